@@ -62,6 +62,12 @@ class SteppedEngine:
         self.time_s = self.all[0].arrival_s
         self.passes: list[tuple[float, list[tuple[int, int]], int, int]] = []
         self.kv_blocks: list[int] = []
+        self.rounds = 0
+
+    def gained(self) -> int:
+        """Tokens that the next pass gives each sequence that generates: their mean, carried over."""
+        gain = self.limits.gain
+        return int((self.rounds + 1) * gain) - int(self.rounds * gain)
 
     def serve(self) -> list[Sequence]:
         while self.running or self.waiting:
@@ -92,10 +98,16 @@ class SteppedEngine:
     def run(self, chunks: list[tuple[Sequence, int]], decodes: list[Sequence]) -> None:
         shapes = [(new, s.computed) for s, new in chunks]
         context = sum(s.computed for s in decodes)
-        new = sum(n for n, _ in shapes) + len(decodes)
+        new = sum(n for n, _ in shapes) + len(decodes) * self.limits.queries
+        gained = self.gained()
+        self.rounds += bool(decodes)
         self.time_s += self.times.pass_s(new, shapes, len(decodes), context)
         self.passes.append((self.time_s, shapes, len(decodes), context))
-        for s, n in [*((s, 1) for s in decodes), *chunks]:
+        for s in decodes:
+            s.computed += gained
+            s.made += min(gained, s.output - s.made)
+            s.times_s.append(self.time_s)
+        for s, n in chunks:
             s.computed += n
             if s.computed == s.known:
                 s.made, s.generates = s.made + 1, True
@@ -108,8 +120,8 @@ class SteppedEngine:
             self.waiting.append(self.later.pop(0))
 
     def needed(self, s: Sequence) -> int:
-        """New blocks for the token that a generating sequence stores next."""
-        return s.blocks(s.computed + 1, self.block) - s.blocks(s.computed, self.block) if s.generates else 0
+        """New blocks for the tokens that a generating sequence stores next."""
+        return s.blocks(s.computed + self.gained(), self.block) - s.blocks(s.computed, self.block) if s.generates else 0
 
     def make_room(self) -> bool:
         evicted = False
@@ -121,7 +133,7 @@ class SteppedEngine:
         return evicted
 
     def compose(self, beside: list[Sequence]) -> list[tuple[Sequence, int]]:
-        budget = (self.limits.max_num_batched_tokens or 10**12) - len(beside)
+        budget = (self.limits.max_num_batched_tokens or 10**12) - len(beside) * self.limits.queries
         chunks = []
         for s in [s for s in self.running if not s.generates]:
             new = min(budget, s.known - s.computed)
@@ -144,6 +156,7 @@ class SteppedEngine:
             return False
         now = sum(self.held(r) for r in self.running) + sum(self.needed(r) for r in beside)
         now += s.blocks(s.known, self.block)
-        final = sum(r.blocks(r.prompt + r.output - 1, self.block) for r in [*self.running, s])
+        last = self.limits.overshoot - 1
+        final = sum(r.blocks(r.prompt + r.output + last, self.block) for r in [*self.running, s])
         share = self.limits.scheduler.reserved_output
         return now + share * (final - now) <= self.capacity()

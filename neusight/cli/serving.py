@@ -82,6 +82,13 @@ class EngineChoice:
             0, 1 << 24
         ),
     ] = 0
+    speculate: Annotated[
+        str,
+        Spec(
+            "--speculate", ENGINE, "Draft and verify: a model, eagle, mtp or ngram; acceptance, or A/A/… by position.",
+            "draft=D,tokens=N,acceptance=A",
+        ).text(),
+    ] = ""  # fmt: skip
     memory_fraction: Annotated[
         float | None,
         Spec("--memory-fraction", ENGINE, "Share of memory for it. Default: its own.").number(LEAST_SHARE, 1),
@@ -364,7 +371,7 @@ class ServingQuestion:
     def _fixed(self) -> dict[str, Any]:
         engine, target = self.engine, self.target
         software = {"engine": engine.engine, "engine_version": engine.engine_version, "kv_dtype": engine.kv_dtype}
-        return {**software, "pp": target.pp, "ep": target.ep, "dp": target.dp}
+        return {**software, "pp": target.pp, "ep": target.ep, "dp": target.dp, "speculate": engine.speculate}
 
     def _device(self, gpu: str) -> DeviceSpec:
         from neusight.api import as_device

@@ -20,12 +20,13 @@ from neusight.serving.planning import Choice, Demand, Slo, cheapest, closed, fro
 from neusight.serving.run import EnginePasses, ServingRun, Spread
 from neusight.serving.serve import serve
 from neusight.serving.simulate import PassTimes, replicate, simulate
+from neusight.serving.speculation import Speculation
 from neusight.serving.step_time import StepTimePredictor
 
 __all__ = [
     "SCHEDULERS", "SGLANG", "TRTLLM", "TRTLLM_MAX_UTILIZATION", "VLLM", "Choice", "Closed", "Demand", "Deployment",
     "EngineLimits", "EngineOptions", "EnginePasses", "Lengths", "Limiter", "Load", "Metric", "Offline", "Open",
-    "PassTimes", "Requests", "Scheduler", "ServingEstimate", "ServingRun", "Setup", "Slo", "Spread", "Static",
-    "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest", "closed", "frontier", "pareto_front", "read_trace",
-    "replicate", "serve", "simulate", "tabulate",
+    "PassTimes", "Requests", "Scheduler", "ServingEstimate", "ServingRun", "Setup", "Slo", "Speculation", "Spread",
+    "Static", "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest", "closed", "frontier", "pareto_front",
+    "read_trace", "replicate", "serve", "simulate", "tabulate",
 ]  # fmt: skip

@@ -45,7 +45,8 @@ class ServingCase:
         ModelError: an unknown engine. LoadError: a load that makes no sense.
         """
         degrees = {name: getattr(cell, name) for name in ("tp", "pp", "ep", "dp", "replicas")}
-        setup = Setup(engine=cell.engine, engine_version=cell.engine_version, kv_dtype=cell.kv_dtype, **degrees)
+        software = {name: getattr(cell, name) for name in ("engine", "engine_version", "kv_dtype", "speculate")}
+        setup = Setup(**software, **degrees)
         load = _load(cell)
         return cls(cell=cell, setup=setup, options=_options(cell, load), load=load)
 

@@ -17,8 +17,10 @@ from neusight.serving.load import Closed, Load, Open, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
 from neusight.serving.simulate import PassTimes
+from neusight.serving.speculation import LOOKUP, OWN_LAYER, Speculation
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import Steps
 
@@ -57,6 +59,8 @@ class EngineOptions:
 class Setup:
     """What is deployed, in the words that people use.
 
+    ``speculate`` as ``Speculation.named`` has it, "" for none.
+
     ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
     has it; ``kv_dtype`` that of the cache, "" the model's own. ``engine_version`` picks constants of older engines.
     """
@@ -70,13 +74,21 @@ class Setup:
     ep: int = 1
     dp: int = 1
     replicas: int = 1
+    speculate: str = ""
 
     def __post_init__(self) -> None:
         """Raises:
-        LoadError: a degree that is no whole number from 1 on.
+        LoadError: a degree that is no whole number from 1 on, or a speculation that makes no sense.
         """
         for name in ("tp", "pp", "ep", "dp", "replicas"):
             whole(name, getattr(self, name))
+        if self.speculation and self.pp > 1:
+            raise LoadError(f"speculation with pp = {self.pp}: engines draft on one stage, leave one of them out")
+
+    @property
+    def speculation(self) -> Speculation | None:
+        """What ``speculate`` says."""
+        return Speculation.named(self.speculate) if self.speculate else None
 
     @property
     def plan(self) -> Plan:
@@ -127,14 +139,27 @@ class Setup:
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
         precision = replace(precision, quantisation=precision.quantisation.on(device))
         _check_arithmetic(device, precision)
-        return ReplicaPricer(
+        replica = ReplicaPricer(
             decoder=decoder,
             device=device,
             plan=self.plan,
             precision=precision,
             engine=replace(engine, server=engine.serving.started_on(device)),
             pricer=pricer,
+            speculation=self.speculation,
         )
+        return replace(replica, draft=self._draft(replica))
+
+    def _draft(self, target: ReplicaPricer) -> ReplicaPricer | None:
+        """The model that drafts for another, on the same devices; None where none does."""
+        if not target.speculation or target.speculation.draft == LOOKUP:
+            return None
+        if target.speculation.draft in OWN_LAYER:
+            return replace(target, decoder=target.decoder.with_last_layer_alone(), speculation=None)
+        decoder = known_decoder(target.speculation.draft)
+        scheme = decoder.quantisation.on(target.device)
+        precision = ServingPrecision(dtype=decoder.dtype, kv_cache=target.precision.kv_cache, quantisation=scheme)
+        return replace(target, decoder=decoder, precision=precision, speculation=None)
 
 
 def _check_arithmetic(device: DeviceSpec, precision: ServingPrecision) -> None:
@@ -175,7 +200,8 @@ class Deployment:
     def with_constants(self, constants: Mapping[str, float]) -> Deployment:
         """The same with other constants of its engine, see ``Server.with_constants``."""
         engine = replace(self.replica.engine, server=self.server.with_constants(constants))
-        return replace(self, replica=replace(self.replica, engine=engine))
+        draft = replace(self.replica.draft, engine=engine) if self.replica.draft else None
+        return replace(self, replica=replace(self.replica, engine=engine, draft=draft))
 
     @property
     def devices(self) -> int:
@@ -195,10 +221,12 @@ class Deployment:
             ModelError: the plan does not divide the model.
         """
         s = self.replica
+        own = s.speculation is not None and s.speculation.draft in OWN_LAYER
         return serving_memory(
-            s.decoder, s.device, s.precision, s.plan, s.engine,
+            s.decoder.with_last_layer_again() if own else s.decoder, s.device, s.precision, s.plan, s.engine,
             max_tokens=self._batched_tokens, max_num_seqs=self._seqs, length=self.longest,
             share=self.options.memory_share,
+            draft=(s.draft.decoder, s.draft.precision) if s.draft and not own else None,
         )  # fmt: skip
 
     def check_memory(self) -> None:
@@ -237,8 +265,9 @@ class Deployment:
                 f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}: shorten one of them"
             )
         self.check_memory()
+        queries = self.replica.speculation.queries if self.replica.speculation else 1
         return EngineLimits(
-            max_num_seqs=min(self._seqs, self._batched_tokens),
+            max_num_seqs=min(self._seqs, self._batched_tokens // queries),
             # A round of the scheduler is a pass for each stage.
             max_num_batched_tokens=self.replica.plan.pp * self._batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
@@ -247,6 +276,7 @@ class Deployment:
             block_tokens=self.server.block_tokens,
             max_len=self.options.max_len,
             scheduler=self.server.scheduler,
+            speculation=self.replica.speculation,
         )
 
     @cached_property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
 from neusight.engines.server import VLLM, Scheduler
 from neusight.errors import LoadError
 from neusight.serving.load import Requests
+from neusight.serving.speculation import Speculation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +28,7 @@ class EngineLimits:
         block_tokens: tokens of a block, in which the cache is given out.
         max_len: the longest sequence, prompt and output, None for any.
         scheduler: one of ``SCHEDULERS``, or one's own.
+        speculation: what decodes bring beside their last token, None for nothing.
     """
 
     max_num_seqs: int = 256
@@ -36,6 +39,7 @@ class EngineLimits:
     block_tokens: int = 16
     max_len: int | None = None
     scheduler: Scheduler = VLLM
+    speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
         for name in ("max_num_seqs", "max_num_batched_tokens", "kv_tokens", "block_tokens", "max_len"):
@@ -43,11 +47,27 @@ class EngineLimits:
             if value is not None and value < 1:
                 raise LoadError(f"{name} = {value}: give at least 1")
         tokens = self.max_num_batched_tokens
-        if tokens is not None and tokens < self.max_num_seqs and not self.scheduler.prompts_apart:
+        if tokens is not None and tokens < self.queries * self.max_num_seqs and not self.scheduler.prompts_apart:
+            each = "a token" if self.queries == 1 else f"{self.queries} tokens"
             raise LoadError(
                 f"max_num_batched_tokens {tokens} is less than max_num_seqs {self.max_num_seqs}: "
-                "each running request needs a token of a pass, raise the one or lower the other"
+                f"each running request needs {each} of a pass, raise the one or lower the other"
             )
+
+    @property
+    def queries(self) -> int:
+        """Tokens that each decode brings to a pass."""
+        return self.speculation.queries if self.speculation else 1
+
+    @property
+    def gain(self) -> float:
+        """Tokens that each decode takes from a pass, on average."""
+        return self.speculation.gain if self.speculation else 1.0
+
+    @property
+    def overshoot(self) -> int:
+        """Tokens beyond the end of an answer that its last pass may give."""
+        return ceil(self.gain) - 1
 
     @property
     def prefix_tokens(self) -> int:
@@ -71,7 +91,7 @@ class EngineLimits:
             _fits(requests, total, self.max_len, "max_len is {}: raise it or shorten the request")
         if self.kv_tokens is not None:
             # The last token is sampled and never stored. Blocks are never shared but for those of the prefix.
-            needs = -(-(total - 1) // self.block_tokens) * self.block_tokens
+            needs = -(-(total - 1 + self.overshoot) // self.block_tokens) * self.block_tokens
             needs = needs + self.prefix_tokens - self.cached_tokens(requests.prompt_tokens)
             held = self.kv_tokens // self.block_tokens * self.block_tokens
             _fits(requests, needs, held, "the KV cache holds {}: more memory, devices or a narrower cache")

@@ -14,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 
 import numpy as np
@@ -63,7 +64,7 @@ class TabulatedPasses:
 
 
 def tabulate(
-    *, tokens: Price, decodes: Price, chunks: Price, max_tokens: int, max_num_seqs: int, max_len: int
+    *, tokens: Price, decodes: Price, chunks: Price, max_tokens: int, max_num_seqs: int, max_len: int, queries: int = 1
 ) -> TabulatedPasses:
     """Price tables for passes of up to ``max_tokens`` new tokens of ``max_num_seqs`` sequences of ``max_len`` tokens.
 
@@ -78,23 +79,24 @@ def tabulate(
         max_tokens: of a pass.
         max_num_seqs: of a pass.
         max_len: tokens in the cache behind one sequence.
+        queries: tokens that each sequence that generates brings to a pass.
     """
     return TabulatedPasses(
-        *_token_tables(tokens, max_tokens, max_num_seqs),
-        _DecodeTable(decodes, max_num_seqs, max_len),
+        *_token_tables(tokens, max_tokens, max_num_seqs, queries),
+        _DecodeTable(decodes, max_num_seqs, max_len, queries),
         _ChunkTables(chunks, max_tokens, max_num_seqs, max_len),
     )
 
 
-def _token_tables(price: Price, max_tokens: int, max_num_seqs: int) -> tuple[np.ndarray, np.ndarray]:
-    """Times by tokens in one sequence, and what more sequences of a token each add; of 0, 1, 2, … of them."""
-    tokens, sequences = _edges(max(max_tokens, max_num_seqs), _TOKENS), _edges(max_num_seqs, _SEQUENCES)
+def _token_tables(price: Price, max_tokens: int, max_num_seqs: int, queries: int) -> tuple[np.ndarray, np.ndarray]:
+    """Times by tokens in one sequence, and what more sequences that generate add; of 0, 1, 2, … of them."""
+    tokens, sequences = _edges(max(max_tokens, queries * max_num_seqs), _TOKENS), _edges(max_num_seqs, _SEQUENCES)
     apart = np.concatenate([np.zeros_like(tokens), sequences])
     alone = np.concatenate([tokens, np.zeros_like(sequences)])
-    both_s = price(Steps.of(prompts=np.sign(alone), prompt_tokens=alone, decodes=apart))
+    both_s = price(Steps.of(prompts=np.sign(alone), prompt_tokens=alone, decodes=apart, decode_tokens=queries))
     alone_s, apart_s = both_s[: len(tokens)], both_s[len(tokens) :]
     table_s = np.interp(np.arange(tokens[-1] + 1), tokens, alone_s)
-    return table_s, np.interp(np.arange(max_num_seqs + 1), sequences, apart_s - table_s[sequences])
+    return table_s, np.interp(np.arange(max_num_seqs + 1), sequences, apart_s - table_s[queries * sequences])
 
 
 def _edges(top: int, tiles: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -117,10 +119,11 @@ def _powers(begin: int, end: int, base: int) -> np.ndarray:
 class _DecodeTable:
     """Times by sequences and mean context. What they are for each number of sequences is kept: there are few."""
 
-    def __init__(self, price: Price, max_num_seqs: int, max_len: int) -> None:
+    def __init__(self, price: Price, max_num_seqs: int, max_len: int, queries: int) -> None:
         self.sequences, self.cached = _edges(max_num_seqs, _SEQUENCES), np.append(0, _powers(16, max(16, max_len), 2))
         n, cached = np.broadcast_arrays(self.sequences[:, None], self.cached)
-        self.times_s = price(Steps.of(decodes=n.ravel(), decode_cached=cached.ravel())).reshape(n.shape)
+        passes = Steps.of(decodes=n.ravel(), decode_cached=cached.ravel(), decode_tokens=queries)
+        self.times_s = price(passes).reshape(n.shape)
         self.points: list[float] = self.cached.tolist()
         self.lines: dict[int, tuple[list[float], list[float]]] = {}
 
@@ -214,20 +217,30 @@ class PassInterpolator:
     """
 
     def __init__(
-        self, price: PriceSums, shared_groups: Collection[str], *, max_tokens: int, max_num_seqs: int, max_len: int
+        self,
+        price: PriceSums,
+        shared_groups: Collection[str],
+        *,
+        max_tokens: int,
+        max_num_seqs: int,
+        max_len: int,
+        queries: int = 1,
     ):
-        tokens = _rounded_powers(max(max_tokens, max_num_seqs), _SQRT2)
+        tokens = _rounded_powers(max(max_tokens, queries * max_num_seqs), _SQRT2)
         sequences, cached = _rounded_powers(max_num_seqs, 2.0), np.append(0, _rounded_powers(max(16, max_len), 2.0)[4:])
         new, prompts = _rounded_powers(max(16, max_tokens), _SQRT2)[2:], _rounded_powers(max(2, max_num_seqs), 4.0)
         self.tokens = _Grid([tokens], lambda t: price(Steps.of(prompts=1, prompt_tokens=t), shared_groups))
-        self.sequences = _Grid([sequences], lambda n: price(Steps.of(decodes=n), shared_groups))
-        self.decodes = _Grid([sequences, cached], lambda n, c: price(Steps.of(decodes=n, decode_cached=c), ("decode",)))
+        generating = partial(Steps.of, decode_tokens=queries)
+        self.sequences = _Grid([sequences], lambda n: price(generating(decodes=n), shared_groups))
+        self.decodes = _Grid(
+            [sequences, cached], lambda n, c: price(generating(decodes=n, decode_cached=c), ("decode",))
+        )
         self.prompts = _Grid([prompts, new], lambda p, t: price(Steps.of(prompts=p, prompt_tokens=t), ("context",)))
 
     def sums(self, steps: Steps) -> PassSums:
         """Of passes within the limits that this was made for, whose prompts have no context."""
         tokens, sequences = self.tokens.at(steps.tokens), self.sequences.at(steps.sequences)
-        as_tokens = self.tokens.at(steps.sequences)
+        as_tokens = self.tokens.at(steps.sequences * steps.decode_tokens)
         shared = {key: np.maximum(tokens[key] + sequences[key] - as_tokens[key], 0.0) for key in tokens}
         decodes = self.decodes.at(steps.decodes, steps.decode_cached)
         prompts = self.prompts.at(steps.prompts, steps.prompt_tokens)

@@ -64,6 +64,7 @@ def serving_memory(
     max_num_seqs: int,
     length: int,
     share: float | None = None,
+    draft: tuple[Decoder, ServingPrecision] | None = None,
 ) -> ServingMemory:
     """What a replica keeps on each of its devices; of a pipeline on those of the stage whose cache holds fewest tokens.
 
@@ -77,6 +78,7 @@ def serving_memory(
         max_num_seqs: whose logits a pass makes.
         length: tokens of a sequence, of which layers with a window keep no more than that.
         share: of the memory, instead of the engine's.
+        draft: a model that drafts, with its precision, which each rank keeps its share of and caches every token for.
 
     Raises:
         ModelError: sizes that ranks or stages cannot share.
@@ -85,12 +87,14 @@ def serving_memory(
     server = engine.serving if share is None else replace(engine.serving, memory_share=share)
 
     buffers = RANK_BYTES if plan.world > 1 else 0.0
+    draft_bytes, draft_token_bytes = _of_a_draft(*draft, plan, engine, length) if draft else (0.0, 0.0)
 
     def of(stage: Stage) -> ServingMemory:
         layers = replace(decoder, layers=tuple((decoder.layers[kind][0], 1) for kind in stage.kinds))
         states = layers.state_bytes_per_sequence(plan.tp)
-        per_token = (float(layers.kv_bytes(length, precision.kv_cache, plan.tp)) + states) / max(length, 1)
-        weights = weight_bytes(stage_weights(stage, program), precision)
+        kept = float(layers.kv_bytes(length, precision.kv_cache, plan.tp)) + states
+        per_token = kept / max(length, 1) + draft_token_bytes
+        weights = weight_bytes(stage_weights(stage, program), precision) + draft_bytes
         # Every rank gathers the logits of all.
         activations = activation_bytes(stage, program, max_tokens, plan.tp * max_num_seqs)
         total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
@@ -109,6 +113,16 @@ def serving_memory(
 
     stages = (of(stage) for stage in stages_of(decoder.order, plan))
     return min(stages, key=lambda memory: (memory.kv_tokens, -memory.weights))
+
+
+def _of_a_draft(
+    decoder: Decoder, precision: ServingPrecision, plan: Plan, engine: Engine, length: int
+) -> tuple[float, float]:
+    """Weights of a model that drafts, and what it caches of each token, on a rank [B]."""
+    program = _of_a_token(decoder, precision, plan, engine)
+    (stage,) = stages_of(decoder.order, replace(plan, pp=1))
+    kept = float(decoder.kv_bytes(length, precision.kv_cache, plan.tp)) + decoder.state_bytes_per_sequence(plan.tp)
+    return weight_bytes(stage_weights(stage, program), precision), kept / max(length, 1)
 
 
 @lru_cache(maxsize=64)

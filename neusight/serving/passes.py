@@ -33,10 +33,10 @@ from neusight.serving.lookup import (
     Key,
     PassInterpolator,
     PassSums,
-    TabulatedPasses,
     tabulate,
 )
 from neusight.serving.simulate import Chunks, PassTimes
+from neusight.serving.speculation import Speculation
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
@@ -77,12 +77,36 @@ class PassCosts:
         """Standard deviation of the logarithm of each time, shape (n,)."""
         return np.asarray(np.log(self.high_s / self.low_s) / (2 * NORMAL_90))
 
+    def with_draft(self, draft: PassCosts, runs: np.ndarray | int = 1) -> PassCosts:
+        """The same with passes of a draft model, each so often, as a part of them; errors of both go together."""
+        total_s, draft_s = self.latency_s + runs * draft.latency_s, runs * draft.latency_s
+        shares = self.latency_s / total_s, draft_s / total_s
+        parts_s = {DRAFT: self.parts_s.get(DRAFT, 0.0) + draft_s - runs * draft.host_s}
+        longest = max(draft.parts_s, key=lambda part: draft.parts_s[part].sum())
+        return PassCosts(
+            latency_s=total_s,
+            low_s=self.low_s + runs * draft.low_s,
+            high_s=self.high_s + runs * draft.high_s,
+            errors={source: shares[0] * own + shares[1] * draft.errors[source] for source, own in self.errors.items()},
+            host_s=self.host_s + runs * draft.host_s,
+            parts_s=self.parts_s | parts_s,
+            limiters=self.limiters | {DRAFT: draft.limiters[longest]},
+            groups_s={group: own_s + runs * draft.groups_s[group] for group, own_s in self.groups_s.items()},
+            energy_j=self.energy_j + runs * draft.energy_j,
+            kernels_j=self.kernels_j + runs * draft.kernels_j,
+        )
+
+
+DRAFT = "draft model"
+"""Name of all its kernels as a part of a pass."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaPricer:
     """A model on the devices of one replica, run by an engine: prices passes in batches.
 
-    ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers.
+    ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers. With ``speculation``,
+    what is looked up are passes that verify drafts, and those of the model that makes them, ``draft``, if one does.
     """
 
     decoder: Decoder
@@ -91,6 +115,8 @@ class ReplicaPricer:
     precision: ServingPrecision
     engine: Engine
     pricer: Pricer
+    speculation: Speculation | None = None
+    draft: ReplicaPricer | None = None
 
     def predict(self, steps: Steps, *, energy: bool = False) -> PassCosts:
         """Times of passes, and energies where they are asked for; passes have up to the engine's default of tokens.
@@ -107,13 +133,23 @@ class ReplicaPricer:
         Prompts have no context.
         """
         key = ("interpolator", max_tokens, max_num_seqs, max_len)
+        limits = {"max_tokens": max_tokens, "max_num_seqs": max_num_seqs, "max_len": max_len}
         if key not in self._priced_once:
-            self._priced_once[key] = PassInterpolator(
-                self._sums, _SHARED_GROUPS, max_tokens=max_tokens, max_num_seqs=max_num_seqs, max_len=max_len
-            )
-        return self._composed(steps, self._priced_once[key].sums(steps))
+            self._priced_once[key] = PassInterpolator(self._sums, _SHARED_GROUPS, **limits, queries=self._queries)
+        verified = replace(steps, decode_tokens=np.full(len(steps), self._queries))
+        costs = self._composed(verified, self._priced_once[key].sums(verified))
+        if not (self.draft and self.speculation and self.speculation.tokens):
+            return costs
+        later = Steps.of(decodes=steps.decodes, decode_cached=steps.decode_cached)
+        costs = costs.with_draft(self.draft.interpolate(steps, **limits))
+        runs = (self.speculation.tokens - 1) * (steps.decodes > 0)
+        return costs.with_draft(self.draft.interpolate(later, **limits), runs)
 
-    def tables(self, max_tokens: int, max_num_seqs: int, max_len: int) -> TabulatedPasses:
+    @property
+    def _queries(self) -> int:
+        return self.speculation.queries if self.speculation else 1
+
+    def tables(self, max_tokens: int, max_num_seqs: int, max_len: int) -> PassTimes:
         """Times of passes for a simulation, which asks for them one by one; priced once, see ``tabulate``."""
         key = ("tables", max_tokens, max_num_seqs, max_len)
         if key not in self._priced_once:
@@ -124,8 +160,12 @@ class ReplicaPricer:
                 max_tokens=max_tokens,
                 max_num_seqs=max_num_seqs,
                 max_len=max_len,
+                queries=self._queries,
             )
-        return self._priced_once[key]
+        verifying = self._priced_once[key]
+        if not (self.draft and self.speculation and self.speculation.tokens):
+            return verifying
+        return DraftedTimes(verifying, self.draft.tables(max_tokens, max_num_seqs, max_len), self.speculation.tokens)
 
     @cached_property
     def _priced_once(self) -> dict[tuple[Any, ...], Any]:
@@ -263,6 +303,27 @@ class PipelinedTimes:
         one_s = self.times.pass_s(tokens, _cut(chunks, each)[filled // 2 :: filled], own, cached_sum)
         full = new_tokens >= self.stages * self.most_tokens
         return one_s if full else one_s * (1 + (filled - 1) / self.stages)
+
+
+@dataclass(frozen=True)
+class DraftedTimes:
+    """Times of passes that verify what passes of a draft model before them made, ``tokens`` one after the other.
+
+    Its first also reads the prompts. The engine's own time counts in each: it prepares and launches them all.
+    """
+
+    times: PassTimes
+    draft: PassTimes
+    tokens: int
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """As ``PassTimes``, with the draft's."""
+        first = new_tokens - decodes * self.tokens
+        time_s = self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum)
+        time_s += self.draft.pass_s(first, chunks, decodes, decode_cached_sum)
+        if not decodes:
+            return time_s
+        return time_s + (self.tokens - 1) * self.draft.pass_s(decodes, (), decodes, decode_cached_sum)
 
 
 def _cut(chunks: Chunks, most: int) -> list[tuple[int, int]]:

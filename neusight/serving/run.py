@@ -42,8 +42,9 @@ class EnginePasses:
     """What the engine ran, one row for ``count`` passes of the same composition; columns of shape (m,), in order.
 
     ``prompts`` sequences brought ``prompt_tokens`` new tokens; ``ended`` of them ended their prompt, each with a token,
-    and ``joined`` of these went on to generate, together with ``decodes`` that generated a token in each of the passes.
-    ``running`` are all that have a place, ``kv_tokens`` are given out at the end, the shared prefix among them.
+    and ``joined`` of these went on to generate, together with ``decodes`` that generated ``gained`` tokens each in all
+    passes: one a pass, or more where drafts are verified. ``running`` are all that have a place, ``kv_tokens`` are
+    given out at the end, the shared prefix among them.
     """
 
     start_s: np.ndarray
@@ -54,6 +55,7 @@ class EnginePasses:
     ended: np.ndarray
     joined: np.ndarray
     decodes: np.ndarray
+    gained: np.ndarray
     running: np.ndarray
     kv_tokens: np.ndarray
 
@@ -81,7 +83,7 @@ class EnginePasses:
         )
 
     def intervals(self) -> tuple[np.ndarray, np.ndarray]:
-        """Times between two tokens of a sequence [s], and how many sequences saw each.
+        """Times between two tokens of a sequence, or tokens that come together [s], and how many sequences saw each.
 
         Passes of one row count as equally long. A sequence waits through passes for prompts alone that come between
         two of its tokens; one that just finished its prompt in such a pass waits from there on.
@@ -172,7 +174,7 @@ class ServingRun:
     def steady_output_tokens_per_s(self) -> float:
         """Of the middle half of all output tokens: neither while the engine fills nor while it empties."""
         passes = self.passes
-        made = np.concatenate([[0.0], np.cumsum(passes.decodes * passes.count + passes.ended)])
+        made = np.concatenate([[0.0], np.cumsum(passes.decodes * passes.gained + passes.ended)])
         times_s = np.concatenate([passes.start_s[:1], passes.end_s])
         begin_s, end_s = np.interp([0.25 * made[-1], 0.75 * made[-1]], made, times_s)
         return float(0.5 * made[-1] / (end_s - begin_s))

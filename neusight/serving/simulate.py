@@ -38,7 +38,7 @@ class PassTimes(Protocol):
         """Time of one pass [s].
 
         Args:
-            new_tokens: of all sequences: those of the chunks, and one of each decode.
+            new_tokens: of all sequences: those of the chunks, and one of each decode, more where drafts are verified.
             chunks: of prompts.
             decodes: sequences that generate a token.
             decode_cached_sum: tokens that the cache holds of these before the pass, together.
@@ -88,6 +88,9 @@ class _Engine:
     ``clock`` counts all: what has joined at one reading has gained the difference by another, and nothing has to be
     touched for each token. It needs a new block when its tokens fill its last, whose reading, modulo the tokens of a
     block, is its ``phase`` and never changes.
+
+    A pass that verifies drafts gives all that generate equally many tokens, so many that ``rounds`` passes have given
+    ``gain`` each, rounded down: chance evens out over an answer.
     """
 
     def __init__(self, requests: Requests, limits: EngineLimits, times: PassTimes, between_s: float) -> None:
@@ -97,6 +100,7 @@ class _Engine:
         self.max_seqs, self.chunked = limits.max_num_seqs, limits.chunked_prefill
         self.max_tokens = limits.max_num_batched_tokens or maxsize
         self.block = limits.block_tokens
+        self.queries, self.gain, self.overshoot = limits.queries, limits.gain, limits.overshoot
         self.prefix_blocks = limits.prefix_tokens // self.block
         self.capacity = maxsize if limits.kv_tokens is None else limits.kv_tokens // self.block - self.prefix_blocks
         self.columns(requests, limits.cached_tokens(requests.prompt_tokens))
@@ -109,7 +113,7 @@ class _Engine:
         self.places: list[int] = []
 
         # Who runs: one prompt at most is begun and not ended, and all that generate, with their tokens in the cache.
-        self.time_s, self.clock = self.arrival_s[0], 0
+        self.time_s, self.clock, self.rounds = self.arrival_s[0], 0, 0
         self.partial, self.partial_done = -1, 0
         self.decodes, self.context = 0, 0
         self.blocks, self.blocks_at_end, self.blocks_of_decodes = 0, 0, 0
@@ -123,7 +127,7 @@ class _Engine:
         self.prompt: list[int] = requests.prompt_tokens.tolist()
         self.output: list[int] = requests.output_tokens.tolist()
         self.cached: list[int] = cached.tolist()
-        stored = requests.prompt_tokens + requests.output_tokens - 1 - cached
+        stored = requests.prompt_tokens + requests.output_tokens - 1 + self.overshoot - cached
         self.final_blocks: list[int] = (-(-stored // self.block)).tolist()
         self.target = self.prompt.copy()
         n = len(requests)
@@ -137,14 +141,15 @@ class _Engine:
         evicted, decodes = False, 0
         if not self.prompts_apart:
             evicted, decodes = self.make_room(), self.decodes
-            self.blocks_of_decodes = self.phases[self.clock % self.block]
-        chunks, done = ([], []) if evicted else self.compose(self.max_tokens - decodes)
+            self.blocks_of_decodes = self.next_blocks()
+        chunks, done = ([], []) if evicted else self.compose(self.max_tokens - decodes * self.queries)
         if chunks:
             self.prompt_pass(chunks, done, decodes)
         elif self.decodes:
             if self.prompts_apart:
-                self.make_room()
-            self.decode_passes()
+                evicted = self.make_room()
+            # What made room for drafts may itself have room without them.
+            self.decode_passes(most=1 if evicted and self.gain > 1 else maxsize)
         elif self.next < len(self.arrival_s):
             self.time_s = max(self.time_s, self.arrival_s[self.next])
         else:
@@ -203,7 +208,7 @@ class _Engine:
     def make_room(self) -> bool:
         """Take places away, the last given first, until the cache has the blocks that the next decodes need."""
         evicted = False
-        while self.blocks + self.phases[self.clock % self.block] > self.capacity:
+        while self.blocks + self.next_blocks() > self.capacity:
             self.evict(self.last_place())
             evicted = True
         return evicted
@@ -234,48 +239,75 @@ class _Engine:
         new = sum(chunk[0] for chunk in chunks)
         context = self.context if decodes else 0
         start_s, running = self.time_s, self.decodes + len(done) + (self.partial >= 0)
-        self.time_s = start_s + self.pass_s(new + decodes, chunks, decodes, context)
+        self.time_s = start_s + self.pass_s(new + decodes * self.queries, chunks, decodes, context)
+        gained = self.gained(1) if decodes else 0
         if decodes:
-            self.blocks += self.phases[self.clock % self.block]
-            self.context += decodes
-            self.clock += 1
+            self.gain_tokens(gained, 1)
         going_on = sum(self.target[r] - self.prompt[r] + 1 < self.output[r] for r in done)
-        shape = (1, len(chunks), new, len(done), going_on, decodes, running)
+        shape = (1, len(chunks), new, len(done), going_on, decodes, gained, running)
         self.record((start_s, self.time_s, *shape, self.kv_tokens()))
         if decodes:
             self.finish_due()
         for request in done:
             self.join(request)
 
-    def decode_passes(self) -> None:
-        """Passes that only generate, as many as are alike."""
+    def decode_passes(self, most: int) -> None:
+        """Passes that only generate, as many as are alike, at most so many."""
         n, context, start_s = self.decodes, self.context, self.time_s
-        passes = min(self.end_clocks[0] - self.clock, max(STRIDE, context // n // GROWTH))
-        passes = self.until_full(passes)
+        passes = min(self.passes_until(self.end_clocks[0]), max(STRIDE, context // n // GROWTH))
+        passes = self.until_full(min(passes, most))
         if not self.preempted and n < self.max_seqs and self.next < len(self.arrival_s):
             wait_s = self.arrival_s[self.next] - start_s
             passes = self.until_arrival(passes, wait_s) if wait_s > 0 else passes
-        self.time_s = start_s + passes * self.pass_s(n, (), n, context + n * (passes - 1) / 2)
-        self.blocks += self.blocks_for(passes)
-        self.context += n * passes
-        self.clock += passes
-        self.record((start_s, self.time_s, passes, 0, 0, 0, 0, n, n, self.kv_tokens()))
+        self.time_s = start_s + self.last_s(passes)
+        gained = self.gained(passes)
+        self.gain_tokens(gained, passes)
+        self.record((start_s, self.time_s, passes, 0, 0, 0, 0, n, gained, n, self.kv_tokens()))
         self.finish_due()
 
-    def blocks_for(self, passes: int) -> int:
-        """New blocks that all decodes need in so many passes."""
-        rounds, rest = divmod(passes, self.block)
+    def decode_s(self, context: float) -> float:
+        """Time of a pass of all that generate, with so many tokens in the cache."""
+        return self.pass_s(self.decodes * self.queries, (), self.decodes, context)
+
+    def last_s(self, passes: int) -> float:
+        """Time of the next passes together, of the mean context."""
+        before = (passes - 1) / 2 if self.gain == 1 else sum(map(self.gained, range(passes))) / passes
+        return passes * self.decode_s(self.context + self.decodes * before)
+
+    def gained(self, passes: int) -> int:
+        """Tokens that each decode gains in the next passes."""
+        return int((self.rounds + passes) * self.gain) - self.clock
+
+    def passes_until(self, clock: int) -> int:
+        """The fewest passes, at least one, until the clock reads that."""
+        passes = max(1, ceil(clock / self.gain) - self.rounds)
+        return passes if self.clock + self.gained(passes) >= clock else passes + 1
+
+    def gain_tokens(self, tokens: int, passes: int) -> None:
+        """All that generate gain so many tokens each, in so many passes."""
+        self.blocks += self.blocks_for(tokens)
+        self.context += self.decodes * tokens
+        self.clock += tokens
+        self.rounds += passes
+
+    def next_blocks(self) -> int:
+        """New blocks that all decodes need in the next pass."""
+        return self.phases[self.clock % self.block] if self.gain == 1 else self.blocks_for(self.gained(1))
+
+    def blocks_for(self, tokens: int) -> int:
+        """New blocks that all decodes need for so many tokens each."""
+        rounds, rest = divmod(tokens, self.block)
         return rounds * self.decodes + sum(self.phases[(self.clock + i) % self.block] for i in range(rest))
 
     def until_full(self, passes: int) -> int:
         """The passes, at most as many, for which the cache has blocks; there are blocks for one."""
-        free = self.capacity - self.blocks
-        if self.decodes * (passes // self.block + 1) <= free:
+        free, tokens = self.capacity - self.blocks, self.gained(passes)
+        if self.decodes * (tokens // self.block + 1) <= free:
             return passes
-        for i in range(passes):
+        for i in range(tokens):
             free -= self.phases[(self.clock + i) % self.block]
             if free < 0:
-                return i
+                return max(1, self.passes_until(self.clock + i + 1) - 1)
         return passes
 
     def until_arrival(self, passes: int, wait_s: float) -> int:
@@ -283,14 +315,23 @@ class _Engine:
 
         With a pass that grows by a step each time, k passes take ``k first + k (k - 1) / 2 step``.
         """
-        n, context = self.decodes, self.context
-        first_s = self.pass_s(n, (), n, context)
+        context = self.context
+        first_s = self.decode_s(context)
         if first_s >= wait_s or passes == 1:
             return 1
-        step_s = (self.pass_s(n, (), n, context + n * (passes - 1)) - first_s) / (passes - 1)
+        last_s = self.decode_s(context + self.decodes * self.gain * (passes - 1))
+        step_s = (last_s - first_s) / (passes - 1)
         linear_s = first_s - step_s / 2
         root_s = sqrt(max(0.0, linear_s * linear_s + 2 * step_s * wait_s))
-        return max(1, min(passes, ceil(2 * wait_s / (linear_s + root_s))))
+        fewest = max(1, min(passes, ceil(2 * wait_s / (linear_s + root_s))))
+        if self.gain == 1:
+            return fewest
+        # Drafts do not grow all passes alike.
+        while fewest > 1 and self.last_s(fewest - 1) >= wait_s:
+            fewest -= 1
+        while fewest < passes and self.last_s(fewest) < wait_s:
+            fewest += 1
+        return fewest
 
     # Who comes and goes
 

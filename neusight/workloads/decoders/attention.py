@@ -109,7 +109,11 @@ def _gate(rank: Rank, width: int) -> Iterator[Operation]:
 def cached_attention(
     rank: Rank, of_prompts: dict[str, Any], of_decodes: dict[str, Any], name: str = "attention"
 ) -> Operation:
-    """Attention of prompts and of decodes, which differ in these fields; causal, over the cache."""
+    """Attention of prompts and of decodes, which differ in these fields; causal, over the cache.
+
+    Tokens of a decode share its keys as heads of a group do, and share their blocks (FlashAttention's ``pack_gqa``, the
+    XQA kernels of TensorRT-LLM): they count as so many times the heads.
+    """
     passes = rank.passes
     assert passes is not None
     kept = "" if passes.kv_dtype == rank.dtype else passes.kv_dtype
@@ -120,10 +124,11 @@ def cached_attention(
         "q_len": np.ones_like(passes.decodes),
         "kv_len": passes.decode_context,
     }
+    verified = {"heads": of_decodes["heads"] * passes.decode_tokens}
     made = []
     for which, fields, runs in (
         ("prompts", common | prompts | of_prompts, passes.prompt_runs),
-        ("decodes", common | decodes | of_decodes, passes.decode_runs),
+        ("decodes", common | decodes | of_decodes | verified, passes.decode_runs),
     ):
         filled = {field: np.maximum(fields[field], 1) for field in ("batch", "q_len", "kv_len")}
         batch = KernelBatch.from_columns("attention", **(fields | filled))
@@ -208,7 +213,7 @@ def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[s
     expanded = {"heads": heads, "kv_heads": heads, "value_dim": mixer.value_dim, "kv_dtype": ""}
     expanded["head_dim"] = mixer.nope_dim + mixer.rope_dim
     sparse = mixer.indexer is not None
-    rows, runs = (rank.tokens, rank.runs) if sparse else (passes.decodes, passes.decode_runs)
+    rows, runs = (rank.tokens, rank.runs) if sparse else (passes.decoded, passes.decode_runs)
     yield per_head(rank, "query into latent", rows, (heads, mixer.kv_rank, mixer.nope_dim), runs)
     if not sparse:
         rows_up = passes.prompts * passes.prompt_context
@@ -241,8 +246,9 @@ def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: i
     of_prompts = shape if ratio == 1 else {**shape, "causal": False, "kv_len": seen}
     wide = rank.of(rank.tokens, "float32")
     scored = cached_attention(rank, of_prompts, {**shape, "kv_len": keys[1]}, "indexer scores")
-    for scores, cols in zip(scored.forward, keys, strict=True):
-        rows, cols = scores.batch["batch"] * scores.batch["q_len"], np.maximum(cols, 1)
+    queries = passes.prompts * passes.prompt_tokens, passes.decoded
+    for scores, rows, cols in zip(scored.forward, queries, keys, strict=True):
+        rows, cols = np.maximum(rows, 1), np.maximum(cols, 1)
         written = 4 * rows * np.minimum(cols, indexer.selected)
         chosen = wide.reduced("selection", "topk", (rows, cols), 4 * rows * cols, written)
         name = scores.name.replace("indexer scores", "selection")

@@ -68,6 +68,16 @@ class Decoder:
         """Whether any layer is a mixture."""
         return any(isinstance(layer.feed_forward, Experts) for layer, _ in self.layers)
 
+    def with_last_layer_again(self) -> Decoder:
+        """The same with another layer like its last behind it."""
+        last = self.order[-1]
+        layers = tuple((layer, count + (kind == last)) for kind, (layer, count) in enumerate(self.layers))
+        return replace(self, layers=layers, order=(*self.order, last))
+
+    def with_last_layer_alone(self) -> Decoder:
+        """The same with no other layer than its last."""
+        return replace(self, layers=((self.layers[self.order[-1]][0], 1),), order=(0,))
+
     def caches(self, kv_dtype: str, tp: int = 1) -> tuple[Cache, ...]:
         """What layers keep of a sequence on one rank, kind by kind."""
         size = stored_bytes(kv_dtype)

@@ -94,13 +94,13 @@ def _brought_together(decoder: Decoder, rank: Rank, width: int) -> Iterator[Oper
 
 
 def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
-    """The last norm of all tokens, then logits: of all of them with their loss, or of one row a sequence, of which one
-    is sampled. A tied head's weights count as the embedding's.
+    """The last norm of all tokens, then logits: of all of them with their loss, or of one row a prompt and those of the
+    decodes, each of which is sampled. A tied head's weights count as the embedding's.
     """
     wide = decoder.embedding or decoder.hidden
     if decoder.norm:
         yield from stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves, adds=int(rank.serves))
-    logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.decodes)
+    logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.decoded)
     if wide != decoder.hidden:
         down = Projection(name="embedding down", k=decoder.hidden, parts=(wide,), kind="head")
         yield from product(rank, down, logits.tokens if rank.serves else rank.resident_tokens)

@@ -189,10 +189,10 @@ def _convolution(rank: Rank, mixer: Recurrent) -> Part:
 
 
 def _stepped(rank: Rank, mixer: Recurrent) -> Part:
-    """One step of the states of sequences that generate: read, decayed, added to, read out, written."""
+    """Steps of the states of sequences that generate, one a token: read, decayed, added to, read out, written."""
     passes = rank.passes
     assert passes is not None
-    rows, state = np.maximum(passes.decodes, 1), mixer.state_elements(rank.tp)
+    rows, state = np.maximum(passes.decoded, 1), mixer.state_elements(rank.tp)
     kept = rows * int(mixer.state_bytes(rank.tp))
     batch = KernelBatch.from_columns(
         "elementwise", op="mul", elements=rows * state, read_bytes=kept, write_bytes=kept, flops=6 * rows * state,

@@ -71,8 +71,9 @@ class Steps:
     """Passes through a model, columns of shape (n,): sequences with new prompt tokens and sequences that generate.
 
     ``prompts`` sequences bring ``prompt_tokens`` new tokens each (a chunk of a prompt, or all of it) behind
-    ``prompt_cached`` tokens that the cache holds already; ``decodes`` sequences generate one token each behind
-    ``decode_cached`` tokens. Means where sequences differ; the first three are 0 in a pass that only generates.
+    ``prompt_cached`` tokens that the cache holds already; ``decodes`` sequences bring ``decode_tokens`` each, one
+    unless drafted ones are verified, behind ``decode_cached`` tokens. Means where sequences differ; the first three are
+    0 in a pass that only generates.
     """
 
     prompts: np.ndarray
@@ -80,24 +81,26 @@ class Steps:
     prompt_cached: np.ndarray
     decodes: np.ndarray
     decode_cached: np.ndarray
+    decode_tokens: np.ndarray
 
     def __len__(self) -> int:
         return len(self.prompts)
 
     @classmethod
     def of(cls, **columns: Any) -> Steps:
-        """Columns given as arrays or scalars; what is missing is 0."""
+        """Columns given as arrays or scalars; what is missing is 0, and one token of each decode."""
+        columns = {"decode_tokens": 1} | columns
         length = max((len(v) for v in columns.values() if np.ndim(v)), default=1)
         return cls(**{f.name: np.broadcast_to(np.asarray(columns.get(f.name, 0)), (length,)) for f in fields(cls)})
 
     @property
     def tokens(self) -> np.ndarray:
         """New tokens of a pass, shape (n,)."""
-        return np.asarray(self.prompts * self.prompt_tokens + self.decodes)
+        return np.asarray(self.prompts * self.prompt_tokens + self.decodes * self.decode_tokens)
 
     @property
     def sequences(self) -> np.ndarray:
-        """Sequences of a pass, each of which gets one token sampled, shape (n,)."""
+        """Sequences of a pass, shape (n,)."""
         return np.asarray(self.prompts + self.decodes)
 
 
@@ -118,6 +121,7 @@ class CachedPasses:
     prompt_context: np.ndarray
     decodes: np.ndarray
     decode_context: np.ndarray
+    decode_tokens: np.ndarray
     kv_dtype: str
 
     @classmethod
@@ -129,14 +133,20 @@ class CachedPasses:
             prompt_tokens=new,
             prompt_context=new + whole(steps.prompt_cached),
             decodes=whole(steps.decodes),
-            decode_context=whole(steps.decode_cached) + 1,
+            decode_context=whole(steps.decode_cached) + whole(steps.decode_tokens),
+            decode_tokens=whole(steps.decode_tokens),
             kv_dtype=kv_dtype,
         )
 
     @property
     def tokens(self) -> np.ndarray:
         """New tokens of each pass."""
-        return np.asarray(self.prompts * self.prompt_tokens + self.decodes)
+        return np.asarray(self.prompts * self.prompt_tokens + self.decoded)
+
+    @property
+    def decoded(self) -> np.ndarray:
+        """New tokens of all decodes."""
+        return np.asarray(self.decodes * self.decode_tokens)
 
     @property
     def prompt_runs(self) -> np.ndarray:
