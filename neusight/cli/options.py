@@ -114,7 +114,7 @@ GivenInputs = Annotated[
     ).text(),
 ]
 Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "bert_adam"], _optimizer.text()]
-StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw"], _optimizer.text()]
+StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "muon"], _optimizer.text()]
 Dtype = Annotated[str, _dtype.text()]
 Dtypes = Annotated[str, _dtype.words()]
 Attention = Annotated[

@@ -236,22 +236,22 @@ PEAK_DEFAULTS: dict[str, Any] = {
     "optimizer": "adam", "top_k": 2, "moe_grouped_gemm": False, "softmax_in_fp32": False,
 }  # fmt: skip
 """What a cell means that is not filled in (megatron/training/arguments.py)."""
+_RANKS = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_dim", "v_head_dim")
 _PEAK_REFUSED = (
-    "decoder_layers", "decoder_seq_len", "layer_pattern", "moe_layer_freq", "mtp_layers", "recompute_modules", "mla",
-    "pp_layout", "fsdp", "fp8", "fp4", "cpu_offload", "precision_aware_optimizer", "capacity_factor",
+    "mtp_layers", "recompute_modules", "pp_layout", "fsdp", "cuda_graph", "fp8",
+    "fp4", "cpu_offload", "precision_aware_optimizer", "capacity_factor",
 )  # fmt: skip
 """Columns whose run holds something else in memory, and that nothing reads."""
 PEAK_READ = frozenset((
     *PEAK_NEEDED, *PEAK_DEFAULTS, *_PEAK_REFUSED, "case", "environment", "memory_peak_bytes", "kv_heads",
     "max_position", "experts", "shared_expert_ffn", "etp", "other_args", "recompute_method",
-    "recompute_layers",
+    "recompute_layers", "decoder_layers", "decoder_seq_len", "layer_pattern", "moe_layer_freq", "mla", *_RANKS,
 ))  # fmt: skip
 PEAK_NOTES = frozenset((
     "cluster", "test_type", "step_ms", "step_ms_p10", "step_ms_p90", "steps_sampled", "step_steady",
     "memory_allocated_bytes", "nodes", "num_gpus", "num_gpus_from", "image", "source", "golden_commit", "golden_date",
     "config_commit", "first_loss", "newest", "moe_ffn", "gradient_accumulation_fusion", "moe_dispatcher",
-    "q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_dim", "v_head_dim", "fp8_recipe", "fp8_param_gather",
-    "tp_comm_overlap",
+    "fp8_recipe", "fp8_param_gather", "tp_comm_overlap",
 ))  # fmt: skip
 """What rows also say: other measurements of the run, where it comes from, what flags repeat, and what changes the time
 of a step but not its memory."""

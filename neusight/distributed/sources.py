@@ -22,7 +22,7 @@ from neusight.requests import Plan, Request
 from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
-from neusight.workloads.decoders.optimizer import Update, optimizer_parts
+from neusight.workloads.decoders.optimizer import ORTHOGONALISED, Update, optimizer_parts, orthogonalised
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program
 from neusight.workloads.workload import Workload
@@ -82,7 +82,8 @@ class Described:
         """The optimizer's kernels of a rank; fully sharded weights are stepped in float32, narrowed where gathered."""
         if run.optimizer == "none":
             return ()
-        parameters = RankParameters.of(stage_weights(stage, self.program(run)))
+        held = tuple(stage_weights(stage, self.program(run)))
+        parameters = RankParameters.of(held)
         dense, expert = (replica_groups(run, experts=experts)[0] for experts in (False, True))
         share = max(1, round(parameters.dense / dense.ranks + parameters.expert / expert.ranks))
         plan = run.plan
@@ -101,7 +102,10 @@ class Described:
             scales_loss=run.dtype == "float16",
             products="" if whole else run.products,
         )
-        return optimizer_parts(share, share if whole else round(parameters.total), update)
+        parts = optimizer_parts(share, share if whole else round(parameters.total), update)
+        if run.optimizer not in ORTHOGONALISED:
+            return parts
+        return (*orthogonalised(held, share / max(1.0, parameters.total), run.dtype), *parts)
 
     def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
         """Activations from a stage to the next for one micro-batch [B]; gradients on the way back are as many. Ranks

@@ -85,7 +85,7 @@ class Placement:
 class TrainingRun(TrainingStep):
     """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1.
 
-    ``products`` are ``fp8`` or those of ``dtype``; ``optimizer``: adam, adamw, sgd or none.
+    ``products`` are ``fp8`` or those of ``dtype``; ``optimizer``: adam, adamw, muon, sgd or none.
     """
 
     decoder: Decoder | TracedModel

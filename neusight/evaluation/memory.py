@@ -46,6 +46,13 @@ _CASE = ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")
 _RUN = ("model", "framework", "gpu", "num_gpus", "tp", "pp", "vp", "dtype", "seq_len", "micro_batch", "recompute")
 
 
+_MAMBA_FLAGS = {
+    "mamba-num-heads": "mamba_heads", "mamba-head-dim": "mamba_head_dim", "mamba-state-dim": "mamba_state",
+    "mamba-num-groups": "mamba_groups",
+}  # fmt: skip
+"""Arguments that are columns of ``decoder_of_columns``."""
+
+
 def evaluate_memory(path: str | Path) -> dict[str, Any]:
     """Every row of a table of training runs.
 
@@ -188,6 +195,7 @@ class MegatronRun:
         """
         row, hidden, bert = dict(self.row), self.row["hidden"], self.row["family"] == "bert"
         row["moe_ffn"] = int(self.flags.get("moe-ffn-hidden-size") or row["ffn"])
+        row |= {column: self.flags[name] for name, column in _MAMBA_FLAGS.items() if name in self.flags}
         decoder = decoder_of_columns({**row, "model": row.get("case") or row["family"]})
         extra = 2 * (hidden * hidden + hidden) + 2 * hidden + 2 * hidden + 2
         return replace(decoder, head_bias=True, extra=extra) if bert else decoder
@@ -198,7 +206,8 @@ class MegatronRun:
         row, instances = self.row, self.row["optimizer_instances"]
         half = "bfloat16" if row["grad_reduce_in_bf16"] else "float32"
         return Plan(
-            **{name: row[name] for name in ("dp", "tp", "pp", "vp", "cp", "ep")},
+            **{name: row[name] for name in ("dp", "tp", "pp", "cp", "ep")},
+            vp=max(1, len(self._layout) // row["pp"]) if self._layout else row["vp"],
             etp=(row.get("etp") or 0) if row.get("experts") else 0,
             micro_batch=row["micro_batch"],
             global_batch=row["global_batch"],
@@ -216,7 +225,8 @@ class MegatronRun:
     def training(self) -> TrainingStep:
         """The step."""
         return TrainingStep(
-            seq_len=self.row["seq_len"],
+            seq_len=self.row.get("decoder_seq_len", self.row["seq_len"]),
+            source_len=self.row["seq_len"] if "decoder_seq_len" in self.row else 0,
             dtype=self.row["dtype"],
             optimizer=self.row["optimizer"],
             engine=self.engine,
@@ -257,9 +267,17 @@ class MegatronRun:
             return "flash"
         return "cudnn" if self.device.facts.reads_shared_memory else "flash"
 
+    @property
+    def _layout(self) -> tuple[int, ...]:
+        """Layers of each chunk of the pipeline, where its cuts are written among the layers."""
+        chunks = str(self.row.get("layer_pattern", "")).partition("/")[0].split("|")
+        return tuple(map(len, chunks)) if len(chunks) > 1 else ()
+
     def _chunk_layers(self) -> tuple[int, ...]:
         """Uneven pipelines: fewer layers at both ends, or one less where embedding and loss count as a layer each."""
         pp, chunks, layers = self.row["pp"], self.row["pp"] * self.row["vp"], self.row["layers"]
+        if self._layout:
+            return self._layout
         first, last = (self.flags.get(f"decoder-{end}-pipeline-num-layers") for end in ("first", "last"))
         if first and last and pp > 2:
             return (int(first), *((layers - int(first) - int(last)) // (pp - 2),) * (pp - 2), int(last))

@@ -38,7 +38,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
 _WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "recompute-granularity": ("recompute", {"selective": "selective", "full": "full"}),
     "fp8-format": ("dtype", {"hybrid": "float8", "e4m3": "float8"}),
-    "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd"}),
+    "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}),
     "transformer-impl": ("engine", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
     "data-parallel-sharding-strategy": (
         "shard",

@@ -43,8 +43,8 @@ class Stage:
         return tuple(kind for chunk in self.chunks for kind in chunk)
 
 
-def local_of(plan: Plan, seq_len: int, dtype: str, products: str) -> Local:
-    """A rank's share of a micro-batch of sequences of ``seq_len`` tokens."""
+def local_of(plan: Plan, seq_len: int, dtype: str, products: str, source_len: int = 0) -> Local:
+    """A rank's share of a micro-batch of sequences of ``seq_len`` tokens, of an encoder's source of ``source_len``."""
     return Local(
         batch=plan.micro_batch,
         seq_len=seq_len,
@@ -55,6 +55,7 @@ def local_of(plan: Plan, seq_len: int, dtype: str, products: str) -> Local:
         sequence_parallel=plan.sequence_parallel,
         dtype=dtype,
         products=products,
+        source_len=source_len,
     )
 
 
@@ -123,18 +124,29 @@ def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RankParameters:
-    """Parameters on a rank: those that all of its replicas share, and of experts."""
+    """Parameters on a rank: those that all of its replicas share, and of experts; of both, those in matrices of
+    layers.
+    """
 
     dense: float = 0.0
     expert: float = 0.0
+    dense_matrices: float = 0.0
+    expert_matrices: float = 0.0
 
     @classmethod
     def of(cls, held: Iterable[HeldWeights]) -> RankParameters:
         """Of what a rank has."""
-        numbers = [0, 0]
+        numbers, matrices = [0, 0], [0, 0]
         for each in held:
             numbers[each.routed] += each.number
-        return cls(dense=float(numbers[False]), expert=float(numbers[True]))
+            matrices[each.routed] += each.number if each.orthogonalised else 0
+        names = ("dense", "expert", "dense_matrices", "expert_matrices")
+        return cls(**dict(zip(names, map(float, (*numbers, *matrices)), strict=True)))
+
+    @property
+    def matrices(self) -> RankParameters:
+        """Those in matrices alone."""
+        return RankParameters(dense=self.dense_matrices, expert=self.expert_matrices)
 
     @property
     def total(self) -> float:

@@ -14,8 +14,11 @@ from neusight.plans.stages import RankParameters, local_of
 from neusight.requests import Plan
 from neusight.workloads.decoders.shares import Local
 
-MOMENTS = {"adam": 2, "adamw": 2, "sgd": 1, "none": 0}
+MOMENTS = {"adam": 2, "adamw": 2, "muon": 2, "sgd": 1, "none": 0}
 """Of a parameter; SGD has one, its momentum."""
+MATRIX_MOMENTS = {"muon": 1}
+"""Of a parameter in a matrix of layers, where that is another number: Muon has one, its momentum, and steps others by
+AdamW (Jordan et al. 2024; Megatron Core, ``get_megatron_muon_optimizer``)."""
 MASTER_BYTES = 4.0
 """Of the float32 copy of a 16-bit parameter that the optimizer works on (Micikevicius et al. 2018)."""
 PER_NODE = 8
@@ -40,12 +43,14 @@ class TrainingStep:
     """What a step of training is of, beside the plan: sequences of ``seq_len`` tokens, precision, optimizer, its
     engine.
 
-    ``dtype`` is that of activations and weights, ``products`` that of large products where it is narrower (float8).
+    ``source_len`` tokens are what an encoder reads of each. ``dtype`` is that of activations and weights, ``products``
+    that of large products where it is narrower (float8).
     ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
     before the next where that is not ``pp``.
     """
 
     seq_len: int
+    source_len: int = 0
     dtype: str = "bfloat16"
     products: str = ""
     optimizer: str = "adam"
@@ -55,7 +60,7 @@ class TrainingStep:
 
     def share_of(self, plan: Plan) -> Local:
         """What one rank has of a micro-batch."""
-        return local_of(plan, self.seq_len, self.dtype, self.products)
+        return local_of(plan, self.seq_len, self.dtype, self.products, self.source_len)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +116,11 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
     if training.engine.foreach_optimizer and optimizer != "none":
         cast = state * stepped
-    moments = 0.0 if plan.offload == "optimizer" else MOMENTS[optimizer] * state * stepped
+    matrices = parameters.matrices
+    stepped_matrices = matrices.total if plan.shard == "none" else shared_parameters(matrices, plan)
+    fewer = MOMENTS[optimizer] - MATRIX_MOMENTS.get(optimizer, MOMENTS[optimizer])
+    moments = state * (MOMENTS[optimizer] * stepped - fewer * stepped_matrices)
+    moments = 0.0 if plan.offload == "optimizer" else moments
     if plan.shard in ("zero3", "hsdp"):
         return States(weights=state * share, gradients=gradients, optimizer=moments, cast=0.0)
     master = MASTER_BYTES * stepped if copied and plan.offload != "optimizer" else 0.0

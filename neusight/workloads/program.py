@@ -41,12 +41,20 @@ class Part:
 
 class HeldWeights(NamedTuple):
     """So many parameters on a rank that are stored alike: in the scheme of a ``kind`` of projections, "" for the
-    model's own dtype. ``routed`` ones are of experts among which tokens choose.
+    model's own dtype. ``routed`` ones are of experts among which tokens choose. ``shape``: (n, k) of each matrix.
     """
 
     number: int
     kind: str = ""
     routed: bool = False
+    shape: tuple[int, int] = (0, 0)
+
+    @property
+    def orthogonalised(self) -> bool:
+        """Whether optimizers that work on matrices take it: those of layers, which neither look tokens up nor give
+        logits.
+        """
+        return self.kind not in ("", "head")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,8 +91,7 @@ def test_a_column_counts_where_any_row_says_more_than_no() -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("decoder_layers", 12), ("layer_pattern", "M-M-"), ("moe_layer_freq", "([0]*1+[1]*1)"), ("mtp_layers", 1),
-        ("recompute_modules", "[moe_act]"), ("mla", True), ("fsdp", "optim_grads_params"), ("fp8", "hybrid"),
+        ("mtp_layers", 1), ("recompute_modules", "[moe_act]"), ("fsdp", "optim_grads_params"), ("fp8", "hybrid"),
         ("pp_layout", "Et|tL"), ("cpu_offload", True),
     ],
 )  # fmt: skip
@@ -160,7 +159,7 @@ def test_every_column_of_the_measured_tables_is_read_or_known_to_change_nothing(
             peak_run(row)
         except DataError:
             refused += 1
-    assert 20 < refused < len(more)
+    assert 0 < refused < 15
 
 
 def test_a_shared_expert_and_learned_positions_are_parts_of_the_model() -> None:

@@ -74,6 +74,17 @@ def test_one_rank_keeps_eighteen_bytes_a_parameter() -> None:
     assert only.total == sum(only.parts.values())
 
 
+def test_muon_keeps_one_moment_of_matrices_and_two_of_all_else() -> None:
+    """Shared among replicas as Adam's are (Megatron Core, ``LayerWiseDistributedOptimizer``)."""
+    parameters = RankParameters(dense=100.0, dense_matrices=60.0)
+    muon = replace(TRAINING, optimizer="muon")
+    assert states_of(parameters, plan(), muon).optimizer == 4 * 100 + 4 * 60 + 8 * 40
+    assert states_of(parameters, plan(dp=4, shard="zero1"), muon).optimizer == (4 * 100 + 4 * 60 + 8 * 40) / 4
+    matrices = sum(12 * 1024**2 * count for _, count in decoder().layers)
+    adam, less = (ranks(plan(), training)["only"].optimizer for training in (TRAINING, muon))
+    assert adam - less == pytest.approx(4 * matrices, rel=0.4)
+
+
 @pytest.mark.parametrize("shard", ["none", "zero1", "zero3"])
 def test_plain_pytorch_keeps_eight_bytes_a_parameter(shard: str) -> None:
     """Weights, gradients and both of Adam's moments in the module's dtype, without a float32 copy."""

@@ -9,7 +9,16 @@ from neusight.engines import ENGINES, Engine, engine_named
 from neusight.errors import ModelError
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
+from neusight.workloads.decoders.layers import (
+    CrossAttention,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Norm,
+    SelfAttention,
+    StateSpace,
+)
 from neusight.workloads.decoders.rank import FLOAT_BYTES
 from neusight.workloads.decoders.shares import Local
 
@@ -121,3 +130,41 @@ def test_latent_attention_keeps_more_than_its_latents() -> None:
 def test_an_unknown_framework_is_told_the_nearest() -> None:
     with pytest.raises(ModelError, match="unknown engine 'megatro'; did you mean megatron"):
         engine_named("megatro")
+
+
+def test_mamba_keeps_what_its_products_give_and_its_scan() -> None:
+    """The norm's input and result, gate, input, B, C and step, the scan's result, that before its norm and after it:
+    2 s b (2 h + 2 d + 2 g n + a) + 6 s b d, with a mean and a deviation of each row.
+    """
+    mixer = StateSpace(heads=16, head_dim=64, state=32, groups=2)
+    inner, products = 1024, 2 * 1024 + 2 * 2 * 32 + 16
+    layer = Layer(attention=mixer, norms=1, norm=GPT.norm)
+    assert kept(layer, local(), MEGATRON) == 2 * S * B * (2 * H + products + 3 * inner) + STATISTICS / 2
+
+
+def test_latent_attention_keeps_latents_and_what_attention_takes() -> None:
+    """Sequence-parallel ranks keep latents of their own rows; queries, keys and values are put together anew."""
+    sizes = {"heads": A, "q_rank": 96, "kv_rank": 64, "nope_dim": 32, "rope_dim": 16, "value_dim": 32}
+    plain, normed = (LatentAttention(**sizes, normed=normed) for normed in (False, True))  # type: ignore[arg-type]
+    engine = replace(MEGATRON, attention="cudnn")
+    stream, heads = 2 * 2 * S * B * H / 2, A / 2 * S * B
+    core = heads * (2 * (2 * 48 + 32) + 2 * 32 + FLOAT_BYTES)
+    of = local(tp=2, sequence_parallel=True)
+    alone = kept(Layer(attention=plain, norms=1, norm=GPT.norm), of, engine)
+    assert alone == stream + STATISTICS / 4 + 2 * S * B / 2 * (96 + 64) + core
+    assert kept(Layer(attention=normed, norms=1, norm=GPT.norm), of, engine) - alone == 2 * S * B / 2 * (96 + 64)
+
+
+def test_layers_over_an_encoder_keep_its_keys_and_scores_of_all_of_them() -> None:
+    """Beside GPT's: 9 s b h of stream, query, output and dropout, keys and values 4 s' b h, scores 5 a s s' b."""
+    cross = CrossAttention(heads=A, kv_heads=A, head_dim=H // A)
+    source, decoder = 2 * S, Decoder(
+        name="m", family="m", hidden=H, vocab=128, tied=False, max_len=S, order=(0, 1),
+        layers=((replace(GPT, encodes=True), 1), (replace(GPT, cross=cross, norms=3), 1)),
+    )  # fmt: skip
+    encoder, over = trained_program(decoder, local(source_len=source), UNFUSED).layers
+    assert encoder.kept_bytes("none") == kept(GPT, Local(batch=B, seq_len=source))
+    more = 9 * SBH + 4 * source * B * H + 5 * A * S * source * B + STATISTICS / 2
+    assert over.kept_bytes("none") - kept(GPT, local()) == more
+    with pytest.raises(ModelError, match="the model has an encoder: state how many tokens its source has"):
+        trained_program(decoder, local(), UNFUSED)

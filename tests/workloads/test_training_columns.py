@@ -10,7 +10,7 @@ import pytest
 
 from neusight.errors import ModelError
 from neusight.workloads.decoders.known import known_decoder
-from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, SelfAttention
+from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, SelfAttention, StateSpace
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 SMALL: dict[str, Any] = {
@@ -105,3 +105,49 @@ def test_latent_attention_without_ranks_is_that_of_the_model_of_that_name() -> N
         decoder_of_columns(row | {"layers": 60})
     with pytest.raises(ModelError, match="latent attention of a model that is not known by name"):
         decoder_of_columns(row | {"model": "mine"})
+
+
+@pytest.mark.parametrize(
+    ("written", "sparse"),
+    [("([0]*3+[1]*5)", [0, 0, 0, 1, 1, 1, 1, 1]), ("[1]+[0]*7", [1] + [0] * 7), ("4", [1, 0, 0, 0] * 2)],
+)
+def test_layers_with_experts_are_listed_as_megatron_lists_them(written: str, sparse: list[int]) -> None:
+    told = {**SMALL, "layers": 8, "activation": "swiglu", "experts": 8, "top_k": 2, "moe_ffn": 48}
+    decoder = decoder_of_columns({**told, "moe_layer_freq": written})
+    assert [isinstance(decoder.layers[kind][0].feed_forward, Experts) for kind in decoder.order] == list(
+        map(bool, sparse)
+    )
+
+
+def test_a_pattern_has_a_letter_a_layer() -> None:
+    """Mamba-2 fills twice the hidden size, in heads of 64 with states of 128 (Megatron Core's defaults)."""
+    told = {**SMALL, "hidden": 256, "head_dim": 64, "activation": "swiglu", "experts": 8, "top_k": 2, "moe_ffn": 48}
+    decoder = decoder_of_columns({**told, "layer_pattern": "M-|M*|ME"})
+    layers = [decoder.layers[kind][0] for kind in decoder.order]
+    assert [type(layer.branches[0]) for layer in layers] == [
+        StateSpace, FeedForward, StateSpace, SelfAttention, StateSpace, Experts
+    ]  # fmt: skip
+    assert layers[0].attention == StateSpace(heads=8, head_dim=64, state=128, groups=8)
+    assert {(layer.norms, len(layer.branches)) for layer in layers} == {(1, 1)}
+
+
+def test_an_encoder_goes_before_layers_that_attend_to_it() -> None:
+    """4 h² more, and a norm, for attention over the encoder; the encoder has a last norm of its own."""
+    one, h = decoder_of_columns({**SMALL, "bias": False}), 64
+    both = decoder_of_columns({**SMALL, "bias": False, "decoder_layers": 3})
+    assert [both.layers[kind][0].encodes for kind in both.order] == [True] * 2 + [False] * 3
+    assert both.parameters - one.parameters == 3 * (16 * h**2 + 3 * 2 * h) + 2 * h
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"moe_layer_freq": "[0]*x"}, r"moe_layer_freq = \[0\]\*x is not read: write it like"),
+        ({"moe_layer_freq": "[0]*3"}, "moe_layer_freq lists 3 layers, and the model has 2"),
+        ({"layer_pattern": "MX"}, "layer_pattern = MX is not read: letters of M"),
+        ({"mla": True}, "kv_lora_rank = None is no whole number"),
+    ],
+)
+def test_arrangements_that_cannot_be_read_are_told(columns: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        decoder_of_columns({**SMALL, "experts": 4, "top_k": 2, "activation": "swiglu", **columns})

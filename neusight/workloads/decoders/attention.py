@@ -11,7 +11,7 @@ import numpy as np
 
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.cores import Heads, core
-from neusight.workloads.decoders.layers import Indexer, LatentAttention, Projection, SelfAttention
+from neusight.workloads.decoders.layers import CrossAttention, Indexer, LatentAttention, Projection, SelfAttention
 from neusight.workloads.decoders.operations import Operation, moved, pointwise
 from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
 from neusight.workloads.decoders.rank import Count, Rank
@@ -42,11 +42,34 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
         shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
         yield cached_attention(rank, shape, shape)
     else:
-        yield from core(rank, Heads(heads=heads, kv_heads=kv_heads, head_dim=d, value_dim=d, window=mixer.window))
+        shared = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "value_dim": d}
+        yield from core(rank, Heads(**shared, window=mixer.window, causal=mixer.causal))
     if mixer.gated:
         yield from _gate(rank, heads * d)
     yield Operation(saved=(product_input(rank, "attention output", tokens * output.k),))
     yield from product(rank, output, tokens)
+    yield leaving(rank, rank.hidden, "attention")
+
+
+def cross_attention(mixer: CrossAttention, rank: Rank) -> Iterator[Operation]:
+    """Operations of attention over an encoder's results, which all layers keep once; keys and values are products of
+    the source's tokens.
+
+    Raises:
+        ModelError: heads that ranks cannot share evenly; no source.
+    """
+    heads, kv_heads = mixer.local_heads(rank.tp)
+    query, keys, output = mixer.projections(rank.hidden, rank.tp)
+    source, d = rank.source, mixer.head_dim
+    yield entering(rank, rank.hidden, "attention")
+    yield from product(rank, query, rank.tokens)
+    yield from product(source, keys, source.tokens)
+    size = (rank.tokens * query.n + source.tokens * keys.n) * rank.size
+    yield Operation(saved=(SavedActivation(name="query, key, value", bytes=size),))
+    shared = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "value_dim": d}
+    yield from core(rank, Heads(**shared, causal=False, keys=source.share.length))
+    yield Operation(saved=(product_input(rank, "attention output", rank.tokens * output.k),))
+    yield from product(rank, output, rank.tokens)
     yield leaving(rank, rank.hidden, "attention")
 
 
@@ -149,9 +172,10 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
     for name in ("query", "latent"):
         if name in parts:
             yield from _down(rank, parts[name])
-    if mixer.q_rank:
-        yield normalised(rank, "query norm", "rms_norm", (own, mixer.q_rank), weights=1)
-    yield normalised(rank, "key norm", "rms_norm", (own, mixer.kv_rank), weights=1)
+    if mixer.normed:
+        if mixer.q_rank:
+            yield normalised(rank, "query norm", "rms_norm", (own, mixer.q_rank), weights=1)
+        yield normalised(rank, "key norm", "rms_norm", (own, mixer.kv_rank), weights=1)
     yield entering(rank, mixer.q_rank + mixer.latent_dim, "attention", "latent")
     if mixer.q_rank:
         yield from product(rank, parts["query up"], rank.tokens)
@@ -160,7 +184,7 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
     # What no product of its own holds: absorbed into others, or of an indexer that is not run.
     apart = [p for name, p in parts.items() if (name == "key value up" if rank.serves else name.startswith("indexer"))]
     matrices = [each for p in apart for each in p.held] if mixer.indexer else []
-    yield Operation(held=(*matrices, HeldWeights(mixer.vectors - mixer.q_rank - mixer.kv_rank)))
+    yield Operation(held=(*matrices, HeldWeights(mixer.vectors - mixer.normed * mixer.latents)))
     widths = heads * mixer.rope_dim, mixer.rope_dim
     yield from rotated(rank, widths, sum(widths), mixer.latent_dim)
     yield from _cached_latent(mixer, rank, heads, parts) if rank.serves else _expanded(mixer, rank, heads, parts)
@@ -181,11 +205,12 @@ def _down(rank: Rank, projection: Projection) -> Iterator[Operation]:
 def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Operation]:
     """Queries and keys put together of parts with and without positions, and their gradients taken apart.
 
-    Kept are inputs and outputs of every product, and keys with the rotated part, which all heads share, written for
-    each.
+    Kept are latents as they go into the products that expand them, and before their norms, each rank's own rows, and
+    queries, keys and values as attention takes them: put together anew, so that what products gave is dropped
+    (Megatron Core, ``MultiLatentAttention.forward``, ``contiguous``).
     """
     d, tokens = mixer.nope_dim + mixer.rope_dim, rank.tokens
-    inner = sum(p.n for p in parts.values()) - parts["output"].n
+    latents = rank.resident_tokens * mixer.latents
     for name in ("queries join", "keys join"):
         yield moved(rank.copied(name, tokens, heads * d, op="cat"))
     yield Operation(
@@ -193,8 +218,8 @@ def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, P
         if mixer.indexer
         else "",
         saved=(
-            SavedActivation(name="latent and expanded", bytes=tokens * inner * rank.size),
-            product_input(rank, "normed latent", tokens * (mixer.q_rank + mixer.kv_rank)),
+            SavedActivation(name="latent before its norm", bytes=mixer.normed * latents * rank.size),
+            product_input(rank, "latent", latents),
             SavedActivation(name="query, key, value", bytes=tokens * heads * (2 * d + mixer.value_dim) * rank.size),
         ),
     )

@@ -60,10 +60,9 @@ def trained_program(decoder: Decoder, local: Local, engine: Engine) -> Program:
         ModelError: sizes that ranks cannot share evenly.
     """
     rank = Rank.trained(decoder.hidden, local, configured(engine, decoder))
-    stream = float(rank.row_bytes(rank.resident_tokens))
 
-    def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
-        return segment_of(name, layer, operations, stream)
+    def segment(name: str, layer: int, operations: Iterable[Operation], on: Rank) -> Segment:
+        return segment_of(name, layer, operations, float(on.row_bytes(on.resident_tokens)))
 
     program = _program(decoder, rank, segment)
     local.check()
@@ -97,21 +96,28 @@ def step_program(
         raise ModelError(
             f"ep = {plan.ep} does not divide tp x dp = {plan.tp * plan.dp}: experts are shared by those ranks"
         )
+    if decoder.encodes:
+        raise ModelError(f"{decoder.name} has an encoder, which engines that are known here do not serve: train it")
     rank = Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), plan, engine)
-    stream = rank.row_bytes(rank.resident_tokens)
 
-    def segment(name: str, layer: int, operations: Iterable[Operation]) -> Segment:
+    def segment(name: str, layer: int, operations: Iterable[Operation], on: Rank) -> Segment:
         undifferentiated = (replace(operation, backward=(), weights=(), saved=()) for operation in operations)
-        return segment_of(name, layer, undifferentiated, stream)
+        return segment_of(name, layer, undifferentiated, on.row_bytes(on.resident_tokens))
 
     return _program(decoder, rank, segment)
 
 
-def _program(decoder: Decoder, rank: Rank, segment: Callable[[str, int, Iterable[Operation]], Segment]) -> Program:
+def _program(
+    decoder: Decoder, rank: Rank, segment: Callable[[str, int, Iterable[Operation], Rank], Segment]
+) -> Program:
+    ranks = [rank.source if layer.encodes else rank for layer, _ in decoder.layers]
     return Program(
-        before=segment("embedding", -1, before(decoder, rank)),
-        layers=tuple(segment("layer", at, _layer(layer, rank)) for at, (layer, _) in enumerate(decoder.layers)),
-        after=segment("head", -1, after(decoder, rank)),
+        before=segment("embedding", -1, before(decoder, rank), rank),
+        layers=tuple(
+            segment("layer", at, _layer(layer, on), on)
+            for at, ((layer, _), on) in enumerate(zip(decoder.layers, ranks, strict=True))
+        ),
+        after=segment("head", -1, after(decoder, rank), rank),
         order=decoder.order,
     )
 
@@ -123,7 +129,7 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
     before them gave, the first layer's first norm adds nothing, which is one addition too many in a whole model, and
     one kernel has the norms of parallel branches.
     """
-    branches = [part for part in (layer.attention, layer.feed_forward) if part]
+    branches = layer.branches
     parallel, after = layer.placement == "parallel", layer.placement == "after"
     joint = parallel and layer.norms > 1 and rank.engine.residual == "norm"
     narrow = not after and rank.narrow("attention") and not rank.engine.quantises_in_products
@@ -133,7 +139,7 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
         if not rank.serves:
             yield _branched(rank, normed=normed, kept=not (second and layer.norms == 1))
         if normed and not (second and joint):
-            at_once = branches if joint else [branch]
+            at_once = branches if joint else (branch,)
             yield from stream_norm(
                 rank,
                 layer.norm,

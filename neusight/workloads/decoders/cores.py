@@ -24,13 +24,18 @@ CORE = ("attention", "delta", "scores", "softmax", "probabilities dropout", "val
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
-    """A rank's heads: ``head_dim`` of queries and keys, ``value_dim`` of values; ``window`` 0 sees all before."""
+    """A rank's heads: ``head_dim`` of queries and keys, ``value_dim`` of values; ``window`` 0 sees all before.
+
+    ``keys`` of each sequence are another's, 0 for those of its own tokens; not ``causal``: all are seen.
+    """
 
     heads: int
     kv_heads: int
     head_dim: int
     value_dim: int
     window: int = 0
+    causal: bool = True
+    keys: int = 0
 
     @property
     def kv_width(self) -> int:
@@ -39,7 +44,7 @@ class Heads:
 
 
 def core(rank: Rank, heads: Heads) -> Iterator[Operation]:
-    """Causal attention of the rank's queries.
+    """Attention of the rank's queries.
 
     Raises:
         ModelError: chunks of shared sequences that are no whole tokens.
@@ -61,7 +66,7 @@ def _saved(rank: Rank, heads: Heads, output: int) -> Iterator[SavedActivation]:
         if engine.attention == "flash" and engine.sequence_first:
             yield SavedActivation(name="attention output by sequence", bytes=output * rank.size, attention_core=True)
         return
-    scores = float(heads.heads * rank.tokens * rank.share.seq_len)
+    scores = float(heads.heads * rank.tokens * (heads.keys or rank.share.seq_len))
     yield SavedActivation(name="probabilities", bytes=engine.probability_bytes * scores, attention_core=True)
     if engine.attention_dropout:
         yield SavedActivation(name="attention dropout mask", bytes=scores, attention_core=True)
@@ -72,7 +77,9 @@ def _fused(rank: Rank, heads: Heads) -> Iterator[Operation]:
     """One kernel of a rank that has whole sequences, else several with what ranks exchange."""
     share = rank.share
     if share.cp == 1:
-        return iter((_flash(rank, heads, (share.length, share.length)),))
+        return iter((_flash(rank, heads, (share.length, heads.keys or share.length), causal=heads.causal),))
+    if not heads.causal:
+        return iter((Operation(unbuilt=f"attention that sees all is not shared by cp = {share.cp} ranks: cp = 1 is"),))
     _check_chunks(share.seq_len, 2 * share.cp)
     passes_on = rank.engine.context == "ring" and not heads.window
     return _ring(rank, heads) if passes_on else _gathered(rank, heads)
@@ -154,16 +161,16 @@ def _unfused(rank: Rank, heads: Heads) -> Iterator[Operation]:
     (``scaled_upper_triang_masked_softmax``); products compute all scores.
     """
     share, d, v = rank.share, heads.head_dim, heads.value_dim
-    length, queries = share.length, share.batch * heads.heads
+    length, keys, queries = share.length, heads.keys or share.length, share.batch * heads.heads
     shared = f"{rank.engine.name} writes scores out, which cp = {share.cp} ranks cannot share: choose cp = 1"
-    scores_bytes = float(heads.heads * rank.tokens * share.seq_len * rank.size)
+    scores_bytes = float(heads.heads * rank.tokens * (heads.keys or share.seq_len) * rank.size)
     if heads.heads != heads.kv_heads:
         yield moved(_repeated(rank, heads))
-    yield _batched(rank, "scores", queries, (length, length, d), "tn")
-    yield _softmax(rank, queries * length, length)
+    yield _batched(rank, "scores", queries, (length, keys, d), "tn")
+    yield _softmax(rank, queries * length, keys, causal=heads.causal)
     if rank.engine.attention_dropout:
-        yield pointwise(rank, "probabilities dropout", "dropout", queries * length, length)
-    yield _batched(rank, "values", queries, (length, v, length), "nn")
+        yield pointwise(rank, "probabilities dropout", "dropout", queries * length, keys)
+    yield _batched(rank, "values", queries, (length, v, keys), "nn")
     yield moved(rank.copied("outputs copy", queries * length, v))
     yield Operation(
         widest_bytes=2.0 * scores_bytes,
@@ -184,9 +191,10 @@ def _batched(rank: Rank, name: str, batch: int, shape: Shape, layout: str) -> Op
     return Operation(forward=(part(shape, layout),), backward=tuple(part(*each) for each in gradients))
 
 
-def _softmax(rank: Rank, rows: int, length: int) -> Operation:
-    """Of rows that see from one to ``length`` keys."""
-    read, written = rank.size * (rows * (length + 1) // 2), rank.size * rows * length
+def _softmax(rank: Rank, rows: int, length: int, *, causal: bool) -> Operation:
+    """Of rows that see from one to ``length`` keys, or all of them."""
+    written = rank.size * rows * length
+    read = rank.size * (rows * (length + 1) // 2) if causal else written
     return Operation(
         forward=(rank.reduced("softmax", "softmax", (rows, length), read, written),),
         backward=(rank.reduced("softmax", "softmax_backward", (rows, length), 2 * read, written),),
@@ -196,5 +204,5 @@ def _softmax(rank: Rank, rows: int, length: int) -> Operation:
 def _repeated(rank: Rank, heads: Heads) -> Part:
     """Keys and values once for every head of queries, where those share them."""
     kept, made = heads.kv_width, heads.heads * (heads.head_dim + heads.value_dim)
-    tokens = rank.share.tokens
+    tokens = rank.share.batch * heads.keys if heads.keys else rank.share.tokens
     return rank.moved("keys repeat", "copy", tokens * made, tokens * kept * rank.size, tokens * made * rank.size)

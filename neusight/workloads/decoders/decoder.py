@@ -41,6 +41,11 @@ class Decoder:
     notes: tuple[str, ...] = ()
 
     @property
+    def encodes(self) -> bool:
+        """Whether its first layers are an encoder, which reads a source."""
+        return any(layer.encodes for layer, _ in self.layers)
+
+    @property
     def depth(self) -> int:
         """Number of layers."""
         return len(self.order)
@@ -60,7 +65,7 @@ class Decoder:
         wide = self.embedding or self.hidden
         embedding = self.vocab * wide * (1 if self.tied else 2) + self.positions * self.hidden
         embedding += 2 * wide * self.hidden if wide != self.hidden else 0
-        norms = (self.norm.weights if self.norm else 0) + (2 if self.embedding_norm else 0)
+        norms = (1 + self.encodes) * (self.norm.weights if self.norm else 0) + (2 if self.embedding_norm else 0)
         return embedding + norms * self.hidden + (self.vocab if self.head_bias else 0) + self.extra
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Norm, Projection
 from neusight.workloads.decoders.operations import Operation, pointwise
-from neusight.workloads.decoders.products import entering, product
+from neusight.workloads.decoders.products import entering, product, product_input
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.decoders.stream import stream_norm
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
@@ -32,7 +32,20 @@ def own_vocabulary(decoder: Decoder, rank: Rank) -> int:
 
 
 def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
-    """From numbers of tokens to the residual stream."""
+    """From numbers of tokens to the residual stream; those of a source go through the same table, and what its encoder
+    makes of them is normalised and kept for all layers that attend to it.
+    """
+    yield from _embedded(decoder, rank)
+    if decoder.encodes:
+        source = rank.source
+        yield from (replace(done, held=()) for done in _embedded(decoder, source))
+        if decoder.norm:
+            yield from stream_norm(source, decoder.norm, name="encoder norm", branches=False, adds=0)
+        yield Operation(saved=(product_input(source, "encoder output", source.kept_tokens * source.hidden),))
+
+
+def _embedded(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
+    """Of one side."""
     wide = decoder.embedding or decoder.hidden
     yield _looked_up(rank, "embedding", own_vocabulary(decoder, rank), wide)
     if decoder.tied and not rank.engine.master_weights and not rank.serves:

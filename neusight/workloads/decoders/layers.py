@@ -51,7 +51,8 @@ class Projection:
     @property
     def held(self) -> tuple[HeldWeights, ...]:
         """The matrix in the scheme of its kind, its bias in the model's own dtype."""
-        return (HeldWeights(self.weights, self.kind), *((HeldWeights(self.n),) if self.bias else ()))
+        matrix = HeldWeights(self.weights, self.kind, shape=(self.n, self.k))
+        return (matrix, *((HeldWeights(self.n),) if self.bias else ()))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +113,10 @@ class Mixer:
 class SelfAttention(Mixer):
     """Multi-head, grouped or multi-query attention over a cache of keys and values.
 
-    ``window`` tokens are seen, 0 for all before. ``rotary`` values of a head are rotated. ``qk_norm`` is "" (none),
-    ``head`` (each head by itself) or ``all`` (all heads as one row), of queries and of keys, with ``qk_norm_weights``
-    values a column. ``gated``: the query projection makes a gate of the output too. ``sinks``: a learned score a head.
+    ``window`` tokens are seen, 0 for all before, or, where it is not ``causal``, all. ``rotary`` values of a head are
+    rotated. ``qk_norm`` is "" (none), ``head`` (each head by itself) or ``all`` (all heads as one row), of queries and
+    of keys, with ``qk_norm_weights`` values a column. ``gated``: the query projection makes a gate of the output too.
+    ``sinks``: a learned score a head.
     ``stored`` is one of ``STORED``.
     """
 
@@ -122,6 +124,7 @@ class SelfAttention(Mixer):
     kv_heads: int
     head_dim: int
     window: int = 0
+    causal: bool = True
     rotary: int = 0
     qkv_bias: bool = False
     out_bias: bool = False
@@ -162,6 +165,23 @@ class SelfAttention(Mixer):
         return (Cache(layers=1, bytes_per_token=width * size, window=self.window),)
 
 
+@dataclass(frozen=True, kw_only=True)
+class CrossAttention(SelfAttention):
+    """Attention of a decoder's tokens over all that an encoder has made of the source's."""
+
+    causal: bool = False
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Queries of the decoder's tokens, keys and values as one of the source's, and the output's."""
+        heads, kv_heads = self.local_heads(tp)
+        queries, width, bias = heads * self.head_dim, kv_heads * self.head_dim, self.qkv_bias
+        return (
+            Projection(name="cross query", k=hidden, parts=(queries,), bias=bias, stored=self.stored),
+            Projection(name="cross key value", k=hidden, parts=(width, width), bias=bias, stored=self.stored),
+            Projection(name="output", k=queries, parts=(hidden,), bias=self.out_bias, stored=self.stored),
+        )
+
+
 INDEX_BYTES = 132
 """Of a token in an indexer's cache: 128 values in float8 and a float32 scale (DeepSeek-V3.2, FlashMLA's layout)."""
 
@@ -188,7 +208,7 @@ class LatentAttention(Mixer):
     """Multi-head latent attention (DeepSeek-V2): the cache holds ``kv_rank`` values and ``rope_dim`` rotated ones.
 
     Decodes work in the latent space (absorbed form), prompts with keys and values of each head (expanded). With an
-    ``indexer`` both are absorbed.
+    ``indexer`` both are absorbed. ``normed``: latents have norms.
     """
 
     heads: int
@@ -198,6 +218,7 @@ class LatentAttention(Mixer):
     rope_dim: int
     value_dim: int
     bias: bool = False
+    normed: bool = True
     indexer: Indexer | None = None
 
     @property
@@ -233,7 +254,12 @@ class LatentAttention(Mixer):
     @property
     def vectors(self) -> int:
         """Parameters in no matrix: two norms, and scale and shift of the indexer's."""
-        return self.q_rank + self.kv_rank + (2 * self.indexer.head_dim if self.indexer else 0)
+        return self.normed * self.latents + (2 * self.indexer.head_dim if self.indexer else 0)
+
+    @property
+    def latents(self) -> int:
+        """Values of a token that are expanded again."""
+        return self.q_rank + self.kv_rank
 
     def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
         """One latent key for all heads, on every rank."""
@@ -463,7 +489,8 @@ class Experts:
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer: a mixer, a feed-forward, either of which may be missing, and norms of the residual stream.
+    """One layer: a mixer, a second one ``cross`` over an encoder's results, a feed-forward, any of which may be
+    missing, and norms of the residual stream. ``encodes``: it sees the source's tokens.
 
     ``placement`` of norms: ``before`` each of both, ``around`` each (Gemma 2), ``after`` each (OLMo 2), or
     ``parallel``: before, and both branches start from the same input; ``norms`` counts them. ``reduced_jointly``:
@@ -472,7 +499,9 @@ class Layer:
     """
 
     attention: Mixer | None = None
+    cross: CrossAttention | None = None
     feed_forward: FeedForward | Experts | None = None
+    encodes: bool = False
     norm: Norm = field(default_factory=Norm)
     norms: int = 2
     placement: str = "before"
@@ -488,11 +517,16 @@ class Layer:
             return self._mixer_and_norms(hidden) + self.feed_forward.parameters(hidden, self.feed_forward.top_k)
         return self.parameters(hidden)
 
+    @property
+    def branches(self) -> tuple[Mixer | FeedForward | Experts, ...]:
+        """What adds to the residual stream, in order."""
+        return tuple(part for part in (self.attention, self.cross, self.feed_forward) if part)
+
     def _mixer_and_norms(self, hidden: int) -> int:
-        """Of mixer and norms."""
-        mixer = self.attention
-        own = sum(p.parameters for p in mixer.projections(hidden)) + mixer.vectors if mixer else 0
-        return own + self.norms * self.norm.weights * hidden
+        """Of mixers and norms."""
+        mixers = [part for part in self.branches if isinstance(part, Mixer)]
+        own = sum(p.parameters for mixer in mixers for p in mixer.projections(hidden))
+        return own + sum(mixer.vectors for mixer in mixers) + self.norms * self.norm.weights * hidden
 
 
 def counted(layers: Sequence[Layer]) -> tuple[tuple[Layer, int], ...]:

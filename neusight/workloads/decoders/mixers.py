@@ -14,6 +14,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.attention import (
     cached_attention,
+    cross_attention,
     indexed,
     latent_attention,
     per_head,
@@ -22,6 +23,7 @@ from neusight.workloads.decoders.attention import (
 )
 from neusight.workloads.decoders.layers import (
     CompressedAttention,
+    CrossAttention,
     LatentAttention,
     LinearAttention,
     Mixer,
@@ -55,7 +57,9 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
     if rank.serves:
         output = mixer.projections(rank.hidden, rank.tp)[-1]
         yield Operation(widest_bytes=rank.tokens * (output.n + output.k) * rank.size)
-    if isinstance(mixer, SelfAttention):
+    if isinstance(mixer, CrossAttention):
+        yield from cross_attention(mixer, rank)
+    elif isinstance(mixer, SelfAttention):
         yield from self_attention(mixer, rank, quantised=quantised)
     elif isinstance(mixer, LatentAttention):
         yield from latent_attention(mixer, rank)
@@ -71,11 +75,18 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
 
 
 def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
-    """What products give, once more what a convolution or norm makes of it, the states of a scan, and the output."""
+    """What products give, once more what a convolution or norm makes of it, the states of a scan, and the output.
+
+    Mamba-2 computes convolution and states again and keeps what its scan gives, and that in the order of its gated norm
+    (mamba_ssm, ``MambaSplitConv1dScanCombinedFn``; Megatron Core, ``MambaMixer``).
+    """
     *inner, output = mixer.projections(rank.hidden, rank.tp)
     wide = rank.tokens * sum(p.n for p in inner) * rank.size
+    mixed = SavedActivation(name="mixed", bytes=wide)
     states: tuple[SavedActivation, ...] = ()
-    if isinstance(mixer, Recurrent):
+    if isinstance(mixer, StateSpace):
+        mixed = SavedActivation(name="scanned, and before its norm", bytes=2 * rank.tokens * output.k * rank.size)
+    elif isinstance(mixer, Recurrent):
         chunks = rank.share.batch * -(-rank.share.length // SAVED_CHUNK)
         kept = chunks * mixer.state_elements(rank.tp) * rank.size
         states = (SavedActivation(name="states", bytes=kept, attention_core=True),)
@@ -83,7 +94,7 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
     return Operation(
         saved=(
             SavedActivation(name="products", bytes=wide, selected_bytes=selected),
-            SavedActivation(name="mixed", bytes=wide),
+            mixed,
             *states,
             product_input(rank, "mixer output", rank.tokens * output.k),
         ),

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator
 from neusight.kernels.precision import stored_bytes
-from neusight.workloads.program import Part
+from neusight.workloads.program import HeldWeights, Part
 
-ALGORITHMS = {"adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "sgd": ("sgd_fused", 1)}
+ALGORITHMS = {
+    "adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "muon": ("adamw_fused", 2), "sgd": ("sgd_fused", 1),
+}  # fmt: skip
 """Operators, and states of a parameter: kernels over all tensors at once. Apex's ``FusedAdam`` and PyTorch's
 ``fused=True`` move the same bytes."""
 _MOMENTS = (("lerp", 2), ("mul", 1), ("addcmul", 2), ("sqrt", 1), ("div", 1), ("add", 1), ("addcdiv", 3))
-FOREACH = {"adam": _MOMENTS, "adamw": (("mul", 1), *_MOMENTS), "sgd": (("mul", 1), ("add", 2), ("add", 2))}
+FOREACH = {
+    "adam": _MOMENTS, "adamw": (("mul", 1), *_MOMENTS), "muon": (("mul", 1), *_MOMENTS),
+    "sgd": (("mul", 1), ("add", 2), ("add", 2)),
+}  # fmt: skip
 """Passes of PyTorch's optimizers, with how many lists each reads; it writes one (``_multi_tensor_adam``, and ``_sgd``
 with momentum)."""
+
+
+ORTHOGONALISED = ("muon",)
+"""Algorithms that step matrices of layers by their momentum made orthogonal, all else as AdamW does."""
+NEWTON_SCHULZ = 5
+"""Iterations of it (Jordan et al. 2024, Muon; ``--muon-num-ns-steps``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +78,28 @@ def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1
         *_narrowed(updated, held, update),
         *((_memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),) * update.zeroes),
     )
+
+
+def orthogonalised(held: Iterable[HeldWeights], share: float, dtype: str) -> tuple[Part, ...]:
+    """Newton-Schulz iterations of Muon over a rank's share of its matrices: X Xᵀ, that squared, and its product with X.
+
+    Args:
+        held: weights of the rank.
+        share: of its matrices, which it steps; whole ones (Megatron Core, ``LayerWiseDistributedOptimizer``).
+        dtype: in which they are multiplied.
+    """
+    counts: Counter[tuple[int, int]] = Counter()
+    for each in held:
+        if each.orthogonalised:
+            short, long = sorted(each.shape)
+            counts[short, long] += each.number // (short * long)
+    parts = []
+    for (short, long), count in counts.items():
+        many = max(1, round(count * share))
+        for m, n, k in ((short, short, long), (short, short, short), (short, long, short)):
+            batch = KernelBatch.from_columns("gemm", op="bmm", layout="nn", batch=many, m=m, n=n, k=k, dtype=dtype)
+            parts.append(Part(name="orthogonalise", phase="step", batch=batch, runs=NEWTON_SCHULZ))
+    return tuple(parts)
 
 
 def _unscaled(updated: int, size: float, tensors: int) -> tuple[Part, ...]:

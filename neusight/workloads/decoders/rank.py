@@ -102,6 +102,11 @@ class Rank:
         return self.local
 
     @property
+    def source(self) -> Rank:
+        """The same rank on the tokens that an encoder reads."""
+        return Rank.trained(self.hidden, self.share.source, self.engine)
+
+    @property
     def tp(self) -> int:
         """Ranks that share every matrix."""
         return self.ranks["tp"]

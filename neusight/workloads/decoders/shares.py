@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ class Local:
     ``tp`` ranks share every matrix, ``cp`` every sequence, ``ep`` the experts whole and ``etp`` each expert. With
     ``sequence_parallel`` the ``tp`` ranks share norms and the residual stream by tokens. ``dtype`` is that of
     activations and of weights in products, ``products`` that of large products where it is narrower (``fp8``), else "".
+    ``source_len`` tokens of each sequence's source are what an encoder reads, 0 where there is none.
     """
 
     batch: int
@@ -32,6 +33,23 @@ class Local:
     sequence_parallel: bool = False
     dtype: str = "bfloat16"
     products: str = ""
+    source_len: int = 0
+
+    @property
+    def source(self) -> Local:
+        """The same of the source's tokens.
+
+        Raises:
+            ModelError: there are none.
+        """
+        if not self.source_len:
+            raise ModelError("the model has an encoder: state how many tokens its source has (source_len)")
+        return replace(self, seq_len=self.source_len, source_len=0)
+
+    @property
+    def masked(self) -> int:
+        """Pairs of a query and a key in the masks of a sequence: of the decoder, the encoder and between them."""
+        return self.length * (self.seq_len + self.source_len) + self.source_len**2
 
     @property
     def length(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
@@ -12,7 +13,17 @@ from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.families import LAYER_NORM
 from neusight.workloads.decoders.known import known_decoder
-from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Norm, SelfAttention
+from neusight.workloads.decoders.layers import (
+    CrossAttention,
+    Experts,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Norm,
+    SelfAttention,
+    StateSpace,
+    counted,
+)
 
 KINDS: dict[str, dict[str, Any]] = {
     "gelu": {"model_type": "gpt2"},
@@ -27,10 +38,18 @@ _SIZES = {
     "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "ffn": "intermediate_size", "experts": "num_experts",
     "top_k": "num_experts_per_tok", "moe_ffn": "moe_intermediate_size",
     "shared_expert_ffn": "shared_expert_intermediate_size", "first_dense_layers": "first_k_dense_replace",
-    "moe_layer_every": "decoder_sparse_step", "q_lora_rank": "q_lora_rank", "kv_lora_rank": "kv_lora_rank",
-    "qk_head_dim": "qk_nope_head_dim", "qk_rope_dim": "qk_rope_head_dim", "v_head_dim": "v_head_dim",
+    "moe_layer_every": "decoder_sparse_step",
 }  # fmt: skip
 """Columns that are keys of a configuration under another name."""
+_LATENT = {
+    "kv_lora_rank": "kv_rank", "qk_head_dim": "nope_dim", "qk_rope_dim": "rope_dim", "v_head_dim": "value_dim",
+}  # fmt: skip
+"""Columns that are sizes of latent attention."""
+_MAMBA = {"mamba_heads": "heads", "mamba_head_dim": "head_dim", "mamba_state": "state", "mamba_groups": "groups"}
+_USUAL_MAMBA = {"mamba_head_dim": 64, "mamba_state": 128, "mamba_groups": 8}
+"""Megatron Core's ``mamba_head_dim``, ``mamba_state_dim``, ``mamba_num_groups``; heads fill twice the hidden size."""
+PATTERN = re.compile(r"[M*E-]+")
+"""Of layers, a letter each: Mamba-2, attention, experts, feed-forward (Megatron Core, ``hybrid_layer_allocation``)."""
 _NEEDED = ("layers", "hidden", "heads", "ffn")
 
 
@@ -41,7 +60,9 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
         row: ``layers``, ``hidden``, ``heads``, ``ffn`` and ``vocab`` (or ``vocab_padded``); where known ``activation``
             (gelu unless stated), ``kv_heads``, ``head_dim``, ``seq_len``, ``max_position``, ``experts``, ``top_k``,
             ``moe_ffn``, ``shared_expert_ffn``, ``normalization``, ``bias``, ``tied_embeddings``,
-            ``position_embedding``, ``qk_layernorm``, ``mla`` with its ranks. Empty cells count as left out. Where
+            ``position_embedding``, ``qk_layernorm``, ``mla`` with its ranks, ``moe_layer_freq`` (which layers have
+            experts, as Megatron-LM writes it), ``layer_pattern`` (a letter a layer, stages apart by "|"), and
+            ``decoder_layers`` where ``layers`` are an encoder's. Empty cells count as left out. Where
             ``attention_type`` is ``mla`` and no rank is told, the model is the one that is known by its name.
 
     Raises:
@@ -56,12 +77,74 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
         return _known(name, columns)
     config = {
         **_kind(str(columns.get("activation", "gelu")), name),
-        **({"model_type": "deepseek_v3"} if columns.get("mla") else {}),
+        **({"moe_layer_freq": _listed(columns, name)} if "moe_layer_freq" in columns else {}),
         **{key: _whole(columns, column, name) for column, key in _SIZES.items() if column in columns},
         "vocab_size": _whole(columns, "vocab" if "vocab" in columns else "vocab_padded", name),
         "max_position_embeddings": _whole(columns, "max_position" if "max_position" in columns else "seq_len", name),
     }
-    return _as_stated(decoder_of(config, name), columns)
+    if "layer_pattern" in columns:
+        return _patterned(config, columns, name)
+    decoder = _as_stated(decoder_of(config, name), columns)
+    return _with_encoder(decoder, columns, name) if "decoder_layers" in columns else decoder
+
+
+def _listed(columns: Mapping[str, Any], name: str) -> list[int]:
+    """Whether each layer has experts: of ``([0]*3+[1]*5)``, or of a number, each so manieth from the first on."""
+    words, depth = str(columns["moe_layer_freq"]).replace(" ", ""), _whole(columns, "layers", name)
+    if words.isdecimal() and int(words):
+        return [int(at % int(words) == 0) for at in range(depth)]
+    if not re.fullmatch(r"\(?\[[01]\](\*\d+)?(\+\[[01]\](\*\d+)?)*\)?", words):
+        raise ModelError(f"{name}: moe_layer_freq = {shown(words)} is not read: write it like ([0]*3+[1]*5)")
+    runs = re.findall(r"\[([01])\](?:\*(\d+))?", words)
+    listed = [int(sparse) for sparse, count in runs for _ in range(int(count or 1))]
+    if len(listed) != depth:
+        raise ModelError(f"{name}: moe_layer_freq lists {len(listed)} layers, and the model has {depth}: correct one")
+    return listed
+
+
+def _patterned(config: dict[str, Any], columns: Mapping[str, Any], name: str) -> Decoder:
+    """Layers of one branch each, by the letters of a pattern, with the parts of a model of the same columns."""
+    letters = str(columns["layer_pattern"]).replace("|", "").partition("/")[0]
+    if not PATTERN.fullmatch(letters):
+        raise ModelError(f"{name}: layer_pattern = {shown(letters)} is not read: letters of M, *, E and - are")
+    both = {"num_hidden_layers": 2, "moe_layer_freq": [0, 1]}
+    decoder = _as_stated(decoder_of(config | both, name), columns)
+    (dense, _), (sparse, _) = decoder.layers[0], decoder.layers[-1]
+    made = {
+        "M": Layer(attention=_mamba(columns, name), norms=1, norm=dense.norm),
+        "*": Layer(attention=dense.attention, norms=1, norm=dense.norm),
+        "-": Layer(feed_forward=dense.feed_forward, norms=1, norm=dense.norm),
+        "E": Layer(feed_forward=sparse.feed_forward, norms=1, norm=dense.norm),
+    }
+    return _of_layers(decoder, [made[letter] for letter in letters])
+
+
+def _mamba(columns: Mapping[str, Any], name: str) -> StateSpace:
+    sizes = {**_USUAL_MAMBA, **columns}
+    heads = 2 * _whole(columns, "hidden", name) // _whole(sizes, "mamba_head_dim", name)
+    made: dict[str, Any] = {field: _whole({"mamba_heads": heads, **sizes}, at, name) for at, field in _MAMBA.items()}
+    return StateSpace(**made)
+
+
+def _with_encoder(decoder: Decoder, columns: Mapping[str, Any], name: str) -> Decoder:
+    """``layers`` of an encoder, which see the whole source, then those of the decoder, which attend to it too."""
+    (layer, count), *others = decoder.layers
+    own = layer.attention
+    if others or not isinstance(own, SelfAttention):
+        raise ModelError(f"{name}: an encoder of layers that differ is not built: leave decoder_layers out")
+    encoder = replace(layer, attention=replace(own, causal=False), encodes=True)
+    shared: dict[str, Any] = {"heads": own.heads, "kv_heads": own.kv_heads, "head_dim": own.head_dim}
+    cross = CrossAttention(**shared, qkv_bias=own.qkv_bias, out_bias=own.out_bias, stored=own.stored)
+    both = [
+        *repeat(encoder, count),
+        *repeat(replace(layer, cross=cross, norms=3), _whole(columns, "decoder_layers", name)),
+    ]
+    return _of_layers(decoder, both)
+
+
+def _of_layers(decoder: Decoder, each: list[Layer]) -> Decoder:
+    kinds = counted(each)
+    return replace(decoder, layers=kinds, order=tuple([kind for kind, _ in kinds].index(layer) for layer in each))
 
 
 def _known(name: str, columns: Mapping[str, Any]) -> Decoder:
@@ -110,12 +193,23 @@ def _layer(layer: Layer, columns: Mapping[str, Any], norm: Norm | None) -> Layer
     attention, feed_forward = layer.attention, layer.feed_forward
     if isinstance(attention, SelfAttention):
         attention = _attention(attention, columns, norm or layer.norm)
+        if columns.get("mla"):
+            attention = _latent(attention, columns)
     if "bias" in columns:
-        attention = (
-            replace(attention, bias=bool(columns["bias"])) if isinstance(attention, LatentAttention) else attention
-        )
         feed_forward = _biased(feed_forward, bool(columns["bias"]))
     return replace(layer, attention=attention, feed_forward=feed_forward, norm=norm or layer.norm)
+
+
+def _latent(attention: SelfAttention, columns: Mapping[str, Any]) -> LatentAttention:
+    """As wide in heads. Megatron Core's flag for norms of queries and keys is that of its latents' norms."""
+    sizes: dict[str, Any] = {field: _whole(columns, column, "latent attention") for column, field in _LATENT.items()}
+    return LatentAttention(
+        heads=attention.heads,
+        q_rank=_whole(columns, "q_lora_rank", "latent attention") if "q_lora_rank" in columns else 0,
+        bias=attention.out_bias,
+        normed=bool(columns.get("qk_layernorm", True)),
+        **sizes,
+    )
 
 
 def _attention(attention: SelfAttention, columns: Mapping[str, Any], norm: Norm) -> SelfAttention:

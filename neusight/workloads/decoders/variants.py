@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from neusight.errors import ModelError
 from neusight.workloads.decoders.families import Family, experts, feed_forwards, rotated
 from neusight.workloads.decoders.layers import (
@@ -33,7 +35,7 @@ def latent_layers(keys: Keys) -> list[Layer]:
         ModelError: values that are missing or contradict each other.
     """
     depth = keys.size("num_hidden_layers")
-    sizes = keys.sizes(
+    sizes: dict[str, Any] = keys.sizes(
         heads="num_attention_heads", kv_rank="kv_lora_rank", nope_dim="qk_nope_head_dim", rope_dim="qk_rope_head_dim",
         value_dim="v_head_dim",
     )  # fmt: skip
