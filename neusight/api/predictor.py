@@ -333,39 +333,45 @@ class Predictor:
         demand: Demand,
         options: EngineOptions | None = None,
         *,
-        tps: int | Sequence[int] = (1, 2, 4, 8),
+        usual: bool = False,
+        prefer: str = "cost",
         **setup: Any,
     ) -> list[Choice]:
         """Deployments that hold a service level, the cheapest first, then those that do not, with the reason.
 
-        >>> demand = Demand(slo=Slo.named("ttft=500ms,tpot=30ms"), isl=4096, osl=500)
-        >>> predictor.cheapest("Qwen/Qwen3-32B", None, demand, dtype="fp8")[0].estimate.usd_per_million_output_tokens
+        >>> demand = Demand(slo=Slo.named("ttft=500ms,tpot=30ms"), isl=4096, osl=500, rate_per_s=20)
+        >>> predictor.cheapest("Qwen/Qwen3-32B", None, demand, usual=True)[0].estimate.launch
 
         Args:
-            model, options, setup: as ``deployment`` takes them.
+            model, options: as ``deployment`` takes them.
+            setup: as there, each field one value or a list; tp is 1, 2, 4 and 8 where it is left out.
             gpus: ids, files or specs; None for those of the catalogue with a price.
             demand: what is to be served.
-            tps: degrees of tensor parallelism.
+            usual: whether fields that are left out take all usual values, as do the sizes of passes.
+            prefer: ``cost``, or ``gpus`` for the fewest devices.
 
         Raises:
             ModelError: an unknown model. LoadError: lengths that make no sense.
         """
         from neusight.devices import list_devices
+        from neusight.serving.deployment import EngineOptions
         from neusight.serving.load import most_tokens
         from neusight.serving.planning import cheapest
+        from neusight.serving.space import limits, setups
+        from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
         longest = most_tokens(demand.isl) + most_tokens(demand.osl)
-        if isinstance(model, str | Path):
-            known_decoder(str(model))  # An unknown model is no reason why each GPU fails, but an error.
+        decoder = model if isinstance(model, Decoder) else known_decoder(str(model))
         chosen = gpus if gpus is not None else [d.id for d in list_devices() if d.price_usd_per_hour]
         chosen = [chosen] if isinstance(chosen, str | Path | DeviceSpec) else chosen
         devices = {device.id: device for device in map(as_device, chosen)}
 
-        def deploy(gpu: str, tp: int) -> Deployment:
-            return self.deployment(model, devices[gpu], longest, options, tp=tp, **setup)
+        def deploy(device: DeviceSpec, one: Setup, limited: EngineOptions) -> Deployment:
+            return self.deployment(model, device, longest, limited, **vars(one))
 
-        return cheapest(deploy, devices, [tps] if isinstance(tps, int) else tps, demand)
+        each = [(device, one) for device in devices.values() for one in setups(decoder, device, setup, usual=usual)]
+        return cheapest(deploy, each, demand, limits(options or EngineOptions(), usual=usual), prefer=prefer)
 
     def training_run(
         self,

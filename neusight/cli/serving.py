@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 KINDS = ("--batch", "--concurrency", "--rate", "--trace", "--frontier", "--slo", "--requests")
 """Options of which one says what the load is. ``--requests`` counts the requests of ``--concurrency`` or ``--rate``."""
-_TOGETHER = ({"--requests", "--concurrency"}, {"--requests", "--rate"}, {"--slo", "--rate"})
-TPS = (1, 2, 4, 8)
-"""Degrees that ``--slo`` looks at, unless ``--tp`` names some."""
+_TOGETHER = (
+    {"--requests", "--concurrency"}, {"--requests", "--rate"}, {"--slo", "--rate"}, {"--slo", "--concurrency"}
+)  # fmt: skip
 MOST_REQUESTS = 100_000
 """Clients, or requests of a batch: what is larger is a slip of the keyboard."""
 SLOWEST, FASTEST = 1e-6, 1e6
@@ -136,6 +136,18 @@ class Demanded:
         str,
         Spec("--slo", LOAD, "Find the cheapest deployment that holds ttft=500ms,tpot_p99=40ms.", "TIME=LIMIT,…").text(),
     ] = ""
+    recommend: Annotated[
+        bool, Spec("--recommend", LOAD, "For --slo: choose what is not given (dtype, tp, pp, ep, dp, passes).").text()
+    ] = False
+    prefer: Annotated[
+        Literal["cost", "gpus"], Spec("--prefer", LOAD, "For --slo: the cheapest, or the fewest GPUs.").text()
+    ] = "cost"
+    confidence: Annotated[
+        float,
+        Spec("--confidence", LOAD, "For --slo: probability with which it holds, given intervals.", "P").number(
+            0.01, 0.99
+        ),
+    ] = 0.5
     seed: opt.Seed = 0  # fmt: skip
 
     @property
@@ -158,6 +170,20 @@ class Demanded:
         return min(options, key=lambda name: (name == "--requests", name != "--slo"))
 
     @property
+    def fixed(self) -> dict[str, Any]:
+        """The load that ``--slo`` is to hold under, none where it looks for that too.
+
+        Raises:
+            BadParameter: several.
+        """
+        values: dict[str, list[Any]] = {"rate_per_s": rates(self.rate) if self.rate else []}
+        if self.concurrency:
+            values["concurrency"] = opt.numbers(self.concurrency, "--concurrency", MOST_REQUESTS)
+        if several := [name for name, each in values.items() if len(each) > 1]:
+            raise typer.BadParameter(f"takes one {several[0].split('_')[0]} at a time", param_hint="--slo")
+        return {name: each[0] for name, each in values.items() if each}
+
+    @property
     def values(self) -> list[Any]:
         """What ``kind`` lists."""
         from neusight.serving import read_trace
@@ -167,7 +193,7 @@ class Demanded:
             return [read_trace(self.trace.expanduser())]
         if kind in ("--batch", "--concurrency"):
             return opt.numbers(getattr(self, kind.removeprefix("--")), kind, MOST_REQUESTS)
-        return [self.requests] if kind == "--requests" else rates(self.rate) if self.rate else [None]
+        return [self.requests] if kind == "--requests" else rates(self.rate)
 
     def token_counts(self) -> list[list[int]]:
         """Lengths of prompts and of answers; none of a trace, which brings its own.
@@ -227,6 +253,9 @@ def serving(
     demanded: Demanded,
     models: opt.Models,
     typed: Given,
+    launch_command: Annotated[
+        bool, Spec("--launch-command", OUTPUT, "Print what starts it, with all limits that were assumed.").text()
+    ] = False,
     figure: Annotated[
         Path | None,
         Spec("--figure", OUTPUT, "Draw throughput against latency of several combinations.", "FILE.png").text(),
@@ -238,6 +267,9 @@ def serving(
     One load: `--concurrency`, `--rate`, `--batch`, `--trace` or `--requests`; or `--frontier`, or `--slo`. Lists are
     combined. JSON is an object for one combination, and a list where any option is one.
 
+    `--slo` finds deployments that hold a service level, alone or under `--rate` or `--concurrency`, and says why others
+    do not; with `--recommend` it chooses what is not given and prints the command that starts the engine so.
+
     Examples:
 
     - `neusight serving Qwen/Qwen3-32B --gpu h200 --tp 2 --dtype fp8 --isl 4096 --osl 512 --concurrency 64`
@@ -247,10 +279,16 @@ def serving(
     - `neusight serving Qwen/Qwen3-8B --gpu l4 --isl 1000 --osl 200 --frontier --figure frontier.png`
 
     - `neusight serving Qwen/Qwen3-32B --isl 4096 --osl 512 --dtype fp8 --slo ttft=500ms,tpot=30ms`
+
+    - `neusight serving Qwen/Qwen3-32B --gpu h100,l4 --isl 4096 --osl 512 --slo ttft=2s,tpot=50ms --rate 9 --recommend`
     """
     slo = demanded.kind == "--slo"
+    if not slo:
+        typed.refuse(["recommend", "prefer", "confidence"], "belongs to --slo: give one, such as --slo ttft=1s")
     texts = (target.gpu, target.tp, target.replicas, engine.dtype, *demanded.lists)
     many = demanded.frontier or any(map(opt.is_list, texts))
+    if launch_command and many and not slo:
+        raise typer.BadParameter("prints one command: give one combination, or --slo", param_hint="--launch-command")
     if not target.gpu and not slo:
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
     if figure is not None and (slo or not many):
@@ -261,9 +299,9 @@ def serving(
     gpus = opt.named_gpus(target.gpu) if target.gpu else []
     question = ServingQuestion(
         predictor=models.load(gpus), model=model, target=target, engine=engine, demanded=demanded, many=many,
-        gpus=gpus,
+        gpus=gpus, with_launch=launch_command or demanded.recommend,
     )  # fmt: skip
-    if not (question.show_choices("tp" in typed, form) if slo else question.show_points(form, figure)):
+    if not (question.show_choices(typed, form) if slo else question.show_points(form, figure)):
         raise typer.Exit(1)
 
 
@@ -278,14 +316,15 @@ class ServingQuestion:
     engine: EngineChoice
     demanded: Demanded
     many: bool
+    with_launch: bool
 
-    def show_choices(self, with_tps: bool, form: str) -> bool:
+    def show_choices(self, typed: Given, form: str) -> bool:
         """What holds ``--slo``, the cheapest first; whether anything does."""
         from neusight.cli import show_serving
 
         with busy("looking for what holds"):
-            choices = self.choices(with_tps)
-        show_serving.show_choices(choices, self.demanded.slo, form)
+            choices = self.choices(typed)
+        show_serving.show_choices(choices, self.demanded.slo, form, self.with_launch)
         return choices[0].estimate is not None
 
     def show_points(self, form: str, figure: Path | None) -> bool:
@@ -296,7 +335,7 @@ class ServingQuestion:
             points = list(self.points())
         estimates = [point.estimate for point in points if point.estimate]
         opt.note_corrections(self.predictor, [] if self.target.overrides else [e.gpu for e in estimates])
-        show_serving.show_points(points, form, self.many)
+        show_serving.show_points(points, form, self.many, self.with_launch)
         if figure is not None:
             show_serving.draw(points, figure)
         return bool(estimates)
@@ -329,11 +368,8 @@ class ServingQuestion:
         lengths = {name: options[name] or None for name in ("isl", "osl")}
         return Point(options=options | lengths, estimate=point.estimate, error=point.error)
 
-    def choices(self, with_tps: bool) -> list[Choice]:
-        """What holds, and what does not.
-
-        Args:
-            with_tps: whether degrees are given, or the usual ones are looked at.
+    def choices(self, typed: Given) -> list[Choice]:
+        """What holds, and what does not, with what is typed and usual values of other options.
 
         Raises:
             BadParameter: a list where ``--slo`` takes one value. LoadError: bounds that make no sense.
@@ -341,20 +377,25 @@ class ServingQuestion:
         from neusight.serving import Demand, Slo
 
         demanded, setups = self.demanded, self._setups()
-        (isls, osls), rates_per_s = demanded.token_counts(), demanded.values
-        if max(map(len, (isls, osls, rates_per_s))) > 1:
-            raise typer.BadParameter("takes one --rate, --isl and --osl at a time", param_hint="--slo")
-        if len(setups["dtype"]) > 1 or setups["replicas"] != [1] or demanded.requests is not None:
-            text = "looks for the load and the replicas itself, in one --dtype: leave --replicas and --requests out"
+        isls, osls = demanded.token_counts()
+        if max(map(len, (isls, osls))) > 1:
+            raise typer.BadParameter("takes one --isl and --osl at a time", param_hint="--slo")
+        if setups.pop("replicas") != [1] or demanded.requests is not None:
+            text = "looks for the replicas itself: leave --replicas and --requests out"
             raise typer.BadParameter(text, param_hint="--slo")
         if not self.gpus and self.target.overrides:
             raise typer.BadParameter("changes a device: name it with --gpu", param_hint="--set")
         isl, osl = demanded.lengths(isls[0], osls[0], self.engine.max_model_len or 0, self._context)
-        demand = Demand(slo=Slo.named(demanded.slo), isl=isl, osl=osl, rate_per_s=rates_per_s[0], seed=demanded.seed)
+        demand = Demand(
+            slo=Slo.named(demanded.slo), isl=isl, osl=osl, **demanded.fixed, confidence=demanded.confidence,
+            seed=demanded.seed,
+        )  # fmt: skip
         gpus = [self._device(gpu) for gpu in self.gpus] or None
-        options = {**self._fixed(), "dtype": setups["dtype"][0]}
-        tps = setups["tp"] if with_tps else TPS
-        return self.predictor.cheapest(self.model, gpus, demand, self.engine.limits(), tps=tps, **options)
+        open_ = {"tp"} if not demanded.recommend else {"dtype", "tp", "pp", "ep", "dp"}
+        options = {name: v for name, v in {**self._fixed(), **setups}.items() if name in typed or name not in open_}
+        return self.predictor.cheapest(
+            self.model, gpus, demand, self.engine.limits(), usual=demanded.recommend, prefer=demanded.prefer, **options
+        )
 
     @property
     def _context(self) -> int:

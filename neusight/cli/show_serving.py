@@ -10,24 +10,28 @@ from typing import Any
 from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, line, note, table
 from neusight.errors import DataError
-from neusight.serving.estimate import Limiter, Metric, ServingEstimate
+from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
 from neusight.units import gib, milliseconds
 
 _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
 _PARTS = 5
 """Parts of passes that are named, the largest."""
+_CHOICES, _REASONS = 12, 4
+"""Deployments that hold a service level, and reasons why others of a GPU do not, that are shown."""
 
 
-def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool) -> None:
-    """One estimate in full, or a table. JSON is an object, or a list of them where ``many``."""
+def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool, with_launch: bool = False) -> None:
+    """One estimate in full, with the command that starts it where that is wanted, or a table. JSON is an object, or a
+    list of them where ``many``.
+    """
     data: list[dict[str, Any]] = [
         point.estimate.to_dict() if point.estimate else point.options | {"error": point.error} for point in points
     ]
     for warning in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
         note(f"warning: {warning}")
     single = points[0].estimate
-    human = _table if many or single is None else lambda _: _full(single)
+    human = _table if many or single is None else lambda _: _full(single, with_launch)
     Output(form).data(data if many else data[0], _rows(points), lambda: human(points))
 
 
@@ -41,7 +45,7 @@ def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
     ]
 
 
-def _full(e: ServingEstimate) -> None:
+def _full(e: ServingEstimate, with_launch: bool) -> None:
     _paragraph(f"{e.model} on {e.devices} x {e.gpu}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
     line(f"load: {_load(e)}")
     line()
@@ -51,6 +55,13 @@ def _full(e: ServingEstimate) -> None:
     for title, text in _facts(e):
         for place, part in enumerate(wrap(text, 67, break_on_hyphens=False)):
             line(f"{'' if place else title:13}{part}")
+    if with_launch:
+        _launch(e)
+
+
+def _launch(e: ServingEstimate) -> None:
+    line()
+    line(e.launch)
 
 
 def _degrees(e: ServingEstimate) -> str:
@@ -173,62 +184,88 @@ def _paragraph(text: str) -> None:
         line(f"{'  ' if place else ''}{part}")
 
 
-def show_choices(choices: Sequence[Choice], slo: str, form: str) -> None:
-    """The best first, runners-up, and why others fail."""
+def show_choices(choices: Sequence[Choice], slo: str, form: str, with_launch: bool) -> None:
+    """The best first, runners-up, what starts the best where that is wanted, and why others fail."""
     rows = [choice.row() for choice in choices]
     keys = {key: None for row in rows for key in row}
     data = [
         {key: row[key] for key in CHOICE} | {"estimate": c.estimate.to_dict() if c.estimate else None}
         for c, row in zip(choices, rows, strict=True)
     ]
-    Output(form).data(data, [{key: row.get(key) for key in keys} for row in rows], lambda: _choices(choices, slo))
+    table_rows = [{key: row.get(key) for key in keys} for row in rows]
+    Output(form).data(data, table_rows, lambda: _choices(choices, slo, with_launch))
 
 
-def _choices(choices: Sequence[Choice], slo: str) -> None:
+def _choices(choices: Sequence[Choice], slo: str, with_launch: bool) -> None:
     held = [(c, c.estimate) for c in choices if c.estimate]
     if held:
-        best, e = held[0]
-        line(f"{e.model} within {slo}:")
-        _paragraph(f"{e.devices} x {best.gpu}, tp {best.tp}{_replicas(e)}, for {_load(e)}")
-        sure = "also holds" if best.holds_when_slow else "does NOT hold"
-        _paragraph(f"cost {_cost(e)}; {sure} at the slow end of the 90 % interval")
-        line()
-        titles = ("tp", "GPUs", "load", "TTFT", "TPOT", "tok/s\nGPU", "USD/\nMtok", "USD/h", "slow\nend")
-        table([Column("gpu"), *(Column(t, right=True) for t in titles)], (_choice_cells(c, e) for c, e in held))
+        _held(held, slo)
+        if with_launch:
+            _launch(held[0][1])
     else:
         line(f"nothing holds {slo}")
     line()
-    failed = [c for c in choices if not c.estimate]
-    for (gpu, reason), tps in _by_reason(failed).items():
-        _paragraph(f"not {gpu}, tp {', '.join(map(str, tps))}: {reason}")
+    _why_not([c for c in choices if not c.estimate])
+
+
+def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
+    """The best in words, and the first of them in a table: with the load that each holds, or what each costs over the
+    best under one load.
+    """
+    best, e = held[0]
+    line(f"{e.model} within {slo}:")
+    _paragraph(f"{e.devices} x {best.gpu}, {_plan(best)}{_replicas(e)}, for {_load(e)}")
+    hourly = "" if best.usd_per_hour is None else f", {best.usd_per_hour:.3g} USD/h"
+    _paragraph(f"cost {_cost(e)}{hourly}; holds with a probability of {best.probability:.0%}")
+    line()
+    one_load = len({(e.load.get("rate_per_s"), e.load.get("concurrency")) for _, e in held}) == 1
+    titles = ("GPUs", "TTFT", "TPOT", *(("USD/h", "more") if one_load else ("clients", "USD/\nMtok")), "holds")
+    columns = [Column("gpu"), Column("deployed as"), *(Column(t, right=True) for t in titles)]
+    table(columns, (_choice_cells(c, e, one_load) for c, e in held[:_CHOICES]))
+    if len(held) > _CHOICES:
+        line(f"… and {len(held) - _CHOICES} more; --format csv lists all")
+    if any(c.options.max_num_batched_tokens for c, _ in held[:_CHOICES]):
+        line("t: new tokens of a pass, where they are not the engine's default")
 
 
 def _replicas(e: ServingEstimate) -> str:
     return f", {e.replicas} replicas" if e.replicas > 1 else ""
 
 
-def _choice_cells(choice: Choice, e: ServingEstimate) -> tuple[str, ...]:
-    load = f"{e.load['concurrency']} clients" if "concurrency" in e.load else f"{e.load['rate_per_s']:g}/s"
+def _plan(choice: Choice) -> str:
+    """``fp8 tp2 ep2 2048``: dtype, degrees above 1, tokens of a pass where they are not the engine's."""
+    setup, tokens = choice.setup, choice.options.max_num_batched_tokens
+    degrees = [f"{name}{degree}" for name in DEGREES if (degree := getattr(setup, name)) > 1 or name == "tp"]
+    words = [setup.dtype, *degrees, f"{tokens}t" if tokens else ""]
+    return " ".join(filter(None, words))
+
+
+def _choice_cells(choice: Choice, e: ServingEstimate, one_load: bool) -> tuple[str, ...]:
     usd, hourly = e.usd_per_million_output_tokens, choice.usd_per_hour
+    cost = ("-" if hourly is None else f"{hourly:.3g}", f"{choice.excess:+.0%}" if choice.excess else "")
+    load = (str(e.load.get("concurrency", "-")), "-" if usd is None else f"{usd:.3g}")
     return (
         choice.gpu,
-        str(choice.tp),
+        _plan(choice),
         str(e.devices),
-        load,
         _time(e.ttft_s.mean),
         _time(e.tpot_s.mean),
-        f"{e.output_tokens_per_s_per_device:,.0f}",
-        "-" if usd is None else f"{usd:.3g}",
-        "-" if hourly is None else f"{hourly:.3g}",
-        "yes" if choice.holds_when_slow else "no",
+        *(cost if one_load else load),
+        f"{choice.probability:.0%}",
     )
 
 
-def _by_reason(failed: Sequence[Choice]) -> dict[tuple[str, str], list[int]]:
-    tps: dict[tuple[str, str], list[int]] = {}
-    for choice in failed:
-        tps.setdefault((choice.gpu, choice.reason), []).append(choice.tp)
-    return tps
+def _why_not(failed: Sequence[Choice]) -> None:
+    """Reasons of each GPU, each once, the first few."""
+    for gpu in dict.fromkeys(choice.gpu for choice in failed):
+        plans: dict[str, list[str]] = {}
+        for choice in failed:
+            if choice.gpu == gpu:
+                plans.setdefault(choice.reason, []).append(_plan(choice))
+        for reason, each in list(plans.items())[:_REASONS]:
+            _paragraph(f"not {gpu}, {'; '.join(each)}: {reason}")
+        if len(plans) > _REASONS:
+            line(f"… and {len(plans) - _REASONS} more of {gpu}; --format csv lists all")
 
 
 def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:

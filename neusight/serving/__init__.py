@@ -16,10 +16,11 @@ from neusight.serving.estimate import Limiter, Metric, ServingEstimate
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests, Static, Trace, read_trace
 from neusight.serving.lookup import TabulatedPasses, tabulate
-from neusight.serving.planning import Choice, Demand, Slo, cheapest, closed, frontier, pareto_front
+from neusight.serving.planning import Choice, Demand, cheapest, closed, frontier, pareto_front
 from neusight.serving.run import EnginePasses, ServingRun, Spread
 from neusight.serving.serve import serve
 from neusight.serving.simulate import PassTimes, replicate, simulate
+from neusight.serving.slo import Slo
 from neusight.serving.speculation import Speculation
 from neusight.serving.step_time import StepTimePredictor
 

@@ -224,7 +224,7 @@ class Deployment:
         own = s.speculation is not None and s.speculation.draft in OWN_LAYER
         return serving_memory(
             s.decoder.with_last_layer_again() if own else s.decoder, s.device, s.precision, s.plan, s.engine,
-            max_tokens=self._batched_tokens, max_num_seqs=self._seqs, length=self.longest,
+            max_tokens=self.max_num_batched_tokens, max_num_seqs=self._seqs, length=self.longest,
             share=self.options.memory_share,
             draft=(s.draft.decoder, s.draft.precision) if s.draft and not own else None,
         )  # fmt: skip
@@ -233,13 +233,15 @@ class Deployment:
         """Raises:
         ModelError: weights and activations leave no room for a cache.
         """
-        memory = self.memory
+        memory, server = self.memory, self.server
         if not memory.fits:
             needs = memory.weights + memory.activations + memory.buffers
+            part = 1.0 if server.memory_of == "free" else self.options.memory_share or server.memory_share
+            share = part * memory.capacity
             raise ModelError(
-                f"{self.replica.decoder.name} does not fit on {self.replica.device.id}: {gib(needs)} for weights and "
-                f"activations leave no room for a cache in the engine's share of {gib(memory.capacity)}; raise tp or "
-                "pp, choose a narrower precision, or a device with more memory"
+                f"{self.replica.decoder.name} does not fit on {self.replica.device.id} by {gib(needs - share)}: "
+                f"weights and activations take {gib(needs)} of the engine's {gib(share)}; raise tp or pp, choose a "
+                "narrower precision, or a device with more memory"
             )
 
     @property
@@ -247,7 +249,8 @@ class Deployment:
         return self.options.max_num_seqs or self.server.max_num_seqs
 
     @property
-    def _batched_tokens(self) -> int:
+    def max_num_batched_tokens(self) -> int:
+        """New tokens of a pass."""
         stated = self.options.max_num_batched_tokens or self.server.max_num_batched_tokens
         return stated if self.options.chunked_prefill else max(stated, self.longest)
 
@@ -267,9 +270,9 @@ class Deployment:
         self.check_memory()
         queries = self.replica.speculation.queries if self.replica.speculation else 1
         return EngineLimits(
-            max_num_seqs=min(self._seqs, self._batched_tokens // queries),
+            max_num_seqs=min(self._seqs, self.max_num_batched_tokens // queries),
             # A round of the scheduler is a pass for each stage.
-            max_num_batched_tokens=self.replica.plan.pp * self._batched_tokens,
+            max_num_batched_tokens=self.replica.plan.pp * self.max_num_batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             kv_tokens=memory.kv_tokens,
@@ -283,7 +286,7 @@ class Deployment:
     def tables(self) -> PassTimes:
         """Times of rounds of the scheduler, from passes that are priced once for all deployments of what is served."""
         stages, tables = self.replica.plan.pp, self.replica.tables(**self._priced_to)
-        return tables if stages == 1 else PipelinedTimes(tables, stages, self._batched_tokens)
+        return tables if stages == 1 else PipelinedTimes(tables, stages, self.max_num_batched_tokens)
 
     def interpolate(self, steps: Steps) -> PassCosts:
         """What rounds take part by part, looked up: see ``ReplicaPricer.interpolate``."""
@@ -291,7 +294,7 @@ class Deployment:
 
     def in_flight(self, steps: Steps) -> Steps:
         """One of the passes that make up each round of the scheduler: see ``passes``."""
-        return in_flight(steps, self.replica.plan.pp, self._batched_tokens)
+        return in_flight(steps, self.replica.plan.pp, self.max_num_batched_tokens)
 
     @cached_property
     def _priced_to(self) -> dict[str, int]:
@@ -300,7 +303,7 @@ class Deployment:
         # A prompt that is cut between the passes of a round counts in both.
         more = 0 if self.replica.plan.pp == 1 else 1
         return {
-            "max_tokens": max(tokens, self._batched_tokens),
+            "max_tokens": max(tokens, self.max_num_batched_tokens),
             "max_num_seqs": max(sequences, self.limits.max_num_seqs) + more,
             "max_len": 1 << max(_SHORTEST, longest - 1, self.longest - 1).bit_length(),
         }
@@ -333,6 +336,6 @@ def share_prices(deployments: Sequence[Deployment]) -> list[Deployment]:
     """Deployments of the same model on the same devices by the same engine, under other limits: passes of all are
     priced once.
     """
-    tokens = max(d._batched_tokens for d in deployments)
+    tokens = max(d.max_num_batched_tokens for d in deployments)
     sizes = (tokens, max(d.limits.max_num_seqs for d in deployments), max(d.longest for d in deployments))
     return [replace(deployment, replica=deployments[0].replica, priced_to=sizes) for deployment in deployments]

@@ -49,7 +49,7 @@ class ServingEstimate:
     ``prefill`` and ``decode`` tell what passes with prompts and passes that only generate are limited by. ``diverges``
     says in words that the load outgrows the deployment, ``warnings`` what was assumed. ``errors`` by source and
     ``limiter``, the resource that most of the time is limited by, are of ``latency_s``, that of a whole answer;
-    ``usd_per_hour`` is the price of one device.
+    ``usd_per_hour`` is the price of one device, ``launch`` the command that starts one replica.
     """
 
     model: str
@@ -83,6 +83,7 @@ class ServingEstimate:
     power_w: float | None
     preempted: int
     diverges: str
+    launch: str
     warnings: tuple[str, ...]
 
     @property

@@ -4,23 +4,27 @@ cheapest that holds a service level (``Slo``, ``cheapest``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import Any
 
-from neusight.errors import LoadError, NeusightError, UnitError, nearest, shown
-from neusight.serving.deployment import Deployment
-from neusight.serving.estimate import LATENCIES, ServingEstimate
-from neusight.serving.load import Closed, Load, Offline, Open, TokenCounts
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import LoadError, NeusightError, nearest, shown
+from neusight.serving.deployment import Deployment, EngineOptions, Setup, share_prices
+from neusight.serving.estimate import DEGREES, ServingEstimate
+from neusight.serving.load import Closed, Load, Offline, Open, TokenCounts, whole
 from neusight.serving.serve import serve
-from neusight.units import milliseconds, parse
+from neusight.serving.slo import Slo
 
-STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+PREFERENCES = ("cost", "gpus")
+"""What the best deployment has least of."""
 FINENESS = 32
 """The largest load is found to one part in as many."""
 MOST_REPLICAS = 4096
 """More are not looked at."""
+EXCESS = 3.0
+"""Times the best's cost beyond which more replicas are not looked at."""
 ARRIVALS = 512
 """Requests that each scheduler gets of a load that comes at a rate, at least: enough for a percentile of 99."""
 WAVES = 4
@@ -96,70 +100,9 @@ def _doubled(end: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SloBound:
-    """A statistic of a time that may not exceed a limit."""
-
-    time: str
-    statistic: str
-    limit_s: float
-
-    def missed(self, estimate: ServingEstimate, *, slow: bool = False) -> str:
-        """In words, by how much an answer misses it; "" where it does not. ``slow``: at that end of the interval."""
-        metric = estimate.latency(self.time)
-        time_s = getattr(metric, self.statistic)
-        if slow and metric.mean:
-            time_s *= metric.high / metric.mean
-        return f"{self} takes {milliseconds(time_s)}" if time_s > self.limit_s else ""
-
-    def __str__(self) -> str:
-        return self.time if self.statistic == "mean" else f"{self.time}_{self.statistic}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slo:
-    """Bounds that all must hold."""
-
-    bounds: tuple[SloBound, ...]
-
-    @classmethod
-    def named(cls, text: str) -> Slo:
-        """Of ``ttft=500ms,tpot=30ms,e2e_p99=20s``: means, or percentiles by their names.
-
-        Raises:
-            LoadError: an unknown time or statistic, one given twice, or a limit that is no time above 0.
-        """
-        bounds = [_bound(part.strip()) for part in text.split(",") if part.strip()]
-        if not bounds:
-            raise LoadError(f"'{shown(text)}' bounds nothing: write it like ttft=500ms,tpot=30ms")
-        if twice := {str(b) for b in bounds if [str(each) for each in bounds].count(str(b)) > 1}:
-            raise LoadError(f"{', '.join(sorted(twice))} is bounded twice: leave out one of them")
-        return cls(bounds=tuple(bounds))
-
-    def missed(self, estimate: ServingEstimate, *, slow: bool = False) -> str:
-        """In words, the bounds that an answer misses, or that its queue grows; "" where it holds all."""
-        missed = [bound.missed(estimate, slow=slow) for bound in self.bounds]
-        return ", ".join(text for text in (*missed, estimate.diverges) if text)
-
-
-def _bound(text: str) -> SloBound:
-    name, equals, limit = (part.strip() for part in text.partition("="))
-    time, _, statistic = name.lower().partition("_")
-    if not equals or time not in LATENCIES or (statistic or "mean") not in STATISTICS:
-        known = [*LATENCIES, *(f"{t}_{s}" for t in LATENCIES for s in STATISTICS)]
-        hint = nearest(name, known) or f": one of {', '.join(LATENCIES)}, or with _p50, _p90, _p95, _p99"
-        raise LoadError(f"'{shown(text)}' is no bound such as ttft=500ms{hint}")
-    try:
-        limit_s = parse(limit, "s")
-    except UnitError:
-        raise LoadError(f"{name}: '{shown(limit)}' is no time: write it like 500ms or 2s") from None
-    if not limit_s > 0:
-        raise LoadError(f"{name} = {limit}: give more than 0")
-    return SloBound(time=time, statistic=statistic or "mean", limit_s=limit_s)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What is to be served within an ``slo``: at a rate [requests/s] of all replicas together, or as much as holds.
+    """What is to be served within an ``slo`` that holds with a probability of ``confidence``: a rate [requests/s] or
+    ``concurrency`` clients of all replicas together, or as much as holds.
 
     Bounds may be given as text, see ``Slo.named``.
     """
@@ -168,29 +111,63 @@ class Demand:
     isl: TokenCounts
     osl: TokenCounts
     rate_per_s: float | None = None
+    concurrency: int | None = None
+    confidence: float = 0.5
     seed: int = 0
 
     def __post_init__(self) -> None:
+        """Raises:
+        LoadError: a rate and clients, clients that are no number, or a probability that is none.
+        """
         if isinstance(self.slo, str):
             object.__setattr__(self, "slo", Slo.named(self.slo))
+        if self.rate_per_s is not None and self.concurrency is not None:
+            raise LoadError("a rate and clients are two loads: give one of rate_per_s and concurrency")
+        if self.concurrency is not None:
+            whole("concurrency", self.concurrency)
+        if not 0 < self.confidence < 1:
+            raise LoadError(f"confidence = {self.confidence:g}: give a probability between 0 and 1, such as 0.9")
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the load is stated, so that replicas are looked for."""
+        return self.rate_per_s is not None or self.concurrency is not None
+
+    def missed(self, estimate: ServingEstimate) -> str:
+        """In words, why an answer is not good enough; "" where it is."""
+        return self.slo.missed(estimate, self.confidence)
 
 
-CHOICE = ("gpu", "tp", "holds", "holds_when_slow", "usd_per_hour", "reason")
+CHOICE = (
+    "gpu",
+    "dtype",
+    *DEGREES,
+    "max_num_batched_tokens",
+    "holds",
+    "probability",
+    "excess",
+    "usd_per_hour",
+    "reason",
+)
 """Keys of the row of a ``Choice`` whether it holds or not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """A deployment with the largest load that it holds, or with what a rate takes; ``reason`` says why it does not.
+    """A deployment with the largest load that it holds, or with what a stated one takes; ``reason`` says why it does
+    not.
 
-    ``holds_when_slow``: at the slow end of the interval too.
+    ``probability`` that the service level holds under it; ``excess`` by which it costs, or has devices, more than the
+    best, as a share.
     """
 
     gpu: str
-    tp: int
+    setup: Setup
+    options: EngineOptions
     estimate: ServingEstimate | None = None
     reason: str = ""
-    holds_when_slow: bool = False
+    probability: float = 0.0
+    excess: float | None = None
     price_usd_per_hour: float | None = None
 
     @property
@@ -207,52 +184,106 @@ class Choice:
 
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, with the figures of what it holds."""
-        row = {name: getattr(self, name) for name in CHOICE}
+        setup = {name: getattr(self.setup, name) for name in ("dtype", *DEGREES)}
+        limits = {"max_num_batched_tokens": self.options.max_num_batched_tokens}
+        names = ("gpu", "holds", "probability", "excess", "usd_per_hour", "reason")
+        row = {name: getattr(self, name) for name in names} | setup | limits
+        row = {name: row[name] for name in CHOICE}
         return row if self.estimate is None else self.estimate.row() | row
 
 
-Deploy = Callable[[str, int], Deployment]
-"""A deployment on a GPU with a degree of tensor parallelism."""
+Deploy = Callable[[DeviceSpec, Setup, EngineOptions], Deployment]
+"""A deployment on a GPU."""
 
 
-def cheapest(deploy: Deploy, gpus: Iterable[str], tps: Iterable[int], demand: Demand) -> list[Choice]:
-    """Every GPU and degree with the largest load that holds, the cheapest first, those that do not at the end.
+def cheapest(
+    deploy: Deploy,
+    setups: Sequence[tuple[DeviceSpec, Setup]],
+    demand: Demand,
+    options: Sequence[EngineOptions] = (EngineOptions(),),
+    *,
+    prefer: str = "cost",
+) -> list[Choice]:
+    """Every setup with the largest load that holds, the best first, those that do not at the end.
 
-    Cheapest are the fewest USD a million output tokens, of a rate the fewest USD an hour; where a GPU that holds has no
-    price, the fewest devices, then the most tokens of each.
+    Least cost is the fewest USD a million output tokens, of a stated load the fewest USD an hour. Where a GPU has no
+    price, or ``prefer`` is ``gpus``, the fewest devices come first, then the most tokens of each.
 
     Args:
-        deploy: makes a deployment with one replica.
-        gpus: ids.
-        tps: degrees of tensor parallelism.
+        deploy: makes a deployment.
+        setups: with their GPU, of one replica each.
         demand: what is to be served.
+        options: of which each setup takes those that do best.
+        prefer: one of ``PREFERENCES``.
+
+    Raises:
+        LoadError: an unknown preference.
     """
-    degrees = sorted(set(tps))
-    choices = [_choice(deploy, gpu, tp, demand) for gpu in gpus for tp in degrees]
-    held = [choice for choice in choices if choice.estimate is not None]
-    priced = all(choice.price_usd_per_hour is not None for choice in held)
-    held.sort(key=lambda choice: _rank(choice, priced, demand.rate_per_s is not None))
-    return held + [choice for choice in choices if choice.estimate is None]
+    if prefer not in PREFERENCES:
+        hint = nearest(prefer, PREFERENCES)
+        raise LoadError(f"unknown preference '{shown(prefer)}'{hint}: one of {', '.join(PREFERENCES)}")
+    by_cost = prefer == "cost" and all(device.price_usd_per_hour is not None for device, _ in setups)
+    search = _Search(deploy=deploy, demand=demand, options=options, by_cost=by_cost)
+    choices = [search.best_options(device, setup) for device, setup in setups]
+    held = sorted((choice for choice in choices if choice.holds), key=search.rank)
+    ranked = [replace(choice, excess=search.rank(choice)[0] / search.rank(held[0])[0] - 1) for choice in held]
+    return ranked + [choice for choice in choices if not choice.holds]
 
 
-def _rank(choice: Choice, priced: bool, at_rate: bool) -> tuple[float, ...]:
-    e = choice.estimate
-    assert e is not None
-    if not priced:
-        return (e.devices, -e.output_tokens_per_s_per_device)
-    return ((choice.usd_per_hour if at_rate else e.usd_per_million_output_tokens) or 0.0, e.devices)
+@dataclass(kw_only=True)
+class _Search:
+    """Of setups one after the other: those that cost far more than the best so far are not looked at any further."""
+
+    deploy: Deploy
+    demand: Demand
+    options: Sequence[EngineOptions]
+    by_cost: bool
+    least: float = inf
+
+    def rank(self, choice: Choice) -> tuple[float, ...]:
+        """What the best has least of, first USD or devices."""
+        e, fixed = choice.estimate, self.demand.is_fixed
+        assert e is not None
+        costs = ((choice.usd_per_hour if fixed else e.usd_per_million_output_tokens) or 0.0,) if self.by_cost else ()
+        return (*costs, e.devices, -choice.probability if fixed else -e.output_tokens_per_s_per_device)
+
+    def best_options(self, device: DeviceSpec, setup: Setup) -> Choice:
+        """What a setup holds under the best of the options; why it does not under the first of them."""
+        try:
+            deployments = [self.deploy(device, setup, each) for each in self.options]
+            distinct = {d.max_num_batched_tokens: d for d in reversed(deployments)}
+            fitting = [d for d in reversed(distinct.values()) if d.memory.fits]
+            deployments = share_prices(fitting) if len(fitting) > 1 else fitting or deployments[:1]
+        except NeusightError as error:
+            return Choice(gpu=device.id, setup=setup, options=self.options[0], reason=str(error))
+        choices = [self._choice(deployment, setup) for deployment in deployments]
+        held = [choice for choice in choices if choice.holds]
+        return min(held, key=self.rank) if held else choices[0]
+
+    def _choice(self, deployment: Deployment, setup: Setup) -> Choice:
+        device, demand = deployment.replica.device, self.demand
+        price = device.price_usd_per_hour
+        choice = Choice(gpu=device.id, setup=setup, options=deployment.options, price_usd_per_hour=price)
+        try:
+            if demand.is_fixed:
+                each = deployment.replica.plan.world * ((price or 0.0) if self.by_cost else 1.0)
+                estimate, reason = _fewest_replicas(deployment, demand, EXCESS * self.least / each)
+            else:
+                estimate, reason = _most_clients(deployment, demand)
+        except NeusightError as error:
+            return replace(choice, reason=str(error))
+        if estimate is None:
+            return replace(choice, reason=reason)
+        choice = replace(choice, estimate=estimate, probability=demand.slo.probability(estimate))
+        self.least = min(self.least, self.rank(choice)[0])
+        return choice
 
 
-def _choice(deploy: Deploy, gpu: str, tp: int, demand: Demand) -> Choice:
-    try:
-        deployment = deploy(gpu, tp)
-        search = _most_clients if demand.rate_per_s is None else _fewest_replicas
-        estimate, reason = search(deployment, demand)
-    except NeusightError as error:
-        return Choice(gpu=gpu, tp=tp, reason=str(error))
-    price = deployment.replica.device.price_usd_per_hour
-    slow = estimate is not None and not demand.slo.missed(estimate, slow=True)
-    return Choice(gpu=gpu, tp=tp, estimate=estimate, reason=reason, holds_when_slow=slow, price_usd_per_hour=price)
+def _too_slow_for_one(deployment: Deployment, demand: Demand) -> tuple[ServingEstimate, str]:
+    """The answer with one client, and why that fails already."""
+    alone = serve(deployment, closed(1, demand.isl, demand.osl, seed=demand.seed))
+    missed = demand.missed(alone)
+    return alone, f"too slow: with one client {missed}" if missed else ""
 
 
 def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstimate | None, str]:
@@ -261,54 +292,63 @@ def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstima
     def at(n: int) -> ServingEstimate:
         return serve(deployment, closed(n, demand.isl, demand.osl, seed=demand.seed))
 
-    best = at(1)
-    if missed := demand.slo.missed(best):
-        return None, f"too slow: {missed} with one client"
+    best, reason = _too_slow_for_one(deployment, demand)
+    if reason:
+        return None, reason
     low, high, most = 1, 2, most_clients(deployment)
-    while high <= most and not demand.slo.missed(candidate := at(high)):
+    while high <= most and not demand.missed(candidate := at(high)):
         best, low, high = candidate, high, 2 * high
     high = min(high, most + 1)
     while high - low > max(1, low // FINENESS):
         middle = (low + high) // 2
-        if demand.slo.missed(candidate := at(middle)):
+        if demand.missed(candidate := at(middle)):
             high = middle
         else:
             best, low = candidate, middle
     return best, ""
 
 
-def _fewest_replicas(deployment: Deployment, demand: Demand) -> tuple[ServingEstimate | None, str]:
-    """The answer with the fewest replicas that hold a rate, or why none do.
+def _fewest_replicas(deployment: Deployment, demand: Demand, most: float) -> tuple[ServingEstimate | None, str]:
+    """The answer with the fewest replicas that hold a stated load, or why not as many as ``most`` do."""
+    _, reason = _too_slow_for_one(deployment, demand)
+    if reason:
+        return None, reason
+    high, at = (_for_clients if demand.rate_per_s is None else _for_rate)(deployment, demand)
+    low, missed = high - 1, "it cannot serve so much"
+    while high <= min(most, MOST_REPLICAS) and (missed := demand.missed(best := at(high))):
+        low, high = high, 2 * high
+    if missed:
+        kind = f"too expensive: more than {EXCESS:g} times the best; " if high > most else "too slow: "
+        return None, f"{kind}with {max(low, 1):,} replicas {missed}"
+    while high - low > 1:
+        middle = (low + high) // 2
+        if demand.missed(candidate := at(middle)):
+            low = middle
+        else:
+            best, high = candidate, middle
+    return best, ""
 
-    Fewer than serve the rate when all are full cannot, however long their queues take to show it.
-    """
+
+Replicated = tuple[int, Callable[[int], ServingEstimate]]
+"""The fewest replicas that may hold a load, and the answer of so many."""
+
+
+def _for_clients(deployment: Deployment, demand: Demand) -> Replicated:
+    assert demand.concurrency is not None
+    load = closed(demand.concurrency, demand.isl, demand.osl, seed=demand.seed)
+    return 1, lambda n: serve(replace(deployment, replicas=n), load)
+
+
+def _for_rate(deployment: Deployment, demand: Demand) -> Replicated:
+    """Fewer than serve the rate when all are full cannot, however long their queues take to show it."""
     assert demand.rate_per_s is not None
-    if missed := demand.slo.missed(serve(deployment, closed(1, demand.isl, demand.osl, seed=demand.seed))):
-        return None, f"too slow: {missed} with one client"
     full = serve(deployment, _saturating(deployment, demand))
     each = max(ARRIVALS, ceil(WAVES * full.mean_batch)) if full.mean_batch > 0 else ARRIVALS
 
     def at(n: int) -> ServingEstimate:
         return serve(replace(deployment, replicas=n), arriving(demand, n * deployment.groups, each))
 
-    high = ceil(demand.rate_per_s / _served_per_s(full))
-    low = high - 1
-    if high > MOST_REPLICAS:
-        return (
-            None,
-            f"too slow: {demand.rate_per_s:g} requests/s take {high:,} replicas, and {MOST_REPLICAS:,} are looked at",
-        )
-    while missed := demand.slo.missed(best := at(high)):
-        low, high = high, 2 * high
-        if high > MOST_REPLICAS:
-            return None, f"too slow: {missed} with {low} replicas"
-    while high - low > 1:
-        middle = (low + high) // 2
-        if demand.slo.missed(candidate := at(middle)):
-            low = middle
-        else:
-            best, high = candidate, middle
-    return best, ""
+    return ceil(demand.rate_per_s / _served_per_s(full)), at
 
 
 def _saturating(deployment: Deployment, demand: Demand) -> Load:

@@ -13,6 +13,7 @@ from neusight.estimates.core import largest
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.deployment import Deployment
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
+from neusight.serving.launch import launch_command
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, checked
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun, Spread
@@ -189,6 +190,7 @@ def _estimate(
         power_w=power_w,
         preempted=round(groups * run.preempted.sum()),
         diverges=run.diverges,
+        launch=launch_command(deployment),
         warnings=(*replica.decoder.notes, *_assumptions(deployment, load, run)),
     )
 

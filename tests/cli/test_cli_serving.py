@@ -111,7 +111,34 @@ def test_service_levels_are_held_by_what_is_found_and_reasons_are_given() -> Non
     assert "USD" in run(*question, "--slo", "tpot=40ms,ttft_p99=4s").stdout
     nothing = invoke(*question, "--slo", "tpot=1us")
     assert nothing.exit_code == 1
-    assert "too slow: tpot takes" in " ".join(nothing.stdout.split())
+    assert "too slow: with one client tpot takes" in " ".join(nothing.stdout.split())
+
+
+def test_recommendations_say_what_to_rent_why_not_others_and_how_to_start_it() -> None:
+    question = ("serving", "Qwen/Qwen3-8B", "--isl", "512", "--osl", "64", "--gpu", "h100-sxm-80gb,t4", "--tp", "1,2")
+    load = ("--slo", "tpot=20ms,ttft=500ms", "--rate", "40", "--recommend")
+    answer = as_json(*question, *load)
+    best = answer[0]
+    assert (best["holds"], best["gpu"], best["excess"]) == (True, "h100-sxm-80gb", 0)
+    assert 0.5 <= best["probability"] <= 1
+    assert {row["dtype"] for row in answer if row["gpu"] == "h100-sxm-80gb"} == {"", "fp8"}
+    assert f"--max-num-batched-tokens {best['max_num_batched_tokens'] or 8192}" in best["estimate"]["launch"]
+    assert all(row["reason"] for row in answer if row["gpu"] == "t4")
+    text = run(*question, *load).stdout
+    assert max(map(len, text.splitlines())) <= 80
+    wanted = ("holds with a probability of", "vllm serve Qwen/Qwen3-8B", "more", "not t4")
+    assert [word for word in wanted if word not in " ".join(text.split())] == []
+    clients = as_json(*question, "--slo", "tpot=20ms", "--concurrency", 64, "--prefer", "gpus", "--confidence", 0.9)
+    assert clients[0]["probability"] >= 0.9
+    assert clients[0]["estimate"]["load"]["concurrency"] == 64
+
+
+def test_launch_commands_are_printed_for_one_deployment() -> None:
+    text = run(*ON_L40S, "--batch", 1, "--engine", "trtllm", "--max-num-seqs", 9, "--launch-command").stdout
+    assert "trtllm-serve Qwen/Qwen3-8B" in text
+    assert "--max_batch_size 9" in text
+    assert "trtllm-serve" not in run(*ON_L40S, "--batch", 1, "--engine", "trtllm").stdout
+    assert as_json(*ON_L40S, "--batch", 1)["launch"].startswith("vllm serve Qwen/Qwen3-8B \\\n  --max-model-len 576")
 
 
 def test_a_price_makes_a_cost() -> None:

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from neusight import Predictor, StepTimePredictor
+from neusight.api.questions import as_device
 from neusight.devices import list_devices
 from neusight.errors import DeviceError, LoadError, ModelError
 from neusight.serving import (
@@ -27,6 +28,8 @@ from neusight.serving import (
 )
 from neusight.serving.load import most_tokens
 from neusight.serving.planning import most_clients
+from neusight.serving.space import limits, setups
+from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Steps
 
 MODEL = "Qwen/Qwen3-8B"
@@ -109,18 +112,94 @@ def test_service_levels_are_read() -> None:
 
 def test_the_largest_load_that_holds_holds_and_a_little_more_does_not(predictor: Predictor) -> None:
     slo = Slo.named("tpot=30ms")
-    (best,) = predictor.cheapest(MODEL, ["l40s"], Demand(slo=slo, isl=512, osl=64), tps=[1])
+    (best,) = predictor.cheapest(MODEL, ["l40s"], Demand(slo=slo, isl=512, osl=64), tp=1)
     assert best.estimate is not None
     clients = best.estimate.load["concurrency"]
     deployment = predictor.deployment(MODEL, "l40s", 576)
     assert slo.missed(serve(deployment, closed(clients, 512, 64))) == ""
     assert slo.missed(serve(deployment, closed(clients + max(1, clients // 16), 512, 64))) != ""
-    assert best.holds_when_slow is not bool(slo.missed(best.estimate, slow=True))
+    assert 0.5 <= best.probability < 0.8
+    (sure,) = predictor.cheapest(MODEL, ["l40s"], Demand(slo=slo, isl=512, osl=64, confidence=0.8), tp=1)
+    assert sure.estimate is not None
+    assert sure.probability >= 0.8
+    assert sure.estimate.load["concurrency"] < clients
+
+
+def test_service_levels_are_as_probable_as_intervals_have_it(deployment: Deployment) -> None:
+    estimate = serve(deployment, Static(batch=4, isl=512, osl=64))
+    tpot, ttft = estimate.tpot_s, estimate.ttft_s
+
+    def probability(**limits_s: float) -> float:
+        return Slo.named(",".join(f"{time}={limit}s" for time, limit in limits_s.items())).probability(estimate)
+
+    assert [probability(tpot=limit) for limit in (tpot.low, tpot.mean, tpot.high)] == pytest.approx(
+        [0.05, 0.5, 0.95], abs=1e-3
+    )
+    assert probability(tpot=tpot.high, ttft=ttft.mean) == pytest.approx(0.5)
+    slow = replace(estimate, diverges="the queue grows")
+    assert Slo.named("tpot=9s").probability(slow) == 0
+    assert Slo.named("tpot=9s").missed(slow) == "the queue grows"
+    assert "holds with a probability of 50%" in Slo.named(f"tpot={tpot.mean * 1.0000001}s").missed(estimate, 0.9)
+
+
+def test_clients_take_the_fewest_replicas_that_hold_them(predictor: Predictor) -> None:
+    demand = Demand(slo="tpot=30ms", isl=512, osl=64, concurrency=100)
+    (best,) = predictor.cheapest(MODEL, "l40s", demand, tp=1)
+    assert best.estimate is not None
+    n = best.estimate.replicas
+    assert n > 1
+    fewer = predictor.serving(MODEL, "l40s", closed(100, 512, 64), replicas=n - 1)
+    assert demand.missed(best.estimate) == ""
+    assert demand.missed(fewer).startswith("tpot takes")
+
+
+def test_the_fewest_gpus_need_not_be_the_cheapest(predictor: Predictor) -> None:
+    gpus = [as_device("h100-sxm-80gb", ["price=20USD/h"]), as_device("l40s", ["price=0.1USD/h"])]
+    demand = Demand(slo="tpot=60ms", isl=512, osl=64, rate_per_s=30.0)
+    cheap = predictor.cheapest(MODEL, gpus, demand, tp=1)
+    few = predictor.cheapest(MODEL, gpus, demand, tp=1, prefer="gpus")
+    assert [c.gpu for c in cheap] == ["l40s", "h100-sxm-80gb"]
+    assert [c.gpu for c in few] == ["h100-sxm-80gb", "l40s"]
+    assert cheap[0].excess == few[0].excess == 0
+    assert cheap[1].excess == pytest.approx((cheap[1].usd_per_hour or 0) / (cheap[0].usd_per_hour or 1) - 1)
+    cheaper = [as_device("l40s", ["price=0.1USD/h"]), as_device("h100-sxm-80gb", ["price=2000USD/h"])]
+    assert predictor.cheapest(MODEL, cheaper, demand, tp=1)[1].reason.startswith("too expensive: more than 3 times")
+
+
+def test_what_does_not_fit_says_by_how_much(predictor: Predictor) -> None:
+    (choice,) = predictor.cheapest("Qwen/Qwen3-32B", "l40s", Demand(slo="tpot=1s", isl=64, osl=8), tp=1)
+    memory = predictor.deployment("Qwen/Qwen3-32B", "l40s", 72).memory
+    missing = memory.weights + memory.activations - 0.9 * memory.capacity
+    assert f"does not fit on l40s by {missing / 2**30:.2f} GiB" in choice.reason
+
+
+def test_usual_setups_are_those_that_a_device_and_a_model_can_use() -> None:
+    def words(model: str, gpu: str, **stated: Any) -> set[tuple[Any, ...]]:
+        found = setups(known_decoder(model), as_device(gpu), stated, usual=True)
+        return {(s.dtype, s.tp, s.pp, s.ep, s.dp) for s in found}
+
+    dense = {(dtype, tp, 1, 1, 1) for dtype in ("", "fp8") for tp in (1, 2, 4, 8)}
+    assert words(MODEL, "h100-sxm-80gb") == dense
+    assert words(MODEL, "a100-sxm-80gb") == {each for each in dense if not each[0]}
+    assert ("", 2, 4, 1, 1) in words(MODEL, "l40s")
+    assert all(tp * pp <= 8 for _, tp, pp, _, _ in words(MODEL, "l40s"))
+    assert {("", 8, 1, 8, 1), ("", 1, 1, 8, 8)} < words("Qwen/Qwen3-30B-A3B", "h100-sxm-80gb")
+    assert words(MODEL, "h100-sxm-80gb", tp=[16], dtype="awq") == {("awq", 16, 1, 1, 1)}
+    assert [each.max_num_batched_tokens for each in limits(EngineOptions(), usual=True)] == [None, 2048, 8192]
+    assert limits(EngineOptions(max_num_batched_tokens=512), usual=True) == [EngineOptions(max_num_batched_tokens=512)]
+
+
+def test_usual_setups_find_what_stated_ones_do_not(predictor: Predictor) -> None:
+    demand = Demand(slo="tpot=20ms,ttft=1s", isl=512, osl=64, rate_per_s=20.0)
+    stated = predictor.cheapest(MODEL, "l40s", demand, tp=1)[0]
+    usual = predictor.cheapest(MODEL, "l40s", demand, usual=True, tp=[1, 2])[0]
+    assert usual.estimate is not None
+    assert stated.estimate is None or usual.estimate.devices <= stated.estimate.devices
 
 
 def test_the_cheapest_comes_first_and_reasons_last(predictor: Predictor) -> None:
     slo = Slo.named("tpot=60ms,ttft=2s")
-    choices = predictor.cheapest(MODEL, None, Demand(slo=slo, isl=512, osl=64), tps=[2])
+    choices = predictor.cheapest(MODEL, None, Demand(slo=slo, isl=512, osl=64), tp=2)
     assert {c.gpu for c in choices} == {d.id for d in list_devices() if d.price_usd_per_hour}
     costs = [c.estimate.usd_per_million_output_tokens for c in choices if c.estimate]
     assert len(costs) > 2
@@ -136,12 +215,12 @@ def test_the_cheapest_comes_first_and_reasons_last(predictor: Predictor) -> None
 def test_a_rate_takes_the_fewest_replicas_that_hold_it(predictor: Predictor) -> None:
     slo = Slo.named("tpot=40ms")
     demand = Demand(slo=slo, isl=512, osl=64, rate_per_s=40.0)
-    (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tps=[1])
+    (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tp=1)
     assert best.estimate is not None
     assert best.estimate.replicas > 1
     assert slo.missed(best.estimate) == ""
     fewer = replace(demand, rate_per_s=40.0 * best.estimate.replicas / (best.estimate.replicas - 1))
-    (more,) = predictor.cheapest(MODEL, ["l40s"], fewer, tps=[1])
+    (more,) = predictor.cheapest(MODEL, ["l40s"], fewer, tp=1)
     assert more.estimate is not None
     assert more.estimate.replicas > best.estimate.replicas
 
@@ -149,7 +228,7 @@ def test_a_rate_takes_the_fewest_replicas_that_hold_it(predictor: Predictor) -> 
 def test_replicas_serve_a_rate_however_long_it_lasts(predictor: Predictor) -> None:
     """Of long answers a short load ends before the cache has filled, and no queue has shown."""
     demand = Demand(slo=Slo.named("ttft=5s"), isl=64, osl=2000, rate_per_s=20.0)
-    (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tps=[1])
+    (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tp=1)
     assert best.estimate is not None
     n = best.estimate.replicas
     long = Open(rate_per_s=20.0, number=1500 * n, isl=64, osl=2000)
@@ -194,7 +273,7 @@ def test_wrong_steps_are_refused() -> None:
 
 
 def test_what_does_not_fit_has_no_step_times() -> None:
-    with pytest.raises(ModelError, match=r"does not fit on l4: .* raise tp or pp"):
+    with pytest.raises(ModelError, match=r"does not fit on l4 by .* raise tp or pp"):
         StepTimePredictor("meta-llama/Llama-3.1-70B", "l4").predict({"decodes": 1})
 
 
@@ -231,6 +310,18 @@ def test_an_answer_is_a_line_and_a_table_of_a_notebook(deployment: Deployment) -
         (lambda _: EngineOptions(max_num_seqs=0), LoadError, "max_num_seqs = 0: give a whole number of at least 1"),
         (lambda _: EngineOptions(memory_share=1.5), LoadError, "memory_share = 1.5: give more than 0, up to 1"),
         (lambda _: Demand(slo="tftt=1s", isl=8, osl=2), LoadError, "did you mean ttft"),
+        (lambda _: Demand(slo="ttft=1s", isl=8, osl=2, confidence=9), LoadError, "give a probability between 0 and 1"),
+        (lambda _: Demand(slo="ttft=1s", isl=8, osl=2, rate_per_s=1, concurrency=2), LoadError, "two loads: give one"),
+        (
+            lambda p: p.cheapest(MODEL, "l4", Demand(slo="ttft=1s", isl=8, osl=2), prefer="gpu"),
+            LoadError,
+            "unknown preference 'gpu'; did you mean gpus",
+        ),
+        (
+            lambda p: p.cheapest(MODEL, "l4", Demand(slo="ttft=1s", isl=8, osl=2), tps=2),
+            ModelError,
+            "unknown option 'tps' of a deployment; did you mean",
+        ),
     ],
 )
 def test_wrong_calls_are_refused_in_a_line(
@@ -241,7 +332,7 @@ def test_wrong_calls_are_refused_in_a_line(
 
 
 def test_one_gpu_one_degree_and_bounds_as_text_are_taken(predictor: Predictor) -> None:
-    (choice,) = predictor.cheapest(MODEL, "l40s", Demand(slo="tpot=1s", isl=8, osl=2), tps=1)
+    (choice,) = predictor.cheapest(MODEL, "l40s", Demand(slo="tpot=1s", isl=8, osl=2), tp=1)
     assert choice.estimate is not None
 
 

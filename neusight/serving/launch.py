@@ -1,0 +1,202 @@
+"""Command lines that start a deployment as an estimate has it: every limit that it assumed is stated.
+
+Options are those of the engines' documentation: vLLM 0.11 (Engine Arguments), SGLang 0.5 (Server Arguments),
+TensorRT-LLM 1.0 (``trtllm-serve``, ``--extra_llm_api_options``).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from neusight.errors import ModelError
+from neusight.serving.deployment import Deployment
+from neusight.serving.speculation import LOOKUP, OWN_LAYER
+
+EAGLE_HEAD = "EAGLE_HEAD"
+Option = tuple[str, object]
+"""Its name and value; None for a switch."""
+_ONLINE = ("fp8", "fp8_row")
+"""Schemes to which vLLM and SGLang quantise a 16-bit checkpoint as they load it (``--quantization fp8``)."""
+_CACHES = {
+    "vllm": {"float8": "fp8"},
+    "sglang": {"float8": "fp8_e4m3", "float4": "fp4_e2m1"},
+    "tensorrt-llm": {"float8": "fp8", "float4": "nvfp4"},
+}
+"""What engines call dtypes of the cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launch:
+    """Remarks that stand above a command, the command with its options, and lines of its YAML file."""
+
+    command: str
+    options: list[Option]
+    remarks: list[str]
+    yaml: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """As a shell takes it."""
+        words = [f"--{name}" if value is None else f"--{name} {value}" for name, value in self.options]
+        command = " \\\n  ".join([self.command, *words])
+        file = ["cat > llm.yaml <<'EOF'", *self.yaml, "EOF"] if self.yaml else []
+        return "\n".join([*(f"# {remark}" for remark in self.remarks), *file, command])
+
+
+def launch_command(deployment: Deployment) -> str:
+    """What starts one replica of a deployment, in lines for a shell; remarks say what no option does.
+
+    Raises:
+        ModelError: an engine without a known command.
+    """
+    name = deployment.replica.engine.name
+    if name not in _WRITERS:
+        raise ModelError(f"no launch command of {name} is known: one of {', '.join(_WRITERS)}")
+    return str(_WRITERS[name](deployment))
+
+
+def _vllm(d: Deployment) -> _Launch:
+    plan, limits = d.replica.plan, _limits(d)
+    degrees = {"tensor-parallel-size": plan.tp, "pipeline-parallel-size": plan.pp, "data-parallel-size": plan.dp}
+    options = [*_above_one(degrees), *_switches({"enable-expert-parallel": plan.ep > 1}), *_quantised(d)]
+    options += _named_cache(d, "kv-cache-dtype")
+    options += [
+        ("max-model-len", limits["longest"]), ("max-num-seqs", limits["seqs"]),
+        ("max-num-batched-tokens", limits["tokens"]), ("gpu-memory-utilization", limits["share"]),
+    ]  # fmt: skip
+    options += _switches({"no-enable-chunked-prefill": not d.options.chunked_prefill})
+    if s := d.replica.speculation:
+        method = {} if _draft(d) and s.draft not in OWN_LAYER else {"method": s.draft}
+        stated = method | _draft(d, "model") | {"num_speculative_tokens": s.tokens}
+        options.append(("speculative-config", f"'{json.dumps(stated)}'"))
+    spread = [] if plan.ep in (1, plan.tp * plan.dp) else [_other_experts(d, plan.tp * plan.dp)]
+    return _Launch(command=f"vllm serve {_model(d)}", options=options, remarks=[*_remarks(d), *spread])
+
+
+def _sglang(d: Deployment) -> _Launch:
+    """Its degree of tensor parallelism counts all devices of a stage, its limits all groups of attention."""
+    plan, limits = d.replica.plan, _limits(d)
+    chunk = plan.dp * int(limits["tokens"]) if d.options.chunked_prefill else -1
+    degrees = {"tp-size": plan.tp * plan.dp, "pp-size": plan.pp, "ep-size": plan.ep, "dp-size": plan.dp}
+    options = [*_above_one(degrees), *_switches({"enable-dp-attention": plan.dp > 1}), *_quantised(d)]
+    options += _named_cache(d, "kv-cache-dtype")
+    options += [
+        ("context-length", limits["longest"]), ("max-running-requests", plan.dp * int(limits["seqs"])),
+        ("chunked-prefill-size", chunk), ("mem-fraction-static", limits["share"]),
+    ]  # fmt: skip
+    if s := d.replica.speculation:
+        algorithm = {"mtp": "NEXTN", "eagle": "EAGLE", LOOKUP: "NGRAM"}.get(s.draft, "STANDALONE")
+        stated = {"algorithm": algorithm, **_draft(d, "draft-model-path"), "num-steps": s.tokens}
+        stated |= {} if s.draft == LOOKUP else {"eagle-topk": 1}
+        options += [(f"speculative-{name}", value) for name, value in stated.items()]
+        options += [("speculative-num-draft-tokens", s.queries)]
+    command = f"python -m sglang.launch_server --model-path {_model(d)}"
+    return _Launch(command=command, options=options, remarks=_remarks(d))
+
+
+def _tensorrt_llm(d: Deployment) -> _Launch:
+    plan, limits, precision = d.replica.plan, _limits(d), d.replica.precision
+    degrees = {"tp_size": plan.tp * plan.dp, "pp_size": plan.pp, "ep_size": plan.ep}
+    options = [
+        *_above_one(degrees), ("max_seq_len", limits["longest"]), ("max_batch_size", limits["seqs"]),
+        ("max_num_tokens", limits["tokens"]), ("kv_cache_free_gpu_memory_fraction", limits["share"]),
+        ("extra_llm_api_options", "llm.yaml"),
+    ]  # fmt: skip
+    cache = _cache_name(d)
+    policy = "MAX_UTILIZATION" if d.server.scheduler.reserved_output == 0 else "GUARANTEED_NO_EVICT"
+    yaml = (
+        f"enable_chunked_prefill: {str(d.options.chunked_prefill).lower()}",
+        f"scheduler_config: {{capacity_scheduler_policy: {policy}}}",
+        *(("enable_attention_dp: true",) if plan.dp > 1 else ()),
+        *((f"kv_cache_config: {{dtype: {cache}}}",) if cache else ()),
+        *((f"dtype: {precision.dtype}",) if precision.dtype != d.replica.decoder.dtype else ()),
+        *_trtllm_speculation(d),
+    )
+    mixed = plan.dp > 1 and plan.tp > 1
+    remarks = _remarks(d) + (["attention is shared by all GPUs or by none of them here"] if mixed else [])
+    return _Launch(command=f"trtllm-serve {_model(d)}", options=options, remarks=remarks, yaml=yaml)
+
+
+def _trtllm_speculation(d: Deployment) -> Iterator[str]:
+    if s := d.replica.speculation:
+        kind = {"mtp": "MTP", "eagle": "Eagle", LOOKUP: "NGram"}.get(s.draft, "DraftTarget")
+        length = "num_nextn_predict_layers" if kind == "MTP" else "max_draft_len"
+        stated = {"decoding_type": kind, length: s.tokens, **_draft(d, "speculative_model_dir")}
+        yield f"speculative_config: {{{', '.join(f'{name}: {value}' for name, value in stated.items())}}}"
+
+
+def _draft(d: Deployment, option: str = "") -> dict[str, str]:
+    """The checkpoint that drafts, none where the model itself or a look-up does."""
+    s = d.replica.speculation
+    if s is None or s.draft in ("mtp", LOOKUP):
+        return {}
+    return {option: EAGLE_HEAD if s.draft == "eagle" else s.draft}
+
+
+_WRITERS: Mapping[str, Callable[[Deployment], _Launch]] = {
+    "vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm
+}  # fmt: skip
+
+
+def _model(d: Deployment) -> str:
+    return d.replica.decoder.name
+
+
+def _limits(d: Deployment) -> dict[str, float]:
+    """Of each scheduler: the longest sequence, sequences and new tokens of a pass, and its share of the memory."""
+    return {
+        "longest": d.options.max_len or d.longest,
+        "seqs": d.limits.max_num_seqs,
+        "tokens": d.max_num_batched_tokens,
+        "share": d.options.memory_share or d.server.memory_share,
+    }
+
+
+def _above_one(degrees: Mapping[str, int]) -> list[Option]:
+    return [(name, degree) for name, degree in degrees.items() if degree > 1]
+
+
+def _switches(switches: Mapping[str, bool]) -> list[Option]:
+    return [(name, None) for name, on in switches.items() if on]
+
+
+def _quantised(d: Deployment) -> list[Option]:
+    """The dtype of activations, and a scheme that is made at loading, where the model's configuration has others."""
+    precision, decoder = d.replica.precision, d.replica.decoder
+    options: list[Option] = [("dtype", precision.dtype)] if precision.dtype != decoder.dtype else []
+    return options + ([("quantization", "fp8")] if _scheme(d) in _ONLINE else [])
+
+
+def _scheme(d: Deployment) -> str:
+    """That the model's configuration does not have."""
+    method = d.replica.precision.quantisation.method
+    return "" if method == d.replica.decoder.quantisation.method else method
+
+
+def _cache_name(d: Deployment) -> str:
+    precision = d.replica.precision
+    if precision.kv_cache == precision.dtype:
+        return ""
+    return _CACHES[d.replica.engine.name].get(precision.kv_cache, precision.kv_cache)
+
+
+def _named_cache(d: Deployment, option: str) -> list[Option]:
+    name = _cache_name(d)
+    return [(option, name)] if name else []
+
+
+def _remarks(d: Deployment) -> list[str]:
+    """What no option does."""
+    scheme, remarks = _scheme(d), []
+    if scheme and (scheme not in _ONLINE or d.replica.engine.name == "tensorrt-llm"):
+        remarks.append(f"needs a checkpoint of {_model(d)} in {scheme}: name it instead")
+    if EAGLE_HEAD in _draft(d).values():
+        remarks.append(f"{EAGLE_HEAD}: name a head that was trained for {_model(d)}")
+    if d.replicas > 1:
+        remarks.append(f"on each of {d.replicas} replicas, behind a router that shares requests evenly")
+    return remarks
+
+
+def _other_experts(d: Deployment, ranks: int) -> str:
+    return f"the estimate spreads experts over {d.replica.plan.ep} GPUs, this engine over all {ranks}"

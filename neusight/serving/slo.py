@@ -1,0 +1,104 @@
+"""``Slo``: bounds on times of a served model, which of them an answer misses, and how probable it is that all hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from statistics import NormalDist
+
+from neusight.errors import LoadError, UnitError, nearest, shown
+from neusight.executors.costs import NORMAL_90
+from neusight.serving.estimate import LATENCIES, ServingEstimate
+from neusight.units import milliseconds, parse
+
+STATISTICS = ("mean", "p50", "p90", "p95", "p99")
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SloBound:
+    """A statistic of a time that may not exceed a limit."""
+
+    time: str
+    statistic: str
+    limit_s: float
+
+    def missed(self, estimate: ServingEstimate) -> str:
+        """In words, by how much an answer misses it; "" where it does not."""
+        time_s = self._time_s(estimate)
+        if not time_s > self.limit_s:
+            return ""
+        return f"{self} takes {milliseconds(time_s)}, {_over(time_s / self.limit_s)} {milliseconds(self.limit_s)}"
+
+    def probability(self, estimate: ServingEstimate) -> float:
+        """That it holds: percentiles move with the mean, whose logarithm is normal on either side of it."""
+        metric, time_s = estimate.latency(self.time), self._time_s(estimate)
+        if not time_s > 0:
+            return 1.0
+        margin = log(self.limit_s / time_s)
+        width = log(metric.high / metric.mean) if margin >= 0 else log(metric.mean / metric.low)
+        return _NORMAL.cdf(NORMAL_90 * margin / width) if width > 0 else float(margin >= 0)
+
+    def _time_s(self, estimate: ServingEstimate) -> float:
+        time_s: float = getattr(estimate.latency(self.time), self.statistic)
+        return time_s
+
+    def __str__(self) -> str:
+        return self.time if self.statistic == "mean" else f"{self.time}_{self.statistic}"
+
+
+def _over(ratio: float) -> str:
+    return f"{ratio - 1:.0%} above" if ratio < 2 else f"{ratio:.3g} times"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slo:
+    """Bounds that all must hold."""
+
+    bounds: tuple[SloBound, ...]
+
+    @classmethod
+    def named(cls, text: str) -> Slo:
+        """Of ``ttft=500ms,tpot=30ms,e2e_p99=20s``: means, or percentiles by their names.
+
+        Raises:
+            LoadError: an unknown time or statistic, one given twice, or a limit that is no time above 0.
+        """
+        bounds = [_bound(part.strip()) for part in text.split(",") if part.strip()]
+        if not bounds:
+            raise LoadError(f"'{shown(text)}' bounds nothing: write it like ttft=500ms,tpot=30ms")
+        if twice := {str(b) for b in bounds if [str(each) for each in bounds].count(str(b)) > 1}:
+            raise LoadError(f"{', '.join(sorted(twice))} is bounded twice: leave out one of them")
+        return cls(bounds=tuple(bounds))
+
+    def missed(self, estimate: ServingEstimate, confidence: float = 0.5) -> str:
+        """In words, the bounds that an answer misses, that its queue grows, or that all hold with a smaller probability
+        than ``confidence``; "" where none of that.
+        """
+        missed = [bound.missed(estimate) for bound in self.bounds]
+        if texts := [text for text in (*missed, estimate.diverges) if text]:
+            return ", ".join(texts)
+        probability = self.probability(estimate)
+        return "" if probability >= confidence else f"holds with a probability of {probability:.0%} alone"
+
+    def probability(self, estimate: ServingEstimate) -> float:
+        """That all hold, 0 where the queue grows: times of one answer are long or short together, as its interval has
+        it, so that the least probable bound decides.
+        """
+        return 0.0 if estimate.diverges else min(bound.probability(estimate) for bound in self.bounds)
+
+
+def _bound(text: str) -> SloBound:
+    name, equals, limit = (part.strip() for part in text.partition("="))
+    time, _, statistic = name.lower().partition("_")
+    if not equals or time not in LATENCIES or (statistic or "mean") not in STATISTICS:
+        known = [*LATENCIES, *(f"{t}_{s}" for t in LATENCIES for s in STATISTICS)]
+        hint = nearest(name, known) or f": one of {', '.join(LATENCIES)}, or with _p50, _p90, _p95, _p99"
+        raise LoadError(f"'{shown(text)}' is no bound such as ttft=500ms{hint}")
+    try:
+        limit_s = parse(limit, "s")
+    except UnitError:
+        raise LoadError(f"{name}: '{shown(limit)}' is no time: write it like 500ms or 2s") from None
+    if not limit_s > 0:
+        raise LoadError(f"{name} = {limit}: give more than 0")
+    return SloBound(time=time, statistic=statistic or "mean", limit_s=limit_s)

@@ -1,0 +1,78 @@
+"""Which deployments are looked at where a service level is to be held: combinations of what is stated, and of what is
+usual for what is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from neusight.devices.spec import DeviceSpec
+from neusight.serving.deployment import EngineOptions, Setup
+from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.layers import Experts
+
+TPS = (1, 2, 4, 8)
+"""Degrees of tensor parallelism."""
+NODE = 8
+"""Devices of a replica at most: those of the usual node, whose links all of them share."""
+PASS_TOKENS = (2048, 8192)
+"""New tokens of a pass beside an engine's default: short passes delay answers less, long ones prompts."""
+
+
+def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, usual: bool = False) -> list[Setup]:
+    """Of one replica.
+
+    Args:
+        decoder: the model.
+        device: that runs it.
+        stated: fields of ``Setup``, each a value or several.
+        usual: whether what is not stated takes usual values; else all but ``tp`` have their defaults.
+
+    Raises:
+        ModelError: an unknown field. LoadError: a degree that is none.
+    """
+    axes = {"tp": TPS} | {name: _several(value) for name, value in stated.items()}
+    if not usual:
+        return [Setup.named(fields) for fields in _combined(axes)]
+    # Stages send far less than ranks of a layer, which counts where all goes through the host.
+    pps = TPS if all(link.kind == "pcie" for link in device.links) else (1,)
+    axes = {"dtype": _dtypes(decoder, device), "pp": pps} | axes
+    mixture = any(isinstance(layer.feed_forward, Experts) for layer, _ in decoder.layers)
+    found = [
+        setup
+        for fields in _combined(axes)
+        for setup in _with_experts(Setup.named(fields), mixture, "ep" in stated or "dp" in stated)
+    ]
+    return [setup for setup in found if setup.plan.world <= NODE or {"tp", "pp", "dp"} & set(stated)]
+
+
+def limits(stated: EngineOptions, *, usual: bool = False) -> list[EngineOptions]:
+    """What engines are started with: as stated; where that is open and ``usual``, with other sizes of passes too."""
+    if not usual or stated.max_num_batched_tokens is not None:
+        return [stated]
+    return [stated, *(replace(stated, max_num_batched_tokens=tokens) for tokens in PASS_TOKENS)]
+
+
+def _dtypes(decoder: Decoder, device: DeviceSpec) -> tuple[str, ...]:
+    """As configured, and what engines quantise to as they load."""
+    return ("", "fp8") if not decoder.quantisation and device.multiplies("float8") else ("",)
+
+
+def _with_experts(setup: Setup, mixture: bool, stated: bool) -> Iterator[Setup]:
+    """The same, with experts on all devices of a stage, and with attention on each of them apart."""
+    yield setup
+    if mixture and not stated and setup.tp > 1:
+        yield replace(setup, ep=setup.tp)
+        yield replace(setup, tp=1, dp=setup.tp, ep=setup.tp)
+
+
+def _several(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _combined(axes: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    for values in product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))

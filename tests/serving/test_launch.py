@@ -1,0 +1,126 @@
+"""Launch commands state what an estimate assumed, in the engines' own words."""
+
+import shlex
+from typing import Any
+
+import pytest
+
+from neusight import Predictor
+from neusight.serving import Deployment, EngineOptions
+from neusight.serving.launch import launch_command
+
+MODEL, MIXTURE = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
+LIMITED = EngineOptions(max_num_seqs=64, max_num_batched_tokens=4096, memory_share=0.8)
+
+
+def options_of(deployment: Deployment) -> dict[str, str]:
+    """By name; of switches ""; under "" what stands before the first."""
+    lines = [line for line in launch_command(deployment).split("\n") if not line.startswith("#")]
+    command, *rest = " ".join(lines).replace("\\", "").split(" --")
+    if "EOF" in command:
+        command = command.split("EOF")[-1].strip()
+    named = [shlex.split(each) for each in rest]
+    return {"": command} | {each[0]: " ".join(each[1:]) for each in named}
+
+
+@pytest.mark.parametrize(
+    ("engine", "command", "names"),
+    [
+        (
+            "vllm",
+            "vllm serve",
+            ("tensor-parallel-size", "max-num-seqs", "max-num-batched-tokens", "gpu-memory-utilization",
+             "max-model-len"),
+        ),
+        (
+            "sglang",
+            "python -m sglang.launch_server",
+            ("tp-size", "max-running-requests", "chunked-prefill-size", "mem-fraction-static", "context-length"),
+        ),
+        (
+            "tensorrt-llm",
+            "trtllm-serve",
+            ("tp_size", "max_batch_size", "max_num_tokens", "kv_cache_free_gpu_memory_fraction", "max_seq_len"),
+        ),
+    ],
+)  # fmt: skip
+def test_limits_are_those_of_the_estimate(
+    predictor: Predictor, engine: str, command: str, names: tuple[str, ...]
+) -> None:
+    options = options_of(predictor.deployment(MODEL, "h100-sxm-80gb", 3000, LIMITED, engine=engine, tp=2))
+    assert options[""].startswith(command)
+    assert [options[name] for name in names] == ["2", "64", "4096", "0.8", "3000"]
+    defaults = predictor.deployment(MODEL, "h100-sxm-80gb", 3000, engine=engine)
+    options = options_of(defaults)
+    assert [options[name] for name in names[1:4]] == [
+        str(defaults.limits.max_num_seqs), str(defaults.max_num_batched_tokens), str(defaults.server.memory_share)
+    ]  # fmt: skip
+    assert names[0] not in options
+
+
+@pytest.mark.parametrize(
+    ("setup", "stated"),
+    [
+        ({"dtype": "fp8"}, {"quantization": "fp8"}),
+        ({"dtype": "fp16", "kv_dtype": "fp8"}, {"dtype": "float16", "kv-cache-dtype": "fp8"}),
+        ({"tp": 2, "pp": 2}, {"tensor-parallel-size": "2", "pipeline-parallel-size": "2"}),
+        (
+            {"engine": "sglang", "dtype": "fp8", "kv_dtype": "fp8"},
+            {"quantization": "fp8", "kv-cache-dtype": "fp8_e4m3"},
+        ),
+    ],
+)
+def test_what_differs_from_the_model_is_stated(
+    predictor: Predictor, setup: dict[str, Any], stated: dict[str, str]
+) -> None:
+    plain = options_of(predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=setup.get("engine", "vllm")))
+    options = options_of(predictor.deployment(MODEL, "h100-sxm-80gb", 64, **setup))
+    assert {name: value for name, value in options.items() if name not in plain} == stated
+
+
+@pytest.mark.parametrize(
+    ("draft", "vllm", "sglang", "trtllm"),
+    [
+        ("ngram", '{"method": "ngram", "num_speculative_tokens": 3}', "NGRAM", "NGram, max_draft_len: 3}"),
+        ("mtp", '{"method": "mtp", "num_speculative_tokens": 3}', "NEXTN", "MTP, num_nextn_predict_layers: 3}"),
+        (
+            "Qwen/Qwen3-8B",
+            '{"model": "Qwen/Qwen3-8B", "num_speculative_tokens": 3}',
+            "STANDALONE --speculative-draft-model-path Qwen/Qwen3-8B",
+            "DraftTarget, max_draft_len: 3, speculative_model_dir: Qwen/Qwen3-8B}",
+        ),
+    ],
+)
+def test_speculation_is_stated(predictor: Predictor, draft: str, vllm: str, sglang: str, trtllm: str) -> None:
+    def command(engine: str) -> str:
+        speculate = f"draft={draft},tokens=3,acceptance=0.5"
+        deployment = predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=engine, speculate=speculate)
+        return " ".join(launch_command(deployment).replace("\\", "").split())
+
+    assert f"--speculative-config '{vllm}'" in command("vllm")
+    assert f"--speculative-algorithm {sglang}" in command("sglang")
+    assert "--speculative-num-draft-tokens 4" in command("sglang")
+    assert f"speculative_config: {{decoding_type: {trtllm}" in command("trtllm")
+
+
+def test_attention_apart_counts_its_groups_as_each_engine_does(predictor: Predictor) -> None:
+    setup = {"dp": 4, "ep": 4}
+    vllm = options_of(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, LIMITED, **setup))
+    assert (vllm["data-parallel-size"], vllm["enable-expert-parallel"], vllm["max-num-seqs"]) == ("4", "", "64")
+    sglang = options_of(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, LIMITED, engine="sglang", **setup))
+    assert [sglang[n] for n in ("tp-size", "dp-size", "ep-size", "max-running-requests", "chunked-prefill-size")] == [
+        "4", "4", "4", "256", "16384"
+    ]  # fmt: skip
+    trtllm = launch_command(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, LIMITED, engine="trtllm", **setup))
+    assert "enable_attention_dp: true" in trtllm
+    assert "--tp_size 4" in trtllm
+
+
+def test_what_no_option_does_is_remarked(predictor: Predictor) -> None:
+    awq = launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 64, dtype="awq", replicas=3))
+    assert "# needs a checkpoint of Qwen/Qwen3-8B in w4a16" in awq
+    assert "# on each of 3 replicas" in awq
+    half = launch_command(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, dp=4, ep=2))
+    assert "experts over 2 GPUs, this engine over all 4" in half
+    whole = predictor.deployment(MODEL, "h100-sxm-80gb", 64, EngineOptions(chunked_prefill=False))
+    assert "--no-enable-chunked-prefill" in launch_command(whole)
