@@ -21,8 +21,11 @@ _LONGEST_S = 86_400
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 SCHEDULES = ("1f1b", "gpipe", "zero-bubble")
 RECOMPUTES = ("none", "selective", "operators", "full")
+MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
+"""What may be computed again by itself, several with "+" between (Megatron Core,
+``TransformerConfig.recompute_modules``); ``selective`` is the first."""
 OFFLOADS = ("none", "optimizer")
-_WORDS = {"shard": SHARDS, "schedule": SCHEDULES, "recompute": RECOMPUTES, "offload": OFFLOADS}
+_WORDS = {"shard": SHARDS, "schedule": SCHEDULES, "offload": OFFLOADS}
 _DEGREES = ("dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch", "global_batch")
 
 
@@ -172,6 +175,17 @@ def _known(what: str, value: Any, known: tuple[str, ...]) -> None:
         raise ModelError(f"{what} '{word}' of a whole model is not estimated{hint}: one of {', '.join(known)}")
 
 
+def modules_of(recompute: str) -> frozenset[str]:
+    """Modules that a way of recomputation is of, none where it goes by another rule or any name of them is unknown."""
+    words = recompute.split("+") if recompute != "selective" else MODULES[:1]
+    return frozenset(words) if set(words) <= set(MODULES) else frozenset()
+
+
+def _chosen(name: str, word: object, known: tuple[str, ...]) -> None:
+    if word not in known:
+        raise ModelError(f"unknown {name} '{word}'{nearest(str(word), known)}: one of {', '.join(known)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Degrees of parallelism, micro-batches and what else decides how a step is spread over ``world`` devices.
@@ -184,7 +198,7 @@ class Plan:
     optimizer states, ``zero2`` gradients as well, ``zero3`` weights as well, ``hsdp`` all three within ``shard_group``
     ranks (0: those of a node) and copies of that beyond. ``recompute`` in the backward pass, of the first
     ``recompute_layers`` layers of each stage (0: of all): ``selective`` the core of attention, ``operators`` all but
-    attention and every second product, ``full`` everything.
+    attention and every second product, ``full`` everything, or names of ``MODULES`` with "+" between.
     """
 
     dp: int = 1
@@ -217,9 +231,9 @@ class Plan:
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise ModelError(f"plan: {name} is {value!r}: give a whole number of at least {least}")
         for name, known in _WORDS.items():
-            word = getattr(self, name)
-            if word not in known:
-                raise ModelError(f"unknown {name} '{word}'{nearest(str(word), known)}: one of {', '.join(known)}")
+            _chosen(name, getattr(self, name), known)
+        if not modules_of(self.recompute):
+            _chosen("recompute", self.recompute, (*RECOMPUTES, *MODULES))
         if self.global_batch % (self.dp * self.micro_batch):
             each = self.dp * self.micro_batch
             fit = max(each, self.global_batch // each * each)

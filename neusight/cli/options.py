@@ -165,7 +165,10 @@ _shard = Spec(
     "NAME",
 )
 _recompute = Spec(
-    "--recompute", PLAN, "What the backward pass computes again: none, selective, operators or full.", "NAME"
+    "--recompute",
+    PLAN,
+    "What the backward pass computes again: none, selective, operators, full, or modules such as layernorm+moe_act.",
+    "NAME",
 )
 _engine = Spec(
     "--engine",

@@ -238,14 +238,14 @@ PEAK_DEFAULTS: dict[str, Any] = {
 """What a cell means that is not filled in (megatron/training/arguments.py)."""
 _RANKS = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_dim", "v_head_dim")
 _PEAK_REFUSED = (
-    "mtp_layers", "recompute_modules", "pp_layout", "fsdp", "cuda_graph", "fp8",
-    "fp4", "cpu_offload", "precision_aware_optimizer", "capacity_factor",
+    "fsdp", "cuda_graph", "fp8", "fp4", "cpu_offload", "precision_aware_optimizer", "capacity_factor",
 )  # fmt: skip
 """Columns whose run holds something else in memory, and that nothing reads."""
 PEAK_READ = frozenset((
     *PEAK_NEEDED, *PEAK_DEFAULTS, *_PEAK_REFUSED, "case", "environment", "memory_peak_bytes", "kv_heads",
     "max_position", "experts", "shared_expert_ffn", "etp", "other_args", "recompute_method",
     "recompute_layers", "decoder_layers", "decoder_seq_len", "layer_pattern", "moe_layer_freq", "mla", *_RANKS,
+    "mtp_layers", "recompute_modules", "pp_layout",
 ))  # fmt: skip
 PEAK_NOTES = frozenset((
     "cluster", "test_type", "step_ms", "step_ms_p10", "step_ms_p90", "steps_sampled", "step_steady",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -46,9 +47,9 @@ _CASE = ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")
 _RUN = ("model", "framework", "gpu", "num_gpus", "tp", "pp", "vp", "dtype", "seq_len", "micro_batch", "recompute")
 
 
-_MAMBA_FLAGS = {
+_FLAGS = {
     "mamba-num-heads": "mamba_heads", "mamba-head-dim": "mamba_head_dim", "mamba-state-dim": "mamba_state",
-    "mamba-num-groups": "mamba_groups",
+    "mamba-num-groups": "mamba_groups", "mtp-use-repeated-layer": "mtp_repeated",
 }  # fmt: skip
 """Arguments that are columns of ``decoder_of_columns``."""
 
@@ -195,7 +196,7 @@ class MegatronRun:
         """
         row, hidden, bert = dict(self.row), self.row["hidden"], self.row["family"] == "bert"
         row["moe_ffn"] = int(self.flags.get("moe-ffn-hidden-size") or row["ffn"])
-        row |= {column: self.flags[name] for name, column in _MAMBA_FLAGS.items() if name in self.flags}
+        row |= {column: self.flags[name] for name, column in _FLAGS.items() if name in self.flags}
         decoder = decoder_of_columns({**row, "model": row.get("case") or row["family"]})
         extra = 2 * (hidden * hidden + hidden) + 2 * hidden + 2 * hidden + 2
         return replace(decoder, head_bias=True, extra=extra) if bert else decoder
@@ -214,7 +215,7 @@ class MegatronRun:
             sequence_parallel=row["sequence_parallel"],
             shard="zero1" if row["distributed_optimizer"] else "none",
             shard_group=row["dp"] * row["cp"] // instances if instances > 1 else 0,
-            recompute=row["recompute"],
+            recompute="+".join(str(row.get("recompute_modules", "")).strip("[]").split()) or row["recompute"],
             recompute_layers=row["recompute_layers"],
             overlap_gradients=row["overlap_grad_reduce"],
             overlap_parameters=row["overlap_param_gather"],
@@ -271,6 +272,10 @@ class MegatronRun:
     def _layout(self) -> tuple[int, ...]:
         """Layers of each chunk of the pipeline, where its cuts are written among the layers."""
         chunks = str(self.row.get("layer_pattern", "")).partition("/")[0].split("|")
+        if "pp_layout" in self.row:
+            written = str(self.row["pp_layout"]).replace("\\", "")
+            repeated = re.sub(r"(?:\(([^()]*)\)|(\w))\*(\d+)", lambda m: (m[1] or m[2]) * int(m[3]), written)
+            return tuple(chunk.count("t") for chunk in repeated.split("|"))
         return tuple(map(len, chunks)) if len(chunks) > 1 else ()
 
     def _chunk_layers(self) -> tuple[int, ...]:

@@ -48,7 +48,8 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
 _UNSET = {"sequence_parallel": False, "shard": "none", "overlap_gradients": False, "overlap_parameters": False,
           "overlap_tp": False}  # fmt: skip
 """What Megatron-LM does where an argument is left out, whatever recipes do."""
-_ELSEWHERE = ("recompute-method", "recompute-num-layers", "num-layers-per-virtual-pipeline-stage", "num-layers")
+_ELSEWHERE = ("recompute-method", "recompute-num-layers", "num-layers-per-virtual-pipeline-stage", "num-layers",
+              "recompute-modules")  # fmt: skip
 _MATTERS = ("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard")
 """In the names of arguments that change a step's time or memory."""
 
@@ -79,7 +80,7 @@ def megatron_values(words: Sequence[str], depth: int = 0) -> tuple[dict[str, Any
             values[field] = meanings[value]
     if not values:
         return {}, []
-    values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values)
+    values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values) | _modules(given, values)
     known = (*_NUMBERS, *_FLAGS, *_WORDS, *_ELSEWHERE)
     unread = [f"--{name}" for name in given if name not in known and any(part in name for part in _MATTERS)]
     return {**_UNSET, **values}, unread
@@ -115,6 +116,12 @@ def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:
     if not each or not layers or layers % (pp * each):
         raise ModelError(f"--{name} {each}: {layers} layers in {pp} stages cannot be cut so")
     return {"vp": layers // (pp * each)}
+
+
+def _modules(given: dict[str, str], values: dict[str, Any]) -> dict[str, str]:
+    """Modules that selective recomputation is of, where they are named."""
+    words = given.get("recompute-modules", "").strip("[]").replace(",", " ").split()
+    return {"recompute": "+".join(words)} if words and values.get("recompute") == "selective" else {}
 
 
 def _layers(given: dict[str, str], values: dict[str, Any]) -> dict[str, int]:

@@ -10,7 +10,7 @@ from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import RankParameters, Stage, end_weights, stage_weights, stages_of, waiting
 from neusight.plans.states import States, TrainingStep, states_of, workspace_bytes
-from neusight.requests import Plan
+from neusight.requests import Plan, modules_of
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.shares import Local
@@ -144,7 +144,7 @@ class _StageRank:
         fresh = not engine.master_weights and self.plan.micro_batches == 1
         moments = {"step": (0.0, 0.0, states.cast, states.gradients)}
         if self.stage.last:
-            head = after.kept_bytes("none")
+            head = self._kept(after)
             losses = self._waiting()[-1] if self.plan.schedule == "gpipe" else 1
             kept += losses * head
             kept += engine.deferred_heads * (head + stored_bytes(local.dtype) * after.logits)
@@ -198,8 +198,9 @@ class _StageRank:
         return most
 
     def _kept(self, segment: Segment) -> float:
-        """Of one micro-batch; embeddings are not computed again."""
-        return segment.kept_bytes("none" if segment.layer < 0 else self.plan.recompute)
+        """Of one micro-batch; outside of layers nothing is computed again but modules of their own."""
+        again = self.plan.recompute
+        return segment.kept_bytes("none" if segment.layer < 0 and not modules_of(again) else again)
 
     def _communication(self) -> float:
         """What each chunk received and sends; the stream that ``tp`` ranks gather; layers that FSDP gathers."""

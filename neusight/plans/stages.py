@@ -162,7 +162,7 @@ def stage_weights(stage: Stage, program: Program) -> Iterator[HeldWeights]:
 
 
 def end_weights(stage: Stage, program: Program) -> Iterator[HeldWeights]:
-    """Those of embedding, last norm and head on a stage. A tied embedding is on both of two stages."""
+    """Those of embedding, last norm and head on a stage. An embedding that the end needs too is on both of two."""
     if stage.first:
         yield from program.before.held
     if stage.last:

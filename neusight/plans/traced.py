@@ -24,6 +24,7 @@ from neusight.requests import Plan
 from neusight.transforms.compiled import compiled
 from neusight.transforms.recompute import is_product
 from neusight.transforms.unrolled import unrolled
+from neusight.workloads.decoders.cores import CORE_MODULE
 from neusight.workloads.dispatch import dispatches, operator_kinds
 from neusight.workloads.program import HeldWeights, Part, Phase, Program, SavedActivation, Segment
 from neusight.workloads.workload import KEPT, Workload
@@ -225,7 +226,7 @@ class TracedProgram:
         return SavedActivation(
             name="core of attention" if core else "of the trace",
             bytes=float(sizes[mine].sum()),
-            attention_core=core,
+            modules=CORE_MODULE if core else (),
             selected_bytes=float(sizes[mine & self._selected].sum()),
         )
 
@@ -297,7 +298,7 @@ class TracedProgram:
             batch=with_zeros(batch, [run.zeros]) if self._has_zeros else batch,
             runs=count,
             group="tp" if run.kernel.family == "collective" else "",
-            attention_core=run.core,
+            modules=CORE_MODULE if run.core else (),
         )
 
     @cached_property

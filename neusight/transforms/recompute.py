@@ -5,9 +5,8 @@ from __future__ import annotations
 from neusight.engines import Engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import Gemm, Kernel
+from neusight.requests import RECOMPUTES, modules_of
 from neusight.workloads.program import Part, Segment
-
-RECOMPUTES = ("none", "selective", "full", "operators")
 
 
 def recomputed(segment: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
@@ -17,19 +16,17 @@ def recomputed(segment: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
         segment: of which.
         how: ``selective``: the core of attention (Korthikanti et al. 2022, section 5); ``full``: everything from the
             segment's input on; ``operators``: all but attention, collectives and every other product (torchtitan,
-            selective activation checkpointing per operator); ``none``.
+            selective activation checkpointing per operator); ``none``; or names of ``MODULES`` with "+" between.
         engine: whether a pass stops at the last value that is needed.
 
     Raises:
         ModelError: an unknown way.
     """
+    forward, again = segment.of("forward"), modules_of(how)
+    if how == "none" or again:
+        return tuple(part for part in forward if not again.isdisjoint(part.modules))
     if how not in RECOMPUTES:
         raise ModelError(f"unknown recompute '{how}'{nearest(how, RECOMPUTES)}: one of {', '.join(RECOMPUTES)}")
-    forward = segment.of("forward")
-    if how == "none":
-        return ()
-    if how == "selective":
-        return tuple(part for part in forward if part.attention_core)
     kept = _needed(forward) if engine.stops_early else forward
     return kept if how == "full" else _cheap(kept)
 
@@ -44,7 +41,9 @@ def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
     """Without attention, collectives, and the first, third, fifth … product."""
     products = [part for part in forward if is_product(part.batch.kernel(0))]
     saved = {id(part) for part in products[::2]}
-    return tuple(part for part in forward if not part.attention_core and not part.group and id(part) not in saved)
+    return tuple(
+        part for part in forward if "core_attn" not in part.modules and not part.group and id(part) not in saved
+    )
 
 
 def is_product(kernel: Kernel) -> bool:

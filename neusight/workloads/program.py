@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
 from neusight.kernels.families import KernelBatch
+from neusight.requests import modules_of
 
 Phase = Literal["forward", "backward", "weights", "step"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "weights")
@@ -24,9 +25,8 @@ class Part:
     in a pass is a smallest kernel there.
 
     ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels of
-    their segment where the framework overlaps them; others stand in the way. ``attention_core``: from queries,
-    keys and values to outputs, which selective recomputation runs again. ``further`` is launched by the operator of
-    another part.
+    their segment where the framework overlaps them; others stand in the way. ``modules`` it belongs to are
+    those of ``MODULES``, any of which may be computed again. ``further`` is launched by the operator of another part.
     """
 
     name: str
@@ -35,7 +35,7 @@ class Part:
     runs: Any = 1
     group: str = ""
     overlapped: bool = False
-    attention_core: bool = False
+    modules: tuple[str, ...] = ()
     further: bool = False
 
 
@@ -61,13 +61,13 @@ class HeldWeights(NamedTuple):
 class SavedActivation:
     """What is kept of a micro-batch from the forward pass for the backward pass [B].
 
-    ``attention_core``: selective recomputation computes it again. ``selected_bytes`` is what selection by operators
+    ``modules``: those whose recomputation gives it again. ``selected_bytes`` is what selection by operators
     keeps of it; ``product``: of a product with weights, of which that keeps the first, third, fifth … of a segment.
     """
 
     name: str
     bytes: float
-    attention_core: bool = False
+    modules: tuple[str, ...] = ()
     selected_bytes: float = 0.0
     product: bool = False
 
@@ -113,8 +113,9 @@ class Segment:
 
         Args:
             recompute: ``none``; ``full``: the input is kept (Chen et al. 2016); ``selective``: all but the core of
-                attention (Korthikanti et al. 2022); ``operators``: the input, what every second product gives, and the
-                output of attention (torchtitan, ``_apply_ac_to_transformer_block``).
+                attention (Korthikanti et al. 2022), or names of ``MODULES`` with "+" between: all but theirs;
+                ``operators``: the input, what every second product gives, and the output of attention (torchtitan,
+                ``_apply_ac_to_transformer_block``).
         """
         if recompute == "full":
             return self.input_bytes
@@ -122,7 +123,8 @@ class Segment:
             products = [s for s in self.saved if s.product]
             others = sum(s.selected_bytes for s in self.saved if not s.product)
             return self.input_bytes + others + sum(s.selected_bytes for s in products[::2])
-        return sum(s.bytes for s in self.saved if recompute == "none" or not s.attention_core)
+        again = modules_of(recompute)
+        return sum(s.bytes for s in self.saved if again.isdisjoint(s.modules))
 
     def of(self, which: Phase) -> tuple[Part, ...]:
         """Parts of one pass, in order."""

@@ -91,8 +91,7 @@ def test_a_column_counts_where_any_row_says_more_than_no() -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("mtp_layers", 1), ("recompute_modules", "[moe_act]"), ("fsdp", "optim_grads_params"), ("fp8", "hybrid"),
-        ("pp_layout", "Et|tL"), ("cpu_offload", True),
+        ("fsdp", "optim_grads_params"), ("fp8", "hybrid"), ("cuda_graph", "local"), ("cpu_offload", True),
     ],
 )  # fmt: skip
 def test_a_peak_that_would_be_another_one_is_refused(column: str, value: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 from neusight.engines import ENGINES, Engine, engine_named
 from neusight.errors import ModelError
 from neusight.workloads.decoders.build import trained_program
-from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.decoder import Decoder, Prediction
 from neusight.workloads.decoders.layers import (
     CrossAttention,
     Experts,
@@ -168,3 +168,31 @@ def test_layers_over_an_encoder_keep_its_keys_and_scores_of_all_of_them() -> Non
     assert over.kept_bytes("none") - kept(GPT, local()) == more
     with pytest.raises(ModelError, match="the model has an encoder: state how many tokens its source has"):
         trained_program(decoder, local(), UNFUSED)
+
+
+def test_modules_that_are_computed_again_are_not_kept() -> None:
+    """A norm's result where no product has the norm in its kernel; all of a mixture but the stream before its norm; of
+    its experts what the activation gives, weighted and not.
+    """
+    experts = Experts(expert=FeedForward(ffn=256, gated=True), experts=4, top_k=2)
+    layer = Layer(feed_forward=experts, norms=1)
+    whole = kept(layer, local(), MEGATRON)
+    rows = MEGATRON.expert_load * S * B * 2
+    assert whole - kept(layer, local(), MEGATRON, "moe_act") == pytest.approx(2 * 2 * rows * 256)
+    assert whole - kept(layer, local(), MEGATRON, "layernorm") == 2 * SBH
+    assert kept(layer, local(), MEGATRON, "layernorm+moe") == 2 * SBH + STATISTICS / 4
+    assert kept(GPT, local(), MEGATRON, "layernorm") == kept(GPT, local(), MEGATRON)
+
+
+def test_a_depth_of_prediction_holds_a_projection_two_norms_more_and_keeps_its_logits() -> None:
+    """2 h² and three norms beside its layer's, logits in 32 bits, one embedding where the head is not tied."""
+    one = Decoder(name="m", family="m", hidden=H, vocab=128, tied=False, max_len=S, layers=((GPT, 1),), order=(0,))
+    both = replace(one, prediction=Prediction(layers=(GPT,), depths=2))
+    ends = [trained_program(model, local(), MEGATRON).after for model in (one, both)]
+    layer = GPT.parameters(H)
+    assert ends[1].parameters - ends[0].parameters == 2 * (layer + 2 * H * H + 3 * H)
+    assert ends[1].tied_parameters == 128 * H
+    repeated = replace(both, prediction=Prediction(layers=(GPT,), depths=2, repeated=True))
+    again = trained_program(repeated, local(), MEGATRON).after
+    assert again.parameters - ends[0].parameters == layer + 2 * H * H + 3 * H
+    assert again.kept_bytes("none") == ends[1].kept_bytes("none") > ends[0].kept_bytes("none") + 2 * 4 * S * B * 128

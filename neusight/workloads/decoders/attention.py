@@ -12,7 +12,7 @@ import numpy as np
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.cores import Heads, core
 from neusight.workloads.decoders.layers import CrossAttention, Indexer, LatentAttention, Projection, SelfAttention
-from neusight.workloads.decoders.operations import Operation, moved, pointwise
+from neusight.workloads.decoders.operations import Operation, moved, pointwise, within
 from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
 from neusight.workloads.decoders.rank import Count, Rank
 from neusight.workloads.decoders.stream import normalised
@@ -178,15 +178,15 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
         yield normalised(rank, "key norm", "rms_norm", (own, mixer.kv_rank), weights=1)
     yield entering(rank, mixer.q_rank + mixer.latent_dim, "attention", "latent")
     if mixer.q_rank:
-        yield from product(rank, parts["query up"], rank.tokens)
+        yield from within("mla_up_proj", product(rank, parts["query up"], rank.tokens))
     if not rank.serves:
-        yield from product(rank, parts["key value up"], rank.tokens)
+        yield from within("mla_up_proj", product(rank, parts["key value up"], rank.tokens))
     # What no product of its own holds: absorbed into others, or of an indexer that is not run.
     apart = [p for name, p in parts.items() if (name == "key value up" if rank.serves else name.startswith("indexer"))]
     matrices = [each for p in apart for each in p.held] if mixer.indexer else []
     yield Operation(held=(*matrices, HeldWeights(mixer.vectors - mixer.normed * mixer.latents)))
     widths = heads * mixer.rope_dim, mixer.rope_dim
-    yield from rotated(rank, widths, sum(widths), mixer.latent_dim)
+    yield from within("mla_up_proj", rotated(rank, widths, sum(widths), mixer.latent_dim))
     yield from _cached_latent(mixer, rank, heads, parts) if rank.serves else _expanded(mixer, rank, heads, parts)
     yield Operation(saved=(product_input(rank, "attention output", rank.tokens * parts["output"].k),))
     yield from product(rank, parts["output"], rank.tokens)
@@ -212,7 +212,7 @@ def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, P
     d, tokens = mixer.nope_dim + mixer.rope_dim, rank.tokens
     latents = rank.resident_tokens * mixer.latents
     for name in ("queries join", "keys join"):
-        yield moved(rank.copied(name, tokens, heads * d, op="cat"))
+        yield from within("mla_up_proj", (moved(rank.copied(name, tokens, heads * d, op="cat")),))
     yield Operation(
         unbuilt="training of sparse attention is not built: self-attention and latent attention are"
         if mixer.indexer
@@ -220,9 +220,10 @@ def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, P
         saved=(
             SavedActivation(name="latent before its norm", bytes=mixer.normed * latents * rank.size),
             product_input(rank, "latent", latents),
-            SavedActivation(name="query, key, value", bytes=tokens * heads * (2 * d + mixer.value_dim) * rank.size),
         ),
     )
+    joined = SavedActivation(name="query, key, value", bytes=tokens * heads * (2 * d + mixer.value_dim) * rank.size)
+    yield from within("mla_up_proj", (Operation(saved=(joined,)),))
     yield from core(rank, Heads(heads=heads, kv_heads=heads, head_dim=d, value_dim=mixer.value_dim))
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain
 
 from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.ends import after, before
+from neusight.workloads.decoders.ends import after, before, predicted
 from neusight.workloads.decoders.experts import mixture
 from neusight.workloads.decoders.feed_forwards import dense
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Mixer, SelfAttention
 from neusight.workloads.decoders.mixers import mixed
-from neusight.workloads.decoders.operations import Operation, segment_of
+from neusight.workloads.decoders.operations import Operation, segment_of, within
 from neusight.workloads.decoders.products import product_input, separate
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.rank import Rank, configured
@@ -117,9 +118,22 @@ def _program(
             segment("layer", at, _layer(layer, on), on)
             for at, ((layer, _), on) in enumerate(zip(decoder.layers, ranks, strict=True))
         ),
-        after=segment("head", -1, after(decoder, rank), rank),
+        after=segment("head", -1, chain(_predicted(decoder, rank), after(decoder, rank)), rank),
         order=decoder.order,
     )
+
+
+def _predicted(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
+    """Of training; what is widest inside layers is that of the model's own."""
+    prediction = decoder.prediction
+    if prediction is None or rank.serves:
+        return
+    for depth in range(prediction.depths):
+        own = prediction.layers if depth == 0 or not prediction.repeated else ()
+        inside = (done for layer in prediction.layers for done in _layer(layer, rank))
+        for done in predicted(decoder, rank, inside):
+            table = done.tied_parameters if depth == 0 else 0
+            yield replace(done, widest_bytes=0.0, held=done.held if own else (), tied_parameters=table)
 
 
 def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
@@ -136,23 +150,33 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
     for number, branch in enumerate(branches):
         second = parallel and number > 0
         normed = not after and not (second and layer.norms == 1)
+        module = _norm_module(branch, rank)
         if not rank.serves:
-            yield _branched(rank, normed=normed, kept=not (second and layer.norms == 1))
+            yield from within(module, (_branched(rank, normed=normed, kept=not (second and layer.norms == 1)),))
         if normed and not (second and joint):
             at_once = branches if joint else (branch,)
-            yield from stream_norm(
+            for done in stream_norm(
                 rank,
                 layer.norm,
                 adds=(len(branches) if parallel else 1) * (not second),
                 quantised=sum(narrow and _narrows(each) for each in at_once),
                 readers=tuple(_readers(each, rank) for each in at_once),
-            )
+            ):
+                yield replace(next(within(module, (done,))), saved=done.saved)
         later = layer.reduced_jointly and rank.serves and branch is not branches[-1]
         own = replace(rank, reduces=False) if later else rank
         yield from _branch(branch, own, quantised=normed and narrow and _narrows(branch))
         if layer.placement in ("around", "after"):
             yield from stream_norm(rank, layer.norm, name="norm after", branches=False, adds=int(after))
         yield from residual(rank, bias=_biased(branch), ends=second or after)
+
+
+def _norm_module(branch: Mixer | FeedForward | Experts, rank: Rank) -> str:
+    """Whose recomputation gives the norm before a branch again: its own, or that of the branch whose first product has
+    it in its module (Megatron Core, ``get_gpt_layer_with_transformer_engine_spec``).
+    """
+    alone = isinstance(branch, LatentAttention | Experts) or not rank.engine.transformer_engine
+    return "layernorm" if alone else "mlp" if isinstance(branch, FeedForward) else ""
 
 
 def _narrows(part: Mixer | FeedForward | Experts) -> bool:
@@ -181,7 +205,7 @@ def _branched(rank: Rank, *, normed: bool, kept: bool) -> Operation:
 
 def _branch(part: Mixer | FeedForward | Experts, rank: Rank, *, quantised: bool) -> Iterator[Operation]:
     if isinstance(part, Experts):
-        return mixture(part, rank)
+        return within("moe", mixture(part, rank))
     if isinstance(part, FeedForward):
         return dense(part, rank, quantised=quantised)
     return mixed(part, rank, quantised=quantised)

@@ -21,6 +21,8 @@ from neusight.workloads.program import Part, SavedActivation
 CORE = ("attention", "delta", "scores", "softmax", "probabilities dropout", "values", "keys repeat", "outputs copy")
 """What parts of the core are called: those that selective recomputation runs again."""
 
+CORE_MODULE = ("core_attn",)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Heads:
@@ -50,7 +52,9 @@ def core(rank: Rank, heads: Heads) -> Iterator[Operation]:
         ModelError: chunks of shared sequences that are no whole tokens.
     """
     for done in _unfused(rank, heads) if rank.engine.writes_scores else _fused(rank, heads):
-        yield replace(done, forward=tuple(replace(part, attention_core=part.name in CORE) for part in done.forward))
+        yield replace(
+            done, forward=tuple(replace(part, modules=CORE_MODULE * (part.name in CORE)) for part in done.forward)
+        )
     output = rank.tokens * heads.heads * heads.value_dim
     yield Operation(saved=(*_saved(rank, heads, output), given(rank, "attention output", output)))
 
@@ -62,15 +66,15 @@ def _saved(rank: Rank, heads: Heads, output: int) -> Iterator[SavedActivation]:
     engine = rank.engine
     if not engine.writes_scores:
         rows = FLOAT_BYTES * heads.heads * rank.tokens
-        yield SavedActivation(name="normaliser", bytes=rows, attention_core=True)
+        yield SavedActivation(name="normaliser", bytes=rows, modules=CORE_MODULE)
         if engine.attention == "flash" and engine.sequence_first:
-            yield SavedActivation(name="attention output by sequence", bytes=output * rank.size, attention_core=True)
+            yield SavedActivation(name="attention output by sequence", bytes=output * rank.size, modules=CORE_MODULE)
         return
     scores = float(heads.heads * rank.tokens * (heads.keys or rank.share.seq_len))
-    yield SavedActivation(name="probabilities", bytes=engine.probability_bytes * scores, attention_core=True)
+    yield SavedActivation(name="probabilities", bytes=engine.probability_bytes * scores, modules=CORE_MODULE)
     if engine.attention_dropout:
-        yield SavedActivation(name="attention dropout mask", bytes=scores, attention_core=True)
-        yield SavedActivation(name="probabilities let through", bytes=rank.size * scores, attention_core=True)
+        yield SavedActivation(name="attention dropout mask", bytes=scores, modules=CORE_MODULE)
+        yield SavedActivation(name="probabilities let through", bytes=rank.size * scores, modules=CORE_MODULE)
 
 
 def _fused(rank: Rank, heads: Heads) -> Iterator[Operation]:

@@ -12,13 +12,25 @@ from neusight.workloads.decoders.quantisation import Quantisation
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Multi-token prediction (DeepSeek-V3, section 2.2; Megatron Core, ``MultiTokenPredictionLayer``): each of
+    ``depths`` puts the stream and the embedding of a token further on through ``layers`` of its own, or through the
+    same where they are ``repeated``, and ends in the model's head and a loss.
+    """
+
+    layers: tuple[Layer, ...]
+    depths: int = 1
+    repeated: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Decoder:
     """``layers`` are kinds of equal layers with how many of each; ``order`` tells the kind of every layer from the
     input on. ``max_len`` is the longest sequence in tokens, 0 where the configuration states none.
 
     ``positions`` learned positions are added to the embedding; ``embedding`` is its width where that is not hidden
-    (OPT-350m); ``extra`` parameters belong to no layer. ``dropout``: in training, activations drop out. ``notes`` say
-    what was assumed or approximated.
+    (OPT-350m); ``extra`` parameters belong to no layer; ``prediction`` is trained beside them and counts with none.
+    ``dropout``: in training, activations drop out. ``notes`` say what was assumed or approximated.
     """
 
     name: str
@@ -36,6 +48,7 @@ class Decoder:
     head_bias: bool = False
     dropout: bool = False
     extra: int = 0
+    prediction: Prediction | None = None
     dtype: str = "bfloat16"
     quantisation: Quantisation = field(default_factory=Quantisation)
     notes: tuple[str, ...] = ()

@@ -5,14 +5,14 @@ The loss is the cross-entropy of logits whose vocabulary tensor-parallel ranks s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Norm, Projection
-from neusight.workloads.decoders.operations import Operation, pointwise
+from neusight.workloads.decoders.layers import Norm, Projection, shared_evenly
+from neusight.workloads.decoders.operations import Operation, moved, pointwise
 from neusight.workloads.decoders.products import entering, product, product_input
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.decoders.stream import stream_norm
@@ -128,12 +128,42 @@ def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
         yield loss(rank, rank.tokens, own)
 
 
+def predicted(decoder: Decoder, rank: Rank, layers: Iterable[Operation]) -> Iterator[Operation]:
+    """A depth of multi-token prediction, of ``layers``: embeddings and the stream, normalised each, as one through a
+    product, the layers, a norm, the model's head and a loss, whose logits wait for their backward pass. The embedding
+    counts where the rank has none yet.
+    """
+    assert decoder.norm is not None
+    own, shape = own_vocabulary(decoder, rank), (rank.resident_tokens, rank.hidden)
+    table = 0 if decoder.tied else own * rank.hidden
+    yield replace(_looked_up(rank, "embedding", own, rank.hidden), held=(), tied_parameters=table)
+    for name in ("embedding norm", "stream norm"):
+        yield from stream_norm(rank, decoder.norm, name=name, branches=False, adds=0)
+    yield moved(rank.copied("join", shape[0], 2 * shape[1], op="cat"))
+    yield Operation(saved=(product_input(rank, "prediction input", 2 * rank.kept_tokens * rank.hidden),))
+    share = shared_evenly(rank.hidden, rank.tp, "hidden_size")
+    yield from product(rank, Projection(name="prediction", k=2 * rank.hidden, parts=(share,)), rank.tokens)
+    yield from layers
+    yield from stream_norm(rank, decoder.norm, name="last norm", branches=False, adds=0)
+    yield entering(rank, rank.hidden, "head")
+    head = Projection(name="head", k=rank.hidden, parts=(own,), kind="head")
+    for done in product(rank, head, rank.tokens):
+        yield replace(done, held=(), saved=(_head_input(rank),))
+    logits = SavedActivation(name="logits", bytes=rank.engine.held_logit_bytes * rank.tokens * own)
+    yield replace(loss(rank, rank.tokens, own), saved=(logits,))
+
+
+def _head_input(rank: Rank) -> SavedActivation:
+    return SavedActivation(name="head input", bytes=rank.row_bytes(rank.kept_tokens))
+
+
 def _head(decoder: Decoder, rank: Rank, head: Projection) -> Iterator[Operation]:
     tied = head.weights if decoder.tied else 0
     held = (*head.held[tied > 0 :], HeldWeights(decoder.extra))
-    stream = SavedActivation(name="head input", bytes=rank.row_bytes(rank.kept_tokens))
     for done in product(rank, head, rank.tokens):
-        yield replace(done, held=held, saved=(stream,), logits=rank.tokens * float(head.n), tied_parameters=tied)
+        yield replace(
+            done, held=held, saved=(_head_input(rank),), logits=rank.tokens * float(head.n), tied_parameters=tied
+        )
 
 
 def _sampled(rank: Rank, own: int, vocab: int) -> Iterator[Part]:

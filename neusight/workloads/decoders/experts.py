@@ -22,6 +22,7 @@ from neusight.workloads.decoders.operations import (
     moved,
     over_rows,
     product_gradients,
+    within,
 )
 from neusight.workloads.decoders.products import given, leaving, product, product_input
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
@@ -161,12 +162,12 @@ def _routed(part: Experts, rank: Rank) -> Iterator[Operation]:
     experts = shared_evenly(part.experts, local.ep, "number of experts")
     routed = Routed(part=part, rank=rank, tokens=local.resident_tokens, experts=experts)
     yield from _chosen(routed)
-    yield _kept(routed)
+    yield from _kept(routed)
     sends = rank.engine.dispatcher == "alltoall"
     yield from (_dispatched if sends else _collected)(routed)
     up, down = part.expert.projections(rank.hidden, local.etp, "experts")
     yield _grouped(routed, up)
-    yield from activated(part.expert, rank, routed.pairs, down.k)
+    yield from within("moe_act", activated(part.expert, rank, routed.pairs, down.k))
     yield _grouped(routed, down)
     yield from (_combined if sends else _returned)(routed)
     if not routed.gathers:
@@ -174,7 +175,7 @@ def _routed(part: Experts, rank: Rank) -> Iterator[Operation]:
         yield exchanged(rank, "reduce of experts", "all_reduce", "tp", rank.row_bytes(routed.tokens))
 
 
-def _kept(routed: Routed) -> Operation:
+def _kept(routed: Routed) -> Iterator[Operation]:
     """Rows that came to the rank's experts, as they go in and between the products, once weighted by the router.
 
     A rank's experts, or its slices of them, serve the tokens of ``ep * etp`` ranks; of these the fullest rank counts.
@@ -183,16 +184,18 @@ def _kept(routed: Routed) -> Operation:
     up, down = part.expert.projections(rank.hidden, local.etp, "experts")
     even = local.tokens / local.tp * local.etp * part.top_k
     rows = rank.engine.expert_load * local.tokens / local.tp * local.etp * part.top_k
-    return Operation(
+    *before, activated = inner(rank, part.expert, rows, down.k).saved
+    unweighted = SavedActivation(name="activated before its weight", bytes=rows * down.k * rank.size)
+    yield Operation(
         saved=(
             SavedActivation(name="router scores", bytes=2 * FLOAT_BYTES * local.resident_tokens * part.experts),
             product_input(rank, "expert input", rows * rank.hidden),
-            *inner(rank, part.expert, rows, down.k).saved,
-            SavedActivation(name="activated before its weight", bytes=rows * part.expert.ffn / local.etp * rank.size),
+            *before,
             given(rank, "expert products", even * (up.n + down.n) / 2),
         ),
         widest_bytes=even * (up.n + down.k) * rank.size,
     )
+    yield from within("moe_act", (Operation(saved=(activated, unweighted)),))
 
 
 def _chosen(routed: Routed) -> Iterator[Operation]:

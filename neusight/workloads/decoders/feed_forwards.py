@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neusight.workloads.decoders.layers import FeedForward
-from neusight.workloads.decoders.operations import Operation, pointwise
+from neusight.workloads.decoders.operations import Operation, pointwise, within
 from neusight.workloads.decoders.products import bias_gradient, entering, leaving, product, product_input
 from neusight.workloads.decoders.rank import Rank
 from neusight.workloads.program import SavedActivation
@@ -30,10 +30,15 @@ def dense(
     up, down = part.projections(rank.hidden, rank.tp)
     yield entering(rank, rank.hidden, "feed_forward", f"{of}input")
     name = of if rank.serves else ""
-    yield from product(rank, up, rank.tokens, name=name + up.name, quantised=quantised)
-    yield from activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias)
-    yield inner(rank, part, rank.tokens, down.k)
-    yield from product(rank, down, rank.tokens, name=name + down.name)
+    yield from within(
+        "shared_experts" if of else "mlp",
+        (
+            *product(rank, up, rank.tokens, name=name + up.name, quantised=quantised),
+            *activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias),
+            inner(rank, part, rank.tokens, down.k),
+            *product(rank, down, rank.tokens, name=name + down.name),
+        ),
+    )
     if reduced:
         yield leaving(rank, rank.hidden, "feed_forward", f"{of}output")
 

@@ -21,6 +21,7 @@ from neusight.workloads.decoders.attention import (
     rotated,
     self_attention,
 )
+from neusight.workloads.decoders.cores import CORE_MODULE
 from neusight.workloads.decoders.layers import (
     CompressedAttention,
     CrossAttention,
@@ -89,7 +90,7 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
     elif isinstance(mixer, Recurrent):
         chunks = rank.share.batch * -(-rank.share.length // SAVED_CHUNK)
         kept = chunks * mixer.state_elements(rank.tp) * rank.size
-        states = (SavedActivation(name="states", bytes=kept, attention_core=True),)
+        states = (SavedActivation(name="states", bytes=kept, modules=CORE_MODULE),)
     selected = rank.tokens * (sum(p.n for p in (*inner, output)) / 2 + output.k) * stored_bytes(rank.dtype)
     return Operation(
         saved=(

@@ -9,7 +9,7 @@ own: attention in one kernel, tables of embeddings, losses, sums of experts' res
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
@@ -87,6 +87,14 @@ def segment_of(name: str, layer: int, operations: Iterable[Operation], input_byt
 
 def _of(which: Phase, part: Part) -> Part:
     return part if part.phase == which else replace(part, phase=which)
+
+
+def within(module: str, operations: Iterable[Operation]) -> Iterator[Operation]:
+    """The same as parts of a module that may be computed again, with what its recomputation need not keep."""
+    for done in operations:
+        parts = tuple(replace(part, modules=(*part.modules, module)) for part in done.forward)
+        saved = tuple(replace(each, modules=(*each.modules, module)) for each in done.saved)
+        yield replace(done, forward=parts, saved=saved)
 
 
 def pointwise(rank: Rank, name: str, op: str, rows: Count, cols: int) -> Operation:

@@ -10,7 +10,7 @@ from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
 from neusight.workloads.decoders.architecture import decoder_of
-from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.decoder import Decoder, Prediction
 from neusight.workloads.decoders.families import LAYER_NORM
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import (
@@ -61,8 +61,9 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
             (gelu unless stated), ``kv_heads``, ``head_dim``, ``seq_len``, ``max_position``, ``experts``, ``top_k``,
             ``moe_ffn``, ``shared_expert_ffn``, ``normalization``, ``bias``, ``tied_embeddings``,
             ``position_embedding``, ``qk_layernorm``, ``mla`` with its ranks, ``moe_layer_freq`` (which layers have
-            experts, as Megatron-LM writes it), ``layer_pattern`` (a letter a layer, stages apart by "|"), and
-            ``decoder_layers`` where ``layers`` are an encoder's. Empty cells count as left out. Where
+            experts, as Megatron-LM writes it), ``mtp_layers`` (``mtp_repeated``: one for all depths), ``layer_pattern``
+            (a letter a layer, stages apart by "|", depths of prediction by "/"), and ``decoder_layers`` where
+            ``layers`` are an encoder's. Empty cells count as left out. Where
             ``attention_type`` is ``mla`` and no rank is told, the model is the one that is known by its name.
 
     Raises:
@@ -85,7 +86,17 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
     if "layer_pattern" in columns:
         return _patterned(config, columns, name)
     decoder = _as_stated(decoder_of(config, name), columns)
-    return _with_encoder(decoder, columns, name) if "decoder_layers" in columns else decoder
+    if "decoder_layers" in columns:
+        return _with_encoder(decoder, columns, name)
+    last = decoder.layers[decoder.order[-1]][0]
+    return _with_prediction(decoder, (last,), _whole({"mtp_layers": 0, **columns}, "mtp_layers", name), columns)
+
+
+def _with_prediction(decoder: Decoder, layers: tuple[Layer, ...], depths: int, columns: Mapping[str, Any]) -> Decoder:
+    repeated = bool(columns.get("mtp_repeated"))
+    return (
+        replace(decoder, prediction=Prediction(layers=layers, depths=depths, repeated=repeated)) if depths else decoder
+    )
 
 
 def _listed(columns: Mapping[str, Any], name: str) -> list[int]:
@@ -104,9 +115,10 @@ def _listed(columns: Mapping[str, Any], name: str) -> list[int]:
 
 def _patterned(config: dict[str, Any], columns: Mapping[str, Any], name: str) -> Decoder:
     """Layers of one branch each, by the letters of a pattern, with the parts of a model of the same columns."""
-    letters = str(columns["layer_pattern"]).replace("|", "").partition("/")[0]
-    if not PATTERN.fullmatch(letters):
-        raise ModelError(f"{name}: layer_pattern = {shown(letters)} is not read: letters of M, *, E and - are")
+    letters, *predicted = str(columns["layer_pattern"]).replace("|", "").split("/")
+    if not all(map(PATTERN.fullmatch, (letters, *predicted))) or len(set(predicted)) > 1:
+        written = shown(str(columns["layer_pattern"]))
+        raise ModelError(f"{name}: layer_pattern = {written} is not read: letters of M, *, E and - are")
     both = {"num_hidden_layers": 2, "moe_layer_freq": [0, 1]}
     decoder = _as_stated(decoder_of(config | both, name), columns)
     (dense, _), (sparse, _) = decoder.layers[0], decoder.layers[-1]
@@ -116,7 +128,9 @@ def _patterned(config: dict[str, Any], columns: Mapping[str, Any], name: str) ->
         "-": Layer(feed_forward=dense.feed_forward, norms=1, norm=dense.norm),
         "E": Layer(feed_forward=sparse.feed_forward, norms=1, norm=dense.norm),
     }
-    return _of_layers(decoder, [made[letter] for letter in letters])
+    model = _of_layers(decoder, [made[letter] for letter in letters])
+    inside = tuple(made[letter] for letter in "".join(predicted[:1]))
+    return _with_prediction(model, inside, len(predicted), columns)
 
 
 def _mamba(columns: Mapping[str, Any], name: str) -> StateSpace:
