@@ -244,7 +244,7 @@ class Predictor:
             longest: tokens of the longest sequence, prompt and answer.
             options: what the engine is started with.
             setup: fields of ``neusight.serving.Setup``: ``engine``, ``dtype``, ``kv_dtype``, ``tp``, ``pp``, ``ep``,
-                ``dp``, ``replicas``, ``engine_version``.
+                ``dp``, ``replicas``, ``engine_version``, ``graphs``.
 
         Raises:
             ModelError: an unknown model, engine or precision; a sharding that does not divide it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -193,15 +194,21 @@ def _fit_links(folder: Path, out: Path, report: Report, seed: int) -> Fitted:
     return fitted.values, fitted.errors, _lines_of_constants(out, fitted)
 
 
+SERVING_TABLES = ("serving/cells.parquet", "serving-more/cells.parquet")
+"""Tables of served models that constants of engines are fitted to, below the folder of data sets."""
+
+
 def _fit_engines(folder: Path, out: Path, report: Report) -> Fitted:
     from neusight.cli.options import loaded
     from neusight.evaluation.serving import deployed_cells
     from neusight.executors.gpu.tile_models.artifact import file_sha256
     from neusight.learn.engines import fit_engines
 
-    file, predictor = folder / "serving" / "cells.parquet", loaded(None, "none")
-    fitted = fit_engines(lambda: deployed_cells(file, predictor), report=report)
-    fitted.save(out, {"serving/cells.parquet": file_sha256(file)})
+    predictor, hashes = loaded(None, "none"), {name: file_sha256(folder / name) for name in SERVING_TABLES}
+    fitted = fit_engines(
+        lambda: chain.from_iterable(deployed_cells(folder / name, predictor) for name in hashes), report=report
+    )
+    fitted.save(out, hashes)
     rows = [{"engine": era, **each.values} for era, each in fitted.engines.items()]
     lines = [
         f"{era}: mean error {each.error:.1%} on {each.cells:,} cells of {', '.join(each.gpus)}"

@@ -76,6 +76,9 @@ class EngineChoice:
     chunked_prefill: Annotated[
         bool, Spec("--chunked-prefill/--no-chunked-prefill", ENGINE, "Prompts may be cut where a pass is full.").text()
     ] = True
+    graphs: Annotated[
+        bool, Spec("--graphs/--no-graphs", ENGINE, "Passes are launched as CUDA graphs, as the engine does.").text()
+    ] = True
     prefix_cached: Annotated[
         int,
         Spec("--prefix-cached", ENGINE, "Tokens that all prompts begin with, and that are in the cache.").number(
@@ -411,8 +414,9 @@ class ServingQuestion:
 
     def _fixed(self) -> dict[str, Any]:
         engine, target = self.engine, self.target
-        software = {"engine": engine.engine, "engine_version": engine.engine_version, "kv_dtype": engine.kv_dtype}
-        return {**software, "pp": target.pp, "ep": target.ep, "dp": target.dp, "speculate": engine.speculate}
+        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs")
+        software = {name: getattr(engine, name) for name in names}
+        return {**software, "pp": target.pp, "ep": target.ep, "dp": target.dp}
 
     def _device(self, gpu: str) -> DeviceSpec:
         from neusight.api import as_device

@@ -21,7 +21,7 @@ CELL_READ = frozenset((
     *QUANTITIES, *(name.replace("_ms", "_p50_ms") for name in QUANTITIES if name.endswith("_ms")),
     *CELL_NEEDED, "cell", "n_gpus", "replicas", "tp", "pp", "ep", "dp", "engine", "engine_version", "weight_dtype",
     "kv_dtype", "mode", "concurrency", "request_rate", "isl", "osl", "prompt_lens", "workload", "max_num_seqs",
-    "max_num_batched_tokens", "spec_decode", "power_w", "fault",
+    "max_num_batched_tokens", "cuda_graph", "prefix_caching", "spec_decode", "power_w", "fault",
 ))  # fmt: skip
 CELL_NOTES = frozenset((
     *(f"{quantity}_{percentile}_ms" for quantity in ("ttft", "tpot", "e2e") for percentile in ("p90", "p99")),
@@ -95,7 +95,8 @@ class ServingCell:
     all at once. ``weights`` are in this dtype, "" as the model's configuration has it. ``isl`` and ``osl`` are mean
     tokens of prompts and answers, ``isl_cv`` and ``osl_cv`` their coefficients of variation; ``prompts`` the lengths of
     a batch's prompts where they differ. ``rates`` [requests/s] follow each other, each for ``stage_s``; one without
-    ``stage_s`` lasts for ``requests`` and may be infinite. ``one_batch`` runs take their prompts in one pass.
+    ``stage_s`` lasts for ``requests`` and may be infinite. ``one_batch`` runs take their prompts in one pass, those
+    without ``graphs`` launch kernel by kernel.
 
     ``measured`` are figures by ``QUANTITIES``, means but for ``medians``; ``power_w`` is that of all its GPUs together.
     ``steady``: they are of a steady state, rates without ramps and times of a token over all tokens.
@@ -117,6 +118,7 @@ class ServingCell:
     n_gpus: int
     one_batch: bool
     speculate: str
+    graphs: bool
     max_num_seqs: int | None
     max_num_batched_tokens: int | None
     cached_tokens: int
@@ -255,13 +257,15 @@ def _deployed(reader: _Reader, mode: str) -> dict[str, Any]:
     version = _version(reader, engine)
     kv_dtype = reader.text("kv_dtype", "").replace("auto", "") or reader.assume("kv_dtype")
     full = reader.source == "trtllm-docs" and mode == "offline"
+    shares = reader.workload in STAGES and reader.number("prefix_caching") != 0
     return {
         **{"engine": engine.split(" (")[0], "engine_version": version, "kv_dtype": kv_dtype},
         **_degrees(reader, mode, newest=full and not version.startswith("0.")),
         "one_batch": "one-batch" in engine,
         "speculate": _speculation(reader),
+        "graphs": reader.number("cuda_graph") != 0,
         **{name: reader.count(name) for name in ("max_num_seqs", "max_num_batched_tokens")},
-        "cached_tokens": reader.assume("cached prompts") if reader.workload in STAGES else 0,
+        "cached_tokens": reader.assume("cached prompts") if shares else 0,
         "memory_share": reader.assume("memory share of trtllm-docs") if full else None,
     }
 

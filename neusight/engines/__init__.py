@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from neusight.engines.server import SGLANG, TRTLLM, VLLM, Server
 from neusight.errors import ModelError, nearest, shown
+
+if TYPE_CHECKING:
+    from neusight.devices.spec import DeviceSpec
 
 LAUNCHES = ("eager", "compiled", "graph", "cudagraphs")
 LAYOUTS = ("nchw", "nhwc")
@@ -114,6 +117,9 @@ class Engine:
         dispatcher: how tokens get to experts, ``alltoall`` or ``allgather``.
         grouped_experts: all experts of a rank in one kernel, else one after the other.
         quantises_in_products: 8-bit products make their inputs 8-bit within their own time.
+        grouped_queries: decodes read keys and values once for all query heads that share them, else once for each.
+        calibrated_scales: one scale of a tensor's 8-bit activations was found before, so that what makes them writes
+            them narrow.
         fused_cache_write: keys and values are rotated and written to a paged cache in one kernel.
         vocabulary_multiple: to a multiple of which, times tensor-parallel ranks, the vocabulary is padded.
 
@@ -196,6 +202,8 @@ class Engine:
     dispatcher: Literal["alltoall", "allgather"] = "alltoall"
     grouped_experts: bool = True
     quantises_in_products: bool = False
+    grouped_queries: bool = True
+    calibrated_scales: bool = False
     fused_cache_write: bool = False
     vocabulary_multiple: int = 1
 
@@ -248,6 +256,11 @@ class Engine:
         if self.server is None:
             raise ModelError(f"{self.name} serves no requests: name one of {', '.join(_names(serves=True))}")
         return self.server
+
+    def started_on(self, device: DeviceSpec, *, graphs: bool = True) -> Engine:
+        """One that serves, as it runs on a device; without ``graphs`` it launches kernel by kernel."""
+        server = self.serving.started_on(device, graphs=graphs)
+        return replace(self, server=server, grouped_queries=server.rocm_native or device.vendor != "amd")
 
     @property
     def writes_scores(self) -> bool:
@@ -407,11 +420,13 @@ _TENSORRT_LLM = replace(
     _SERVING,
     name="tensorrt-llm",
     library="trtllm",
+    calibrated_scales=True,
     fused_cache_write=True,
     server=Server(scheduler=TRTLLM, memory_share=0.9, memory_of="free", max_num_seqs=2048, block_tokens=32),
 )
 """TensorRT-LLM with its ``free_gpu_memory_fraction`` of 0.9, ``max_batch_size`` 2048, ``max_num_tokens`` 8192, and 32
-tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``)."""
+tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``). Models come to it
+through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``)."""
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine

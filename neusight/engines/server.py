@@ -23,18 +23,58 @@ if TYPE_CHECKING:
 
 GROUPS = ("products", "experts", "context", "decode", "collectives", "rest")
 """Kinds of kernels that an engine may run slower or faster than the same kernels by themselves."""
-HOST = ("pass_s", "rank_s", "sequence_s", "mixture_s")
+HOST = ("pass_s", "rank_s", "sequence_s", "mixture_s", "operator_s")
 """Constants of an engine's own time."""
 FILE = "engines.json"
-ERAS: tuple[tuple[str, tuple[int, int], str], ...] = (
-    ("vllm", (0, 8), "vllm before 0.8"),
-    ("vllm", (0, 14), "vllm before 0.14"),
-    ("tensorrt-llm", (0, 12), "tensorrt-llm before 0.12"),
-)
-"""Versions before which an engine was another program, older ones first: vLLM's V1 became the default with 0.8 and its
-asynchronous scheduling with 0.14, TensorRT-LLM's executor replaced its Python sessions with 0.12."""
+COMMON = "common"
+"""Constants that were fitted to all engines alike."""
+ROCM = " on ROCm"
+"""Ends the name of an era on AMD's GPUs, whose libraries and runtime are others."""
 LARGE_BYTES = 70 * 2**30
 """Memory from which vLLM starts with larger limits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Era:
+    """Versions of an engine that are one program, and which of its passes are CUDA graphs.
+
+    Attributes:
+        engine: its name.
+        before: the version that ends it; None for the newest.
+        graph_tokens: new tokens up to which passes with prompts are graphs; those that only generate always are.
+        rocm_native: whether AMD's GPUs have such graphs, and decode attention of their own. V0's host launched kernel
+            by kernel there, and its paged attention read keys and values anew for each query head
+            (``csrc/attention/attention_kernels.cu``; ``csrc/rocm`` came with 0.6.2).
+    """
+
+    engine: str
+    before: tuple[int, int] | None = None
+    graph_tokens: float = 0.0
+    rocm_native: bool = True
+
+    @property
+    def name(self) -> str:
+        """Under which constants are fitted."""
+        return self.engine + (" before {}.{}".format(*self.before) if self.before else "")
+
+
+PIECEWISE = 512
+"""Largest of vLLM's ``cudagraph_capture_sizes``: up to so many tokens V1 captures all but attention, whatever a pass
+is made of."""
+BUILT = float("inf")
+"""Each pass is one call of an engine that TensorRT built."""
+ERAS = (
+    Era(engine="vllm", before=(0, 8), rocm_native=False),
+    Era(engine="vllm", before=(0, 14), graph_tokens=PIECEWISE),
+    Era(engine="vllm", graph_tokens=PIECEWISE),
+    Era(engine="tensorrt-llm", before=(0, 12), graph_tokens=BUILT),
+    Era(engine="tensorrt-llm", before=(0, 19), graph_tokens=BUILT),
+    Era(engine="tensorrt-llm"),
+    Era(engine="sglang"),
+)
+"""Older ones first. vLLM's V1 became the default with 0.8 and its asynchronous scheduling with 0.14; V0 captured passes
+that only generate. TensorRT-LLM's executor replaced its Python sessions with 0.12 and its PyTorch backend built engines
+in the overviews from 0.19 on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +121,13 @@ class Server:
     Besides its kernels a pass takes ``pass_s``, where several ranks must meet ``rank_s`` more, ``sequence_s`` for each
     sequence in it, and ``mixture_s`` for each layer of experts: scheduling, sampling, copies to and from the host, what
     sorts tokens by expert. ``request_s`` is what a server and its client add to the first token of a request.
+    Passes that are no CUDA graph take no less than the host needs to launch their kernels, ``operator_s`` for one of a
+    pointwise operator (``workloads.dispatch``): those that only generate unless ``decode_graphs``, those with prompts
+    beyond ``graph_tokens`` new tokens.
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
     the device's ``total`` memory for everything, or of what is ``free`` after weights and activations for the cache.
-    ``era`` tells which versions the constants are of, ``spread`` is the standard deviation of the logarithm of what
-    they leave unexplained.
+    ``era`` tells which versions it is of, ``fitted_to`` which its constants were fitted to, ``spread`` is the standard
+    deviation of the logarithm of what they leave unexplained.
     """
 
     scheduler: Scheduler
@@ -94,10 +137,15 @@ class Server:
     max_num_batched_tokens: int = 8192
     block_tokens: int = 16
     era: str = ""
+    fitted_to: str = ""
     pass_s: float = 0.0
     rank_s: float = 0.0
     sequence_s: float = 0.0
     mixture_s: float = 0.0
+    operator_s: float = 9.8e-6
+    decode_graphs: bool = True
+    graph_tokens: float = 0.0
+    rocm_native: bool = True
     request_s: float = 0.0
     factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0), hash=False)
     spread: float = 0.2
@@ -127,36 +175,53 @@ class Server:
             ModelError: a version that is no number. ArtifactError: the file is not one.
         """
         era = era_of(engine, version)
-        constants = _constants(artifact or tile_models_dir() / FILE).get(era)
-        server = replace(self, era=era)
-        return server if constants is None else server.with_constants(constants)
+        server = replace(self, era=era.name, graph_tokens=era.graph_tokens, rocm_native=era.rocm_native)
+        return server._fitted(artifact or tile_models_dir() / FILE)
 
-    def started_on(self, device: DeviceSpec) -> Server:
-        """With the limits that it starts with on a device where nobody states them.
+    def _fitted(self, artifact: Path) -> Server:
+        """With constants of its era where they were fitted; what it has instead is as uncertain as all engines are."""
+        constants = _constants(artifact)
+        if self.era in constants:
+            return replace(self.with_constants(constants[self.era]), fitted_to=self.era)
+        return replace(self, spread=max(self.spread, constants.get(COMMON, {}).get("spread", 0.0)))
+
+    def started_on(self, device: DeviceSpec, *, graphs: bool = True) -> Server:
+        """With the limits that it starts with on a device where nobody states them, and as its vendor's libraries are.
 
         vLLM's by version 0.9 and later: 1,024 sequences and 8,192 tokens a pass from 70 GiB of memory on, but on A100,
         where large passes were found slower; else 256 and 2,048 (``EngineArgs.get_batch_defaults``, API server).
+
+        Args:
+            device: that it runs on.
+            graphs: False where it is told to launch kernel by kernel.
         """
+        server = self
+        if device.vendor == "amd":
+            server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE)
+            graphs = graphs and self.rocm_native
+        if not graphs:
+            server = replace(server, decode_graphs=False, graph_tokens=0.0)
         if self.scheduler != VLLM or self.era.endswith("before 0.8"):
-            return self
+            return server
         large = device.usable_bytes >= LARGE_BYTES and not device.facts.small_serving_limits
         sequences, tokens = (1024, 8192) if large else (256, 2048)
-        return replace(self, max_num_seqs=sequences, max_num_batched_tokens=tokens)
+        return replace(server, max_num_seqs=sequences, max_num_batched_tokens=tokens)
 
 
-def era_of(engine: str, version: str) -> str:
-    """Which constants hold for a version.
+def era_of(engine: str, version: str) -> Era:
+    """Which constants hold for a version: the newest where it is empty.
 
     Raises:
         ModelError: a version that is no number.
     """
+    eras = [era for era in ERAS if era.engine == engine] or [Era(engine=engine)]
     if not version:
-        return engine
+        return eras[-1]
     match = re.match(r"v?(\d+)\.(\d+)", version)
     if not match:
         raise ModelError(f"version '{shown(version)}' of {engine} is no number: write it like 0.15.1, or leave it out")
     number = (int(match[1]), int(match[2]))
-    return next((era for name, before, era in ERAS if name == engine and number < before), engine)
+    return next(era for era in eras if era.before is None or number < era.before)
 
 
 @cache
@@ -166,7 +231,8 @@ def _constants(file: Path) -> dict[str, dict[str, float]]:
     content: Any = read_json(file)
     if not isinstance(content, dict) or not isinstance(content.get("engines"), dict):
         raise ArtifactError(f"{file} holds no constants of engines: make it again with neusight fit --engines")
-    return {era: dict(fitted["values"]) for era, fitted in content["engines"].items()}
+    fitted = content["engines"] | ({COMMON: content[COMMON]} if content.get(COMMON) else {})
+    return {era: dict(each["values"]) for era, each in fitted.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neusight.engines.server import GROUPS, HOST, BoardPower
+from neusight.engines.server import COMMON, GROUPS, HOST, ROCM, BoardPower
 from neusight.errors import NeusightError
 from neusight.learn import Report
 from neusight.learn.sums import fit_sums, robust_spread
@@ -147,7 +147,9 @@ def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.nd
 
 
 def terms_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndarray:
-    """Terms of the passes that rounds of the scheduler take as long as, shape (n, constants); ``costs`` are theirs."""
+    """Terms of the passes that rounds of the scheduler take as long as, shape (n, constants); ``costs`` are theirs. A
+    pass whose kernels wait for their launches takes what the host does.
+    """
     steps = deployment.in_flight(rounds)
     ones = np.ones(len(steps))
     ranks, mixtures = deployment.replica.plan.world, deployment.replica.mixtures
@@ -156,8 +158,10 @@ def terms_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndar
         "rank_s": ones * (ranks > 1),
         "sequence_s": ones * steps.sequences,
         "mixture_s": ones * mixtures,
+        "operator_s": deployment.replica.dispatches(steps) * (costs.waits_s > 0),
     }
-    return np.stack([*(host[name] for name in HOST), *(costs.groups_s[group] for group in GROUPS)], axis=1)
+    kernels_s = (np.where(costs.waits_s > 0, 0.0, costs.groups_s[group]) for group in GROUPS)
+    return np.stack([*(host[name] for name in HOST), *kernels_s], axis=1)
 
 
 PRIORS: dict[str, tuple[float, float]] = {
@@ -165,6 +169,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "rank_s": (5e-4, 1.5),
     "sequence_s": (2e-5, 1.5),
     "mixture_s": (5e-5, 1.5),
+    "operator_s": (9.8e-6, 0.41),
     "products": (1.0, 0.1),
     "experts": (1.0, 0.2),
     "context": (1.0, 0.1),
@@ -175,7 +180,8 @@ PRIORS: dict[str, tuple[float, float]] = {
 """Centre and spread of the logarithm. Host times: orders of magnitude of a Python loop, of a process that waits for
 others, of the bookkeeping of a request, of a few launches. Factors: kernels were timed by themselves in graphs of the
 same engines. Versions differ most in decode attention and in ranks that wait for each other; of prompts' attention and
-of small kernels runs tell little, so that those stay near what was measured."""
+of small kernels runs tell little, so that those stay near what was measured. An operator takes what it takes on the
+hosts of programs (``Engine.host_s_per_operator``)."""
 OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
 LEAST_POWER = 20
@@ -201,8 +207,8 @@ def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | No
     for number in range(rounds):
         observations, left_out = observe(cells(), fitted, report, number + 1)
         fitted = fit_eras(observations)
-    power = fit_power(observations)
-    return EngineFit(engines=fitted, observations=observations, power=power, left_out=left_out)
+    common, power = fit_era(observations), fit_power(observations)
+    return EngineFit(engines=fitted, observations=observations, common=common, power=power, left_out=left_out)
 
 
 def observe(
@@ -248,10 +254,11 @@ def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> D
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFit:
-    """Constants by era, what they were fitted to, and why cells were left out, each reason with their number."""
+    """Constants by era and of all, what they were fitted to, and why cells were left out, each with its count."""
 
     engines: dict[str, FittedEngine]
     observations: list[EngineObservation]
+    common: FittedEngine | None = None
     power: BoardPower | None = None
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -266,7 +273,14 @@ class EngineFit:
         """Write constants by era, with the hashes of the files that they come from, and what of them was left out."""
         engines = {era: fitted.to_dict() for era, fitted in self.engines.items()}
         power = None if self.power is None else asdict(self.power)
-        content = {"engines": engines, "power": power, "data": dict(data), "skipped": dict(self.left_out)}
+        common = self.common.to_dict() if self.common else None
+        content = {
+            "engines": engines,
+            COMMON: common,
+            "power": power,
+            "data": dict(data),
+            "skipped": dict(self.left_out),
+        }
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -350,6 +364,12 @@ def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngin
 
 
 def constants_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEngine) -> FittedEngine:
-    """Constants of an era, of another of the same engine where it was not met, else of all."""
-    kin = [each for name, each in fitted.items() if name.split(" before")[0] == era.split(" before")[0]]
-    return fitted[era] if era in fitted else kin[0] if kin else common
+    """Constants of an era; where it was not met, of the same on other GPUs, of another of the same engine, or of all,
+    as uncertain as those are.
+    """
+    if era in fitted:
+        return fitted[era]
+    engine = era.removesuffix(ROCM).split(" before")[0]
+    kin = [era.removesuffix(ROCM), *(name for name in fitted if name.split(" before")[0] == engine)]
+    chosen = next((fitted[name] for name in kin if name in fitted), common)
+    return replace(chosen, spread=max(chosen.spread, common.spread))

@@ -45,8 +45,8 @@ class ServingCase:
         ModelError: an unknown engine. LoadError: a load that makes no sense.
         """
         degrees = {name: getattr(cell, name) for name in ("tp", "pp", "ep", "dp", "replicas")}
-        software = {name: getattr(cell, name) for name in ("engine", "engine_version", "kv_dtype", "speculate")}
-        setup = Setup(**software, **degrees)
+        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs")
+        setup = Setup(**{name: getattr(cell, name) for name in names}, **degrees)
         load = _load(cell)
         return cls(cell=cell, setup=setup, options=_options(cell, load), load=load)
 
@@ -68,7 +68,7 @@ def _options(cell: ServingCell, load: Load) -> EngineOptions:
     if cell.mode == "static":
         requests = load.requests()
         seqs = seqs or max(len(requests), server_named(cell.engine, cell.engine_version).serving.max_num_seqs)
-        sessions = era_of(cell.engine, cell.engine_version) == "tensorrt-llm before 0.12"
+        sessions = era_of(cell.engine, cell.engine_version).name == "tensorrt-llm before 0.12"
         if tokens is None and (cell.one_batch or sessions):
             tokens = min(max(int(requests.prompt_tokens.sum()), len(requests)), LARGEST_PASS)
     return EngineOptions(

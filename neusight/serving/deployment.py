@@ -62,7 +62,8 @@ class Setup:
     ``speculate`` as ``Speculation.named`` has it, "" for none.
 
     ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
-    has it; ``kv_dtype`` that of the cache, "" the model's own. ``engine_version`` picks constants of older engines.
+    has it; ``kv_dtype`` that of the cache, "" the model's own. ``engine_version`` picks constants of older engines;
+    without ``graphs`` it launches kernel by kernel (``--enforce-eager``).
     """
 
     engine: str = "vllm"
@@ -75,6 +76,7 @@ class Setup:
     dp: int = 1
     replicas: int = 1
     speculate: str = ""
+    graphs: bool = True
 
     def __post_init__(self) -> None:
         """Raises:
@@ -144,7 +146,7 @@ class Setup:
             device=device,
             plan=self.plan,
             precision=precision,
-            engine=replace(engine, server=engine.serving.started_on(device)),
+            engine=engine.started_on(device, graphs=self.graphs),
             pricer=pricer,
             speculation=self.speculation,
         )

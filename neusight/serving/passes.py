@@ -42,6 +42,7 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import Steps
+from neusight.workloads.dispatch import part_dispatches
 from neusight.workloads.program import Part
 
 Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
@@ -55,8 +56,8 @@ class PassCosts:
     """Times of passes in seconds, columns of shape (n,).
 
     ``low_s <= latency_s <= high_s`` enclose 90 %, ``errors`` are by source, as a share; ``host_s`` is the engine's own
-    time in it; ``parts_s`` what each kind of kernel takes, ``limiters`` which resource each is limited by; ``groups_s``
-    are times by ``GROUPS`` without the engine's factors.
+    time in it, ``waits_s`` of that what its kernels wait for launches; ``parts_s`` what each kind of kernel takes,
+    ``limiters`` which resource each is limited by; ``groups_s`` are times by ``GROUPS`` without the engine's factors.
     """
 
     latency_s: np.ndarray
@@ -64,6 +65,7 @@ class PassCosts:
     high_s: np.ndarray
     errors: dict[str, np.ndarray]
     host_s: np.ndarray
+    waits_s: np.ndarray
     parts_s: dict[str, np.ndarray]
     limiters: dict[str, np.ndarray]
     groups_s: dict[str, np.ndarray]
@@ -89,6 +91,7 @@ class PassCosts:
             high_s=self.high_s + runs * draft.high_s,
             errors={source: shares[0] * own + shares[1] * draft.errors[source] for source, own in self.errors.items()},
             host_s=self.host_s + runs * draft.host_s,
+            waits_s=self.waits_s + runs * draft.waits_s,
             parts_s=self.parts_s | parts_s,
             limiters=self.limiters | {DRAFT: draft.limiters[longest]},
             groups_s={group: own_s + runs * draft.groups_s[group] for group, own_s in self.groups_s.items()},
@@ -153,7 +156,7 @@ class ReplicaPricer:
         """Times of passes for a simulation, which asks for them one by one; priced once, see ``tabulate``."""
         key = ("tables", max_tokens, max_num_seqs, max_len)
         if key not in self._priced_once:
-            self._priced_once[key] = tabulate(
+            tables = tabulate(
                 tokens=self._tokens_s,
                 decodes=lambda steps: self._groups_s(steps, ("decode",)),
                 chunks=lambda steps: self._groups_s(steps, ("context",)),
@@ -162,6 +165,7 @@ class ReplicaPricer:
                 max_len=max_len,
                 queries=self._queries,
             )
+            self._priced_once[key] = self._launched(tables, max_num_seqs)
         verifying = self._priced_once[key]
         if not (self.draft and self.speculation and self.speculation.tokens):
             return verifying
@@ -179,6 +183,25 @@ class ReplicaPricer:
 
     def _host_s(self, steps: Steps) -> np.ndarray:
         return self.engine.serving.host_s(steps.sequences, self.plan.world, self.mixtures)
+
+    @cached_property
+    def _dispatches(self) -> np.ndarray:
+        """Of a pass of nothing, of prompts, of sequences that generate, of both: see ``workloads.dispatch``."""
+        steps = Steps.of(prompts=[0, 1, 0, 1], prompt_tokens=16, decodes=[0, 0, 1, 1], decode_cached=16)
+        parts = self._parts(steps, GROUPS)
+        return np.asarray(sum((part.runs * part_dispatches(part) for part in parts), np.zeros(4)))
+
+    def dispatches(self, steps: Steps) -> np.ndarray:
+        """What the host dispatches in each pass, none where it is a graph; shape (n,)."""
+        server, prompts, decodes = self.engine.serving, steps.prompts > 0, steps.decodes > 0
+        launched = np.where(prompts, steps.tokens > server.graph_tokens, not server.decode_graphs)
+        return np.asarray(launched * self._dispatches[prompts + 2 * decodes])
+
+    def _launched(self, times: PassTimes, max_num_seqs: int) -> PassTimes:
+        """Times of passes, none shorter than the host needs for them, of up to so many sequences."""
+        server, steps = self.engine.serving, Steps.of(decodes=np.arange(max_num_seqs + 1))
+        least_s = [(server.operator_s * n + self._host_s(steps)).tolist() for n in self._dispatches]
+        return LaunchedTimes(times, least_s, server.decode_graphs, server.graph_tokens)
 
     def _tokens_s(self, steps: Steps) -> np.ndarray:
         return self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps)
@@ -235,8 +258,10 @@ class ReplicaPricer:
         columns = sums.columns
         parts_s = {what: column for (kind, what), column in columns.items() if kind == PART}
         groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
-        host_s = self._host_s(steps)
-        latency_s = sum(parts_s.values(), host_s)
+        kernels_s = sum(parts_s.values(), np.zeros(len(steps)))
+        waits_s = np.maximum(self.engine.serving.operator_s * self.dispatches(steps) - kernels_s, 0.0)
+        host_s = self._host_s(steps) + waits_s
+        latency_s = kernels_s + host_s
         device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, self.engine.serving.spread
         factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2))
         return PassCosts(
@@ -245,6 +270,7 @@ class ReplicaPricer:
             high_s=latency_s * factor,
             errors={"device": device, "kernel": np.sqrt(own), "composition": np.full(len(steps), composition)},
             host_s=host_s,
+            waits_s=waits_s,
             parts_s=parts_s,
             limiters=dict(sums.limiters),
             groups_s=groups_s,
@@ -282,6 +308,25 @@ def in_flight(steps: Steps, stages: int, most_tokens: int) -> Steps:
 
 def _ceil(count: np.ndarray, parts: np.ndarray | int) -> np.ndarray:
     return -(-np.asarray(count, dtype=np.int64) // parts)
+
+
+@dataclass(frozen=True)
+class LaunchedTimes:
+    """Times of passes, those that are no graph no shorter than their host needs: ``least_s`` by what is in them
+    (prompts, 2 for sequences that generate, or the sum) and the number of sequences.
+    """
+
+    times: PassTimes
+    least_s: list[list[float]]
+    decode_graphs: bool
+    graph_tokens: float
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """As ``PassTimes``."""
+        time_s = self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum)
+        if new_tokens <= self.graph_tokens if chunks else self.decode_graphs:
+            return time_s
+        return max(time_s, self.least_s[bool(chunks) + 2 * bool(decodes)][len(chunks) + decodes])
 
 
 @dataclass(frozen=True)

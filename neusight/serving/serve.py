@@ -216,6 +216,8 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
     server, name = deployment.server, deployment.replica.engine.name
     if not server.pass_s:
         yield f"no constants of {server.era} are fitted: its own time in each pass counts as none"
+    elif server.fitted_to != server.era:
+        yield f"no constants of {server.era} are fitted: those of {server.fitted_to} hold, as uncertain as all engines'"
     if server.scheduler.reserved_output not in (0.0, 1.0):
         yield f"{name} is taken to reserve room for {server.scheduler.reserved_output:.0%} of each answer"
     if deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):

@@ -1,6 +1,8 @@
 """Constants of serving engines: found again where they are known, and never those of another engine."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from neusight.learn.engines import (
     NAMES,
     EngineFit,
     EngineObservation,
+    constants_for,
     fit_era,
     fit_eras,
     fit_power,
@@ -25,8 +28,8 @@ from neusight.serving.cells import ServingCase
 from neusight.workloads.decoders.architecture import decoder_of
 
 TRUE = {
-    "pass_s": 2e-3, "rank_s": 8e-4, "sequence_s": 4e-5, "mixture_s": 6e-5, "products": 1.05, "experts": 0.9,
-    "context": 1.02, "decode": 1.3, "collectives": 1.4, "rest": 1.0,
+    "pass_s": 2e-3, "rank_s": 8e-4, "sequence_s": 4e-5, "mixture_s": 6e-5, "operator_s": 9e-6, "products": 1.05,
+    "experts": 0.9, "context": 1.02, "decode": 1.3, "collectives": 1.4, "rest": 1.0,
 }  # fmt: skip
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 6,
@@ -44,6 +47,7 @@ def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Engine
             passes * random.integers(0, 2, n),
             passes * random.integers(1, 200, n),
             passes * random.integers(0, 60, n),
+            passes * random.integers(0, 2, n) * 900,
         ],
         1,
     )
@@ -88,12 +92,13 @@ def test_a_deployment_takes_constants_of_its_own_era_alone(predictor: Predictor)
         ("vllm", "0.15.1", "vllm"),
         ("vllm", "", "vllm"),
         ("tensorrt-llm", "0.9.0", "tensorrt-llm before 0.12"),
+        ("tensorrt-llm", "0.17.0", "tensorrt-llm before 0.19"),
         ("tensorrt-llm", "1.0", "tensorrt-llm"),
         ("sglang", "0.1", "sglang"),
     ],
 )
 def test_eras_by_version(name: str, version: str, era: str) -> None:
-    assert era_of(name, version) == era
+    assert era_of(name, version).name == era
     assert server_named(name, version).serving.era == era
 
 
@@ -102,12 +107,13 @@ def test_eras_by_version(name: str, version: str, era: str) -> None:
     [
         (Setup(), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
         (Setup(), Static(batch=8, isl=256, osl=64), "static", "prefill_ms"),
+        (Setup(graphs=False), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
         (Setup(pp=2), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
         (Setup(), Closed(concurrency=3, number=12, isl=256, osl=64), "closed", "tokens_per_s"),
         # Three clients of two replicas: one of these serves two, the other one.
         (Setup(replicas=2), Closed(concurrency=3, number=12, isl=256, osl=64), "closed", "tokens_per_s"),
     ],
-    ids=["batch", "prefill", "pipeline", "clients", "clients of replicas"],
+    ids=["batch", "prefill", "launched", "pipeline", "clients", "clients of replicas"],
 )
 def test_an_observation_of_what_is_predicted_has_its_constants(
     predictor: Predictor, setup: Setup, load: Load, mode: str, quantity: str
@@ -123,6 +129,25 @@ def test_an_observation_of_what_is_predicted_has_its_constants(
     seen = observed(case_of(load, mode, {quantity: figures[quantity]}, estimate.devices), deployment)
     assert seen is not None
     assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=1e-3)
+
+
+def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertain_as_all_engines() -> None:
+    old, other = observations("vllm before 0.8", "l4"), observations("sglang", "t4", seed=1)
+    noisy = [replace(o, seconds=o.seconds * 1.5 ** (i % 2)) for i, o in enumerate(other)]
+    fitted, common = fit_eras([*old, *noisy]), fit_era([*old, *noisy])
+    chosen = constants_for("vllm before 0.8 on ROCm", fitted, common)
+    assert chosen.values == fitted["vllm before 0.8"].values
+    assert chosen.spread == common.spread > fitted["vllm before 0.8"].spread
+
+
+def test_shipped_constants_of_an_era_hold_on_rocm_until_some_are_fitted_there(tmp_path: Path) -> None:
+    fitted = {"vllm": {"values": TRUE | {"spread": 0.1}}}
+    file = tmp_path / "engines.json"
+    file.write_text(json.dumps({"engines": fitted, "common": {"values": {"spread": 0.3}}}))
+    nvidia = server_named("vllm", "", file).serving
+    amd = replace(nvidia, era="vllm on ROCm")._fitted(file)
+    assert (nvidia.fitted_to, nvidia.spread) == ("vllm", 0.1)
+    assert (amd.fitted_to, amd.pass_s, amd.spread) == ("vllm", TRUE["pass_s"], 0.3)
 
 
 def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:

@@ -40,7 +40,7 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
         yield from rotated(rank, (heads * d, kv_heads * d), (heads + kv_heads) * mixer.rotary, 2 * kv_heads * d)
     if rank.serves:
         shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
-        yield cached_attention(rank, shape, shape)
+        yield cached_attention(rank, shape, shape if rank.engine.grouped_queries else shape | {"kv_heads": heads})
     else:
         shared = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "value_dim": d}
         yield from core(rank, Heads(**shared, window=mixer.window, causal=mixer.causal))

@@ -115,11 +115,12 @@ def _gemm(
 ) -> Part:  # fmt: skip
     """A product of (m, n, k). In 8 bits all operands lie along their depth: matrix units of Hopper know no other."""
     m, n, k = shape
-    scheme = rank.quantisation.of(kind)
+    scheme, engine = rank.quantisation.of(kind), rank.engine
+    scaled = scheme.dynamic and not (engine.calibrated_scales and scheme.scaling == "tensor")
     batch = KernelBatch.from_columns(
         "gemm", m=np.maximum(m, 1), n=n, k=k, bias=bias, accumulates=accumulates,
         layout="tn" if scheme.activations else layout, **rank.arithmetic(kind),
-        quantised=bool(scheme.activations) and scheme.dynamic and rank.engine.quantises_in_products,
+        quantised=bool(scheme.activations) and scaled and engine.quantises_in_products,
     )  # fmt: skip
     return rank.part(name, batch, runs)
 
