@@ -141,6 +141,12 @@ def test_clients_fewer_than_replicas_leave_some_idle() -> None:
     assert (few.cell.n_gpus, many.cell.n_gpus) == (8, 8)
 
 
+def test_cells_without_graphs_or_prefix_caching_run_so() -> None:
+    assert [case_of(CLOSED, cuda_graph=value).setup.graphs for value in (None, 0, 1)] == [True, False, True]
+    shared = [case_of(RATE, workload="general", prefix_caching=v).options.prefix_cached_tokens for v in (None, 0, 1)]
+    assert shared == [100, 0, 100]
+
+
 def test_tp_follows_from_devices() -> None:
     assert case_of(CLOSED, n_gpus=8, replicas=2).setup.tp == 4
     assert case_of(CLOSED).setup.tp == 1
@@ -320,6 +326,7 @@ def test_what_prepares_deployments_decides_what_is_loaded(predictor: Predictor, 
     assert alone["predicted"] < 0.98 * usual["predicted"]
 
 
+<<<<<<< HEAD
 def test_drafts_are_read_and_columns_that_nothing_reads_are_named(predictor: Predictor, tmp_path: Path) -> None:
     drafted = {**STATIC, "cell": "lab/spec", "spec_decode": "JackFram/llama-68m x3", "cuda_graph": 0}
     wrong = {**STATIC, "cell": "lab/wrong", "spec_decode": "JackFram/llama-68m"}
@@ -331,3 +338,13 @@ def test_drafts_are_read_and_columns_that_nothing_reads_are_named(predictor: Pre
     assert "like JackFram/llama-68m x3" in found["skipped"][0]["reason"]
     assert [row["value"] for row in found["assumed"] if row["what"] == "acceptance"] == [0.55]
     assert found["unread"] == [{"column": "cuda_graph", "rows": 2}]
+=======
+def test_speculative_decoding_is_skipped_and_columns_that_nothing_reads_are_named(
+    predictor: Predictor, tmp_path: Path
+) -> None:
+    cells = [{**STATIC, "mood": 1}, {**STATIC, "cell": "lab/spec", "spec_decode": "small x3", "mood": 0}]
+    found = evaluated(predictor, tmp_path, *cells)
+    assert [row["cell"] for row in found["rows"]] == ["lab/static"]
+    assert "speculative decoding is not estimated" in found["skipped"][0]["reason"]
+    assert found["unread"] == [{"column": "mood", "rows": 2}]
+>>>>>>> 4acc185 (Cells' cuda_graph and prefix_caching are read; README's serving example)
