@@ -326,25 +326,14 @@ def test_what_prepares_deployments_decides_what_is_loaded(predictor: Predictor, 
     assert alone["predicted"] < 0.98 * usual["predicted"]
 
 
-<<<<<<< HEAD
 def test_drafts_are_read_and_columns_that_nothing_reads_are_named(predictor: Predictor, tmp_path: Path) -> None:
-    drafted = {**STATIC, "cell": "lab/spec", "spec_decode": "JackFram/llama-68m x3", "cuda_graph": 0}
+    drafted = {**STATIC, "cell": "lab/spec", "spec_decode": "JackFram/llama-68m x3", "mood": 0}
     wrong = {**STATIC, "cell": "lab/wrong", "spec_decode": "JackFram/llama-68m"}
-    found = evaluated(predictor, tmp_path, {**STATIC, "cuda_graph": 1}, drafted, wrong)
+    found = evaluated(predictor, tmp_path, {**STATIC, "mood": 1}, drafted, wrong)
     faults = {row["cell"]: row["fault"] for row in found["rows"]}
     assert faults == {"lab/static": "", "lab/spec": "accepted drafts are not told"}
     plain, fast = (next(r["predicted"] for r in found["rows"] if r["cell"] == name) for name in faults)
     assert fast != plain
     assert "like JackFram/llama-68m x3" in found["skipped"][0]["reason"]
     assert [row["value"] for row in found["assumed"] if row["what"] == "acceptance"] == [0.55]
-    assert found["unread"] == [{"column": "cuda_graph", "rows": 2}]
-=======
-def test_speculative_decoding_is_skipped_and_columns_that_nothing_reads_are_named(
-    predictor: Predictor, tmp_path: Path
-) -> None:
-    cells = [{**STATIC, "mood": 1}, {**STATIC, "cell": "lab/spec", "spec_decode": "small x3", "mood": 0}]
-    found = evaluated(predictor, tmp_path, *cells)
-    assert [row["cell"] for row in found["rows"]] == ["lab/static"]
-    assert "speculative decoding is not estimated" in found["skipped"][0]["reason"]
     assert found["unread"] == [{"column": "mood", "rows": 2}]
->>>>>>> 4acc185 (Cells' cuda_graph and prefix_caching are read; README's serving example)
