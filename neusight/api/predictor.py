@@ -269,6 +269,10 @@ class Predictor:
         replica = self._replicas.get(key)
         if replica is None or replica.device is not device or brought not in (None, replica.decoder):
             replica = setup.replica(brought or known_decoder(str(model)), device, self._priced)
+            correction = self.kernel_predictor.correction(device)
+            replica = replica.with_constants(
+                correction.engines.get(replica.engine.serving.era, {}) if correction else {}
+            )
             if len(self._replicas) >= _DEPLOYMENTS:
                 self._replicas.popitem(last=False)
             self._replicas[key] = replica

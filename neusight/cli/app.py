@@ -79,6 +79,7 @@ _COMMANDS = {
     "kernel": "sweep:kernel",
     "sweep": "sweep:sweep",
     "serving": "serving:serving",
+    "observe": "observe:observe",
     "memory": "memory:memory",
     "training": "training:training",
     "plan": "training:plan",

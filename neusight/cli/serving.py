@@ -51,6 +51,11 @@ class ServingTarget:
     ] = 1
     replicas: Annotated[str, Spec("--replicas", PLAN, "Copies of all that, which share the load.").numbers()] = "1"
 
+    @property
+    def degrees(self) -> dict[str, int]:
+        """Fields of ``Setup`` that hold for all combinations."""
+        return {"pp": self.pp, "ep": self.ep, "dp": self.dp}
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineChoice:
@@ -96,6 +101,12 @@ class EngineChoice:
         float | None,
         Spec("--memory-fraction", ENGINE, "Share of memory for it. Default: its own.").number(LEAST_SHARE, 1),
     ] = None
+
+    @property
+    def software(self) -> dict[str, Any]:
+        """Fields of ``Setup`` that hold for all combinations."""
+        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs")
+        return {name: getattr(self, name) for name in names}
 
     def limits(self) -> EngineOptions:
         """What the engine is started with."""
@@ -413,10 +424,7 @@ class ServingQuestion:
         return {"dtype": dtypes, "tp": tps, "replicas": replicas}
 
     def _fixed(self) -> dict[str, Any]:
-        engine, target = self.engine, self.target
-        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs")
-        software = {name: getattr(engine, name) for name in names}
-        return {**software, "pp": target.pp, "ep": target.ep, "dp": target.dp}
+        return self.engine.software | self.target.degrees
 
     def _device(self, gpu: str) -> DeviceSpec:
         from neusight.api import as_device

@@ -224,6 +224,18 @@ def era_of(engine: str, version: str) -> Era:
     return next(era for era in eras if era.before is None or number < era.before)
 
 
+def shipped_constants(era: str) -> dict[str, float]:
+    """What ``neusight fit --engines`` found for versions of an engine.
+
+    Raises:
+        ModelError: it was fitted to none of them.
+    """
+    fitted = _constants(tile_models_dir() / FILE)
+    if era not in fitted:
+        raise ModelError(f"no constants of {era} are fitted: one of {', '.join(fitted)}")
+    return fitted[era]
+
+
 @cache
 def _constants(file: Path) -> dict[str, dict[str, float]]:
     if not file.is_file():

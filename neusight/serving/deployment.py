@@ -201,9 +201,7 @@ class Deployment:
 
     def with_constants(self, constants: Mapping[str, float]) -> Deployment:
         """The same with other constants of its engine, see ``Server.with_constants``."""
-        engine = replace(self.replica.engine, server=self.server.with_constants(constants))
-        draft = replace(self.replica.draft, engine=engine) if self.replica.draft else None
-        return replace(self, replica=replace(self.replica, engine=engine, draft=draft))
+        return replace(self, replica=self.replica.with_constants(constants))
 
     @property
     def devices(self) -> int:

@@ -65,7 +65,9 @@ def _vllm(d: Deployment) -> _Launch:
         ("max-model-len", limits["longest"]), ("max-num-seqs", limits["seqs"]),
         ("max-num-batched-tokens", limits["tokens"]), ("gpu-memory-utilization", limits["share"]),
     ]  # fmt: skip
-    options += _switches({"no-enable-chunked-prefill": not d.options.chunked_prefill})
+    options += _switches(
+        {"no-enable-chunked-prefill": not d.options.chunked_prefill, "enforce-eager": not d.server.decode_graphs}
+    )
     if s := d.replica.speculation:
         method = {} if _draft(d) and s.draft not in OWN_LAYER else {"method": s.draft}
         stated = method | _draft(d, "model") | {"num_speculative_tokens": s.tokens}
@@ -85,6 +87,7 @@ def _sglang(d: Deployment) -> _Launch:
         ("context-length", limits["longest"]), ("max-running-requests", plan.dp * int(limits["seqs"])),
         ("chunked-prefill-size", chunk), ("mem-fraction-static", limits["share"]),
     ]  # fmt: skip
+    options += _switches({"disable-cuda-graph": not d.server.decode_graphs})
     if s := d.replica.speculation:
         algorithm = {"mtp": "NEXTN", "eagle": "EAGLE", LOOKUP: "NGRAM"}.get(s.draft, "STANDALONE")
         stated = {"algorithm": algorithm, **_draft(d, "draft-model-path"), "num-steps": s.tokens}
@@ -109,6 +112,7 @@ def _tensorrt_llm(d: Deployment) -> _Launch:
         f"enable_chunked_prefill: {str(d.options.chunked_prefill).lower()}",
         f"scheduler_config: {{capacity_scheduler_policy: {policy}}}",
         *(("enable_attention_dp: true",) if plan.dp > 1 else ()),
+        *(() if d.server.decode_graphs else ("cuda_graph_config: null",)),
         *((f"kv_cache_config: {{dtype: {cache}}}",) if cache else ()),
         *((f"dtype: {precision.dtype}",) if precision.dtype != d.replica.decoder.dtype else ()),
         *_trtllm_speculation(d),

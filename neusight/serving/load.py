@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -322,17 +322,23 @@ def read_trace(path: Path | str) -> Trace:
         DataError: a file that is missing or cannot be read, a column that is missing, or a value that is no number.
         LoadError: no rows, times that are negative or out of order, or lengths that are no counts; the first row is 1.
     """
-    path = Path(path)
+    return Trace(**request_columns(Path(path), TRACE_COLUMNS))
+
+
+def request_columns(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray]:
+    """Columns of a file with a row a request, each by one of its names; those that end in ``_ms`` become seconds.
+
+    Raises:
+        DataError, LoadError: as ``read_trace``, but for what makes no sense as a trace.
+    """
     frame = _trace_frame(path)
     if frame.empty:
         raise LoadError(f"{path} holds no requests: give at least one row")
     frame.columns = [str(c).strip().lower().replace(" ", "_") for c in frame.columns]
-    columns = {what: frame[_trace_column(path, frame, what)] for what in TRACE_COLUMNS}
-    return Trace(
-        arrival_s=_arrival_seconds(path, columns["arrival_s"]),
-        prompt_tokens=_trace_numbers(path, columns["prompt_tokens"]),
-        output_tokens=_trace_numbers(path, columns["output_tokens"]),
-    )
+    columns = {what: frame[_trace_column(path, frame, what, known)] for what, known in names.items()}
+    numbers = {what: _trace_numbers(path, column) for what, column in columns.items() if what != "arrival_s"}
+    scaled = {what: n * 1e-3 if str(columns[what].name).endswith("_ms") else n for what, n in numbers.items()}
+    return {"arrival_s": _arrival_seconds(path, columns["arrival_s"])} | scaled
 
 
 def _trace_frame(path: Path) -> pd.DataFrame:
@@ -350,11 +356,11 @@ def _trace_frame(path: Path) -> pd.DataFrame:
         raise DataError(f"cannot read the trace {path}: {reason(error)}") from error
 
 
-def _trace_column(path: Path, frame: pd.DataFrame, what: str) -> str:
-    for name in TRACE_COLUMNS[what]:
+def _trace_column(path: Path, frame: pd.DataFrame, what: str, names: Sequence[str]) -> str:
+    for name in names:
         if name in frame:
             return name
-    raise DataError(f"{path} has no column {what}: name it so, or one of {', '.join(TRACE_COLUMNS[what][1:])}")
+    raise DataError(f"{path} has no column {what}: name it so, or one of {', '.join(names[1:])}")
 
 
 def _trace_numbers(path: Path, column: pd.Series) -> np.ndarray:

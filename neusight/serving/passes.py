@@ -9,7 +9,7 @@ stage for each of those before it, and so does what follows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -120,6 +120,14 @@ class ReplicaPricer:
     pricer: Pricer
     speculation: Speculation | None = None
     draft: ReplicaPricer | None = None
+
+    def with_constants(self, constants: Mapping[str, float]) -> ReplicaPricer:
+        """The same with other constants of its engine, see ``Server.with_constants``."""
+        if not constants:
+            return self
+        engine = replace(self.engine, server=self.engine.serving.with_constants(constants))
+        draft = replace(self.draft, engine=engine) if self.draft else None
+        return replace(self, engine=engine, draft=draft)
 
     def predict(self, steps: Steps, *, energy: bool = False) -> PassCosts:
         """Times of passes, and energies where they are asked for; passes have up to the engine's default of tokens.

@@ -122,5 +122,13 @@ def test_what_no_option_does_is_remarked(predictor: Predictor) -> None:
     assert "# on each of 3 replicas" in awq
     half = launch_command(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, dp=4, ep=2))
     assert "experts over 2 GPUs, this engine over all 4" in half
+    for engine, switch in (
+        ("vllm", "--enforce-eager"),
+        ("sglang", "--disable-cuda-graph"),
+        ("trtllm", "_config: null"),
+    ):
+        eager = predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=engine, graphs=False)
+        assert switch in launch_command(eager)
+        assert switch not in launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=engine))
     whole = predictor.deployment(MODEL, "h100-sxm-80gb", 64, EngineOptions(chunked_prefill=False))
     assert "--no-enable-chunked-prefill" in launch_command(whole)

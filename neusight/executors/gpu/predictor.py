@@ -77,8 +77,16 @@ class Correction(Protocol):
         """The estimates of a situation's kernels, corrected."""
 
     @property
+    def knows_kernels(self) -> bool:
+        """Whether any were measured."""
+
+    @property
     def knows_launches(self) -> bool:
         """Whether launches were measured."""
+
+    @property
+    def engines(self) -> Mapping[str, Mapping[str, float]]:
+        """Constants of serving engines that servers with the device told, by era."""
 
     def described(self) -> str:
         """In a line, for the provenance of an estimate."""
@@ -112,7 +120,9 @@ class KernelPredictor:
         self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
     ) -> Costs:
         """As ``predict``, by laws alone where nothing learned counts, unless a calibration measured the board."""
-        answering = self if options.learned or self.correction(device) else self._by_laws
+        correction = self.correction(device)
+        measured = correction is not None and correction.knows_kernels
+        answering = self if options.learned or measured else self._by_laws
         return answering.predict(batch, device, conditions)
 
     @cached_property

@@ -86,15 +86,26 @@ def fit_calibration(
     if len(rows) > MOST_ROWS:
         raise DataError(f"{len(rows):,} rows are too many to calibrate with, at most {MOST_ROWS}: use neusight train")
     observations, noise = observe(_apart(timings_of(predictor, device, rows), rows), prior) if len(rows) else _NOTHING
+    return replace(
+        unmeasured(predictor, device, prior),
+        data={"rows": len(rows), "left_out": len(frame) - len(rows), "sha256": dict(sha256 or {})},
+        noise=noise,
+        observations=rounded(observations),
+    )
+
+
+def unmeasured(predictor: KernelPredictor, device: DeviceSpec, prior: CorrectionPrior | None = None) -> Calibration:
+    """The calibration of a GPU none of whose kernels were measured, which corrects none."""
+    observations, noise = _NOTHING
     return Calibration(
         gpu=device.id,
         neusight=neusight.__version__,
         device=figures(device),
         tile_models=fingerprint(predictor),
-        data={"rows": len(rows), "left_out": len(frame) - len(rows), "sha256": dict(sha256 or {})},
-        prior=prior,
+        data={"rows": 0, "left_out": 0, "sha256": {}},
+        prior=prior or CorrectionPrior(),
         noise=noise,
-        observations=rounded(observations),
+        observations=observations,
     )
 
 

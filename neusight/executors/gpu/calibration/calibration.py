@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,7 +45,8 @@ class Calibration:
     """Corrections of one GPU's execution and launch times.
 
     ``tile_models`` are the hashes of what it corrects, ``device`` the figures that the device had, ``data`` the number
-    of rows and the sha256 of the files, ``noise`` the standard deviation of log execution time by kind.
+    of rows and the sha256 of the files, ``noise`` the standard deviation of log execution time by kind. ``engines`` are
+    constants of serving engines that servers with this GPU told, by era (``engines.server.era_of``).
     """
 
     gpu: str
@@ -56,6 +57,7 @@ class Calibration:
     prior: CorrectionPrior
     noise: Mapping[str, float]
     observations: Observations
+    engines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @cached_property
     def posterior(self) -> Posterior:
@@ -148,6 +150,11 @@ class Calibration:
         ]
 
     @property
+    def knows_kernels(self) -> bool:
+        """Whether any were measured."""
+        return len(self.observations) > 0
+
+    @property
     def knows_launches(self) -> bool:
         """Whether launches were measured, alone or within what was timed."""
         return bool((self.observations.on_launch > 0.0).any())
@@ -155,7 +162,9 @@ class Calibration:
     def described(self) -> str:
         """In a line, for the provenance of an estimate."""
         digests = ", ".join(digest[:12] for digest in self.data["sha256"].values())
-        return f"{self.data['rows']} kernels measured on {self.gpu}" + (f" ({digests})" if digests else "")
+        kernels = f"{self.data['rows']} kernels measured on {self.gpu}" + (f" ({digests})" if digests else "")
+        servers = f"what servers with {self.gpu} told of {', '.join(sorted(self.engines))}"
+        return " and ".join([*([kernels] * self.knows_kernels), *([servers] * bool(self.engines))]) or kernels
 
     def save(self, path: Path) -> Path:
         """Write it as JSON."""
@@ -166,6 +175,7 @@ class Calibration:
             "prior": self.prior.to_dict(),
             "inputs": {name: dict(LENGTHS[name]) for name in sorted({*self.observations.points.model.tolist()})},
             "observations": _to_rows(self.observations),
+            "engines": {era: dict(constants) for era, constants in self.engines.items()},
         }
         partial = path.with_name(f".{path.name}.partial")
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
@@ -232,11 +242,12 @@ def _read(content: dict[str, Any]) -> Calibration:
         inputs[place, : len(LENGTHS[row["model"]])] = row["inputs"]
     texts = {name: np.array([row[name] for row in rows], dtype=str) for name in _TEXTS}
     numbers = {name: np.array([row[name] for row in rows], dtype=float) for name in _NUMBERS}
-    names = {f.name for f in fields(Calibration)} - {"prior", "observations"}
+    names = {f.name for f in fields(Calibration)} - {"prior", "observations", "engines"}
     return Calibration(
         **{name: content[name] for name in names},
         prior=CorrectionPrior.from_dict(content["prior"]),
         observations=Observations(Points(**texts, inputs=inputs), **numbers),
+        engines={str(era): dict(constants) for era, constants in content.get("engines", {}).items()},
     )
 
 

@@ -1,0 +1,139 @@
+"""``neusight observe``: what a live server's log says of its engine, kept as a calibration of its GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neusight.cli import options as opt
+from neusight.cli.options import LOAD, OUTPUT, Spec
+from neusight.cli.output import busy
+from neusight.cli.serving import EngineChoice, ServingTarget
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+    from neusight.devices import DeviceSpec
+    from neusight.executors.gpu.calibration.calibration import Calibration
+    from neusight.learn.observe import Observed
+    from neusight.serving.logs import ServerLog
+
+Logs = Annotated[
+    list[Path],
+    typer.Argument(metavar="LOG…", help="Records of requests, a log of vLLM or SGLang, or dumps of /metrics."),
+]
+_MEANING = {
+    "pass_s": "each pass", "rank_s": "several ranks", "sequence_s": "each sequence", "mixture_s": "layers of experts"
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """What a log does not say, and where what it says is kept."""
+
+    isl: Annotated[
+        int | None, Spec("--isl", LOAD, "Tokens of a prompt on average, which logs of vLLM do not tell.").number()
+    ] = None
+    longest: Annotated[
+        int, Spec("--longest", LOAD, "Tokens of the longest prompt with its answer.").number(most=1 << 24)
+    ] = 8192
+    out: Annotated[
+        Path | None, Spec("--out", OUTPUT, "Default: ID.json in your own folder of calibrations.", "FILE").text()
+    ] = None
+
+
+def observe(
+    model: opt.Decoder,
+    logs: Logs,
+    target: ServingTarget,
+    engine: EngineChoice,
+    logged: Logged,
+    models: opt.Models,
+    form: opt.Format = "human",
+) -> None:
+    """Fit an engine's own time and factors of its kernels to what a live server says, starting from those that ship.
+
+    Reads a row a request (arrival_s, prompt_tokens, output_tokens, ttft_s, tpot_s), the lines that vLLM and SGLang log
+    while they serve, or two and more dumps of vLLM's /metrics. Half of it is held out for the error before and after;
+    later commands take what it finds up for that GPU and engine, and say so.
+
+    Examples:
+
+    - `neusight observe Qwen/Qwen3-32B requests.csv --gpu h100 --tp 2 --dtype fp8`
+
+    - `neusight observe Qwen/Qwen3-8B server.log --gpu l4 --isl 900 --max-num-seqs 64`
+
+    - `neusight observe Qwen/Qwen3-8B 1.prom 2.prom 3.prom 4.prom 5.prom --gpu l4 --out l4.json`
+    """
+    from neusight.api import as_device
+    from neusight.learn.observe import observe as fitted
+    from neusight.paths import calibrations_dir, writable
+    from neusight.serving.logs import read_log
+
+    for option, text in (("--gpu", target.gpu), ("--tp", target.tp), ("--dtype", engine.dtype)):
+        if opt.is_list(text):
+            raise typer.BadParameter("takes one: a log is of one server", param_hint=option)
+    if not target.gpu:
+        raise typer.BadParameter("names no GPU: give an id of `neusight devices list`", param_hint="--gpu")
+    if target.replicas != "1":
+        raise typer.BadParameter("is of one server: give the log of one replica", param_hint="--replicas")
+    if logged.out is not None:
+        writable(logged.out)
+    device = as_device(opt.named_gpus(target.gpu)[0], target.overrides)
+    predictor = models.load()
+    setup = engine.software | {"dtype": engine.dtype} | target.degrees | {"tp": opt.numbers(target.tp, "--tp")[0]}
+    longest = engine.max_model_len or logged.longest
+    with busy("observing"):
+        deployment = predictor.deployment(model, device, longest, engine.limits(), **setup)
+        log = read_log([path.expanduser() for path in logs], deployment.limits.kv_tokens or 0, logged.isl)
+        observed = fitted(deployment, log.windows)
+    path = _kept(predictor, device, observed).save(logged.out or calibrations_dir() / f"{device.id}.json")
+    _show(log, observed, path, form)
+
+
+def _kept(predictor: Predictor, device: DeviceSpec, observed: Observed) -> Calibration:
+    """Beside what was measured of the GPU's kernels, and of other engines."""
+    from neusight.executors.gpu.calibration.calibration import Calibration
+    from neusight.learn.calibration.fit import unmeasured
+
+    known = predictor.kernel_predictor.correction(device)
+    calibration = known if isinstance(known, Calibration) else unmeasured(predictor.kernel_predictor, device)
+    return replace(calibration, engines={**calibration.engines, observed.era: observed.after})
+
+
+def _show(log: ServerLog, observed: Observed, path: Path, form: str) -> None:
+    from neusight.cli.output import Output
+
+    rows = [
+        {"constant": name, "before": observed.before[name], "after": observed.after[name]} for name in observed.before
+    ]
+    summary: dict[str, Any] = {
+        "file": str(path), "log": log.kind, "engine": observed.era, "windows": observed.windows,
+        "acceptance": log.acceptance, "error_before": observed.error_before, "error_after": observed.error_after,
+        "constants": rows,
+    }  # fmt: skip
+    Output(form).data(summary, rows, lambda: _lines(summary))
+
+
+def _lines(summary: dict[str, Any]) -> None:
+    from neusight.cli.output import Column, line, table
+    from neusight.units import milliseconds
+
+    line(f"{summary['log']}: {summary['windows']} stretches of {summary['engine']}")
+    line(f"error of the time per token: {summary['error_before']:.1f} % with the constants that ship,")
+    line(f"{summary['error_after']:.1f} % of the later half with those of the earlier")
+    if summary["acceptance"] is not None:
+        line(f"drafted tokens accepted: {summary['acceptance']:.0%}, for --speculate …,acceptance=")
+    line()
+    moved = [row for row in summary["constants"] if row["constant"] not in ("request_s", "spread")]
+    text = [
+        (_MEANING[name], milliseconds(row["before"]), milliseconds(row["after"]))
+        if (name := row["constant"]) in _MEANING
+        else (f"kernels: {name}", f"x {row['before']:.3f}", f"x {row['after']:.3f}")
+        for row in moved
+    ]
+    table([Column("engine's time"), Column("before", right=True), Column("after", right=True)], text)
+    line("kept for that GPU and engine; --calibration none leaves it out:")
+    line(summary["file"])
