@@ -255,6 +255,7 @@ class Plan:
             given = [name for name in names if getattr(self, name) != getattr(own, name)]
             return tuple(f"{name} has no effect in inference" for name in given)
         copies, stages, shared = self.dp * self.cp > 1, self.pp > 1, self.tp > 1
+        why_whole = "the residual stream is not shared by tokens: set sequence_parallel" if shared else "tp is 1"
         needs = {
             "vp": (self.vp == 1 or stages, "chunks are interleaved between stages, and pp is 1"),
             "schedule": (self.schedule == "1f1b" or stages, "there is no pipeline: pp is 1"),
@@ -264,7 +265,7 @@ class Plan:
             "shard_group": (not self.shard_group or self.shard == "hsdp", "shard is not hsdp"),
             "recompute_layers": (not self.recompute_layers or self.recompute != "none", "recompute is none"),
             "sequence_parallel": (not self.sequence_parallel or shared, "tp is 1"),
-            "overlap_tp": (not self.overlap_tp or shared, "tp is 1"),
+            "overlap_tp": (not self.overlap_tp or (shared and self.sequence_parallel), why_whole),
             "overlap_gradients": (not self.overlap_gradients or copies, "there is one replica"),
             "overlap_parameters": (not self.overlap_parameters or copies, "there is one replica"),
         }

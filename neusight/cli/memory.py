@@ -40,15 +40,14 @@ class MemoryStep(opt.TrainedStep):
         Raises:
             ModelError: no length.
         """
+        from neusight.distributed.training_run import step_precision
         from neusight.engines import engine_named
-        from neusight.kernels.precision import dtype_named
         from neusight.plans.states import TrainingStep
 
         length = longest if self.seq_len is None else self.seq_len
         if length < 1:
             raise ModelError("the model states no longest sequence: give --seq-len")
-        dtype = dtype_named(self.dtype or "bfloat16")
-        narrow = dtype == "float8"
+        dtype, products = step_precision(self.dtype or "bfloat16")
         usual = engine_named(self.engine)
         engine = replace(
             usual,
@@ -57,8 +56,7 @@ class MemoryStep(opt.TrainedStep):
             hidden_dropout=self.dropout or usual.hidden_dropout,
         )
         return TrainingStep(
-            seq_len=length, dtype="bfloat16" if narrow else dtype, products=dtype if narrow else "",
-            optimizer=self.optimizer, engine=engine,
+            seq_len=length, dtype=dtype, products=products, optimizer=self.optimizer, engine=engine,
         )  # fmt: skip
 
 

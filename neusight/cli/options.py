@@ -89,8 +89,9 @@ _optimizer = Spec("--optimizer", STEP, "Whose update is part of the training ste
 _dtype = Spec(
     "--dtype",
     ENGINE,
-    "Of weights and activations: bf16, fp16, fp32 (convolutions in TF32, as PyTorch has it), float32_ieee, fp8, tf32, "
-    "amp, … Default: as the model states, else fp32; bf16 for training on clusters.",
+    "Of weights and activations: bf16, fp16, fp32 (convolutions in TF32, as PyTorch has it), float32_ieee, tf32, amp, "
+    "…; of products alone, in training on clusters: fp8, fp8_current, fp8_row, fp8_block, mxfp8, nvfp4. Default: as "
+    "the model states, else fp32; bf16 for training on clusters.",
     "NAME",
 )
 Mode = Annotated[Literal["inference", "training"], _mode.text()]

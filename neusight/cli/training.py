@@ -259,6 +259,8 @@ def _note_unused(estimates: Sequence[TrainingEstimate], place: Place) -> None:
     unused = [text for e in estimates for text in e.plan.without_effect(e.run.decoder.has_experts)]
     if place.network and estimates and all(e.cluster.nodes == 1 for e in estimates):
         unused.append(_ONE_NODE)
+    if any(e.plan.overlap_tp and not e.run.engine.hidden_tp for e in estimates):
+        unused.append("overlap_tp has no effect: products in pieces lose what they hide under this engine")
     if any(e.run.optimizer == "none" and e.plan.offload != "none" for e in estimates):
         unused.append("offload has no effect: optimizer is none")
     for text in dict.fromkeys(unused):

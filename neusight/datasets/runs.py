@@ -20,11 +20,16 @@ Assumed = tuple[str, str, str]
 """What a row does not tell, the value that is taken, and why."""
 _SHARDS = {"none": "none", "zero1": "zero1", "zero2": "zero2", "zero3": "zero3", "hsdp": "hsdp"}
 _DTYPES = {
-    "bfloat16": "bfloat16", "bf16": "bfloat16", "amp_bf16": "bfloat16", "float8": "bfloat16",
+    "bfloat16": "bfloat16", "bf16": "bfloat16", "amp_bf16": "bfloat16", "float8": "bfloat16", "nvfp4": "bfloat16",
     "float16": "float16", "fp16 mixed": "float16", "float32": "float32",
 }  # fmt: skip
-NARROW = "float8"
-"""Of products alone; what stands around them stays in bfloat16."""
+_RECIPES = {
+    "": "fp8", "fp8": "fp8_current", "delayed": "fp8", "ds": "fp8", "current": "fp8_current", "cs": "fp8_current",
+    "tensorwise": "fp8_current", "rowwise": "fp8_row", "blockwise": "fp8_block", "sc": "fp8_block", "mx": "mxfp8",
+    "mxfp8": "mxfp8", "nvfp4": "nvfp4",
+}  # fmt: skip
+"""Of products alone; what stands around them stays in bfloat16. Megatron-Bridge's FP8 is current scaling (its
+performance guide), runs that tell nothing are of the years of delayed scaling; CS, DS and MX stand behind "FP8-"."""
 RUN_NEEDED = ("model", "gpu", "seq_len")
 _MODEL_COLUMNS = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "vocab_padded", "activation", "experts",
@@ -35,9 +40,9 @@ _MODEL_COLUMNS = (
 """Sizes of a model, for ``neusight.workloads.decoders.table_rows``."""
 RUN_READ = frozenset((
     *RUN_NEEDED, *_MODEL_COLUMNS, "source", "num_gpus", "nodes", "interconnect", "framework", "attention",
-    "attention_kernel", "notes", "dtype", "dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch", "local_batch",
-    "global_batch", "shard", "recompute", "sequence_parallel", "overlap_grad_reduce", "async_tp", "compile", "kind",
-    "cpu_offload", "optimizer", "step_ms", "oom",
+    "attention_kernel", "notes", "dtype", "fp8_recipe", "dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch",
+    "local_batch", "global_batch", "shard", "recompute", "sequence_parallel", "overlap_grad_reduce", "async_tp",
+    "compile", "kind", "cpu_offload", "optimizer", "step_ms", "oom",
 ))  # fmt: skip
 RUN_NOTES = frozenset((
     "params", "tokens_per_s_per_gpu", "peak_memory_bytes", "memory_is", "published", "published_tflops", "commit",
@@ -49,8 +54,8 @@ RUN_NOTES = frozenset((
 class RunRow:
     """A training run in canonical words, and ``assumed``: what its row leaves out, with the reason for each default.
 
-    ``engine`` is a name of ``neusight.engines``; ``products`` is ``fp8`` where large products
-    are; ``network`` in the words of ``neusight.devices.cluster_of``, "" where none is stated; ``plan`` has the fields
+    ``engine`` is a name of ``neusight.engines``; ``products`` the recipe of large products where they run in fewer
+    bits; ``network`` in the words of ``neusight.devices.cluster_of``, "" where none is stated; ``plan`` has the fields
     of ``neusight.requests.Plan``; ``columns`` the row itself, with the sizes of its model.
     """
 
@@ -99,12 +104,23 @@ def training_run(row: Row) -> RunRow:
         plan=plan,
         seq_len=integer(row, "seq_len"),
         dtype=_DTYPES[dtype],
-        products="fp8" if dtype == NARROW else "",
+        products=_recipe(row, dtype),
         step_ms=positive(row, "step_ms", 1e12) if "step_ms" in row else None,
         oom=flag(row, "oom"),
         columns=row,
         assumed=tuple(assumed),
     )
+
+
+def _recipe(row: Row, dtype: str) -> str:
+    """In which way large products run in fewer bits than the rest, "" where they do not."""
+    if dtype not in ("float8", "nvfp4"):
+        return ""
+    stated = str(row.get("fp8_recipe") or (dtype if dtype == "nvfp4" else "")).lower()
+    word = stated.removeprefix("fp8-").split(",")[0].strip()
+    if word not in _RECIPES:
+        raise DataError(f"unknown fp8_recipe '{shown(stated)}' of a run: one of {', '.join(filter(None, _RECIPES))}")
+    return _RECIPES[word]
 
 
 def _refuse_runs(row: Row) -> None:
@@ -148,8 +164,8 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
     micro = integer(row, "micro_batch", integer(row, "local_batch", 1))
     shard, shard_group = _shard(str(row.get("shard", "none")))
     recompute, layers, sequence = _recompute(row)
-    if framework == "megatron-te" and tp > 1:
-        sequence = default("sequence_parallel", True, "recipes of NeMo set it wherever tp is above 1")
+    if framework.startswith(("megatron-te", "torchtitan")) and tp > 1:
+        sequence = default("sequence_parallel", True, "recipes of NeMo and torchtitan set it wherever tp is above 1")
     overlap = framework != "megatron-local"
     if "overlap_grad_reduce" in row:
         overlap = flag(row, "overlap_grad_reduce")
@@ -166,7 +182,7 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
         "sequence_parallel": sequence, "shard": shard, "shard_group": shard_group,
         "recompute": recompute, "recompute_layers": layers,
         "overlap_gradients": overlap, "overlap_parameters": overlap and shard != "none",
-        "overlap_tp": tp > 1 and (framework == "megatron-te" or flag(row, "async_tp")),
+        "overlap_tp": tp > 1 and flag(row, "async_tp"),
         "gradient_dtype": _gradients(row, framework),
     }  # fmt: skip
     return plan, assumed

@@ -30,7 +30,8 @@ class ArchitectureFacts:
     all widths, 0 where of a few shapes; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's
     usual; ``exponentials_per_clock`` are those of an SM (CUDA C++ Programming Guide, throughput of native arithmetic).
     ``half_constants``, ``prologue_constants`` and ``step_constants`` name constants of products that multiply the
-    common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; with
+    common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; ``narrow_layouts``: they
+    take 8-bit operands along any dimension; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
     thread blocks of NCCL's collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their
     driver leaves of the memory.
@@ -56,6 +57,7 @@ class ArchitectureFacts:
     prologue_constants: tuple[str, ...] = ()
     step_constants: tuple[str, ...] = ()
     applies_block_scales: bool = False
+    narrow_layouts: bool = False
     stalls_untuned_groups: bool = False
     switch_reduces: bool = False
     large_blas_workspace: bool = False

@@ -23,6 +23,7 @@ from neusight.plans.memory import RankMemory, fullest
 from neusight.requests import Plan
 from neusight.schedule.run import Run
 from neusight.transforms.recompute import recomputed
+from neusight.workloads.decoders.recipes import recipe_named
 
 PRODUCTS = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families whose arithmetic counts for the utilisation of a device's peak."""
@@ -198,7 +199,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         ModelError: no such order of passes.
     """
     question = timed.run
-    precision = str(Precision.named(question.products or question.dtype))
+    precision = str(Precision.named(recipe_named(question.products).dtype or question.dtype))
     schedule = timed.schedule
     parts = list(counted(timed))
     flop, again = _flop(timed)

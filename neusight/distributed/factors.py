@@ -16,7 +16,7 @@ from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.workloads.program import Part
 
 FILE = "training.json"
-NARROW = ("fp8", "float8")
+NARROW = ("float8", "float4")
 MATRIX = ("narrow_products", "attention", "attention_backward")
 """Kinds whose factor comes on top of that of products."""
 FIRST = {"attention": "first_attention", "attention_backward": "first_attention_backward"}

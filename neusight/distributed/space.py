@@ -77,7 +77,7 @@ def _habits(
             yield Plan(
                 **degrees, vp=vp, micro_batch=micro_batch, global_batch=global_batch, schedule=schedule,
                 sequence_parallel=sequence, shard=shard, recompute=recompute,
-                overlap_gradients=True, overlap_parameters=shard != "none", overlap_tp=sequence,
+                overlap_gradients=True, overlap_parameters=shard != "none",
             )  # fmt: skip
 
 

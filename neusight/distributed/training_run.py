@@ -20,6 +20,7 @@ from neusight.plans.stages import most_chunks
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
+from neusight.workloads.decoders.recipes import is_recipe, recipe_named
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program, Segment
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from neusight.distributed.sources import TracedModel
 
 USUAL_DTYPE = "bfloat16"
-NARROW = "float8"
-"""Of large products alone; what stands around them stays in bfloat16."""
 _PLAN = tuple(f.name for f in fields(Plan))
 _RUN = ("seq_len", "dtype", "optimizer", "micro_batches")
 
@@ -83,9 +82,8 @@ class Placement:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun(TrainingStep):
-    """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1.
-
-    ``products`` are ``fp8`` or those of ``dtype``; ``optimizer``: adam, adamw, muon, sgd or none.
+    """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1;
+    ``optimizer``: adam, adamw, muon, sgd or none.
     """
 
     decoder: Decoder | TracedModel
@@ -133,7 +131,7 @@ class TrainingRun(TrainingStep):
     @property
     def local(self) -> Local:
         """What one rank has of a micro-batch."""
-        return self.share_of(self.plan)
+        return replace(self.share_of(self.plan), transposes=not self.cluster.device.facts.narrow_layouts)
 
     @property
     def placement(self) -> Placement:
@@ -164,8 +162,8 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         decoder: the model.
         cluster: the devices.
         given: fields of ``Plan``, with ``seq_len`` (default: the model's longest), ``dtype`` (default bfloat16;
-            ``fp8``: large products alone), ``optimizer`` (default adam) and ``micro_batches`` of a replica, where no
-            ``global_batch`` is given.
+            ``fp8``, ``mxfp8`` and other recipes: of large products alone), ``optimizer`` (default adam) and
+            ``micro_batches`` of a replica, where no ``global_batch`` is given.
         engine: name of the engine whose habits fill in the rest.
 
     Raises:
@@ -176,16 +174,15 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
     seq_len = given.get("seq_len") or decoder.max_len
     if not seq_len:
         raise ModelError(f"{decoder.name} states no longest sequence: give seq_len")
-    dtype = dtype_named(str(given.get("dtype") or USUAL_DTYPE))
-    narrow = dtype == NARROW
+    dtype, products = step_precision(str(given.get("dtype") or USUAL_DTYPE))
     return TrainingRun(
         decoder=decoder,
         cluster=cluster,
         plan=usual_plan(given, cluster.devices, engine),
         seq_len=seq_len,
         engine=engine_named(engine),
-        dtype=USUAL_DTYPE if narrow else dtype,
-        products="fp8" if narrow else "",
+        dtype=dtype,
+        products=products,
         optimizer=str(given.get("optimizer") or "adam"),
     ).checked()
 
@@ -221,8 +218,18 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str) -> Plan:
     if not habits.step_factors and sizes.pp == 1 and not given.get("micro_batches"):
         # Plain PyTorch takes a replica's batch at once.
         stated.setdefault("micro_batch", max(1, stated["global_batch"] // dp))
-    dtype = dtype_named(str(given.get("dtype") or USUAL_DTYPE))
-    return Plan.of({**_habits(habits, stated, dp * sizes.cp, USUAL_DTYPE if dtype == NARROW else dtype), **stated})
+    dtype, _ = step_precision(str(given.get("dtype") or USUAL_DTYPE))
+    return Plan.of({**_habits(habits, stated, dp * sizes.cp, dtype), **stated})
+
+
+def step_precision(word: str) -> tuple[str, str]:
+    """(dtype of activations and weights, recipe of large products) that a word names: recipes leave all else in
+    bfloat16.
+
+    Raises:
+        CoverageError: an unknown word.
+    """
+    return (USUAL_DTYPE, recipe_named(word).name) if is_recipe(word) else (dtype_named(word), "")
 
 
 def _global_batch(given: Mapping[str, Any], dp: int) -> int:
@@ -239,6 +246,5 @@ def _habits(engine: Engine, given: Mapping[str, Any], replicas: int, dtype: str)
         "shard": shard,
         "overlap_gradients": engine.overlaps_exchanges and replicas > 1,
         "overlap_parameters": engine.overlaps_exchanges and shard != "none",
-        "overlap_tp": engine.overlaps_tp and sequence,
         **({} if engine.master_weights else {"gradient_dtype": dtype}),
     }

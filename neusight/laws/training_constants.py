@@ -18,7 +18,7 @@ class StepFactors:
     products: float = constant(1.0, 0.1, "as by themselves; other kernels took caches and power before them")
     """Of matrix products in 16 and 32 bits."""
     narrow_products: float = constant(1.0, 0.15, "as 16-bit ones; fewer sources measured 8-bit products")
-    """Of matrix products in 8 bits, over ``products``."""
+    """Of matrix products in 8 bits and fewer, over ``products``."""
     attention: float = constant(1.0, 0.1, "as products")
     """Of fused attention, forward, over ``products``."""
     attention_backward: float = constant(

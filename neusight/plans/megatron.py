@@ -33,11 +33,9 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "accumulate-allreduce-grads-in-fp32": ("gradient_dtype", "float32"),
     "bf16": ("dtype", "bfloat16"),
     "fp16": ("dtype", "float16"),
-    "fp8-hybrid": ("dtype", "float8"),
 }
 _WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "recompute-granularity": ("recompute", {"selective": "selective", "full": "full"}),
-    "fp8-format": ("dtype", {"hybrid": "float8", "e4m3": "float8"}),
     "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}),
     "transformer-impl": ("engine", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
     "data-parallel-sharding-strategy": (
@@ -45,11 +43,15 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
         {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"},
     ),
 }
+_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
+"""Of ``--fp8-recipe``, beside ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
 _UNSET = {"sequence_parallel": False, "shard": "none", "overlap_gradients": False, "overlap_parameters": False,
           "overlap_tp": False}  # fmt: skip
 """What Megatron-LM does where an argument is left out, whatever recipes do."""
-_ELSEWHERE = ("recompute-method", "recompute-num-layers", "num-layers-per-virtual-pipeline-stage", "num-layers",
-              "recompute-modules")  # fmt: skip
+_ELSEWHERE = (
+    *("recompute-method", "recompute-num-layers", "num-layers-per-virtual-pipeline-stage", "num-layers"),
+    *("recompute-modules", "fp8-hybrid", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe"),
+)
 _MATTERS = ("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard")
 """In the names of arguments that change a step's time or memory."""
 
@@ -71,13 +73,14 @@ def megatron_values(words: Sequence[str], depth: int = 0) -> tuple[dict[str, Any
             values[_NUMBERS[name]] = _number(name, value)
         elif name in _FLAGS:
             field, meant = _FLAGS[name]
-            # Products in float8 come with --bf16.
-            values[field] = "float8" if values.get(field) == "float8" else meant
+            values[field] = meant
         elif name in _WORDS:
             field, meanings = _WORDS[name]
             if value not in meanings:
                 raise ModelError(f"--{name} {shown(value)}: one of {', '.join(meanings)} is read")
             values[field] = meanings[value]
+    # Products in few bits come with --bf16.
+    values |= {"dtype": recipe} if (recipe := _recipe(given)) else {}
     if not values:
         return {}, []
     values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values) | _modules(given, values)
@@ -104,6 +107,22 @@ def _number(name: str, value: str) -> int:
     if not value.isdecimal() or len(value) > 12:
         raise ModelError(f"--{name} {shown(value)}: give a whole number")
     return int(value)
+
+
+def _recipe(given: dict[str, str]) -> str:
+    """Of products in few bits, "" where they are not.
+
+    Raises:
+        ModelError: a recipe that is not read.
+    """
+    if "fp4-format" in given:
+        return "nvfp4"
+    if "fp8-format" not in given and "fp8-hybrid" not in given:
+        return ""
+    word = given.get("fp8-recipe", "delayed")
+    if word not in _RECIPES:
+        raise ModelError(f"--fp8-recipe {shown(word)}: one of {', '.join(_RECIPES)} is read")
+    return _RECIPES[word]
 
 
 def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:

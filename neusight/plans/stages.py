@@ -56,6 +56,7 @@ def local_of(plan: Plan, seq_len: int, dtype: str, products: str, source_len: in
         dtype=dtype,
         products=products,
         source_len=source_len,
+        overlap_tp=plan.overlap_tp and plan.sequence_parallel and plan.tp > 1,
     )
 
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError, nearest
-from neusight.kernels.precision import dtype_named, stored_bytes
+from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import RankParameters, local_of
 from neusight.requests import Plan
+from neusight.workloads.decoders.recipes import recipe_named
 from neusight.workloads.decoders.shares import Local
 
 MOMENTS = {"adam": 2, "adamw": 2, "muon": 2, "sgd": 1, "none": 0}
@@ -44,7 +45,7 @@ class TrainingStep:
     engine.
 
     ``source_len`` tokens are what an encoder reads of each. ``dtype`` is that of activations and weights, ``products``
-    that of large products where it is narrower (float8).
+    the recipe of large products where those run in fewer bits (``decoders.recipes``).
     ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
     before the next where that is not ``pp``.
     """
@@ -89,8 +90,8 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     """Bytes of a rank that holds some parameters.
 
     ``none`` to ``zero2`` keep weights as they are used and, in 16 bits, a float32 copy with the optimizer's states;
-    ``zero3`` and ``hsdp`` (FSDP) keep a share of float32 weights alone. Weights of ``float8`` products are kept as they
-    are used and transposed (Transformer Engine), beside the optimizer's copy. Without the engine's ``master_weights``
+    ``zero3`` and ``hsdp`` (FSDP) keep a share of float32 weights alone. Weights of narrow products are kept as their
+    recipe has them, beside the optimizer's copy. Without the engine's ``master_weights``
     there is no copy, and states have the dtype of weights.
 
     Args:
@@ -105,8 +106,7 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     optimizer, dtype, master_weights = training.optimizer, training.dtype, training.engine.master_weights
     if optimizer not in MOMENTS:
         raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
-    products = training.products
-    used = 2 * stored_bytes(dtype_named(products)) if products else stored_bytes(dtype)
+    used = sum(stored_bytes(kept) for kept in recipe_named(training.products).held or (dtype,))
     share = shared_parameters(parameters, plan)
     gradient = stored_bytes(plan.gradient_dtype)
     gradients = gradient * (parameters.total if plan.shard in ("none", "zero1") else share)

@@ -42,7 +42,7 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
     values |= _replicas(keys) | _batches(keys, values.get("pp", 1))
     values |= _again(table.get("activation_checkpoint", {}), values.get("pp", 1), depth) | _order(keys)
     values["engine"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
-    values["dtype"] = "float8" if _narrow(table) else "bfloat16"
+    values["dtype"] = _precision(table)
     values["overlap_tp"] = bool(keys.get("enable_async_tensor_parallel", False))
     if keys.get("seq_len"):
         values["seq_len"] = _whole("seq_len", keys["seq_len"])
@@ -118,6 +118,9 @@ def _compiled(table: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
     return bool(keys.get("compile", False) or table.get("compile", {}).get("enable", False))
 
 
-def _narrow(table: Mapping[str, Any]) -> bool:
-    converters = table.get("model", {}).get("converters", [])
-    return "float8" in converters or bool(table.get("float8", {}).get("enable_float8_linear", False))
+def _precision(table: Mapping[str, Any]) -> str:
+    """The recipe of products in float8, of one scale a tensor unless stated (``Float8Linear.recipe_name``)."""
+    converters, float8 = table.get("model", {}).get("converters", []), table.get("float8", {})
+    if "float8" not in converters and not float8.get("enable_float8_linear", False):
+        return "bfloat16"
+    return "fp8_row" if str(float8.get("recipe_name", "")).startswith("rowwise") else "fp8_current"

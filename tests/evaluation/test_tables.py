@@ -75,12 +75,12 @@ def test_what_is_no_table_is_one_line(command: str, suffix: str, tmp_path: Path)
 
 
 def test_columns_that_nothing_reads_are_named_once_with_their_rows(tmp_path: Path) -> None:
-    rows = [RUN, RUN | {"fp8_recipe": "delayed", "schedule": "zb"}, RUN | {"fp8_recipe": "delayed", "commit": "a"}]
+    rows = [RUN, RUN | {"badge": "dry", "schedule": "zb"}, RUN | {"badge": "wet", "commit": "a"}]
     path = written(tmp_path / "runs.csv", pd.DataFrame(rows).assign(cuda_graph=False))
     found = as_json("evaluate", "training", path)
-    assert found["unread"] == [{"column": "fp8_recipe", "rows": 2}, {"column": "schedule", "rows": 1}]
+    assert found["unread"] == [{"column": "badge", "rows": 2}, {"column": "schedule", "rows": 1}]
     lines = [line for line in run("evaluate", "training", path).stderr.splitlines() if "not read" in line]
-    assert lines == ["warning: columns that are not read: fp8_recipe (2 rows), schedule (1 row)"]
+    assert lines == ["warning: columns that are not read: badge (2 rows), schedule (1 row)"]
 
 
 def test_a_column_counts_where_any_row_says_more_than_no() -> None:
@@ -108,7 +108,8 @@ def test_a_peak_that_would_be_another_one_is_refused(column: str, value: Any) ->
         ({"cpu_offload": True}, "cpu_offload"),
         ({"async_tp": True, "framework": "NeMo"}, "async_tp of another framework"),
         ({"optimizer": "muon"}, "optimizer 'muon'"),
-        ({"dtype": "nvfp4"}, "unknown dtype 'nvfp4'"),
+        ({"dtype": "nvfp8"}, "unknown dtype 'nvfp8'"),
+        ({"dtype": "float8", "fp8_recipe": "FP8-XY"}, "unknown fp8_recipe 'fp8-xy' of a run: one of fp8, delayed"),
         ({"shard": "sharded"}, "unknown shard 'sharded'"),
         ({"num_gpus": "many"}, "num_gpus 'many' is no whole number"),
         ({"recompute": "some"}, "unknown recompute 'some'"),
@@ -135,6 +136,16 @@ def test_columns_of_a_run_reach_its_plan() -> None:
     assert (grouped["shard"], grouped["shard_group"]) == ("hsdp", 64)
     with pytest.raises(DataError, match="unknown shard 'fsdp' of a run: one of none, zero1"):
         training_run(RUN | {"shard": "fsdp"})
+
+
+def test_a_recipe_of_a_run_is_that_of_its_words() -> None:
+    words = ("FP8-CS", "FP8-MX", "tensorwise, dynamic", "rowwise", "blockwise", "FP8-DS", "")
+    rows = [training_run(RUN | {"dtype": "float8", "fp8_recipe": word}) for word in words]
+    named = ["fp8_current", "mxfp8", "fp8_current", "fp8_row", "fp8_block", "fp8", "fp8"]
+    assert [row.products for row in rows] == named
+    assert {row.dtype for row in rows} == {"bfloat16"}
+    assert training_run(RUN | {"dtype": "nvfp4"}).products == "nvfp4"
+    assert training_run(RUN | {"fp8_recipe": "FP8-CS"}).products == ""
 
 
 def test_a_block_of_recomputed_layers_is_read() -> None:

@@ -78,9 +78,20 @@ def test_arguments_of_megatron(tmp_path: Path, as_file: bool) -> None:
     assert told.fields == {
         "tp": 8, "pp": 4, "vp": 8, "micro_batch": 2, "global_batch": 512, "seq_len": 2048, "sequence_parallel": True,
         "shard": "zero1", "overlap_gradients": True, "overlap_parameters": False, "overlap_tp": False,
-        "dtype": "float8", "recompute": "full", "recompute_layers": 5,
+        "dtype": "fp8", "recompute": "full", "recompute_layers": 5,
     }  # fmt: skip
     assert told.unread == ("--overlap-p2p-communication-warmup-flush", "--decoder-first-pipeline-num-layers")
+
+
+def test_recipes_of_products_are_read() -> None:
+    words = {
+        "--bf16 --fp8-format hybrid": "fp8", "--fp8-format e4m3 --fp8-recipe mxfp8 --bf16": "mxfp8",
+        "--bf16 --fp8-format hybrid --fp8-recipe blockwise": "fp8_block", "--bf16 --fp4-format e2m1": "nvfp4",
+        "--bf16": "bfloat16",
+    }  # fmt: skip
+    assert {line: read_plan(line).fields["dtype"] for line in words} == words
+    with pytest.raises(ModelError, match="--fp8-recipe half: one of delayed, tensorwise, blockwise, mxfp8 is read"):
+        read_plan("--fp8-format e4m3 --fp8-recipe half")
 
 
 def test_layers_of_a_chunk_count_in_the_layers_of_the_model() -> None:
@@ -117,7 +128,7 @@ def test_older_files_of_torchtitan(tmp_path: Path) -> None:
         enable_float8_linear = true
         """
     told = read_plan(written(tmp_path, "old.toml", text), depth=32).fields
-    wanted = {"tp": 1, "pp": 4, "shard": "zero3", "micro_batch": 1, "micro_batches": 8, "vp": 2, "dtype": "float8",
+    wanted = {"tp": 1, "pp": 4, "shard": "zero3", "micro_batch": 1, "micro_batches": 8, "vp": 2, "dtype": "fp8_current",
               "engine": "torchtitan", "recompute": "full", "recompute_layers": 4}  # fmt: skip
     assert {name: told[name] for name in wanted} == wanted
     assert "dp" not in told

@@ -59,6 +59,14 @@ def test_sequence_parallelism_passes_as_many_bytes_as_all_reduces_beside_what_is
     assert passed(again) - passed(reduced) == 2 * STREAM * 3 / 4
 
 
+def test_products_in_pieces_hide_a_share_of_what_they_exchange() -> None:
+    whole, split = (built(GPT, "torchtitan", tp=4, sequence_parallel=True, overlap_tp=on)[1].layers[0] for on in (0, 1))
+    assert passed(split) == pytest.approx(passed(whole))
+    assert passed(whole, hidden=True) == 0.0
+    assert passed(split, hidden=True) == pytest.approx(engine_named("torchtitan").hidden_tp * passed(whole))
+    assert built(GPT, tp=4, sequence_parallel=True, overlap_tp=True)[1] == built(GPT, tp=4, sequence_parallel=True)[1]
+
+
 def test_eight_bits_are_gathered_as_such() -> None:
     unit = built(GPT, tp=4, sequence_parallel=True, products="fp8")[1].layers[0]
     sizes = {

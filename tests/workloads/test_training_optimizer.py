@@ -44,7 +44,7 @@ def test_narrow_gradients_states_and_weights_move_less() -> None:
 
 
 def test_weights_in_eight_bits_are_kept_twice() -> None:
-    assert moved(products="fp8")["weights to float8"] == (2 + 1 + 1) * HELD
+    assert moved(products="fp8")["weights in few bits"] == (2 + 1 + 1) * HELD
 
 
 def test_an_unknown_algorithm_is_told() -> None:

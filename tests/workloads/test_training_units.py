@@ -163,6 +163,54 @@ def test_products_of_eight_bits_are_those_inside_layers() -> None:
     assert all(part.batch["write_bytes"][0] == 2 * part.batch["elements"][0] for part in quantised)
 
 
+@pytest.mark.parametrize(
+    ("products", "dtype", "read", "written"),
+    [
+        # Bytes of a value: 2 in each pass over the wide operand, then copies of 1, or of 9/16 in NVFP4.
+        ("fp8", "float8", 2, 2),
+        ("FP8-CS", "float8", 4, 2),
+        ("fp8_row", "float8", 8, 2),
+        ("fp8_block", "float8", 2, 2),
+        ("mxfp8", "float8", 2, 2),
+        ("nvfp4", "float4", 6, 9 / 8),
+    ],
+)
+def test_a_recipe_says_what_is_read_and_written_for_an_operand(
+    products: str, dtype: str, read: float, written: float
+) -> None:
+    layer = built(GPT, products=products)[1].layers[0]
+    inside = [part for part in layer.parts if part.batch.family == "gemm"]
+    assert {str(part.batch["dtype"][0]) for part in inside} == {dtype}
+    passes = [part for part in layer.parts if part.name in ("down quantise", "down largest")]
+    elements = next(float(part.batch["elements"][0]) for part in passes if part.name == "down quantise")
+    assert sum(part.runs * float(part.batch["read_bytes"][0]) for part in passes) == read * elements
+    casts = [part for part in passes if part.name == "down quantise"]
+    assert sum(part.runs * float(part.batch["write_bytes"][0]) for part in casts) == written * elements
+
+
+def test_units_that_take_any_layout_transpose_no_operand_of_one_scale() -> None:
+    for products, copies in (("fp8", 1), ("mxfp8", 2)):
+        layer = built(GPT, products=products, transposes=False)[1].layers[0]
+        assert not [part for part in layer.parts if part.name.endswith("transpose")]
+        casts = [part for part in layer.parts if "quantise" in part.name]
+        assert {float(part.batch["write_bytes"][0] / part.batch["elements"][0]) for part in casts} == {copies}
+
+
+def test_what_ranks_gather_in_few_bits_they_cast_before() -> None:
+    """Rows of a rank's own tokens, of all where gathers stay wide."""
+    shared = {"tp": 2, "sequence_parallel": True}
+    for products, share in (("fp8_current", 2), ("fp8_row", 1)):
+        layer = built(GPT, products=products, **shared)[1].layers[0]
+        sizes = {part.name: float(part.batch["elements"][0]) for part in layer.parts if "quantise" in part.name}
+        assert sizes["up quantise"] == sizes["output gradient quantise"] == TOKENS * 64 / share
+        assert sizes["down quantise"] == sizes["up gradient quantise"]
+
+
+def test_an_unknown_recipe_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ModelError, match="products in 'fp8_blocks' are not built; did you mean fp8_block"):
+        built(GPT, products="fp8_blocks")
+
+
 def test_gradients_are_added_to_float32_by_the_product_or_beside_it() -> None:
     def moved(accumulation: str) -> float:
         how = replace(engine_named("megatron-te"), accumulation=accumulation)

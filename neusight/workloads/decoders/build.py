@@ -146,7 +146,7 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
     branches = layer.branches
     parallel, after = layer.placement == "parallel", layer.placement == "after"
     joint = parallel and layer.norms > 1 and rank.engine.residual == "norm"
-    narrow = not after and rank.narrow("attention") and not rank.engine.quantises_in_products
+    narrow = not after and rank.narrow("attention") and rank.recipe.normed
     for number, branch in enumerate(branches):
         second = parallel and number > 0
         normed = not after and not (second and layer.norms == 1)

@@ -24,7 +24,7 @@ from neusight.workloads.decoders.operations import (
     product_gradients,
     within,
 )
-from neusight.workloads.decoders.products import given, leaving, product, product_input
+from neusight.workloads.decoders.products import given, leaving, narrowed, product, product_input
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
@@ -295,8 +295,7 @@ def _grouped(routed: Routed, projection: Projection) -> Operation:
     (back, _), _ = product_gradients(shape, "tn")
 
     def quantised(cols: int) -> tuple[Part, ...]:
-        narrow = rank.narrow(projection.kind)
-        return (rank.pointwise(f"{projection.name} quantise", "quantise", routed.pairs, cols),) if narrow else ()
+        return narrowed(rank, projection.name, (routed.pairs, cols), wanted=rank.narrow(projection.kind))
 
     return Operation(
         forward=(*quantised(projection.k), _of_groups(routed, name, projection.kind, shape)),

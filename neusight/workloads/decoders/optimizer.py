@@ -10,6 +10,7 @@ from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator
 from neusight.kernels.precision import stored_bytes
+from neusight.workloads.decoders.recipes import recipe_named
 from neusight.workloads.program import HeldWeights, Part
 
 ALGORITHMS = {
@@ -39,8 +40,8 @@ class Update:
     ``dtype`` is that of weights in products, ``master_dtype`` of those that are stepped (the same: there is one copy),
     ``gradient_dtype`` of the sums of gradients, ``state_dtype`` of moments. ``clips``: gradients are scaled by their
     norm. ``zeroes``: their sums are buffers that stay, and start from 0. ``scales_loss``: they are searched for
-    overflows and scaled back first, as float16 needs. ``products`` "fp8": weights are kept in 8 bits too, as they are
-    and transposed. ``foreach``: operation by operation over all parameters, else in one kernel.
+    overflows and scaled back first, as float16 needs. ``products``: weights are kept as that recipe has them too.
+    ``foreach``: operation by operation over all parameters, else in one kernel.
     """
 
     algorithm: str = "adamw"
@@ -132,8 +133,10 @@ def _narrowed(updated: int, held: int, update: Update) -> tuple[Part, ...]:
     """Stepped weights in the precision of products: each rank its own, then all that it holds in 8 bits."""
     masters, narrow = stored_bytes(update.master_dtype), stored_bytes(update.dtype)
     copied = _memory("weights to products", "copy", updated, (masters * updated, narrow * updated), update.dtype)
-    cast = _memory("weights to float8", "copy", held, (narrow * held, 2 * held), update.dtype)
-    return (*((copied,) if masters != narrow else ()), *((cast,) if update.products else ()))
+    recipe = recipe_named(update.products)
+    kept = held * sum(stored_bytes(dtype) for dtype in recipe.held if dtype != update.dtype)
+    cast = _memory("weights in few bits", "copy", held, (narrow * held, kept), update.dtype)
+    return (*((copied,) if masters != narrow else ()), *((cast,) if recipe else ()))
 
 
 def _pass(name: str, op: str, shape: tuple[int, int], read: float, written: float) -> Part:

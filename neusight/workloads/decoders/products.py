@@ -17,7 +17,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
-from neusight.workloads.decoders.rank import Rank
+from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
 from neusight.workloads.program import Part, SavedActivation
 
 
@@ -69,20 +69,31 @@ def _added(rank: Rank, name: str, shape: tuple[int, int], count: int) -> Operati
 def _differentiated(
     rank: Rank, projection: Projection, forward: Part, how: tuple[Shape, str], *, bias: bool, quantised: bool
 ) -> Operation:
-    """A product with its two gradients, casts to 8 bits before each, and the sum over rows for its bias."""
+    """A product with its two gradients, casts to few bits before each, and the sum over rows for its bias.
+
+    What ranks gather in few bits they cast before that, and transpose after it.
+    """
     name, kind, summing = forward.name, projection.kind, rank.engine.accumulation
     (rows, n, k), _ = how
     of_input, of_weights = product_gradients(*how)
     narrow = rank.narrow(kind)
+    shared = narrow and rank.sequence_parallel and rank.recipe.gathered and rows == rank.tokens
+    row_parallel = projection.name.endswith(("output", "down"))
+    gathers, gathers_back = shared and not row_parallel, shared and row_parallel
+    own, turned = rank.resident_tokens, rank.share.transposes and not rank.recipe.rescaled
     fused = rank.engine.generated and (projection.name == "up" or len(projection.parts) > 1)
     return Operation(
-        forward=(*_to_float8(rank, name, (rows, k), wanted=narrow and not quantised), forward),
+        forward=(
+            *narrowed(rank, name, (own if gathers else rows, k), wanted=narrow and not quantised, once=gathers),
+            forward,
+        ),
         backward=(
-            *_to_float8(rank, f"{name} gradient", (rows, n), wanted=narrow),
+            *narrowed(rank, f"{name} gradient", (own if gathers_back else rows, n), wanted=narrow, once=gathers_back),
             _gemm(rank, name, kind, *of_input),
         ),
         weights=(
-            *_transposed(rank, name, rows * k, wanted=narrow and quantised),
+            *_transposed(rank, name, rows * k, wanted=narrow and turned and (quantised or gathers)),
+            *_transposed(rank, f"{name} gradient", rows * n, wanted=turned and gathers_back),
             _gemm(rank, name, kind, *of_weights, accumulates=summing == "product"),
             *(rank.accumulated(name, projection.weights) if summing == "kernel" else ()),
             *(bias_gradient(rank, name, rows, n) if bias and not fused else ()),
@@ -92,6 +103,18 @@ def _differentiated(
     )
 
 
+def _beside_pieces(rank: Rank, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Collectives that products in pieces hide in part, where a plan has them so."""
+    if rank.local is None or not rank.local.overlap_tp or not rank.engine.hidden_tp:
+        return parts
+    hidden = rank.engine.hidden_tp
+    split = [
+        (replace(part, runs=(1.0 - hidden) * part.runs), replace(part, runs=hidden * part.runs, overlapped=True))
+        for part in parts
+    ]
+    return tuple(part for pair in split for part in pair)
+
+
 def given(rank: Rank, name: str, elements: float, *, product: bool = False) -> SavedActivation:
     """Values that selection by operators keeps, and no other way; of a ``product``, every second."""
     return SavedActivation(name=name, bytes=0.0, selected_bytes=elements * stored_bytes(rank.dtype), product=product)
@@ -99,8 +122,8 @@ def given(rank: Rank, name: str, elements: float, *, product: bool = False) -> S
 
 def product_input(rank: Rank, name: str, elements: float) -> SavedActivation:
     """The input of a product, kept for the gradient of its weights in the precision of that product."""
-    narrow = rank.narrow("attention")
-    return SavedActivation(name=name, bytes=elements * stored_bytes("float8" if narrow else rank.dtype))
+    size = rank.recipe.value_bytes if rank.recipe else stored_bytes(rank.dtype)
+    return SavedActivation(name=name, bytes=elements * size)
 
 
 def _deferred(rank: Rank, projection: Projection) -> bool:
@@ -134,15 +157,25 @@ def bias_gradient(rank: Rank, name: str, rows: int, cols: int) -> tuple[Part, ..
     )
 
 
-def _to_float8(rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool) -> tuple[Part, ...]:
-    """A tensor in 8 bits as it is and transposed, for both products that take it, with its largest value noted for the
-    scale of later steps (Transformer Engine, delayed scaling).
+def narrowed(
+    rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool = True, once: bool = False
+) -> tuple[Part, ...]:
+    """An operand in few bits for both products that take it, after passes that look for its largest value; ``once``:
+    what is transposed is so later.
     """
-    return (rank.pointwise(f"{name} quantise", "quantise", *shape),) if wanted else ()
+    if not wanted:
+        return ()
+    recipe, elements = rank.recipe, shape[0] * shape[1]
+    size = elements * rank.size
+    written = round(elements * recipe.value_bytes * recipe.copies(rank.share.transposes and not once) / recipe.passes)
+    cast = rank.passed(f"{name} quantise", "quantise", elements, size, written)
+    search = rank.reduced(f"{name} largest", "amax", shape, size, FLOAT_BYTES * shape[0])
+    searches = (replace(search, runs=recipe.searches),) if recipe.searches else ()
+    return (*searches, replace(cast, runs=recipe.passes))
 
 
 def _transposed(rank: Rank, name: str, elements: int, *, wanted: bool) -> tuple[Part, ...]:
-    """The transposed copy of what a norm wrote in 8 bits."""
+    """The transposed copy of what a norm wrote, or ranks gathered, in 8 bits."""
     return (rank.moved(f"{name} transpose", "transpose", elements, elements, elements),) if wanted else ()
 
 
@@ -152,10 +185,12 @@ def entering(rank: Rank, width: int, kind: str, name: str = "input") -> Operatio
     if not rank.sequence_parallel:
         summed = rank.exchanged(f"reduce gradient of {name}", "all_reduce", "tp", size, overlapped=beside)
         return Operation(backward=summed)
-    sent = rank.tokens * width if rank.narrow(kind) else size
+    sent = rank.gathered_bytes(rank.tokens * width, kind)
     gather = exchanged(rank, f"gather {name}", "all_gather", "tp", sent, back=size, overlapped=beside)
+    back = gather.backward if beside else _beside_pieces(rank, gather.backward)
     again = rank.exchanged(f"gather {name} again", "all_gather", "tp", sent, overlapped=True)
-    return replace(gather, backward=(*again, *gather.backward)) if rank.engine.regathers else gather
+    regathered = again if rank.engine.regathers else ()
+    return Operation(forward=_beside_pieces(rank, gather.forward), backward=(*regathered, *back))
 
 
 def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operation:
@@ -165,5 +200,6 @@ def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operatio
     size = rank.tokens * width * rank.size
     if not rank.sequence_parallel:
         return exchanged(rank, f"reduce {name}", "all_reduce", "tp", size)
-    sent = rank.tokens * width if rank.narrow(kind) else size
-    return exchanged(rank, f"scatter {name}", "reduce_scatter", "tp", size, back=sent)
+    sent = rank.gathered_bytes(rank.tokens * width, kind)
+    scatter = exchanged(rank, f"scatter {name}", "reduce_scatter", "tp", size, back=sent)
+    return Operation(forward=_beside_pieces(rank, scatter.forward), backward=_beside_pieces(rank, scatter.backward))

@@ -8,7 +8,7 @@ holds a kernel that can be priced.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from neusight.kernels.operators import operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, stored_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.quantisation import NONE, Quantisation, ServingPrecision
+from neusight.workloads.decoders.quantisation import Quantisation, ServingPrecision
+from neusight.workloads.decoders.recipes import Recipe, recipe_named
 from neusight.workloads.decoders.shares import CachedPasses, Local, Steps, whole
 from neusight.workloads.program import Part
 
@@ -29,8 +30,6 @@ INDEX_BYTES = 8
 Count = int | np.ndarray
 GENERATED = {"rms_norm": "mean", "rms_norm_backward": "sum", "rms_norm_weight_backward": "sum"}
 """Reductions of which kernels are generated for norms that a module of transformers writes out."""
-_NARROW = Quantisation(method="fp8", weights="float8", activations="float8", scaling="tensor")
-"""Large products inside layers run in 8 bits (Transformer Engine)."""
 
 
 def configured(engine: Engine, decoder: Decoder) -> Engine:
@@ -57,17 +56,21 @@ class Rank:
     sequence_parallel: bool = False
     reduces: bool = True
     """Whether partial sums of the branch at hand are exchanged at its end, not with those of the next."""
+    recipe: Recipe = field(default_factory=Recipe)
+    """Of large products in training; their ``quantisation`` is its scheme."""
     local: Local | None = None
     passes: CachedPasses | None = None
 
     @classmethod
     def trained(cls, hidden: int, local: Local, engine: Engine) -> Rank:
         """A rank's share of a micro-batch."""
+        recipe = recipe_named(local.products)
         return cls(
             hidden=hidden,
             engine=engine,
             dtype=local.dtype,
-            quantisation=_NARROW if local.products else NONE,
+            quantisation=recipe.scheme,
+            recipe=recipe,
             ranks={"tp": local.tp, "cp": local.cp, "ep": local.ep, "etp": local.etp},
             tokens=local.tokens,
             resident_tokens=local.resident_tokens,
@@ -137,6 +140,10 @@ class Rank:
             narrower = scheme.weights if scheme.weights != scheme.activations and scheme.scaling != "micro" else ""
             return {"dtype": scheme.activations, "weight_dtype": narrower, "scaling": scheme.scaling}
         return {"dtype": self.dtype, "weight_dtype": scheme.weights, "scaling": ""}
+
+    def gathered_bytes(self, elements: Any, kind: str) -> Any:
+        """Of inputs of products of a kind that ranks gather: in few bits where their recipe does that."""
+        return elements * (self.recipe.value_bytes if self.narrow(kind) and self.recipe.gathered else self.size)
 
     def of(self, tokens: np.ndarray, dtype: str = "") -> Rank:
         """The same with other tokens, and maybe another dtype."""

@@ -9,9 +9,7 @@ import numpy as np
 
 from neusight.errors import ModelError
 from neusight.workloads.decoders.layers import shared_evenly
-
-PRODUCTS = ("", "fp8", "float8")
-"""What ``Local.products`` may be."""
+from neusight.workloads.decoders.recipes import recipe_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +18,9 @@ class Local:
 
     ``tp`` ranks share every matrix, ``cp`` every sequence, ``ep`` the experts whole and ``etp`` each expert. With
     ``sequence_parallel`` the ``tp`` ranks share norms and the residual stream by tokens. ``dtype`` is that of
-    activations and of weights in products, ``products`` that of large products where it is narrower (``fp8``), else "".
+    activations and of weights in products, ``products`` names the recipe of large products where they run in fewer bits
+    (``recipes.RECIPES``), whose operands are transposed copies for gradients where matrix units want them so.
+    ``overlap_tp``: products run in pieces beside what is gathered for or scattered from other pieces.
     ``source_len`` tokens of each sequence's source are what an encoder reads, 0 where there is none.
     """
 
@@ -33,6 +33,8 @@ class Local:
     sequence_parallel: bool = False
     dtype: str = "bfloat16"
     products: str = ""
+    transposes: bool = True
+    overlap_tp: bool = False
     source_len: int = 0
 
     @property
@@ -74,8 +76,7 @@ class Local:
         """Raises:
         ModelError: tokens that ranks cannot share, or products in a precision that is not built.
         """
-        if self.products not in PRODUCTS:
-            raise ModelError(f"products in '{self.products}' are not built: choose fp8, or leave it")
+        recipe_named(self.products)
         if self.sequence_parallel and self.tokens % self.tp:
             fitting = -(-self.seq_len // (self.tp * self.cp)) * self.tp * self.cp
             raise ModelError(

@@ -1,0 +1,105 @@
+"""Recipes by which the large products of a training step run in fewer bits than activations have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from neusight.errors import ModelError, nearest, shown
+from neusight.kernels.precision import stored_bytes
+from neusight.workloads.decoders.quantisation import NONE, SCHEMES, Quantisation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How large products inside layers run, forward and for both gradients; what stands around them stays wide.
+
+    ``scheme`` has the dtype and the scales of their operands. Of each operand ``searches`` passes look for the largest
+    value before those that write it: ``passes`` that write it once each, or one that writes all ``copies``. Products
+    for gradients take it along its other dimension: a transposed copy where matrix units want all operands along their
+    depth, or one ``rescaled`` with scales of its own. ``normed``: norms write their result in few bits at once;
+    ``gathered``: ranks that gather inputs do so in few bits. ``held`` are the dtypes in which weights are kept between
+    steps, beside the optimizer's copy.
+    """
+
+    name: str = ""
+    scheme: Quantisation = NONE
+    searches: int = 0
+    passes: int = 1
+    rescaled: bool = False
+    normed: bool = False
+    gathered: bool = True
+    held: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.scheme)
+
+    @property
+    def dtype(self) -> str:
+        """Of the arithmetic."""
+        return self.scheme.activations
+
+    @property
+    def value_bytes(self) -> float:
+        """Of an operand's value, with its share of scales that belong to blocks."""
+        return stored_bytes("nvfp4" if self.dtype == "float4" else self.dtype)
+
+    def copies(self, transposes: bool) -> int:
+        """Of an operand; ``transposes``: matrix units take it along its depth alone."""
+        return 2 if self.rescaled or transposes else 1
+
+
+_TWICE = ("float8", "float8")
+_MICRO = Quantisation(method="mxfp8", weights="float8", activations="float8", scaling="micro")
+RECIPES: dict[str, Recipe] = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe(),
+        Recipe(name="fp8", scheme=SCHEMES["fp8"], normed=True, held=_TWICE),
+        Recipe(name="fp8_current", scheme=SCHEMES["fp8"], searches=1, held=_TWICE),
+        Recipe(
+            name="fp8_row", scheme=SCHEMES["fp8_row"], searches=2, passes=2, rescaled=True, gathered=False, held=_TWICE
+        ),
+        Recipe(name="fp8_block", scheme=SCHEMES["fp8_block"], rescaled=True, held=_TWICE),
+        Recipe(name="mxfp8", scheme=_MICRO, rescaled=True, held=_TWICE),
+        Recipe(
+            name="nvfp4", scheme=SCHEMES["nvfp4"], searches=1, passes=2, rescaled=True,
+            held=("bfloat16", "nvfp4", "nvfp4"),
+        ),
+    )
+}  # fmt: skip
+"""By name. ``fp8``: one scale a tensor, from the steps before (Transformer Engine, ``DelayedScaling``);
+``fp8_current``: from the tensor itself, which is read for it first (``Float8CurrentScaling``; torchao's
+``tensorwise``); ``fp8_row``: one a row, searched for along both dimensions (torchao's ``rowwise``, whose gathers stay
+wide); ``fp8_block``: of 128 values of activations and 128x128 of weights (DeepSeek-AI 2024, section 3.3.2;
+``Float8BlockScaling``); ``mxfp8``: of 32, along both dimensions in one pass (``MXFP8BlockScaling``); ``nvfp4``: of 16
+and of the tensor, a Hadamard transform before the other dimension (``NVFP4BlockScaling``; NVIDIA 2025, arXiv
+2509.25149, section 4)."""
+_ALIASES = {
+    **{
+        "float8": "fp8",
+        "fp8_delayed": "fp8",
+        "fp8_ds": "fp8",
+        "fp8_cs": "fp8_current",
+        "fp8_tensorwise": "fp8_current",
+    },
+    **{"fp8_rowwise": "fp8_row", "fp8_blockwise": "fp8_block", "fp8_sc": "fp8_block", "fp8_mx": "mxfp8"},
+}
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a word names a recipe."""
+    plain = name.strip().lower().replace("-", "_")
+    return bool(plain) and _ALIASES.get(plain, plain) in RECIPES
+
+
+def recipe_named(name: str) -> Recipe:
+    """The recipe of a name, such as mxfp8 or FP8-CS.
+
+    Raises:
+        ModelError: none has it.
+    """
+    plain = name.strip().lower().replace("-", "_")
+    if not is_recipe(plain) and plain:
+        known = tuple(word for word in RECIPES if word)
+        raise ModelError(f"products in '{shown(name)}' are not built{nearest(plain, known)}: one of {', '.join(known)}")
+    return RECIPES[_ALIASES.get(plain, plain)]
