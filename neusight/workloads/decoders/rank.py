@@ -20,7 +20,7 @@ from neusight.kernels.precision import DTYPE_BYTES, stored_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import Quantisation, ServingPrecision
-from neusight.workloads.decoders.recipes import Recipe, recipe_named
+from neusight.workloads.decoders.recipes import ProductRecipe, recipe_named
 from neusight.workloads.decoders.shares import CachedPasses, Local, Steps, whole
 from neusight.workloads.program import Part
 
@@ -56,7 +56,7 @@ class Rank:
     sequence_parallel: bool = False
     reduces: bool = True
     """Whether partial sums of the branch at hand are exchanged at its end, not with those of the next."""
-    recipe: Recipe = field(default_factory=Recipe)
+    recipe: ProductRecipe = field(default_factory=ProductRecipe)
     """Of large products in training; their ``quantisation`` is its scheme."""
     local: Local | None = None
     passes: CachedPasses | None = None

@@ -10,7 +10,7 @@ from neusight.workloads.decoders.quantisation import NONE, SCHEMES, Quantisation
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class ProductRecipe:
     """How large products inside layers run, forward and for both gradients; what stands around them stays wide.
 
     ``scheme`` has the dtype and the scales of their operands. Of each operand ``searches`` passes look for the largest
@@ -50,18 +50,18 @@ class Recipe:
 
 _TWICE = ("float8", "float8")
 _MICRO = Quantisation(method="mxfp8", weights="float8", activations="float8", scaling="micro")
-RECIPES: dict[str, Recipe] = {
+RECIPES: dict[str, ProductRecipe] = {
     recipe.name: recipe
     for recipe in (
-        Recipe(),
-        Recipe(name="fp8", scheme=SCHEMES["fp8"], normed=True, held=_TWICE),
-        Recipe(name="fp8_current", scheme=SCHEMES["fp8"], searches=1, held=_TWICE),
-        Recipe(
+        ProductRecipe(),
+        ProductRecipe(name="fp8", scheme=SCHEMES["fp8"], normed=True, held=_TWICE),
+        ProductRecipe(name="fp8_current", scheme=SCHEMES["fp8"], searches=1, held=_TWICE),
+        ProductRecipe(
             name="fp8_row", scheme=SCHEMES["fp8_row"], searches=2, passes=2, rescaled=True, gathered=False, held=_TWICE
         ),
-        Recipe(name="fp8_block", scheme=SCHEMES["fp8_block"], rescaled=True, held=_TWICE),
-        Recipe(name="mxfp8", scheme=_MICRO, rescaled=True, held=_TWICE),
-        Recipe(
+        ProductRecipe(name="fp8_block", scheme=SCHEMES["fp8_block"], rescaled=True, held=_TWICE),
+        ProductRecipe(name="mxfp8", scheme=_MICRO, rescaled=True, held=_TWICE),
+        ProductRecipe(
             name="nvfp4", scheme=SCHEMES["nvfp4"], searches=1, passes=2, rescaled=True,
             held=("bfloat16", "nvfp4", "nvfp4"),
         ),
@@ -92,7 +92,7 @@ def is_recipe(name: str) -> bool:
     return bool(plain) and _ALIASES.get(plain, plain) in RECIPES
 
 
-def recipe_named(name: str) -> Recipe:
+def recipe_named(name: str) -> ProductRecipe:
     """The recipe of a name, such as mxfp8 or FP8-CS.
 
     Raises:
