@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 
 from neusight.serving import EngineLimits, Load, PassTimes
-from neusight.serving.simulate import Chunks
+from neusight.serving.batching import Chunks
 
 
 class LinearTimes:

@@ -244,28 +244,28 @@ class Predictor:
             longest: tokens of the longest sequence, prompt and answer.
             options: what the engine is started with.
             setup: fields of ``neusight.serving.Setup``: ``engine``, ``dtype``, ``kv_dtype``, ``tp``, ``pp``, ``ep``,
-                ``dp``, ``replicas``, ``engine_version``, ``graphs``.
+                ``dp``, ``replicas``, ``engine_version``, ``graphs``, ``router``, ``admitted``, ``speculate``.
 
         Raises:
             ModelError: an unknown model, engine or precision; a sharding that does not divide it.
             DeviceError: an unknown device, or one that lacks the dtype.
         """
-        from neusight.serving.deployment import Deployment, EngineOptions, Setup
+        from neusight.serving.deployment import Setup
 
         chosen = Setup.named(setup)
         replica = self._replica(model, as_device(gpu), chosen)
-        return Deployment(
-            replica=replica, options=options or EngineOptions(), longest=longest, replicas=chosen.replicas
-        )
+        return chosen.deployed(replica, longest, options)
 
     def _replica(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> ReplicaPricer:
         """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""
+        from neusight.serving.simulate import ROUND_ROBIN
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
         brought = model if isinstance(model, Decoder) else None
         version = version_of(str(model)) if brought is None else id(brought)
-        key = (str(model) if brought is None else "", version, id(device), replace(setup, replicas=1))
+        priced = replace(setup, replicas=1, router=ROUND_ROBIN, admitted=None)
+        key = (str(model) if brought is None else "", version, id(device), priced)
         replica = self._replicas.get(key)
         if replica is None or replica.device is not device or brought not in (None, replica.decoder):
             replica = setup.replica(brought or known_decoder(str(model)), device, self._priced)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from neusight.errors import shown
+from neusight.errors import UnitError, shown
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -53,6 +53,20 @@ class Spec:
     def words(self) -> Any:
         """Several words, separated by commas."""
         return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar="NAME[,NAME…]")
+
+
+def quantity(text: str, kind: str, option: str) -> float:
+    """A number with its unit, such as ``200GiB``, as ``units.parse`` reads it.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    from neusight.units import parse
+
+    try:
+        return parse(text, kind)
+    except UnitError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def within(value: float, least: float, most: float, option: str | None = None) -> float:

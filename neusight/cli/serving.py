@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +18,7 @@ from neusight.cli.output import busy
 if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
-    from neusight.serving import Choice, Deployment, EngineOptions, Load, ServingEstimate
+    from neusight.serving import Choice, Deployment, EngineOptions, Load, ServingEstimate, Trace
     from neusight.serving.load import TokenCounts
 
 KINDS = ("--batch", "--concurrency", "--rate", "--trace", "--frontier", "--slo", "--requests")
@@ -50,11 +51,19 @@ class ServingTarget:
         int, Spec("--dp", PLAN, "Groups of GPUs whose attention serves sequences of its own.").number(most=4096)
     ] = 1
     replicas: Annotated[str, Spec("--replicas", PLAN, "Copies of all that, which share the load.").numbers()] = "1"
+    router: Annotated[
+        str, Spec("--router", PLAN, "Who gets a request: round-robin, least-loaded or prefix-aware.").text()
+    ] = "round-robin"
+    admitted: Annotated[
+        int | None,
+        Spec("--admitted", PLAN, "Requests at a replica, beyond which others wait at the router.").number(most=1 << 20),
+    ] = None
 
     @property
     def degrees(self) -> dict[str, int]:
         """Fields of ``Setup`` that hold for all combinations."""
-        return {"pp": self.pp, "ep": self.ep, "dp": self.dp}
+        names = ("pp", "ep", "dp", "router", "admitted")
+        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +99,13 @@ class EngineChoice:
             0, 1 << 24
         ),
     ] = 0
+    prefix_hit: Annotated[
+        float, Spec("--prefix-hit", ENGINE, "Share of each prompt that is in the cache when it comes.").number(0, 1)
+    ] = 0.0
+    host_cache: Annotated[
+        str,
+        Spec("--host-cache", ENGINE, "Host memory of a replica that keeps sessions of a trace.", "SIZE").text(),
+    ] = ""
     speculate: Annotated[
         str,
         Spec(
@@ -115,7 +131,9 @@ class EngineChoice:
         return EngineOptions(
             max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens,
             max_len=self.max_model_len, chunked_prefill=self.chunked_prefill,
-            prefix_cached_tokens=self.prefix_cached, memory_share=self.memory_fraction,
+            prefix_cached_tokens=self.prefix_cached, prefix_hit=self.prefix_hit,
+            host_cache_bytes=opt.quantity(self.host_cache, "bytes", "--host-cache") if self.host_cache else 0.0,
+            memory_share=self.memory_fraction,
         )  # fmt: skip
 
 
@@ -197,14 +215,24 @@ class Demanded:
             raise typer.BadParameter(f"takes one {several[0].split('_')[0]} at a time", param_hint="--slo")
         return {name: each[0] for name, each in values.items() if each}
 
+    @cached_property
+    def requests_of_trace(self) -> Trace | None:
+        """Those of ``--trace``."""
+        from neusight.serving import read_trace
+
+        return read_trace(self.trace.expanduser()) if self.trace else None
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether requests are turns of conversations."""
+        return self.requests_of_trace is not None and self.requests_of_trace.sessions is not None
+
     @property
     def values(self) -> list[Any]:
         """What ``kind`` lists."""
-        from neusight.serving import read_trace
-
         kind = self.kind
-        if kind == "--trace" and self.trace:
-            return [read_trace(self.trace.expanduser())]
+        if kind == "--trace":
+            return [self.requests_of_trace]
         if kind in ("--batch", "--concurrency"):
             return opt.numbers(getattr(self, kind.removeprefix("--")), kind, MOST_REQUESTS)
         return [self.requests] if kind == "--requests" else rates(self.rate)
@@ -310,6 +338,13 @@ def serving(
     opt.check_out(figure, "--figure", *PICTURES)
     if not (demanded.isl_cv or demanded.osl_cv or demanded.rate):
         typed.refuse(["seed"], "draws nothing: lengths are equal, and requests do not arrive at random")
+    if target.dp == 1 and opt.numbers(target.replicas, "--replicas") == [1] and not slo:
+        typed.refuse(["router"], "chooses between replicas, and there is one: give --replicas")
+    demanded.token_counts()
+    if demanded.has_sessions:
+        typed.refuse(["prefix_hit"], "is what sessions of the trace leave: leave it out")
+    else:
+        typed.refuse(["host_cache"], "keeps what sessions leave: give a --trace with a column session")
     gpus = opt.named_gpus(target.gpu) if target.gpu else []
     question = ServingQuestion(
         predictor=models.load(gpus), model=model, target=target, engine=engine, demanded=demanded, many=many,
@@ -443,11 +478,13 @@ class ServingQuestion:
     def _served(self, options: dict[str, Any]) -> ServingEstimate:
         from neusight.serving import serve
         from neusight.serving.load import longest_of
+        from neusight.serving.simulate import ROUND_ROBIN
 
         value, lengths = options[self.demanded.kind.removeprefix("--")], self._lengths(options)
         load = self.demanded.load(value, lengths, options["replicas"] * self.target.dp)
-        # Of what one scheduler gets: its requests are the first of the whole load.
-        longest = longest_of(self.demanded.load(value, lengths, 1))
+        # Of what one scheduler gets, where they get theirs in turn: its requests are the first of the whole load.
+        in_turn = self.target.router == ROUND_ROBIN and self.target.admitted is None
+        longest = longest_of(self.demanded.load(value, lengths, 1) if in_turn else load)
         return serve(self._deployment(options, longest), load)
 
     def _frontier(self, options: dict[str, Any]) -> list[ServingEstimate]:

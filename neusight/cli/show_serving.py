@@ -114,6 +114,8 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     if e.power_w is not None and e.joule_per_output_token is not None:
         watts = f"{e.power_w / e.devices:,.0f} W for each GPU on average"
         yield "power", f"{watts}, {e.joule_per_output_token:.3g} J per output token"
+    if e.prefix_hit:
+        yield "cached", f"{e.prefix_hit:.0%} of the tokens of prompts"
     if e.preempted:
         yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
     if e.diverges:

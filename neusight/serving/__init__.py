@@ -11,6 +11,7 @@ Simulation
 """
 
 from neusight.engines.server import SCHEDULERS, SGLANG, TRTLLM, TRTLLM_MAX_UTILIZATION, VLLM, Scheduler
+from neusight.serving.batching import PassTimes
 from neusight.serving.deployment import Deployment, EngineOptions, Setup
 from neusight.serving.estimate import Limiter, Metric, ServingEstimate
 from neusight.serving.limits import EngineLimits
@@ -19,15 +20,15 @@ from neusight.serving.lookup import TabulatedPasses, tabulate
 from neusight.serving.planning import Choice, Demand, cheapest, closed, frontier, pareto_front
 from neusight.serving.run import EnginePasses, ServingRun, Spread
 from neusight.serving.serve import serve
-from neusight.serving.simulate import PassTimes, replicate, simulate
+from neusight.serving.simulate import ROUTERS, Routing, replicate, simulate
 from neusight.serving.slo import Slo
 from neusight.serving.speculation import Speculation
 from neusight.serving.step_time import StepTimePredictor
 
 __all__ = [
-    "SCHEDULERS", "SGLANG", "TRTLLM", "TRTLLM_MAX_UTILIZATION", "VLLM", "Choice", "Closed", "Demand", "Deployment",
-    "EngineLimits", "EngineOptions", "EnginePasses", "Lengths", "Limiter", "Load", "Metric", "Offline", "Open",
-    "PassTimes", "Requests", "Scheduler", "ServingEstimate", "ServingRun", "Setup", "Slo", "Speculation", "Spread",
-    "Static", "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest", "closed", "frontier", "pareto_front",
-    "read_trace", "replicate", "serve", "simulate", "tabulate",
+    "ROUTERS", "SCHEDULERS", "SGLANG", "TRTLLM", "TRTLLM_MAX_UTILIZATION", "VLLM", "Choice", "Closed",
+    "Demand", "Deployment", "EngineLimits", "EngineOptions", "EnginePasses", "Lengths", "Limiter", "Load", "Metric",
+    "Offline", "Open", "PassTimes", "Requests", "Routing", "Scheduler", "ServingEstimate", "ServingRun",
+    "Setup", "Slo", "Speculation", "Spread", "Static", "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest",
+    "closed", "frontier", "pareto_front", "read_trace", "replicate", "serve", "simulate", "tabulate",
 ]  # fmt: skip

@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from math import inf
 from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
 from neusight.engines.server import Server
 from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
+from neusight.laws.fitted import shipped_links
+from neusight.laws.routes import host_link
 from neusight.requests import Plan
+from neusight.serving.batching import PassTimes
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Load, Open, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
-from neusight.serving.simulate import PassTimes
+from neusight.serving.simulate import ROUND_ROBIN, Routing
 from neusight.serving.speculation import LOOKUP, OWN_LAYER, Speculation
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
@@ -33,13 +37,16 @@ class EngineOptions:
     """What an engine is started with, where that is not its default (None).
 
     ``max_len`` is the longest sequence, ``memory_share`` as in ``Server``, ``prefix_cached_tokens`` those that
-    all prompts begin with and the cache holds.
+    all prompts begin with and the cache holds, ``prefix_hit`` the share of each prompt that is found there;
+    ``host_cache_bytes`` of the host's memory, of all devices of a replica together, keep what sessions leave.
     """
 
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     chunked_prefill: bool = True
     prefix_cached_tokens: int = 0
+    prefix_hit: float = 0.0
+    host_cache_bytes: float = 0.0
     memory_share: float | None = None
     max_len: int | None = None
 
@@ -51,13 +58,17 @@ class EngineOptions:
             if (value := getattr(self, name)) is not None:
                 whole(name, value)
         whole("prefix_cached_tokens", self.prefix_cached_tokens, least=0)
+        if not 0 <= self.prefix_hit <= 1:
+            raise LoadError(f"prefix_hit = {self.prefix_hit:g}: give a share of the prompt from 0 to 1")
+        if not 0 <= self.host_cache_bytes < inf:
+            raise LoadError(f"host_cache_bytes = {self.host_cache_bytes:g}: give bytes, 0 for none")
         if self.memory_share is not None and not 0 < self.memory_share <= 1:
             raise LoadError(f"memory_share = {self.memory_share:g}: give more than 0, up to 1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What is deployed, in the words that people use.
+    """What is deployed, in the words that people use. ``router`` and ``admitted`` are as in ``Routing``.
 
     ``speculate`` as ``Speculation.named`` has it, "" for none.
 
@@ -75,6 +86,8 @@ class Setup:
     ep: int = 1
     dp: int = 1
     replicas: int = 1
+    router: str = ROUND_ROBIN
+    admitted: int | None = None
     speculate: str = ""
     graphs: bool = True
 
@@ -84,6 +97,9 @@ class Setup:
         """
         for name in ("tp", "pp", "ep", "dp", "replicas"):
             whole(name, getattr(self, name))
+        if self.admitted is not None:
+            whole("admitted", self.admitted)
+        Routing(policy=self.router)
         if self.speculation and self.pp > 1:
             raise LoadError(f"speculation with pp = {self.pp}: engines draft on one stage, leave one of them out")
 
@@ -123,8 +139,12 @@ class Setup:
         options: EngineOptions | None = None,
     ) -> Deployment:
         """The deployment of a model for sequences of up to ``longest`` tokens; see ``replica``."""
-        replica = self.replica(decoder, device, pricer)
-        return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, replicas=self.replicas)
+        return self.deployed(self.replica(decoder, device, pricer), longest, options)
+
+    def deployed(self, replica: ReplicaPricer, longest: int, options: EngineOptions | None = None) -> Deployment:
+        """As many replicas as there are to be, behind their router."""
+        routed = {name: getattr(self, name) for name in ("replicas", "router", "admitted")}
+        return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, **routed)
 
     def replica(self, decoder: Decoder, device: DeviceSpec, pricer: Pricer) -> ReplicaPricer:
         """What each replica serves, ready to be priced.
@@ -186,6 +206,8 @@ class Deployment:
     options: EngineOptions
     longest: int
     replicas: int = 1
+    router: str = ROUND_ROBIN
+    admitted: int | None = None
     priced_to: tuple[int, int, int] = (1, 1, 1)
 
     def __post_init__(self) -> None:
@@ -212,6 +234,11 @@ class Deployment:
     def groups(self) -> int:
         """That have a scheduler of their own."""
         return self.replicas * self.replica.plan.dp
+
+    @property
+    def routing(self) -> Routing:
+        """How the schedulers share a load."""
+        return Routing(schedulers=self.groups, policy=self.router, admitted=self.admitted)
 
     @cached_property
     def memory(self) -> ServingMemory:
@@ -268,6 +295,7 @@ class Deployment:
                 f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}: shorten one of them"
             )
         self.check_memory()
+        world = self.replica.plan.world
         queries = self.replica.speculation.queries if self.replica.speculation else 1
         return EngineLimits(
             max_num_seqs=min(self._seqs, self.max_num_batched_tokens // queries),
@@ -275,12 +303,23 @@ class Deployment:
             max_num_batched_tokens=self.replica.plan.pp * self.max_num_batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
+            prefix_hit=self.options.prefix_hit,
             kv_tokens=memory.kv_tokens,
+            host_tokens=int(self.options.host_cache_bytes / (world * memory.kv_bytes_per_token)),
+            restore_s=self._restore_s,
             block_tokens=self.server.block_tokens,
             max_len=self.options.max_len,
             scheduler=self.server.scheduler,
             speculation=self.replica.speculation,
         )
+
+    @property
+    def _restore_s(self) -> float:
+        """What a token takes from the host's memory over a device's link [s]; 0 where none is kept there."""
+        if not self.options.host_cache_bytes:
+            return 0.0
+        share: float = shipped_links().links.rates.host_share
+        return self.memory.kv_bytes_per_token / (share * host_link(self.replica.device).bandwidth_bytes_per_s)
 
     @cached_property
     def tables(self) -> PassTimes:
@@ -309,21 +348,30 @@ class Deployment:
         }
 
     def share_of(self, load: Load) -> Load:
-        """What one group gets of a load: the most that any of them gets, where it does not divide."""
+        """What one group gets of a load in turn: the most that any of them gets, where it does not divide; all of it
+        where the router looks at what they do.
+
+        Each n-th of independent intervals that add up is a gamma's, whose coefficient of variation is their own over
+        the root of n.
+        """
         n = self.groups
-        if n == 1:
+        if n == 1 or not self.routing.apart:
             return load
         if isinstance(load, Trace):
-            return Trace(**{name: column[::n] for name, column in vars(load).items()})
+            return load.each(n)
         counts = {name: getattr(load, name, None) for name in ("batch", "concurrency", "number")}
         shares: dict[str, Any] = {name: -(-count // n) for name, count in counts.items() if count is not None}
         if isinstance(load, Open):
             shares["rate_per_s"] = load.rate_per_s / n
+            if load.arrivals != "uniform":
+                shares |= {"arrivals": "gamma", "cv": (load.cv if load.arrivals == "gamma" else 1.0) / n**0.5}
         return replace(load, **shares)
 
     def shares(self, load: Load) -> float:
         """How many times what ``share_of`` gives the whole load is: ``groups``, or fewer where it does not divide."""
         share = self.share_of(load)
+        if not self.routing.apart:
+            return 1.0
         if isinstance(load, Open):
             return float(self.groups)
         if isinstance(load, Closed):

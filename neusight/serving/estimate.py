@@ -46,10 +46,11 @@ class ServingEstimate:
     """The answer. Times in seconds; rates are of all replicas together, those over the whole load with its ramps, and
     ``steady`` of the middle half of its output.
 
-    ``prefill`` and ``decode`` tell what passes with prompts and passes that only generate are limited by. ``diverges``
-    says in words that the load outgrows the deployment, ``warnings`` what was assumed. ``errors`` by source and
-    ``limiter``, the resource that most of the time is limited by, are of ``latency_s``, that of a whole answer;
-    ``usd_per_hour`` is the price of one device, ``launch`` the command that starts one replica.
+    ``prefix_hit`` is the share of prompt tokens that the cache held. ``prefill`` and ``decode`` tell what passes with
+    prompts and passes that only generate are limited by. ``diverges`` says in words that the load outgrows the
+    deployment, ``warnings`` what was assumed. ``errors`` by source and ``limiter``, the resource that most of the time
+    is limited by, are of ``latency_s``, that of a whole answer; ``usd_per_hour`` is the price of one device,
+    ``launch`` the command that starts one replica.
     """
 
     model: str
@@ -81,6 +82,7 @@ class ServingEstimate:
     usd_per_million_output_tokens: float | None
     joule_per_output_token: float | None
     power_w: float | None
+    prefix_hit: float
     preempted: int
     diverges: str
     launch: str
@@ -178,6 +180,7 @@ class ServingEstimate:
             "usd_per_million_output_tokens": self.usd_per_million_output_tokens,
             "joule_per_output_token": self.joule_per_output_token,
             "power_w": self.power_w,
+            "prefix_hit": self.prefix_hit,
             "preempted": self.preempted,
             "diverges": self.diverges,
         }

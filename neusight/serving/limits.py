@@ -24,7 +24,11 @@ class EngineLimits:
         chunked_prefill: a prompt may be cut where a pass is full; else it waits for a pass that holds it whole.
         prefix_cached_tokens: of the prefix that all prompts begin with, which the cache holds from the start. Whole
             blocks of it are used; the last token of a prompt is always computed.
+        prefix_hit: the share of each prompt that the cache holds when it comes, in whole blocks, each of which counts
+            as its own; of a load with sessions what they left counts instead.
         kv_tokens: tokens that the KV cache holds, None for any number.
+        host_tokens: tokens that the host's memory holds of what sessions left, 0 for none.
+        restore_s: what bringing a token back from there takes [s], while the layers behind it are computed.
         block_tokens: tokens of a block, in which the cache is given out.
         max_len: the longest sequence, prompt and output, None for any.
         scheduler: one of ``SCHEDULERS``, or one's own.
@@ -35,7 +39,10 @@ class EngineLimits:
     max_num_batched_tokens: int | None = 8192
     chunked_prefill: bool = True
     prefix_cached_tokens: int = 0
+    prefix_hit: float = 0.0
     kv_tokens: int | None = None
+    host_tokens: int = 0
+    restore_s: float = 0.0
     block_tokens: int = 16
     max_len: int | None = None
     scheduler: Scheduler = VLLM
@@ -78,6 +85,14 @@ class EngineLimits:
         """Of prompts, those that the cache holds from the start: whole blocks, never all of a prompt; shape (n,)."""
         blocks = np.minimum(self.prefix_tokens, prompt_tokens - 1) // self.block_tokens
         return np.asarray(blocks * self.block_tokens)
+
+    def hit_tokens(self, requests: Requests) -> np.ndarray:
+        """Of prompts, those that the cache holds when they come; shape (n,)."""
+        own = np.minimum(np.floor(self.prefix_hit * requests.prompt_tokens), requests.prompt_tokens - 1)
+        cached = self.cached_tokens(requests.prompt_tokens)
+        if requests.sessions is not None:
+            return cached
+        return np.maximum(cached, own.astype(np.int64) // self.block_tokens * self.block_tokens)
 
     def check(self, requests: Requests) -> None:
         """Whether each request can run when it is alone.

@@ -73,12 +73,14 @@ class Requests:
 
     ``concurrency`` is that of clients who each send a request when the last one is answered; ``arrival_s`` then holds
     0 for the first ``concurrency`` requests, and nothing for others. None where requests arrive by themselves.
+    ``sessions`` number the conversations whose turns they are, each prompt with all that was before it; -1 for none.
     """
 
     arrival_s: np.ndarray
     prompt_tokens: np.ndarray
     output_tokens: np.ndarray
     concurrency: int | None = None
+    sessions: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.arrival_s)
@@ -191,7 +193,8 @@ class Open:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """Requests as they came once: columns of shape (n,), times [s] in order, lengths [tokens].
+    """Requests as they came once: columns of shape (n,), times [s] in order, lengths [tokens]; ``sessions`` as in
+    ``Requests``.
 
     Raises:
         LoadError: columns of unequal or no length, a time that is negative or before the one above it, or a length
@@ -201,9 +204,10 @@ class Trace:
     arrival_s: np.ndarray
     prompt_tokens: np.ndarray
     output_tokens: np.ndarray
+    sessions: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        lengths = {len(self.arrival_s), len(self.prompt_tokens), len(self.output_tokens)}
+        lengths = {len(column) for column in vars(self).values() if column is not None}
         if len(lengths) > 1 or 0 in lengths:
             raise LoadError(f"a trace with columns of {sorted(lengths)} rows: one arrival and two lengths a request")
         times = np.asarray(self.arrival_s, np.float64)
@@ -216,12 +220,19 @@ class Trace:
             remedy = f"give a whole number from 1 to {MOST_TOKENS:,}, or leave the row out"
             _first_row(wrong, values, f"has {name} tokens of {{}}", remedy)
 
+    def each(self, n: int) -> Trace:
+        """Every n-th of them, from the first on."""
+        columns = (self.arrival_s[::n], self.prompt_tokens[::n], self.output_tokens[::n])
+        sessions = None if self.sessions is None else self.sessions[::n]
+        return Trace(arrival_s=columns[0], prompt_tokens=columns[1], output_tokens=columns[2], sessions=sessions)
+
     def requests(self) -> Requests:
         """As they came."""
         return Requests(
             arrival_s=np.asarray(self.arrival_s, np.float64),
             prompt_tokens=np.asarray(self.prompt_tokens).astype(np.int64),
             output_tokens=np.asarray(self.output_tokens).astype(np.int64),
+            sessions=self.sessions,
         )
 
 
@@ -311,6 +322,8 @@ TRACE_COLUMNS = {
 """What files call the columns of a trace, without regard to case, blanks as underscores: this project, Azure's LLM
 inference traces, BurstGPT. Mooncake's traces, whose ``timestamp`` is in milliseconds, are not among them on purpose:
 their lengths have other names, so that they are refused and not read a thousand times too slow."""
+SESSION_COLUMNS = ("session", "session_id", "conversation", "conversation_id", "chat_id")
+"""What files call the conversation whose turn a request is, with any text or number; it may be missing or empty."""
 
 
 def read_trace(path: Path | str) -> Trace:
@@ -338,7 +351,15 @@ def request_columns(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str,
     columns = {what: frame[_trace_column(path, frame, what, known)] for what, known in names.items()}
     numbers = {what: _trace_numbers(path, column) for what, column in columns.items() if what != "arrival_s"}
     scaled = {what: n * 1e-3 if str(columns[what].name).endswith("_ms") else n for what, n in numbers.items()}
-    return {"arrival_s": _arrival_seconds(path, columns["arrival_s"])} | scaled
+    sessions = {"sessions": _numbered(frame[name]) for name in SESSION_COLUMNS if name in frame}
+    return {"arrival_s": _arrival_seconds(path, columns["arrival_s"])} | scaled | sessions
+
+
+def _numbered(column: pd.Series) -> np.ndarray:
+    """The numbers of what stands in a column, -1 for nothing."""
+    import pandas as pd
+
+    return np.asarray(pd.factorize(column)[0], dtype=np.int64)
 
 
 def _trace_frame(path: Path) -> pd.DataFrame:

@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from neusight.errors import LoadError
-from neusight.serving.simulate import Chunks
+from neusight.serving.batching import Chunks
 from neusight.workloads.decoders.shares import Steps
 
 Price = Callable[[Steps], np.ndarray]

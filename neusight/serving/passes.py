@@ -24,6 +24,7 @@ from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.requests import Plan
+from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.lookup import (
     ENERGY,
     GROUP,
@@ -35,7 +36,6 @@ from neusight.serving.lookup import (
     PassSums,
     tabulate,
 )
-from neusight.serving.simulate import Chunks, PassTimes
 from neusight.serving.speculation import Speculation
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder

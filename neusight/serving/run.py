@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import cached_property
 
 import numpy as np
@@ -44,7 +45,7 @@ class EnginePasses:
     ``prompts`` sequences brought ``prompt_tokens`` new tokens; ``ended`` of them ended their prompt, each with a token,
     and ``joined`` of these went on to generate, together with ``decodes`` that generated ``gained`` tokens each in all
     passes: one a pass, or more where drafts are verified. ``running`` are all that have a place, ``kv_tokens`` are
-    given out at the end, the shared prefix among them.
+    given out at the end, the shared prefix among them. ``scheduler`` numbers who ran them, whose rows are in order.
     """
 
     start_s: np.ndarray
@@ -58,6 +59,18 @@ class EnginePasses:
     gained: np.ndarray
     running: np.ndarray
     kv_tokens: np.ndarray
+    scheduler: np.ndarray
+
+    @classmethod
+    def together(cls, each: Sequence[EnginePasses]) -> EnginePasses:
+        """Those of several schedulers, one behind the other."""
+        columns = {f.name: np.concatenate([getattr(passes, f.name) for passes in each]) for f in fields(cls)[:-1]}
+        return cls(**columns, scheduler=np.repeat(np.arange(len(each)), [len(passes) for passes in each]))
+
+    def of(self, scheduler: int) -> EnginePasses:
+        """Those of one of them."""
+        rows = self.scheduler == scheduler
+        return EnginePasses(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -83,6 +96,12 @@ class EnginePasses:
         )
 
     def intervals(self) -> tuple[np.ndarray, np.ndarray]:
+        """Those of all schedulers, see ``_intervals``."""
+        each = [self.of(number)._intervals() for number in np.unique(self.scheduler)]
+        times_s, seen = zip(*each, strict=True)
+        return np.concatenate(times_s), np.concatenate(seen)
+
+    def _intervals(self) -> tuple[np.ndarray, np.ndarray]:
         """Times between two tokens of a sequence, or tokens that come together [s], and how many sequences saw each.
 
         Passes of one row count as equally long. A sequence waits through passes for prompts alone that come between
@@ -107,9 +126,9 @@ class EnginePasses:
 class ServingRun:
     """How each request fared, columns of shape (n,) in the order of arrival, and what the engine ran.
 
-    ``preempted`` counts how often a request lost its place, ``interrupted_s`` are the times between two tokens across
-    such losses. ``opened`` says that requests arrived by themselves, ``kv_capacity_tokens`` is infinite where the cache
-    has no limit.
+    ``cached_tokens`` of each prompt were in the cache when it started. ``preempted`` counts how often a request lost
+    its place, ``interrupted_s`` are the times between two tokens across such losses. ``opened`` says that requests
+    arrived by themselves, ``kv_capacity_tokens`` of each of ``schedulers`` is infinite where the cache has no limit.
     """
 
     arrival_s: np.ndarray
@@ -118,9 +137,11 @@ class ServingRun:
     finish_s: np.ndarray
     prompt_tokens: np.ndarray
     output_tokens: np.ndarray
+    cached_tokens: np.ndarray
     preempted: np.ndarray
     interrupted_s: np.ndarray
     passes: EnginePasses
+    schedulers: int
     opened: bool
     kv_capacity_tokens: float
 
@@ -174,8 +195,9 @@ class ServingRun:
     def steady_output_tokens_per_s(self) -> float:
         """Of the middle half of all output tokens: neither while the engine fills nor while it empties."""
         passes = self.passes
-        made = np.concatenate([[0.0], np.cumsum(passes.decodes * passes.gained + passes.ended)])
-        times_s = np.concatenate([passes.start_s[:1], passes.end_s])
+        order = np.argsort(passes.end_s, kind="stable")
+        made = np.concatenate([[0.0], np.cumsum((passes.decodes * passes.gained + passes.ended)[order])])
+        times_s = np.concatenate([[passes.start_s.min()], passes.end_s[order]])
         begin_s, end_s = np.interp([0.25 * made[-1], 0.75 * made[-1]], made, times_s)
         return float(0.5 * made[-1] / (end_s - begin_s))
 
@@ -202,7 +224,7 @@ class ServingRun:
         """Of the makespan in passes with prompts, in passes that only generate, and idle; their sum is 1."""
         lasts_s, prompts = self.passes.lasts_s, self.passes.prompts > 0
         shares = {"prompt": float(lasts_s[prompts].sum()), "decode": float(lasts_s[~prompts].sum())}
-        shares = {name: part_s / self.makespan_s for name, part_s in shares.items()}
+        shares = {name: part_s / (self.makespan_s * self.schedulers) for name, part_s in shares.items()}
         return shares | {"idle": max(0.0, 1.0 - sum(shares.values()))}
 
     def waiting(self, times_s: np.ndarray) -> np.ndarray:
@@ -224,8 +246,8 @@ class ServingRun:
             return ""
         arrived = np.sum(self.arrival_s > halfway) / (end - halfway)
         return (
-            f"the queue grows without limit: {arrived:.3g} requests/s arrive at each scheduler and "
-            f"{self.steady_requests_per_s:.3g}/s are served, "
+            f"the queue grows without limit: {arrived / self.schedulers:.3g} requests/s arrive at each scheduler and "
+            f"{self.steady_requests_per_s / self.schedulers:.3g}/s are served, "
             f"{int(then)} waited half-way and {int(now)} at the last arrival"
         )
 

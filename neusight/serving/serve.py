@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from math import hypot
 from typing import Any
 
@@ -11,13 +12,14 @@ import numpy as np
 
 from neusight.estimates.core import largest
 from neusight.executors.costs import NORMAL_90
+from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.deployment import Deployment
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.launch import launch_command
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, checked
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun, Spread
-from neusight.serving.simulate import Chunks, PassTimes, simulate
+from neusight.serving.simulate import ALONE, simulate
 
 SAMPLED = 96
 """Rows of a run that are looked at part by part, for intervals, limiters and energy."""
@@ -44,11 +46,13 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
     """
     checked(load)
     share, limits, times = deployment.share_of(load), deployment.limits, deployment.tables
-    run = simulate(share, limits, times, deployment.server.request_s)
+    routing = deployment.routing if not deployment.routing.apart else ALONE
+    simulated = partial(simulate, share, limits, between_s=deployment.server.request_s, routing=routing)
+    run = simulated(times=times)
     passes = sampled(deployment, run)
     factor = passes.interval_factor
     opened = isinstance(share, Open | Trace)
-    ends = [simulate(share, limits, ScaledTimes(times, f)) for f in (1 / factor, factor)] if opened else None
+    ends = [simulated(times=ScaledTimes(times, f)) for f in (1 / factor, factor)] if opened else None
     return _estimate(deployment, load, run, _RunInterval(run, factor, ends), passes)
 
 
@@ -154,7 +158,8 @@ def _estimate(
     request_s = 0.0 if _all_at_start(load) else deployment.server.request_s
     rate = interval.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
-    power_w = _power_w(deployment, passes.power_w, (1.0 - run.time_shares["idle"]) * groups / deployment.groups)
+    busy = (1.0 - run.time_shares["idle"]) * groups * run.schedulers / deployment.groups
+    power_w = _power_w(deployment, passes.power_w, busy)
     price = replica.device.price_usd_per_hour
     usd = None if price is None else deployment.devices * price / HOUR_S / rate.mean * MILLION
     e2e_s = interval.time(lambda r: r.e2e_s, request_s)
@@ -188,6 +193,7 @@ def _estimate(
         usd_per_million_output_tokens=usd,
         joule_per_output_token=None if power_w is None else power_w / rate.mean,
         power_w=power_w,
+        prefix_hit=float(run.cached_tokens.sum() / run.prompt_tokens.sum()),
         preempted=round(groups * run.preempted.sum()),
         diverges=run.diverges,
         launch=launch_command(deployment),
@@ -220,7 +226,7 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
         yield f"no constants of {server.era} are fitted: those of {server.fitted_to} hold, as uncertain as all engines'"
     if server.scheduler.reserved_output not in (0.0, 1.0):
         yield f"{name} is taken to reserve room for {server.scheduler.reserved_output:.0%} of each answer"
-    if deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):
+    if deployment.routing.apart and deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):
         size = f"a batch of {load.batch}" if isinstance(load, Static) else f"a concurrency of {load.concurrency}"
         yield f"{size} does not divide by {deployment.groups} schedulers: times are of those that get the most"
 

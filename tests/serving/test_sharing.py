@@ -11,8 +11,8 @@ from neusight.engines.server import BoardPower
 from neusight.estimates.core import core
 from neusight.executors.costs import NORMAL_90
 from neusight.serving import Closed, Offline, Open, Static, closed
+from neusight.serving.batching import Chunks
 from neusight.serving.passes import PipelinedTimes, in_flight
-from neusight.serving.simulate import Chunks
 from neusight.workloads.decoders.shares import Steps
 
 MODEL = "Qwen/Qwen3-8B"
