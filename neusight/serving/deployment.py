@@ -348,14 +348,17 @@ class Deployment:
         }
 
     def share_of(self, load: Load) -> Load:
-        """What one group gets of a load in turn: the most that any of them gets, where it does not divide; all of it
-        where the router looks at what they do.
+        """What one group gets of a load; all of it where the router looks at what they do."""
+        return self.in_turn(load) if self.routing.apart else load
+
+    def in_turn(self, load: Load) -> Load:
+        """What one group gets of a load in turn: the most that any of them gets, where it does not divide.
 
         Each n-th of independent intervals that add up is a gamma's, whose coefficient of variation is their own over
         the root of n.
         """
         n = self.groups
-        if n == 1 or not self.routing.apart:
+        if n == 1:
             return load
         if isinstance(load, Trace):
             return load.each(n)

@@ -45,40 +45,50 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
         ModelError: the model does not fit. LoadError: what is no load or makes no sense, or a request that cannot run.
     """
     checked(load)
-    share, limits, times = deployment.share_of(load), deployment.limits, deployment.tables
-    routing = deployment.routing if not deployment.routing.apart else ALONE
-    simulated = partial(simulate, share, limits, between_s=deployment.server.request_s, routing=routing)
-    run = simulated(times=times)
+    share, times = deployment.share_of(load), deployment.tables
+    simulated = partial(simulate, limits=deployment.limits, between_s=deployment.server.request_s)
+    routing = ALONE if deployment.routing.apart else deployment.routing
+    run = simulated(share, times=times, routing=routing)
     passes = sampled(deployment, run)
-    factor = passes.interval_factor
-    opened = isinstance(share, Open | Trace)
-    ends = [simulated(times=ScaledTimes(times, f)) for f in (1 / factor, factor)] if opened else None
+    factor, ends = passes.interval_factor, None
+    if isinstance(share, Open | Trace):
+        # What one scheduler gets in turn is as sensitive as all of them together.
+        one = deployment.in_turn(load)
+        fast, slow = (simulated(one, times=ScaledTimes(times, f)) for f in (1 / factor, factor))
+        ends = (run if routing is ALONE else simulated(one, times=times), fast, slow)
     return _estimate(deployment, load, run, _RunInterval(run, factor, ends), passes)
 
 
 @dataclass(frozen=True)
 class _RunInterval:
     """A run with its interval: times of all passes move together, which moves all times of a load that does not come
-    by itself alike; one that does is simulated at both ends.
+    by itself alike; one that does, or a scheduler's part of it, is simulated as it is and at both ends.
     """
 
     run: ServingRun
     factor: float
-    ends: list[ServingRun] | None
+    ends: tuple[ServingRun, ServingRun, ServingRun] | None
 
     def time(self, of: Callable[[ServingRun], Spread], server_s: float = 0.0) -> Metric:
         """A time, of the run by a function, and what a server adds to it, as uncertain as the passes."""
         spread, f = of(self.run), self.factor
-        ends = (of(r).mean for r in self.ends) if self.ends else (spread.mean / f, spread.mean * f)
-        low, high = (end + server_s * by for end, by in zip(ends, (1 / f, f), strict=True))
+        low, high = (spread.mean * by for by in self.factors(lambda run: of(run).mean))
+        low, high = low + server_s / f, high + server_s * f
         mean = spread.mean + server_s
         percentiles = {p.name: getattr(spread, p.name) + server_s for p in fields(Spread) if p.name != "mean"}
         return Metric(mean=mean, low=min(low, mean), high=max(high, mean), **percentiles)
 
+    def factors(self, of: Callable[[ServingRun], float]) -> tuple[float, float]:
+        """Of a figure at the fast and at the slow end."""
+        if self.ends is None:
+            return 1 / self.factor, self.factor
+        one, *ends = map(of, self.ends)
+        return (ends[0] / one, ends[1] / one) if one else (1.0, 1.0)
+
     def rate(self, of: Callable[[ServingRun], float], groups: float) -> Metric:
         """A rate of so many groups that share a load."""
         mean = groups * of(self.run)
-        fast, slow = (groups * of(r) for r in self.ends) if self.ends else (mean * self.factor, mean / self.factor)
+        fast, slow = (mean * by for by in self.factors(of)) if self.ends else (mean * self.factor, mean / self.factor)
         return Metric(mean=mean, low=min(slow, mean), high=max(fast, mean))
 
 
