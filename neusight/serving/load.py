@@ -351,7 +351,8 @@ def request_columns(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str,
     columns = {what: frame[_trace_column(path, frame, what, known)] for what, known in names.items()}
     numbers = {what: _trace_numbers(path, column) for what, column in columns.items() if what != "arrival_s"}
     scaled = {what: n * 1e-3 if str(columns[what].name).endswith("_ms") else n for what, n in numbers.items()}
-    sessions = {"sessions": _numbered(frame[name]) for name in SESSION_COLUMNS if name in frame}
+    stated = [name for name in SESSION_COLUMNS if name in frame]
+    sessions = {"sessions": _numbered(frame[stated[0]])} if stated else {}
     return {"arrival_s": _arrival_seconds(path, columns["arrival_s"])} | scaled | sessions
 
 
