@@ -51,7 +51,7 @@ PromptPass = tuple[list[tuple[int, int]], list[int], int]
 """Chunks, the requests whose prompts they end, and the sequences that generate beside them."""
 
 
-class Ledger:
+class RequestLedger:
     """How each request of a load fares with the engine that it gets, lists by its number.
 
     ``cached`` tokens of its prompt are in the prefix that all share, ``hits`` behind them in blocks of its own, and
@@ -108,7 +108,7 @@ class BatchingEngine:
     that was used least recently the last blocks go first. The host has a copy where it has room, in the same order.
     """
 
-    def __init__(self, ledger: Ledger, limits: EngineLimits, times: PassTimes) -> None:
+    def __init__(self, ledger: RequestLedger, limits: EngineLimits, times: PassTimes) -> None:
         self.pass_s, self.ledger = times.pass_s, ledger
         self.prompts_apart = limits.scheduler.prompts_apart
         self.reserved = limits.scheduler.reserved_output

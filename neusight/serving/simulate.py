@@ -11,7 +11,7 @@ from math import inf
 import numpy as np
 
 from neusight.errors import LoadError, nearest, shown
-from neusight.serving.batching import BatchingEngine, Ledger, PassTimes
+from neusight.serving.batching import BatchingEngine, PassTimes, RequestLedger
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Load, Offline, Open, Requests
 from neusight.serving.run import ServingRun
@@ -69,9 +69,9 @@ def simulate(
     """
     requests = load.requests()
     limits.check(requests)
-    ledger = Ledger(requests, limits)
+    ledger = RequestLedger(requests, limits)
     engines = [BatchingEngine(ledger, limits, times) for _ in range(routing.schedulers)]
-    cluster = Cluster(requests, engines, routing, between_s)
+    cluster = RoutedEngines(requests, engines, routing, between_s)
     cluster.serve()
     requests = replace(requests, arrival_s=np.array(cluster.arrival_s))
     return ledger.run(requests, engines, inf if limits.kv_tokens is None else float(limits.kv_tokens))
@@ -90,7 +90,7 @@ def replicate(load: Load, limits: EngineLimits, times: PassTimes, seeds: Sequenc
     return [simulate(replace(load, seed=seed), limits, times) for seed in seeds]
 
 
-class Cluster:
+class RoutedEngines:
     """Engines and a router in front of them: what ends or arrives first happens first.
 
     Clients that wait for an answer send their next request then: what is known of arrivals grows as it goes.
