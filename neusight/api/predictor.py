@@ -25,6 +25,7 @@ from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
 from neusight.kernels.named import requested
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
+from neusight.laws.routes import Place, device_of
 from neusight.requests import Plan, Request
 from neusight.transforms.sparsity import Sparsity
 
@@ -244,7 +245,8 @@ class Predictor:
             longest: tokens of the longest sequence, prompt and answer.
             options: what the engine is started with.
             setup: fields of ``neusight.serving.Setup``: ``engine``, ``dtype``, ``kv_dtype``, ``tp``, ``pp``, ``ep``,
-                ``dp``, ``replicas``, ``engine_version``, ``graphs``, ``router``, ``admitted``, ``speculate``.
+                ``dp``, ``replicas``, ``engine_version``, ``graphs``, ``router``, ``admitted``, ``speculate``,
+                ``per_node``, ``network``.
 
         Raises:
             ModelError: an unknown model, engine or precision; a sharding that does not divide it.
@@ -465,8 +467,10 @@ class Predictor:
         """
         return self._steps.on_cluster(cluster, Options(learned=not engine.step_factors))
 
-    def _priced(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
-        return self.kernels(batch, device, conditions=conditions)
+    def _priced(self, batch: KernelBatch, place: Place, conditions: Conditions) -> Costs:
+        executor: Any = self._steps.executor(device_of(place), batch.family)
+        costs: Costs = executor.cost(batch, place, Options(), conditions)
+        return costs
 
     def sweep(
         self,

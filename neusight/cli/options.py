@@ -196,6 +196,11 @@ _engine = Spec(
 _nodes = Spec("--nodes", CLUSTER, "Nodes of the cluster. Default: as its file says, else 1.")
 TP = Annotated[int, _tp.number(most=_DEGREE)]
 TPs = Annotated[str, _tp.numbers()]
+PerNode = Annotated[
+    int | None,
+    Spec("--per-node", CLUSTER, "GPUs of a node. Default: 8; in serving as is usual of them.").number(most=1024),
+]
+Network = Annotated[str, Spec("--network", CLUSTER, "Between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text()]
 PP = Annotated[int, _pp.number(most=_DEGREE)]
 PPs = Annotated[str, _pp.numbers()]
 CP = Annotated[int, _cp.number(most=_DEGREE)]

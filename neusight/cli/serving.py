@@ -14,6 +14,7 @@ from neusight.cli import options as opt
 from neusight.cli.commands import Given, Point, combined
 from neusight.cli.options import ENGINE, LOAD, OUTPUT, PLAN, Spec
 from neusight.cli.output import busy
+from neusight.devices.cluster import USUAL_PER_NODE
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -51,6 +52,8 @@ class ServingTarget:
         int, Spec("--dp", PLAN, "Groups of GPUs whose attention serves sequences of its own.").number(most=4096)
     ] = 1
     replicas: Annotated[str, Spec("--replicas", PLAN, "Copies of all that, which share the load.").numbers()] = "1"
+    per_node: opt.PerNode = None
+    network: opt.Network = ""
     router: Annotated[
         str, Spec("--router", PLAN, "Who gets a request: round-robin, least-loaded or prefix-aware.").text()
     ] = "round-robin"
@@ -62,8 +65,8 @@ class ServingTarget:
     @property
     def degrees(self) -> dict[str, int]:
         """Fields of ``Setup`` that hold for all combinations."""
-        names = ("pp", "ep", "dp", "router", "admitted")
-        return {name: getattr(self, name) for name in names}
+        names = ("pp", "ep", "dp", "router", "admitted", "network")
+        return {"per_node": self.per_node or 0} | {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -340,6 +343,9 @@ def serving(
         typed.refuse(["seed"], "draws nothing: lengths are equal, and requests do not arrive at random")
     if target.dp == 1 and opt.numbers(target.replicas, "--replicas") == [1] and not slo:
         typed.refuse(["router"], "chooses between replicas, and there is one: give --replicas")
+    tps = opt.numbers(target.tp, "--tp")
+    if not slo and max(tps) * target.pp * target.dp <= (target.per_node or USUAL_PER_NODE):
+        typed.refuse(["network"], "joins nodes, and a replica is in one: raise --tp, or lower --per-node")
     demanded.token_counts()
     if demanded.has_sessions:
         typed.refuse(["prefix_hit"], "is what sessions of the trace leave: leave it out")

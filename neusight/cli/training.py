@@ -12,7 +12,7 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.commands import Given, Point, combined
-from neusight.cli.options import CLUSTER, OUTPUT, PLAN, Spec
+from neusight.cli.options import OUTPUT, PLAN, Spec
 from neusight.cli.output import busy, note
 from neusight.errors import ModelError
 
@@ -37,13 +37,8 @@ class Place:
 
     cluster: opt.Cluster = ""
     gpu: opt.Gpu = ""
-    per_node: Annotated[
-        int | None, Spec("--per-node", CLUSTER, "GPUs of a node, with --gpu. Default: 8.").number(most=1024)
-    ] = None
-    network: Annotated[
-        str,
-        Spec("--network", CLUSTER, "Between nodes, with --gpu: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text(),
-    ] = ""
+    per_node: opt.PerNode = None
+    network: opt.Network = ""
     overrides: opt.Overrides = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -106,6 +106,8 @@ class Cluster(BaseModel):
         return self
 
 
+USUAL_PER_NODE = 8
+"""Devices of a node where no cluster of the catalogue says otherwise."""
 _HERE = Path(__file__).resolve().parent
 _CATALOGUE = _HERE / "clusters"
 _KEYS = ("id", "name", "device", "per_node", "nodes", "redirected", "aliases", "notes", "network", "sources")
@@ -142,11 +144,19 @@ def load_cluster(name_or_path: str, nodes: int = 0, overrides: Sequence[str] = (
     return _read(table, nodes, of_device, tuple(change.strip() for change in overrides), path.name)
 
 
-def cluster_of(device: str, per_node: int, nodes: int = 1, network: str = "", overrides: Sequence[str] = ()) -> Cluster:
+def usual_per_node(device: DeviceSpec) -> int:
+    """Devices of a node: the most of the catalogue's clusters of that device, whose racks are nodes; else 8."""
+    tables = (parse_file(_CATALOGUE / f"{name}.toml") for name in _ids())
+    return max((int(table["per_node"]) for table in tables if table["device"] == device.id), default=USUAL_PER_NODE)
+
+
+def cluster_of(
+    device: str | DeviceSpec, per_node: int, nodes: int = 1, network: str = "", overrides: Sequence[str] = ()
+) -> Cluster:
     """A cluster in a few words.
 
     Args:
-        device: as ``load_device`` takes it.
+        device: as ``load_device`` takes it, or a specification.
         per_node: devices of a node.
         nodes: how many.
         network: ``[adapters x] rate [kind]``, such as ``400Gb/s`` or ``4 x 100Gb/s efa``; one adapter a device and
@@ -156,7 +166,7 @@ def cluster_of(device: str, per_node: int, nodes: int = 1, network: str = "", ov
     Raises:
         DeviceError: unknown device or words, several devices without links, impossible numbers.
     """
-    spec = load_device(device, overrides)
+    spec = device if isinstance(device, DeviceSpec) else load_device(device, overrides)
     optional = {"network": _network_of_words(network, per_node)} if network.strip() else {}
     name = f"{nodes} x {per_node} x {spec.name}"
     return _build({"id": f"{per_node}x{spec.id}", "name": name, "device": spec, **optional}, per_node, nodes, "cluster")

@@ -9,20 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from neusight.devices.cluster import Cluster
 from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
-from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import dtype_named
+from neusight.plans.placement import Placement
 from neusight.plans.stages import most_chunks
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.recipes import is_recipe, recipe_named
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.program import Part, Program, Segment
 
 if TYPE_CHECKING:
     from neusight.distributed.sources import TracedModel
@@ -30,54 +27,6 @@ if TYPE_CHECKING:
 USUAL_DTYPE = "bfloat16"
 _PLAN = tuple(f.name for f in fields(Plan))
 _RUN = ("seq_len", "dtype", "optimizer", "micro_batches")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """Ranks in Megatron's order: tensor-parallel ones are neighbours, then those of a context, then replicas; stages
-    are farthest apart (``parallel_state.py``, order "tp-cp-ep-dp-pp"; Narayanan et al. 2021, section 3).
-
-    ``per_node`` devices share a node.
-    """
-
-    plan: Plan
-    per_node: int
-
-    @property
-    def _groups(self) -> dict[str, tuple[int, int]]:
-        """Ranks of each group, and how far apart they are."""
-        plan = self.plan
-        dense = {"tp": (plan.tp, 1), "cp": (plan.cp, plan.tp), "dp": (plan.dp, plan.tp * plan.cp)}
-        replicas = {"dp-cp": (plan.dp * plan.cp, plan.tp), "pp": (plan.pp, plan.dp * plan.tp * plan.cp)}
-        experts = {"ep": (plan.ep, plan.expert_tp), "edp": (plan.expert_dp, plan.ep * plan.expert_tp)}
-        return dense | replicas | experts
-
-    def within(self, group: str) -> int:
-        """Ranks of a group that share a node: of ``tp``, ``cp``, ``ep``, ``dp``, ``dp-cp``, ``edp`` or ``pp``."""
-        size, stride = self._groups[group]
-        return max(1, min(size, self.per_node // stride))
-
-    def size(self, group: str) -> int:
-        """Ranks of a group."""
-        return self._groups[group][0]
-
-    def placed(self, units: Program) -> Program:
-        """The units with the nodes that their collectives stay in."""
-        return replace(
-            units,
-            before=self._unit(units.before),
-            layers=tuple(self._unit(unit) for unit in units.layers),
-            after=self._unit(units.after),
-        )
-
-    def _unit(self, unit: Segment) -> Segment:
-        return replace(unit, parts=tuple(self._part(part) for part in unit.parts))
-
-    def _part(self, part: Part) -> Part:
-        if not part.group:
-            return part
-        columns = {**part.batch.columns, "per_node": np.array([self.within(part.group)])}
-        return replace(part, batch=KernelBatch(part.batch.family, columns))
 
 
 @dataclass(frozen=True, kw_only=True)

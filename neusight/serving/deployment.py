@@ -8,6 +8,7 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
+from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_per_node
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
 from neusight.engines.server import Server
@@ -70,6 +71,9 @@ class EngineOptions:
 class Setup:
     """What is deployed, in the words that people use. ``router`` and ``admitted`` are as in ``Routing``.
 
+    ``per_node`` devices share a node, 0 for as many as is usual of them; ``network`` joins nodes, as ``cluster_of``
+    takes it.
+
     ``speculate`` as ``Speculation.named`` has it, "" for none.
 
     ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
@@ -88,6 +92,8 @@ class Setup:
     replicas: int = 1
     router: str = ROUND_ROBIN
     admitted: int | None = None
+    per_node: int = 0
+    network: str = ""
     speculate: str = ""
     graphs: bool = True
 
@@ -99,6 +105,7 @@ class Setup:
             whole(name, getattr(self, name))
         if self.admitted is not None:
             whole("admitted", self.admitted)
+        whole("per_node", self.per_node, least=0)
         Routing(policy=self.router)
         if self.speculation and self.pp > 1:
             raise LoadError(f"speculation with pp = {self.pp}: engines draft on one stage, leave one of them out")
@@ -168,9 +175,22 @@ class Setup:
             precision=precision,
             engine=engine.started_on(device, graphs=self.graphs),
             pricer=pricer,
+            cluster=self._cluster(device),
             speculation=self.speculation,
         )
         return replace(replica, draft=self._draft(replica))
+
+    def _cluster(self, device: DeviceSpec) -> Cluster | None:
+        """Where the devices of a replica are, if that is not one node.
+
+        Raises:
+            DeviceError: words that are no network.
+        """
+        world, least = self.plan.world, self.per_node or USUAL_PER_NODE
+        per_node = least if self.per_node or world <= least else usual_per_node(device)
+        if world <= per_node:
+            return None
+        return cluster_of(device, per_node, -(-world // per_node), self.network)
 
     def _draft(self, target: ReplicaPricer) -> ReplicaPricer | None:
         """The model that drafts for another, on the same devices; None where none does."""

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from neusight.devices.cluster import Cluster
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.engines.server import GROUPS, shipped_power
@@ -23,6 +24,8 @@ from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
+from neusight.laws.routes import Place
+from neusight.plans.placement import Placement
 from neusight.requests import Plan
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.lookup import (
@@ -45,8 +48,8 @@ from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.dispatch import part_dispatches
 from neusight.workloads.program import Part
 
-Pricer = Callable[[KernelBatch, DeviceSpec, Conditions], Costs]
-"""What answers for kernels on a device, such as ``Predictor.kernels``."""
+Pricer = Callable[[KernelBatch, Place, Conditions], Costs]
+"""What answers for kernels on a device, such as ``Predictor.kernels``, and for collectives on a cluster."""
 ATTENTION = ("context", "decode")
 _SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 
@@ -110,6 +113,7 @@ class ReplicaPricer:
 
     ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers. With ``speculation``,
     what is looked up are passes that verify drafts, and those of the model that makes them, ``draft``, if one does.
+    ``cluster`` is where the devices are spread over several nodes, None in one.
     """
 
     decoder: Decoder
@@ -118,6 +122,7 @@ class ReplicaPricer:
     precision: ServingPrecision
     engine: Engine
     pricer: Pricer
+    cluster: Cluster | None = None
     speculation: Speculation | None = None
     draft: ReplicaPricer | None = None
 
@@ -223,6 +228,8 @@ class ReplicaPricer:
     def _parts(self, steps: Steps, groups: Collection[str]) -> list[Part]:
         """Those of some groups, with their runs in all layers."""
         program = step_program(self.decoder, steps, self.precision, self.plan, self.engine)
+        if self.cluster:
+            program = Placement(plan=self.plan, per_node=self.cluster.per_node).placed(program)
         return [part for part in program.counted_parts if group_of(part.batch) in groups]
 
     def _priced(self, parts: Sequence[Part], *, energy: bool) -> Iterator[tuple[Part, PartCosts]]:
@@ -230,7 +237,8 @@ class ReplicaPricer:
 
         def cost(batch: KernelBatch) -> Costs:
             conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, engine=self.engine.library)
-            return self.pricer(batch, self.device, conditions)
+            place = self.cluster if self.cluster and batch.family == "collective" else self.device
+            return self.pricer(batch, place, conditions)
 
         return zip(parts, price(parts, cost, energy=energy), strict=True)
 

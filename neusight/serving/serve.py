@@ -229,6 +229,9 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
     """What an answer leans on."""
     if not run.settled and not run.diverges:
         yield "the load ended before the deployment reached a steady state: with more requests all means move"
+    if (cluster := deployment.replica.cluster) and cluster.network is None:
+        nodes = f"{cluster.nodes} nodes of {cluster.per_node}"
+        yield f"a replica spans {nodes}, whose network nobody tells: it exchanges what was measured of others"
     server, name = deployment.server, deployment.replica.engine.name
     if not server.pass_s:
         yield f"no constants of {server.era} are fitted: its own time in each pass counts as none"

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices import DeviceSpec, load_device
+from neusight.devices import load_device
 from neusight.errors import LoadError, nearest, shown
 from neusight.executors import Costs, Options, load_executor
 from neusight.executors.base import LINK
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.laws.routes import Place, device_of
 from neusight.serving.deployment import Setup
 from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.known import known_decoder
@@ -139,8 +140,8 @@ def _executor(kind: str) -> Any:
     return load_executor(kind)
 
 
-def _priced(batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Costs:
+def _priced(batch: KernelBatch, place: Place, conditions: Conditions) -> Costs:
     """With the tile models that ship."""
-    kind = LINK if batch.family == "collective" else device.kind
-    costs: Costs = _executor(kind).cost(batch, device, Options(), conditions)
+    kind = LINK if batch.family == "collective" else device_of(place).kind
+    costs: Costs = _executor(kind).cost(batch, place, Options(), conditions)
     return costs

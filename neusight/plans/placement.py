@@ -1,0 +1,59 @@
+"""``Placement``: which ranks of a plan share a node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from neusight.kernels.families import KernelBatch
+from neusight.requests import Plan
+from neusight.workloads.program import Part, Program, Segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Ranks in Megatron's order: tensor-parallel ones are neighbours, then those of a context, then replicas; stages
+    are farthest apart (``parallel_state.py``, order "tp-cp-ep-dp-pp"; Narayanan et al. 2021, section 3).
+
+    ``per_node`` devices share a node.
+    """
+
+    plan: Plan
+    per_node: int
+
+    @property
+    def _groups(self) -> dict[str, tuple[int, int]]:
+        """Ranks of each group, and how far apart they are."""
+        plan = self.plan
+        dense = {"tp": (plan.tp, 1), "cp": (plan.cp, plan.tp), "dp": (plan.dp, plan.tp * plan.cp)}
+        replicas = {"dp-cp": (plan.dp * plan.cp, plan.tp), "pp": (plan.pp, plan.dp * plan.tp * plan.cp)}
+        experts = {"ep": (plan.ep, plan.expert_tp), "edp": (plan.expert_dp, plan.ep * plan.expert_tp)}
+        return dense | replicas | experts
+
+    def within(self, group: str) -> int:
+        """Ranks of a group that share a node: of ``tp``, ``cp``, ``ep``, ``dp``, ``dp-cp``, ``edp`` or ``pp``."""
+        size, stride = self._groups[group]
+        return max(1, min(size, self.per_node // stride))
+
+    def size(self, group: str) -> int:
+        """Ranks of a group."""
+        return self._groups[group][0]
+
+    def placed(self, units: Program) -> Program:
+        """The units with the nodes that their collectives stay in."""
+        return replace(
+            units,
+            before=self._unit(units.before),
+            layers=tuple(self._unit(unit) for unit in units.layers),
+            after=self._unit(units.after),
+        )
+
+    def _unit(self, unit: Segment) -> Segment:
+        return replace(unit, parts=tuple(self._part(part) for part in unit.parts))
+
+    def _part(self, part: Part) -> Part:
+        if not part.group:
+            return part
+        columns = {**part.batch.columns, "per_node": np.full(len(part.batch), self.within(part.group))}
+        return replace(part, batch=KernelBatch(part.batch.family, columns))
