@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from neusight.cli import options as opt
 from neusight.cli.commands import Given
 from neusight.cli.options import ENGINE, STEP, Spec
-from neusight.cli.output import Output, line, note, table
+from neusight.cli.output import Output, line, note, paragraph, table
 from neusight.errors import ModelError
 from neusight.units import gib
 
@@ -119,18 +119,24 @@ def memory(
     fits = verdict(ranks, device)
     batch = largest_micro_batch(decoder, plan, training, device)
     longest = longest_sequence(decoder, plan, training, device)
-    rows = [{"rank": rank.rank, "stage": rank.stage, "moment": rank.moment, "total": rank.total} for rank in ranks]
-    rows = [row | rank.parts for row, rank in zip(rows, ranks, strict=True)]
+    rows = [_row(rank) for rank in ranks]
 
     def human() -> None:
         _show_ranks(ranks)
-        line(f"\n{fits} on {device.id}")
+        line()
+        paragraph("verdict", f"{fits} on {device.id}")
         line(f"largest micro-batch that fits: {batch}; longest sequence: {longest:,} tokens")
 
     data: dict[str, Any] = {"model": decoder.name, "gpu": device.id, "seq_len": training.seq_len, "plan": asdict(plan)}
-    data |= {"fits": fits.fits, "needed_bytes": fits.needed_bytes, "usable_bytes": fits.usable_bytes}
+    data |= {"fits": fits.fits, **fits.to_dict()}
     data |= {"largest_micro_batch": batch, "longest_sequence": longest, "ranks": rows}
     Output(form).data(data, rows, human)
+
+
+def _row(rank: RankMemory) -> dict[str, Any]:
+    low, high = rank.interval
+    ends = {"total": rank.total, "low_bytes": low, "high_bytes": high}
+    return {"rank": rank.rank, "stage": rank.stage, "moment": rank.moment, **ends, **rank.parts}
 
 
 def _show_ranks(ranks: Sequence[RankMemory]) -> None:
@@ -140,5 +146,6 @@ def _show_ranks(ranks: Sequence[RankMemory]) -> None:
     titles = ["part", *(f">{rank.rank} rank" for rank in ranks)]
     rows = [(part, *(gib(rank.parts[part]) for rank in ranks)) for part in PARTS]
     rows.append(("total", *(gib(rank.total) for rank in ranks)))
+    rows += [(end, *(gib(rank.interval[at]) for rank in ranks)) for at, end in enumerate(("5 %", "95 %"))]
     rows.append(("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks)))
     table(titles, rows)

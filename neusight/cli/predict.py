@@ -335,11 +335,9 @@ def _share(share: float) -> tuple[str, str]:
 
 
 def _memory(e: Estimate) -> None:
-    verdict = "fits" if e.fits else "DOES NOT FIT"
     parts = ", ".join(f"{name} {gib(size)}" for name, size in e.memory.parts.items() if size)
     reserve = f"{gib(e.memory.reserve)} kept for context and allocator"
-    needs = f"{gib(e.memory.peak_bytes)} of the {gib(e.memory.capacity_bytes)} that a process may allocate"
-    paragraph("memory", f"{needs}: {verdict}", f"{parts}; {reserve}")
+    paragraph("memory", str(e.fit), f"{parts}; {reserve}")
 
 
 _ORIGINS = {

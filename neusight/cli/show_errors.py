@@ -254,10 +254,13 @@ def _memory_line(counts: Mapping[str, int]) -> str:
 def show_peaks(errors: Mapping[str, Any]) -> None:
     """Errors of peaks of memory: means, then the rows that err most."""
     line("Errors of the allocator's peak on the last rank, in percent.")
-    line("within: share of rows within 10 %.\n")
+    line("within: share of rows within 10 %; inside: within the 90 % interval.\n")
     columns = {"by": "{name}", ">rows": "{count}", ">mean": "{mean:.1f}", ">median": "{median:.1f}"}
-    columns |= {">max": "{max:.1f}", ">bias": "{bias:+.1f}", ">within": "{within:.0f}"}
+    columns |= {">max": "{max:.1f}", ">bias": "{bias:+.1f}", ">within": "{within:.0f}", ">inside": "{inside:.0f}"}
     figures(columns, [{**row, "name": _name(row)} for row in errors["means"]])
+    for each in (each for each in errors["left_out"] if each["count"]):
+        held = f"{each['inside']:.0f} % inside of {each['count']:,}, width {each['width']:.1f} % of the peak"
+        line(f"\nintervals of each {each['left_out']} by the others alone: {held}")
     line("\nrows that err most\n")
     rows = [{**_with_gib(row), "gpu": str(row["gpu"]).split("-")[0]} for row in errors["worst"]]
     columns = {"case": "{case}", "gpu": "{gpu}", ">predicted": "{predicted}", ">measured": "{measured}"}

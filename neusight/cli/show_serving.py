@@ -126,7 +126,9 @@ def _memory(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     m = e.memory
     parts = {"weights": m.weights, "activations": m.activations, "buffers": m.buffers, "KV cache": m.kv_cache}
     yield "memory", ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
-    yield "", f"fits in {gib(m.capacity)} a GPU; KV cache of {m.kv_tokens:,} tokens, at most {e.kv_use:.0%} used"
+    low, high = m.kv_tokens_interval
+    cache = f"KV cache of {m.kv_tokens:,} tokens (90 %: {low:,} to {high:,}), at most {e.kv_use:.0%} used"
+    yield "", f"{m.fit.words} in {gib(m.capacity)} a GPU; {cache}"
 
 
 def _limiter(limiter: Limiter | None) -> str:

@@ -125,8 +125,7 @@ def _facts(e: TrainingEstimate, tokens: float) -> Iterator[tuple[str, str]]:
     yield "longest path", path
     errors = sorted(e.errors.items(), key=lambda item: -item[1])
     yield "error", f"{', '.join(f'{source} {share:.1%}' for source, share in errors if share >= 5e-4)} (std. dev.)"
-    verdict = "fits" if e.fits else "DOES NOT FIT"
-    yield "memory", f"{gib(e.peak_bytes)} of {gib(e.cluster.device.usable_bytes)} on the fullest GPU: {verdict}"
+    yield "memory", str(e.fit)
     run = run_of(e, tokens)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
     yield "whole run", f"{tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"

@@ -19,6 +19,7 @@ from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.fits import verdict
+from neusight.plans.margins import Fit
 from neusight.plans.memory import RankMemory, fullest
 from neusight.requests import Plan
 from neusight.schedule.run import Run
@@ -150,9 +151,14 @@ class TrainingEstimate:
         return fullest(self.memory).total
 
     @property
+    def fit(self) -> Fit:
+        """What the fullest rank needs, with its context and the allocator's slack."""
+        return verdict(self.memory, self.cluster.device)
+
+    @property
     def fits(self) -> bool:
-        """Whether every rank has the memory, with its context and the allocator's slack."""
-        return verdict(self.memory, self.cluster.device).fits
+        """Whether every rank has the memory."""
+        return self.fit.fits
 
     def hours(self, tokens: float) -> float:
         """Of a run over so many tokens."""

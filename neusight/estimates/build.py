@@ -19,7 +19,6 @@ from neusight.executors.pricing import energy_j
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
 from neusight.schedule.timeline import Errors, Timeline, Wait
-from neusight.units import gib
 from neusight.workloads.workload import Workload
 
 _COLUMNS = (
@@ -174,12 +173,10 @@ def warnings_of(estimate: Estimate, graph_warnings: tuple[str, ...] = ()) -> Est
 
 
 def _memory(estimate: Estimate) -> str:
-    memory = estimate.memory
-    reserve = f"{gib(memory.peak_bytes)} and about {gib(memory.reserve)} for context and allocator"
-    needs = f"needs {reserve} of the {gib(memory.capacity_bytes)} on {estimate.gpu}"
-    if not memory.fits:
-        return f"does not fit: {needs}; the latency is that of a card with enough memory"
-    return f"tight fit: {needs}" if memory.peak_bytes + memory.reserve > _TIGHT * memory.capacity_bytes else ""
+    fit = estimate.memory.fit
+    if not fit.fits:
+        return f"{fit} on {estimate.gpu}; the latency is that of a card with enough memory"
+    return f"tight fit: {fit} on {estimate.gpu}" if fit.needed_bytes > _TIGHT * fit.usable_bytes else ""
 
 
 def _fallback(estimate: Estimate) -> str:

@@ -12,8 +12,9 @@ def core(estimate: Any) -> dict[str, Any]:
     ``model`` runs on ``devices`` of the id ``gpu``; ``latency_s`` is the expected time of a step or of a whole answer
     in a 90 % ``interval`` [s]; ``errors`` are standard deviations by source, as shares of it, and ``limiter`` is the
     resource that most of it is limited by. ``memory_terms`` are bytes of the device that needs most, ``fits`` says
-    whether every device has them. ``board_energy_j`` is what the boards of all devices draw in that time,
-    ``usd_per_hour`` the price of one device: None where nothing tells. ``warnings``: what was assumed, or is missing.
+    whether every device has them, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the
+    boards of all devices draw in that time, ``usd_per_hour`` the price of one device: None where nothing tells.
+    ``warnings``: what was assumed, or is missing.
     """
     low_s, high_s = estimate.interval
     terms = dict(estimate.memory_terms)
@@ -29,6 +30,7 @@ def core(estimate: Any) -> dict[str, Any]:
         "memory_terms": terms,
         "peak_bytes": sum(terms.values()),
         "fits": estimate.fits,
+        "fit": estimate.fit.to_dict(),
         "board_energy_j": estimate.board_energy_j,
         "usd_per_hour": estimate.usd_per_hour,
         "warnings": list(estimate.warnings),

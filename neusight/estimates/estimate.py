@@ -23,6 +23,7 @@ from neusight.estimates.records import (
 )
 from neusight.estimates.report import headline, html
 from neusight.executors.costs import NORMAL_90, total_of
+from neusight.plans.margins import Fit
 
 Source = Literal["trained", "transferred", "fallback"]
 
@@ -200,9 +201,14 @@ class Estimate:
         return self.memory.peak_bytes
 
     @property
+    def fit(self) -> Fit:
+        """What the step needs of the device's memory."""
+        return self.memory.fit
+
+    @property
     def fits(self) -> bool:
         """Whether the step fits in the device's memory."""
-        return self.memory.fits
+        return self.fit.fits
 
     @property
     def samples_per_s(self) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
+from neusight.plans.margins import Fit, reserved
 from neusight.workloads.workload import MemoryProfile
 
 HOST = "host"
@@ -102,9 +103,14 @@ class MemoryEstimate:
         return sum(self.parts.values())
 
     @property
+    def fit(self) -> Fit:
+        """The peak and the reserve against the capacity."""
+        return Fit(terms=reserved(self.parts, self.reserve), usable_bytes=self.capacity_bytes)
+
+    @property
     def fits(self) -> bool:
         """Whether the peak and the reserve are within the capacity."""
-        return self.peak_bytes + self.reserve <= self.capacity_bytes
+        return self.fit.fits
 
 
 @dataclass(frozen=True, kw_only=True)

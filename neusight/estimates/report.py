@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.estimates.core import core
 from neusight.estimates.records import KernelEstimate, OperatorEstimate
-from neusight.units import gib, milliseconds
+from neusight.units import milliseconds
 
 if TYPE_CHECKING:
     from neusight.estimates.estimate import Estimate
@@ -73,8 +73,7 @@ def html(e: Estimate) -> str:
         (f"{row.operator} ({row.phase}), limited by {row.limiter}", milliseconds(row.latency_s), row.share)
         for row in e.by_operator[:_ROWS]
     ]
-    verdict = "fits" if e.fits else "does not fit"
-    memory = f"memory: {gib(e.memory.peak_bytes)} of {gib(e.memory.capacity_bytes)}, {verdict}"
+    memory = f"memory: {e.fit}"
     notes = "".join(f"<li>{escape(text)}</li>" for text in e.warnings)
     return (
         f"<p><b>{escape(headline(e))}</b><br>limited by {escape(e.limiter)}; {escape(memory)}</p>"

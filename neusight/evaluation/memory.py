@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,9 @@ from neusight.engines import AttentionForm, Engine, engine_named
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row, Scored, answered, compared, renamed, some
 from neusight.evaluation.training import run_of
+from neusight.executors.costs import NORMAL_90
 from neusight.plans.fits import verdict
+from neusight.plans.margins import SOURCES, interval_bytes
 from neusight.plans.memory import RankMemory, memory_of
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
@@ -63,8 +66,10 @@ def evaluate_memory(path: str | Path) -> dict[str, Any]:
 
     Returns:
         Of peaks, ``rows``: case, gpu, environment, family, attention, tp, pp, vp, cp, ep, moment, predicted_bytes,
-        measured_bytes, ape, bias, parts; ``means`` by ``GROUPINGS`` and of all: count, mean, median, max, bias, within
-        (percent of rows within 10 %); ``worst`` rows; ``assumed`` defaults with the number of rows. Of runs, ``rows``:
+        low_bytes, high_bytes, measured_bytes, ape, bias, inside, parts; ``means`` by ``GROUPINGS`` and of all: count,
+        mean, median, max, bias, inside (percent of rows in their 90 % interval), width, within (percent of rows within
+        10 %); ``left_out``: inside and width of intervals whose spreads are fitted to rows of another family, or of
+        another GPU; ``worst`` rows; ``assumed`` defaults with the number of rows. Of runs, ``rows``:
         model, framework, gpu, num_gpus, tp, pp, vp, dtype, seq_len, micro_batch, recompute, predicted_bytes,
         needed_bytes, usable_bytes, fits, ran, right, rank, parts; ``means``: count and percent right, of those that
         ran, those that did not, and all. Both: ``skipped`` with reasons, ``unread``: columns that nothing reads, with
@@ -83,6 +88,7 @@ def evaluate_memory(path: str | Path) -> dict[str, Any]:
     return {
         "rows": rows,
         "means": _means(rows),
+        "left_out": [_left_out(rows, key) for key in ("family", "gpu")],
         "worst": sorted(rows, key=lambda row: -row["ape"])[:WORST],
         "assumed": _assumed(records),
         "skipped": skipped,
@@ -105,6 +111,54 @@ def fitted_expert_load(path: str | Path, gpu: str = FITTED_ON) -> float:
     return float(1 + (x * y).sum() / (x * x).sum())
 
 
+def fitted_spreads(rows: Sequence[Row]) -> dict[str, float]:
+    """``KEPT`` and ``LIBRARIES`` of ``neusight.plans.margins``, to rows of ``evaluate_memory``: their ratio by maximum
+    likelihood of normal errors, their size such that 90 % of errors lie in their interval.
+    """
+    errors, terms = _errors_bytes(rows), _sources_bytes(rows)
+
+    def spreads(kept: float, libraries: float) -> np.ndarray:
+        return _spreads_bytes(terms, {"kept": kept, "libraries": libraries})
+
+    def surprise(shares: tuple[float, float]) -> float:
+        return float((np.log(spreads(*shares)) + (errors / spreads(*shares)) ** 2 / 2).sum())
+
+    kept, libraries = min(product(np.geomspace(0.005, 0.1, 60), np.geomspace(0.02, 0.5, 60)), key=surprise)
+    size = np.quantile(np.abs(errors) / spreads(kept, libraries), 0.9) / NORMAL_90
+    return {"kept": float(kept * size), "libraries": float(libraries * size)}
+
+
+def _errors_bytes(rows: Sequence[Row]) -> np.ndarray:
+    return np.array([row["measured_bytes"] - row["predicted_bytes"] for row in rows], dtype=float)
+
+
+def _sources_bytes(rows: Sequence[Row]) -> np.ndarray:
+    """What peaks have of each of ``SOURCES``, shape (rows, sources)."""
+    named = [names for _, names in SOURCES.values()]
+    return np.array([[sum(row["parts"].get(name, 0.0) for name in names) for names in named] for row in rows])
+
+
+def _spreads_bytes(terms: np.ndarray, fitted: dict[str, float]) -> np.ndarray:
+    """Standard deviations of peaks of such terms, with some shares in the place of those that ship."""
+    shares = np.array([fitted.get(source, share) for source, (share, _) in SOURCES.items()])
+    return np.sqrt(((terms * shares) ** 2).sum(axis=1))
+
+
+def _left_out(rows: Sequence[Row], key: str) -> dict[str, Any]:
+    """How many peaks lie in intervals whose spreads were fitted to rows with other values of a key."""
+    inside, widths = [], []
+    for value in sorted({row[key] for row in rows}):
+        own, others = [row for row in rows if row[key] == value], [row for row in rows if row[key] != value]
+        if others:
+            margins = NORMAL_90 * _spreads_bytes(_sources_bytes(own), fitted_spreads(others))
+            inside += [*(np.abs(_errors_bytes(own)) <= margins)]
+            widths += [*(200.0 * margins / np.array([row["predicted_bytes"] for row in own]))]
+    if not inside:
+        return {"left_out": key, "count": 0}
+    shares = {"inside": 100 * float(np.mean(inside)), "width": float(np.median(widths))}
+    return {"left_out": key, "count": len(inside), **shares}
+
+
 def _named(record: Row, _number: int) -> dict[str, str]:
     return {"case": str(record.get("case") or record.get("model"))}
 
@@ -121,14 +175,11 @@ def _peak_row(record: Row) -> dict[str, Any]:
     if not measured:
         raise DataError("no memory_peak_bytes: nothing was measured")
     run, rank = MegatronRun(peak_run(record)), _last(record)
-    figures = compared(rank.total, (np.nan, np.nan), measured)
+    figures = compared(rank.total, interval_bytes(rank.parts), measured, "_bytes")
     return {name: run.row.get(name) for name in _CASE} | {
         "attention": run.engine.attention,
         "moment": rank.moment,
-        "predicted_bytes": round(rank.total),
-        "measured_bytes": measured,
-        "ape": figures["ape"],
-        "bias": figures["bias"],
+        **{column: round(value) if column.endswith("_bytes") else value for column, value in figures.items()},
         "parts": {name: round(value) for name, value in rank.parts.items()},
     }
 
@@ -161,9 +212,7 @@ def _right(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 def _means(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Of all rows, and by each of ``GROUPINGS``."""
-    none, predicted = {"low_bytes": np.nan, "high_bytes": np.nan}, "predicted_bytes"
-    whole = [{predicted: row["measured_bytes"] * (1 + row["bias"] / 100)} for row in rows]
-    scored = Scored.of([{**row, **exact, **none} for row, exact in zip(rows, whole, strict=True)], "_bytes")
+    scored = Scored.of(rows, "_bytes")
     groups = [(" ".join(keys) or "all", *group) for keys in ((), *GROUPINGS) for group in scored.groups(*keys)]
     means = []
     for by, names, part in groups:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from neusight.devices.spec import DeviceSpec
-from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
+from neusight.plans.margins import Fit, reserved
 from neusight.plans.memory import RankMemory, fullest, memory_of
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
-from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 
 LENGTH_STEP = 128
@@ -19,30 +18,10 @@ MOST = 2**24
 """Of micro-batches and tokens: no search goes beyond."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """Of the fullest rank: what it needs with context and allocator's slack against what a process may allocate."""
-
-    rank: str
-    needed_bytes: float
-    usable_bytes: float
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is room."""
-        return bool(self.needed_bytes <= self.usable_bytes)
-
-    def __str__(self) -> str:
-        """One line."""
-        answer = "fits" if self.fits else "does not fit"
-        return f"{answer}: the {self.rank} rank needs {gib(self.needed_bytes)} of {gib(self.usable_bytes)}"
-
-
-def verdict(ranks: tuple[RankMemory, ...], device: DeviceSpec) -> Verdict:
-    """Whether all ranks fit the device."""
+def verdict(ranks: tuple[RankMemory, ...], device: DeviceSpec) -> Fit:
+    """Whether all ranks fit the device: of the fullest, with its context and its allocator's slack."""
     rank = fullest(ranks)
-    needed = rank.total * (1 + ALLOCATOR_SHARE) + CONTEXT_BYTES
-    return Verdict(rank=rank.rank, needed_bytes=needed, usable_bytes=device.usable_bytes)
+    return Fit(terms=reserved(rank.parts), usable_bytes=device.usable_bytes, rank=rank.rank)
 
 
 def largest_micro_batch(decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> int:

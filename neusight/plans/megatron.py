@@ -98,8 +98,8 @@ def _arguments(words: Sequence[str]) -> dict[str, str]:
             name, _, value = word[2:].partition("=")
             name = name.replace("_", "-")
             values[name] = value
-        elif name and not values[name]:
-            values[name] = word
+        elif name and (not values[name] or name == "recompute-modules"):
+            values[name] = f"{values[name]} {word}".strip()
     return values
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
+from neusight.plans.margins import interval_bytes
 from neusight.plans.stages import RankParameters, Stage, end_weights, stage_weights, stages_of, waiting
 from neusight.plans.states import States, TrainingStep, states_of, workspace_bytes
 from neusight.requests import Plan, modules_of
@@ -47,6 +48,11 @@ class RankMemory:
     def total(self) -> float:
         """The allocator's peak."""
         return sum(self.parts.values())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """What encloses it with 90 %."""
+        return interval_bytes(self.parts)
 
 
 PARTS = tuple(f.name for f in fields(RankMemory) if f.type == "float")

@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from neusight.estimates.core import core
+from neusight.plans.margins import Fit
 from neusight.serving.memory import ServingMemory
 from neusight.units import milliseconds
 
@@ -102,6 +103,11 @@ class ServingEstimate:
     def memory_terms(self) -> dict[str, float]:
         """Of a device of the fullest stage [B]."""
         return self.memory.terms
+
+    @property
+    def fit(self) -> Fit:
+        """What a device needs before any cache, of the share that is the engine's."""
+        return self.memory.fit
 
     @property
     def fits(self) -> bool:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.kernels.precision import stored_bytes
+from neusight.plans.margins import Fit
 from neusight.plans.stages import Stage, stage_weights, stages_of
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import step_program
@@ -46,6 +47,21 @@ class ServingMemory:
     def terms(self) -> dict[str, float]:
         """What is allocated, by name [B]."""
         return {name: getattr(self, name) for name in ("weights", "kv_cache", "activations", "buffers")}
+
+    @property
+    def fit(self) -> Fit:
+        """What stands beside the cache, against what the engine takes."""
+        terms = {name: size for name, size in self.terms.items() if name != "kv_cache"}
+        return Fit(terms=terms, usable_bytes=self.capacity - self.reserve)
+
+    @property
+    def kv_tokens_interval(self) -> tuple[int, int]:
+        """Tokens of the cache that the rest leaves room for with 90 %."""
+        if not self.kv_bytes_per_token:
+            return self.kv_tokens, self.kv_tokens
+        low, high = self.fit.interval
+        low_tokens, high_tokens = ((self.fit.usable_bytes - used) / self.kv_bytes_per_token for used in (high, low))
+        return int(max(low_tokens, 0.0)), int(max(high_tokens, 0.0))
 
     @property
     def fits(self) -> bool:

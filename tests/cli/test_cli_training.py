@@ -84,12 +84,14 @@ def test_traces_open_in_perfetto(tmp_path: Path) -> None:
 def test_plans_are_read_and_options_come_before_them(tmp_path: Path) -> None:
     (tmp_path / "train.sh").write_text(
         "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 2 --micro-batch-size 2 --global-batch-size 32 "
-        "--use-distributed-optimizer --overlap-grad-reduce --pipeline-model-parallel-layout E|t|L"
+        "--use-distributed-optimizer --overlap-grad-reduce --recompute-granularity selective "
+        "--recompute-modules core_attn moe_act --fp8-margin 1"
     )
     result = run(*ON_A100, "--plan", tmp_path / "train.sh", "--tp", 2, "--format", "json")
     plan = json.loads(result.stdout)["plan"]
     assert [plan[name] for name in ("dp", "tp", "pp", "micro_batch", "global_batch")] == [4, 2, 2, 2, 32]
-    assert "options that matter and are not read: --pipeline-model-parallel-layout" in result.stderr
+    assert plan["recompute"] == "core_attn+moe_act"
+    assert "options that matter and are not read: --fp8-margin" in result.stderr
 
 
 def test_the_best_plan_is_written_and_read_again(tmp_path: Path) -> None:

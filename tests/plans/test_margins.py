@@ -1,0 +1,70 @@
+"""How far memory may be from its prediction, and how likely a device has room."""
+
+from __future__ import annotations
+
+import os
+from math import hypot
+from pathlib import Path
+
+import pytest
+
+from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
+from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, Fit, interval_bytes, reserved, spread_bytes
+
+GIB = 2.0**30
+TERMS = {"weights": 10 * GIB, "optimizer": 30 * GIB, "activations": 20 * GIB, "loss": 5 * GIB, "workspaces": GIB}
+DATA = os.environ.get("NEUSIGHT_DATA")
+
+
+def test_terms_of_one_source_err_together_and_sources_by_themselves() -> None:
+    states = SOURCES["states"][0] * 40 * GIB
+    assert spread_bytes(TERMS) == pytest.approx(hypot(states, KEPT * 25 * GIB, LIBRARIES * GIB))
+    low, high = interval_bytes(TERMS)
+    assert (low + high) / 2 == pytest.approx(66 * GIB)
+    assert high - low == pytest.approx(2 * 1.645 * spread_bytes(TERMS), rel=1e-3)
+    assert interval_bytes({"fragments": GIB})[0] == 0.0
+
+
+def test_a_process_takes_its_context_and_fragments_beside_its_tensors() -> None:
+    total = sum(TERMS.values())
+    beside = reserved(TERMS)
+    assert (beside["context"], beside["fragments"]) == (CONTEXT_BYTES, pytest.approx(ALLOCATOR_SHARE * total))
+    assert sum(reserved(TERMS, 3 * GIB).values()) == total + 3 * GIB
+
+
+@pytest.mark.parametrize(
+    ("spare", "words"),
+    [(6.0, "fits"), (0.8, "probably fits ("), (-0.8, "probably does not fit ("), (-6.0, "does not fit")],
+)
+def test_room_is_told_by_its_probability(spare: float, words: str) -> None:
+    needed = sum(reserved(TERMS).values())
+    fit = Fit(terms=reserved(TERMS), usable_bytes=needed + spare * GIB, rank="first")
+    assert fit.words.startswith(words)
+    assert fit.fits is (spare > 0)
+    assert (fit.probability > 0.5) is fit.fits
+    assert f"{abs(spare):.2f} GiB {'to spare' if fit.fits else 'too much'}" in str(fit)
+    assert str(fit).startswith(f"{fit.words}: the first rank needs {needed / GIB:.2f} GiB (90 %: ")
+
+
+def test_ends_are_plain_bytes_as_a_whole_and_by_term() -> None:
+    data = Fit(terms=TERMS, usable_bytes=80 * GIB).to_dict()
+    assert data["needed_low_bytes"] < data["needed_bytes"] == 66 * GIB < data["needed_high_bytes"]
+    assert list(data["memory_intervals"]) == list(TERMS)
+    ends = data["memory_intervals"]["activations"]
+    assert (ends["low_bytes"] + ends["high_bytes"]) / 2 == pytest.approx(20 * GIB)
+    assert Fit(terms={}, usable_bytes=0.0).probability == 1.0
+
+
+@pytest.mark.skipif(not DATA, reason="needs NEUSIGHT_DATA")
+def test_spreads_are_what_the_fit_says_and_hold_families_that_they_do_not_know() -> None:
+    from neusight.evaluation.memory import evaluate_memory, fitted_spreads
+
+    tables = [
+        evaluate_memory(Path(DATA or "") / table / "memory.parquet")
+        for table in ("training-runs", "training-runs-more")
+    ]
+    rows = [row for table in tables for row in table["rows"]]
+    fitted = fitted_spreads(rows)
+    assert (round(fitted["kept"], 3), round(fitted["libraries"], 2)) == (KEPT, LIBRARIES)
+    inside = sum(row["inside"] for row in rows) / len(rows)
+    assert 0.86 <= inside <= 0.94
