@@ -19,7 +19,7 @@ from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.fits import verdict
-from neusight.plans.margins import Fit
+from neusight.plans.margins import MemoryFit
 from neusight.plans.memory import RankMemory, fullest
 from neusight.requests import Plan
 from neusight.schedule.run import Run
@@ -151,7 +151,7 @@ class TrainingEstimate:
         return fullest(self.memory).total
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> MemoryFit:
         """What the fullest rank needs, with its context and the allocator's slack."""
         return verdict(self.memory, self.cluster.device)
 

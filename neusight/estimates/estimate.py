@@ -23,7 +23,7 @@ from neusight.estimates.records import (
 )
 from neusight.estimates.report import headline, html
 from neusight.executors.costs import NORMAL_90, total_of
-from neusight.plans.margins import Fit
+from neusight.plans.margins import MemoryFit
 
 Source = Literal["trained", "transferred", "fallback"]
 
@@ -201,7 +201,7 @@ class Estimate:
         return self.memory.peak_bytes
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> MemoryFit:
         """What the step needs of the device's memory."""
         return self.memory.fit
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
-from neusight.plans.margins import Fit, reserved
+from neusight.plans.margins import MemoryFit, reserved
 from neusight.workloads.workload import MemoryProfile
 
 HOST = "host"
@@ -103,9 +103,9 @@ class MemoryEstimate:
         return sum(self.parts.values())
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> MemoryFit:
         """The peak and the reserve against the capacity."""
-        return Fit(terms=reserved(self.parts, self.reserve), usable_bytes=self.capacity_bytes)
+        return MemoryFit(terms=reserved(self.parts, self.reserve), usable_bytes=self.capacity_bytes)
 
     @property
     def fits(self) -> bool:

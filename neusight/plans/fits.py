@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from neusight.devices.spec import DeviceSpec
-from neusight.plans.margins import Fit, reserved
+from neusight.plans.margins import MemoryFit, reserved
 from neusight.plans.memory import RankMemory, fullest, memory_of
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
@@ -18,10 +18,10 @@ MOST = 2**24
 """Of micro-batches and tokens: no search goes beyond."""
 
 
-def verdict(ranks: tuple[RankMemory, ...], device: DeviceSpec) -> Fit:
+def verdict(ranks: tuple[RankMemory, ...], device: DeviceSpec) -> MemoryFit:
     """Whether all ranks fit the device: of the fullest, with its context and its allocator's slack."""
     rank = fullest(ranks)
-    return Fit(terms=reserved(rank.parts), usable_bytes=device.usable_bytes, rank=rank.rank)
+    return MemoryFit(terms=reserved(rank.parts), usable_bytes=device.usable_bytes, rank=rank.rank)
 
 
 def largest_micro_batch(decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> int:

@@ -27,15 +27,21 @@ SOURCES: dict[str, tuple[float, tuple[str, ...]]] = {
     "fragments": (1.0, ("fragments",)),
 }
 """Standard deviation of each source as a share of its terms. Assumptions: of states, that buffers are padded; of the
-context, 300 to 600 MiB where ``CONTEXT_BYTES`` is taken; of fragments, that what ten runs of torchtitan reserved lies
-3 % of their peak around what is predicted."""
+context, 300 to 600 MiB where ``CONTEXT_BYTES`` is taken; of fragments, all of them, but no more than is usual: what ten
+runs of torchtitan reserved lies 3 % of their peak around what is predicted."""
 _LIKELY = 0.95
 """From which on a step is said to fit, or below one less it not to, without a word of doubt."""
 
 
 def spread_bytes(terms: Mapping[str, float]) -> float:
     """Standard deviation of the sum of terms [B]."""
-    return hypot(*(share * sum(terms.get(name, 0.0) for name in names) for share, names in SOURCES.values()))
+    spreads = {
+        source: share * sum(terms.get(each, 0.0) for each in names) for source, (share, names) in SOURCES.items()
+    }
+    tensors = sum(size for name, size in terms.items() if name not in ("context", "fragments"))
+    if tensors:
+        spreads["fragments"] = min(spreads["fragments"], ALLOCATOR_SHARE * tensors)
+    return hypot(*spreads.values())
 
 
 def interval_bytes(terms: Mapping[str, float]) -> tuple[float, float]:
@@ -58,7 +64,7 @@ def reserved(terms: Mapping[str, float], reserve: float | None = None) -> dict[s
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
+class MemoryFit:
     """What a device needs, by ``terms``, against what a process may allocate there [B]; ``rank`` names the device."""
 
     terms: Mapping[str, float]

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from neusight.estimates.core import core
-from neusight.plans.margins import Fit
+from neusight.plans.margins import MemoryFit
 from neusight.serving.memory import ServingMemory
 from neusight.units import milliseconds
 
@@ -105,7 +105,7 @@ class ServingEstimate:
         return self.memory.terms
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> MemoryFit:
         """What a device needs before any cache, of the share that is the engine's."""
         return self.memory.fit
 

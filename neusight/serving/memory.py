@@ -10,7 +10,7 @@ from functools import lru_cache
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.margins import Fit
+from neusight.plans.margins import MemoryFit
 from neusight.plans.stages import Stage, stage_weights, stages_of
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import step_program
@@ -49,10 +49,10 @@ class ServingMemory:
         return {name: getattr(self, name) for name in ("weights", "kv_cache", "activations", "buffers")}
 
     @property
-    def fit(self) -> Fit:
+    def fit(self) -> MemoryFit:
         """What stands beside the cache, against what the engine takes."""
         terms = {name: size for name, size in self.terms.items() if name != "kv_cache"}
-        return Fit(terms=terms, usable_bytes=self.capacity - self.reserve)
+        return MemoryFit(terms=terms, usable_bytes=self.capacity - self.reserve)
 
     @property
     def kv_tokens_interval(self) -> tuple[int, int]:

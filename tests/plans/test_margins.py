@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
-from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, Fit, interval_bytes, reserved, spread_bytes
+from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, MemoryFit, interval_bytes, reserved, spread_bytes
 
 GIB = 2.0**30
 TERMS = {"weights": 10 * GIB, "optimizer": 30 * GIB, "activations": 20 * GIB, "loss": 5 * GIB, "workspaces": GIB}
@@ -38,7 +38,7 @@ def test_a_process_takes_its_context_and_fragments_beside_its_tensors() -> None:
 )
 def test_room_is_told_by_its_probability(spare: float, words: str) -> None:
     needed = sum(reserved(TERMS).values())
-    fit = Fit(terms=reserved(TERMS), usable_bytes=needed + spare * GIB, rank="first")
+    fit = MemoryFit(terms=reserved(TERMS), usable_bytes=needed + spare * GIB, rank="first")
     assert fit.words.startswith(words)
     assert fit.fits is (spare > 0)
     assert (fit.probability > 0.5) is fit.fits
@@ -47,12 +47,12 @@ def test_room_is_told_by_its_probability(spare: float, words: str) -> None:
 
 
 def test_ends_are_plain_bytes_as_a_whole_and_by_term() -> None:
-    data = Fit(terms=TERMS, usable_bytes=80 * GIB).to_dict()
+    data = MemoryFit(terms=TERMS, usable_bytes=80 * GIB).to_dict()
     assert data["needed_low_bytes"] < data["needed_bytes"] == 66 * GIB < data["needed_high_bytes"]
     assert list(data["memory_intervals"]) == list(TERMS)
     ends = data["memory_intervals"]["activations"]
     assert (ends["low_bytes"] + ends["high_bytes"]) / 2 == pytest.approx(20 * GIB)
-    assert Fit(terms={}, usable_bytes=0.0).probability == 1.0
+    assert MemoryFit(terms={}, usable_bytes=0.0).probability == 1.0
 
 
 @pytest.mark.skipif(not DATA, reason="needs NEUSIGHT_DATA")
