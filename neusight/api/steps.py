@@ -177,11 +177,13 @@ def traced_training(
         cluster, options, engine: as ``Predictor.training_run`` takes them.
     """
     from neusight.distributed.sources import traced_run
-    from neusight.distributed.training_run import USUAL_DTYPE, run_fields, usual_plan
+    from neusight.distributed.training_run import USUAL_DTYPE, adapters_of, run_fields, usual_plan
     from neusight.engines import engine_named
 
     plan = usual_plan(options, cluster.devices, engine)
     step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch, "dtype": USUAL_DTYPE}
+    if adapters_of(options):
+        raise ModelError("adapters of a traced model are not estimated: name an engine that runs decoders")
     request, _ = step_request(model, step | run_fields(options))
     cluster.device.gemm_flops_per_s(request.precision.of_products)
 

@@ -130,6 +130,29 @@ GivenInputs = Annotated[
 ]
 Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "bert_adam"], _optimizer.text()]
 StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "muon"], _optimizer.text()]
+Lora = Annotated[
+    int | None,
+    Spec(
+        "--lora", STEP, "Rank of adapters, which are trained in place of all weights. Default: all weights are."
+    ).number(),
+]
+Adapter = Annotated[
+    Literal["lora", "qlora", "dora"],
+    Spec(
+        "--adapter",
+        STEP,
+        "What --lora adapts: weights as they are, in NF4 (qlora), or scaled by their columns (dora).",
+    ).text(),
+]
+Adapted = Annotated[
+    str,
+    Spec(
+        "--adapted",
+        STEP,
+        "Projections that --lora adapts: attention (qkv, output), feed_forward (up, down), or single ones.",
+        "WORD[,WORD…]",
+    ).text(),
+]
 Dtype = Annotated[str, _dtype.text()]
 Dtypes = Annotated[str, _dtype.words()]
 Attention = Annotated[

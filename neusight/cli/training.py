@@ -78,6 +78,9 @@ class TrainedSteps:
     dtype: opt.Dtypes = ""
     engine: opt.EngineNames = "megatron-te"
     optimizer: opt.StepOptimizer = "adam"
+    lora: opt.Lora = None
+    adapter: opt.Adapter = "lora"
+    adapted: opt.Adapted = "attention,feed_forward"
 
 
 @dataclass(frozen=True, kw_only=True)

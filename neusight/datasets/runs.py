@@ -23,6 +23,8 @@ _DTYPES = {
     "bfloat16": "bfloat16", "bf16": "bfloat16", "amp_bf16": "bfloat16", "float8": "bfloat16", "nvfp4": "bfloat16",
     "float16": "float16", "fp16 mixed": "float16", "float32": "float32",
 }  # fmt: skip
+_WHOLE, _ADAPTERS = ("pretrain", "sft", "finetune"), ("lora", "qlora", "dora")
+"""Kinds of training that update all weights, and those that update adapters."""
 _RECIPES = {
     "": "fp8", "fp8": "fp8_current", "delayed": "fp8", "ds": "fp8", "current": "fp8_current", "cs": "fp8_current",
     "tensorwise": "fp8_current", "rowwise": "fp8_row", "blockwise": "fp8_block", "sc": "fp8_block", "mx": "mxfp8",
@@ -40,9 +42,9 @@ _MODEL_COLUMNS = (
 """Sizes of a model, for ``neusight.workloads.decoders.table_rows``."""
 RUN_READ = frozenset((
     *RUN_NEEDED, *_MODEL_COLUMNS, "source", "num_gpus", "nodes", "interconnect", "framework", "attention",
-    "attention_kernel", "notes", "dtype", "fp8_recipe", "dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch",
-    "local_batch", "global_batch", "shard", "recompute", "sequence_parallel", "overlap_grad_reduce", "async_tp",
-    "compile", "kind", "cpu_offload", "optimizer", "step_ms", "oom",
+    "attention_kernel", "notes", "dtype", "fp8_recipe", "lora_rank", "dp", "tp", "pp", "cp", "ep", "etp", "vp",
+    "micro_batch", "local_batch", "global_batch", "shard", "recompute", "sequence_parallel", "overlap_grad_reduce",
+    "async_tp", "compile", "kind", "cpu_offload", "optimizer", "step_ms", "oom",
 ))  # fmt: skip
 RUN_NOTES = frozenset((
     "params", "tokens_per_s_per_gpu", "peak_memory_bytes", "memory_is", "published", "published_tflops", "commit",
@@ -55,8 +57,9 @@ class RunRow:
     """A training run in canonical words, and ``assumed``: what its row leaves out, with the reason for each default.
 
     ``engine`` is a name of ``neusight.engines``; ``products`` the recipe of large products where they run in fewer
-    bits; ``network`` in the words of ``neusight.devices.cluster_of``, "" where none is stated; ``plan`` has the fields
-    of ``neusight.requests.Plan``; ``columns`` the row itself, with the sizes of its model.
+    bits; ``adapters`` has the fields of ``decoders.recipes.Adapters``; ``network`` in the words of
+    ``neusight.devices.cluster_of``, "" where none is stated; ``plan`` has the fields of ``neusight.requests.Plan``;
+    ``columns`` the row itself, with the sizes of its model.
     """
 
     source: str
@@ -70,6 +73,7 @@ class RunRow:
     seq_len: int
     dtype: str
     products: str
+    adapters: Row
     step_ms: float | None
     oom: bool
     columns: Row
@@ -105,6 +109,7 @@ def training_run(row: Row) -> RunRow:
         seq_len=integer(row, "seq_len"),
         dtype=_DTYPES[dtype],
         products=_recipe(row, dtype),
+        adapters=_adapters(row, assumed),
         step_ms=positive(row, "step_ms", 1e12) if "step_ms" in row else None,
         oom=flag(row, "oom"),
         columns=row,
@@ -123,10 +128,20 @@ def _recipe(row: Row, dtype: str) -> str:
     return _RECIPES[word]
 
 
+def _adapters(row: Row, assumed: list[Assumed]) -> dict[str, Any]:
+    """What is trained beside frozen weights, as ``Adapters`` has it; nothing where all weights are."""
+    kind = str(row.get("kind", "pretrain")).lower()
+    if kind in _WHOLE:
+        return {}
+    if "lora_rank" not in row:
+        assumed.append(("adapters", "rank 16 of qkv", "Megatron-Bridge's performance recipes adapt linear_qkv alone"))
+    return {"rank": integer(row, "lora_rank", 16), "method": kind, "targets": ("qkv",)}
+
+
 def _refuse_runs(row: Row) -> None:
     """Raises what would make the answer another one."""
-    if (kind := str(row.get("kind", "pretrain"))) != "pretrain":
-        raise DataError(f"kind '{kind}' of training is not estimated: pretrain, which updates all weights, is")
+    if (kind := str(row.get("kind", "pretrain")).lower()) not in (*_WHOLE, *_ADAPTERS):
+        raise DataError(f"kind '{kind}' of training is not estimated: one of {', '.join((*_WHOLE, *_ADAPTERS))}")
     if not (optimizer := str(row.get("optimizer", "adam"))).lower().startswith("adam"):
         raise DataError(f"optimizer '{optimizer}' of a run is not estimated from a table: adam and adamw are")
     if flag(row, "cpu_offload"):

@@ -49,6 +49,8 @@ def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
     """Collectives of a unit's weights and gradients among replicas, of experts apart."""
     plan = run.plan
     weight, gradient = stored_bytes(run.dtype), stored_bytes(plan.gradient_dtype)
+    if unit.frozen_parameters and plan.shard in ("zero3", "hsdp"):
+        yield from _gathered_alone(unit.frozen_parameters, run)
     for count, experts in ((unit.parameters, False), (unit.expert_parameters, True)):
         shared, copies = replica_groups(run, experts=experts)
         if not count:
@@ -60,6 +62,14 @@ def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
             yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs=runs)
         if copies.ranks > 1:
             yield _part(REDUCE, "all_reduce", copies, bucket * gradient / shared.ranks, plan.gradient_dtype, runs=runs)
+
+
+def _gathered_alone(count: int, run: TrainingRun) -> Iterator[Part]:
+    """Frozen weights of fully sharded units, which have no gradients."""
+    shared, _ = replica_groups(run, experts=False)
+    size = count * run.adapters.frozen_bytes(stored_bytes(run.dtype), projection=True)
+    if shared.ranks > 1:
+        yield _part(GATHER, "all_gather", shared, size, run.dtype)
 
 
 def bucket_parameters(count: int, run: TrainingRun) -> float:

@@ -18,7 +18,7 @@ from neusight.plans.stages import most_chunks
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.recipes import is_recipe, recipe_named
+from neusight.workloads.decoders.recipes import Adapters, is_recipe, recipe_named
 from neusight.workloads.decoders.shares import Local
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 USUAL_DTYPE = "bfloat16"
 _PLAN = tuple(f.name for f in fields(Plan))
-_RUN = ("seq_len", "dtype", "optimizer", "micro_batches")
+_RUN = ("lora", "adapter", "adapted", "seq_len", "dtype", "optimizer", "micro_batches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,23 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         dtype=dtype,
         products=products,
         optimizer=str(given.get("optimizer") or "adam"),
+        adapters=adapters_of(given),
     ).checked()
+
+
+def adapters_of(given: Mapping[str, Any]) -> Adapters:
+    """What is given of adapters: ``lora``, their rank; ``adapter``, the method; ``adapted``, projections with commas
+    between them.
+
+    Raises:
+        ModelError: an unknown word, or a method without a rank.
+    """
+    targets = tuple(str(given["adapted"]).split(",")) if given.get("adapted") else None
+    stated: dict[str, Any] = {"rank": given.get("lora"), "method": given.get("adapter"), "targets": targets}
+    adapters = Adapters(**{name: value for name, value in stated.items() if value is not None})
+    if not adapters and any(value is not None for value in stated.values()):
+        raise ModelError("adapters without a rank: give lora, a whole number of at least 1")
+    return adapters
 
 
 def run_fields(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from neusight.evaluation.scored import Row, Scored, Selection, answered, compare
 from neusight.learn.training_steps import MeasuredStep
 from neusight.plans.fits import verdict
 from neusight.requests import Plan
+from neusight.workloads.decoders.recipes import Adapters
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def run_of(row: RunRow) -> TrainingRun:
         engine=engine_named(row.engine),
         dtype=row.dtype,
         products=row.products,
+        adapters=Adapters(**row.adapters),
     )
     unknown = any(what == "recompute" for what, _, _ in row.assumed)
     return _fitting(run) if unknown and run.plan.recompute == "none" else run

@@ -15,7 +15,7 @@ from neusight.requests import Plan, modules_of
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.program import Program, Segment
+from neusight.workloads.program import HeldWeights, Program, Segment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,11 +222,16 @@ class _StageRank:
         """Of FSDP: two layers' weights, one in use and one fetched ahead; one's gradient as computed and as reduced;
         and what is outside of layers (PyTorch FSDP, ``BackwardPrefetch.BACKWARD_PRE``; Zhao et al. 2023, section 3.3).
         """
-        held = {kind: RankParameters.of(self.program.layers[kind].held).total for kind in set(self.stage.kinds)}
+        held = {kind: _every(self.program.layers[kind].held) for kind in set(self.stage.kinds)}
         layer, every = max(held.values(), default=0.0), sum(held[kind] for kind in self.stage.kinds)
         used, reduced = stored_bytes(self.local.dtype), stored_bytes(self.plan.gradient_dtype)
-        ends = RankParameters.of(end_weights(self.stage, self.program)).total
+        ends = _every(end_weights(self.stage, self.program))
         return used * min(2 * layer, every) + (used + reduced) * layer + used * ends
+
+
+def _every(held: Iterable[HeldWeights]) -> float:
+    """Parameters, trained or not."""
+    return float(sum(each.number for each in held))
 
 
 def fullest(ranks: Sequence[RankMemory]) -> RankMemory:

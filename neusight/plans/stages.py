@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from neusight.errors import ModelError
 from neusight.requests import Plan
+from neusight.workloads.decoders.quantisation import EVERYWHERE
+from neusight.workloads.decoders.recipes import Adapters
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import HeldWeights, Program
 
@@ -43,7 +45,9 @@ class Stage:
         return tuple(kind for chunk in self.chunks for kind in chunk)
 
 
-def local_of(plan: Plan, seq_len: int, dtype: str, products: str, source_len: int = 0) -> Local:
+def local_of(
+    plan: Plan, seq_len: int, dtype: str, products: str, source_len: int = 0, adapters: Adapters | None = None
+) -> Local:
     """A rank's share of a micro-batch of sequences of ``seq_len`` tokens, of an encoder's source of ``source_len``."""
     return Local(
         batch=plan.micro_batch,
@@ -56,6 +60,7 @@ def local_of(plan: Plan, seq_len: int, dtype: str, products: str, source_len: in
         dtype=dtype,
         products=products,
         source_len=source_len,
+        adapters=adapters or Adapters(),
         overlap_tp=plan.overlap_tp and plan.sequence_parallel and plan.tp > 1,
     )
 
@@ -125,24 +130,30 @@ def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RankParameters:
-    """Parameters on a rank: those that all of its replicas share, and of experts; of both, those in matrices of
-    layers.
+    """Parameters on a rank that are trained: those that all of its replicas share, and of experts; of both, those in
+    matrices of layers. ``frozen`` are the others, ``frozen_projections`` those of them in projections of layers.
     """
 
     dense: float = 0.0
     expert: float = 0.0
     dense_matrices: float = 0.0
     expert_matrices: float = 0.0
+    frozen: float = 0.0
+    frozen_projections: float = 0.0
 
     @classmethod
     def of(cls, held: Iterable[HeldWeights]) -> RankParameters:
         """Of what a rank has."""
-        numbers, matrices = [0, 0], [0, 0]
+        numbers, matrices, still = [0, 0], [0, 0], [0, 0]
         for each in held:
+            if each.frozen:
+                still[each.kind in EVERYWHERE] += each.number
+                continue
             numbers[each.routed] += each.number
             matrices[each.routed] += each.number if each.orthogonalised else 0
         names = ("dense", "expert", "dense_matrices", "expert_matrices")
-        return cls(**dict(zip(names, map(float, (*numbers, *matrices)), strict=True)))
+        trained = dict(zip(names, map(float, (*numbers, *matrices)), strict=True))
+        return cls(**trained, frozen=float(sum(still)), frozen_projections=float(still[True]))
 
     @property
     def matrices(self) -> RankParameters:
@@ -151,7 +162,7 @@ class RankParameters:
 
     @property
     def total(self) -> float:
-        """Of both kinds."""
+        """Of both kinds that are trained."""
         return self.dense + self.expert
 
 
@@ -169,4 +180,4 @@ def end_weights(stage: Stage, program: Program) -> Iterator[HeldWeights]:
     if stage.last:
         yield from program.after.held
     if stage.last and not stage.first:
-        yield HeldWeights(program.after.tied_parameters)
+        yield HeldWeights(program.after.tied_parameters, frozen=program.after.frozen_parameters > 0)

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import ENGINES, Engine
@@ -12,7 +12,7 @@ from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import RankParameters, local_of
 from neusight.requests import Plan
-from neusight.workloads.decoders.recipes import recipe_named
+from neusight.workloads.decoders.recipes import Adapters, recipe_named
 from neusight.workloads.decoders.shares import Local
 
 MOMENTS = {"adam": 2, "adamw": 2, "muon": 2, "sgd": 1, "none": 0}
@@ -45,7 +45,7 @@ class TrainingStep:
     engine.
 
     ``source_len`` tokens are what an encoder reads of each. ``dtype`` is that of activations and weights, ``products``
-    the recipe of large products where those run in fewer bits (``decoders.recipes``).
+    the recipe of large products where those run in fewer bits (``decoders.recipes``), ``adapters`` what is trained.
     ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
     before the next where that is not ``pp``.
     """
@@ -58,10 +58,11 @@ class TrainingStep:
     engine: Engine = ENGINES["megatron-te"]
     chunk_layers: tuple[int, ...] = ()
     chunk_group: int = 0
+    adapters: Adapters = field(default_factory=Adapters)
 
     def share_of(self, plan: Plan) -> Local:
         """What one rank has of a micro-batch."""
-        return local_of(plan, self.seq_len, self.dtype, self.products, self.source_len)
+        return local_of(plan, self.seq_len, self.dtype, self.products, self.source_len, self.adapters)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,15 +122,23 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     fewer = MOMENTS[optimizer] - MATRIX_MOMENTS.get(optimizer, MOMENTS[optimizer])
     moments = state * (MOMENTS[optimizer] * stepped - fewer * stepped_matrices)
     moments = 0.0 if plan.offload == "optimizer" else moments
+    still = _frozen_bytes(parameters, used, training.adapters)
     if plan.shard in ("zero3", "hsdp"):
-        return States(weights=state * share, gradients=gradients, optimizer=moments, cast=0.0)
+        still = still * shared_parameters(RankParameters(dense=1.0), plan)
+        return States(weights=state * share + still, gradients=gradients, optimizer=moments, cast=0.0)
     master = MASTER_BYTES * stepped if copied and plan.offload != "optimizer" else 0.0
     return States(
-        weights=used * parameters.total,
+        weights=used * parameters.total + still,
         gradients=gradients,
         optimizer=master + moments,
         cast=cast,
     )
+
+
+def _frozen_bytes(parameters: RankParameters, wide: float, adapters: Adapters) -> float:
+    """Of weights that are not trained: neither gradients nor states, nor a copy."""
+    projections, others = parameters.frozen_projections, parameters.frozen - parameters.frozen_projections
+    return projections * adapters.frozen_bytes(wide, projection=True) + others * wide
 
 
 def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False) -> float:

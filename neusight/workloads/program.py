@@ -42,12 +42,14 @@ class Part:
 class HeldWeights(NamedTuple):
     """So many parameters on a rank that are stored alike: in the scheme of a ``kind`` of projections, "" for the
     model's own dtype. ``routed`` ones are of experts among which tokens choose. ``shape``: (n, k) of each matrix.
+    ``frozen`` ones are not trained.
     """
 
     number: int
     kind: str = ""
     routed: bool = False
     shape: tuple[int, int] = (0, 0)
+    frozen: bool = False
 
     @property
     def orthogonalised(self) -> bool:
@@ -100,13 +102,18 @@ class Segment:
 
     @property
     def parameters(self) -> int:
-        """On the rank, without experts among which tokens choose."""
-        return sum(each.number for each in self.held if not each.routed)
+        """That are trained on the rank, without experts among which tokens choose."""
+        return sum(each.number for each in self.held if not (each.routed or each.frozen))
 
     @property
     def expert_parameters(self) -> int:
-        """On the rank, of such experts."""
-        return sum(each.number for each in self.held if each.routed)
+        """That are trained on the rank, of such experts."""
+        return sum(each.number for each in self.held if each.routed and not each.frozen)
+
+    @property
+    def frozen_parameters(self) -> int:
+        """That are not trained."""
+        return sum(each.number for each in self.held if each.frozen)
 
     def kept_bytes(self, recompute: str) -> float:
         """What is kept of a micro-batch until its backward pass [B], where a part is computed again.

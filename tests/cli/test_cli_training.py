@@ -74,6 +74,18 @@ def test_predict_trains_on_a_cluster() -> None:
         assert invoke("predict", "gpt2", *wrong).exit_code == 2
 
 
+def test_adapters_are_trained_in_place_of_all_weights() -> None:
+    full, lora = (json.loads(run(*STEP, *options, "--format", "json").stdout) for options in ((), ("--lora", 16)))
+    assert 0.6 * full["latency_s"] < lora["latency_s"] < full["latency_s"]
+    assert lora["memory"][0]["optimizer"] < 0.05 * full["memory"][0]["optimizer"]
+    for options, message in {
+        ("--adapter", "qlora"): "adapters without a rank: give lora",
+        ("--lora", 8, "--adapted", "head"): "adapters 'head'",
+        ("--lora", 8, "--engine", "torch-eager"): "adapters of a traced model are not estimated",
+    }.items():
+        assert message in invoke(*STEP, *options).stderr
+
+
 def test_traces_open_in_perfetto(tmp_path: Path) -> None:
     run(*STEP, "--pp", 2, "--trace", tmp_path / "step.json")
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]

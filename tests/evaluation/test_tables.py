@@ -104,7 +104,7 @@ def test_a_peak_that_would_be_another_one_is_refused(column: str, value: Any) ->
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"kind": "lora"}, "kind 'lora' of training is not estimated"),
+        ({"kind": "distil"}, "kind 'distil' of training is not estimated: one of pretrain, sft"),
         ({"cpu_offload": True}, "cpu_offload"),
         ({"async_tp": True, "framework": "NeMo"}, "async_tp of another framework"),
         ({"optimizer": "muon"}, "optimizer 'muon'"),
@@ -146,6 +146,14 @@ def test_a_recipe_of_a_run_is_that_of_its_words() -> None:
     assert {row.dtype for row in rows} == {"bfloat16"}
     assert training_run(RUN | {"dtype": "nvfp4"}).products == "nvfp4"
     assert training_run(RUN | {"fp8_recipe": "FP8-CS"}).products == ""
+
+
+def test_runs_of_adapters_train_them_alone() -> None:
+    assert training_run(RUN).adapters == training_run(RUN | {"kind": "sft"}).adapters == {}
+    row = training_run(RUN | {"kind": "LoRA"})
+    assert row.adapters == {"rank": 16, "method": "lora", "targets": ("qkv",)}
+    assert "adapters" in {what for what, _, _ in row.assumed}
+    assert training_run(RUN | {"kind": "qlora", "lora_rank": 64}).adapters["rank"] == 64
 
 
 def test_a_block_of_recomputed_layers_is_read() -> None:

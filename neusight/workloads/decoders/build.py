@@ -15,6 +15,7 @@ from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import Plan
+from neusight.workloads.decoders.adapters import frozen
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.ends import after, before, predicted
 from neusight.workloads.decoders.experts import mixture
@@ -63,7 +64,8 @@ def trained_program(decoder: Decoder, local: Local, engine: Engine) -> Program:
     rank = Rank.trained(decoder.hidden, local, configured(engine, decoder))
 
     def segment(name: str, layer: int, operations: Iterable[Operation], on: Rank) -> Segment:
-        return segment_of(name, layer, operations, float(on.row_bytes(on.resident_tokens)))
+        trained = frozen(operations) if local.adapters else operations
+        return segment_of(name, layer, trained, float(on.row_bytes(on.resident_tokens)))
 
     program = _program(decoder, rank, segment)
     local.check()

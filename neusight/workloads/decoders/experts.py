@@ -8,12 +8,13 @@ its own part of the tokens under sequence parallelism. Biases of experts are par
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
+from neusight.workloads.decoders.adapters import adapted
 from neusight.workloads.decoders.feed_forwards import activated, dense, inner
 from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
 from neusight.workloads.decoders.operations import (
@@ -167,8 +168,10 @@ def _routed(part: Experts, rank: Rank) -> Iterator[Operation]:
     yield from (_dispatched if sends else _collected)(routed)
     up, down = part.expert.projections(rank.hidden, local.etp, "experts")
     yield _grouped(routed, up)
+    yield from adapted(rank, replace(up, parts=(up.n * experts,)), routed.pairs)
     yield from within("moe_act", activated(part.expert, rank, routed.pairs, down.k))
     yield _grouped(routed, down)
+    yield from adapted(rank, replace(down, parts=(down.n * experts,)), routed.pairs)
     yield from (_combined if sends else _returned)(routed)
     if not routed.gathers:
         # Ranks that have the same tokens and slices of experts.

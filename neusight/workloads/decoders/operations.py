@@ -43,7 +43,8 @@ class Operation:
     ``held`` are the parameters that the rank has of it, ``tied_parameters`` how many more count as another's.
     ``saved`` is what it keeps of a micro-batch for its backward pass. ``widest_bytes`` are those of what enters and
     leaves it, given of the widest operations alone, ``workspace_bytes`` those of a buffer of its own that stays,
-    ``logits`` how many a loss is of. ``unbuilt`` says why it cannot run, where only what it keeps is known.
+    ``logits`` how many a loss is of. ``adapts``: it belongs to adapters, which are trained where all else is frozen.
+    ``unbuilt`` says why it cannot run, where only what it keeps is known.
     """
 
     forward: tuple[Part, ...] = ()
@@ -55,6 +56,7 @@ class Operation:
     workspace_bytes: float = 0.0
     logits: Any = 0.0
     tied_parameters: int = 0
+    adapts: bool = False
     unbuilt: str = ""
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
+from neusight.workloads.decoders.adapters import adapted
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
 from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
@@ -47,6 +48,7 @@ def product(
             yield Operation(forward=(forward,), held=each.held)
         else:
             yield _differentiated(rank, each, forward, (shape, layout), bias=bias, quantised=quantised)
+            yield from adapted(rank, each, rows)
 
 
 def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:

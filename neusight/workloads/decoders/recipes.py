@@ -1,4 +1,4 @@
-"""Recipes by which the large products of a training step run in fewer bits than activations have."""
+"""Recipes of a training step: in how many bits its large products run, and whether adapters alone are trained."""
 
 from __future__ import annotations
 
@@ -103,3 +103,54 @@ def recipe_named(name: str) -> ProductRecipe:
         known = tuple(word for word in RECIPES if word)
         raise ModelError(f"products in '{shown(name)}' are not built{nearest(plain, known)}: one of {', '.join(known)}")
     return RECIPES[_ALIASES.get(plain, plain)]
+
+
+METHODS = ("lora", "qlora", "dora")
+TARGETS = {
+    "attention": ("qkv", "output"), "feed_forward": ("up", "down"),
+    **{name: (name,) for name in ("qkv", "output", "up", "down")},
+}  # fmt: skip
+"""Projections that take adapters, by the words for them: not those of routers, of experts among which tokens choose,
+and of the head. ``up`` is the gate too."""
+ADAPTED = ("attention", "feed_forward")
+"""Kinds of projections that do."""
+NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Of a weight of QLoRA: four bits, and for 64 of them a scale in 8 bits, for 256 of which one is in 32 (Dettmers et al.
+2023, section 3: double quantisation).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapters:
+    """What is trained of a model whose own weights are frozen: two products of ``rank`` beside each projection of
+    ``targets``.
+
+    ``qlora`` keeps projections in NF4, which every pass makes wide first (Dettmers et al. 2023); ``dora`` scales the
+    columns of what frozen and adapted weights are together (Liu et al. 2024, section 4). ``rank`` 0: all is trained.
+
+    Raises:
+        ModelError: an unknown method or target, or a rank below 0.
+    """
+
+    rank: int = 0
+    method: str = "lora"
+    targets: tuple[str, ...] = ADAPTED
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rank, int) or self.rank < 0:
+            raise ModelError(f"lora {shown(self.rank)}: give the rank of adapters, a whole number of at least 1")
+        for word, known in ((self.method, METHODS), *((target, TARGETS) for target in self.targets)):
+            if word not in known:
+                raise ModelError(f"adapters '{shown(word)}'{nearest(word, known)}: one of {', '.join(known)}")
+
+    def __bool__(self) -> bool:
+        return self.rank > 0
+
+    def takes(self, name: str, kind: str) -> bool:
+        """Whether a projection has adapters, by its name and kind."""
+        ends = tuple(end for target in self.targets for end in TARGETS[target])
+        return kind in ADAPTED and name.endswith(ends)
+
+    def frozen_bytes(self, wide: float, *, projection: bool) -> float:
+        """Of a frozen weight, ``wide`` bytes where nothing is quantised."""
+        return NF4_BYTES if projection and self.method == "qlora" else wide

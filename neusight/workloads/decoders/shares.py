@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
 
 from neusight.errors import ModelError
 from neusight.workloads.decoders.layers import shared_evenly
-from neusight.workloads.decoders.recipes import recipe_named
+from neusight.workloads.decoders.recipes import Adapters, recipe_named
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +21,8 @@ class Local:
     activations and of weights in products, ``products`` names the recipe of large products where they run in fewer bits
     (``recipes.RECIPES``), whose operands are transposed copies for gradients where matrix units want them so.
     ``overlap_tp``: products run in pieces beside what is gathered for or scattered from other pieces.
-    ``source_len`` tokens of each sequence's source are what an encoder reads, 0 where there is none.
+    ``adapters`` are what is trained of it, all weights where their rank is 0. ``source_len`` tokens of each sequence's
+    source are what an encoder reads, 0 where there is none.
     """
 
     batch: int
@@ -36,6 +37,7 @@ class Local:
     transposes: bool = True
     overlap_tp: bool = False
     source_len: int = 0
+    adapters: Adapters = field(default_factory=Adapters)
 
     @property
     def source(self) -> Local:

@@ -1,0 +1,100 @@
+"""Adapters: small trained products beside frozen ones, in place of gradients of all weights (LoRA, Hu et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from neusight.kernels.families import KernelBatch
+from neusight.workloads.decoders.layers import Projection
+from neusight.workloads.decoders.operations import Operation, Shape, product_gradients
+from neusight.workloads.decoders.quantisation import EVERYWHERE
+from neusight.workloads.decoders.rank import Rank
+from neusight.workloads.decoders.recipes import NF4_BYTES, Adapters
+from neusight.workloads.program import HeldWeights, Part, SavedActivation
+
+
+def frozen(operations: Iterable[Operation]) -> Iterator[Operation]:
+    """Operations whose weights get no gradients, but for those of adapters."""
+    for done in operations:
+        held = tuple(each._replace(frozen=True) for each in done.held)
+        yield done if done.adapts else replace(done, weights=(), held=held)
+
+
+def adapted(rank: Rank, projection: Projection, rows: int) -> Iterator[Operation]:
+    """What runs beside a frozen product in training: its weights made wide, its adapters, its scales.
+
+    Of a column-parallel projection ranks share the narrow side of the first product, of a row-parallel one that of the
+    second (Megatron Core, ``ParallelLinearAdapter``).
+    """
+    adapters = rank.share.adapters
+    if not adapters or projection.kind not in EVERYWHERE:
+        return
+    if adapters.method == "qlora":
+        yield _widened(rank, projection)
+    if adapters.takes(projection.name, projection.kind):
+        yield from _beside(rank, projection, rows, adapters)
+
+
+def _widened(rank: Rank, projection: Projection) -> Operation:
+    """NF4 to 16 bits before the products of both passes."""
+    weights = projection.weights
+    part = rank.moved(f"{projection.name} dequantise", "copy", weights, round(weights * NF4_BYTES), weights * rank.size)
+    return Operation(forward=(part,), backward=(part,), adapts=True)
+
+
+def _beside(rank: Rank, projection: Projection, rows: int, adapters: Adapters) -> Iterator[Operation]:
+    name, shared = f"{projection.name} adapter", projection.name.endswith(("output", "down"))
+    narrow, wide = adapters.rank if shared else -(-adapters.rank // rank.tp), projection.n
+    wide = -(-wide // rank.tp) if shared else wide
+    yield _trained(rank, f"{name} in", (rows, narrow, projection.k))
+    yield _trained(rank, f"{name} out", (rows, wide, adapters.rank))
+    add, back = ("add", rows, projection.n), ("add", rows, projection.k)
+    kept = rows * adapters.rank + (rows * projection.k if rank.recipe else 0)
+    yield Operation(
+        forward=(rank.pointwise(f"{name} add", *add),),
+        backward=(rank.pointwise(f"{name} add gradients", *back),),
+        saved=(SavedActivation(name=name, bytes=kept * rank.size),),
+        adapts=True,
+    )
+    if adapters.method == "dora":
+        yield _scaled(rank, name, (rows, projection.n, projection.k), adapters.rank)
+
+
+def _trained(rank: Rank, name: str, shape: Shape) -> Operation:
+    """A product in 16 bits with its gradients."""
+    of_input, of_weights = product_gradients(shape, "tn")
+    _, n, k = shape
+
+    def part(how: Shape, layout: str) -> Part:
+        columns = dict(zip("mnk", how, strict=True))
+        return rank.part(name, KernelBatch.from_columns("gemm", **columns, layout=layout, dtype=rank.dtype))
+
+    return Operation(
+        forward=(part(shape, "tn"),),
+        backward=(part(*of_input),),
+        weights=(part(*of_weights), *rank.accumulated(name, n * k)),
+        held=(HeldWeights(n * k, "adapter", shape=(n, k)),),
+        adapts=True,
+    )
+
+
+def _scaled(rank: Rank, name: str, shape: Shape, narrow: int) -> Operation:
+    """Norms of the rows of frozen and adapted weights together, and the result times its magnitude over them."""
+    rows, n, k = shape
+    together = KernelBatch.from_columns("gemm", m=n, n=k, k=narrow, layout="nn", dtype=rank.dtype)
+    scale = rank.pointwise(f"{name} scale", "mul", rows, n)
+    return Operation(
+        forward=(
+            rank.part(f"{name} weights", together),
+            rank.pointwise(f"{name} weights add", "add", n, k),
+            rank.reduced(f"{name} norms", "sum", (n, k), n * k * rank.size, n * rank.size),
+            scale,
+        ),
+        backward=(scale,),
+        weights=(
+            rank.reduced(f"{name} magnitude gradient", "sum", (n, rows), 2 * rows * n * rank.size, n * rank.size),
+        ),
+        held=(HeldWeights(n, "adapter"),),
+        adapts=True,
+    )
