@@ -46,7 +46,7 @@ class Stage:
 
 
 def local_of(
-    plan: Plan, seq_len: int, dtype: str, products: str, source_len: int = 0, adapters: Adapters | None = None
+    plan: Plan, seq_len: int, dtype: str, products: str, *, source_len: int = 0, adapters: Adapters | None = None
 ) -> Local:
     """A rank's share of a micro-batch of sequences of ``seq_len`` tokens, of an encoder's source of ``source_len``."""
     return Local(

@@ -62,7 +62,9 @@ class TrainingStep:
 
     def share_of(self, plan: Plan) -> Local:
         """What one rank has of a micro-batch."""
-        return local_of(plan, self.seq_len, self.dtype, self.products, self.source_len, self.adapters)
+        return local_of(
+            plan, self.seq_len, self.dtype, self.products, source_len=self.source_len, adapters=self.adapters
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
