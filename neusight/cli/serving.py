@@ -116,6 +116,12 @@ class EngineChoice:
             "draft=D,tokens=N,acceptance=A",
         ).text(),
     ] = ""  # fmt: skip
+    lora_adapters: Annotated[
+        str,
+        Spec(
+            "--lora-adapters", ENGINE, "LoRA adapters that may run together; rank 16 unless said.", "N[,rank=R]"
+        ).text(),
+    ] = ""
     memory_fraction: Annotated[
         float | None,
         Spec("--memory-fraction", ENGINE, "Share of memory for it. Default: its own.").number(LEAST_SHARE, 1),
@@ -124,7 +130,7 @@ class EngineChoice:
     @property
     def software(self) -> dict[str, Any]:
         """Fields of ``Setup`` that hold for all combinations."""
-        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs")
+        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs", "lora_adapters")
         return {name: getattr(self, name) for name in names}
 
     def limits(self) -> EngineOptions:
@@ -201,7 +207,7 @@ class Demanded:
         if not options:
             raise typer.BadParameter(f"no load: give one of {', '.join(KINDS)}")
         if len(options) > 1 and options not in _TOGETHER:
-            raise typer.BadParameter(f"{' and '.join(sorted(options))} are two loads: give one of them")
+            raise typer.BadParameter(f"{', '.join(sorted(options))} are several loads: give one of them")
         return min(options, key=lambda name: (name == "--requests", name != "--slo"))
 
     @property
@@ -327,9 +333,9 @@ def serving(
 
     - `neusight serving Qwen/Qwen3-32B --gpu h100,l4 --isl 4096 --osl 512 --slo ttft=2s,tpot=50ms --rate 9 --recommend`
     """
-    slo = demanded.kind == "--slo"
-    if not slo:
+    if not demanded.slo:
         typed.refuse(["recommend", "prefer", "confidence"], "belongs to --slo: give one, such as --slo ttft=1s")
+    slo = demanded.kind == "--slo"
     texts = (target.gpu, target.tp, target.replicas, engine.dtype, *demanded.lists)
     many = demanded.frontier or any(map(opt.is_list, texts))
     if launch_command and many and not slo:

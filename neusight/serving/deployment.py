@@ -27,7 +27,7 @@ from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Steps
+from neusight.workloads.decoders.shares import AdapterSlots, Steps
 
 _SHORTEST = 4095
 """Tokens up to which everything is priced whatever the load."""
@@ -74,7 +74,7 @@ class Setup:
     ``per_node`` devices share a node, 0 for as many as is usual of them; ``network`` joins nodes, as ``cluster_of``
     takes it.
 
-    ``speculate`` as ``Speculation.named`` has it, "" for none.
+    ``speculate`` as ``Speculation.named`` has it, ``lora_adapters`` as ``AdapterSlots.named``, "" for none.
 
     ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
     has it; ``kv_dtype`` that of the cache, "" the model's own. ``engine_version`` picks constants of older engines;
@@ -95,6 +95,7 @@ class Setup:
     per_node: int = 0
     network: str = ""
     speculate: str = ""
+    lora_adapters: str = ""
     graphs: bool = True
 
     def __post_init__(self) -> None:
@@ -163,6 +164,8 @@ class Setup:
             raise ModelError(
                 f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}: give each stage one or more"
             )
+        slots = AdapterSlots.named(self.lora_adapters) if self.lora_adapters else decoder.slots
+        decoder = replace(decoder, slots=slots)
         engine = server_named(self.engine, self.engine_version)
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)

@@ -72,6 +72,8 @@ def _vllm(d: Deployment) -> _Launch:
         method = {} if _draft(d) and s.draft not in OWN_LAYER else {"method": s.draft}
         stated = method | _draft(d, "model") | {"num_speculative_tokens": s.tokens}
         options.append(("speculative-config", f"'{json.dumps(stated)}'"))
+    if slots := d.replica.decoder.slots:
+        options += [("enable-lora", None), ("max-loras", slots.number), ("max-lora-rank", slots.rank)]
     spread = [] if plan.ep in (1, plan.tp * plan.dp) else [_other_experts(d, plan.tp * plan.dp)]
     return _Launch(command=f"vllm serve {_model(d)}", options=options, remarks=[*_remarks(d), *spread])
 
@@ -94,12 +96,14 @@ def _sglang(d: Deployment) -> _Launch:
         stated |= {} if s.draft == LOOKUP else {"eagle-topk": 1}
         options += [(f"speculative-{name}", value) for name, value in stated.items()]
         options += [("speculative-num-draft-tokens", s.queries)]
+    if slots := d.replica.decoder.slots:
+        options += [("enable-lora", None), ("max-loras-per-batch", slots.number), ("max-lora-rank", slots.rank)]
     command = f"python -m sglang.launch_server --model-path {_model(d)}"
     return _Launch(command=command, options=options, remarks=_remarks(d))
 
 
 def _tensorrt_llm(d: Deployment) -> _Launch:
-    plan, limits, precision = d.replica.plan, _limits(d), d.replica.precision
+    plan, limits, precision, slots = d.replica.plan, _limits(d), d.replica.precision, d.replica.decoder.slots
     degrees = {"tp_size": plan.tp * plan.dp, "pp_size": plan.pp, "ep_size": plan.ep}
     options = [
         *_above_one(degrees), ("max_seq_len", limits["longest"]), ("max_batch_size", limits["seqs"]),
@@ -116,6 +120,7 @@ def _tensorrt_llm(d: Deployment) -> _Launch:
         *((f"kv_cache_config: {{dtype: {cache}}}",) if cache else ()),
         *((f"dtype: {precision.dtype}",) if precision.dtype != d.replica.decoder.dtype else ()),
         *_trtllm_speculation(d),
+        *((f"lora_config: {{max_loras: {slots.number}, max_lora_rank: {slots.rank}}}",) if slots else ()),
     )
     mixed = plan.dp > 1 and plan.tp > 1
     remarks = _remarks(d) + (["attention is shared by all GPUs or by none of them here"] if mixed else [])

@@ -103,6 +103,19 @@ def test_speculation_is_stated(predictor: Predictor, draft: str, vllm: str, sgla
     assert f"speculative_config: {{decoding_type: {trtllm}" in command("trtllm")
 
 
+@pytest.mark.parametrize(
+    ("engine", "stated"),
+    [
+        ("vllm", "--enable-lora --max-loras 8 --max-lora-rank 32"),
+        ("sglang", "--enable-lora --max-loras-per-batch 8 --max-lora-rank 32"),
+        ("trtllm", "lora_config: {max_loras: 8, max_lora_rank: 32}"),
+    ],
+)
+def test_adapters_are_stated(predictor: Predictor, engine: str, stated: str) -> None:
+    deployment = predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=engine, lora_adapters="8,rank=32")
+    assert stated in " ".join(launch_command(deployment).replace("\\", "").split())
+
+
 def test_attention_apart_counts_its_groups_as_each_engine_does(predictor: Predictor) -> None:
     setup = {"dp": 4, "ep": 4}
     vllm = options_of(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, LIMITED, **setup))

@@ -1,9 +1,14 @@
-"""Adapters: small trained products beside frozen ones, in place of gradients of all weights (LoRA, Hu et al. 2021)."""
+"""Adapters: small products beside frozen ones (LoRA, Hu et al. 2021), trained in place of all weights, or served
+several at a time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.layers import Projection
@@ -98,3 +103,30 @@ def _scaled(rank: Rank, name: str, shape: Shape, narrow: int) -> Operation:
         held=(HeldWeights(n, "adapter"),),
         adapts=True,
     )
+
+
+SERVED = ("attention", "feed_forward")
+"""Kinds of projections that have adapters in serving; experts, routers and heads do not (assumption: usual targets of
+PEFT)."""
+
+
+def served_adapters(rank: Rank, projection: Projection, rows: Any, runs: Any = None) -> Iterator[Operation]:
+    """What adapters add to a product of a served model: rows grouped by adapter, multiplied with its narrow matrices in
+    one kernel and added to the product's result in another (Punica, Chen et al. 2023, SGMV; S-LoRA, Sheng et al. 2023).
+    Engines keep room for as many as may run together (vLLM ``--max-loras`` of ``--max-lora-rank``).
+
+    Matrices that engines join have a narrow one each. Of ranks that share the wide side each has all of the narrow one;
+    of those that share the depth, partial sums go the way of the product's own.
+    """
+    slots = rank.slots
+    if slots is None or projection.kind not in SERVED:
+        return
+    assert rank.passes is not None
+    groups = np.minimum(slots.number, np.maximum(rank.passes.prompts + rank.passes.decodes, 1))
+    narrow = slots.rank * len(projection.parts)
+    for name, n, k in (("in", narrow, projection.k), ("out", projection.n, slots.rank)):
+        batch = KernelBatch.from_columns(
+            "grouped_gemm", groups=groups, tokens=np.maximum(rows, groups), n=n, k=k, dtype=rank.dtype
+        )
+        held = HeldWeights(slots.number * n * k)
+        yield Operation(forward=(rank.part(f"adapter {name}", batch, runs),), held=(held,))

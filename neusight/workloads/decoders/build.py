@@ -101,7 +101,9 @@ def step_program(
         )
     if decoder.encodes:
         raise ModelError(f"{decoder.name} has an encoder, which engines that are known here do not serve: train it")
-    rank = Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), plan, engine)
+    rank = replace(
+        Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), plan, engine), slots=decoder.slots
+    )
 
     def segment(name: str, layer: int, operations: Iterable[Operation], on: Rank) -> Segment:
         undifferentiated = (replace(operation, backward=(), weights=(), saved=()) for operation in operations)

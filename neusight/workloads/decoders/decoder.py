@@ -9,6 +9,7 @@ import numpy as np
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm
 from neusight.workloads.decoders.quantisation import Quantisation
+from neusight.workloads.decoders.shares import AdapterSlots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +31,8 @@ class Decoder:
 
     ``positions`` learned positions are added to the embedding; ``embedding`` is its width where that is not hidden
     (OPT-350m); ``extra`` parameters belong to no layer; ``prediction`` is trained beside them and counts with none.
-    ``dropout``: in training, activations drop out. ``notes`` say what was assumed or approximated.
+    ``dropout``: in training, activations drop out; ``slots`` hold adapters in serving. ``notes`` say what was assumed
+    or approximated.
     """
 
     name: str
@@ -51,6 +53,7 @@ class Decoder:
     prediction: Prediction | None = None
     dtype: str = "bfloat16"
     quantisation: Quantisation = field(default_factory=Quantisation)
+    slots: AdapterSlots | None = None
     notes: tuple[str, ...] = ()
 
     @property

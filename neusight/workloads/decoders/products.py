@@ -15,7 +15,7 @@ import numpy as np
 
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
-from neusight.workloads.decoders.adapters import adapted
+from neusight.workloads.decoders.adapters import adapted, served_adapters
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
 from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
@@ -46,6 +46,7 @@ def product(
         forward = _gemm(rank, name, each.kind, shape, layout, bias=bias, runs=runs)
         if rank.serves:
             yield Operation(forward=(forward,), held=each.held)
+            yield from served_adapters(rank, each, rows, runs)
         else:
             yield _differentiated(rank, each, forward, (shape, layout), bias=bias, quantised=quantised)
             yield from adapted(rank, each, rows)

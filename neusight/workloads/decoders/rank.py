@@ -21,7 +21,7 @@ from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import Quantisation, ServingPrecision
 from neusight.workloads.decoders.recipes import ProductRecipe, recipe_named
-from neusight.workloads.decoders.shares import CachedPasses, Local, Steps, whole
+from neusight.workloads.decoders.shares import AdapterSlots, CachedPasses, Local, Steps, whole
 from neusight.workloads.program import Part
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
@@ -42,8 +42,8 @@ class Rank:
     """What one rank works on of a model that is ``hidden`` wide, and how.
 
     ``tokens`` are those that attention and feed-forwards see, ``resident_tokens`` those of the residual stream that the
-    rank holds. ``ranks`` counts members of each group. ``local`` is set in training, ``passes`` in serving. Parts are
-    made as of the forward pass; operations tell which pass runs them.
+    rank holds. ``ranks`` counts members of each group. ``local`` is set in training, ``passes`` in serving, with
+    ``slots`` of adapters. Parts are made as of the forward pass; operations tell which pass runs them.
     """
 
     hidden: int
@@ -60,6 +60,7 @@ class Rank:
     """Of large products in training; their ``quantisation`` is its scheme."""
     local: Local | None = None
     passes: CachedPasses | None = None
+    slots: AdapterSlots | None = None
 
     @classmethod
     def trained(cls, hidden: int, local: Local, engine: Engine) -> Rank:

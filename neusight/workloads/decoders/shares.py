@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.errors import ModelError
+from neusight.errors import ModelError, shown
 from neusight.workloads.decoders.layers import shared_evenly
 from neusight.workloads.decoders.recipes import Adapters, recipe_named
 
@@ -128,6 +128,34 @@ class Steps:
 def whole(values: np.ndarray) -> np.ndarray:
     """Counts, rounded; shape (n,), int64."""
     return np.rint(values).astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterSlots:
+    """``number`` LoRA adapters of up to ``rank`` that a served model holds at the same time."""
+
+    number: int
+    rank: int = 16
+
+    def __post_init__(self) -> None:
+        """Raises:
+        ModelError: no adapters, or a rank below 1.
+        """
+        if self.number < 1 or self.rank < 1:
+            raise ModelError(f"{self.number} adapters of rank {self.rank}: give 1 or more of each")
+
+    @classmethod
+    def named(cls, text: str) -> AdapterSlots:
+        """Of ``4`` or ``4,rank=32``.
+
+        Raises:
+            ModelError: something else.
+        """
+        number, _, rank = (part.strip() for part in text.partition(","))
+        key, _, value = (part.strip() for part in (rank or "rank=16").partition("="))
+        if key != "rank" or not number.isdecimal() or not value.isdecimal():
+            raise ModelError(f"adapters '{shown(text)}': write how many and their rank like 4,rank=16")
+        return cls(number=int(number), rank=int(value))
 
 
 @dataclass(frozen=True, kw_only=True)
