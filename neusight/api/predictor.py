@@ -246,7 +246,7 @@ class Predictor:
             options: what the engine is started with.
             setup: fields of ``neusight.serving.Setup``: ``engine``, ``dtype``, ``kv_dtype``, ``tp``, ``pp``, ``ep``,
                 ``dp``, ``replicas``, ``engine_version``, ``graphs``, ``router``, ``admitted``, ``speculate``,
-                ``per_node``, ``network``.
+                ``per_node``, ``network``, ``prefill``, ``kv_link``, ``kv_overlap``.
 
         Raises:
             ModelError: an unknown model, engine or precision; a sharding that does not divide it.
@@ -256,7 +256,12 @@ class Predictor:
 
         chosen = Setup.named(setup)
         replica = self._replica(model, as_device(gpu), chosen)
-        return chosen.deployed(replica, longest, options)
+        deployment = chosen.deployed(replica, longest, options)
+        if not chosen.prefill:
+            return deployment
+        prompts_gpu, prompts = chosen.of_prompts()
+        prefill = self.deployment(model, prompts_gpu or gpu, longest, options, **vars(prompts))
+        return replace(deployment, prefill=prefill)
 
     def _replica(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> ReplicaPricer:
         """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""
@@ -266,7 +271,7 @@ class Predictor:
 
         brought = model if isinstance(model, Decoder) else None
         version = version_of(str(model)) if brought is None else id(brought)
-        priced = replace(setup, replicas=1, router=ROUND_ROBIN, admitted=None)
+        priced = replace(setup, replicas=1, router=ROUND_ROBIN, admitted=None, prefill="", kv_link="", kv_overlap=False)
         key = (str(model) if brought is None else "", version, id(device), priced)
         replica = self._replicas.get(key)
         if replica is None or replica.device is not device or brought not in (None, replica.decoder):

@@ -52,6 +52,15 @@ class ServingTarget:
         int, Spec("--dp", PLAN, "Groups of GPUs whose attention serves sequences of its own.").number(most=4096)
     ] = 1
     replicas: Annotated[str, Spec("--replicas", PLAN, "Copies of all that, which share the load.").numbers()] = "1"
+    prefill: Annotated[
+        str, Spec("--prefill", PLAN, "GPUs of their own for prompts; the others generate.", "gpu=h100,tp=4,…").text()
+    ] = ""
+    kv_link: Annotated[
+        str, Spec("--kv-link", PLAN, "Way of the cache to them: a network ('8 x 400Gb/s'), nvlink or none.").text()
+    ] = ""
+    kv_overlap: Annotated[
+        bool, Spec("--kv-overlap", PLAN, "The cache of a layer travels while the next are computed.").text()
+    ] = False
     per_node: opt.PerNode = None
     network: opt.Network = ""
     router: Annotated[
@@ -65,7 +74,7 @@ class ServingTarget:
     @property
     def degrees(self) -> dict[str, int]:
         """Fields of ``Setup`` that hold for all combinations."""
-        names = ("pp", "ep", "dp", "router", "admitted", "network")
+        names = ("pp", "ep", "dp", "router", "admitted", "network", "prefill", "kv_link", "kv_overlap")
         return {"per_node": self.per_node or 0} | {name: getattr(self, name) for name in names}
 
 
@@ -349,6 +358,12 @@ def serving(
         typed.refuse(["seed"], "draws nothing: lengths are equal, and requests do not arrive at random")
     if target.dp == 1 and opt.numbers(target.replicas, "--replicas") == [1] and not slo:
         typed.refuse(["router"], "chooses between replicas, and there is one: give --replicas")
+    if not target.prefill:
+        typed.refuse(["kv_link", "kv_overlap"], "is of a cache that travels: give --prefill")
+    elif launch_command:
+        raise typer.BadParameter("starts engines of one kind: leave --prefill out", param_hint="--launch-command")
+    elif slo:
+        raise typer.BadParameter("is not searched: give a load instead of --slo", param_hint="--prefill")
     tps = opt.numbers(target.tp, "--tp")
     if not slo and max(tps) * target.pp * target.dp <= (target.per_node or USUAL_PER_NODE):
         typed.refuse(["network"], "joins nodes, and a replica is in one: raise --tp, or lower --per-node")

@@ -46,7 +46,7 @@ def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
 
 
 def _full(e: ServingEstimate, with_launch: bool) -> None:
-    _paragraph(f"{e.model} on {e.devices} x {e.gpu}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
+    _paragraph(f"{e.model} on {e.where}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
     line(f"load: {_load(e)}")
     line()
     titles = [Column(""), *(Column(t, right=True) for t in ("mean", "90 % interval", "p50", "p90", "p99"))]
@@ -108,6 +108,10 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
         yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
     named = {"prompt": "passes with prompts", "decode": "passes that only generate", "idle": "idle"}
     yield "time", ", ".join(f"{named[name]} {share:.0%}" for name, share in e.time_shares.items() if share >= 0.005)
+    if e.prefill_pool and e.transfer_s is not None:
+        degrees = ", ".join(f"{name} {e.prefill_pool[name]}" for name in DEGREES if e.prefill_pool[name] > 1)
+        yield "prompts", f"on {_many(e.prefill_pool['replicas'], 'replica')}{f' of {degrees}' if degrees else ''}"
+        yield "", f"their cache is on its way for {milliseconds(e.transfer_s)}"
     yield "prefill", _limiter(e.prefill)
     yield "decode", _limiter(e.decode)
     yield "cost", _cost(e)
@@ -140,7 +144,8 @@ def _limiter(limiter: Limiter | None) -> str:
 
 def _cost(e: ServingEstimate) -> str:
     if e.usd_per_million_output_tokens is None:
-        return f"unknown: {e.gpu} has no price; --set price=2.5USD/h gives it one"
+        gpus = f"{e.prefill_pool['gpu']} or {e.gpu}" if e.prefill_pool else e.gpu
+        return f"unknown: {gpus} has no price; --set price=2.5USD/h gives it one"
     return f"{e.usd_per_million_output_tokens:.3g} USD per million output tokens"
 
 

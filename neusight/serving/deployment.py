@@ -8,6 +8,8 @@ from functools import cached_property
 from math import inf
 from typing import Any
 
+import numpy as np
+
 from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_per_node
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
@@ -17,6 +19,7 @@ from neusight.laws.fitted import shipped_links
 from neusight.laws.routes import host_link
 from neusight.requests import Plan
 from neusight.serving.batching import PassTimes
+from neusight.serving.disaggregated import CacheTransfer, Pool
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Load, Open, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
@@ -29,6 +32,8 @@ from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import AdapterSlots, Steps
 
+PREFILL_KEYS = ("gpu", "tp", "pp", "ep", "dp", "replicas")
+"""Of the devices that compute prompts."""
 _SHORTEST = 4095
 """Tokens up to which everything is priced whatever the load."""
 
@@ -71,6 +76,10 @@ class EngineOptions:
 class Setup:
     """What is deployed, in the words that people use. ``router`` and ``admitted`` are as in ``Routing``.
 
+    ``prefill`` names devices of their own for prompts, ``gpu=h100,tp=4,replicas=2``, each key by default as here; their
+    cache travels over ``kv_link``: a network as ``cluster_of`` takes it, "" for one that nobody tells, ``nvlink``
+    inside a node, ``none`` in no time. ``kv_overlap``: while later layers are computed.
+
     ``per_node`` devices share a node, 0 for as many as is usual of them; ``network`` joins nodes, as ``cluster_of``
     takes it.
 
@@ -94,6 +103,9 @@ class Setup:
     admitted: int | None = None
     per_node: int = 0
     network: str = ""
+    prefill: str = ""
+    kv_link: str = ""
+    kv_overlap: bool = False
     speculate: str = ""
     lora_adapters: str = ""
     graphs: bool = True
@@ -151,8 +163,25 @@ class Setup:
 
     def deployed(self, replica: ReplicaPricer, longest: int, options: EngineOptions | None = None) -> Deployment:
         """As many replicas as there are to be, behind their router."""
-        routed = {name: getattr(self, name) for name in ("replicas", "router", "admitted")}
+        routed = {name: getattr(self, name) for name in ("replicas", "router", "admitted", "kv_link", "kv_overlap")}
         return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, **routed)
+
+    def of_prompts(self) -> tuple[str, Setup]:
+        """GPU, "" for the same, and setup of the devices that compute prompts.
+
+        Raises:
+            LoadError: an unknown key, or a number that is none.
+        """
+        pairs = [part.partition("=")[::2] for part in self.prefill.split(",") if part.strip()]
+        given = {key.strip(): value.strip() for key, value in pairs}
+        for key, value in given.items():
+            if key not in PREFILL_KEYS:
+                known = ", ".join(PREFILL_KEYS)
+                raise LoadError(f"unknown key '{shown(key)}' of prefill{nearest(key, PREFILL_KEYS)}: {known}")
+            if key != "gpu" and not value.isdigit():
+                raise LoadError(f"prefill: {key} = '{shown(value)}' is no number: write it like gpu=h100,tp=4")
+        degrees: dict[str, Any] = {key: int(value) for key, value in given.items() if key != "gpu"}
+        return given.get("gpu", ""), replace(self, prefill="", speculate="", **degrees)
 
     def replica(self, decoder: Decoder, device: DeviceSpec, pricer: Pricer) -> ReplicaPricer:
         """What each replica serves, ready to be priced.
@@ -231,6 +260,9 @@ class Deployment:
     replicas: int = 1
     router: str = ROUND_ROBIN
     admitted: int | None = None
+    prefill: Deployment | None = None
+    kv_link: str = ""
+    kv_overlap: bool = False
     priced_to: tuple[int, int, int] = (1, 1, 1)
 
     def __post_init__(self) -> None:
@@ -262,6 +294,30 @@ class Deployment:
     def routing(self) -> Routing:
         """How the schedulers share a load."""
         return Routing(schedulers=self.groups, policy=self.router, admitted=self.admitted)
+
+    @property
+    def pool(self) -> Pool:
+        """Its engines, as a part of devices apart."""
+        return Pool(limits=self.limits, times=self.tables, routing=self.routing)
+
+    @property
+    def transfer(self) -> CacheTransfer:
+        """Of a prompt's cache from the devices of prompts to these: ranks send and receive at once, the side with fewer
+        of them all that it has; priced as what two devices send each other.
+
+        Raises:
+            DeviceError: a link that is none.
+        """
+        assert self.prefill is not None
+        to, decoder = self.replica, self.replica.decoder
+        ranks = min(p.tp * p.pp for p in (to.plan, self.prefill.replica.plan))
+        whole = float(to.plan.tp) / ranks
+
+        def seconds(tokens: np.ndarray) -> np.ndarray:
+            own = decoder.kv_bytes(tokens, to.precision.kv_cache, to.plan.tp)
+            return to.sent_s(whole * (own + decoder.state_bytes_per_sequence(to.plan.tp)), self.kv_link)
+
+        return CacheTransfer(of=seconds, layers=decoder.depth if self.kv_overlap else 1)
 
     @cached_property
     def memory(self) -> ServingMemory:
@@ -372,7 +428,12 @@ class Deployment:
 
     def share_of(self, load: Load) -> Load:
         """What one group gets of a load; all of it where the router looks at what they do."""
-        return self.in_turn(load) if self.routing.apart else load
+        return self.in_turn(load) if self.apart else load
+
+    @property
+    def apart(self) -> bool:
+        """Whether each scheduler's share of a load can be served by itself."""
+        return self.routing.apart and self.prefill is None
 
     def in_turn(self, load: Load) -> Load:
         """What one group gets of a load in turn: the most that any of them gets, where it does not divide.
@@ -396,7 +457,7 @@ class Deployment:
     def shares(self, load: Load) -> float:
         """How many times what ``share_of`` gives the whole load is: ``groups``, or fewer where it does not divide."""
         share = self.share_of(load)
-        if not self.routing.apart:
+        if not self.apart:
             return 1.0
         if isinstance(load, Open):
             return float(self.groups)

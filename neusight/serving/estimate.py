@@ -47,11 +47,14 @@ class ServingEstimate:
     """The answer. Times in seconds; rates are of all replicas together, those over the whole load with its ramps, and
     ``steady`` of the middle half of its output.
 
+    Where prompts have devices of their own, ``prefill_pool`` tells them, ``plan`` and ``replicas`` are of those that
+    generate, and ``transfer_s`` is what the cache's way between them adds on average.
+
     ``prefix_hit`` is the share of prompt tokens that the cache held. ``prefill`` and ``decode`` tell what passes with
     prompts and passes that only generate are limited by. ``diverges`` says in words that the load outgrows the
     deployment, ``warnings`` what was assumed. ``errors`` by source and ``limiter``, the resource that most of the time
     is limited by, are of ``latency_s``, that of a whole answer; ``usd_per_hour`` is the price of one device,
-    ``launch`` the command that starts one replica.
+    of several kinds their mean, ``launch`` the command that starts one replica.
     """
 
     model: str
@@ -76,6 +79,8 @@ class ServingEstimate:
     mean_batch: float
     kv_use: float
     time_shares: dict[str, float]
+    prefill_pool: dict[str, Any] | None
+    transfer_s: float | None
     prefill: Limiter | None
     decode: Limiter | None
     memory: ServingMemory
@@ -135,10 +140,18 @@ class ServingEstimate:
         return metric
 
     @property
+    def where(self) -> str:
+        """All devices, in words."""
+        if not self.prefill_pool:
+            return f"{self.devices} x {self.gpu}"
+        prompts = self.prefill_pool["devices"]
+        return f"{prompts} x {self.prefill_pool['gpu']} for prompts, {self.devices - prompts} x {self.gpu} for answers"
+
+    @property
     def headline(self) -> str:
         """The answer in a line."""
-        where = self.gpu if self.devices == 1 else f"{self.devices} x {self.gpu}"
         times = f"{milliseconds(self.ttft_s.mean)} to the first token, {milliseconds(self.tpot_s.mean)} per token"
+        where = self.gpu if self.devices == 1 else self.where
         return f"{self.model} on {where}, {self.engine}: {times}, {self.output_tokens_per_s.mean:,.0f} tokens/s"
 
     def __repr__(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.devices.cluster import Cluster
+from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.engines.server import GROUPS, shipped_power
@@ -241,6 +241,27 @@ class ReplicaPricer:
             return self.pricer(batch, place, conditions)
 
         return zip(parts, price(parts, cost, energy=energy), strict=True)
+
+    def sent_s(self, sizes: np.ndarray, link: str) -> np.ndarray:
+        """Time in which one device sends each of these sizes [B] to one of another replica [s], shape (n,).
+
+        Args:
+            sizes: what is sent.
+            link: ``nvlink`` inside a node, ``none`` in no time, else a network as ``cluster_of`` takes it, "" for one
+                that nobody tells.
+
+        Raises:
+            DeviceError: words that are no network.
+        """
+        if link == "none":
+            return np.zeros(len(sizes))
+        inside = link == "nvlink"
+        place = self.device if inside or not link else cluster_of(self.device, USUAL_PER_NODE, 2, link)
+        size = np.maximum(np.rint(sizes), 1).astype(np.int64)
+        batch = KernelBatch.from_columns(
+            "collective", op="send_recv", ranks=2, per_node=2 if inside else 1, bytes=size, dtype=self.precision.dtype
+        )
+        return self.pricer(batch, place, Conditions.of(len(size), timing="graph", launches=MANY_LAUNCHES)).latency_s
 
     @property
     def idle_w(self) -> float:

@@ -65,7 +65,14 @@ class EnginePasses:
     def together(cls, each: Sequence[EnginePasses]) -> EnginePasses:
         """Those of several schedulers, one behind the other."""
         columns = {f.name: np.concatenate([getattr(passes, f.name) for passes in each]) for f in fields(cls)[:-1]}
-        return cls(**columns, scheduler=np.repeat(np.arange(len(each)), [len(passes) for passes in each]))
+        first = np.cumsum([0] + [passes.schedulers for passes in each[:-1]])
+        numbers = [passes.scheduler + begin for passes, begin in zip(each, first, strict=True)]
+        return cls(**columns, scheduler=np.concatenate(numbers))
+
+    @property
+    def schedulers(self) -> int:
+        """Up to the last that ran anything, one at least."""
+        return int(self.scheduler.max(initial=0)) + 1
 
     def of(self, scheduler: int) -> EnginePasses:
         """Those of one of them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from math import hypot
 from typing import Any
@@ -14,6 +14,7 @@ from neusight.estimates.core import largest
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.deployment import Deployment
+from neusight.serving.disaggregated import ApartRun, simulate_apart
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.launch import launch_command
 from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, checked
@@ -45,6 +46,8 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
         ModelError: the model does not fit. LoadError: what is no load or makes no sense, or a request that cannot run.
     """
     checked(load)
+    if deployment.prefill:
+        return _serve_apart(deployment, deployment.prefill, load)
     share, times = deployment.share_of(load), deployment.tables
     simulated = partial(simulate, limits=deployment.limits, between_s=deployment.server.request_s)
     routing = ALONE if deployment.routing.apart else deployment.routing
@@ -57,6 +60,55 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
         fast, slow = (simulated(one, times=ScaledTimes(times, f)) for f in (1 / factor, factor))
         ends = (run if routing is ALONE else simulated(one, times=times), fast, slow)
     return _estimate(deployment, load, run, _RunInterval(run, factor, ends), passes)
+
+
+def _serve_apart(decode: Deployment, prefill: Deployment, load: Load) -> ServingEstimate:
+    """Of prompts and answers on devices of their own: figures of both, by what each pool took."""
+    pools = prefill.pool, decode.pool
+
+    def at(factor: float) -> ApartRun:
+        prompts, answers = (replace(pool, times=ScaledTimes(pool.times, factor)) for pool in pools)
+        return simulate_apart(load, prompts, answers, decode.transfer, decode.server.request_s)
+
+    run = at(1.0)
+    passes = sampled(prefill, run.prefill), sampled(decode, run.decode)
+    # Both run the same kernels of the same laws: their errors go together.
+    weights = np.array([each.seconds.sum() for each in passes])
+    factor = float(np.exp(np.log([each.interval_factor for each in passes]) @ weights / weights.sum()))
+    opened = isinstance(load, Open | Trace)
+    ends = (run.whole, at(1 / factor).whole, at(factor).whole) if opened else None
+    estimate = _estimate(decode, load, run.whole, _RunInterval(run.whole, factor, ends), passes[1])
+    return replace(estimate, **_of_both((prefill, decode), run, passes, estimate))
+
+
+def _of_both(
+    deployments: tuple[Deployment, Deployment],
+    run: ApartRun,
+    passes: tuple[SampledPasses, SampledPasses],
+    estimate: ServingEstimate,
+) -> dict[str, Any]:
+    """Figures of an estimate that both pools have a part in."""
+    rate, devices = estimate.output_tokens_per_s.mean, sum(d.devices for d in deployments)
+    prices = [d.replica.device.price_usd_per_hour for d in deployments]
+    usd = None if None in prices else sum(d.devices * (p or 0.0) for d, p in zip(deployments, prices, strict=True))
+    runs = run.prefill, run.decode
+    busy = (float(each.passes.lasts_s.sum()) / each.schedulers / run.whole.makespan_s for each in runs)
+    powers = [_power_w(d, p.power_w, part) for d, p, part in zip(deployments, passes, busy, strict=True)]
+    power_w = None if None in powers else sum(power or 0.0 for power in powers)
+    prefill = deployments[0]
+    return {
+        "devices": devices,
+        "prefill_pool": {"gpu": prefill.replica.device.id, "replicas": prefill.replicas, "devices": prefill.devices}
+        | {name: getattr(prefill.replica.plan, name) for name in DEGREES},
+        "transfer_s": float(run.transfer_s.mean()),
+        "launch": "",
+        "prefill": passes[0].limiter(passes[0].with_prompts),
+        "decode": passes[1].limiter(~passes[1].with_prompts),
+        "usd_per_hour": None if usd is None else usd / devices,
+        "usd_per_million_output_tokens": None if usd is None else usd / HOUR_S / rate * MILLION,
+        "power_w": power_w,
+        "joule_per_output_token": None if power_w is None else power_w / rate,
+    }
 
 
 @dataclass(frozen=True)
@@ -207,6 +259,8 @@ def _estimate(
         preempted=round(groups * run.preempted.sum()),
         diverges=run.diverges,
         launch=launch_command(deployment),
+        prefill_pool=None,
+        transfer_s=None,
         warnings=(*replica.decoder.notes, *_assumptions(deployment, load, run)),
     )
 
@@ -239,7 +293,7 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
         yield f"no constants of {server.era} are fitted: those of {server.fitted_to} hold, as uncertain as all engines'"
     if server.scheduler.reserved_output not in (0.0, 1.0):
         yield f"{name} is taken to reserve room for {server.scheduler.reserved_output:.0%} of each answer"
-    if deployment.routing.apart and deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):
+    if deployment.apart and deployment.shares(load) < deployment.groups and isinstance(load, Static | Closed):
         size = f"a batch of {load.batch}" if isinstance(load, Static) else f"a concurrency of {load.concurrency}"
         yield f"{size} does not divide by {deployment.groups} schedulers: times are of those that get the most"
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from math import inf
 
 import numpy as np
@@ -108,6 +108,7 @@ class RoutedEngines:
         self.held: deque[int] = deque()
         self.changed: set[int] = set()
         self.ends: list[tuple[float, int]] = []
+        self.arrivals: list[tuple[float, int]] = []
 
     def serve(self) -> None:
         """Until nothing is left."""
@@ -128,22 +129,43 @@ class RoutedEngines:
 
     def serve_together(self) -> None:
         """Passes are committed when they end, so that what arrives before can still change what follows."""
-        arrivals = list(zip(self.arrival_s, range(len(self.arrival_s)), strict=True))
-        heapify(arrivals)
-        while arrivals or self.ends:
-            end_s = self.first_end_s()
-            now_s = min(end_s, arrivals[0][0] if arrivals else inf)
-            if now_s == inf:
-                return
-            if end_s == now_s and not (arrivals and arrivals[0][0] == now_s):
-                self.commit(heappop(self.ends)[1], arrivals)
-            # All that come at the same time are there before anything is planned.
-            while arrivals and arrivals[0][0] <= now_s:
-                self.held.append(heappop(arrivals)[1])
-            self.send_held(now_s)
-            for at in self.changed:
-                self.plan(at)
-            self.changed.clear()
+        for request, arrival_s in enumerate(self.arrival_s):
+            self.expect(request, arrival_s)
+        while self.next_s() < inf:
+            self.step(self.answered)
+
+    def answered(self, request: int, end_s: float, at: int) -> None:
+        """A client whose answer ends sends its next request."""
+        if len(self.arrival_s) < self.number:
+            self.arrival_s.append(end_s + self.between_s)
+            self.expect(len(self.arrival_s) - 1, self.arrival_s[-1])
+
+    def expect(self, request: int, arrival_s: float) -> None:
+        """A request will come, not before what has happened."""
+        heappush(self.arrivals, (arrival_s, request))
+
+    def next_s(self) -> float:
+        """When something happens next; infinity when there is nothing left."""
+        return min(self.first_end_s(), self.arrivals[0][0] if self.arrivals else inf)
+
+    def step(self, ended: Callable[[int, float, int], None]) -> None:
+        """What happens next: passes of an engine end, or requests come.
+
+        Args:
+            ended: called with each request that ends, when, and by which engine.
+        """
+        now_s = self.next_s()
+        if not (self.arrivals and self.arrivals[0][0] == now_s):
+            at = heappop(self.ends)[1]
+            for request in self.commit(at):
+                ended(request, now_s, at)
+        # All that come at the same time are there before anything is planned.
+        while self.arrivals and self.arrivals[0][0] <= now_s:
+            self.held.append(heappop(self.arrivals)[1])
+        self.send_held(now_s)
+        for at in self.changed:
+            self.plan(at)
+        self.changed.clear()
 
     def first_end_s(self) -> float:
         """When the first of what is planned ends; what was planned anew since stands in the list too."""
@@ -151,17 +173,14 @@ class RoutedEngines:
             heappop(self.ends)
         return self.ends[0][0] if self.ends else inf
 
-    def commit(self, at: int, arrivals: list[tuple[float, int]]) -> None:
-        """An engine runs what was planned, and clients whose answers end send their next requests."""
+    def commit(self, at: int) -> list[int]:
+        """An engine runs what was planned; the requests that it ends."""
         engine = self.engines[at]
         engine.commit()
         engine.end_s = inf
         self.changed.add(at)
-        for _ in engine.finished:
-            self.loads[at] -= 1
-            if len(self.arrival_s) < self.number:
-                self.arrival_s.append(engine.time_s + self.between_s)
-                heappush(arrivals, (self.arrival_s[-1], len(self.arrival_s) - 1))
+        self.loads[at] -= len(engine.finished)
+        return engine.finished
 
     def send_held(self, now_s: float) -> None:
         """Those at the router to engines, as long as they admit any; passes that only generate end before it starts."""
