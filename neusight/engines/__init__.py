@@ -120,7 +120,10 @@ class Engine:
         grouped_queries: decodes read keys and values once for all query heads that share them, else once for each.
         calibrated_scales: one scale of a tensor's 8-bit activations was found before, so that what makes them writes
             them narrow.
+        mxfp8_activations: experts with MXFP4 weights take MXFP8, see ``Quantisation.on``.
         fused_cache_write: keys and values are rotated and written to a paged cache in one kernel.
+        attention_does: what the operator of attention over a cache, as it was timed, does beside: ``write`` new keys
+            and values to it, or ``rotate`` and write them.
         vocabulary_multiple: to a multiple of which, times tensor-parallel ranks, the vocabulary is padded.
 
     Collectives and recomputation:
@@ -205,7 +208,9 @@ class Engine:
     quantises_in_products: bool = False
     grouped_queries: bool = True
     calibrated_scales: bool = False
+    mxfp8_activations: bool = False
     fused_cache_write: bool = False
+    attention_does: Literal["", "write", "rotate"] = ""
     vocabulary_multiple: int = 1
 
     regathers: bool = False
@@ -409,6 +414,7 @@ _SERVING = Engine(
     residual="add_norm",
     quantises_in_products=True,
     dispatcher="allgather",
+    attention_does="write",
     vocabulary_multiple=64,
     master_weights=False,
     sequence_parallel=False,
@@ -423,12 +429,15 @@ _TENSORRT_LLM = replace(
     name="tensorrt-llm",
     library="trtllm",
     calibrated_scales=True,
+    mxfp8_activations=True,
     fused_cache_write=True,
+    attention_does="rotate",
     server=Server(scheduler=TRTLLM, memory_share=0.9, memory_of="free", max_num_seqs=2048, block_tokens=32),
 )
 """TensorRT-LLM with its ``free_gpu_memory_fraction`` of 0.9, ``max_batch_size`` 2048, ``max_num_tokens`` 8192, and 32
 tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``). Models come to it
-through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``)."""
+through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``); MXFP4 on Blackwell is
+W4A8_MXFP4_MXFP8 (``tensorrt_llm/_torch/model_config.py``)."""
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine

@@ -189,8 +189,9 @@ LEAST_POWER = 20
 
 Cells = Iterable[Sequence[tuple[ServingCase | None, Deployment | NeusightError]]]
 """Cells with what they deploy or why they cannot, those of the same kernels together; None of what is no cell."""
-USABLE = ("isl not told", "isl and rate are documented means")
-"""Beginnings of faults that leave a time by the token usable: it depends little on what they are about."""
+USABLE = ("isl not told", "isl and rate are documented means", "engine version not told")
+"""Beginnings of faults that leave a time by the token usable: it depends little on what they are about, or on a version
+whose date is told."""
 
 
 def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | None = None) -> EngineFit:
@@ -360,7 +361,20 @@ def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngin
     """Every era by itself, drawn towards what all have in common."""
     common = fit_era(observations).values
     eras = sorted({o.era for o in observations})
-    return {era: fit_era([o for o in observations if o.era == era], common) for era in eras}
+    fitted = {era: fit_era([o for o in observations if o.era == era], common) for era in eras}
+    return {era: _with_request(each, era, observations) for era, each in fitted.items()}
+
+
+def _with_request(fitted: FittedEngine, era: str, observations: Sequence[EngineObservation]) -> FittedEngine:
+    """With what first tokens come late by in its era, else with the same engine, else with all that tell."""
+    tells = [o for o in observations if not np.isnan(o.late_s)]
+    alike = ([o for o in tells if o.era == era], [o for o in tells if _engine(o.era) == _engine(era)], tells)
+    chosen = next((each for each in alike if each), tells)
+    return replace(fitted, values=fitted.values | {"request_s": _request_s(chosen)})
+
+
+def _engine(era: str) -> str:
+    return era.removesuffix(ROCM).split(" before")[0]
 
 
 def constants_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEngine) -> FittedEngine:
@@ -369,7 +383,6 @@ def constants_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEn
     """
     if era in fitted:
         return fitted[era]
-    engine = era.removesuffix(ROCM).split(" before")[0]
-    kin = [era.removesuffix(ROCM), *(name for name in fitted if name.split(" before")[0] == engine)]
+    kin = [era.removesuffix(ROCM), *(name for name in fitted if _engine(name) == _engine(era))]
     chosen = next((fitted[name] for name in kin if name in fitted), common)
     return replace(chosen, spread=max(chosen.spread, common.spread))

@@ -198,7 +198,7 @@ class Setup:
         engine = server_named(self.engine, self.engine_version)
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
-        precision = replace(precision, quantisation=precision.quantisation.on(device))
+        precision = replace(precision, quantisation=precision.quantisation.on(device, mxfp8=engine.mxfp8_activations))
         _check_arithmetic(device, precision)
         replica = ReplicaPricer(
             decoder=decoder,
@@ -231,7 +231,7 @@ class Setup:
         if target.speculation.draft in OWN_LAYER:
             return replace(target, decoder=target.decoder.with_last_layer_alone(), speculation=None)
         decoder = known_decoder(target.speculation.draft)
-        scheme = decoder.quantisation.on(target.device)
+        scheme = decoder.quantisation.on(target.device, mxfp8=target.engine.mxfp8_activations)
         precision = ServingPrecision(dtype=decoder.dtype, kv_cache=target.precision.kv_cache, quantisation=scheme)
         return replace(target, decoder=decoder, precision=precision, speculation=None)
 

@@ -19,6 +19,7 @@ import numpy as np
 from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
+from neusight.engines.libraries import variant_of
 from neusight.engines.server import GROUPS, shipped_power
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
@@ -236,7 +237,8 @@ class ReplicaPricer:
         """Kernels in a graph of many, their operands in device memory."""
 
         def cost(batch: KernelBatch) -> Costs:
-            conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, engine=self.engine.library)
+            ran = {"engine": self.engine.library, "variant": variant_of(self.engine, self.device, batch)}
+            conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, **ran)
             place = self.cluster if self.cluster and batch.family == "collective" else self.device
             return self.pricer(batch, place, conditions)
 

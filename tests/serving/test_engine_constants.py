@@ -140,6 +140,14 @@ def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertai
     assert chosen.spread == common.spread > fitted["vllm before 0.8"].spread
 
 
+def test_first_tokens_come_as_late_as_those_of_the_same_engine_where_an_era_does_not_tell() -> None:
+    late = [replace(o, late_s=0.02) for o in observations("vllm", "l4", 40)]
+    later = [replace(o, late_s=0.3) for o in observations("tensorrt-llm", "l4", 80)]
+    fitted = fit_eras([*late, *later, *observations("vllm before 0.8", "l4"), *observations("sglang", "l4")])
+    delays = {era: each.values["request_s"] for era, each in fitted.items()}
+    assert delays == {"vllm": 0.02, "tensorrt-llm": 0.3, "vllm before 0.8": 0.02, "sglang": 0.3}
+
+
 def test_shipped_constants_of_an_era_hold_on_rocm_until_some_are_fitted_there(tmp_path: Path) -> None:
     fitted = {"vllm": {"values": TRUE | {"spread": 0.1}}}
     file = tmp_path / "engines.json"

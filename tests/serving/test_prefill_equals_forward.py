@@ -14,6 +14,7 @@ import pytest
 from neusight import Predictor
 from neusight.devices import load_device
 from neusight.engines import ENGINES
+from neusight.engines.libraries import variant_of
 from neusight.executors.costs import Costs
 from neusight.executors.pricing import price
 from neusight.kernels import KernelBatch
@@ -131,7 +132,8 @@ def test_a_prefill_takes_what_the_kernels_of_the_forward_pass_take(predictor: Pr
     costs = replica.predict(Steps.of(prompts=SEQUENCES, prompt_tokens=LENGTH))
 
     def cost(batch: KernelBatch) -> Costs:
-        conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, engine="vllm")
+        ran = {"engine": "vllm", "variant": variant_of(replica.engine, device, batch)}
+        conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, **ran)
         return predictor._priced(batch, device, conditions)
 
     parts = running(forward(decoder, 1, "vllm").counted_parts)

@@ -32,6 +32,7 @@ PUBLISHED = {
     "deepseek-ai/DeepSeek-V3": (671.0, 37.5), "openai/gpt-oss-120b": (116.8, 5.71), "openai/gpt-oss-20b": (20.9, 4.19),
     "meta-llama/Llama-4-Scout-17B-16E-Instruct": (107.8, 17.2),
     "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (400.7, 17.2), "Qwen/Qwen3-Next-80B-A3B": (79.7, 3.87),
+    "nvidia/NVIDIA-Nemotron-Nano-9B-v2": (8.89, 8.89), "nvidia/NVIDIA-Nemotron-Nano-12B-v2": (12.31, 12.31),
     "moonshotai/Kimi-K2.5": (1026.0, 32.9), "deepseek-ai/DeepSeek-V4-Flash": (284.0, 13.8),
 }  # fmt: skip
 """Billions of parameters, all and those of a token, from model cards and from files on the hub; embeddings count."""

@@ -37,7 +37,9 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
     if mixer.qk_norm:
         yield from _head_norms(mixer, rank, heads, kv_heads)
     if not (mixer.qk_norm and rank.engine.generated):
-        yield from rotated(rank, (heads * d, kv_heads * d), (heads + kv_heads) * mixer.rotary, 2 * kv_heads * d)
+        cached = 2 * kv_heads * d
+        turned = (heads + kv_heads) * mixer.rotary
+        yield from rotated(rank, (heads * d, kv_heads * d), turned, cached, done=rank.engine.attention_does)
     if rank.serves:
         shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
         yield cached_attention(rank, shape, shape if rank.engine.grouped_queries else shape | {"kv_heads": heads})
@@ -98,7 +100,7 @@ def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> 
         yield normalised(rank, name, mixer.qk_norm_op, (rank.tokens * rows, cols), weights=mixer.qk_norm_weights)
 
 
-def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> Iterator[Operation]:
+def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int, *, done: str = "") -> Iterator[Operation]:
     """Rotation of queries and keys by their positions; in serving, into the cache.
 
     Args:
@@ -106,12 +108,13 @@ def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int) -> It
         widths: values of queries and of keys of a token, for engines that turn each in a pass of its own.
         rotary: values that turn, for those that turn all at once; 0 turns nothing.
         cached: values of a token that the cache keeps.
+        done: what attention does of it, as ``Engine.attention_does``.
     """
     op = "rotary" if rank.engine.rotary == "fused" else "rotary_complex"
     if rank.serves:
-        if rotary:
+        if rotary and done != "rotate":
             yield pointwise(rank, "rope", "rope", rank.tokens, rotary)
-        if not (rank.engine.fused_cache_write and rotary):
+        if not (done or (rank.engine.fused_cache_write and rotary)):
             yield Operation(forward=(rank.cached("cache write", cached),))
     elif rotary and rank.engine.generated and len(set(widths)) == 1:
         # Loops of the same length over the same angles are one.

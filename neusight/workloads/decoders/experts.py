@@ -31,6 +31,9 @@ from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 ROUTED = "uniform"
 """How tokens fall on experts, unless stated: each at random, which routers that were trained to balance come near."""
+SHARED_OUT = "power_law_1.01"
+"""The same where ranks of a serving engine have whole experts and all wait for the fullest (aiconfigurator,
+``workload_distribution``, its usual power law)."""
 
 
 def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
@@ -68,7 +71,8 @@ def _served(part: Experts, rank: Rank) -> Operation:
     scores = rank.size * tokens * part.experts
     batch = KernelBatch.from_columns(
         "moe", tokens=np.maximum(rank.tokens * dp, 1), hidden=rank.hidden, ffn=ffn, experts=experts,
-        all_experts=part.experts, top_k=part.top_k, gated=part.expert.gated, distribution=ROUTED,
+        all_experts=part.experts, top_k=part.top_k, gated=part.expert.gated,
+        distribution=ROUTED if ep == 1 else SHARED_OUT,
         **rank.arithmetic("experts"),
     )  # fmt: skip
     return Operation(

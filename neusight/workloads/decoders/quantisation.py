@@ -43,8 +43,13 @@ class Quantisation:
             return Quantisation(method=self.method, weights=self.expert_weights)
         return self if kind in self.kinds else Quantisation()
 
-    def on(self, device: DeviceSpec) -> Quantisation:
-        """What engines run on a device: weights alone are narrow where it has no 4-bit matrix units (Marlin)."""
+    def on(self, device: DeviceSpec, *, mxfp8: bool = False) -> Quantisation:
+        """What engines run on a device: weights alone are narrow where it has no 4-bit matrix units (Marlin).
+
+        ``mxfp8``: activations are made MXFP8 for MXFP4 weights where matrix units apply scales of blocks.
+        """
+        if mxfp8 and self.weights == "mxfp4" and not self.activations and device.facts.applies_block_scales:
+            return replace(self, activations="float8", scaling="block")
         if self.activations != "float4" or device.multiplies("float4"):
             return self
         return replace(self, activations="", scaling="")
