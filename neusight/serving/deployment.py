@@ -339,16 +339,25 @@ class Deployment:
         """Raises:
         ModelError: weights and activations leave no room for a cache.
         """
-        memory, server = self.memory, self.server
+        memory = self.memory
         if not memory.fits:
-            needs = memory.weights + memory.activations + memory.buffers
-            part = 1.0 if server.memory_of == "free" else self.options.memory_share or server.memory_share
-            share = part * memory.capacity
+            needs, share = memory.weights + memory.activations + memory.buffers, self._memory_share_bytes
             raise ModelError(
-                f"{self.replica.decoder.name} does not fit on {self.replica.device.id} by {gib(needs - share)}: "
+                f"{self.replica.decoder.name} does not fit on {self.replica.device.id} by {gib(self.missing_bytes)}: "
                 f"weights and activations take {gib(needs)} of the engine's {gib(share)}; raise tp or pp, choose a "
                 "narrower precision, or a device with more memory"
             )
+
+    @property
+    def missing_bytes(self) -> float:
+        """By which weights and activations exceed what the engine may take of a device, 0 where they do not."""
+        memory = self.memory
+        return max(memory.weights + memory.activations + memory.buffers - self._memory_share_bytes, 0.0)
+
+    @property
+    def _memory_share_bytes(self) -> float:
+        part = 1.0 if self.server.memory_of == "free" else self.options.memory_share or self.server.memory_share
+        return part * self.memory.capacity
 
     @property
     def _seqs(self) -> int:

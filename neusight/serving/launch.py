@@ -15,6 +15,13 @@ from neusight.serving.deployment import Deployment
 from neusight.serving.speculation import LOOKUP, OWN_LAYER
 
 EAGLE_HEAD = "EAGLE_HEAD"
+_ACROSS = {
+    "vllm": "start Ray on each first, then this on the first",
+    "sglang": "on each, RANK from 0 on and FIRST the address of the first",
+    "tensorrt-llm": "where MPI reaches all of them",
+}
+"""How a replica is started on several nodes (vLLM, Parallelism and Scaling; SGLang, Server Arguments; TensorRT-LLM,
+``trtllm-serve``, Multi-node Serving)."""
 Option = tuple[str, object]
 """Its name and value; None for a switch."""
 _ONLINE = ("fp8", "fp8_row")
@@ -68,14 +75,19 @@ def _vllm(d: Deployment) -> _Launch:
     options += _switches(
         {"no-enable-chunked-prefill": not d.options.chunked_prefill, "enforce-eager": not d.server.decode_graphs}
     )
+    options += _vllm_speculation(d)
+    if slots := d.replica.decoder.slots:
+        options += [("enable-lora", None), ("max-loras", slots.number), ("max-lora-rank", slots.rank)]
+    options += [("distributed-executor-backend", "ray")] if d.replica.cluster else []
+    spread = [] if plan.ep in (1, plan.tp * plan.dp) else [_other_experts(d, plan.tp * plan.dp)]
+    return _Launch(command=f"vllm serve {_model(d)}", options=options, remarks=[*_remarks(d), *spread])
+
+
+def _vllm_speculation(d: Deployment) -> Iterator[Option]:
     if s := d.replica.speculation:
         method = {} if _draft(d) and s.draft not in OWN_LAYER else {"method": s.draft}
         stated = method | _draft(d, "model") | {"num_speculative_tokens": s.tokens}
-        options.append(("speculative-config", f"'{json.dumps(stated)}'"))
-    if slots := d.replica.decoder.slots:
-        options += [("enable-lora", None), ("max-loras", slots.number), ("max-lora-rank", slots.rank)]
-    spread = [] if plan.ep in (1, plan.tp * plan.dp) else [_other_experts(d, plan.tp * plan.dp)]
-    return _Launch(command=f"vllm serve {_model(d)}", options=options, remarks=[*_remarks(d), *spread])
+        yield "speculative-config", f"'{json.dumps(stated)}'"
 
 
 def _sglang(d: Deployment) -> _Launch:
@@ -90,16 +102,22 @@ def _sglang(d: Deployment) -> _Launch:
         ("chunked-prefill-size", chunk), ("mem-fraction-static", limits["share"]),
     ]  # fmt: skip
     options += _switches({"disable-cuda-graph": not d.server.decode_graphs})
-    if s := d.replica.speculation:
-        algorithm = {"mtp": "NEXTN", "eagle": "EAGLE", LOOKUP: "NGRAM"}.get(s.draft, "STANDALONE")
-        stated = {"algorithm": algorithm, **_draft(d, "draft-model-path"), "num-steps": s.tokens}
-        stated |= {} if s.draft == LOOKUP else {"eagle-topk": 1}
-        options += [(f"speculative-{name}", value) for name, value in stated.items()]
-        options += [("speculative-num-draft-tokens", s.queries)]
+    options += _sglang_speculation(d)
+    if cluster := d.replica.cluster:
+        options += [("nnodes", cluster.nodes), ("node-rank", "$RANK"), ("dist-init-addr", "$FIRST:20000")]
     if slots := d.replica.decoder.slots:
         options += [("enable-lora", None), ("max-loras-per-batch", slots.number), ("max-lora-rank", slots.rank)]
     command = f"python -m sglang.launch_server --model-path {_model(d)}"
     return _Launch(command=command, options=options, remarks=_remarks(d))
+
+
+def _sglang_speculation(d: Deployment) -> Iterator[Option]:
+    if s := d.replica.speculation:
+        algorithm = {"mtp": "NEXTN", "eagle": "EAGLE", LOOKUP: "NGRAM"}.get(s.draft, "STANDALONE")
+        stated = {"algorithm": algorithm, **_draft(d, "draft-model-path"), "num-steps": s.tokens}
+        stated |= {} if s.draft == LOOKUP else {"eagle-topk": 1}
+        yield from ((f"speculative-{name}", value) for name, value in stated.items())
+        yield "speculative-num-draft-tokens", s.queries
 
 
 def _tensorrt_llm(d: Deployment) -> _Launch:
@@ -124,7 +142,8 @@ def _tensorrt_llm(d: Deployment) -> _Launch:
     )
     mixed = plan.dp > 1 and plan.tp > 1
     remarks = _remarks(d) + (["attention is shared by all GPUs or by none of them here"] if mixed else [])
-    return _Launch(command=f"trtllm-serve {_model(d)}", options=options, remarks=remarks, yaml=yaml)
+    across = f"mpirun -n {plan.world} trtllm-llmapi-launch " if d.replica.cluster else ""
+    return _Launch(command=f"{across}trtllm-serve {_model(d)}", options=options, remarks=remarks, yaml=yaml)
 
 
 def _trtllm_speculation(d: Deployment) -> Iterator[str]:
@@ -202,8 +221,10 @@ def _remarks(d: Deployment) -> list[str]:
         remarks.append(f"needs a checkpoint of {_model(d)} in {scheme}: name it instead")
     if EAGLE_HEAD in _draft(d).values():
         remarks.append(f"{EAGLE_HEAD}: name a head that was trained for {_model(d)}")
+    if cluster := d.replica.cluster:
+        remarks.append(f"over {cluster.nodes} nodes of {cluster.per_node} GPUs: {_ACROSS[d.replica.engine.name]}")
     if d.replicas > 1:
-        remarks.append(f"on each of {d.replicas} replicas, behind a router that shares requests evenly")
+        remarks.append(f"on each of {d.replicas} replicas, behind a {d.router} router")
     return remarks
 
 

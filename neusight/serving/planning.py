@@ -16,6 +16,7 @@ from neusight.serving.estimate import DEGREES, ServingEstimate
 from neusight.serving.load import Closed, Load, Offline, Open, TokenCounts, whole
 from neusight.serving.serve import serve
 from neusight.serving.slo import Slo
+from neusight.units import gib
 
 PREFERENCES = ("cost", "gpus")
 """What the best deployment has least of."""
@@ -253,7 +254,10 @@ class _Search:
             deployments = [self.deploy(device, setup, each) for each in self.options]
             distinct = {d.max_num_batched_tokens: d for d in reversed(deployments)}
             fitting = [d for d in reversed(distinct.values()) if d.memory.fits]
-            deployments = share_prices(fitting) if len(fitting) > 1 else fitting or deployments[:1]
+            if not fitting:
+                missing = f"does not fit by {gib(deployments[0].missing_bytes)} a GPU"
+                return Choice(gpu=device.id, setup=setup, options=self.options[0], reason=missing)
+            deployments = share_prices(fitting) if len(fitting) > 1 else fitting
         except NeusightError as error:
             return Choice(gpu=device.id, setup=setup, options=self.options[0], reason=str(error))
         choices = [self._choice(deployment, setup) for deployment in deployments]

@@ -7,8 +7,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from math import ceil, log2
 from typing import Any
 
+from neusight.devices.cluster import USUAL_PER_NODE
 from neusight.devices.spec import DeviceSpec
 from neusight.serving.deployment import EngineOptions, Setup
 from neusight.workloads.decoders.decoder import Decoder
@@ -16,8 +18,8 @@ from neusight.workloads.decoders.layers import Experts
 
 TPS = (1, 2, 4, 8)
 """Degrees of tensor parallelism."""
-NODE = 8
-"""Devices of a replica at most: those of the usual node, whose links all of them share."""
+FULL, MOST_NODES = 0.8, 4
+"""Share of a node's memory beyond which weights leave no room for a cache, and nodes that a replica may then span."""
 PASS_TOKENS = (2048, 8192)
 """New tokens of a pass beside an engine's default: short passes delay answers less, long ones prompts."""
 
@@ -39,14 +41,16 @@ def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, u
         return [Setup.named(fields) for fields in _combined(axes)]
     # Stages send far less than ranks of a layer, which counts where all goes through the host.
     pps = TPS if all(link.kind == "pcie" for link in device.links) else (1,)
-    axes = {"dtype": _dtypes(decoder, device), "pp": pps} | axes
+    most = USUAL_PER_NODE * _nodes(decoder, device)
+    beyond = {"tp": (*TPS, most), "pp": (*pps, most // USUAL_PER_NODE)} if most > USUAL_PER_NODE else {"pp": pps}
+    axes = {"dtype": _dtypes(decoder, device)} | axes | {n: v for n, v in beyond.items() if n not in stated}
     mixture = any(isinstance(layer.feed_forward, Experts) for layer, _ in decoder.layers)
     found = [
         setup
         for fields in _combined(axes)
         for setup in _with_experts(Setup.named(fields), mixture, "ep" in stated or "dp" in stated)
     ]
-    return [setup for setup in found if setup.plan.world <= NODE or {"tp", "pp", "dp"} & set(stated)]
+    return [setup for setup in found if setup.plan.world <= most or {"tp", "pp", "dp"} & set(stated)]
 
 
 def limits(stated: EngineOptions, *, usual: bool = False) -> list[EngineOptions]:
@@ -54,6 +58,13 @@ def limits(stated: EngineOptions, *, usual: bool = False) -> list[EngineOptions]
     if not usual or stated.max_num_batched_tokens is not None:
         return [stated]
     return [stated, *(replace(stated, max_num_batched_tokens=tokens) for tokens in PASS_TOKENS)]
+
+
+def _nodes(decoder: Decoder, device: DeviceSpec) -> int:
+    """Over which the weights must be spread, in doublings."""
+    weight_bytes = decoder.parameters * decoder.quantisation.weight_bytes(decoder.dtype)
+    share = weight_bytes / (FULL * USUAL_PER_NODE * device.usable_bytes)
+    return min(2 ** max(ceil(log2(share)), 0), MOST_NODES)
 
 
 def _dtypes(decoder: Decoder, device: DeviceSpec) -> tuple[str, ...]:

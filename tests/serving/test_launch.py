@@ -129,10 +129,25 @@ def test_attention_apart_counts_its_groups_as_each_engine_does(predictor: Predic
     assert "--tp_size 4" in trtllm
 
 
+@pytest.mark.parametrize(
+    ("engine", "stated"),
+    [
+        ("vllm", "--distributed-executor-backend ray"),
+        ("sglang", "--nnodes 2 --node-rank $RANK --dist-init-addr $FIRST:20000"),
+        ("trtllm", "mpirun -n 16 trtllm-llmapi-launch trtllm-serve deepseek-ai/DeepSeek-V3"),
+    ],
+)
+def test_replicas_across_nodes_say_how_they_are_started(predictor: Predictor, engine: str, stated: str) -> None:
+    deployment = predictor.deployment("deepseek-ai/DeepSeek-V3", "h100-sxm-80gb", 64, engine=engine, tp=8, pp=2)
+    command = " ".join(launch_command(deployment).replace("\\", "").split())
+    assert stated in command
+    assert "# over 2 nodes of 8 GPUs" in command
+
+
 def test_what_no_option_does_is_remarked(predictor: Predictor) -> None:
     awq = launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 64, dtype="awq", replicas=3))
     assert "# needs a checkpoint of Qwen/Qwen3-8B in w4a16" in awq
-    assert "# on each of 3 replicas" in awq
+    assert "# on each of 3 replicas, behind a round-robin router" in awq
     half = launch_command(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, dp=4, ep=2))
     assert "experts over 2 GPUs, this engine over all 4" in half
     for engine, switch in (

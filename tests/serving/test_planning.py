@@ -170,7 +170,9 @@ def test_what_does_not_fit_says_by_how_much(predictor: Predictor) -> None:
     (choice,) = predictor.cheapest("Qwen/Qwen3-32B", "l40s", Demand(slo="tpot=1s", isl=64, osl=8), tp=1)
     memory = predictor.deployment("Qwen/Qwen3-32B", "l40s", 72).memory
     missing = memory.weights + memory.activations - 0.9 * memory.capacity
-    assert f"does not fit on l40s by {missing / 2**30:.2f} GiB" in choice.reason
+    assert choice.reason == f"does not fit by {missing / 2**30:.2f} GiB a GPU"
+    with pytest.raises(ModelError, match=f"does not fit on l40s by {missing / 2**30:.2f} GiB: weights"):
+        predictor.serving("Qwen/Qwen3-32B", "l40s", ONE)
 
 
 def test_usual_setups_are_those_that_a_device_and_a_model_can_use() -> None:
@@ -184,6 +186,10 @@ def test_usual_setups_are_those_that_a_device_and_a_model_can_use() -> None:
     assert ("", 2, 4, 1, 1) in words(MODEL, "l40s")
     assert all(tp * pp <= 8 for _, tp, pp, _, _ in words(MODEL, "l40s"))
     assert {("", 8, 1, 8, 1), ("", 1, 1, 8, 8)} < words("Qwen/Qwen3-30B-A3B", "h100-sxm-80gb")
+    assert {("", 16, 1, 16, 1), ("", 8, 2, 1, 1), ("", 1, 1, 16, 16)} < words(
+        "deepseek-ai/DeepSeek-V3", "h100-sxm-80gb"
+    )
+    assert all(tp * pp * dp <= 8 for _, tp, pp, _, dp in words("deepseek-ai/DeepSeek-V3", "h200-sxm-141gb"))
     assert words(MODEL, "h100-sxm-80gb", tp=[16], dtype="awq") == {("awq", 16, 1, 1, 1)}
     assert [each.max_num_batched_tokens for each in limits(EngineOptions(), usual=True)] == [None, 2048, 8192]
     assert limits(EngineOptions(max_num_batched_tokens=512), usual=True) == [EngineOptions(max_num_batched_tokens=512)]
