@@ -270,6 +270,9 @@ def show_peaks(errors: Mapping[str, Any]) -> None:
 def show_verdicts(errors: Mapping[str, Any]) -> None:
     """How many verdicts on memory are right, then those that are not."""
     figures({"runs": "{by}", ">count": "{count}", ">right %": "{right:.1f}"}, errors["means"])
+    for peaks in (each for each in errors["reserved"] if each["count"]):
+        bias = f"mean {peaks['mean']:.1f} %, worst {peaks['worst']:.1f} %, bias {peaks['bias']:+.1f} %"
+        line(f"\npeaks that the allocator reserved, {peaks['count']:,}: {bias}, {peaks['inside']:.0f} % inside")
     wrong = [_with_gib(row) for row in errors["rows"] if not row["right"]]
     if wrong:
         line("\nwrong\n")

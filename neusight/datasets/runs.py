@@ -44,10 +44,11 @@ RUN_READ = frozenset((
     *RUN_NEEDED, *_MODEL_COLUMNS, "source", "num_gpus", "nodes", "interconnect", "framework", "attention",
     "attention_kernel", "notes", "dtype", "fp8_recipe", "lora_rank", "dp", "tp", "pp", "cp", "ep", "etp", "vp",
     "micro_batch", "local_batch", "global_batch", "shard", "recompute", "sequence_parallel", "overlap_grad_reduce",
-    "async_tp", "compile", "kind", "cpu_offload", "optimizer", "step_ms", "oom",
+    "async_tp", "compile", "kind", "cpu_offload", "optimizer", "step_ms", "oom", "peak_memory_bytes",
+    "memory_is",
 ))  # fmt: skip
 RUN_NOTES = frozenset((
-    "params", "tokens_per_s_per_gpu", "peak_memory_bytes", "memory_is", "published", "published_tflops", "commit",
+    "params", "tokens_per_s_per_gpu", "published", "published_tflops", "commit",
 ))  # fmt: skip
 """What rows also say: figures of the same run, where they come from, and what follows from other columns."""
 
@@ -269,20 +270,20 @@ PEAK_DEFAULTS: dict[str, Any] = {
 """What a cell means that is not filled in (megatron/training/arguments.py)."""
 _RANKS = ("q_lora_rank", "kv_lora_rank", "qk_head_dim", "qk_rope_dim", "v_head_dim")
 _PEAK_REFUSED = (
-    "fsdp", "cuda_graph", "fp8", "fp4", "cpu_offload", "precision_aware_optimizer", "capacity_factor",
+    "fp4", "cpu_offload", "precision_aware_optimizer", "capacity_factor",
 )  # fmt: skip
 """Columns whose run holds something else in memory, and that nothing reads."""
 PEAK_READ = frozenset((
     *PEAK_NEEDED, *PEAK_DEFAULTS, *_PEAK_REFUSED, "case", "environment", "memory_peak_bytes", "kv_heads",
     "max_position", "experts", "shared_expert_ffn", "etp", "other_args", "recompute_method",
     "recompute_layers", "decoder_layers", "decoder_seq_len", "layer_pattern", "moe_layer_freq", "mla", *_RANKS,
-    "mtp_layers", "recompute_modules", "pp_layout",
+    "mtp_layers", "recompute_modules", "pp_layout", "fsdp", "cuda_graph", "fp8", "fp8_recipe", "fp8_param_gather",
 ))  # fmt: skip
 PEAK_NOTES = frozenset((
     "cluster", "test_type", "step_ms", "step_ms_p10", "step_ms_p90", "steps_sampled", "step_steady",
     "memory_allocated_bytes", "nodes", "num_gpus", "num_gpus_from", "image", "source", "golden_commit", "golden_date",
     "config_commit", "first_loss", "newest", "moe_ffn", "gradient_accumulation_fusion", "moe_dispatcher",
-    "fp8_recipe", "fp8_param_gather", "tp_comm_overlap",
+    "tp_comm_overlap",
 ))  # fmt: skip
 """What rows also say: other measurements of the run, where it comes from, what flags repeat, and what changes the time
 of a step but not its memory."""

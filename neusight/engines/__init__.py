@@ -139,6 +139,7 @@ class Engine:
             are new in every step.
         foreach_optimizer: each operation of the optimizer goes over all parameters by itself, as PyTorch has it unless
             told; else one kernel does all of them.
+        wide_weights: where products run in few bits, 16-bit weights stay beside the copies that those take.
         accumulation: gradients of weights are added to float32 sums by the ``product`` itself, by a ``kernel`` of
             their own, or by ``none``, since what reduces them does.
 
@@ -220,6 +221,7 @@ class Engine:
 
     master_weights: bool = True
     foreach_optimizer: bool = False
+    wide_weights: bool = False
     accumulation: Literal["product", "kernel", "none"] = "none"
 
     shard: Literal["none", "zero1", "zero3"] = "none"

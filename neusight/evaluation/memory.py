@@ -26,12 +26,13 @@ from neusight.devices import load_device
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.sources import memory
 from neusight.engines import AttentionForm, Engine, engine_named
-from neusight.errors import DataError
+from neusight.errors import DataError, shown
 from neusight.evaluation.scored import Row, Scored, answered, compared, renamed, some
 from neusight.evaluation.training import run_of
 from neusight.executors.costs import NORMAL_90
 from neusight.plans.fits import verdict
-from neusight.plans.margins import SOURCES, interval_bytes
+from neusight.plans.margins import SOURCES, MemoryFit, interval_bytes
+from neusight.plans.megatron import FP8_RECIPES, STRATEGIES
 from neusight.plans.memory import RankMemory, memory_of
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
@@ -57,6 +58,9 @@ _FLAGS = {
 """Arguments that are columns of ``decoder_of_columns``."""
 
 
+_GRAPHED = ("attn", "mlp")
+
+
 def evaluate_memory(path: str | Path) -> dict[str, Any]:
     """Every row of a table of training runs.
 
@@ -70,10 +74,11 @@ def evaluate_memory(path: str | Path) -> dict[str, Any]:
         mean, median, max, bias, inside (percent of rows in their 90 % interval), width, within (percent of rows within
         10 %); ``left_out``: inside and width of intervals whose spreads are fitted to rows of another family, or of
         another GPU; ``worst`` rows; ``assumed`` defaults with the number of rows. Of runs, ``rows``:
-        model, framework, gpu, num_gpus, tp, pp, vp, dtype, seq_len, micro_batch, recompute, predicted_bytes,
-        needed_bytes, usable_bytes, fits, ran, right, rank, parts; ``means``: count and percent right, of those that
-        ran, those that did not, and all. Both: ``skipped`` with reasons, ``unread``: columns that nothing reads, with
-        the number of rows.
+        model, framework, gpu, num_gpus, tp, pp, vp, dtype, seq_len, micro_batch, recompute, allocated_bytes,
+        needed_bytes, usable_bytes, fits, ran, right, rank, parts, and predicted, low, high and measured of what the
+        allocator reserved; ``means``: count and percent right, of those that ran, those that did not, and all;
+        ``reserved``: errors of peaks that were reserved. Both: ``skipped`` with reasons, ``unread``: columns that
+        nothing reads, with the number of rows.
 
     Raises:
         DataError: no such file, a foreign file, or no row left.
@@ -84,7 +89,8 @@ def evaluate_memory(path: str | Path) -> dict[str, Any]:
     some(rows, path, skipped)
     if not peaks:
         unread = unread_columns(records, RUN_READ, RUN_NOTES)
-        return {"rows": rows, "means": _right(rows), "skipped": skipped, "unread": unread}
+        reserved = [{"by": "reserved", **Scored.of(rows, "_reserved_bytes").figures()}]
+        return {"rows": rows, "means": _right(rows), "reserved": reserved, "skipped": skipped, "unread": unread}
     return {
         "rows": rows,
         "means": _means(rows),
@@ -175,7 +181,8 @@ def _peak_row(record: Row) -> dict[str, Any]:
     if not measured:
         raise DataError("no memory_peak_bytes: nothing was measured")
     run, rank = MegatronRun(peak_run(record)), _last(record)
-    figures = compared(rank.total, interval_bytes(rank.parts), measured, "_bytes")
+    low, high = (end * rank.allocated / rank.total for end in rank.interval)
+    figures = compared(rank.allocated, (low, high), measured, "_bytes")
     return {name: run.row.get(name) for name in _CASE} | {
         "attention": run.engine.attention,
         "moment": rank.moment,
@@ -190,7 +197,7 @@ def _verdict_row(record: Row) -> dict[str, Any]:
     judged, ran = verdict(ranks, device), not record.get("oom")
     rank = max(ranks, key=lambda each: each.total)
     return {name: record.get(name) for name in _RUN} | {
-        "predicted_bytes": round(rank.total),
+        "allocated_bytes": round(rank.total),
         "needed_bytes": round(judged.needed_bytes),
         "usable_bytes": round(judged.usable_bytes),
         "fits": judged.fits,
@@ -198,7 +205,21 @@ def _verdict_row(record: Row) -> dict[str, Any]:
         "right": judged.fits == ran,
         "rank": rank.rank,
         "parts": {name: round(value) for name, value in rank.parts.items()},
+        **_reserved_peak(judged, record),
     }
+
+
+def _reserved_peak(judged: MemoryFit, record: Row) -> dict[str, Any]:
+    """What the allocator reserves at most, without the context, beside what a run tells of it.
+
+    Raises:
+        DataError: the peak is of something else.
+    """
+    measured, kind = record.get("peak_memory_bytes"), str(record.get("memory_is", ""))
+    if measured is not None and "reserved" not in kind:
+        raise DataError(f"memory_is = {shown(kind)}: of peaks of runs, what is reserved is compared")
+    terms = {name: size for name, size in judged.terms.items() if name != "context"}
+    return compared(sum(terms.values()), interval_bytes(terms), measured, "_reserved_bytes")
 
 
 def _right(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -262,7 +283,7 @@ class MegatronRun:
             micro_batch=row["micro_batch"],
             global_batch=row["global_batch"],
             sequence_parallel=row["sequence_parallel"],
-            shard="zero1" if row["distributed_optimizer"] else "none",
+            shard=self._shard,
             shard_group=row["dp"] * row["cp"] // instances if instances > 1 else 0,
             recompute="+".join(str(row.get("recompute_modules", "")).strip("[]").split()) or row["recompute"],
             recompute_layers=row["recompute_layers"],
@@ -272,12 +293,28 @@ class MegatronRun:
         )
 
     @property
+    def _graphs(self) -> str:
+        """What Transformer Engine captures: by default whole layers (``--cuda-graph-scope``)."""
+        if "cuda_graph" not in self.row:
+            return ""
+        named = self.flags.get("cuda-graph-modules") or self.flags.get("cuda-graph-scope") or " ".join(_GRAPHED)
+        return str(named).strip("[]").replace(",", " ")
+
+    @property
+    def _shard(self) -> str:
+        if strategy := str(self.row.get("fsdp", "")):
+            return STRATEGIES[strategy]
+        return "zero1" if self.row["distributed_optimizer"] else "none"
+
+    @property
     def training(self) -> TrainingStep:
         """The step."""
         return TrainingStep(
             seq_len=self.row.get("decoder_seq_len", self.row["seq_len"]),
             source_len=self.row["seq_len"] if "decoder_seq_len" in self.row else 0,
             dtype=self.row["dtype"],
+            graphed=tuple(word for word in _GRAPHED if word in str(self._graphs).split()),
+            products=FP8_RECIPES[self.row.get("fp8_recipe", "delayed")] if "fp8" in self.row else "",
             optimizer=self.row["optimizer"],
             engine=self.engine,
             chunk_layers=self._chunk_layers(),
@@ -302,6 +339,7 @@ class MegatronRun:
             deferred_heads=int(self.flags.get("wgrad-deferral-limit", 0)) if deferred else 0,
             deterministic=self.row["deterministic"],
             transformer_engine=fused,
+            wide_weights=not self.row.get("fp8_param_gather"),
             grouped_experts=self.row["moe_grouped_gemm"],
             score_buffer=not fused,
         )

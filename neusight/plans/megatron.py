@@ -34,16 +34,15 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "bf16": ("dtype", "bfloat16"),
     "fp16": ("dtype", "float16"),
 }
+STRATEGIES = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"}
+"""Of Megatron-FSDP, as ``Plan.shard``."""
 _WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "recompute-granularity": ("recompute", {"selective": "selective", "full": "full"}),
     "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}),
     "transformer-impl": ("engine", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
-    "data-parallel-sharding-strategy": (
-        "shard",
-        {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"},
-    ),
+    "data-parallel-sharding-strategy": ("shard", STRATEGIES),
 }
-_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
+FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 """Of ``--fp8-recipe``, beside ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
 _UNSET = {"sequence_parallel": False, "shard": "none", "overlap_gradients": False, "overlap_parameters": False,
           "overlap_tp": False}  # fmt: skip
@@ -120,9 +119,9 @@ def _recipe(given: dict[str, str]) -> str:
     if "fp8-format" not in given and "fp8-hybrid" not in given:
         return ""
     word = given.get("fp8-recipe", "delayed")
-    if word not in _RECIPES:
-        raise ModelError(f"--fp8-recipe {shown(word)}: one of {', '.join(_RECIPES)} is read")
-    return _RECIPES[word]
+    if word not in FP8_RECIPES:
+        raise ModelError(f"--fp8-recipe {shown(word)}: one of {', '.join(FP8_RECIPES)} is read")
+    return FP8_RECIPES[word]
 
 
 def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:

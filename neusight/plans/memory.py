@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
@@ -24,7 +24,8 @@ class RankMemory:
 
     ``activations`` are of all micro-batches that wait for their backward pass, ``loss`` logits and what the loss makes
     of them, ``temporary`` what a moment needs beside, ``communication`` what is sent, received or gathered,
-    ``workspaces`` libraries' buffers.
+    ``workspaces`` libraries' buffers. Of CUDA graphs, ``captured_bytes`` is the peak while they are captured,
+    ``pooled_bytes`` what they keep in pools of their own, which replays use and PyTorch counts as allocated no more.
     """
 
     rank: str
@@ -38,6 +39,8 @@ class RankMemory:
     temporary: float
     communication: float
     workspaces: float
+    captured_bytes: float = 0.0
+    pooled_bytes: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
@@ -50,12 +53,17 @@ class RankMemory:
         return sum(self.parts.values())
 
     @property
+    def allocated(self) -> float:
+        """What PyTorch says at most of allocated memory: with graphs, in their capture or without their pools."""
+        return max(self.captured_bytes, self.total - self.pooled_bytes)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """What encloses it with 90 %."""
         return interval_bytes(self.parts)
 
 
-PARTS = tuple(f.name for f in fields(RankMemory) if f.type == "float")
+PARTS = tuple(f.name for f in fields(RankMemory) if f.type == "float" and f.default is MISSING)
 
 
 def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: DeviceSpec) -> tuple[RankMemory, ...]:
@@ -120,7 +128,16 @@ class _StageRank:
     local: Local
 
     def memory(self, states: States, device: DeviceSpec) -> RankMemory:
-        """The sum of all terms at the moment when that is most."""
+        """The sum of all terms at the moment when that is most, with what graphs take of it."""
+        whole = self._eager(states, device)
+        if not self.training.graphed:
+            return whole
+        outside = [module for module in ("mlp", "moe", "shared_experts") if module not in self.training.graphed]
+        capture = replace(self, plan=replace(self.plan, recompute="+".join(outside)))._eager(states, device)
+        return replace(whole, captured_bytes=capture.total, pooled_bytes=capture.activations)
+
+    def _eager(self, states: States, device: DeviceSpec) -> RankMemory:
+        """Of passes that are launched kernel by kernel."""
         engine = self.training.engine
         moments = self._moments(states)
         name = max(moments, key=lambda name: sum(moments[name]))

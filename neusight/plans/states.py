@@ -47,11 +47,12 @@ class TrainingStep:
     ``source_len`` tokens are what an encoder reads of each. ``dtype`` is that of activations and weights, ``products``
     the recipe of large products where those run in fewer bits (``decoders.recipes``), ``adapters`` what is trained.
     ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
-    before the next where that is not ``pp``.
+    before the next where that is not ``pp``. ``graphed``: what of layers are CUDA graphs, of ``attn`` and ``mlp``.
     """
 
     seq_len: int
     source_len: int = 0
+    graphed: tuple[str, ...] = ()
     dtype: str = "bfloat16"
     products: str = ""
     optimizer: str = "adam"
@@ -109,7 +110,7 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     optimizer, dtype, master_weights = training.optimizer, training.dtype, training.engine.master_weights
     if optimizer not in MOMENTS:
         raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
-    used = sum(stored_bytes(kept) for kept in recipe_named(training.products).held or (dtype,))
+    used, wide = _weight_bytes(training)
     share = shared_parameters(parameters, plan)
     gradient = stored_bytes(plan.gradient_dtype)
     gradients = gradient * (parameters.total if plan.shard in ("none", "zero1") else share)
@@ -124,23 +125,33 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     fewer = MOMENTS[optimizer] - MATRIX_MOMENTS.get(optimizer, MOMENTS[optimizer])
     moments = state * (MOMENTS[optimizer] * stepped - fewer * stepped_matrices)
     moments = 0.0 if plan.offload == "optimizer" else moments
-    still = _frozen_bytes(parameters, used, training.adapters)
+    still = _frozen_bytes(parameters, training)
     if plan.shard in ("zero3", "hsdp"):
         still = still * shared_parameters(RankParameters(dense=1.0), plan)
         return States(weights=state * share + still, gradients=gradients, optimizer=moments, cast=0.0)
     master = MASTER_BYTES * stepped if copied and plan.offload != "optimizer" else 0.0
     return States(
-        weights=used * parameters.total + still,
+        weights=used * matrices.total + wide * (parameters.total - matrices.total) + still,
         gradients=gradients,
         optimizer=master + moments,
         cast=cast,
     )
 
 
-def _frozen_bytes(parameters: RankParameters, wide: float, adapters: Adapters) -> float:
+def _weight_bytes(training: TrainingStep) -> tuple[float, float]:
+    """Of a weight as passes use it: in a matrix of layers as its recipe keeps it, beside that of the step's dtype where
+    the engine keeps both (Megatron-LM without ``--fp8-param-gather``); and of any other.
+    """
+    wide, held = stored_bytes(training.dtype), recipe_named(training.products).held or (training.dtype,)
+    beside = wide if training.engine.wide_weights and training.dtype not in held else 0.0
+    return beside + sum(map(stored_bytes, held)), wide
+
+
+def _frozen_bytes(parameters: RankParameters, training: TrainingStep) -> float:
     """Of weights that are not trained: neither gradients nor states, nor a copy."""
     projections, others = parameters.frozen_projections, parameters.frozen - parameters.frozen_projections
-    return projections * adapters.frozen_bytes(wide, projection=True) + others * wide
+    used, wide = _weight_bytes(training)
+    return projections * training.adapters.frozen_bytes(used, projection=True) + others * wide
 
 
 def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False) -> float:
