@@ -19,7 +19,7 @@ OPTIMIZERS = ("none", "sgd", "adam", "adamw", "bert_adam")
 """``bert_adam`` is Adam as NVIDIA's BERT has it for float32, one parameter after another."""
 _LONGEST_S = 86_400
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
-SCHEDULES = ("1f1b", "gpipe", "zero-bubble")
+SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "dualpipe")
 RECOMPUTES = ("none", "selective", "operators", "full")
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 """What may be computed again by itself, several with "+" between (Megatron Core,
@@ -186,6 +186,11 @@ def _chosen(name: str, word: object, known: tuple[str, ...]) -> None:
         raise ModelError(f"unknown {name} '{word}'{nearest(str(word), known)}: one of {', '.join(known)}")
 
 
+def directions_of(schedule: str, pp: int) -> int:
+    """In which micro-batches go through the stages: half of them each way under ``dualpipe``."""
+    return 2 if schedule == "dualpipe" and pp > 1 else 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Degrees of parallelism, micro-batches and what else decides how a step is spread over ``world`` devices.
@@ -199,6 +204,8 @@ class Plan:
     ranks (0: those of a node) and copies of that beyond. ``recompute`` in the backward pass, of the first
     ``recompute_layers`` layers of each stage (0: of all): ``selective`` the core of attention, ``operators`` all but
     attention and every second product, ``full`` everything, or names of ``MODULES`` with "+" between.
+    ``overlap_tp``: what tensor-parallel ranks gather and scatter runs beside products in pieces; ``overlap_experts``:
+    tokens travel to experts and back beside the kernels of another micro-batch.
     """
 
     dp: int = 1
@@ -219,6 +226,7 @@ class Plan:
     overlap_gradients: bool = False
     overlap_parameters: bool = False
     overlap_tp: bool = False
+    overlap_experts: bool = False
     gradient_dtype: str = "float32"
     offload: str = "none"
 
@@ -265,6 +273,7 @@ class Plan:
             "shard_group": (not self.shard_group or self.shard == "hsdp", "shard is not hsdp"),
             "recompute_layers": (not self.recompute_layers or self.recompute != "none", "recompute is none"),
             "sequence_parallel": (not self.sequence_parallel or shared, "tp is 1"),
+            "overlap_experts": (not self.overlap_experts or (experts and self.ep > 1), "no ranks exchange tokens"),
             "overlap_tp": (not self.overlap_tp or (shared and self.sequence_parallel), why_whole),
             "overlap_gradients": (not self.overlap_gradients or copies, "there is one replica"),
             "overlap_parameters": (not self.overlap_parameters or copies, "there is one replica"),
@@ -287,6 +296,11 @@ class Plan:
         words = [degree for degree in degrees if not degree.endswith("p1")]
         words += [f"mb{self.micro_batch}", *(word for word in (self.shard, self.recompute) if word != "none")]
         return " ".join(words)
+
+    @property
+    def directions(self) -> int:
+        """In which micro-batches go through the stages, see ``directions_of``."""
+        return directions_of(self.schedule, self.pp)
 
     @property
     def micro_batches(self) -> int:

@@ -124,6 +124,12 @@ class Plans:
         bool | None,
         Spec("--overlap-tp/--no-overlap-tp", PLAN, "What GPUs of --tp exchange overlaps with products.").text(),
     ] = None
+    overlap_experts: Annotated[
+        bool | None,
+        Spec(
+            "--overlap-experts/--no-overlap-experts", PLAN, "Tokens travel to experts beside another micro-batch."
+        ).text(),
+    ] = None
     gradient_dtype: opt.GradientDtype = "fp32"
     offload: opt.Offload = "none"
 
@@ -323,13 +329,13 @@ def plan(
     from neusight.cli.show_training import show_plans
     from neusight.distributed.space import Space
     from neusight.plans.read import write_plan
-    from neusight.requests import SCHEDULES, Plan
+    from neusight.requests import Plan
 
     opt.check_out(out, "--out", ".toml")
     schedules = tuple(opt.listed(search.schedules, "--schedules"))
     space = Space(schedules=schedules, longest_micro_batch=search.longest_micro_batch)
-    if unknown := [word for word in space.schedules if word not in SCHEDULES]:
-        raise ModelError(f"unknown schedule '{unknown[0]}': one of {', '.join(SCHEDULES)}")
+    if unknown := [word for word in space.schedules if word not in Space().schedules]:
+        raise ModelError(f"schedule '{unknown[0]}' is not searched: one of {', '.join(Space().schedules)}")
     cluster = place.of(nodes or 0)
     options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
     one_each = {"dp": cluster.devices, "global_batch": cluster.devices}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from neusight.devices.spec import DeviceSpec
 from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
@@ -111,6 +112,11 @@ def contention(run: TrainingRun) -> float:
     plan, device = run.plan, run.cluster.device
     if run.placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_gradients):
         return 0.0
+    return collectives_share(device)
+
+
+def collectives_share(device: DeviceSpec) -> float:
+    """Of a device's multiprocessors, what thread blocks of a collective take."""
     return min(0.5, COLLECTIVE_CHANNELS[device.facts.channels] / device.sm_count)
 
 

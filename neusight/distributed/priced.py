@@ -79,13 +79,14 @@ class PricedSegment:
     times: tuple[PartTime, ...]
     exchanges: tuple[PartTime, ...] = ()
 
-    def seconds(self, plan: Plan, engine: Engine) -> SegmentSeconds:
-        """What the segment takes under a plan."""
+    def seconds(self, plan: Plan, engine: Engine, share: float = 0.0) -> SegmentSeconds:
+        """What the segment takes under a plan; ``share`` of a device's multiprocessors run its collectives."""
         once = {id(t.part): t.total_s for t in self.times}
+        hidden = self._hidden_experts(share) if plan.overlap_experts else dict.fromkeys(PHASES, 0.0)
         return SegmentSeconds(
-            forward=self.pass_s("forward"),
-            backward=self.pass_s("backward"),
-            weights=self.pass_s("weights"),
+            forward=self.pass_s("forward") - hidden["forward"],
+            backward=self.pass_s("backward") - hidden["backward"],
+            weights=self.pass_s("weights") - hidden["weights"],
             dispatch={phase: engine.dispatch_s(self.dispatched(phase)) for phase in PHASES},
             recompute=sum(once[id(part)] for part in recomputed(self.segment, plan.recompute, engine)),
             gather=sum(t.total_s for t in self.exchanges if t.part.name == GATHER),
@@ -107,6 +108,15 @@ class PricedSegment:
         exposed_s = sum(t.total_s for t in times if t.part.group and not t.part.overlapped)
         overlapped_s = sum(t.total_s for t in times if t.part.group and t.part.overlapped)
         return kernels_s + exposed_s + max(0.0, overlapped_s - kernels_s)
+
+    def _hidden_experts(self, share: float) -> dict[Phase, float]:
+        """Of each pass [s], what exchanges of tokens run beside the kernels of another micro-batch's other pass, less
+        by what kernels are slowed while they do (DeepSeek-AI 2024, sections 3.2.1 and 3.2.2).
+        """
+        exchanges = {phase: sum(t.total_s for t in self._of(phase) if t.part.group == "ep") for phase in PHASES}
+        total = sum(exchanges.values())
+        hidden = min(total, (1.0 - share) * self.kernels_s) * (1.0 - share) / total if total else 0.0
+        return {phase: hidden * each for phase, each in exchanges.items()}
 
     def dispatched(self, phase: Phase) -> float:
         """What the host does in a pass, see ``workloads.dispatch``."""

@@ -153,6 +153,8 @@ class TracedModel:
         for name in ("cp", "ep", "offload"):
             if getattr(plan, name) != getattr(Plan(), name):
                 return f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out"
+        if plan.directions > 1:
+            return "schedule dualpipe of a traced model is not estimated: 1f1b, gpipe or zero-bubble"
         if plan.shard == "hsdp":
             return "shard hsdp of a traced model is not estimated: none, zero1, zero2 or zero3"
         return ""

@@ -9,7 +9,7 @@ from itertools import islice
 
 import numpy as np
 
-from neusight.distributed.exchanges import contention, exchanged, sent, tied
+from neusight.distributed.exchanges import collectives_share, contention, exchanged, sent, tied
 from neusight.distributed.factors import Factors, factors_of
 from neusight.distributed.priced import PartTime, PricedSegment, Pricer, SegmentSeconds, price_parts
 from neusight.distributed.sources import source_of
@@ -153,30 +153,32 @@ class TimedStep:
 
     @cached_property
     def _chunks(self) -> list[list[int]]:
-        """Numbers of the segments of each chunk, in the order of the model."""
+        """Numbers of the segments of each chunk, in the order of the model, once for each direction."""
         plan, stages = self.run.plan, self.work.stages
         chunks = [[1 + kind for kind in stages[at % plan.pp].chunks[at // plan.pp]] for at in range(plan.pp * plan.vp)]
         chunks[0] = [0, *chunks[0]]
         chunks[-1] = [*chunks[-1], len(self.segments) - 1]
-        return chunks
+        return chunks * plan.directions
 
     @cached_property
     def _again(self) -> set[tuple[int, int]]:
         """Places (chunk, segment in it) of layers that may be computed again: all, or so many of each stage."""
         plan, marked = self.run.plan, set()
-        left = [plan.recompute_layers or 10**9] * plan.pp
+        left = [[plan.recompute_layers or 10**9] * plan.pp for _ in range(plan.directions)]
         for chunk, segments in enumerate(self._chunks):
+            way, stage = chunk // (plan.pp * plan.vp), chunk % plan.pp
             for at, segment in enumerate(segments):
-                if 0 < segment < len(self.segments) - 1 and left[chunk % plan.pp] > 0:
+                if 0 < segment < len(self.segments) - 1 and left[way][stage] > 0:
                     marked.add((chunk, at))
-                    left[chunk % plan.pp] -= 1
+                    left[way][stage] -= 1
         return marked
 
     @cached_property
     def times(self) -> StepTimes:
         """Of a step in the order of the model's chunks."""
         plan, pieces, chunks = self.run.plan, self._pieces, self._chunks
-        seconds = [segment.seconds(plan, self.run.engine) for segment in self.segments]
+        share = collectives_share(self.run.cluster.device)
+        seconds = [segment.seconds(plan, self.run.engine, share) for segment in self.segments]
 
         def table(of: Callable[[SegmentSeconds], float], keep: Collection[tuple[int, int]] | None = None) -> np.ndarray:
             rows = np.zeros((len(chunks), pieces))
@@ -197,7 +199,7 @@ class TimedStep:
             return np.asarray(rows * np.maximum(1.0, slower)[:, None])
 
         (forward,), (backward, weights) = passes("forward"), passes("backward", "weights")
-        each = [sum(t.total_s for t in update) / plan.vp for update in self.updates]
+        each = [sum(t.total_s for t in update) / (plan.vp * plan.directions) for update in self.updates]
         send_s, gather = sum(t.total_s for t in self.sends), table(lambda unit: unit.gather)
         return StepTimes(
             forward=forward,
@@ -213,15 +215,21 @@ class TimedStep:
         )
 
     def segment_counts(self, own: Collection[int] | None = None) -> list[int]:
-        """How often chunks have each of ``segments``: those of a model, or ``own`` ones by their places."""
-        numbers = [number for at, chunk in enumerate(self._chunks) if own is None or at in own for number in chunk]
+        """How often chunks have each of ``segments``: those of a model, or ``own`` ones by their places; of two
+        directions of one, which a micro-batch goes.
+        """
+        numbers = [number for at in self._of_model(own) for number in self._chunks[at]]
         return [numbers.count(number) for number in range(len(self.segments))]
 
     def recomputed_counts(self, own: Collection[int] | None = None) -> list[int]:
         """How many of each of ``segments`` a micro-batch's backward pass computes again."""
         marked = self._again if self.run.plan.recompute != "none" else ()
-        again = [self._chunks[chunk][at] for chunk, at in marked if own is None or chunk in own]
+        chunks = self._of_model(own)
+        again = [self._chunks[chunk][at] for chunk, at in marked if chunk in chunks]
         return [again.count(number) for number in range(len(self.segments))]
+
+    def _of_model(self, own: Collection[int] | None) -> Collection[int]:
+        return range(self.run.plan.pp * self.run.plan.vp) if own is None else own
 
 
 def counted(timed: TimedStep) -> Iterator[Counted]:

@@ -27,6 +27,7 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "overlap-grad-reduce": ("overlap_gradients", True),
     "overlap-param-gather": ("overlap_parameters", True),
     "tp-comm-overlap": ("overlap_tp", True),
+    "overlap-moe-expert-parallel-comm": ("overlap_experts", True),
     "recompute-activations": ("recompute", "selective"),
     "optimizer-cpu-offload": ("offload", "optimizer"),
     "grad-reduce-in-bf16": ("gradient_dtype", "bfloat16"),

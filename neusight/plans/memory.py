@@ -9,7 +9,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.margins import interval_bytes
-from neusight.plans.stages import RankParameters, Stage, end_weights, stage_weights, stages_of, waiting
+from neusight.plans.stages import RankParameters, Stage, end_weights, mirrored, stage_weights, stages_of, waiting
 from neusight.plans.states import States, TrainingStep, states_of, workspace_bytes
 from neusight.requests import Plan, modules_of
 from neusight.workloads.decoders.build import trained_program
@@ -81,6 +81,7 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
     _check_experts(decoder, plan)
     program = trained_program(decoder, training.share_of(plan), training.engine)
     stages = stages_of(decoder.order, plan, training.chunk_layers)
+    stages = mirrored(stages) if plan.directions > 1 else stages
     parameters = [RankParameters.of(stage_weights(stage, program)) for stage in stages]
     held = [(stage, states_of(own, plan, training)) for stage, own in zip(stages, parameters, strict=True)]
     return program_memory(program, held, plan, training, device)

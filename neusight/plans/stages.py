@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neusight.errors import ModelError
 from neusight.requests import Plan
@@ -15,22 +15,26 @@ from neusight.workloads.program import HeldWeights, Program
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One rank of a pipeline: kinds of the layers of each of its chunks, from the input on, and where each begins."""
+    """One rank of a pipeline: kinds of the layers of each of its chunks, from the input on, and where each begins.
+
+    ``mirrored``: its second chunk is that of the stage as far from the other end.
+    """
 
     index: int
     of: int
     chunks: tuple[tuple[int, ...], ...]
     begins: tuple[int, ...] = ()
+    mirrored: bool = False
 
     @property
     def first(self) -> bool:
         """Whether it has the embedding."""
-        return self.index == 0
+        return self.index == 0 or (self.mirrored and self.index == self.of - 1)
 
     @property
     def last(self) -> bool:
         """Whether it has the head and the loss."""
-        return self.index == self.of - 1
+        return self.index == self.of - 1 or (self.mirrored and self.index == 0)
 
     @property
     def name(self) -> str:
@@ -96,6 +100,15 @@ def stages_of(order: Sequence[int], plan: Plan, layers: Sequence[int] = ()) -> t
     )
 
 
+def mirrored(stages: Sequence[Stage]) -> tuple[Stage, ...]:
+    """The ranks of a pipeline whose two ends both begin: each has its stage's chunk and that of the stage mirrored."""
+    pairs = zip(stages, reversed(stages), strict=True)
+    return tuple(
+        replace(own, chunks=own.chunks + other.chunks, begins=own.begins + other.begins, mirrored=True)
+        for own, other in pairs
+    )
+
+
 def most_chunks(depth: int) -> int:
     """Of a model of so many layers: embedding and loss may be alone in the first and the last (Megatron-LM,
     ``--account-for-embedding-in-pipeline-split`` and ``--account-for-loss-in-pipeline-split``).
@@ -116,9 +129,12 @@ def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
     One forward, one backward: ``pp - i`` on stage ``i``; interleaved: ``2 (pp - i - 1) + (vp - 1) group + 1`` chunks'
     worth, ``group`` micro-batches of a chunk before its next (Narayanan et al. 2021; default: ``pp``). GPipe: all
     micro-batches (Huang et al. 2019), but one where no other stage waits for them. Zero bubble: ``pp`` on every stage,
-    and as many of each further chunk (Qi et al. 2023, ZB-H1).
+    and as many of each further chunk (Qi et al. 2023, ZB-H1). DualPipe: ``pp - i`` of the own stage, ``i + 1`` of the
+    mirrored one (DeepSeek-AI 2024, table 2).
     """
     most = plan.micro_batches
+    if plan.directions > 1:
+        return plan.pp - stage.index, stage.index + 1
     if plan.schedule == "gpipe" and plan.pp > 1:
         return (most,) * plan.vp
     group, behind = group or plan.pp, plan.pp - stage.index - 1

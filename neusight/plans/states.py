@@ -84,10 +84,10 @@ def shared_parameters(parameters: RankParameters, plan: Plan) -> float:
     """Parameters whose states one rank keeps of those that replicas and context-parallel ranks share, or
     ``shard_group`` of them.
     """
-    replicas = plan.dp * plan.cp
+    replicas = plan.dp * plan.cp * plan.directions
     group = plan.shard_group or (min(PER_NODE, replicas) if plan.shard == "hsdp" else replicas)
     copies = max(1, replicas // group)
-    return parameters.dense / group + parameters.expert / max(1, plan.expert_dp // copies)
+    return parameters.dense / group + parameters.expert / max(1, plan.expert_dp * plan.directions // copies)
 
 
 def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) -> States:

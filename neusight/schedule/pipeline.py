@@ -4,12 +4,13 @@ last, fixed before any time is known.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from neusight.errors import ModelError, nearest
-from neusight.requests import SCHEDULES, Plan
+from neusight.requests import SCHEDULES, Plan, directions_of
 
 GATHERS = ("none", "each", "step", "after")
 REDUCES = ("none", "each", "last", "after")
@@ -56,14 +57,33 @@ class Pipeline:
             raise ModelError(f"pieces {self.pieces} of a stage: give a whole number of at least 1")
 
     @property
+    def directions(self) -> int:
+        """In which micro-batches go through the ranks: both ends of ``dualpipe`` begin with half of them."""
+        return directions_of(self.schedule, self.pp)
+
+    @property
+    def chunks(self) -> int:
+        """Of layers on each rank: those of both directions."""
+        return self.vp * self.directions
+
+    @property
     def stages(self) -> int:
-        """Pieces that the model is cut into."""
-        return self.pp * self.vp
+        """Pieces that the model is cut into, once for each direction."""
+        return self.pp * self.chunks
+
+    def stage_of(self, rank: int, chunk: int) -> int:
+        """Number of a rank's chunk: the second direction counts its stages behind those of the first."""
+        return chunk * self.pp + (self.pp - 1 - rank if self.directions > 1 and chunk else rank)
+
+    @property
+    def last_micro_batch(self) -> int:
+        """Of each direction."""
+        return self.micro_batches // self.directions - 1
 
     @property
     def splits_weights(self) -> bool:
         """Whether gradients of weights are a pass of their own."""
-        return self.schedule == "zero-bubble"
+        return self.schedule in ("zero-bubble", "dualpipe")
 
     @classmethod
     def of(cls, plan: Plan, pieces: int = 1) -> Pipeline:
@@ -120,7 +140,9 @@ def order_of(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[Op, ...]
     ``2 (p - rank - 1) + (v - 1) p`` in groups of ``p`` micro-batches (Narayanan et al. 2021b, section 2.2, as in
     Megatron-LM). ``zero-bubble`` is ZB-H1 (Qi et al. 2024, section 2.1): gradients of weights come ``rank`` backward
     passes late, so that they fill what would be a bubble, and a hop from the last rank adds one forward pass alone to
-    the warm-up. Without a pipeline, passes follow each other as in ``1f1b``.
+    the warm-up. ``dualpipe`` feeds half of the micro-batches in at each end: every rank has the chunk of its stage and
+    that of the stage mirrored, chunk 1, whose micro-batches come the other way (DeepSeek-AI 2024, section 3.2.1, and
+    its published ``dualpipe.py``). Without a pipeline, passes follow each other as in ``1f1b``.
 
     Args:
         schedule: one of ``SCHEDULES``.
@@ -130,18 +152,52 @@ def order_of(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[Op, ...]
         rank: from 0, which has the embedding.
 
     Raises:
-        ModelError: an unknown schedule, a number below 1, a rank that is none, or chunks that take turns over
-            micro-batches that are no multiple of ``p``.
+        ModelError: an unknown schedule, a number below 1, a rank that is none, chunks that take turns over
+            micro-batches that are no multiple of ``p``, or two directions of too few.
     """
     _check(schedule, p, v, m, rank)
+    if schedule == "dualpipe" and p > 1:
+        return tuple(_both_ways(p, m // 2, rank))
     if schedule == "gpipe" and p > 1:
         return tuple(_breadth_first(v, m))
     forward = [Op("forward", *_turn(k, p, v)) for k in range(m * v)]
     backward = [Op("backward", i, v - 1 - chunk) for _, i, chunk in forward]
     hop = 2 if v > 1 and schedule == "1f1b" else 1
     warm_up = min(m * v, hop * (p - rank - 1) + (v - 1) * p)
-    late = rank if schedule == "zero-bubble" else None
+    late = rank if schedule in ("zero-bubble", "dualpipe") else None
     return tuple(_one_forward_one_backward(forward, backward, warm_up, late))
+
+
+def _both_ways(p: int, m: int, rank: int) -> Iterator[Op]:
+    """``m`` micro-batches each way, way 0 from the rank's nearer end: the eight steps of ``dualpipe.py``."""
+    near, half = int(rank >= p // 2), min(rank, p - 1 - rank)
+    inner = p // 2 - half - 1
+    both = ((1, "whole"), (0, "whole"))
+    passes = [
+        *[(0, "forward")] * (2 * inner),
+        *[(0, "forward"), (1, "forward")] * (half + 1),
+        *[(1, "whole"), (1, "forward")] * inner,
+        *[(0, "forward"), (1, "whole"), (1, "forward"), (0, "whole")] * (m - p + half + 1),
+        *[(1, "whole"), (1, "forward"), (0, "whole")] * inner,
+        *(both * (half + 1))[: half + 1],
+        # From here on gradients of weights wait until no rank waits for gradients of activations.
+        *[(way, "backward") for way, _ in (both * (half + 1))[half + 1 :]],
+        *[(0, "weights"), (0, "backward")] * inner,
+        *[(0, "weights")] * (half + 1),
+    ]
+    done, late = Counter[tuple[str, int]](), list[Op]()
+    for way, word in passes:
+        if word == "weights":
+            yield late.pop(0)
+            continue
+        of = "forward" if word == "forward" else "backward"
+        op = Op(of, done[of, way], way ^ near)
+        done[of, way] += 1
+        yield op
+        if word == "whole":
+            yield op._replace(of="weights")
+        elif word == "backward":
+            late.append(op._replace(of="weights"))
 
 
 def _turn(k: int, p: int, v: int) -> tuple[int, int]:
@@ -177,6 +233,11 @@ def _check(schedule: str, p: int, v: int, m: int, rank: int) -> None:
             raise ModelError(f"{name} {value} of a pipeline: give a whole number of at least 1")
     if not 0 <= rank < p:
         raise ModelError(f"rank {rank} of a pipeline of {p}: give one from 0 to {p - 1}")
+    if schedule == "dualpipe" and p > 1 and (p % 2 or m % 2 or m < 2 * p or v > 1):
+        raise ModelError(
+            f"dualpipe of {p} pipeline ranks, {v} chunks each, and {m} micro-batches: an even number of ranks is "
+            f"needed, vp 1, and an even number of at least {2 * p} micro-batches"
+        )
     if v > 1 and m % p and schedule != "gpipe":
         fits = max(p, m // p * p)
         raise ModelError(

@@ -99,13 +99,14 @@ class _Step:
             rank.done += 1
 
     def _stage(self, rank: _Rank, chunk: int) -> int:
-        return chunk * self.pp + rank.number
+        return self.of.stage_of(rank.number, chunk)
 
     def _sent(self, op: Op, stage: int, hops: int) -> tuple[str, int, int] | None:
         """What the stage so many hops on sends in a pass of its own; none beyond the model and on the same rank."""
         of, micro_batch, _ = op
         at = stage + hops * _DIRECTION[of]
-        if at == stage or self.pp == 1 or not 0 <= at < self.stages:
+        way = self.stages // self.of.directions
+        if at == stage or self.pp == 1 or not 0 <= at < self.stages or at // way != stage // way:
             return None
         return of, at, micro_batch
 
@@ -146,7 +147,7 @@ class _Step:
     def _reduces(self, op: Op) -> bool:
         if op.of != self.last_gradients:
             return False
-        is_last = op.micro_batch == self.of.micro_batches - 1
+        is_last = op.micro_batch == self.of.last_micro_batch
         return self.of.reduces == "each" or (self.of.reduces == "last" and is_last)
 
     def _plan_gathers(self, rank: _Rank) -> None:
@@ -176,7 +177,7 @@ class _Step:
         stage = self._stage(rank, op.chunk)
         if self._reduces(op):
             done = self._add(rank, _COMMUNICATION, ("reduce", stage, piece, op.micro_batch), own=done)
-        if op.micro_batch == self.of.micro_batches - 1 and self.of.reduces != "after":
+        if op.micro_batch == self.of.last_micro_batch and self.of.reduces != "after":
             self._to_host(rank, stage, piece, done)
 
     def _to_host(self, rank: _Rank, stage: int, piece: int, done: int) -> None:
@@ -191,7 +192,7 @@ class _Step:
     def _after_passes(self, rank: _Rank) -> None:
         if self.of.reduces != "after":
             return
-        for chunk in reversed(range(self.of.vp)):
+        for chunk in reversed(range(self.of.chunks)):
             stage, compute = self._stage(rank, chunk), rank.last[_COMPUTE]
             done = self._add(rank, _COMMUNICATION, ("reduce", stage, self.of.pieces, NOTHING), own=compute)
             self._to_host(rank, stage, self.of.pieces, done)
@@ -215,7 +216,7 @@ class _Step:
     def _optimize(self, rank: _Rank, together: int) -> None:
         own = rank.last[_COPY if self.of.offload else _COMMUNICATION]
         all_there = self._add(rank, _COMPUTE, ("barrier", rank.number, *self.whole, NOTHING), together, own)
-        for chunk in range(self.of.vp):
+        for chunk in range(self.of.chunks):
             where = self._stage(rank, chunk), *self.whole, NOTHING
             done = self._add(rank, _HOST if self.of.offload else _COMPUTE, ("optimizer", *where), own=all_there)
             if self.of.offload:

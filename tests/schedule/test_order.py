@@ -27,6 +27,49 @@ def test_one_forward_one_backward_of_the_second_of_three_ranks() -> None:
     assert words == "f0f1b0f2b1f3b2b3"
 
 
+BOTH_WAYS = [(p, m) for p in (2, 4, 8) for m in (2 * p, 2 * p + 4)]
+
+
+@pytest.mark.parametrize(("p", "m"), BOTH_WAYS)
+def test_every_rank_runs_half_of_the_micro_batches_each_way(p: int, m: int) -> None:
+    for rank in range(p):
+        order = order_of("dualpipe", p, 1, m, rank)
+        passes = ("forward", "backward", "weights")
+        assert sorted(order) == sorted(Op(of, i, way) for of in passes for i in range(m // 2) for way in (0, 1))
+        at = {op: n for n, op in enumerate(order)}
+        for op in order:
+            assert op.of == "forward" or at[op._replace(of=passes[passes.index(op.of) - 1])] < at[op]
+
+
+@pytest.mark.parametrize(("p", "m"), BOTH_WAYS)
+def test_both_ways_keep_one_micro_batch_more_than_there_are_ranks(p: int, m: int) -> None:
+    """DeepSeek-AI 2024, table 2: activations of PP + 1."""
+    plan = Plan(pp=p, micro_batch=1, global_batch=m, schedule="dualpipe")
+    for rank in range(p):
+        alive, most = [0, 0], [0, 0]
+        for op in order_of("dualpipe", p, 1, m, rank):
+            alive[op.chunk] += (op.of == "forward") - (op.of == "weights")
+            most = list(alive) if sum(alive) > sum(most) else most
+        stage = Stage(index=rank, of=p, chunks=((0,), (0,)), mirrored=True)
+        assert tuple(most) == waiting(stage, plan)
+        assert sum(most) == p + 1
+
+
+def test_one_stage_goes_both_ways_as_one() -> None:
+    assert order_of("dualpipe", 1, 1, 3, 0) == order_of("zero-bubble", 1, 1, 3, 0)
+
+
+def test_the_first_of_four_ranks_goes_both_ways_as_published() -> None:
+    words = " ".join(f"{op.of[0]}{op.micro_batch}{'ab'[op.chunk]}" for op in order_of("dualpipe", 4, 1, 8, 0))
+    assert words == ("f0a f1a f2a f0b b0b w0b f1b f3a b1b w1b f2b b0a w0a b2b w2b f3b b1a w1a b3b w3b b2a w2a b3a w3a")
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(3, 1, 8), (4, 2, 8), (4, 1, 6), (4, 1, 9)])
+def test_both_ways_need_even_ranks_and_micro_batches_and_enough(p: int, v: int, m: int) -> None:
+    with pytest.raises(ModelError, match=f"dualpipe of {p} pipeline ranks, {v} chunks each, and {m} micro-batches"):
+        order_of("dualpipe", p, v, m, 0)
+
+
 def test_interleaved_ranks_take_groups_of_p_micro_batches_through_each_chunk() -> None:
     """First rank of two with two chunks: warm-up of 2 (p - 1) + (v - 1) p = 4."""
     words = " ".join(f"{op.of[0]}{op.micro_batch}{'ab'[op.chunk]}" for op in order_of("1f1b", 2, 2, 4, 0))

@@ -48,6 +48,24 @@ def test_weights_fill_the_bubble(p: int, m: int, w: float) -> None:
     assert step.step_s == pytest.approx(m * (F + B + w) + (p - 1) * max(F, B, F + B - w))
 
 
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 16), (8, 24)])
+@pytest.mark.parametrize("w", [0.25, 0.75, 1.25])
+def test_both_ways_halve_the_bubble(p: int, m: int, w: float) -> None:
+    """DeepSeek-AI 2024, table 2: at most (p / 2 - 1) (F&B + B - 3 W), where F&B and B have W in them; ours begins a
+    pass as soon as what it needs is there, not with its pair.
+    """
+    times = replace(EQUAL, weights=w)
+    steps = {s: simulate(Pipeline(schedule=s, pp=p, micro_batches=m), times).step_s for s in ("dualpipe", "1f1b")}
+    bubble_s = steps["dualpipe"] - m * (F + B + w)
+    assert -1e-9 <= bubble_s <= (p / 2 - 1) * (F + 2 * (B + w) - 3 * w) + 1e-9
+    assert bubble_s <= (steps["1f1b"] - m * (F + B + w)) / 2
+
+
+def test_one_stage_both_ways_is_one_stage() -> None:
+    steps = [simulate(Pipeline(schedule=s, micro_batches=6), EQUAL).step_s for s in ("dualpipe", "1f1b")]
+    assert steps[0] == pytest.approx(steps[1])
+
+
 @pytest.mark.parametrize("m", [1, 2, 5, 16])
 @pytest.mark.parametrize("seed", range(4))
 def test_zero_bubble_is_never_slower_on_equal_stages(m: int, seed: int) -> None:
