@@ -47,8 +47,8 @@ class PassTimes(Protocol):
 
 _ROWS = {"start_s": "d", "end_s": "d", **{f.name: "q" for f in fields(EnginePasses)[2:-1]}}
 DecodePasses = int
-PromptPass = tuple[list[tuple[int, int]], list[int], int]
-"""Chunks, the requests whose prompts they end, and the sequences that generate beside them."""
+PromptPass = tuple[list[tuple[int, int]], list[int], int, int]
+"""Chunks, the requests whose prompts they end, the sequences that generate beside them, and the chunks' tokens."""
 
 
 class RequestLedger:
@@ -119,6 +119,7 @@ class BatchingEngine:
         self.prefix_blocks = limits.prefix_tokens // self.block
         self.capacity = maxsize if limits.kv_tokens is None else limits.kv_tokens // self.block - self.prefix_blocks
         self.prompt, self.output, self.cached, self.target = ledger.prompt, ledger.output, ledger.cached, ledger.target
+        self.hits, self.has_sessions = ledger.hits, any(session >= 0 for session in ledger.sessions)
         self.joined, self.ends, self.final_blocks = ledger.joined, ledger.ends, ledger.final_blocks
 
         # Who waits, in the order of arrival and before them those that lost their place, and who was given a place.
@@ -168,7 +169,7 @@ class BatchingEngine:
         if chunks:
             new, context = sum(chunk[0] for chunk in chunks), self.context if decodes else 0
             lasts_s = self.pass_s(new + decodes * self.queries, chunks, decodes, context)
-            self.planned = chunks, done, decodes
+            self.planned = chunks, done, decodes, new
             self.end_s = self.time_s + max(lasts_s, self.restored * self.restore_s)
         elif self.decodes:
             if self.prompts_apart:
@@ -212,11 +213,10 @@ class BatchingEngine:
 
     def start(self, budget: int, done: int) -> bool:
         """Give the first that waits a place, if it has a place, tokens and blocks."""
-        request = self.first_waiting()
-        if request < 0 or self.decodes + done >= self.max_seqs:
+        if self.decodes + done >= self.max_seqs or (request := self.first_waiting()) < 0:
             return False
         target = self.target[request]
-        if not self.chunked and target - self.cached[request] - self.ledger.hits[request] > budget:
+        if not self.chunked and target - self.cached[request] - self.hits[request] > budget:
             return False
         blocks, final_blocks = self.blocks_of(target, request), self.blocks_at_end + self.final_blocks[request]
         allocated = self.blocks + self.blocks_of_decodes + blocks
@@ -224,7 +224,8 @@ class BatchingEngine:
             return False
         self.blocks += blocks
         self.blocks_at_end = final_blocks
-        self.partial, self.partial_done = request, self.find(request)
+        self.partial = request
+        self.partial_done = self.find(request) if self.has_sessions else self.cached[request] + self.hits[request]
         self.places.append(request)
         if self.preempted:
             self.preempted.pop()
@@ -268,18 +269,19 @@ class BatchingEngine:
             self.target[request] = self.leave(request) + 1
         self.blocks_at_end -= self.final_blocks[request]
         self.ledger.losses[request] += 1
-        self.ledger.hits[request] = 0
+        self.hits[request] = 0
         self.preempted.append(request)
 
     # What runs
 
-    def prompt_pass(self, chunks: list[tuple[int, int]], done: list[int], decodes: int) -> None:
+    def prompt_pass(self, chunks: list[tuple[int, int]], done: list[int], decodes: int, new: int) -> None:
         """A pass with prompts, and with the decodes that share it."""
-        new, start_s = sum(chunk[0] for chunk in chunks), self.time_s
+        start_s = self.time_s
         running = self.decodes + len(done) + (self.partial >= 0)
         self.time_s, self.restored = self.end_s, 0
-        gained = self.gained(1) if decodes else 0
+        gained = 0
         if decodes:
+            gained = 1 if self.gain == 1 else self.gained(1)
             self.gain_tokens(gained, 1)
         going_on = sum(self.target[r] - self.prompt[r] + 1 < self.output[r] for r in done)
         shape = (1, len(chunks), new, len(done), going_on, decodes, gained, running)
@@ -314,7 +316,8 @@ class BatchingEngine:
     def last_s(self, passes: int) -> float:
         """Time of the next passes together, of the mean context."""
         before = (passes - 1) / 2 if self.gain == 1 else sum(map(self.gained, range(passes))) / passes
-        return passes * self.decode_s(self.context + self.decodes * before)
+        n = self.decodes
+        return passes * self.pass_s(n * self.queries, (), n, self.context + n * before)
 
     def gained(self, passes: int) -> int:
         """Tokens that each decode gains in the next passes."""
@@ -336,10 +339,12 @@ class BatchingEngine:
 
     def next_blocks(self) -> int:
         """New blocks that all decodes need in the next pass."""
-        return self.phases[self.clock % self.block] if self.gain == 1 else self.blocks_for(self.gained(1))
+        return self.blocks_for(1 if self.gain == 1 else self.gained(1))
 
     def blocks_for(self, tokens: int) -> int:
         """New blocks that all decodes need for so many tokens each."""
+        if tokens == 1:
+            return self.phases[self.clock % self.block]
         rounds, rest = divmod(tokens, self.block)
         return rounds * self.decodes + sum(self.phases[(self.clock + i) % self.block] for i in range(rest))
 
@@ -425,7 +430,8 @@ class BatchingEngine:
         self.blocks_at_end -= self.final_blocks[request]
         self.ledger.finish_s[request] = self.time_s
         self.finished.append(request)
-        self.keep(request)
+        if self.has_sessions:
+            self.keep(request)
 
     def phase(self, request: int) -> int:
         """Reading of the clock, modulo the tokens of a block, at which its last block is full."""
@@ -455,7 +461,7 @@ class BatchingEngine:
         """Tokens of a prompt that the cache holds, those of its session with what the host brings back."""
         session, room = self.ledger.sessions[request], self.prompt[request] - 1 - self.cached[request]
         if session < 0:
-            return self.cached[request] + self.ledger.hits[request]
+            return self.cached[request] + self.hits[request]
         kept = self.kept.pop(session, 0)
         self.kept_blocks -= kept
         here, both = (min(blocks, room // self.block) for blocks in (kept, max(kept, self.host.get(session, 0))))
