@@ -5,9 +5,9 @@ kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models ro
 predictor)``: served language models cell by cell; ``evaluate_steps(path, predictor)``: image models and training steps
 of public benchmarks; ``evaluate_programs(path, predictor)``: exported programs, eager and compiled;
 ``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_rates(data, predictor)``: what every GPU of
-the catalogue sustains beside what is published; ``evaluate_memory(path)``: memory
-of training runs. All of them make a ``Scored`` of their rows. ``gate`` holds the predictor that ships against what it
-said before.
+the catalogue sustains beside what is published; ``evaluate_memory(path)``: memory of training runs;
+``evaluate_speculation(path, predictor)``: what drafts gain. All of them make a ``Scored`` of their rows. ``gate`` holds
+the predictor that ships against what it said before.
 """
 
 from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
@@ -17,6 +17,7 @@ from neusight.evaluation.programs import evaluate_programs
 from neusight.evaluation.rates import evaluate_rates
 from neusight.evaluation.scored import Scored, Selection
 from neusight.evaluation.serving import evaluate_serving
+from neusight.evaluation.speculation import evaluate_speculation
 from neusight.evaluation.steps import evaluate_steps
 from neusight.evaluation.training import evaluate_training
 
@@ -30,6 +31,7 @@ __all__ = [
     "evaluate_programs",
     "evaluate_rates",
     "evaluate_serving",
+    "evaluate_speculation",
     "evaluate_steps",
     "evaluate_training",
 ]
