@@ -335,7 +335,7 @@ def plan(
     schedules = tuple(opt.listed(search.schedules, "--schedules"))
     space = Space(schedules=schedules, longest_micro_batch=search.longest_micro_batch)
     if unknown := [word for word in space.schedules if word not in Space().schedules]:
-        raise ModelError(f"schedule '{unknown[0]}' is not searched: one of {', '.join(Space().schedules)}")
+        raise ModelError(f"unknown schedule '{unknown[0]}' of a search: one of {', '.join(Space().schedules)}")
     cluster = place.of(nodes or 0)
     options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
     one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
