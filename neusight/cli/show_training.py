@@ -9,6 +9,7 @@ from typing import Any
 from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, line, note, table
 from neusight.distributed.estimate import TrainingEstimate
+from neusight.distributed.faults import HOUR_S, Faults, WholeRun
 from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS
 from neusight.requests import Plan
@@ -32,10 +33,10 @@ CSV = (
 )  # fmt: skip
 
 
-def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, tokens: float) -> None:
+def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, whole: WholeRun) -> None:
     """One estimate in full, or a table. JSON is an object, or a list of them where ``many``."""
     data = [
-        {**p.estimate.to_dict(), "run": run_of(p.estimate, tokens)} if p.estimate else p.options | {"error": p.error}
+        {**p.estimate.to_dict(), "run": run_of(p.estimate, whole)} if p.estimate else p.options | {"error": p.error}
         for p in points
     ]
     for text in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
@@ -46,21 +47,30 @@ def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool
         if many or single is None:
             _table(points)
         else:
-            _full(single, tokens)
+            _full(single, whole)
 
     Output(form).data(data if many else data[0], [_row(point) for point in points], human)
 
 
-def run_of(e: TrainingEstimate, tokens: float) -> dict[str, Any]:
-    """A run over so many tokens: days, GPU-hours, cost and energy."""
-    steps = tokens / e.run.tokens
+def run_of(e: TrainingEstimate, whole: WholeRun) -> dict[str, Any]:
+    """A run over so many tokens: days, GPU-hours, cost and energy, and what faults make of them."""
+    steps, devices = whole.tokens / e.run.tokens, e.cluster.devices
+    tokens = whole.tokens * whole.stretch(devices)
     return {
-        "tokens": tokens,
+        "tokens": whole.tokens,
         "days": e.hours(tokens) / DAY_H,
         "gpu_hours": e.gpu_hours(tokens),
         "cost_usd": e.cost_usd(tokens),
         "energy_mwh": None if e.board_energy_j is None else steps * e.board_energy_j / J_PER_MWH,
+        **({} if whole.faults is None else {"faults": _faults(whole.faults, devices)}),
     }
+
+
+def _faults(faults: Faults, devices: int) -> dict[str, float]:
+    return {
+        "mtbf_s": faults.mtbf_s(devices), "checkpoint_interval_s": faults.interval_s(devices),
+        "useful": faults.useful(devices),
+    }  # fmt: skip
 
 
 def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
@@ -74,14 +84,14 @@ def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
     )
 
 
-def _full(e: TrainingEstimate, tokens: float) -> None:
+def _full(e: TrainingEstimate, whole: WholeRun) -> None:
     place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}"
     dtype = e.run.products or e.run.dtype
     batch = f"{e.run.work} a step"
     paragraph(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.engine.name}, {dtype}, {batch}")
     paragraph(f"plan: {plan_words(e.plan)}")
     line()
-    for title, text in _facts(e, tokens):
+    for title, text in _facts(e, whole):
         for at, part in enumerate(wrap(text, _WIDE - 13, break_on_hyphens=False)):
             line(f"{'' if at else title:13}{part}")
     line()
@@ -115,7 +125,7 @@ def _short_words(plan: Plan) -> str:
 _DEGREES = ("dp", "tp", "pp", "cp", "ep", "vp")
 
 
-def _facts(e: TrainingEstimate, tokens: float) -> Iterator[tuple[str, str]]:
+def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, str]]:
     yield "step", f"{seconds(e.latency_s)} (90 %: {seconds(e.low_s)} to {seconds(e.high_s)})"
     yield "throughput", f"{e.tokens_per_s:,.0f} {e.run.unit}/s, {e.tokens_per_s / e.cluster.devices:,.0f} a GPU"
     yield "utilisation", f"MFU {e.mfu:.1%}, HFU {e.hfu:.1%} of {scaled(e.peak_flops_per_s, 'FLOP/s')} a GPU"
@@ -126,9 +136,12 @@ def _facts(e: TrainingEstimate, tokens: float) -> Iterator[tuple[str, str]]:
     errors = sorted(e.errors.items(), key=lambda item: -item[1])
     yield "error", f"{', '.join(f'{source} {share:.1%}' for source, share in errors if share >= 5e-4)} (std. dev.)"
     yield "memory", str(e.fit)
-    run = run_of(e, tokens)
+    run = run_of(e, whole)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
-    yield "whole run", f"{tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"
+    yield "whole run", f"{whole.tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"
+    if faults := run.get("faults"):
+        every = f"a fault every {faults['mtbf_s'] / HOUR_S:,.1f} h, a checkpoint every"
+        yield "", f"{every} {faults['checkpoint_interval_s'] / 60:,.0f} min, {faults['useful']:.1%} of the time useful"
     if run["energy_mwh"] is not None:
         yield "", f"{run['energy_mwh']:,.1f} MWh for the GPU boards, {_watts(e)} W each"
 

@@ -19,6 +19,7 @@ from neusight.errors import ModelError
 if TYPE_CHECKING:
     from neusight.devices import Cluster as ClusterSpec
     from neusight.distributed.estimate import TrainingEstimate
+    from neusight.distributed.faults import WholeRun
 
 WORDS = ("engine", "dtype", "schedule", "shard", "recompute")
 """Options that take lists of words."""
@@ -134,18 +135,48 @@ class Plans:
     offload: opt.Offload = "none"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Whole:
+    """The run that a step is of."""
+
+    tokens: Annotated[float, Spec("--tokens", OUTPUT, "Of a whole run: its days, cost and energy.").number(0, 1e18)] = (
+        TOKENS
+    )
+    gpu_mtbf: Annotated[
+        float | None,
+        Spec(
+            "--gpu-mtbf",
+            OUTPUT,
+            "Hours between faults of a GPU: checkpoints and restarts count. Default with --checkpoint or --restart: "
+            "50,678, as 16,384 GPUs had.",
+        ).number(1e-3, 1e12),
+    ] = None
+    checkpoint: Annotated[
+        float, Spec("--checkpoint", OUTPUT, "Seconds that writing a checkpoint holds a run up.").number(1e-3, 1e6)
+    ] = 60.0
+    restart: Annotated[
+        float, Spec("--restart", OUTPUT, "Seconds from a fault to the first step after it.").number(0, 1e6)
+    ] = 600.0
+
+    def run(self, typed: Given) -> WholeRun:
+        """As it is given: with faults where anything of them is."""
+        from neusight.distributed.faults import GPU_MTBF_H, Faults, WholeRun
+
+        given = any(name in typed for name in ("gpu_mtbf", "checkpoint", "restart"))
+        mtbf_h = GPU_MTBF_H if self.gpu_mtbf is None else self.gpu_mtbf
+        faults = Faults(gpu_mtbf_h=mtbf_h, checkpoint_s=self.checkpoint, restart_s=self.restart) if given else None
+        return WholeRun(tokens=self.tokens, faults=faults)
+
+
 def training(
     model: opt.Decoder,
     steps: TrainedSteps,
     place: Place,
     plans: Plans,
+    whole: Whole,
     models: opt.Models,
     typed: Given,
     nodes: opt.NodeCounts = "",
-    tokens: Annotated[
-        float,
-        typer.Option(min=0, max=1e18, help="Of a whole run: its days, cost and energy.", rich_help_panel=OUTPUT),
-    ] = TOKENS,
     trace: Annotated[
         Path | None, Spec("--trace", OUTPUT, "Write the step for ui.perfetto.dev.", "FILE.json").text()
     ] = None,
@@ -179,7 +210,7 @@ def training(
     if "gradient_dtype" in options:
         options["gradient_dtype"] = dtype_named(plans.gradient_dtype)
     points = answer(
-        model, place, axes, options, models, form=form, plan=plans.plan, many=many, tokens=tokens
+        model, place, axes, options, models, form=form, plan=plans.plan, many=many, whole=whole.run(typed)
     )  # fmt: skip
     if trace is not None and points[0].estimate:
         _write_trace(trace, points[0].estimate)
@@ -200,7 +231,7 @@ def answer(
     form: str,
     plan: str = "",
     many: bool = False,
-    tokens: float = TOKENS,
+    whole: WholeRun | None = None,
 ) -> list[Point[TrainingEstimate]]:
     """Estimate every combination, and show them; exit 1 where none has an estimate.
 
@@ -213,12 +244,13 @@ def answer(
         form: human, json or csv.
         plan: a file that says the rest.
         many: whether lists were given, be they of one.
-        tokens: of a whole run.
+        whole: the run that steps are of; default an undisturbed one of ``TOKENS``.
 
     Raises:
         NeusightError, BadParameter: what is wrong with the only combination, or with all.
     """
     from neusight.cli.show_training import show_points
+    from neusight.distributed.faults import WholeRun
 
     shared = {**_of_file(plan, model, "global_batch" in {*axes, *options}), **options}
     device = place.of(0).device.id
@@ -235,7 +267,7 @@ def answer(
     estimates = [point.estimate for point in points if point.estimate]
     opt.note_corrections(predictor, [e.cluster.device.id for e in estimates])
     _note_unused(estimates, place)
-    show_points(points, form, many, tokens)
+    show_points(points, form, many, whole or WholeRun(tokens=TOKENS))
     if not estimates:
         note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
         raise typer.Exit(1)

@@ -86,6 +86,13 @@ def test_adapters_are_trained_in_place_of_all_weights() -> None:
         assert message in invoke(*STEP, *options).stderr
 
 
+def test_faults_lengthen_a_whole_run() -> None:
+    calm, rough = (json.loads(run(*STEP, *o, "--format", "json").stdout)["run"] for o in ((), ("--gpu-mtbf", 1000)))
+    assert "faults" not in calm
+    assert rough["gpu_hours"] * rough["faults"]["useful"] == pytest.approx(calm["gpu_hours"])
+    assert "of the time useful" in " ".join(run(*STEP, "--checkpoint", 30).stdout.split())
+
+
 def test_traces_open_in_perfetto(tmp_path: Path) -> None:
     run(*STEP, "--pp", 2, "--trace", tmp_path / "step.json")
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
