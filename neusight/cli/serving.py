@@ -167,6 +167,15 @@ class Demanded:
     osl_cv: Annotated[
         float, Spec("--osl-cv", LOAD, "Draw answers of many lengths: deviation over mean, lognormal.").number(0, 10)
     ] = 0.0
+    images: Annotated[
+        str,
+        Spec(
+            "--images",
+            LOAD,
+            "Images of each prompt, whose tokens are among --isl; 1024x1024 unless said.",
+            "N[,size=WxH]",
+        ).text(),
+    ] = ""
     concurrency: Annotated[
         str, Spec("--concurrency", LOAD, "Clients, each of whom sends a request when the last is answered.").numbers()
     ] = ""
@@ -461,6 +470,7 @@ class ServingQuestion:
             raise typer.BadParameter(text, param_hint="--slo")
         if not self.gpus and self.target.overrides:
             raise typer.BadParameter("changes a device: name it with --gpu", param_hint="--set")
+        self._check_images(isls[0])
         isl, osl = demanded.lengths(isls[0], osls[0], self.engine.max_model_len or 0, self._context)
         demand = Demand(
             slo=Slo.named(demanded.slo), isl=isl, osl=osl, **demanded.fixed, confidence=demanded.confidence,
@@ -486,7 +496,7 @@ class ServingQuestion:
         return {"dtype": dtypes, "tp": tps, "replicas": replicas}
 
     def _fixed(self) -> dict[str, Any]:
-        return self.engine.software | self.target.degrees
+        return self.engine.software | self.target.degrees | {"images": self.demanded.images}
 
     def _device(self, gpu: str) -> DeviceSpec:
         from neusight.api import as_device
@@ -500,7 +510,23 @@ class ServingQuestion:
 
     def _lengths(self, options: Mapping[str, Any]) -> tuple[Any, Any]:
         longest = self.engine.max_model_len or 0
+        self._check_images(options["isl"])
         return self.demanded.lengths(options["isl"], options["osl"], longest, self._context)
+
+    def _check_images(self, isl: int) -> None:
+        """Raises:
+        BadParameter: prompts too short for the tokens of their images.
+        """
+        from neusight.workloads.decoders.known import known_decoder
+        from neusight.workloads.decoders.vision import Images
+
+        vision = known_decoder(self.model).vision
+        if not (self.demanded.images and vision and isl):
+            return
+        images = Images.named(self.demanded.images)
+        if (tokens := images.number * vision.tokens(images)) >= isl:
+            text = f"{isl} hold no images of {tokens} tokens and a question: give more"
+            raise typer.BadParameter(text, param_hint="--isl")
 
     def _served(self, options: dict[str, Any]) -> ServingEstimate:
         from neusight.serving import serve

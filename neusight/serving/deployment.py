@@ -31,6 +31,7 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import AdapterSlots, Steps
+from neusight.workloads.decoders.vision import Images
 
 PREFILL_KEYS = ("gpu", "tp", "pp", "ep", "dp", "replicas")
 """Of the devices that compute prompts."""
@@ -83,7 +84,8 @@ class Setup:
     ``per_node`` devices share a node, 0 for as many as is usual of them; ``network`` joins nodes, as ``cluster_of``
     takes it.
 
-    ``speculate`` as ``Speculation.named`` has it, ``lora_adapters`` as ``AdapterSlots.named``, "" for none.
+    ``speculate`` as ``Speculation.named`` has it, ``lora_adapters`` as ``AdapterSlots.named``, and
+    ``images`` of each prompt, whose tokens are among the prompt's, as ``Images.named``, "" for none.
 
     ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
     has it; ``kv_dtype`` that of the cache, "" the model's own. ``engine_version`` picks constants of older engines;
@@ -108,6 +110,7 @@ class Setup:
     kv_overlap: bool = False
     speculate: str = ""
     lora_adapters: str = ""
+    images: str = ""
     graphs: bool = True
 
     def __post_init__(self) -> None:
@@ -209,6 +212,7 @@ class Setup:
             pricer=pricer,
             cluster=self._cluster(device),
             speculation=self.speculation,
+            images=Images.named(self.images) if self.images else None,
         )
         return replace(replica, draft=self._draft(replica))
 
@@ -331,7 +335,7 @@ class Deployment:
         return serving_memory(
             s.decoder.with_last_layer_again() if own else s.decoder, s.device, s.precision, s.plan, s.engine,
             max_tokens=self.max_num_batched_tokens, max_num_seqs=self._seqs, length=self.longest,
-            share=self.options.memory_share,
+            share=self.options.memory_share, tower=s.decoder.vision_tower,
             draft=(s.draft.decoder, s.draft.precision) if s.draft and not own else None,
         )  # fmt: skip
 

@@ -78,6 +78,8 @@ def _vllm(d: Deployment) -> _Launch:
     options += _vllm_speculation(d)
     if slots := d.replica.decoder.slots:
         options += [("enable-lora", None), ("max-loras", slots.number), ("max-lora-rank", slots.rank)]
+    if images := d.replica.images:
+        options.append(("limit-mm-per-prompt", f"'{json.dumps({'image': images.number})}'"))
     options += [("distributed-executor-backend", "ray")] if d.replica.cluster else []
     spread = [] if plan.ep in (1, plan.tp * plan.dp) else [_other_experts(d, plan.tp * plan.dp)]
     return _Launch(command=f"vllm serve {_model(d)}", options=options, remarks=[*_remarks(d), *spread])
@@ -102,7 +104,7 @@ def _sglang(d: Deployment) -> _Launch:
         ("chunked-prefill-size", chunk), ("mem-fraction-static", limits["share"]),
     ]  # fmt: skip
     options += _switches({"disable-cuda-graph": not d.server.decode_graphs})
-    options += _sglang_speculation(d)
+    options += [*_switches({"enable-multimodal": bool(d.replica.images)}), *_sglang_speculation(d)]
     if cluster := d.replica.cluster:
         options += [("nnodes", cluster.nodes), ("node-rank", "$RANK"), ("dist-init-addr", "$FIRST:20000")]
     if slots := d.replica.decoder.slots:

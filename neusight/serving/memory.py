@@ -81,6 +81,7 @@ def serving_memory(
     length: int,
     share: float | None = None,
     draft: tuple[Decoder, ServingPrecision] | None = None,
+    tower: Decoder | None = None,
 ) -> ServingMemory:
     """What a replica keeps on each of its devices; of a pipeline on those of the stage whose cache holds fewest tokens.
 
@@ -95,6 +96,7 @@ def serving_memory(
         length: tokens of a sequence, of which layers with a window keep no more than that.
         share: of the memory, instead of the engine's.
         draft: a model that drafts, with its precision, which each rank keeps its share of and caches every token for.
+        tower: an encoder, of which each rank of the first stage, and any other, keeps its share in 16 bits.
 
     Raises:
         ModelError: sizes that ranks or stages cannot share.
@@ -105,12 +107,14 @@ def serving_memory(
     buffers = RANK_BYTES if plan.world > 1 else 0.0
     draft_bytes, draft_token_bytes = _of_a_draft(*draft, plan, engine, length) if draft else (0.0, 0.0)
 
+    tower_bytes = tower.parameters * stored_bytes(tower.dtype) / plan.tp if tower else 0.0
+
     def of(stage: Stage) -> ServingMemory:
         layers = replace(decoder, layers=tuple((decoder.layers[kind][0], 1) for kind in stage.kinds))
         states = layers.state_bytes_per_sequence(plan.tp)
         kept = float(layers.kv_bytes(length, precision.kv_cache, plan.tp)) + states
         per_token = kept / max(length, 1) + draft_token_bytes
-        weights = weight_bytes(stage_weights(stage, program), precision) + draft_bytes
+        weights = weight_bytes(stage_weights(stage, program), precision) + draft_bytes + tower_bytes
         # Every rank gathers the logits of all.
         activations = activation_bytes(stage, program, max_tokens, plan.tp * max_num_seqs)
         total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share

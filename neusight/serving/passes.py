@@ -20,7 +20,8 @@ from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.engines.libraries import variant_of
-from neusight.engines.server import GROUPS, shipped_power
+from neusight.engines.server import GROUPS, HOST, shipped_power
+from neusight.errors import ModelError
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
@@ -46,6 +47,7 @@ from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import Steps
+from neusight.workloads.decoders.vision import Images
 from neusight.workloads.dispatch import part_dispatches
 from neusight.workloads.program import Part
 
@@ -83,29 +85,29 @@ class PassCosts:
         """Standard deviation of the logarithm of each time, shape (n,)."""
         return np.asarray(np.log(self.high_s / self.low_s) / (2 * NORMAL_90))
 
-    def with_draft(self, draft: PassCosts, runs: np.ndarray | int = 1) -> PassCosts:
-        """The same with passes of a draft model, each so often, as a part of them; errors of both go together."""
-        total_s, draft_s = self.latency_s + runs * draft.latency_s, runs * draft.latency_s
-        shares = self.latency_s / total_s, draft_s / total_s
-        parts_s = {DRAFT: self.parts_s.get(DRAFT, 0.0) + draft_s - runs * draft.host_s}
-        longest = max(draft.parts_s, key=lambda part: draft.parts_s[part].sum())
+    def with_passes(self, name: str, other: PassCosts, runs: np.ndarray | int = 1) -> PassCosts:
+        """The same with passes of another model, each so often, as a part of them; errors of both go together."""
+        total_s, other_s = self.latency_s + runs * other.latency_s, runs * other.latency_s
+        shares = self.latency_s / total_s, other_s / total_s
+        parts_s = {name: self.parts_s.get(name, 0.0) + other_s - runs * other.host_s}
+        longest = max(other.parts_s, key=lambda part: other.parts_s[part].sum())
         return PassCosts(
             latency_s=total_s,
-            low_s=self.low_s + runs * draft.low_s,
-            high_s=self.high_s + runs * draft.high_s,
-            errors={source: shares[0] * own + shares[1] * draft.errors[source] for source, own in self.errors.items()},
-            host_s=self.host_s + runs * draft.host_s,
-            waits_s=self.waits_s + runs * draft.waits_s,
+            low_s=self.low_s + runs * other.low_s,
+            high_s=self.high_s + runs * other.high_s,
+            errors={source: shares[0] * own + shares[1] * other.errors[source] for source, own in self.errors.items()},
+            host_s=self.host_s + runs * other.host_s,
+            waits_s=self.waits_s + runs * other.waits_s,
             parts_s=self.parts_s | parts_s,
-            limiters=self.limiters | {DRAFT: draft.limiters[longest]},
-            groups_s={group: own_s + runs * draft.groups_s[group] for group, own_s in self.groups_s.items()},
-            energy_j=self.energy_j + runs * draft.energy_j,
-            kernels_j=self.kernels_j + runs * draft.kernels_j,
+            limiters=self.limiters | {name: other.limiters[longest]},
+            groups_s={group: own_s + runs * other.groups_s[group] for group, own_s in self.groups_s.items()},
+            energy_j=self.energy_j + runs * other.energy_j,
+            kernels_j=self.kernels_j + runs * other.kernels_j,
         )
 
 
-DRAFT = "draft model"
-"""Name of all its kernels as a part of a pass."""
+DRAFT, VISION = "draft model", "vision encoder"
+"""Names of all their kernels as parts of a pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +116,7 @@ class ReplicaPricer:
 
     ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers. With ``speculation``,
     what is looked up are passes that verify drafts, and those of the model that makes them, ``draft``, if one does.
-    ``cluster`` is where the devices are spread over several nodes, None in one.
+    ``cluster`` is where the devices are spread over several nodes, None in one. Each prompt brings ``images``, if any.
     """
 
     decoder: Decoder
@@ -126,6 +128,7 @@ class ReplicaPricer:
     cluster: Cluster | None = None
     speculation: Speculation | None = None
     draft: ReplicaPricer | None = None
+    images: Images | None = None
 
     def with_constants(self, constants: Mapping[str, float]) -> ReplicaPricer:
         """The same with other constants of its engine, see ``Server.with_constants``."""
@@ -155,12 +158,29 @@ class ReplicaPricer:
             self._priced_once[key] = PassInterpolator(self._sums, _SHARED_GROUPS, **limits, queries=self._queries)
         verified = replace(steps, decode_tokens=np.full(len(steps), self._queries))
         costs = self._composed(verified, self._priced_once[key].sums(verified))
+        if self.images:
+            costs = costs.with_passes(VISION, self._encoded(len(steps)), steps.prompts)
         if not (self.draft and self.speculation and self.speculation.tokens):
             return costs
         later = Steps.of(decodes=steps.decodes, decode_cached=steps.decode_cached)
-        costs = costs.with_draft(self.draft.interpolate(steps, **limits))
+        costs = costs.with_passes(DRAFT, self.draft.interpolate(steps, **limits))
         runs = (self.speculation.tokens - 1) * (steps.decodes > 0)
-        return costs.with_draft(self.draft.interpolate(later, **limits), runs)
+        return costs.with_passes(DRAFT, self.draft.interpolate(later, **limits), runs)
+
+    def _encoded(self, n: int) -> PassCosts:
+        """Of the images of one prompt, n times; the pass that they are in has the host's time.
+
+        Raises:
+            ModelError: the model's configuration tells of no vision encoder.
+        """
+        tower, images = self.decoder.vision_tower, self.images
+        if tower is None or self.decoder.vision is None or images is None:
+            raise ModelError(f"{self.decoder.name} tells of no vision encoder: give its config.json, or no images")
+        plain = ServingPrecision(dtype=self.precision.dtype, kv_cache=self.precision.dtype)
+        alone = replace(self, decoder=tower, precision=plain, plan=replace(self.plan, pp=1), images=None, draft=None)
+        patches = self.decoder.vision.patches(images)
+        steps = Steps.of(prompts=np.full(n, images.number), prompt_tokens=patches)
+        return replace(alone, speculation=None).with_constants(dict.fromkeys(HOST, 0.0)).predict(steps, energy=True)
 
     @property
     def _queries(self) -> int:
@@ -181,6 +201,8 @@ class ReplicaPricer:
             )
             self._priced_once[key] = self._launched(tables, max_num_seqs)
         verifying = self._priced_once[key]
+        if self.images:
+            verifying = EncodedTimes(verifying, float(self._encoded(1).latency_s[0]))
         if not (self.draft and self.speculation and self.speculation.tokens):
             return verifying
         return DraftedTimes(verifying, self.draft.tables(max_tokens, max_num_seqs, max_len), self.speculation.tokens)
@@ -387,6 +409,19 @@ class PipelinedTimes:
         one_s = self.times.pass_s(tokens, _cut(chunks, each)[filled // 2 :: filled], own, cached_sum)
         full = new_tokens >= self.stages * self.most_tokens
         return one_s if full else one_s * (1 + (filled - 1) / self.stages)
+
+
+@dataclass(frozen=True)
+class EncodedTimes:
+    """Times of passes in which images are encoded with the first tokens of their prompt."""
+
+    times: PassTimes
+    prompt_s: float
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """As ``PassTimes``; what is behind tokens in the cache has its images there."""
+        encoded = sum(not cached for _, cached in chunks)
+        return self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum) + encoded * self.prompt_s
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,21 @@ def test_recommendations_say_what_to_rent_why_not_others_and_how_to_start_it() -
     assert clients[0]["estimate"]["load"]["concurrency"] == 64
 
 
+def test_images_are_encoded_or_refused_in_a_line() -> None:
+    question = ("serving", "Qwen/Qwen3-VL-8B-Instruct", "--gpu", "l40s", "--osl", 8, "--batch", 1, "--isl")
+    plain, with_images = as_json(*question, 2100), as_json(*question, 2100, "--images", 2)
+    assert with_images["ttft_s"]["mean"] > plain["ttft_s"]["mean"]
+    assert "--limit-mm-per-prompt '{\"image\": 2}'" in with_images["launch"]
+    short = invoke(*question, 2000, "--images", 2)
+    assert (short.exit_code, "2000 hold no images of 2048 tokens" in short.output) == (2, True)
+    wrong: dict[tuple[object, ...], str] = {
+        (*question, 2100, "--images", "2,1x"): "write how many and their size like 2,size=1280x720",
+        (*ON_L40S, "--batch", 1, "--images", 1): "tells of no vision encoder",
+        (*ON_L40S, "--batch", 1, "--lora-adapters", "x"): "write how many and their rank like 4,rank=16",
+    }
+    assert unsaid(wrong) == {}
+
+
 def test_launch_commands_are_printed_for_one_deployment() -> None:
     text = run(*ON_L40S, "--batch", 1, "--engine", "trtllm", "--max-num-seqs", 9, "--launch-command").stdout
     assert "trtllm-serve Qwen/Qwen3-8B" in text

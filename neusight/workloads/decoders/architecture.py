@@ -13,6 +13,7 @@ from neusight.workloads.decoders.families import FAMILIES, Family, plain_layers,
 from neusight.workloads.decoders.layers import Layer, counted
 from neusight.workloads.decoders.quantisation import quantisation_of
 from neusight.workloads.decoders.reading import Keys
+from neusight.workloads.decoders.vision import vision_of
 
 OTHERS = (*variants.LATENT, *variants.COMPRESSED, *variants.HYBRID, *variants.STATE_SPACE)
 _NESTED = ("text_config", "language_config", "llm_config")
@@ -65,6 +66,7 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         dtype=dtype_of(text, where) or dtype_of(outer, where) or "bfloat16",
         quantisation=quantisation_of({**outer, **text}, where),
         notes=_notes(keys, kind),
+        vision=vision_of(outer),
         extra=variants.compressed_extra(keys) if kind in variants.COMPRESSED else 0,
         **_outside(keys, _family(kind), outer),
     )

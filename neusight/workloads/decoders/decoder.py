@@ -10,6 +10,7 @@ from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm
 from neusight.workloads.decoders.quantisation import Quantisation
 from neusight.workloads.decoders.shares import AdapterSlots
+from neusight.workloads.decoders.vision import VisionEncoder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,10 @@ class Prediction:
     repeated: bool = False
 
 
+_NO_VOCABULARY = 64
+"""Of what reads no words: as few as products have columns."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
     """``layers`` are kinds of equal layers with how many of each; ``order`` tells the kind of every layer from the
@@ -31,8 +36,8 @@ class Decoder:
 
     ``positions`` learned positions are added to the embedding; ``embedding`` is its width where that is not hidden
     (OPT-350m); ``extra`` parameters belong to no layer; ``prediction`` is trained beside them and counts with none.
-    ``dropout``: in training, activations drop out; ``slots`` hold adapters in serving. ``notes`` say what was assumed
-    or approximated.
+    ``dropout``: in training, activations drop out; ``slots`` hold adapters in serving. ``vision`` encodes images
+    and counts with none. ``notes`` say what was assumed or approximated.
     """
 
     name: str
@@ -54,7 +59,18 @@ class Decoder:
     dtype: str = "bfloat16"
     quantisation: Quantisation = field(default_factory=Quantisation)
     slots: AdapterSlots | None = None
+    vision: VisionEncoder | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def vision_tower(self) -> Decoder | None:
+        """Its vision encoder as a model of its own, whose prompts are images."""
+        if (v := self.vision) is None:
+            return None
+        return Decoder(
+            name=f"vision encoder of {self.name}", family="vision", hidden=v.hidden, vocab=_NO_VOCABULARY, tied=True,
+            max_len=0, layers=((v.layer, v.depth),), order=(0,) * v.depth, norm=v.layer.norm, dtype=self.dtype,
+        )  # fmt: skip
 
     @property
     def encodes(self) -> bool:
