@@ -12,6 +12,7 @@ from neusight.cli import options as opt
 from neusight.cli.options import LOAD, OUTPUT, Spec
 from neusight.cli.output import busy
 from neusight.cli.serving import EngineChoice, ServingTarget
+from neusight.paths import user_path
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -87,7 +88,7 @@ def observe(
     longest = engine.max_model_len or logged.longest
     with busy("observing"):
         deployment = predictor.deployment(model, device, longest, engine.limits(), **setup)
-        log = read_log([path.expanduser() for path in logs], deployment.limits.kv_tokens or 0, logged.isl)
+        log = read_log([user_path(str(path)) for path in logs], deployment.limits.kv_tokens or 0, logged.isl)
         observed = fitted(deployment, log.windows)
     path = _kept(predictor, device, observed).save(logged.out or calibrations_dir() / f"{device.id}.json")
     _show(log, observed, path, form)

@@ -15,6 +15,7 @@ from neusight.cli.commands import Given, Point, combined
 from neusight.cli.options import ENGINE, LOAD, OUTPUT, PLAN, Spec
 from neusight.cli.output import busy
 from neusight.devices.cluster import USUAL_PER_NODE
+from neusight.paths import user_path
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -247,7 +248,7 @@ class Demanded:
         """Those of ``--trace``."""
         from neusight.serving import read_trace
 
-        return read_trace(self.trace.expanduser()) if self.trace else None
+        return read_trace(user_path(str(self.trace))) if self.trace else None
 
     @property
     def has_sessions(self) -> bool:
