@@ -370,8 +370,6 @@ def serving(
         typed.refuse(["router"], "chooses between replicas, and there is one: give --replicas")
     if not target.prefill:
         typed.refuse(["kv_link", "kv_overlap"], "is of a cache that travels: give --prefill")
-    elif launch_command:
-        raise typer.BadParameter("starts engines of one kind: leave --prefill out", param_hint="--launch-command")
     elif slo:
         raise typer.BadParameter("is not searched: give a load instead of --slo", param_hint="--prefill")
     tps = opt.numbers(target.tp, "--tp")

@@ -7,10 +7,12 @@ TensorRT-LLM 1.0 (``trtllm-serve``, ``--extra_llm_api_options``).
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from neusight.errors import ModelError
+from neusight.serving import dynamo
 from neusight.serving.deployment import Deployment
 from neusight.serving.speculation import LOOKUP, OWN_LAYER
 
@@ -43,6 +45,11 @@ class _Launch:
     remarks: list[str]
     yaml: tuple[str, ...] = ()
 
+    @property
+    def words(self) -> list[str]:
+        """Of its options, as a shell splits them."""
+        return [word for name, value in self.options for word in (f"--{name}", *shlex.split(str(value or "")))]
+
     def __str__(self) -> str:
         """As a shell takes it."""
         words = [f"--{name}" if value is None else f"--{name} {value}" for name, value in self.options]
@@ -52,7 +59,8 @@ class _Launch:
 
 
 def launch_command(deployment: Deployment) -> str:
-    """What starts one replica of a deployment, in lines for a shell; remarks say what no option does.
+    """What starts one replica of a deployment, in lines for a shell; remarks say what no option does. Of prompts on
+    devices apart the graph of both pools.
 
     Raises:
         ModelError: an engine without a known command.
@@ -60,7 +68,12 @@ def launch_command(deployment: Deployment) -> str:
     name = deployment.replica.engine.name
     if name not in _WRITERS:
         raise ModelError(f"no launch command of {name} is known: one of {', '.join(_WRITERS)}")
-    return str(_WRITERS[name](deployment))
+    if deployment.prefill is None:
+        return str(_WRITERS[name](deployment))
+    if name not in dynamo.ENGINES:
+        return f"# workers of {name} take their limits from files: no graph of them is written"
+    pools = {"prefill": deployment.prefill, "decode": deployment}
+    return dynamo.graph_of(pools, {role: _WRITERS[name](pool).words for role, pool in pools.items()})
 
 
 def _vllm(d: Deployment) -> _Launch:

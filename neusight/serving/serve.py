@@ -101,7 +101,6 @@ def _of_both(
         "prefill_pool": {"gpu": prefill.replica.device.id, "replicas": prefill.replicas, "devices": prefill.devices}
         | {name: getattr(prefill.replica.plan, name) for name in DEGREES},
         "transfer_s": float(run.transfer_s.mean()),
-        "launch": "",
         "prefill": passes[0].limiter(passes[0].with_prompts),
         "decode": passes[1].limiter(~passes[1].with_prompts),
         "usd_per_hour": None if usd is None else usd / devices,

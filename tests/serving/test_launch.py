@@ -144,6 +144,29 @@ def test_replicas_across_nodes_say_how_they_are_started(predictor: Predictor, en
     assert "# over 2 nodes of 8 GPUs" in command
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_pools_apart_are_a_graph(predictor: Predictor, engine: str) -> None:
+    """Each service with its devices, replicas and the options that its pool has by itself."""
+    yaml = pytest.importorskip("yaml")
+    setup = {"engine": engine, "tp": 2, "replicas": 3, "prefill": "gpu=l40s,tp=4,replicas=5"}
+    graph = yaml.safe_load(launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 3000, LIMITED, **setup)))
+    assert graph["kind"] == "DynamoGraphDeployment"
+    services = graph["spec"]["services"]
+    assert {name: (s["replicas"], s.get("resources")) for name, s in services.items()} == {
+        "Frontend": (1, None),
+        "prefill": (5, {"limits": {"gpu": "4"}}),
+        "decode": (3, {"limits": {"gpu": "2"}}),
+    }
+    for role, gpu, tp in (("prefill", "l40s", 4), ("decode", "h100-sxm-80gb", 2)):
+        container = services[role]["extraPodSpec"]["mainContainer"]
+        alone = options_of(predictor.deployment(MODEL, gpu, 3000, LIMITED, engine=engine, tp=tp))
+        for name, value in alone.items():
+            assert not name or container["args"][container["args"].index(f"--{name}") + 1] == value
+        assert container["command"][-1] == f"dynamo.{engine}"
+        assert MODEL in container["args"]
+        assert any(role in word for word in container["args"])
+
+
 def test_what_no_option_does_is_remarked(predictor: Predictor) -> None:
     awq = launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 64, dtype="awq", replicas=3))
     assert "# needs a checkpoint of Qwen/Qwen3-8B in w4a16" in awq
