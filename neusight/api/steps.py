@@ -182,6 +182,8 @@ def traced_training(
 
     plan = usual_plan(options, cluster.devices, engine)
     step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch, "dtype": USUAL_DTYPE}
+    if given := [name for name in ("source_len", "mtp_layers") if options.get(name)]:
+        raise ModelError(f"{given[0]} of a traced model is not estimated: name an engine that runs decoders")
     if adapters_of(options):
         raise ModelError("adapters of a traced model are not estimated: name an engine that runs decoders")
     request, _ = step_request(model, step | run_fields(options))

@@ -32,6 +32,8 @@ class MemoryStep(opt.TrainedStep):
         Literal["eager", "flash", "cudnn"] | None,
         Spec("--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the engine's.").text(),
     ] = None
+    source_len: opt.SourceLen = None
+    mtp_layers: opt.MtpLayers = None
     dropout: Annotated[bool, Spec("--dropout", STEP, "Of attention and of the residual stream.").text()] = False
 
     def training(self, longest: int) -> TrainingStep:
@@ -56,7 +58,8 @@ class MemoryStep(opt.TrainedStep):
             hidden_dropout=self.dropout or usual.hidden_dropout,
         )
         return TrainingStep(
-            seq_len=length, dtype=dtype, products=products, optimizer=self.optimizer, engine=engine,
+            seq_len=length, source_len=self.source_len or 0, dtype=dtype, products=products,
+            optimizer=self.optimizer, engine=engine,
         )  # fmt: skip
 
 
@@ -107,11 +110,12 @@ def memory(
     - `neusight memory llama-3-70b --gpu h100-sxm-80gb --tp 8 --pp 4 --dp 4 --shard zero1`
     """
     from neusight.devices import load_device
+    from neusight.distributed.training_run import with_options
     from neusight.plans.fits import largest_micro_batch, longest_sequence, verdict
     from neusight.plans.memory import memory_of
     from neusight.workloads.decoders.known import known_decoder
 
-    decoder, device = known_decoder(model), load_device(opt.named_gpu(gpu), overrides)
+    decoder, device = with_options(known_decoder(model), asdict(step)), load_device(opt.named_gpu(gpu), overrides)
     plan, training = sharing.plan(step, typed), step.training(decoder.max_len)
     ranks = memory_of(decoder, plan, training, device)
     for text in plan.without_effect(decoder.has_experts):

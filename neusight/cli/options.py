@@ -115,6 +115,12 @@ OptionalBatch = Annotated[int | None, _batch.number()]
 Batches = Annotated[str, _batch.numbers()]
 SeqLen = Annotated[int | None, _seq_len.number()]
 SeqLens = Annotated[str, _seq_len.numbers()]
+SourceLen = Annotated[
+    int | None, Spec("--source-len", STEP, "Tokens that an encoder reads of a sample. Default: as --seq-len.").number()
+]
+MtpLayers = Annotated[
+    int | None, Spec("--mtp-layers", STEP, "Depths of multi-token prediction that are trained beside.").number()
+]
 ImageSize = Annotated[
     int | None, Spec("--image-size", STEP, "Edge of an image in pixels. Default: the model's own.").number()
 ]

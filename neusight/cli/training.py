@@ -79,6 +79,8 @@ class TrainedSteps:
     dtype: opt.Dtypes = ""
     engine: opt.EngineNames = "megatron-te"
     optimizer: opt.StepOptimizer = "adam"
+    source_len: opt.SourceLen = None
+    mtp_layers: opt.MtpLayers = None
     lora: opt.Lora = None
     adapter: opt.Adapter = "lora"
     adapted: opt.Adapted = "attention,feed_forward"

@@ -13,7 +13,7 @@ from neusight.distributed.exchanges import replica_groups
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.memory import RankMemory, memory_of, program_memory
+from neusight.plans.memory import RankMemory, memory_of, program_memory, refused
 from neusight.plans.shard_graph import tensor_parallel
 from neusight.plans.stages import RankParameters, Stage, local_of, stage_weights, stages_of
 from neusight.plans.states import States
@@ -59,14 +59,16 @@ class Described:
 
     def refused(self, plan: Plan) -> str:
         """Why the model's step is not estimated under a plan, "" where it is."""
-        return ""
+        return refused(self.decoder, plan)
 
     def program(self, run: TrainingRun) -> Program:
         """A rank's program for its share of a micro-batch, its collectives not yet placed on nodes.
 
         Raises:
-            ModelError: sizes that ranks cannot share.
+            ModelError: sizes that ranks cannot share, or a plan that is refused.
         """
+        if reason := self.refused(run.plan):
+            raise ModelError(reason)
         return units_of(self.decoder, run.local, run.engine)
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 USUAL_DTYPE = "bfloat16"
 _PLAN = tuple(f.name for f in fields(Plan))
-_RUN = ("lora", "adapter", "adapted", "seq_len", "dtype", "optimizer", "micro_batches")
+_RUN = ("lora", "adapter", "adapted", "seq_len", "source_len", "mtp_layers", "dtype", "optimizer", "micro_batches")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,8 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         cluster: the devices.
         given: fields of ``Plan``, with ``seq_len`` (default: the model's longest), ``dtype`` (default bfloat16;
             ``fp8``, ``mxfp8`` and other recipes: of large products alone), ``optimizer`` (default adam) and
-            ``micro_batches`` of a replica, where no ``global_batch`` is given.
+            ``micro_batches`` of a replica, where no ``global_batch`` is given; ``source_len`` tokens that an encoder
+            reads, ``mtp_layers`` depths of multi-token prediction.
         engine: name of the engine whose habits fill in the rest.
 
     Raises:
@@ -125,7 +126,8 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         raise ModelError(f"{decoder.name} states no longest sequence: give seq_len")
     dtype, products = step_precision(str(given.get("dtype") or USUAL_DTYPE))
     return TrainingRun(
-        decoder=decoder,
+        decoder=with_options(decoder, given),
+        source_len=int(given.get("source_len") or 0),
         cluster=cluster,
         plan=usual_plan(given, cluster.devices, engine),
         seq_len=seq_len,
@@ -135,6 +137,20 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         optimizer=str(given.get("optimizer") or "adam"),
         adapters=adapters_of(given),
     ).checked()
+
+
+def with_options(decoder: Decoder, given: Mapping[str, Any]) -> Decoder:
+    """The model with what is given of how it is trained.
+
+    Raises:
+        ModelError: a source of a model without an encoder, or depths of prediction of one with it.
+    """
+    if given.get("source_len") and not decoder.encodes:
+        raise ModelError(f"{decoder.name} has no encoder that would read source_len tokens: leave it out")
+    depths = int(given.get("mtp_layers") or 0)
+    if depths and decoder.encodes:
+        raise ModelError(f"mtp_layers {depths}: multi-token prediction of an encoder's decoder is not built")
+    return decoder.predicting(depths)
 
 
 def adapters_of(given: Mapping[str, Any]) -> Adapters:

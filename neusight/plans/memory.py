@@ -79,6 +79,8 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
         ModelError: what ranks cannot share evenly, an unknown optimizer.
     """
     _check_experts(decoder, plan)
+    if reason := refused(decoder, plan):
+        raise ModelError(reason)
     program = trained_program(decoder, training.share_of(plan), training.engine)
     stages = stages_of(decoder.order, plan, training.chunk_layers)
     stages = mirrored(stages) if plan.directions > 1 else stages
@@ -110,6 +112,13 @@ def program_memory(
         if rank.rank not in fullest or rank.total > fullest[rank.rank].total:
             fullest[rank.rank] = rank
     return tuple(fullest.values())
+
+
+def refused(decoder: Decoder, plan: Plan) -> str:
+    """Why a decoder's step is not estimated under a plan, "" where it is."""
+    if decoder.encodes and plan.pp > 1:
+        return f"pp {plan.pp}: what an encoder gives to all stages behind it is not built: set pp to 1"
+    return ""
 
 
 def _check_experts(decoder: Decoder, plan: Plan) -> None:

@@ -17,7 +17,8 @@ from neusight.plans.megatron import megatron_values
 from neusight.plans.torchtitan import is_torchtitan, torchtitan_values
 from neusight.requests import Plan
 
-RUN = ("seq_len", "dtype", "engine", "optimizer", "micro_batches", "lora", "adapter", "adapted")
+RUN = ("seq_len", "dtype", "engine", "optimizer", "micro_batches", "lora", "adapter", "adapted",
+       "source_len", "mtp_layers")  # fmt: skip
 """What a file may state of a run, as well as the fields of ``Plan``."""
 
 

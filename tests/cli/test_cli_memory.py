@@ -48,6 +48,21 @@ def test_float8_halves_what_products_keep_and_its_optimizer_stays() -> None:
     assert narrow["optimizer"] == wide["optimizer"]
 
 
+def test_encoders_and_depths_of_prediction_take_more() -> None:
+    """A longer source keeps more; a pipeline would have to hand the encoder's results on, and is refused."""
+    t5 = ("memory", "t5-small", "--gpu", "h100-sxm-80gb", "--seq-len", 128)
+    short, usual, longer = (
+        as_json(*t5, *source)["ranks"][0]["activations"]
+        for source in ((), ("--source-len", 128), ("--source-len", 512))
+    )
+    assert short == usual < longer
+    assert "what an encoder gives to all stages behind it is not built" in error(*t5, "--pp", 2)
+    assert "multi-token prediction of an encoder's decoder is not built" in error(*t5, "--mtp-layers", 1)
+    one, two = (as_json(*QUESTION, *more)["ranks"][0] for more in ((), ("--mtp-layers", 1)))
+    assert two["weights"] > one["weights"]
+    assert two["activations"] > one["activations"] + 4 * 4096 * 150_000
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -56,6 +71,8 @@ def test_float8_halves_what_products_keep_and_its_optimizer_stays() -> None:
         (("--shard", "zero9"), "unknown shard 'zero9'"),
         (("--engine", "megatrn"), "did you mean megatron"),
         (("--dtype", "bf61"), "unknown dtype 'bf61'"),
+        (("--source-len", 8), "has no encoder that would read source_len tokens"),
+        (("--recompute", "layrnorm"), "unknown recompute 'layrnorm'; did you mean layernorm"),
     ],
 )
 def test_mistakes_are_a_line(options: tuple[object, ...], message: str) -> None:

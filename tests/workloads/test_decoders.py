@@ -221,3 +221,22 @@ def test_indexers_add_their_own_cache() -> None:
     plain, sparse = (decoder_of({"model_type": "deepseek_v32", **DEEPSEEK, **more}) for more in ({}, INDEX))
     extra = sparse.kv_bytes_per_token("bfloat16") - plain.kv_bytes_per_token("bfloat16")
     assert extra == 4 * 16 * (128 + 4) / 128
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("t5-small", 60_506_624), ("t5-large", 737_668_096)])
+def test_t5_is_an_encoder_and_layers_that_attend_to_it(name: str, parameters: int) -> None:
+    decoder = known_decoder(name)
+    assert decoder.parameters == parameters
+    encoder, attends = (layer for layer, _ in decoder.layers)
+    assert (encoder.encodes, encoder.cross, attends.encodes, attends.norms) == (True, None, False, 3)
+    with pytest.raises(ModelError, match="has an encoder, which engines that are known here do not serve"):
+        step_program(decoder, Steps.of(prompts=1, prompt_tokens=1), ServingPrecision(), Plan())
+
+
+def test_gated_t5_has_two_products_up() -> None:
+    config = {"model_type": "mt5", "num_layers": 2, "d_model": 64, "d_ff": 128, "d_kv": 16, "num_heads": 4}
+    config |= {"vocab_size": 256, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
+    decoder = decoder_of(config, "mine")
+    # Encoder: 4 h² and 3 h f and two norms; decoder: 8 h² and three; two tables, norms of both ends, biases.
+    layers = 2 * (4 * 64**2 + 3 * 64 * 128 + 2 * 64) + 2 * (8 * 64**2 + 3 * 64 * 128 + 3 * 64)
+    assert decoder.parameters == layers + 2 * 256 * 64 + 2 * 64 + 2 * 32 * 4

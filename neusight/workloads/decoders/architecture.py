@@ -15,7 +15,7 @@ from neusight.workloads.decoders.quantisation import quantisation_of
 from neusight.workloads.decoders.reading import Keys
 from neusight.workloads.decoders.vision import vision_of
 
-OTHERS = (*variants.LATENT, *variants.COMPRESSED, *variants.HYBRID, *variants.STATE_SPACE)
+OTHERS = (*variants.ENCODER_DECODER, *variants.LATENT, *variants.COMPRESSED, *variants.HYBRID, *variants.STATE_SPACE)
 _NESTED = ("text_config", "language_config", "llm_config")
 _PLAIN_NAMES = {
     "deepseek_v3.2": "deepseek_v32", "deepseek_v3_2": "deepseek_v32", "kimi_k25": "kimi_k2", "kimi_k2_5": "kimi_k2",
@@ -25,7 +25,7 @@ _PLAIN_NAMES = {
 """Spellings of configurations that mean the same text model."""
 NO_DECODERS = frozenset({
     "bert", "roberta", "distilbert", "electra", "albert", "deberta", "deberta-v2", "modernbert", "xlm-roberta", "vit",
-    "t5", "mt5", "bart", "switch_transformers", "whisper", "resnet", "clip", "mamba",
+    "bart", "switch_transformers", "whisper", "resnet", "clip", "mamba",
 })  # fmt: skip
 """Types that have Llama's keys, some of them, and are something else."""
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
@@ -47,7 +47,7 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
     kind = str(text.get("model_type", ""))
     kind = _PLAIN_NAMES.get(kind, kind)
     where = name or kind or "the configuration"
-    if kind in NO_DECODERS or text.get("is_encoder_decoder"):
+    if kind in NO_DECODERS or (text.get("is_encoder_decoder") and kind not in variants.ENCODER_DECODER):
         raise ModelError(
             f"{where}: model_type '{kind}' is no decoder that engines serve: estimate its step by 'predict', or "
             "on many GPUs under --engine torch-eager"
@@ -67,7 +67,7 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         quantisation=quantisation_of({**outer, **text}, where),
         notes=_notes(keys, kind),
         vision=vision_of(outer),
-        extra=variants.compressed_extra(keys) if kind in variants.COMPRESSED else 0,
+        extra=_extra(keys, kind),
         **_outside(keys, _family(kind), outer),
     )
 
@@ -91,6 +91,7 @@ def _layers(keys: Keys, kind: str) -> list[Layer]:
     builders = {
         variants.LATENT: variants.latent_layers, variants.COMPRESSED: variants.compressed_layers,
         variants.HYBRID: variants.hybrid_layers, variants.STATE_SPACE: variants.state_space_layers,
+        variants.ENCODER_DECODER: variants.encoder_decoder_layers,
     }  # fmt: skip
     if builder := next((builder for kinds, builder in builders.items() if kind in kinds), None):
         return builder(keys)
@@ -107,12 +108,21 @@ def _as_llama(keys: Keys, kind: str) -> list[Layer]:
     return plain_layers(keys, FAMILIES["llama"])
 
 
+def _extra(keys: Keys, kind: str) -> int:
+    """Parameters in no layer."""
+    if kind in variants.ENCODER_DECODER:
+        return variants.relative_extra(keys)
+    return variants.compressed_extra(keys) if kind in variants.COMPRESSED else 0
+
+
 def _notes(keys: Keys, kind: str) -> tuple[str, ...]:
     """What was assumed or approximated."""
     if kind not in FAMILIES and kind not in OTHERS:
         return (f"model_type '{kind}' is not known: built as Llama's",)
     if kind in variants.COMPRESSED:
         return (_V4,)
+    if kind in variants.ENCODER_DECODER:
+        return ("biases of relative positions count as parameters without kernels",)
     if kind == "llama4_text":
         return ("chunks of Llama 4's attention count as windows of the same length",)
     if kind == "deci" and not keys.get("num_key_value_heads_per_layer"):
@@ -121,6 +131,8 @@ def _notes(keys: Keys, kind: str) -> tuple[str, ...]:
 
 
 def _family(kind: str) -> Family:
+    if kind in variants.ENCODER_DECODER:
+        return Family(usual={"tie_word_embeddings": True, "max_position_embeddings": 512})
     if kind in variants.SHARED:
         return Family(usual={"n_shared_experts": variants.SHARED[kind]})
     return FAMILIES.get(kind, Family())

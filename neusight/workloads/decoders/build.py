@@ -56,11 +56,14 @@ def units_of(decoder: Decoder, local: Local, engine: Engine) -> Program:
 
 @lru_cache(maxsize=REMEMBERED)
 def trained_program(decoder: Decoder, local: Local, engine: Engine) -> Program:
-    """As ``units_of``, with what a rank holds and keeps of mixers whose kernels in training are not known.
+    """As ``units_of``, with what a rank holds and keeps of mixers whose kernels in training are not known. A source is
+    as long as what is made of it, unless stated.
 
     Raises:
         ModelError: sizes that ranks cannot share evenly.
     """
+    if decoder.encodes and not local.source_len:
+        local = replace(local, source_len=local.seq_len)
     rank = Rank.trained(decoder.hidden, local, configured(engine, decoder))
 
     def segment(name: str, layer: int, operations: Iterable[Operation], on: Rank) -> Segment:

@@ -62,6 +62,11 @@ class Decoder:
     vision: VisionEncoder | None = None
     notes: tuple[str, ...] = ()
 
+    def predicting(self, depths: int) -> Decoder:
+        """The same with so many depths of multi-token prediction trained beside it, each of its last layer."""
+        layers = (self.layers[self.order[-1]][0],)
+        return replace(self, prediction=Prediction(layers=layers, depths=depths)) if depths else self
+
     @property
     def vision_tower(self) -> Decoder | None:
         """Its vision encoder as a model of its own, whose prompts are images."""

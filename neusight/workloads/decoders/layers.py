@@ -8,7 +8,7 @@ so many tensor-parallel ranks holds.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from neusight.errors import ModelError
 from neusight.workloads.program import HeldWeights
@@ -527,6 +527,23 @@ class Layer:
         mixers = [part for part in self.branches if isinstance(part, Mixer)]
         own = sum(p.parameters for mixer in mixers for p in mixer.projections(hidden))
         return own + sum(mixer.vectors for mixer in mixers) + self.norms * self.norm.weights * hidden
+
+
+def attending(layer: Layer) -> tuple[Layer, Layer]:
+    """A layer of self-attention as one of an encoder, which sees all, and as one that attends to its results too.
+
+    Raises:
+        ModelError: another mixer.
+    """
+    own = layer.attention
+    if not isinstance(own, SelfAttention):
+        raise ModelError("an encoder whose layers have no self-attention is not built: trace it")
+    cross = CrossAttention(
+        heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, qkv_bias=own.qkv_bias, out_bias=own.out_bias,
+        stored=own.stored,
+    )  # fmt: skip
+    encoder = replace(layer, attention=replace(own, causal=False), encodes=True)
+    return encoder, replace(layer, cross=cross, norms=layer.norms + 1)
 
 
 def counted(layers: Sequence[Layer]) -> tuple[tuple[Layer, int], ...]:

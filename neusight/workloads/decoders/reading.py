@@ -13,12 +13,12 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "hidden_size": ("hidden_size", "n_embd", "d_model"),
     "num_attention_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
     "num_key_value_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
-    "intermediate_size": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"),
+    "intermediate_size": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
     "num_experts": ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts"),
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_topk"),
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"),
-    "dropout": ("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout"),
+    "dropout": ("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout", "dropout_rate"),
     "rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
 }
 """The first name is Llama's."""

@@ -14,7 +14,6 @@ from neusight.workloads.decoders.decoder import Decoder, Prediction
 from neusight.workloads.decoders.families import LAYER_NORM
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import (
-    CrossAttention,
     Experts,
     FeedForward,
     LatentAttention,
@@ -22,6 +21,7 @@ from neusight.workloads.decoders.layers import (
     Norm,
     SelfAttention,
     StateSpace,
+    attending,
     counted,
 )
 
@@ -88,15 +88,7 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
     decoder = _as_stated(decoder_of(config, name), columns)
     if "decoder_layers" in columns:
         return _with_encoder(decoder, columns, name)
-    last = decoder.layers[decoder.order[-1]][0]
-    return _with_prediction(decoder, (last,), _whole({"mtp_layers": 0, **columns}, "mtp_layers", name), columns)
-
-
-def _with_prediction(decoder: Decoder, layers: tuple[Layer, ...], depths: int, columns: Mapping[str, Any]) -> Decoder:
-    repeated = bool(columns.get("mtp_repeated"))
-    return (
-        replace(decoder, prediction=Prediction(layers=layers, depths=depths, repeated=repeated)) if depths else decoder
-    )
+    return decoder.predicting(_whole({"mtp_layers": 0, **columns}, "mtp_layers", name))
 
 
 def _listed(columns: Mapping[str, Any], name: str) -> list[int]:
@@ -129,8 +121,11 @@ def _patterned(config: dict[str, Any], columns: Mapping[str, Any], name: str) ->
         "E": Layer(feed_forward=sparse.feed_forward, norms=1, norm=dense.norm),
     }
     model = _of_layers(decoder, [made[letter] for letter in letters])
-    inside = tuple(made[letter] for letter in "".join(predicted[:1]))
-    return _with_prediction(model, inside, len(predicted), columns)
+    if not predicted:
+        return model
+    inside = tuple(made[letter] for letter in predicted[0])
+    repeated = bool(columns.get("mtp_repeated"))
+    return replace(model, prediction=Prediction(layers=inside, depths=len(predicted), repeated=repeated))
 
 
 def _mamba(columns: Mapping[str, Any], name: str) -> StateSpace:
@@ -143,17 +138,10 @@ def _mamba(columns: Mapping[str, Any], name: str) -> StateSpace:
 def _with_encoder(decoder: Decoder, columns: Mapping[str, Any], name: str) -> Decoder:
     """``layers`` of an encoder, which see the whole source, then those of the decoder, which attend to it too."""
     (layer, count), *others = decoder.layers
-    own = layer.attention
-    if others or not isinstance(own, SelfAttention):
+    if others:
         raise ModelError(f"{name}: an encoder of layers that differ is not built: leave decoder_layers out")
-    encoder = replace(layer, attention=replace(own, causal=False), encodes=True)
-    shared: dict[str, Any] = {"heads": own.heads, "kv_heads": own.kv_heads, "head_dim": own.head_dim}
-    cross = CrossAttention(**shared, qkv_bias=own.qkv_bias, out_bias=own.out_bias, stored=own.stored)
-    both = [
-        *repeat(encoder, count),
-        *repeat(replace(layer, cross=cross, norms=3), _whole(columns, "decoder_layers", name)),
-    ]
-    return _of_layers(decoder, both)
+    encoder, attends = attending(layer)
+    return _of_layers(decoder, [*repeat(encoder, count), *repeat(attends, _whole(columns, "decoder_layers", name))])
 
 
 def _of_layers(decoder: Decoder, each: list[Layer]) -> Decoder:

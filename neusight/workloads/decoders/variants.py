@@ -17,6 +17,7 @@ from neusight.workloads.decoders.layers import (
     Mixer,
     SelfAttention,
     StateSpace,
+    attending,
 )
 from neusight.workloads.decoders.reading import Keys
 
@@ -24,6 +25,7 @@ LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa"
 COMPRESSED = ("deepseek_v4",)
 HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 STATE_SPACE = ("nemotron_h", "mamba2")
+ENCODER_DECODER = ("t5", "mt5")
 SHARED = {kind: 2 if kind == "deepseek_v2" else 1 for kind in (*LATENT, *COMPRESSED)}
 """Shared experts where a configuration does not tell."""
 
@@ -42,6 +44,29 @@ def latent_layers(keys: Keys) -> list[Layer]:
     rank, bias = keys.size("q_lora_rank", 0), keys.flag("attention_bias")
     attention = LatentAttention(**sizes, q_rank=rank, bias=bias, indexer=_indexer(keys))
     return [Layer(attention=attention, feed_forward=part) for part in feed_forwards(keys, Family(), depth)]
+
+
+def encoder_decoder_layers(keys: Keys) -> list[Layer]:
+    """T5's (Raffel et al. 2020): an encoder, then as many layers that attend to it; RMS norms and no biases.
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
+    depth, heads, form = (
+        keys.size("num_hidden_layers"),
+        keys.size("num_attention_heads"),
+        str(keys.get("feed_forward_proj", "relu")),
+    )
+    activation = next((name for name in ("gelu", "silu") if name in form), "relu")
+    own = SelfAttention(heads=heads, kv_heads=heads, head_dim=keys.size("d_kv", 64))
+    part = FeedForward(ffn=keys.size("intermediate_size"), gated=form.startswith("gated"), activation=activation)
+    encoder, attends = attending(Layer(attention=own, feed_forward=part))
+    return [encoder] * depth + [attends] * keys.size("num_decoder_layers", depth)
+
+
+def relative_extra(keys: Keys) -> int:
+    """Biases of relative positions: a bucket a head, once for the encoder and once for the decoder."""
+    return 2 * keys.size("relative_attention_num_buckets", 32) * keys.size("num_attention_heads")
 
 
 def _indexer(keys: Keys) -> Indexer | None:
