@@ -15,6 +15,7 @@ from typing import Any
 
 from neusight.datasets.rows import Row, flag, integer, number, positive
 from neusight.errors import DataError, shown
+from neusight.requests import SCHEDULES
 
 Assumed = tuple[str, str, str]
 """What a row does not tell, the value that is taken, and why."""
@@ -42,15 +43,16 @@ _MODEL_COLUMNS = (
 """Sizes of a model, for ``neusight.workloads.decoders.table_rows``."""
 RUN_READ = frozenset((
     *RUN_NEEDED, *_MODEL_COLUMNS, "source", "num_gpus", "nodes", "interconnect", "framework", "attention",
-    "attention_kernel", "notes", "dtype", "fp8_recipe", "lora_rank", "dp", "tp", "pp", "cp", "ep", "etp", "vp",
-    "micro_batch", "local_batch", "global_batch", "shard", "recompute", "sequence_parallel", "overlap_grad_reduce",
-    "async_tp", "compile", "kind", "cpu_offload", "optimizer", "step_ms", "oom", "peak_memory_bytes",
-    "memory_is",
+    "attention_kernel", "notes", "dtype", "fp8_recipe", "lora_rank", "schedule", "dp", "tp", "pp", "cp", "ep", "etp",
+    "vp", "micro_batch", "local_batch", "global_batch", "shard", "recompute", "sequence_parallel",
+    "overlap_grad_reduce", "async_tp", "compile", "kind", "cpu_offload", "optimizer", "step_ms", "oom",
+    "peak_memory_bytes", "memory_is",
 ))  # fmt: skip
 RUN_NOTES = frozenset((
-    "params", "tokens_per_s_per_gpu", "published", "published_tflops", "commit",
+    "moe_routing", "params", "tokens_per_s_per_gpu", "published", "published_tflops", "commit",
 ))  # fmt: skip
-"""What rows also say: figures of the same run, where they come from, and what follows from other columns."""
+"""What rows also say: figures of the same run, where they come from, and what follows from other columns. Routing is
+balanced wherever it is stated, as all runs are estimated: a capacity then drops no token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,8 +179,13 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
 
     tp, pp, cp = (integer(row, name, 1) for name in ("tp", "pp", "cp"))
     dp = integer(row, "dp", num_gpus // max(1, tp * pp * cp))
-    micro = integer(row, "micro_batch", integer(row, "local_batch", 1))
+    local = integer(row, "local_batch", integer(row, "micro_batch", 1))
+    micro = integer(row, "micro_batch", local)
+    if framework.startswith("torchtitan") and pp > 1 and "micro_batch" not in row:
+        micro = default("micro_batch", 1, "torchtitan's pipelines take sequences one by one unless told otherwise")
     shard, shard_group = _shard(str(row.get("shard", "none")))
+    if shard == "zero3" and pp > 1:
+        shard = default("shard", "zero1", "FSDP under a pipeline keeps what it gathered, and reduces once a step")
     recompute, layers, sequence = _recompute(row)
     if framework.startswith(("megatron-te", "torchtitan")) and tp > 1:
         sequence = default("sequence_parallel", True, "recipes of NeMo and torchtitan set it wherever tp is above 1")
@@ -189,12 +196,12 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
         default("overlap of gradients", overlap, "frameworks since 2023 reduce them beside the backward pass")
     if "recompute" not in row:
         default("recompute", "none", "not stated; or the fewest layers of a stage with which the run fits")
-    vp = integer(row, "vp", 1)
+    schedule, vp = _schedule(row, pp)
     if framework == "megatron-te" and pp > 1 and "vp" not in row:
         vp = default("vp", integer(row, "layers") // pp, "recipes of NeMo interleave, a layer a chunk")
     plan = {
         "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": integer(row, "ep", 1), "etp": integer(row, "etp", 0), "vp": vp,
-        "micro_batch": micro, "global_batch": integer(row, "global_batch", micro * dp),
+        "micro_batch": micro, "global_batch": integer(row, "global_batch", local * dp), "schedule": schedule,
         "sequence_parallel": sequence, "shard": shard, "shard_group": shard_group,
         "recompute": recompute, "recompute_layers": layers,
         "overlap_gradients": overlap, "overlap_parameters": overlap and shard != "none",
@@ -202,6 +209,20 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
         "gradient_dtype": _gradients(row, framework),
     }  # fmt: skip
     return plan, assumed
+
+
+def _schedule(row: Row, pp: int) -> tuple[str, int]:
+    """(order of passes, chunks of a stage); interleaved ones have two unless stated, as torchtitan has it.
+
+    Raises:
+        DataError: an unknown word.
+    """
+    words = str(row.get("schedule", "1f1b")).lower().replace(" ", "").replace("_", "-")
+    chunks = integer(row, "vp", 2 if words.startswith("interleaved") and pp > 1 else 1)
+    name = words.removeprefix("interleaved").strip("-") or "1f1b"
+    if name not in SCHEDULES:
+        raise DataError(f"unknown schedule '{shown(words)}' of a run: one of {', '.join(SCHEDULES)}, or interleaved")
+    return name, chunks
 
 
 def _shard(words: str) -> tuple[str, int]:

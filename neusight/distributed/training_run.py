@@ -220,7 +220,9 @@ def _global_batch(given: Mapping[str, Any], dp: int) -> int:
 
 
 def _habits(engine: Engine, given: Mapping[str, Any], replicas: int, dtype: str) -> dict[str, Any]:
-    shard = given.get("shard", engine.shard if replicas > 1 else "none")
+    # FSDP under a pipeline keeps what it gathered, and reduces once a step (torchtitan, ``reshard_after_forward``).
+    usual = "zero1" if engine.shard == "zero3" and int(given.get("pp", 1)) > 1 else engine.shard
+    shard = given.get("shard", usual if replicas > 1 else "none")
     sequence = bool(given.get("sequence_parallel", engine.sequence_parallel and int(given.get("tp", 1)) > 1))
     return {
         "sequence_parallel": sequence,

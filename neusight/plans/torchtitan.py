@@ -40,6 +40,9 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
         field: _whole(name, keys[name]) for name, field in _DEGREES.items() if keys.get(name) is not None
     }
     values |= _replicas(keys) | _batches(keys, values.get("pp", 1))
+    if values.get("pp", 1) > 1 and values.get("shard") == "zero3":
+        # Weights stay as they were gathered, and gradients are reduced once (``reshard_after_forward``).
+        values["shard"] = "zero1"
     values |= _again(table.get("activation_checkpoint", {}), values.get("pp", 1), depth) | _order(keys)
     values["engine"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
     values["dtype"] = _precision(table)

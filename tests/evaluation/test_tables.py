@@ -75,12 +75,12 @@ def test_what_is_no_table_is_one_line(command: str, suffix: str, tmp_path: Path)
 
 
 def test_columns_that_nothing_reads_are_named_once_with_their_rows(tmp_path: Path) -> None:
-    rows = [RUN, RUN | {"badge": "dry", "schedule": "zb"}, RUN | {"badge": "wet", "commit": "a"}]
+    rows = [RUN, RUN | {"badge": "dry", "shade": "zb"}, RUN | {"badge": "wet", "commit": "a"}]
     path = written(tmp_path / "runs.csv", pd.DataFrame(rows).assign(cuda_graph=False))
     found = as_json("evaluate", "training", path)
-    assert found["unread"] == [{"column": "badge", "rows": 2}, {"column": "schedule", "rows": 1}]
+    assert found["unread"] == [{"column": "badge", "rows": 2}, {"column": "shade", "rows": 1}]
     lines = [line for line in run("evaluate", "training", path).stderr.splitlines() if "not read" in line]
-    assert lines == ["warning: columns that are not read: badge (2 rows), schedule (1 row)"]
+    assert lines == ["warning: columns that are not read: badge (2 rows), shade (1 row)"]
 
 
 def test_a_column_counts_where_any_row_says_more_than_no() -> None:
@@ -154,6 +154,20 @@ def test_runs_of_adapters_train_them_alone() -> None:
     assert row.adapters == {"rank": 16, "method": "lora", "targets": ("qkv",)}
     assert "adapters" in {what for what, _, _ in row.assumed}
     assert training_run(RUN | {"kind": "qlora", "lora_rank": 64}).adapters["rank"] == 64
+
+
+def test_pipelines_of_torchtitan_take_sequences_one_by_one() -> None:
+    titan = RUN | {"framework": "torchtitan 9dec370", "pp": 4, "dp": 2, "local_batch": 32, "shard": "zero3"}
+    titan = {name: value for name, value in titan.items() if name not in ("micro_batch", "global_batch")}
+    names = ("micro_batch", "global_batch", "vp", "schedule", "shard")
+    plans = [training_run(titan | {"schedule": words}).plan for words in ("1F1B", "Interleaved 1F1B", "GPipe")]
+    assert [[plan[name] for name in names] for plan in plans] == [
+        [1, 64, 1, "1f1b", "zero1"], [1, 64, 2, "1f1b", "zero1"], [1, 64, 1, "gpipe", "zero1"],
+    ]  # fmt: skip
+    assert training_run(titan | {"micro_batch": 4}).plan["micro_batch"] == 4
+    assert training_run(titan | {"pp": 1, "dp": 8}).plan["micro_batch"] == 32
+    with pytest.raises(DataError, match="unknown schedule 'chimera' of a run: one of 1f1b, gpipe"):
+        training_run(titan | {"schedule": "Chimera"})
 
 
 def test_a_block_of_recomputed_layers_is_read() -> None:

@@ -128,7 +128,7 @@ def test_older_files_of_torchtitan(tmp_path: Path) -> None:
         enable_float8_linear = true
         """
     told = read_plan(written(tmp_path, "old.toml", text), depth=32).fields
-    wanted = {"tp": 1, "pp": 4, "shard": "zero3", "micro_batch": 1, "micro_batches": 8, "vp": 2, "dtype": "fp8_current",
+    wanted = {"tp": 1, "pp": 4, "shard": "zero1", "micro_batch": 1, "micro_batches": 8, "vp": 2, "dtype": "fp8_current",
               "engine": "torchtitan", "recompute": "full", "recompute_layers": 4}  # fmt: skip
     assert {name: told[name] for name in wanted} == wanted
     assert "dp" not in told
