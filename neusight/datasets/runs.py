@@ -15,7 +15,6 @@ from typing import Any
 
 from neusight.datasets.rows import Row, flag, integer, number, positive
 from neusight.errors import DataError, shown
-from neusight.requests import SCHEDULES
 
 Assumed = tuple[str, str, str]
 """What a row does not tell, the value that is taken, and why."""
@@ -24,6 +23,7 @@ _DTYPES = {
     "bfloat16": "bfloat16", "bf16": "bfloat16", "amp_bf16": "bfloat16", "float8": "bfloat16", "nvfp4": "bfloat16",
     "float16": "float16", "fp16 mixed": "float16", "float32": "float32",
 }  # fmt: skip
+_SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "dualpipe")
 _WHOLE, _ADAPTERS = ("pretrain", "sft", "finetune"), ("lora", "qlora", "dora")
 """Kinds of training that update all weights, and those that update adapters."""
 _RECIPES = {
@@ -220,8 +220,8 @@ def _schedule(row: Row, pp: int) -> tuple[str, int]:
     words = str(row.get("schedule", "1f1b")).lower().replace(" ", "").replace("_", "-")
     chunks = integer(row, "vp", 2 if words.startswith("interleaved") and pp > 1 else 1)
     name = words.removeprefix("interleaved").strip("-") or "1f1b"
-    if name not in SCHEDULES:
-        raise DataError(f"unknown schedule '{shown(words)}' of a run: one of {', '.join(SCHEDULES)}, or interleaved")
+    if name not in _SCHEDULES:
+        raise DataError(f"unknown schedule '{shown(words)}' of a run: one of {', '.join(_SCHEDULES)}, or interleaved")
     return name, chunks
 
 
