@@ -26,6 +26,7 @@ from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
+from neusight.kernels.precision import stored_bytes
 from neusight.laws.routes import Place
 from neusight.plans.placement import Placement
 from neusight.requests import Plan
@@ -253,7 +254,23 @@ class ReplicaPricer:
         program = step_program(self.decoder, steps, self.precision, self.plan, self.engine)
         if self.cluster:
             program = Placement(plan=self.plan, per_node=self.cluster.per_node).placed(program)
-        return [part for part in program.counted_parts if group_of(part.batch) in groups]
+        parts = [*program.counted_parts, *self._sent(steps)]
+        return [part for part in parts if group_of(part.batch) in groups]
+
+    def _sent(self, steps: Steps) -> Iterator[Part]:
+        """Between stages each rank sends its slice of the residual stream (vLLM, ``send_tensor_dict`` with an
+        ``all_gather_group``).
+        """
+        if self.plan.pp == 1:
+            return
+        within = Placement(plan=self.plan, per_node=self.cluster.per_node).within("pp") if self.cluster else 2
+        size = np.maximum(steps.tokens * self.decoder.hidden * stored_bytes(self.precision.dtype) // self.plan.tp, 1)
+        batch = KernelBatch.from_columns(
+            "collective", op="send_recv", ranks=2, per_node=min(within, 2), bytes=size.astype(np.int64),
+            dtype=self.precision.dtype,
+        )  # fmt: skip
+        runs = (self.plan.pp - 1) * (steps.tokens > 0).astype(np.int64)
+        yield Part(name="send to the next stage", phase="forward", batch=batch, runs=runs, group="pp")
 
     def _priced(self, parts: Sequence[Part], *, energy: bool) -> Iterator[tuple[Part, PartCosts]]:
         """Kernels in a graph of many, their operands in device memory."""
