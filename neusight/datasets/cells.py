@@ -82,6 +82,7 @@ STAGES: dict[str, tuple[float, ...]] = {
 document of 2026-03-04); those of ``-lite`` are in the rows of stages."""
 NUMBERS: dict[tuple[int, int], int] = {
     (128, 128): 30000, (128, 2048): 3000, (128, 4096): 1500, (500, 2000): 3000, (1000, 1000): 3000,
+    (1024, 1024): 3000, (8192, 1024): 1500, (1024, 8192): 1500, (32768, 1024): 1000, (1024, 32768): 1000,
     (1000, 2000): 1500, (2048, 128): 3000, (2048, 2048): 1500, (5000, 500): 1500, (20000, 2000): 1000,
 }  # fmt: skip
 """Requests of a run of trtllm-bench by lengths (TensorRT-LLM, performance overview, "Preparing a Dataset")."""

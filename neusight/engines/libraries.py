@@ -46,6 +46,8 @@ def _operands(batch: KernelBatch) -> str:
     if batch.family == "attention":
         narrow = str(batch["kv_dtype"][0]) or str(batch["dtype"][0])
         return "8 bit" if stored_bytes(narrow) < 2.0 else "16 bit"
+    if "scaling" not in batch.columns:
+        return ""
     return str(batch["weight_dtype"][0]) or str(batch["scaling"][0]) or "16 bit"
 
 

@@ -49,7 +49,7 @@ from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.decoders.vision import Images
-from neusight.workloads.dispatch import part_dispatches
+from neusight.workloads.dispatch import DISPATCHES, part_dispatches
 from neusight.workloads.program import Part
 
 Pricer = Callable[[KernelBatch, Place, Conditions], Costs]
@@ -225,8 +225,12 @@ class ReplicaPricer:
     def _dispatches(self) -> np.ndarray:
         """Of a pass of nothing, of prompts, of sequences that generate, of both: see ``workloads.dispatch``."""
         steps = Steps.of(prompts=[0, 1, 0, 1], prompt_tokens=16, decodes=[0, 0, 1, 1], decode_cached=16)
-        parts = self._parts(steps, GROUPS)
-        return np.asarray(sum((part.runs * part_dispatches(part) for part in parts), np.zeros(4)))
+        writes = DISPATCHES["pointwise"] if self.engine.attention_does == "write" else 0.0
+        each = (
+            part.runs * (part_dispatches(part) + writes * (part.batch.family == "attention"))
+            for part in self._parts(steps, GROUPS)
+        )
+        return np.asarray(sum(each, np.zeros(4)))
 
     def dispatches(self, steps: Steps) -> np.ndarray:
         """What the host dispatches in each pass, none where it is a graph; shape (n,)."""

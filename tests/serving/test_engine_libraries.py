@@ -4,10 +4,12 @@ from typing import Any
 
 import pytest
 
+from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.libraries import variant_of
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.serving import Setup
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import Quantisation
@@ -77,6 +79,26 @@ def test_mxfp4_experts_take_mxfp8_where_units_apply_scales_of_blocks() -> None:
     )
     for engine, gpu in (("trtllm", "h100-sxm-80gb"), ("vllm", "b200-sxm-180gb"), ("trtllm", "rtx-pro-6000-server")):
         assert scheme(engine, gpu).activations == ""
+
+
+@pytest.mark.parametrize(("engine", "version", "shares"), [("vllm", "0.6", 1), ("vllm", "", 0.6), ("sglang", "", 0.6)])
+def test_kernels_that_load_vectors_come_closer_to_the_memory(
+    predictor: Predictor, engine: str, version: str, shares: float
+) -> None:
+    """Those that take an element at a time are held up by their instructions where memory is fast."""
+    device = load_device("b200-sxm-180gb")
+    elements = 2**27
+    batch = KernelBatch.from_columns(
+        "elementwise", op="silu_and_mul", elements=elements, dtype="bfloat16", read_bytes=4 * elements,
+        write_bytes=2 * elements, flops=5 * elements,
+    )  # fmt: skip
+    ran = server_named(engine, version).started_on(device)
+    who = {"engine": ran.library, "variant": variant_of(ran, device, batch)}
+    first, own = (
+        predictor._priced(batch, device, Conditions.of(1, timing="graph", launches=1e3, **names)).latency_s[0]
+        for names in ({"engine": "vllm"}, who)
+    )
+    assert own <= shares * first * (1 + 1e-9)
 
 
 def test_of_other_families_nobody_needs_to_know() -> None:

@@ -35,8 +35,8 @@ FULL_THREADS = 2048.0
 VECTOR = 4.0
 """Elements of a thread's step along a row in PyTorch's kernels."""
 BY_HAND = ("silu_and_mul", "rms_norm", "rope")
-"""Operators that serving engines wrote by hand, with one element a thread at a time (vLLM, ``activation_kernels.cu``,
-``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
+"""Operators that serving engines first wrote by hand, with one element a thread at a time (vLLM,
+``activation_kernels.cu``, ``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
 CHANNEL_THREADS, CHANNEL_LOADS, CHANNEL_WALKS = 512.0, 2.0, 2.0
 """Of cuDNN's batch normalisation in training, which in NCHW has a block for a channel: its threads, the loads that a
 thread has under way, of one tensor or more, and how often it walks along the channel, for the statistics and to apply
@@ -93,8 +93,10 @@ class Stream:
         work, none = work_of(batch), np.zeros(len(batch))
         by_row = batch.family == "row_reduction"
         channels = np.isin(batch["op"], CHANNELS) & by_row
-        own = (batch["op"] == "gelu") & traits_of("stream", conditions)["own_gelu"]
-        by_hand = (np.isin(batch["op"], BY_HAND) | own) & (element_bytes(batch) < FLOAT_BYTES)
+        traits = traits_of("stream", conditions)
+        own = (batch["op"] == "gelu") & traits["own_gelu"]
+        first = np.isin(batch["op"], BY_HAND) & ~traits["vectorised"]
+        by_hand = (first | own) & (element_bytes(batch) < FLOAT_BYTES)
         again, repeats = _broadcast(batch) if batch.family == "elementwise" else (none, none + 1.0)
         rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
         again = _times_again(batch["op"], cols) * work.read_bytes if by_row else again
