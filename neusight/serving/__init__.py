@@ -4,7 +4,8 @@ Loads
     ``Static``, ``Closed``, ``Open``, ``Offline``, ``Trace``; ``Lengths`` draws tokens, ``read_trace(path) -> Trace``.
 Answers
     ``Predictor.serving``, or ``serve(deployment, load) -> ServingEstimate``; ``frontier(deployment, isl, osl)``: with
-    more and more clients; ``Demand(slo=Slo.named("ttft=1s"), ...)`` is what ``Predictor.cheapest`` takes.
+    more and more clients; ``Demand(slo=Slo.named("ttft=1s"), ...)`` is what ``Predictor.cheapest`` takes. An answer's
+    ``launch`` starts the engine with all limits that it assumed.
 Simulation
     ``simulate(load, limits, times) -> ServingRun``: with times of passes by anyone; ``StepTimePredictor``: those of
     this project, for other simulators.
