@@ -46,9 +46,10 @@ class Quantisation:
     def on(self, device: DeviceSpec, *, mxfp8: bool = False) -> Quantisation:
         """What engines run on a device: weights alone are narrow where it has no 4-bit matrix units (Marlin).
 
-        ``mxfp8``: activations are made MXFP8 for MXFP4 weights where matrix units apply scales of blocks.
+        ``mxfp8``: experts alone in MXFP4 take MXFP8 activations where matrix units apply scales of blocks.
         """
-        if mxfp8 and self.weights == "mxfp4" and not self.activations and device.facts.applies_block_scales:
+        narrow = self.weights == "mxfp4" and not self.activations and self.kinds == {"experts"}
+        if mxfp8 and narrow and device.facts.applies_block_scales:
             return replace(self, activations="float8", scaling="block")
         if self.activations != "float4" or device.multiplies("float4"):
             return self
