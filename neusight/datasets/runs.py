@@ -156,6 +156,8 @@ def _refuse_runs(row: Row) -> None:
 def _framework(row: Row) -> str:
     """Which framework a source names, in the words of ``neusight.engines``."""
     name = str(row.get("framework", "")).lower()
+    if (release := re.match(r"megatron-bridge, (\d+)", name)) and int(release[1]) >= 26:
+        return "megatron-flex"
     if "nemo" in name or "transformer engine" in name:
         return "megatron-te"
     if "megatron" in name:
@@ -187,7 +189,7 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
     if shard == "zero3" and pp > 1:
         shard = default("shard", "zero1", "FSDP under a pipeline keeps what it gathered, and reduces once a step")
     recompute, layers, sequence = _recompute(row)
-    if framework.startswith(("megatron-te", "torchtitan")) and tp > 1:
+    if framework.startswith(("megatron-te", "megatron-flex", "torchtitan")) and tp > 1:
         sequence = default("sequence_parallel", True, "recipes of NeMo and torchtitan set it wherever tp is above 1")
     overlap = framework != "megatron-local"
     if "overlap_grad_reduce" in row:
@@ -197,7 +199,7 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
     if "recompute" not in row:
         default("recompute", "none", "not stated; or the fewest layers of a stage with which the run fits")
     schedule, vp = _schedule(row, pp)
-    if framework == "megatron-te" and pp > 1 and "vp" not in row:
+    if framework in ("megatron-te", "megatron-flex") and pp > 1 and "vp" not in row:
         vp = default("vp", integer(row, "layers") // pp, "recipes of NeMo interleave, a layer a chunk")
     plan = {
         "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": integer(row, "ep", 1), "etp": integer(row, "etp", 0), "vp": vp,

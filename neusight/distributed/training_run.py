@@ -80,7 +80,9 @@ class TrainingRun(TrainingStep):
     @property
     def local(self) -> Local:
         """What one rank has of a micro-batch."""
-        return replace(self.share_of(self.plan), transposes=not self.cluster.device.facts.narrow_layouts)
+        within = self.placement.within("ep") if self.plan.ep > 1 else 0
+        transposes = not self.cluster.device.facts.narrow_layouts
+        return replace(self.share_of(self.plan), transposes=transposes, ep_within=within)
 
     @property
     def placement(self) -> Placement:

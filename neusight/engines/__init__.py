@@ -114,7 +114,8 @@ class Engine:
         loss: ``written out`` in float32 over shared logits, ``torch`` (its log-softmax on logits in float32), or
             ``fused``: two passes that leave the gradient where the logits were, ``generated``: statistics of rows
             forward, the gradient from logits and statistics backward.
-        dispatcher: how tokens get to experts, ``alltoall`` or ``allgather``.
+        dispatcher: how tokens get to experts: ``alltoall``, a row for each, ``once`` to each rank or node that has
+            any, or ``allgather``.
         grouped_experts: all experts of a rank in one kernel, else one after the other.
         quantises_in_products: 8-bit products make their inputs 8-bit within their own time.
         grouped_queries: decodes read keys and values once for all query heads that share them, else once for each.
@@ -204,7 +205,7 @@ class Engine:
     joined_norm_gradients: bool = False
     rotary: Literal["fused", "complex"] = "fused"
     loss: Literal["written out", "torch", "fused", "generated"] = "torch"
-    dispatcher: Literal["alltoall", "allgather"] = "alltoall"
+    dispatcher: Literal["alltoall", "once", "allgather"] = "alltoall"
     grouped_experts: bool = True
     quantises_in_products: bool = False
     grouped_queries: bool = True
@@ -367,6 +368,8 @@ _MEGATRON_LOCAL = replace(
 """Megatron-LM of 2022 (Korthikanti et al. 2022; Megatron-LM v3.0): scores in memory, its own fused softmax, Apex's
 layer norm, ``vocab_parallel_cross_entropy``, dropout of 0.1 of attention and of the residual stream; replicas keep
 copies and exchange gradients after all passes."""
+_MEGATRON_FLEX = replace(_MEGATRON, name="megatron-flex", dispatcher="once")
+"""The same with ``--moe-token-dispatcher-type flex``: DeepEP, or HybridEP within an NVLink domain."""
 _FSDP = Engine(
     name="fsdp",
     step_factors=True,
@@ -444,7 +447,8 @@ W4A8_MXFP4_MXFP8 (``tensorrt_llm/_torch/model_config.py``)."""
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _TORCH_CUDAGRAPHS, _MEGATRON, _MEGATRON_LOCAL, _TORCHTITAN,
+        _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _TORCH_CUDAGRAPHS, _MEGATRON, _MEGATRON_LOCAL, _MEGATRON_FLEX,
+        _TORCHTITAN,
         _TORCHTITAN_COMPILED, _FSDP, _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
     )
 }  # fmt: skip

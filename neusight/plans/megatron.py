@@ -39,6 +39,7 @@ STRATEGIES = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "opt
 """Of Megatron-FSDP, as ``Plan.shard``."""
 _WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "recompute-granularity": ("recompute", {"selective": "selective", "full": "full"}),
+    "moe-token-dispatcher-type": ("engine", {"alltoall": "megatron-te", "flex": "megatron-flex"}),
     "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}),
     "transformer-impl": ("engine", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
     "data-parallel-sharding-strategy": ("shard", STRATEGIES),

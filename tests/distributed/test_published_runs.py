@@ -16,15 +16,17 @@ DEEPSEEK = {
     "pp": 16, "ep": 64, "seq_len": 4096, "global_batch": 15360, "dtype": "fp8_block", "schedule": "dualpipe",
     "overlap_experts": True, "recompute": "layernorm+mla_up_proj+moe_act",
 }  # fmt: skip
-"""DeepSeek-AI 2024 (arXiv 2412.19437), sections 3.2 to 3.4 and 4.2; ZeRO-1 is usual."""
+"""DeepSeek-AI 2024 (arXiv 2412.19437), sections 3.2 to 3.4 and 4.2; ZeRO-1 is usual. Tokens travel once to each node,
+and one more is predicted.
+"""
 
 
 def test_deepseek_v3_takes_180_thousand_gpu_hours_a_trillion_tokens(predictor: Predictor) -> None:
     """Table 1 there: 2.664 million hours of H800 for 14.8 trillion tokens."""
     cluster = cluster_of("h800-sxm-80gb", 8, 256, "8 x 400Gb/s")
-    step = predictor.training(usual_run(known_decoder("deepseek-v3"), cluster, DEEPSEEK))
+    model = known_decoder("deepseek-v3").predicting(1)
+    step = predictor.training(usual_run(model, cluster, DEEPSEEK, "megatron-flex"))
     assert step.gpu_hours(1e12) == pytest.approx(180e3, rel=0.15)
-    assert step.memory[0].parts["weights"] > 0
     assert step.fits
 
 

@@ -156,6 +156,12 @@ def test_runs_of_adapters_train_them_alone() -> None:
     assert training_run(RUN | {"kind": "qlora", "lora_rank": 64}).adapters["rank"] == 64
 
 
+def test_releases_of_megatron_bridge_send_tokens_as_they_did() -> None:
+    words = ("Megatron-Bridge, 25.11 NeMo Container", "Megatron-Bridge, 26.04.01 NeMo Container", "NeMo, recipe v25.05")
+    engines = [training_run(RUN | {"framework": each}).engine for each in words]
+    assert engines == ["megatron-te", "megatron-flex", "megatron-te"]
+
+
 def test_pipelines_of_torchtitan_take_sequences_one_by_one() -> None:
     titan = RUN | {"framework": "torchtitan 9dec370", "pp": 4, "dp": 2, "local_batch": 32, "shard": "zero3"}
     titan = {name: value for name, value in titan.items() if name not in ("micro_batch", "global_batch")}

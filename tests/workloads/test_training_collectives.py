@@ -59,6 +59,18 @@ def test_sequence_parallelism_passes_as_many_bytes_as_all_reduces_beside_what_is
     assert passed(again) - passed(reduced) == 2 * STREAM * 3 / 4
 
 
+@pytest.mark.parametrize(("within", "places"), [(0, 4), (4, 4), (2, 2), (1, 4)])
+def test_tokens_travel_once_to_each_rank_or_node(within: int, places: int) -> None:
+    """p (1 - (1 - 1 / p)^k) places of p have any of a token's k experts."""
+    shared = {"ep": 4, "ep_within": within}
+    units = [built(MIXTURE, engine, **shared)[1] for engine in ("megatron-flex", "megatron-te")]
+    once, each = (unit.layers[0] for unit in units)
+    rows = round(TOKENS * places * (1 - (1 - 1 / places) ** 2))
+    assert [size for op, _, size, _ in exchanged(once, "forward") if op == "all_to_all"] == [rows * 64 * 2] * 2
+    assert [size for op, _, size, _ in exchanged(each, "forward") if op == "all_to_all"] == [2 * TOKENS * 64 * 2] * 2
+    assert flops(units[0]) == flops(units[1])
+
+
 def test_products_in_pieces_hide_a_share_of_what_they_exchange() -> None:
     whole, split = (built(GPT, "torchtitan", tp=4, sequence_parallel=True, overlap_tp=on)[1].layers[0] for on in (0, 1))
     assert passed(split) == pytest.approx(passed(whole))

@@ -112,15 +112,21 @@ def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...
 
 
 def _sent_bytes(part: Experts, rank: Rank) -> np.ndarray:
-    r"""A rank's share of its group's tokens, each to the ranks that hold any of its experts.
-
-    .. math:: E[\text{ranks}] = e (1 - (1 - 1 / e)^k)
-
-    e ranks and k experts a token, each at random.
-    """
-    ep = rank.ranks["ep"]
-    ranks = ep * (1.0 - (1.0 - 1.0 / ep) ** part.top_k)
+    """A rank's share of its group's tokens, each to the ranks that hold any of its experts."""
+    ranks = distinct(rank.ranks["ep"], part.top_k)
     return np.asarray(rank.row_bytes(np.ceil(rank.tokens / rank.tp) * ranks))
+
+
+def distinct(places: int, experts: int) -> float:
+    r"""Places that hold any of a token's experts, each of which is at any of them.
+
+    .. math:: E[\text{places}] = p (1 - (1 - 1 / p)^k)
+
+    Args:
+        places: p.
+        experts: k of a token.
+    """
+    return places * (1.0 - (1.0 - 1.0 / places) ** experts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +144,14 @@ class Routed:
     def sent(self) -> int:
         """Pairs that the rank's tokens make."""
         return self.tokens * self.part.top_k
+
+    @property
+    def sent_once(self) -> int:
+        """Rows that go once to each place, a rank of the node or another node, that has any of a token's experts."""
+        local = self.rank.share
+        within = local.ep_within or local.ep
+        places = local.ep if within >= local.ep else -(-local.ep // within)
+        return max(1, round(self.tokens * distinct(places, self.part.top_k)))
 
     @property
     def gathers(self) -> bool:
@@ -168,7 +182,7 @@ def _routed(part: Experts, rank: Rank) -> Iterator[Operation]:
     routed = Routed(part=part, rank=rank, tokens=local.resident_tokens, experts=experts)
     yield from _chosen(routed)
     yield from _kept(routed)
-    sends = rank.engine.dispatcher == "alltoall"
+    sends = rank.engine.dispatcher != "allgather"
     yield from (_dispatched if sends else _collected)(routed)
     up, down = part.expert.projections(rank.hidden, local.etp, "experts")
     yield _grouped(routed, up)
@@ -247,6 +261,9 @@ def _slices_scattered(routed: Routed, size: int) -> Iterator[Operation]:
 def _dispatched(routed: Routed) -> Iterator[Operation]:
     """A row for each pair in the order of experts, to the rank that has the expert, and sorted again there."""
     rank, top_k = routed.rank, routed.part.top_k
+    if rank.engine.dispatcher == "once":
+        yield from _dispatched_once(routed)
+        return
     sent = rank.row_bytes(routed.sent)
     add = rank.reduced("permute gradient", "sum", (routed.tokens * rank.hidden, top_k), sent, sent // top_k)
     yield Operation(forward=(_rearranged(routed, "permute", routed.sent),), backward=(add,))
@@ -255,9 +272,28 @@ def _dispatched(routed: Routed) -> Iterator[Operation]:
     yield from _sorted(routed, "sort by expert")
 
 
+def _dispatched_once(routed: Routed) -> Iterator[Operation]:
+    """A token's row once to each rank, or over a network once to each node, that has any of its experts; there a row
+    for each pair (DeepEP; Megatron Core, ``MoEFlexTokenDispatcher``).
+    """
+    rank, sent = routed.rank, routed.rank.row_bytes(routed.sent_once)
+    yield exchanged(rank, "dispatch", "all_to_all", "ep", sent)
+    yield from _slices_gathered(routed, sent * rank.share.etp)
+    rows, arrived = routed.sent_once * rank.share.etp, rank.row_bytes(routed.pairs)
+    shape = (rows * rank.hidden, max(1, routed.pairs // rows))
+    add = rank.reduced("permute gradient", "sum", shape, arrived, rank.row_bytes(rows))
+    yield Operation(forward=(_rearranged(routed, "permute", routed.pairs),), backward=(add,))
+
+
 def _combined(routed: Routed) -> Iterator[Operation]:
     """The way back, and the sum of each token's results by their probabilities."""
     rank = routed.rank
+    if rank.engine.dispatcher == "once":
+        # Each rank adds up what its own experts give of a token before that goes back.
+        yield _weighted(routed, routed.sent_once * rank.share.etp, routed.pairs)
+        yield from _slices_scattered(routed, rank.row_bytes(routed.sent_once) * rank.share.etp)
+        yield exchanged(rank, "combine", "all_to_all", "ep", rank.row_bytes(routed.sent_once))
+        return
     sent = rank.row_bytes(routed.sent)
     yield from _sorted(routed, "sort by rank")
     yield from _slices_scattered(routed, sent * rank.share.etp)

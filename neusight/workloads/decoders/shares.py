@@ -20,7 +20,8 @@ class Local:
     ``sequence_parallel`` the ``tp`` ranks share norms and the residual stream by tokens. ``dtype`` is that of
     activations and of weights in products, ``products`` names the recipe of large products where they run in fewer bits
     (``recipes.RECIPES``), whose operands are transposed copies for gradients where matrix units want them so.
-    ``overlap_tp``: products run in pieces beside what is gathered for or scattered from other pieces.
+    Of the ``ep`` ranks ``ep_within`` share a node, all where it is 0. ``overlap_tp``: products run in pieces beside
+    what is gathered for or scattered from other pieces.
     ``adapters`` are what is trained of it, all weights where their rank is 0. ``source_len`` tokens of each sequence's
     source are what an encoder reads, 0 where there is none.
     """
@@ -36,6 +37,7 @@ class Local:
     products: str = ""
     transposes: bool = True
     overlap_tp: bool = False
+    ep_within: int = 0
     source_len: int = 0
     adapters: Adapters = field(default_factory=Adapters)
 
