@@ -7,9 +7,10 @@ workspaces and fragments are hardly known. Terms of one source err together, sou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import hypot
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
@@ -33,10 +34,14 @@ _LIKELY = 0.95
 """From which on a step is said to fit, or below one less it not to, without a word of doubt."""
 
 
-def spread_bytes(terms: Mapping[str, float]) -> float:
-    """Standard deviation of the sum of terms [B]."""
+_NONE: Mapping[str, float] = MappingProxyType({})
+
+
+def spread_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> float:
+    """Standard deviation of the sum of terms [B], with the ``shares`` of sources where they are others."""
     spreads = {
-        source: share * sum(terms.get(each, 0.0) for each in names) for source, (share, names) in SOURCES.items()
+        source: shares.get(source, share) * sum(terms.get(each, 0.0) for each in names)
+        for source, (share, names) in SOURCES.items()
     }
     tensors = sum(size for name, size in terms.items() if name not in ("context", "fragments"))
     if tensors:
@@ -44,9 +49,9 @@ def spread_bytes(terms: Mapping[str, float]) -> float:
     return hypot(*spreads.values())
 
 
-def interval_bytes(terms: Mapping[str, float]) -> tuple[float, float]:
-    """The 90 % interval (low, high) of the sum of terms [B]."""
-    total, margin = sum(terms.values()), _NORMAL.inv_cdf(0.95) * spread_bytes(terms)
+def interval_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> tuple[float, float]:
+    """The 90 % interval (low, high) of the sum of terms [B]; as ``spread_bytes``."""
+    total, margin = sum(terms.values()), _NORMAL.inv_cdf(0.95) * spread_bytes(terms, shares)
     return max(total - margin, 0.0), total + margin
 
 
@@ -65,11 +70,14 @@ def reserved(terms: Mapping[str, float], reserve: float | None = None) -> dict[s
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFit:
-    """What a device needs, by ``terms``, against what a process may allocate there [B]; ``rank`` names the device."""
+    """What a device needs, by ``terms``, against what a process may allocate there [B]; ``rank`` names the device,
+    ``shares`` are deviations of sources that differ from those of ``SOURCES``.
+    """
 
     terms: Mapping[str, float]
     usable_bytes: float
     rank: str = ""
+    shares: Mapping[str, float] = field(default_factory=lambda: _NONE)
 
     @property
     def needed_bytes(self) -> float:
@@ -79,7 +87,7 @@ class MemoryFit:
     @property
     def interval(self) -> tuple[float, float]:
         """What encloses ``needed_bytes`` with 90 % [B]."""
-        return interval_bytes(self.terms)
+        return interval_bytes(self.terms, self.shares)
 
     @property
     def fits(self) -> bool:
@@ -89,7 +97,7 @@ class MemoryFit:
     @property
     def probability(self) -> float:
         """That there is room."""
-        spare, spread = self.usable_bytes - self.needed_bytes, spread_bytes(self.terms)
+        spare, spread = self.usable_bytes - self.needed_bytes, spread_bytes(self.terms, self.shares)
         return _NORMAL.cdf(spare / spread) if spread else float(self.fits)
 
     @property
@@ -112,7 +120,7 @@ class MemoryFit:
     def to_dict(self) -> dict[str, Any]:
         """Plain data: needs with the ends of their interval, as a whole and by term, and the probability of room."""
         low, high = self.interval
-        ends = {name: interval_bytes({name: size}) for name, size in self.terms.items()}
+        ends = {name: interval_bytes({name: size}, self.shares) for name, size in self.terms.items()}
         return {
             "needed_bytes": self.needed_bytes,
             "needed_low_bytes": low,

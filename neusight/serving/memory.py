@@ -23,6 +23,10 @@ RANK_BYTES = 0.45 * 2**30
 """Buffers of NCCL and of the engines' own all-reduce on each of several ranks. Of vLLM 0.15.1 on H100, whose logs tell
 the size of its cache: what weights and activations leave unexplained with tp 2 and 4 (0.43 to 0.47 GiB; none with tp 1;
 inference-sim/sim-to-real-accuracy-validation, design document of 2026-03-04, section 4.2)."""
+SPREADS = {"kept": 0.25, "libraries": 0.05}
+"""Standard deviations of activations and buffers as shares of them, see ``plans.margins``: buffers as ``RANK_BYTES``
+was found; engines find the activations of a pass by running one, which fuses more or less than is taken here
+(assumption)."""
 LOGITS_BYTES = 12.0
 """A logit of a sampled row, in 16 and 32 bits and with its probability and what sorting it takes (assumption)."""
 
@@ -52,7 +56,7 @@ class ServingMemory:
     def fit(self) -> MemoryFit:
         """What stands beside the cache, against what the engine takes."""
         terms = {name: size for name, size in self.terms.items() if name != "kv_cache"}
-        return MemoryFit(terms=terms, usable_bytes=self.capacity - self.reserve)
+        return MemoryFit(terms=terms, usable_bytes=self.capacity - self.reserve, shares=SPREADS)
 
     @property
     def kv_tokens_interval(self) -> tuple[int, int]:

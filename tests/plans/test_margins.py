@@ -25,6 +25,13 @@ def test_terms_of_one_source_err_together_and_sources_by_themselves() -> None:
     assert interval_bytes({"fragments": GIB})[0] == 0.0
 
 
+def test_shares_of_sources_may_be_others() -> None:
+    assert spread_bytes({"activations": GIB}, {"kept": 0.5}) == 0.5 * GIB
+    usual, wide = (MemoryFit(terms=TERMS, usable_bytes=70 * GIB, shares=shares) for shares in ({}, {"kept": 0.5}))
+    assert wide.interval[1] > usual.interval[1]
+    assert 0.5 < wide.probability < usual.probability
+
+
 def test_a_process_takes_its_context_and_fragments_beside_its_tensors() -> None:
     total = sum(TERMS.values())
     beside = reserved(TERMS)
