@@ -25,8 +25,11 @@ Logs = Annotated[
     list[Path],
     typer.Argument(metavar="LOG…", help="Records of requests, a log of vLLM or SGLang, or dumps of /metrics."),
 ]
+_LONGEST = 8192
+"""Tokens of a sequence, where neither the command nor the model says fewer."""
 _MEANING = {
-    "pass_s": "each pass", "rank_s": "several ranks", "sequence_s": "each sequence", "mixture_s": "layers of experts"
+    "pass_s": "each pass", "rank_s": "several ranks", "sequence_s": "each sequence", "mixture_s": "layers of experts",
+    "operator_s": "operators outside of graphs",
 }  # fmt: skip
 
 
@@ -38,8 +41,11 @@ class Logged:
         int | None, Spec("--isl", LOAD, "Tokens of a prompt on average, which logs of vLLM do not tell.").number()
     ] = None
     longest: Annotated[
-        int, Spec("--longest", LOAD, "Tokens of the longest prompt with its answer.").number(most=1 << 24)
-    ] = 8192
+        int | None,
+        Spec("--longest", LOAD, "Tokens of the longest prompt with its answer. Default: 8192, or all.").number(
+            most=1 << 24
+        ),
+    ] = None
     out: Annotated[
         Path | None, Spec("--out", OUTPUT, "Default: ID.json in your own folder of calibrations.", "FILE").text()
     ] = None
@@ -72,6 +78,7 @@ def observe(
     from neusight.learn.observe import observe as fitted
     from neusight.paths import calibrations_dir, writable
     from neusight.serving.logs import read_log
+    from neusight.workloads.decoders.known import known_decoder
 
     for option, text in (("--gpu", target.gpu), ("--tp", target.tp), ("--dtype", engine.dtype)):
         if opt.is_list(text):
@@ -85,7 +92,8 @@ def observe(
     device = as_device(opt.named_gpus(target.gpu)[0], target.overrides)
     predictor = models.load()
     setup = engine.software | {"dtype": engine.dtype} | target.degrees | {"tp": opt.numbers(target.tp, "--tp")[0]}
-    longest = engine.max_model_len or logged.longest
+    usual = min(_LONGEST, known_decoder(model).max_len or _LONGEST)
+    longest = engine.max_model_len or logged.longest or usual
     with busy("observing"):
         deployment = predictor.deployment(model, device, longest, engine.limits(), **setup)
         log = read_log([user_path(str(path)) for path in logs], deployment.limits.kv_tokens or 0, logged.isl)

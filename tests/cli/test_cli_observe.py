@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 from cli_runs import as_json, invoke, run, unsaid
 
+from neusight.cli.observe import _MEANING
+from neusight.engines.server import HOST
+
 MODEL = "Qwen/Qwen3-8B"
 ON_L4 = ("--gpu", "l4", "--longest", "1024")
 
@@ -68,3 +71,7 @@ def test_wrong_questions_say_what_would_do(requests: Path, tmp_path: Path) -> No
     for arguments, message in usage.items():
         result = invoke("observe", MODEL, *arguments)
         assert (result.exit_code, message in result.output) == (2, True), result.output
+
+
+def test_every_constant_of_an_engines_own_time_has_words() -> None:
+    assert set(HOST) <= set(_MEANING)
