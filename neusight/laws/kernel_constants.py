@@ -11,10 +11,6 @@ from neusight.laws.constants import constant
 class AttentionConstants:
     """Costs of a score, of a block of queries and its keys, and of the passes before and after them."""
 
-    share: float = constant(
-        0.93, 0.7, "as for products: what matrix units sustain when operands are there", scale="share"
-    )
-    """Of the matrix units' peak that both products of a score sustain."""
     synchronous: float = constant(1.2, 0.2, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
     """16-bit FLOP a clock of an SM's matrix units, over an A100's, that warps' own instructions reach where these read
     shared memory by themselves."""
@@ -24,24 +20,16 @@ class AttentionConstants:
     """The same for 8-bit arithmetic, whose values are transposed on the way."""
     promoted: float = constant(1.5, 0.4, "guess: vLLM's FlashAttention-3 adds 8-bit products up in float32 registers")
     """By how much longer 8-bit products take with sums that are promoted."""
-    shared_memory: float = constant(1.0, 0.2, "128 bytes a clock; each warp reads all keys and values once")
-    """Share of the reads of keys and values from shared memory that nothing hides."""
     exposed: float = constant(0.5, 0.5, "guess: other blocks of the SM hide about half of the softmax")
     """Share of the softmax that nothing hides."""
-    exposed_asynchronous: float = constant(0.5, 0.5, "guess: FlashAttention-3 lets two warpgroups take turns")
-    """The same for kernels whose products run beside it."""
     latency_cycles: float = constant(500.0, 0.5, "guess: product, softmax, product, each of some hundred cycles")
     """Of a tile of keys, which the longest block waits for [cycles]."""
     prologue_tiles: float = constant(1.0, 0.5, "guess: the first keys arrive while nothing is computed")
     """Tiles of keys whose time a block spends filling its pipeline and writing its result."""
     prologue_asynchronous: float = constant(1.5, 0.5, "guess: one block an SM hides less than two")
     """The same where one block has an SM for itself."""
-    tail_share: float = constant(0.5, 0.5, "guess: between even shares and whole rounds")
-    """Share of the quantisation to whole rounds of blocks that remains."""
-    resident: float = constant(2.0, 0.3, "shared memory of an SM over that of a block of 64 to 128 queries")
-    """Blocks whose waiting an SM overlaps."""
     resident_small: float = constant(6.0, 0.5, "guess: blocks of few rows and little shared memory")
-    """The same of kernels for single queries of few heads."""
+    """Blocks of single queries of few heads whose waiting an SM overlaps."""
     chain_s: float = constant(1e-6, 1.0, "guess: one or two accesses of 0.6 us that depend on each other")
     """What a block that follows another waits for beside its keys [s]."""
     entry_s: float = constant(1e-6, 1.0, "guess: lengths and pages, one after the other")
@@ -50,12 +38,8 @@ class AttentionConstants:
     """By which that is longer for kernels whose warps have roles of their own."""
     stream_bytes_per_s: float = constant(30e9, 0.5, "Little's law: 16 to 32 KiB in flight, 0.7 us of latency")
     """At which one block streams keys and values from DRAM [B/s]."""
-    stream_asynchronous: float = constant(
-        2.0, 0.5, "Shah et al. 2024: copies that need no registers keep two stages and more of a tile under way"
-    )
-    """By which a block streams faster where copies go past its registers."""
-    stream_hot: float = constant(0.4, 0.3, "gpu-benches, latency: some 270 cycles of L2, 650 of DRAM")
-    """Share of the time of that stream that is left where keys and values are in L2."""
+    fetch_s: float = constant(1.8e-6, 0.3, "a page, then keys, then values: three trips to memory of some 0.6 us")
+    """What a tile of keys waits for where nothing is fetched ahead [s]."""
     l2_share: float = constant(1.0, 0.2, "microbenchmarks read as kernels do")
     """Of what microbenchmarks sustain between SMs and L2, what attention does."""
     widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")
@@ -70,8 +54,6 @@ class AttentionConstants:
     """The same in FlashInfer."""
     triton: float = constant(1.2, 0.3, "guess: Triton reaches most of the rate")
     """The same in Triton."""
-    energy: float = constant(1.0, 0.2, "as for products")
-    """Energy of a FLOP, softmax included, over that of products."""
     overlap: float = constant(4.0, 0.1, "guess: resources overlap well, not perfectly")
     """Exponent of the norm that joins the times of resources."""
 

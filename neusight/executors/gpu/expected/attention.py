@@ -13,6 +13,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.matrix import (
+    BLOCKS_OF_SM,
     MatrixUnit,
     Product,
     clock_gain,
@@ -33,6 +34,7 @@ from neusight.kernels.work import (
 )
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
+from neusight.laws.waves import rounds
 
 VECTOR_OPERATIONS = 4.0
 """On ordinary lanes for a score: scale, maximum, sum, conversion (FlashAttention-2, algorithm 1)."""
@@ -44,6 +46,9 @@ NARROW_HEAD = 64
 """Width of a head up to which blocks have room for more queries."""
 LARGE_SHARED_BYTES = 128.0 * 1024
 """Shared memory of an SM that holds two blocks of 128 queries with keys and values."""
+NARROW_WIDTHS = (128, 192)
+"""Of heads, for which TensorRT-LLM's 8-bit products before Hopper's outrun 16-bit ones (assumption, after L40S and RTX
+PRO 6000)."""
 ROWS_OF_WARP = 32.0
 """Queries for which a warp fetches keys and values from shared memory once."""
 TILE_ELEMENTS = 16384.0
@@ -52,6 +57,8 @@ WIDE_BYTES = 2.0
 """Of an element in 16 bit."""
 PARTIAL_BYTES = 8.0
 """Of an element of a part's result [B]: float32, written and read."""
+COPIED = 2.0
+"""Times that a copy moves a byte: read and written."""
 SWAP_KERNELS = 2.0
 """With which heads of a group are brought together and apart again."""
 NARROWING_BYTES = 1.5
@@ -66,13 +73,6 @@ class _Scores:
     device: DeviceSpec
     conditions: Conditions
     physics: Physics
-
-    @classmethod
-    def of(cls, batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> _Scores:
-        """Where a prefill masks what lies outside a window but walks over it, there is none to the kernel."""
-        walked = traits_of("attention", conditions)["walks_windows"] & (batch["q_len"] > 1)
-        window = np.where(walked, 0, batch["window"])
-        return cls(KernelBatch(batch.family, {**batch.columns, "window": window}), device, conditions, physics)
 
     @cached_property
     def traits(self) -> Traits:
@@ -112,6 +112,12 @@ class _Scores:
         return mixed & self.asynchronous & ~self.batch["shared_kv"] & ("float8" in self.device.matrix_flops_per_s)
 
     @cached_property
+    def widened(self) -> np.ndarray:
+        """Whether 8-bit products run at the rate of 16-bit ones, for want of kernels for a width of a head."""
+        wanting = self.traits["widens_heads"] & ~np.isin(self.batch["head_dim"], NARROW_WIDTHS) & ~self.decode
+        return wanting & (self.stored_size < WIDE_BYTES) & (not self.device.facts.reads_shared_memory)
+
+    @cached_property
     def size(self) -> np.ndarray:
         """Bytes of an element in arithmetic."""
         return np.where(self.narrowed, self.cache_size, self.stored_size)
@@ -119,9 +125,10 @@ class _Scores:
     @cached_property
     def flops_per_s(self) -> np.ndarray:
         """Peak in the dtype of the arithmetic [FLOP/s]."""
+        rates = self.device.matrix_flops_per_s
         stated = by_distinct(self.batch["dtype"], self.device.gemm_flops_per_s)
-        eight = self.device.matrix_flops_per_s.get("float8", np.inf)
-        return np.where(self.narrowed, eight, stated) * clock_gain(self.device, self.physics)
+        stated = np.where(self.widened, np.minimum(rates.get("float16", np.inf), stated), stated)
+        return np.where(self.narrowed, rates.get("float8", np.inf), stated)
 
     @cached_property
     def product(self) -> Product:
@@ -170,7 +177,7 @@ class _Scores:
 @dataclass(frozen=True)
 class _AttentionBlocks:
     """How scores are cut: ``count`` blocks of ``rows`` queries, each over ``tiles`` tiles of ``keys``, the longest over
-    ``longest``; ``small`` are those of which many share an SM, ``parts`` may cut them along the keys up to ``tiles``.
+    ``longest``, and passes over ``passed`` of them; ``small`` are those of which many share an SM, ``parts`` may cut them along the keys up to ``tiles``.
     """
 
     rows: np.ndarray
@@ -178,6 +185,7 @@ class _AttentionBlocks:
     count: np.ndarray
     tiles: np.ndarray
     longest: np.ndarray
+    passed: tuple[np.ndarray, np.ndarray]
     small: np.ndarray
     divisible: np.ndarray
 
@@ -187,7 +195,7 @@ class _AttentionBlocks:
         b, traits = s.batch, s.traits
         heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
         group, windowed = heads / kv_heads, b["window"] > 0
-        packed = (s.decode | traits["packs_prefill"]) & (~windowed | traits["packs_windows"])
+        packed = (s.decode | (traits["packs_prefill"] & (traits["packs_tall"] | ~_tall(s)))) & (~windowed | traits["packs_windows"])
         packed &= group <= traits["most_packed_group"]
         chosen = b["selected"] > 0
         together = np.where(packed, group, 1.0)
@@ -195,7 +203,8 @@ class _AttentionBlocks:
         rows, keys = _tile_rows(s, at_hand), _tile_keys(s)
         down = np.where(chosen, s.q, 1.0) * np.ceil(at_hand / rows)
         queries = np.where(chosen, 1.0, np.maximum(1.0, np.floor(rows / together)))
-        tiles, longest = _key_tiles(s, queries, keys)
+        tiles, longest = _key_tiles(b, queries, keys)
+        everything = KernelBatch(b.family, {**b.columns, "window": np.zeros_like(b["window"])})
         light = s.narrowed | ~packed | (group == 1.0)
         small, cuts = traits["small_decode_blocks"], traits["cuts_prefill"]
         return cls(
@@ -204,6 +213,7 @@ class _AttentionBlocks:
             count=b["batch"] * np.where(packed, kv_heads, heads) * down,
             tiles=tiles,
             longest=longest,
+            passed=_key_tiles(everything, queries, keys),
             small=s.decode & ((small == "always") | ((small == "light") & light)),
             divisible=s.decode | (cuts == "always") | ((at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short")),
         )
@@ -216,12 +226,16 @@ def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
     most = np.where(narrow_head, traits["narrow_head_rows"], traits["most_rows"])
     if s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES:
         most = np.minimum(most, traits["small_sm_rows"])
-    # Two tiles of rows take turns between products and softmax.
     taller = np.where(s.asynchronous, s.device.facts.matrix_rows / HOPPER_ROWS, 1.0)
     most = most * taller
     least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64, at_hand <= 128], [16.0, 32.0, 64.0, 128.0], most)
     rows = np.where(traits["fits_rows"] | s.decode, np.minimum(least, most), most)
     return np.where(head > 256, np.minimum(rows, traits["wide_head_rows"] * taller), rows)
+
+
+def _tall(s: _Scores) -> np.ndarray:
+    """Whether two tiles of more rows than Hopper's take turns between products and softmax."""
+    return s.asynchronous & (s.device.facts.matrix_rows > HOPPER_ROWS)
 
 
 def _tile_keys(s: _Scores) -> np.ndarray:
@@ -234,15 +248,15 @@ def _tile_keys(s: _Scores) -> np.ndarray:
     return np.where(able & (widest > 0.0), np.minimum(wide, widest) * gain, traits["key_tile"])
 
 
-def _key_tiles(s: _Scores, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(tiles of keys that a block walks over, on average; of the longest). Queries of a block see, taken together, the
     keys of their mean and of half of the block's length, or all of it where a window moves along.
     """
-    b, touched = s.batch, attention_keys(s.batch)
+    touched, q = attention_keys(b), b["q_len"].astype(float)
     kv, window = b["kv_len"].astype(float), b["window"]
-    seen = attention_pairs(b) / s.q
+    seen = attention_pairs(b) / q
     apart = np.where(window > 0, queries - 1.0, (queries - 1.0) / 2.0)
-    alone = s.q <= queries
+    alone = q <= queries
     union = np.where(alone, touched, np.minimum(seen + apart, touched))
     tiles = np.where(alone, np.ceil(union / keys), np.minimum(union / keys + 0.5, np.ceil(kv / keys)))
     most = np.where(window > 0, np.minimum(window, kv), kv)
@@ -275,7 +289,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     Validity: forward on NVIDIA GPUs from Ampere on in 16 and 8 bit; windows, grouped and latent heads. Other dtypes
     and older GPUs by the same law at their own peak rates, on the ordinary pipelines where there are no matrix units.
     """
-    s = _Scores.of(batch, device, conditions, physics)
+    s = _Scores(batch, device, conditions, physics)
     blocks = _AttentionBlocks.of(s)
     law, score_cycles = physics.attention, _score_cycles(s, blocks)
     parts = _pick_parts(s, blocks, score_cycles)
@@ -288,7 +302,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         l2_s=l2_s,
         serial_s=serial_s,
         fixed_overhead_s=start_s(device, conditions, physics) + _entry_s(s) + _auxiliary_kernel_s(s, parts),
-        switching_j=law.energy * s.flops * scores * product_energy_j(s.product, batch["dtype"], device, physics),
+        switching_j=s.flops * scores * product_energy_j(s.product, batch["dtype"], device, physics),
         dram_bytes=cold,
         overlap=law.overlap,
     )
@@ -297,18 +311,27 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
 def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     """Cycles of an SM for one score."""
     law, traits, device = s.physics.attention, s.traits, s.device
-    narrow = s.size < 2.0
-    share = law.share * np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
-    share = share * np.where(s.asynchronous, 1.0, synchronous_share(s.product, device, s.physics))
+    narrow, padded = s.size < WIDE_BYTES, np.where(traits["pads_width"], _padding(s.batch["head_dim"]), 1.0)
+    share = np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
     share = np.where(narrow & traits["promotes_sums"], share / law.promoted, share)
-    padded = np.where(traits["pads_width"], 2.0 ** np.ceil(np.log2(s.batch["head_dim"])) / s.batch["head_dim"], 1.0)
-    flops_per_cycle = s.flops_per_s / (device.sm_count * s.clock)
-    products = s.flops * padded / (flops_per_cycle * share)
-    readers = np.minimum(blocks.rows, ROWS_OF_WARP)
-    fetched = law.shared_memory * s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
+    share = share * np.where(_reads_shared_memory(s, blocks), 1.0, synchronous_share(s.product, device, s.physics))
+    rate = MatrixUnit(device, s.physics).sustained(s.product) / device.sm_count * share
+    products = s.flops * padded * s.clock / rate
     # Matrix units that read shared memory do so beside their products.
-    fetched = np.where(s.asynchronous, 0.0, fetched)
+    readers = np.where(s.asynchronous, np.inf, np.minimum(blocks.rows, ROWS_OF_WARP))
+    fetched = s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
     return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
+
+
+def _padding(head_dim: np.ndarray) -> np.ndarray:
+    """Columns of the next power of two over those of a head."""
+    return np.asarray(2.0 ** np.ceil(np.log2(head_dim)) / head_dim)
+
+
+def _reads_shared_memory(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
+    """Whether products run on instructions that read shared memory by themselves: they take 64 rows and more."""
+    able = s.device.facts.reads_shared_memory & ~s.decode & (blocks.rows >= HOPPER_ROWS)
+    return s.asynchronous | (~s.traits["pipelined"] & able)
 
 
 def synchronous_share(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:
@@ -324,9 +347,8 @@ def synchronous_share(p: Product, device: DeviceSpec, physics: Physics) -> np.nd
 def _softmax_cycles(s: _Scores) -> np.ndarray:
     """Cycles of an SM for the softmax of a score, as far as nothing hides them; an indexer has no exponential."""
     law = s.physics.attention
-    exposed = np.where(s.asynchronous, law.exposed_asynchronous, law.exposed)
     exponential = np.where(s.batch["op"] == "indexer", 0.0, 1.0 / s.device.facts.exponentials_per_clock)
-    return exposed * (exponential + VECTOR_OPERATIONS / s.device.cuda_cores_per_sm)
+    return law.exposed * (exponential + VECTOR_OPERATIONS / s.device.cuda_cores_per_sm)
 
 
 def _shared_times(
@@ -339,17 +361,30 @@ def _shared_times(
     tile_bytes = blocks.keys * s.width * s.cache_size
     tile_cycles = blocks.rows * blocks.keys * score_cycles + _widening_cycles(s) * blocks.keys * s.width
     share = count / device.sm_count
-    compute_s = _busiest_tiles(s, share, tiles, longest) * tile_cycles + law.latency_cycles * longest
+    compute_s = (_busiest_tiles(s, share, tiles, longest) * tile_cycles + law.latency_cycles * longest) / s.clock
     partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
     port = law.l2_share * device.sustained_l2_bytes_per_s / device.sm_count
     moved = count * tiles * tile_bytes + s.query_bytes + 2.0 * s.result_elements + partial
-    turns = _rounds(share / np.where(blocks.small, law.resident_small, law.resident), law.tail_share)
-    under_way = law.stream_bytes_per_s * np.where(s.asynchronous, law.stream_asynchronous, 1.0)
+    turns = rounds(share / np.where(blocks.small, law.resident_small, BLOCKS_OF_SM), 1, s.physics.cuda_cores.tail_share)
+    under_way = law.stream_bytes_per_s / np.where(s.asynchronous, s.physics.matrix.step_asynchronous, 1.0)
     # What another block of the same heads has brought is in L2.
     first = np.minimum(s.key_value_bytes / (count * tiles * tile_bytes), 1.0)
-    stream_s = tile_bytes / under_way * (1.0 - (1.0 - law.stream_hot) * (1.0 - first * (1.0 - s.hot)))
+    stream_s = tile_bytes / under_way * (1.0 - (1.0 - s.physics.matrix.step_hot) * (1.0 - first * (1.0 - s.hot)))
     waiting_s = (turns - np.minimum(turns, 1.0)) * law.chain_s + turns * tiles * stream_s
-    return compute_s / s.clock, moved / (port * np.minimum(count, device.sm_count)), waiting_s
+    alone = ~s.traits["pipelined"] & ~s.decode
+    compute_s, waiting_s = compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0), np.where(alone, 0.0, waiting_s)
+    return compute_s, moved / (port * np.minimum(count, device.sm_count)), waiting_s
+
+
+def _fetching_s(s: _Scores, blocks: _AttentionBlocks, share: np.ndarray) -> np.ndarray:
+    """Time [s] that blocks without a pipeline fetch for: nothing else goes on meanwhile, and tiles outside of a window
+    are passed over once their pages are known.
+    """
+    law, device = s.physics.attention, s.device
+    port = law.l2_share * device.sustained_l2_bytes_per_s / device.sm_count
+    moved_s = blocks.keys * s.width * s.cache_size / port
+    passed = _busiest_tiles(s, share, *blocks.passed)
+    return passed * law.fetch_s + _busiest_tiles(s, share, blocks.tiles, blocks.longest) * moved_s
 
 
 def _busiest_tiles(s: _Scores, share: np.ndarray, tiles: np.ndarray, longest: np.ndarray) -> np.ndarray:
@@ -358,15 +393,9 @@ def _busiest_tiles(s: _Scores, share: np.ndarray, tiles: np.ndarray, longest: np
     """
     law = s.physics.attention
     prologue = np.where(s.asynchronous, law.prologue_asynchronous, law.prologue_tiles)
-    in_order = _rounds(share, law.tail_share) * (tiles + prologue) + longest - tiles
+    in_order = rounds(share, 1, s.physics.cuda_cores.tail_share) * (tiles + prologue) + longest - tiles
     longest_first = np.maximum(share * (tiles + prologue), longest + prologue)
     return np.where(s.asynchronous & (longest > tiles), longest_first, in_order)
-
-
-def _rounds(share: np.ndarray, tail_share: float) -> np.ndarray:
-    """Blocks that the busiest SM works through, of ``share`` blocks an SM on average; at least one."""
-    whole = np.ceil(share)
-    return np.maximum(share + tail_share * (whole - share), np.minimum(whole, 1.0))
 
 
 def _widening_cycles(s: _Scores) -> np.ndarray:
@@ -414,9 +443,11 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.width * s.cache_size
     context = traits["context_kernels"] & ~s.decode
     cast = (s.cache_size < 2.0) & ((s.stored_size == 2.0) | traits["casts_narrow"])
-    kernels = np.where(parts > 1.0, 1.0, 0.0) + traits["cache_kernels"] + np.where(context, law.context_kernels, 0.0)
+    merged = (parts > 1.0) | (traits["merges_always"] & s.decode)
+    before = np.maximum(traits["cache_kernels"] - traits["overlapped_start"], 0.0)
+    kernels = np.where(merged, 1.0, 0.0) + before + np.where(context, law.context_kernels, 0.0)
     kernels += np.where(cast, traits["cast_kernels"], 0.0) + SWAP_KERNELS * _swapped(s)
-    moved = law.passes * (np.where(traits["writes_cache"] | context, new, 0.0) + np.where(context, s.query_bytes, 0.0))
+    moved = np.where(context, law.passes * (new + s.query_bytes), np.where(traits["writes_cache"], COPIED * new, 0.0))
     moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
     ports = law.l2_share * s.device.sustained_l2_bytes_per_s
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
@@ -436,7 +467,7 @@ def attention_shape(
     """Dimensionless inputs of a correction: how full blocks, rounds and tiles are, how large the problem is, and what
     was cached.
     """
-    s = _Scores.of(batch, device, conditions, physics)
+    s = _Scores(batch, device, conditions, physics)
     blocks = _AttentionBlocks.of(s)
     parts = _pick_parts(s, blocks, _score_cycles(s, blocks))
     share = blocks.count * parts / device.sm_count
