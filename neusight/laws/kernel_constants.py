@@ -38,8 +38,6 @@ class AttentionConstants:
     """By which that is longer for kernels whose warps have roles of their own."""
     stream_bytes_per_s: float = constant(30e9, 0.5, "Little's law: 16 to 32 KiB in flight, 0.7 us of latency")
     """At which one block streams keys and values from DRAM [B/s]."""
-    fetch_s: float = constant(1.8e-6, 0.3, "a page, then keys, then values: three trips to memory of some 0.6 us")
-    """What a tile of keys waits for where nothing is fetched ahead [s]."""
     l2_share: float = constant(1.0, 0.2, "microbenchmarks read as kernels do")
     """Of what microbenchmarks sustain between SMs and L2, what attention does."""
     widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")

@@ -59,6 +59,9 @@ PARTIAL_BYTES = 8.0
 """Of an element of a part's result [B]: float32, written and read."""
 COPIED = 2.0
 """Times that a copy moves a byte: read and written."""
+PASSING_TRIPS = 2.0
+"""To memory, for a tile of keys that a kernel without a pipeline passes over (assumption; a tile of SGLang's extend
+kernel takes 1.8 us beside its arithmetic on three GPUs, one outside of a window 0.9 to 1.4)."""
 SWAP_KERNELS = 2.0
 """With which heads of a group are brought together and apart again."""
 NARROWING_BYTES = 1.5
@@ -314,11 +317,12 @@ def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     narrow, padded = s.size < WIDE_BYTES, np.where(traits["pads_width"], _padding(s.batch["head_dim"]), 1.0)
     share = np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
     share = np.where(narrow & traits["promotes_sums"], share / law.promoted, share)
-    share = share * np.where(_reads_shared_memory(s, blocks), 1.0, synchronous_share(s.product, device, s.physics))
+    reads = _reads_shared_memory(s, blocks)
+    share = share * np.where(reads, 1.0, synchronous_share(s.product, device, s.physics))
     rate = MatrixUnit(device, s.physics).sustained(s.product) / device.sm_count * share
     products = s.flops * padded * s.clock / rate
     # Matrix units that read shared memory do so beside their products.
-    readers = np.where(s.asynchronous, np.inf, np.minimum(blocks.rows, ROWS_OF_WARP))
+    readers = np.where(reads, np.inf, np.minimum(blocks.rows, ROWS_OF_WARP))
     fetched = s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
     return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
 
@@ -377,14 +381,13 @@ def _shared_times(
 
 
 def _fetching_s(s: _Scores, blocks: _AttentionBlocks, share: np.ndarray) -> np.ndarray:
-    """Time [s] that blocks without a pipeline fetch for: nothing else goes on meanwhile, and tiles outside of a window
-    are passed over once their pages are known.
+    """Time [s] that blocks without a pipeline wait for memory: for the page of every tile that they pass over and to
+    agree on whether a window holds any of it, and then for keys and values one after the other.
     """
-    law, device = s.physics.attention, s.device
-    port = law.l2_share * device.sustained_l2_bytes_per_s / device.sm_count
-    moved_s = blocks.keys * s.width * s.cache_size / port
-    passed = _busiest_tiles(s, share, *blocks.passed)
-    return passed * law.fetch_s + _busiest_tiles(s, share, blocks.tiles, blocks.longest) * moved_s
+    # Blocks for narrow heads have half of the warps, so that two share an SM.
+    share = share / np.where(s.batch["head_dim"] <= NARROW_HEAD, BLOCKS_OF_SM, 1.0)
+    trips = PASSING_TRIPS * _busiest_tiles(s, share, *blocks.passed)
+    return (trips + _busiest_tiles(s, share, blocks.tiles, blocks.longest)) * s.physics.stream.latency_s
 
 
 def _busiest_tiles(s: _Scores, share: np.ndarray, tiles: np.ndarray, longest: np.ndarray) -> np.ndarray:
