@@ -1,4 +1,7 @@
-"""Constants of a law that data estimate: each declared where its law stands, with what was known of it beforehand."""
+"""Constants of a law that data estimate: each declared where its law stands, with what was known of it beforehand.
+
+A field beside them without a prior is an assumption: its docstring tells where it comes from, and no fit changes it.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +62,7 @@ def with_values(physics: T, new: Mapping[str, float]) -> T:
     for name, value in new.items():
         group, _, constant_name = name.partition(".")
         content = getattr(physics, group, None)
-        if not is_dataclass(content) or constant_name not in {f.name for f in fields(content)}:
+        if not is_dataclass(content) or constant_name not in {f.name for f in fields(content) if "prior" in f.metadata}:
             raise KeyError(name)
         groups.setdefault(group, {})[constant_name] = float(value)
     changed: Any = {group: replace(getattr(physics, group), **changes) for group, changes in groups.items()}
@@ -85,5 +88,5 @@ def _walk(physics: Any) -> Iterator[tuple[str, Prior, float]]:
         content = getattr(physics, group.name)
         if not is_dataclass(content):
             continue
-        for item in fields(content):
+        for item in (item for item in fields(content) if "prior" in item.metadata):
             yield f"{group.name}.{item.name}", item.metadata["prior"], getattr(content, item.name)

@@ -33,12 +33,10 @@ def drift_cost(device: DeviceSpec, physics: Physics) -> float:
     A slice of a panel's row is shorter than a DRAM access; a unified L1 keeps what the slice leaves.
 
     Args:
-        device: its kind of memory, and whether its L1 is unified (NVIDIA from Volta on).
-        physics: ``drift_unified``, ``drift_hbm`` and ``drift_gddr`` [-].
+        device: whether its L1 is unified (NVIDIA from Volta on).
+        physics: ``drift_unified`` and ``drift`` [-].
 
     Source: fitted (by eye, to deep float32 products of P4, P100, V100 and T4).
     Validity: NVIDIA GPUs; those of other vendors are assumed to be as Pascal's.
     """
-    if device.facts.unified_l1:
-        return physics.cache.drift_unified
-    return physics.cache.drift_hbm if device.dram_family == "HBM" else physics.cache.drift_gddr
+    return physics.cache.drift_unified if device.facts.unified_l1 else physics.cache.drift

@@ -12,8 +12,8 @@ class AttentionConstants:
     """Costs of a score, of a block of queries and its keys, and of the passes before and after them."""
 
     synchronous: float = constant(1.2, 0.2, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
-    """16-bit FLOP a clock of an SM's matrix units, over an A100's, that warps' own instructions reach where these read
-    shared memory by themselves."""
+    """16-bit FLOP a clock of an SM's matrix units, over an A100's, that warps' own instructions reach where these
+    read shared memory by themselves."""
     narrow: float = constant(
         0.8, 0.1, "FlashAttention-3 (Shah et al. 2024): 1.2 of 1.98 PFLOP/s in fp8, 0.74 of 0.99 in fp16"
     )
@@ -52,8 +52,6 @@ class AttentionConstants:
     """The same in FlashInfer."""
     triton: float = constant(1.2, 0.3, "guess: Triton reaches most of the rate")
     """The same in Triton."""
-    overlap: float = constant(4.0, 0.1, "guess: resources overlap well, not perfectly")
-    """Exponent of the norm that joins the times of resources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,23 +64,14 @@ class Convolution:
     """The same of fused Winograd with its own tiles."""
     steps_share: float = constant(0.8, 0.3, "guess: batched products of small tiles")
     """The same of the products of Winograd in three steps."""
-    narrow: float = constant(4.0, 0.7, "guess, as for plain products")
-    """By how much a tile of intensity 1 is slower than one without end."""
+    narrow: float = 4.0
+    """By how much a tile of intensity 1 is slower than one without end (assumption, as for plain products)."""
     fused_depth: float = constant(16.0, 0.7, "guess: fill of the pipeline and transform of the outputs")
     """Channels whose time a block of fused Winograd spends before and after its main loop."""
-    idle_cost: float = constant(0.2, 0.5, "guess, as for plain products")
-    """Slow-down of an SM whose resident blocks hold next to no accumulators."""
     ampere: float = constant(1.0, 0.15, "guess: kernels that were compiled anew rather than tuned by hand")
     """Factor on all shares for the library's kernels from Ampere on."""
-    filter_passes: float = constant(1.0, 0.5, "read once, written once and read once are less than a pass over all")
-    """Times that the kernel which transforms the filters of fused Winograd reads and writes them at sustained
-    bandwidth."""
     transform_passes: float = constant(1.0, 0.5, "every value is read once and written once")
     """The same of the kernels that transform inputs and outputs of Winograd in three steps."""
-    step_s: float = constant(3e-6, 0.5, "launch and start of a kernel after another one: 2 to 4 us")
-    """What each kernel after the first one adds [s]."""
-    overlap: float = constant(3.0, 0.4, "guess: resources overlap well, not perfectly")
-    """Exponent of the norm that joins arithmetic and traffic of one kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,15 +82,14 @@ class ImplicitGemm:
         0.75, 0.7, "guess: addresses and masks of every tap take issue slots that plain products have", scale="share"
     )
     """Of a plain product's rate that implicit ones sustain."""
-    synchronous: float = constant(
-        0.62, 0.3, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100", scale="share"
-    )
-    """Share of that where matrix units read shared memory, which kernels compiled for Ampere do not use."""
+    synchronous: float = 0.62
+    """Share of that where matrix units read shared memory, which kernels compiled for Ampere do not use (Luo et al.
+    2024: mma.sync reaches 62 % of the peak of wgmma on H100)."""
     fill: float = constant(
         0.7, 1.0, "CUTLASS, IteratorAlgorithm: kernels for few channels fill a step from several taps", scale="share"
     )
-    """Exponent of what steps of the main loop hold more than the channels of a tap: 0 where all of it is filled from
-    other taps, 1 where it is computed in vain."""
+    """Exponent of what steps of the main loop hold more than the channels of a tap: 0 where all of it is filled
+    from other taps, 1 where it is computed in vain."""
     zeros: float = constant(
         0.5, 1.0, "CUTLASS, StrideSupport: strided gradients skip all zeros, others none", scale="share"
     )
@@ -160,30 +148,28 @@ class StreamConstants:
     hot_centre: float = constant(
         0.3, 0.3, "gpu-benches, small kernels: half are lost at 1 to 1.3 times L2", scale="linear"
     )
-    """log2 of (bytes touched between two uses / L2) at which half of a stream is lost: no byte of it is shared, so that
-    partitions of L2 keep no copies."""
+    """log2 of (bytes touched between two uses / L2) at which half of a stream is lost: no byte of it is shared, so
+    that partitions of L2 keep no copies."""
     follow: float = constant(1.5, 0.3, "guess: between writing and reading a tensor its kernels touch little else")
     """Bytes touched between a kernel's operands being written and read, over those that the kernel itself touches."""
-    plain_instructions: float = constant(6.0, 0.3, "PyTorch, vectorized_elementwise_kernel: four elements a load")
-    """Instructions an element of vectorised kernels, beside the arithmetic."""
+    plain_instructions: float = 6.0
+    """Instructions an element of vectorised kernels, beside the arithmetic (PyTorch, vectorized_elementwise_kernel:
+    four elements a load)."""
     strided_instructions: float = constant(
         40.0, 0.4, "PyTorch, OffsetCalculator: a division by multiplication for each dimension of each tensor"
     )
     """The same where tensors do not lie in one piece."""
     flop_instructions: float = constant(1.0, 0.5, "counts of the table of operators")
     """Instructions an operation of the arithmetic."""
-    tap_instructions: float = constant(
-        8.0, 0.3, "PyTorch, DepthwiseConv2d.cu: two comparisons, two sums, two loads, two conversions"
-    )
-    """Instructions for each value of a window that a depthwise convolution reads, beside the arithmetic."""
-    input_tap_instructions: float = constant(
-        16.0, 0.3, "ibid.: four comparisons, and what the stride leaves over, in each direction"
-    )
-    """The same of its gradient of the input."""
-    weight_tap_instructions: float = constant(
-        40.0, 0.3, "ibid.: the place of each value follows from a division by the width, 20 instructions"
-    )
-    """The same of its gradient of the filters."""
+    tap_instructions: float = 8.0
+    """Instructions for each value of a window that a depthwise convolution reads, beside the arithmetic (PyTorch,
+    DepthwiseConv2d.cu: two comparisons, two sums, two loads, two conversions)."""
+    input_tap_instructions: float = 16.0
+    """The same of its gradient of the input (ibid.: four comparisons, and what the stride leaves over, in each
+    direction)."""
+    weight_tap_instructions: float = 40.0
+    """The same of its gradient of the filters (ibid.: the place of each value follows from a division by the width,
+    20 instructions)."""
     window_instructions: float = constant(
         100.0, 0.7, "ibid.: four divisions of integers by the extents, each of 20 to 30 instructions"
     )
@@ -206,7 +192,6 @@ class StreamConstants:
     """Core cycles that a block takes for a row beside its steps along it."""
     dram_gain: float = constant(1.03, 0.04, "gpu-benches, DRAM bandwidth: simple streams leave a tenth of the peak")
     """By which streams sustain more of DRAM than the panels and pages that products and attention gather."""
-    latency_s: float = constant(
-        6e-7, 0.2, "gpu-benches, DRAM bandwidth by occupancy: 0.46 to 0.77 us by Little's law on nine GPUs"
-    )
-    """Latency of DRAM [s] while others use it."""
+    latency_s: float = 6e-7
+    """Latency of DRAM [s] while others use it (gpu-benches, DRAM bandwidth by occupancy: 0.46 to 0.77 us by
+    Little's law on nine GPUs)."""

@@ -39,30 +39,29 @@ class MemoryPhysics:
 
 @dataclass(frozen=True, kw_only=True)
 class CachePhysics:
-    """What L2 keeps, and what it misses."""
+    """What L2 keeps, and what it misses; assumptions have the magnitude seen in float32 kernels."""
 
-    miss_slope: float = constant(0.64, 0.2, "magnitude seen in float32 kernels")
-    """Steepness with which re-reads between waves miss L2, an octave of panel bytes."""
-    miss_centre: float = constant(1.0, 0.2, "magnitude seen in float32 kernels", scale="linear")
-    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
-    always_missed: float = constant(0.05, 0.2, "magnitude seen in float32 kernels")
-    """Share of them that misses however small the panels are."""
-    drift_slope: float = constant(1.2, 0.2, "magnitude seen in float32 kernels")
-    """Steepness with which blocks lose step, an octave of panel bytes."""
-    drift_centre: float = constant(7.0, 0.2, "magnitude seen in float32 kernels", scale="linear")
-    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step, in the first round."""
-    drift_rounds: float = constant(0.25, 0.2, "magnitude seen in float32 kernels")
-    """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good."""
-    drift_hbm: float = constant(3.5, 0.2, "magnitude seen in float32 kernels")
-    """Bytes fetched from HBM for a byte used by a block that has lost step: its slice of a row is less than a DRAM
+    miss_slope: float = 0.64
+    """Steepness with which re-reads between waves miss L2, an octave of panel bytes (assumption)."""
+    miss_centre: float = 1.0
+    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss (assumption)."""
+    always_missed: float = 0.05
+    """Share of them that misses however small the panels are (assumption)."""
+    drift_slope: float = 1.2
+    """Steepness with which blocks lose step, an octave of panel bytes (assumption)."""
+    drift_centre: float = 7.0
+    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step, in the first round (assumption)."""
+    drift_rounds: float = 0.25
+    """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good
+    (assumption)."""
+    drift: float = constant(3.5, 0.2, "magnitude seen in float32 kernels")
+    """Bytes fetched for a byte used by a block that has lost step: its slice of a row is less than a DRAM
     access."""
-    drift_gddr: float = constant(2.5, 0.2, "magnitude seen in float32 kernels")
-    """The same from GDDR."""
-    drift_unified: float = constant(0.5, 0.2, "magnitude seen in float32 kernels")
+    drift_unified: float = 0.5
     """The same on NVIDIA GPUs from Volta on, whose kernels lose hardly any: the unified L1 holds what a slice
-    leaves."""
-    row_miss_slope: float = constant(2.5, 0.2, "magnitude seen in float32 kernels")
-    """Steepness with which second passes over rows miss L2, an octave of bytes in flight."""
+    leaves (assumption)."""
+    row_miss_slope: float = 2.1
+    """Steepness with which second passes over rows miss L2, an octave of bytes in flight (assumption)."""
     row_miss_centre: float = constant(-0.8, 0.2, "magnitude seen in float32 kernels", scale="linear")
     """log2 of (bytes of rows in flight / L2) at which half of the second passes over a row miss."""
 
@@ -107,7 +106,7 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class CudaCores:
-    """Products on the ordinary pipelines of an SM."""
+    """Products on the ordinary pipelines of an SM; assumptions have the magnitude seen in float32 kernels."""
 
     issue_contended: float = constant(
         0.88,
@@ -121,20 +120,20 @@ class CudaCores:
     """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
     shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
     """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 64 lanes."""
-    shared_memory_sharpness: float = constant(2.0, 0.2, "magnitude seen in float32 kernels")
-    """Exponent of the norm that joins the two."""
+    shared_memory_sharpness: float = 2.0
+    """Exponent of the norm that joins the two (assumption)."""
     fill_s: float = constant(
         1.5e-6, 0.5, "gpu-benches, latency: two trips to DRAM of 0.5 to 0.8 us, and a barrier each"
     )
     """What a tile waits for before its main loop [s], which other blocks of the SM hide."""
     exposed_write: float = constant(0.4, 0.5, "guess: blocks that began together write their tiles together")
     """Share of the time in which DRAM takes a tile of the result that nothing hides."""
-    misaligned_cost: float = constant(0.034, 0.2, "magnitude seen in float32 kernels")
-    """Share that products of extents that are no multiples of four take longer."""
+    misaligned_cost: float = 0.034
+    """Share that products of extents that are no multiples of four take longer (assumption)."""
     tail_share: float = constant(0.43, 0.2, "magnitude seen in float32 kernels")
     """Share of the quantisation to whole rounds of blocks that remains when several share an SM out of step."""
-    idle_cost: float = constant(0.15, 0.2, "magnitude seen in float32 kernels")
-    """Slow-down of an SM whose resident blocks hold next to no accumulators."""
+    idle_cost: float = 0.15
+    """Slow-down of an SM whose resident blocks hold next to no accumulators (assumption)."""
     overlap: float = constant(4.0, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the norm that joins resource times of products: infinity would be perfect overlap, 1 none."""
 
@@ -183,23 +182,15 @@ class Matrix:
     )
     """The same of operands of less than 16 bits, over that of wide ones."""
     half: float = constant(16.0, 0.5, "guess: operands of a 128x128 tile cost about a tenth of its arithmetic")
-    """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 2048 FLOP a
-    clock."""
-    half_rate: float = constant(
-        0.8,
-        0.15,
-        "shared memory brings 128 bytes a clock on every SM, so that faster units need larger tiles",
-        scale="linear",
-    )
-    """Exponent by which that grows with an SM's FLOP a clock."""
+    """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 2048 FLOP
+    a clock."""
     asynchronous: float = constant(
         0.5, 0.3, "guess: warpgroup instructions read operands from shared memory themselves"
     )
     """Factor on it for Hopper and datacentre Blackwell, whose matrix units read shared memory."""
-    pair_half: float = constant(
-        0.5, 0.15, "PTX ISA 8.6: tcgen05 multiplies 128 rows and more at once, and pairs of SMs hold half of an operand"
-    )
-    """Factor beside that for datacentre Blackwell."""
+    pair_half: float = 0.5
+    """Factor beside that for datacentre Blackwell (PTX ISA 8.6: tcgen05 multiplies 128 rows and more at once, and
+    pairs of SMs hold half of an operand)."""
     mfma_half: float = constant(
         5.0,
         0.25,
@@ -207,13 +198,10 @@ class Matrix:
         "for each element of a tile's edge and step, at 128 bytes a clock: ``half`` is 48 where nothing hides it",
     )
     """Factor on ``half`` for AMD's matrix units."""
-    untuned_share: float = constant(
-        0.8,
-        0.15,
-        'PyTorch, pull request 120480: rocBLAS "is pretty bad for MI300", where hipBLASLt became the default',
-        scale="share",
-    )
-    """Share of the rate of a vendor's tuned library that kernels sustain of those that nobody tuned for a device."""
+    untuned_share: float = 0.8
+    """Share of the rate of a vendor's tuned library that kernels sustain of those that nobody tuned for a device
+    (PyTorch, pull request 120480: rocBLAS "is pretty bad for MI300", where hipBLASLt became the default;
+    assumption)."""
     mfma_prologue: float = constant(1.5, 0.5, "guess: fewer waves hide the fill of the pipeline")
     """Factor on ``prologue_depth`` for them."""
     prologue_depth: float = constant(64.0, 0.7, "guess: one to two steps of a main loop")
@@ -230,12 +218,9 @@ class Matrix:
     """Factor on it where matrix units read shared memory."""
     step_hot: float = constant(0.5, 0.3, "gpu-benches, latency: L2 about half of DRAM")
     """The same where operands lie in L2, over that from DRAM."""
-    split_s: float = constant(2e-6, 0.7, "guess: one more small kernel")
-    """What summing the parts of a product that was cut along its depth adds [s]."""
-    misaligned_cost: float = constant(
-        0.3, 0.5, "nanoGPT on A100: a step gains 25 % by a vocabulary of 50,304 for 50,257, a third of its products"
-    )
-    """Share that products take longer for each halving of the bytes that a thread can copy at once."""
+    misaligned_cost: float = 0.3
+    """Share that products take longer for each halving of the bytes that a thread can copy at once (assumption:
+    nanoGPT on A100 gains 25 % a step by a vocabulary of 50,304 for 50,257, a third of its products)."""
     compiler_start: float = constant(1.3, 0.3, "guess: a compiler's products hold what prepares their operands")
     """Start of a product that a compiler runs, over that of a library's kernel by itself."""
     promotion_cycles: float = constant(
@@ -269,8 +254,9 @@ class Matrix:
     """By which it falls with an SM's FLOP a clock."""
     narrow_energy: float = constant(0.6, 0.3, "guess: half the bits, most of half the energy")
     """Energy of an 8-bit FLOP over that of a 16-bit one."""
-    quiet_energy: float = constant(0.85, 0.2, "12 to 28 % faster where operands are not random")
-    """Energy with operands that are not random, over that with random ones."""
+    quiet_energy: float = 0.85
+    """Energy with operands that are not random, over that with random ones (assumption: 12 to 28 % faster where
+    operands are not random)."""
     boost_gain: float = constant(1.08, 0.05, "GeForce boards run above their datasheet's boost clock by some percent")
     """By which consumer boards exceed the boost clock of their datasheet while no power limit acts."""
 

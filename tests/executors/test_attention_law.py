@@ -7,12 +7,14 @@ import pytest
 
 from neusight.devices import load_device
 from neusight.executors.gpu.expected.attention import (
+    PASSING_TRIPS,
     _AttentionBlocks,
     _Scores,
     attention_shape,
     attention_times,
     synchronous_share,
 )
+from neusight.executors.gpu.expected.times import Times, further_kernel_s
 from neusight.kernels import Conditions, KernelBatch, work_of
 from neusight.laws.fitted import shipped_physics
 
@@ -105,7 +107,7 @@ def prompt(tokens: int = 8192, **fixed: object) -> KernelBatch:
 def blocks(gpu: str = "a100-sxm-80gb", **fixed: object) -> _AttentionBlocks:
     shape = {"batch": 1, "heads": 32, "kv_heads": 8, "q_len": 1024, "kv_len": 1024, "head_dim": 128, "window": 0}
     batch = some(1, **{**shape, **fixed})
-    return _AttentionBlocks.of(_Scores.of(batch, load_device(gpu), Conditions.of(1), PHYSICS))
+    return _AttentionBlocks.of(_Scores(batch, load_device(gpu), Conditions.of(1), PHYSICS))
 
 
 def test_tiles_of_a_causal_prefill() -> None:
@@ -152,18 +154,18 @@ def test_tiles_are_those_of_the_sources(
     gpu: str, kind: tuple[str, str], head_dim: int, rows: float, keys: float
 ) -> None:
     conditions = Conditions.of(1, engine=kind[0], variant=kind[1])
-    cut = _AttentionBlocks.of(_Scores.of(prompt(head_dim=head_dim), load_device(gpu), conditions, PHYSICS))
+    cut = _AttentionBlocks.of(_Scores(prompt(head_dim=head_dim), load_device(gpu), conditions, PHYSICS))
     assert (cut.rows[0], cut.keys[0]) == (rows, keys)
 
 
 def test_warps_own_instructions_are_no_faster_on_units_that_read_shared_memory() -> None:
     """As many FLOP a clock on Blackwell as on Hopper; all of the peak where there are no other instructions."""
-    product = _Scores.of(prompt(), load_device("a100-sxm-80gb"), Conditions.of(1), PHYSICS).product
+    product = _Scores(prompt(), load_device("a100-sxm-80gb"), Conditions.of(1), PHYSICS).product
     assert synchronous_share(product, load_device("a100-sxm-80gb"), PHYSICS) == 1.0
     flops = []
     for gpu in ("h100-sxm-80gb", "b200-sxm-180gb"):
         device = load_device(gpu)
-        scores = _Scores.of(prompt(), device, Conditions.of(1), PHYSICS)
+        scores = _Scores(prompt(), device, Conditions.of(1), PHYSICS)
         share = synchronous_share(scores.product, device, PHYSICS)
         assert share[0] < 1.0
         flops.append(share[0] * device.gemm_flops_per_s("bfloat16") / device.sm_count / device.boost_clock_hz)
@@ -208,5 +210,55 @@ def test_engines_start_kernels_of_their_own_for_an_8_bit_cache() -> None:
 
 def test_a_prompt_of_one_token_is_decoded_by_some() -> None:
     batch, device = prompt(1), load_device("h100-sxm-80gb")
-    decode = {e: _Scores.of(batch, device, Conditions.of(1, engine=e), PHYSICS).decode[0] for e in ("vllm", "sglang")}
+    decode = {e: _Scores(batch, device, Conditions.of(1, engine=e), PHYSICS).decode[0] for e in ("vllm", "sglang")}
     assert decode == {"vllm": True, "sglang": False}
+
+
+def times(batch: KernelBatch, gpu: str, engine: str, variant: str) -> Times:
+    return attention_times(batch, load_device(gpu), Conditions.of(len(batch), engine=engine, variant=variant), PHYSICS)
+
+
+def test_without_a_pipeline_every_tile_waits_for_memory_and_those_outside_of_a_window_twice() -> None:
+    """SGLang's extend kernel, one head: the last block passes over all tiles of 64 keys before it."""
+    trip_s = PHYSICS.stream.latency_s
+    single = {"batch": 1, "heads": 1, "kv_heads": 1, "head_dim": 256}
+    for window, trips in ((0, 3.0), (128, PASSING_TRIPS)):
+        short, long = (
+            times(prompt(n, window=window, **single), "b200-sxm-180gb", "sglang", "triton") for n in (4096, 8192)
+        )
+        waited_s = (long.compute_s - short.compute_s)[0]
+        assert waited_s >= 64 * trips * trip_s
+        assert (short.serial_s == 0.0).all()
+        if window:
+            assert waited_s == pytest.approx(64 * trips * trip_s, rel=0.01)
+
+
+def test_a_kernel_that_starts_while_another_one_ends_hides_one_start_and_a_merge_adds_one() -> None:
+    few = prompt(1, batch=1, kv_len=64, head_dim=64, kv_dtype="bfloat16")
+    start_s = further_kernel_s(load_device("b200-sxm-180gb"), PHYSICS)
+    usual, overlapped, merged = (
+        times(few, "b200-sxm-180gb", "vllm", variant).fixed_overhead_s[0]
+        for variant in ("", "trtllm_gen", "flashinfer")
+    )
+    assert usual - overlapped == pytest.approx(start_s)
+    assert merged - usual == pytest.approx(start_s)
+
+
+def test_before_hopper_tensorrt_llm_widens_8_bit_heads_of_most_widths() -> None:
+    for gpu, widened in (("l40s", True), ("rtx-pro-6000-server", True), ("h100-sxm-80gb", False)):
+        device, conditions = load_device(gpu), Conditions.of(1, engine="trtllm", variant="trtllm")
+        narrow, wide = device.matrix_flops_per_s["float8"], device.matrix_flops_per_s["float16"]
+        rates = {
+            head_dim: _Scores(prompt(head_dim=head_dim, dtype="float8"), device, conditions, PHYSICS).flops_per_s[0]
+            for head_dim in (128, 256)
+        }
+        assert rates == {128: narrow, 256: wide if widened else narrow}
+
+
+def test_tall_tiles_of_flashinfer_hold_the_queries_of_one_head() -> None:
+    conditions = Conditions.of(1, engine="sglang", variant="flashinfer")
+    counts = {
+        gpu: _AttentionBlocks.of(_Scores(prompt(32), load_device(gpu), conditions, PHYSICS)).count[0]
+        for gpu in ("h100-sxm-80gb", "b200-sxm-180gb")
+    }
+    assert counts == {"h100-sxm-80gb": 2 * 4 * 2, "b200-sxm-180gb": 2 * 32}

@@ -34,7 +34,7 @@ def test_later_rules_hold_over_earlier_ones() -> None:
     assert traits["most_rows"].tolist() == [128, 64, 128, 128, 128, 128]
     assert traits["writes_cache"].tolist() == [False, True, True, True, True, False]
     assert traits["promotes_sums"].tolist() == [False, False, False, True, False, False]
-    assert traits["walks_windows"].tolist() == [False, False, False, False, True, False]
+    assert traits["pipelined"].tolist() == [True, True, True, True, False, True]
 
 
 @pytest.mark.parametrize("family", ["attention", "moe", "matrix", "stream", "collective", "inputs"])

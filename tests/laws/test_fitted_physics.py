@@ -15,8 +15,8 @@ from neusight.laws.fitted import FILE, FittedPhysics, shipped_physics
 from neusight.laws.physics import PRIOR
 
 FITTED = FittedPhysics(
-    values={"memory.hbm_share": 0.875, "cache.miss_centre": -0.5},
-    deviations={"memory.hbm_share": 0.01, "cache.miss_centre": 0.2},
+    values={"memory.hbm_share": 0.875, "cache.row_miss_centre": -0.5},
+    deviations={"memory.hbm_share": 0.01, "cache.row_miss_centre": 0.2},
     covariance=[[1e-4, 0.0], [0.0, 0.04]],
     spread={"matrix/float16": 0.07},
     effects={"matrix/float16": {"l4": -0.02}},
@@ -37,7 +37,7 @@ def test_a_constant_keeps_as_much_of_its_prior_as_the_fit_left_of_its_width() ->
     known, rows = priors(PRIOR), {row["name"]: row for row in FITTED.constants()}
     assert rows.keys() == FITTED.values.keys()
     assert rows["memory.hbm_share"]["kept"] == 0.01 / known["memory.hbm_share"].spread
-    assert rows["cache.miss_centre"]["prior"] == known["cache.miss_centre"].value
+    assert rows["cache.row_miss_centre"]["prior"] == known["cache.row_miss_centre"].value
     assert max(row["kept"] for row in shipped_physics().constants()) < 1.02, "data never widen a prior"
 
 
@@ -45,9 +45,10 @@ def test_constants_that_were_not_fitted_keep_their_priors() -> None:
     assert values(FITTED.physics) == values(PRIOR) | FITTED.values
 
 
-def test_a_constant_that_no_law_has_is_named() -> None:
-    with pytest.raises(ArtifactError, match=r"constant 'matrix\.colour'.*neusight fit"):
-        _ = replace(FITTED, values={"matrix.colour": 1.0}).physics
+@pytest.mark.parametrize("name", ["matrix.colour", "cache.miss_slope"])
+def test_a_constant_that_no_law_has_or_that_is_assumed_is_named(name: str) -> None:
+    with pytest.raises(ArtifactError, match=rf"constant '{name}'.*neusight fit"):
+        _ = replace(FITTED, values={name: 1.0}).physics
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_product_traffic_lies_between_compulsory_and_every_block_by_itself() -> 
     assert (np.diff(found) >= 0).all()
     assert found[0] == pytest.approx(2.0, rel=0.1)
     # Blocks that have lost step fetch more than they use.
-    assert found[-1] == pytest.approx(5.0 + PHYSICS.cache.drift_hbm * 15.0, rel=0.01)
+    assert found[-1] == pytest.approx(5.0 + PHYSICS.cache.drift * 15.0, rel=0.01)
 
 
 def test_blocks_lose_step_over_rounds_and_hardly_from_volta_on() -> None:

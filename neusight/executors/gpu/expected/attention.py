@@ -19,7 +19,7 @@ from neusight.executors.gpu.expected.matrix import (
     clock_gain,
     product_energy_j,
 )
-from neusight.executors.gpu.expected.times import Times, hot_share, start_s
+from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import Traits, traits_of
@@ -179,9 +179,9 @@ class _Scores:
 
 @dataclass(frozen=True)
 class _AttentionBlocks:
-    """How scores are cut: ``count`` blocks of ``rows`` queries, each over ``tiles`` tiles of ``keys``, the longest over
-    ``longest``, and passes over ``passed`` of them; ``small`` are those of which many share an SM, ``parts`` may cut them along the keys up to ``tiles``.
-    """
+    """How scores are cut: ``count`` blocks of ``rows`` queries, each over ``tiles`` tiles of ``keys``, the longest
+    over ``longest``, and passes over ``passed`` of them; ``small`` are those of which many share an SM, ``parts``
+    may cut them along the keys up to ``tiles``."""
 
     rows: np.ndarray
     keys: np.ndarray
@@ -198,7 +198,9 @@ class _AttentionBlocks:
         b, traits = s.batch, s.traits
         heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
         group, windowed = heads / kv_heads, b["window"] > 0
-        packed = (s.decode | (traits["packs_prefill"] & (traits["packs_tall"] | ~_tall(s)))) & (~windowed | traits["packs_windows"])
+        packed = (s.decode | (traits["packs_prefill"] & (traits["packs_tall"] | ~_tall(s)))) & (
+            ~windowed | traits["packs_windows"]
+        )
         packed &= group <= traits["most_packed_group"]
         chosen = b["selected"] > 0
         together = np.where(packed, group, 1.0)
@@ -252,9 +254,8 @@ def _tile_keys(s: _Scores) -> np.ndarray:
 
 
 def _key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(tiles of keys that a block walks over, on average; of the longest). Queries of a block see, taken together, the
-    keys of their mean and of half of the block's length, or all of it where a window moves along.
-    """
+    """(tiles of keys that a block walks over, on average; of the longest). Queries of a block see, taken together,
+    the keys of their mean and of half of the block's length, or all of it where a window moves along."""
     touched, q = attention_keys(b), b["q_len"].astype(float)
     kv, window = b["kv_len"].astype(float), b["window"]
     seen = attention_pairs(b) / q
@@ -273,12 +274,13 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     r"""What fused attention asks of each resource.
 
     .. math::
-        t_c = \frac{(r (K + K_0) + K_{max} - K) B_q B_k c + K_{max} l}{f},\quad
-        c = \lambda \left(\frac{F}{\eta F_{SM}} + \frac{\mu F e}{2 \cdot 128\, R} + \xi (1 / 16 + 4 / L)\right)
+        t_c = \frac{(r (K + K_0) + K_{max} - K) B_q B_k c + K_{max} l}{f} + r (2 P + K) t_D,\quad
+        c = \lambda \left(\frac{F}{\eta F_{SM}} + \frac{F e}{2 \cdot 128\, R} + \xi (1 / 16 + 4 / L)\right)
 
     Rounds r of the busiest SM, K tiles of B_k keys for B_q queries, c cycles a score: products, keys and values from
-    shared memory once for R rows, which matrix units that read it do beside their products (μ = 0), and what is exposed
-    of the softmax, exponentials and operations on L lanes. Kernels whose blocks fetch their work begin with the
+    shared memory once for R rows, which matrix units that read it do beside their products, and what is exposed of the
+    softmax, exponentials and operations on L lanes. Kernels without a pipeline wait for DRAM's latency t_D on the way,
+    over P tiles that they pass. Kernels whose blocks fetch their work begin with the
     longest: the even share, or the longest alone. Few queries are cut along their keys into 1 part or as many as fill
     the SMs once or twice, whichever takes the least.
 
@@ -286,7 +288,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         batch: attention over keys and values of one or several heads, with windows, latent caches or selected keys.
         device: F_SM FLOP a clock of an SM, L its lanes, f clock [Hz], ports to L2, DRAM.
         conditions: what caches hold, how the kernel was launched, and whose kernel it is.
-        physics: η, μ, ξ, l, K_0, λ and the rest, group ``attention``.
+        physics: ξ, l, K_0, λ and the rest, group ``attention``; η of products, rounds of lanes, t_D of streams.
 
     Source: FlashAttention-2 (Dao 2023) and -3 (Shah et al. 2024), their tiles; Little's law; constants fitted.
     Validity: forward on NVIDIA GPUs from Ampere on in 16 and 8 bit; windows, grouped and latent heads. Other dtypes
@@ -294,7 +296,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     """
     s = _Scores(batch, device, conditions, physics)
     blocks = _AttentionBlocks.of(s)
-    law, score_cycles = physics.attention, _score_cycles(s, blocks)
+    score_cycles = _score_cycles(s, blocks)
     parts = _pick_parts(s, blocks, score_cycles)
     cold = s.bytes * (1.0 - s.hot)
     compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
@@ -307,7 +309,7 @@ def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
         fixed_overhead_s=start_s(device, conditions, physics) + _entry_s(s) + _auxiliary_kernel_s(s, parts),
         switching_j=s.flops * scores * product_energy_j(s.product, batch["dtype"], device, physics),
         dram_bytes=cold,
-        overlap=law.overlap,
+        overlap=physics.cuda_cores.overlap,
     )
 
 
@@ -376,14 +378,16 @@ def _shared_times(
     stream_s = tile_bytes / under_way * (1.0 - (1.0 - s.physics.matrix.step_hot) * (1.0 - first * (1.0 - s.hot)))
     waiting_s = (turns - np.minimum(turns, 1.0)) * law.chain_s + turns * tiles * stream_s
     alone = ~s.traits["pipelined"] & ~s.decode
-    compute_s, waiting_s = compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0), np.where(alone, 0.0, waiting_s)
+    compute_s, waiting_s = (
+        compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0),
+        np.where(alone, 0.0, waiting_s),
+    )
     return compute_s, moved / (port * np.minimum(count, device.sm_count)), waiting_s
 
 
 def _fetching_s(s: _Scores, blocks: _AttentionBlocks, share: np.ndarray) -> np.ndarray:
-    """Time [s] that blocks without a pipeline wait for memory: for the page of every tile that they pass over and to
-    agree on whether a window holds any of it, and then for keys and values one after the other.
-    """
+    """Time [s] that blocks without a pipeline wait for memory: for the page of every tile that they pass over and
+    to agree on whether a window holds any of it, and then for keys and values one after the other."""
     # Blocks for narrow heads have half of the warps, so that two share an SM.
     share = share / np.where(s.batch["head_dim"] <= NARROW_HEAD, BLOCKS_OF_SM, 1.0)
     trips = PASSING_TRIPS * _busiest_tiles(s, share, *blocks.passed)
@@ -391,9 +395,8 @@ def _fetching_s(s: _Scores, blocks: _AttentionBlocks, share: np.ndarray) -> np.n
 
 
 def _busiest_tiles(s: _Scores, share: np.ndarray, tiles: np.ndarray, longest: np.ndarray) -> np.ndarray:
-    """Tiles that the busiest SM works through, of ``share`` blocks an SM, and what it spends before them; blocks that
-    fetch their work take the longest rows of queries first.
-    """
+    """Tiles that the busiest SM works through, of ``share`` blocks an SM, and what it spends before them; blocks
+    that fetch their work take the longest rows of queries first."""
     law = s.physics.attention
     prologue = np.where(s.asynchronous, law.prologue_asynchronous, law.prologue_tiles)
     in_order = rounds(share, 1, s.physics.cuda_cores.tail_share) * (tiles + prologue) + longest - tiles
@@ -419,7 +422,9 @@ def _pick_parts(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray) 
     for filled in (1.0, 2.0):
         parts = np.clip(np.floor(filled * s.device.sm_count / blocks.count), 1.0, blocks.tiles)
         parts = np.where(blocks.divisible, np.floor(parts), 1.0)
-        time_s = _unlimited_s(s, blocks, score_cycles, parts) + np.where(parts > 1.0, _kernel_s(s), 0.0)
+        time_s = _unlimited_s(s, blocks, score_cycles, parts) + np.where(
+            parts > 1.0, further_kernel_s(s.device, s.physics), 0.0
+        )
         better = time_s < least
         best, least = np.where(better, parts, best), np.where(better, time_s, least)
     return best
@@ -431,11 +436,6 @@ def _unlimited_s(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray,
     dram_s = s.bytes * (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics)
     fourth = sum(np.square(np.square(time_s)) for time_s in (compute_s, l2_s, serial_s, dram_s))
     return np.sqrt(np.sqrt(fourth))
-
-
-def _kernel_s(s: _Scores) -> float:
-    """A further small kernel behind another [s]."""
-    return s.physics.start.cycles / s.device.boost_clock_hz
 
 
 def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
@@ -454,7 +454,7 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
     ports = law.l2_share * s.device.sustained_l2_bytes_per_s
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
-    return kernels * _kernel_s(s) + moved * each
+    return kernels * further_kernel_s(s.device, s.physics) + moved * each
 
 
 def _swapped(s: _Scores) -> np.ndarray:
@@ -467,9 +467,8 @@ def _swapped(s: _Scores) -> np.ndarray:
 def attention_shape(
     batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
 ) -> dict[str, np.ndarray]:
-    """Dimensionless inputs of a correction: how full blocks, rounds and tiles are, how large the problem is, and what
-    was cached.
-    """
+    """Dimensionless inputs of a correction: how full blocks, rounds and tiles are, how large the problem is, and
+    what was cached."""
     s = _Scores(batch, device, conditions, physics)
     blocks = _AttentionBlocks.of(s)
     parts = _pick_parts(s, blocks, _score_cycles(s, blocks))

@@ -16,7 +16,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.executors.gpu.expected.convolutions import is_implicit_nchw, layout_transform_bytes, layout_transform_s
 from neusight.executors.gpu.expected.products import Product, by_image, compulsory, product_of
-from neusight.executors.gpu.expected.times import Times, hot_share, start_s
+from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -139,7 +139,7 @@ class MatrixUnit:
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
         matrix = self.physics.matrix
         operands = self.rate_ratio(p) * p.a_bytes / 2.0 / self.device.facts.shared_memory_gain
-        return np.asarray(matrix.half * operands**matrix.half_rate)
+        return np.asarray(matrix.half * operands)
 
 
 def clock_gain(device: DeviceSpec, physics: Physics) -> float:
@@ -203,7 +203,7 @@ class _TileCost:
             each=2.0 * device.sm_count / unit.sustained(p),
             step_s=unit.step_s * _stage_share(p),
             port=unit.port,
-            split_s=physics.matrix.split_s,
+            split_s=further_kernel_s(device, physics),
             sm_count=device.sm_count,
             prologue_depth=unit.prologue_depth(p),
         )
@@ -344,7 +344,7 @@ def matrix_times(
         * (1.0 - (1.0 - matrix.step_hot) * hot),
         fixed_overhead_s=start_s(device, conditions, physics)
         * traits_of("matrix", conditions).constants("start_constant", matrix)
-        + np.where(t.parts > 1.0, matrix.split_s, 0.0)
+        + np.where(t.parts > 1.0, further_kernel_s(device, physics), 0.0)
         + _quantisation_s(batch, device, conditions, physics)
         + np.where(t.implicit_nchw, 0.0, layout_transform_s(batch, device, conditions, physics)),
         switching_j=2.0
@@ -425,7 +425,7 @@ def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     threads = np.where(batch["scaling"] == "micro", np.minimum(batch["k"] / MICRO_ELEMENTS, MICRO_THREADS), ROW_THREADS)
     at_once = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1.0, device.max_blocks_per_sm)
     rows_s = rows / at_once * matrix.quantise_row_cycles / device.boost_clock_hz
-    launch_s = physics.start.cycles / device.boost_clock_hz
+    launch_s = further_kernel_s(device, physics)
     start = matrix.quantise_start * launch_s
     own_s = start + np.where(searched, start + matrix.search_s, 0.0)
     own_s = own_s + np.maximum(moved_s, np.where(traits["quantise_rows"], rows_s, 0.0))

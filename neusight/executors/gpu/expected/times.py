@@ -75,6 +75,11 @@ def start_s(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.
     return profiled * physics.start.cycles / device.boost_clock_hz
 
 
+def further_kernel_s(device: DeviceSpec, physics: Physics) -> float:
+    """What one more small kernel adds behind another one [s]: its start."""
+    return physics.start.cycles / device.boost_clock_hz
+
+
 def launch_s(conditions: Conditions, physics: Physics) -> np.ndarray:
     """What a launch adds to a kernel's own time [s]: its share of a graph's launch, or what a lone launch of a stream
     takes on hosts that were measured; a profiler sees none.

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec
+from neusight.executors.gpu.expected.times import further_kernel_s
 from neusight.executors.gpu.tiling.library import Products
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work, conv_gemm, conv_output, element_bytes, winograd_gain
@@ -125,7 +126,7 @@ def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
     each_s = products * (inner + law.fused_depth) / rate
     compute_s = rounds(count, device.sm_count, physics.cuda_cores.tail_share) * each_s
     filters = (_points(batch, 2) + batch["kernel_height"] ** 2.0) * inner * outer * element_bytes(batch)
-    before_s = law.filter_passes * filters / sustained_dram_bytes_per_s(device, physics) + law.step_s
+    before_s = filters / sustained_dram_bytes_per_s(device, physics) + further_kernel_s(device, physics)
     time_s = _joined(compute_s, work.bytes, device, physics) + before_s
     time_s = np.where(batch["op"] == "weight_grad", np.inf, time_s)
     return time_s, _Blocks(count, products * inner, compute_s), work.bytes + filters
@@ -138,13 +139,13 @@ def _steps(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
     # What a step leaves in L2 the next one finds there.
     missed = transformed * reread_missed_share(transformed, reusable_l2_bytes(device), physics)
     around_s = law.transform_passes * (missed + work.bytes) / sustained_dram_bytes_per_s(device, physics)
-    time_s = _joined(blocks.compute_s, missed, device, physics) + around_s + 3.0 * law.step_s
+    time_s = _joined(blocks.compute_s, missed, device, physics) + around_s + 3.0 * further_kernel_s(device, physics)
     return time_s, blocks, work.bytes + 2.0 * missed
 
 
 def _joined(compute_s: np.ndarray, moved: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
     """Arithmetic and traffic of one kernel, at once [s]."""
-    return overlapped_s((compute_s, moved / sustained_dram_bytes_per_s(device, physics)), physics.convolution.overlap)
+    return overlapped_s((compute_s, moved / sustained_dram_bytes_per_s(device, physics)), physics.cuda_cores.overlap)
 
 
 def _sm_rate(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:
@@ -162,7 +163,7 @@ def _product_blocks(
     count = b * np.ceil(m / tile_m) * np.ceil(n / tile_n)
     narrow = 1.0 + physics.convolution.narrow * (tile_m + tile_n) / (tile_m * tile_n)
     elements, resident = tile_m * tile_n, np.maximum(count / device.sm_count, 1.0)
-    loop_s = 2.0 * elements * k * narrow / sm_rate * idle_factor(elements, resident, physics.convolution.idle_cost)
+    loop_s = 2.0 * elements * k * narrow / sm_rate * idle_factor(elements, resident, physics.cuda_cores.idle_cost)
     held = np.minimum(resident_blocks(elements, device), resident)
     each_s = loop_s + tile_overhead_s(elements, held, device, physics)
     compute_s = rounds(count, device.sm_count, physics.cuda_cores.tail_share) * each_s
