@@ -235,7 +235,7 @@ def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
     most = most * taller
     least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64, at_hand <= 128], [16.0, 32.0, 64.0, 128.0], most)
     rows = np.where(traits["fits_rows"] | s.decode, np.minimum(least, most), most)
-    return np.where(head > 256, np.minimum(rows, traits["wide_head_rows"] * taller), rows)
+    return np.where(head > traits["wide_head"], np.minimum(rows, traits["wide_head_rows"] * taller), rows)
 
 
 def _tall(s: _Scores) -> np.ndarray:
@@ -419,8 +419,9 @@ def _pick_parts(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray) 
     """Parts of least time: 1, or as many as let all blocks run at once, one or two on an SM."""
     best = np.ones(len(s.batch))
     least = _unlimited_s(s, blocks, score_cycles, best)
+    most = np.minimum(blocks.tiles, s.traits["most_parts"])
     for filled in (1.0, 2.0):
-        parts = np.clip(np.floor(filled * s.device.sm_count / blocks.count), 1.0, blocks.tiles)
+        parts = np.clip(np.floor(filled * s.device.sm_count / blocks.count), 1.0, most)
         parts = np.where(blocks.divisible, np.floor(parts), 1.0)
         time_s = _unlimited_s(s, blocks, score_cycles, parts) + np.where(
             parts > 1.0, further_kernel_s(s.device, s.physics), 0.0
