@@ -100,6 +100,12 @@ class _Scores:
 
     @cached_property
     def cache_size(self) -> np.ndarray:
+        """Bytes of an element of keys and values that the kernel reads: of a prompt by itself, maybe as computed."""
+        alone = (self.batch["q_len"] == self.batch["kv_len"]) & ~self.decode
+        return np.where(self.traits["reads_computed"] & alone, self.stored_size, self.written_size)
+
+    @cached_property
+    def written_size(self) -> np.ndarray:
         return cache_bytes(self.batch)
 
     @cached_property
@@ -354,7 +360,9 @@ def _softmax_cycles(s: _Scores) -> np.ndarray:
     """Cycles of an SM for the softmax of a score, as far as nothing hides them; an indexer has no exponential."""
     law = s.physics.attention
     exponential = np.where(s.batch["op"] == "indexer", 0.0, 1.0 / s.device.facts.exponentials_per_clock)
-    return law.exposed * (exponential + VECTOR_OPERATIONS / s.device.cuda_cores_per_sm)
+    # Where nothing is under way meanwhile, nothing hides it.
+    exposed = np.where(s.traits["pipelined"] | s.decode, law.exposed, 1.0)
+    return exposed * (exponential + VECTOR_OPERATIONS / s.device.cuda_cores_per_sm)
 
 
 def _shared_times(
@@ -444,9 +452,9 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     8-bit, heads that are swapped, parts that are put together.
     """
     law, traits, b = s.physics.attention, s.traits, s.batch
-    new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.width * s.cache_size
+    new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.width * s.written_size
     context = traits["context_kernels"] & ~s.decode
-    cast = (s.cache_size < 2.0) & ((s.stored_size == 2.0) | traits["casts_narrow"])
+    cast = (s.written_size < 2.0) & ((s.stored_size == 2.0) | traits["casts_narrow"])
     merged = (parts > 1.0) | (traits["merges_always"] & s.decode)
     before = np.maximum(traits["cache_kernels"] - traits["overlapped_start"], 0.0)
     kernels = np.where(merged, 1.0, 0.0) + before + np.where(context, law.context_kernels, 0.0)
