@@ -6,7 +6,7 @@ A field beside them without a prior is an assumption: its docstring tells where 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -44,11 +44,11 @@ def constant(value: float, spread: float, why: str, scale: Scale = "log") -> Any
 
 def priors(physics: Any) -> dict[str, Prior]:
     """The prior of every constant by its name, ``group.constant``."""
-    return {name: prior for name, prior, _ in _walk(physics)}
+    return {name: item.metadata["prior"] for name, item, _ in _walk(physics) if "prior" in item.metadata}
 
 
 def values(physics: Any) -> dict[str, float]:
-    """The value of every constant by its name."""
+    """The value of every constant by its name, assumptions included."""
     return {name: value for name, _, value in _walk(physics)}
 
 
@@ -62,7 +62,7 @@ def with_values(physics: T, new: Mapping[str, float]) -> T:
     for name, value in new.items():
         group, _, constant_name = name.partition(".")
         content = getattr(physics, group, None)
-        if not is_dataclass(content) or constant_name not in {f.name for f in fields(content) if "prior" in f.metadata}:
+        if not is_dataclass(content) or constant_name not in {f.name for f in fields(content)}:
             raise KeyError(name)
         groups.setdefault(group, {})[constant_name] = float(value)
     changed: Any = {group: replace(getattr(physics, group), **changes) for group, changes in groups.items()}
@@ -83,10 +83,10 @@ def decode(prior: Prior, place: float) -> float:
     return float(np.exp(place)) if prior.scale == "log" else place
 
 
-def _walk(physics: Any) -> Iterator[tuple[str, Prior, float]]:
+def _walk(physics: Any) -> Iterator[tuple[str, Field[Any], float]]:
     for group in fields(physics):
         content = getattr(physics, group.name)
         if not is_dataclass(content):
             continue
-        for item in (item for item in fields(content) if "prior" in item.metadata):
-            yield f"{group.name}.{item.name}", item.metadata["prior"], getattr(content, item.name)
+        for item in fields(content):
+            yield f"{group.name}.{item.name}", item, getattr(content, item.name)

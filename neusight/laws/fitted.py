@@ -53,12 +53,11 @@ class FittedConstants:
         Raises:
             ArtifactError: a constant that this version does not have.
         """
-        try:
-            return with_values(self.prior, self.values)
-        except KeyError as error:
+        if foreign := self.values.keys() - priors(self.prior).keys():
             raise ArtifactError(
-                f"{self.file} has a constant {error} that this version lacks: run {self.command}"
-            ) from None
+                f"{self.file} has a constant {min(foreign)!r} that this version lacks: run {self.command}"
+            )
+        return with_values(self.prior, self.values)
 
     def constants(self) -> list[dict[str, Any]]:
         """A row a constant: ``name``, ``value``, ``prior`` (its centre), ``kept`` (the share of the prior's width that
