@@ -70,5 +70,4 @@ def test_what_ships_has_every_constant() -> None:
     assert shipped.values.keys() == shipped.deviations.keys() == priors(PRIOR).keys()
     assert len(shipped.covariance) == len(shipped.values)
     assert all(len(row) == len(shipped.values) for row in shipped.covariance)
-    assert shipped.values.keys() == priors(PRIOR).keys()
     assert values(shipped.physics) == values(PRIOR) | shipped.values
