@@ -116,16 +116,20 @@ class Costs:
         }
         return replace(self, **times, utilisation=self.bound_s / (times["latency_s"] - self.overhead_s))
 
-    def at_clock(self, clock: float) -> Costs:
+    def at_clock(self, clock: float, share: np.ndarray | float = 0.0) -> Costs:
         """The same kernels with the core at a share of its boost clock, whatever each would run at by itself; what
         waits for its launch takes as long.
+
+        Args:
+            clock: share of the boost clock [-].
+            share: of a step's time that is each kernel's own [-], as far as which it runs by itself.
         """
         demand = self.demand
         if demand is None:
             return self
-        stretch = demand.time_s(clock) / demand.time_s(demand.running_clock)
+        stretch = demand.time_s(clock) / (demand.lone ** (1.0 - share) * demand.time_s(demand.running_clock))
         stretched = self.times(np.where(self.limiter == "launch", 1.0, stretch))
-        return replace(stretched, demand=replace(demand, clock=clock))
+        return replace(stretched, demand=replace(demand, clock=clock, lone=np.ones_like(demand.lone)))
 
     def take(self, rows: np.ndarray) -> Costs:
         """Costs of some of the kernels."""

@@ -85,14 +85,16 @@ def sharing_power(costs: Sequence[Costs], counts: Sequence[np.ndarray]) -> list[
     if not demands:
         return list(costs)
     clock = shared_clock(PowerDemand.joined(demands))
-    return [c.at_clock(clock) for c in costs]
+    time_s = [n * c.execution_s for c, n in zip(costs, counts, strict=True)]
+    whole_s = sum(float(each.sum()) for each in time_s)
+    return [c.at_clock(clock, each / whole_s) for c, each in zip(costs, time_s, strict=True)]
 
 
 def _in_step(costs: Costs, counts: np.ndarray) -> PowerDemand:
     """Of all runs, each as long as it takes: what waits for its launch takes that at any clock."""
     demand: PowerDemand = costs.demand  # type: ignore[assignment]
     waits = costs.limiter == "launch"
-    longer = costs.execution_s / demand.time_s(demand.running_clock)
+    longer = costs.execution_s / (demand.lone * demand.time_s(demand.running_clock))
     step = demand.scaled(counts * np.where(waits, 1.0, longer))
     held_s = np.where(waits, counts * costs.execution_s, step.dram_s)
     return replace(

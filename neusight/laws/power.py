@@ -95,7 +95,9 @@ class PowerDemand:
     ``clocked_s`` is the time of what runs at the core clock (arithmetic, L2, chains of accesses) [s], ``dram_s`` of
     what does not [s], ``ports_s`` of the same bytes on their way through L2, of which and DRAM the longer counts [s];
     ``overlap`` the exponent of the norm in which clocked work and memory join. ``core_j`` is the energy that falls with
-    the core clock, stated at boost clock [J], ``memory_j`` that of memories, which run at a clock of their own [J].
+    the core clock, stated at boost clock [J], ``memory_j`` that of memories, which run at a clock of their own [J];
+    ``lone`` the factor [-] by which each was measured to take longer at its ``sustained_clock``, all by itself, beyond
+    what it takes longer at a clock that others have a part in.
     ``clock_w`` at boost clock, ``budget_w`` [W] and ``speed_exponent`` are the device's, the same for all kernels;
     ``clock`` is the share of the boost clock at which all run, None where each runs at its ``sustained_clock``.
     """
@@ -106,6 +108,7 @@ class PowerDemand:
     overlap: np.ndarray
     core_j: np.ndarray
     memory_j: np.ndarray
+    lone: np.ndarray
     clock_w: float
     budget_w: float
     speed_exponent: float
@@ -144,7 +147,7 @@ class PowerDemand:
 
 
 _AMOUNTS = ("clocked_s", "ports_s", "dram_s", "core_j", "memory_j")
-_COLUMNS = (*_AMOUNTS, "overlap")
+_COLUMNS = (*_AMOUNTS, "overlap", "lone")
 
 
 def sustained_clock(demand: PowerDemand) -> np.ndarray:

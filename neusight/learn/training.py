@@ -20,7 +20,7 @@ import numpy as np
 from neusight.datasets.load import root_of, tables_in
 from neusight.devices.kinship import Silicon
 from neusight.errors import DataError
-from neusight.executors.gpu.features import FeatureContract, load_contract
+from neusight.executors.gpu.features import FeatureContract, load_contract, situate
 from neusight.executors.gpu.tile_models.artifact import (
     PROTOCOL,
     Artifact,
@@ -30,7 +30,7 @@ from neusight.executors.gpu.tile_models.artifact import (
     save_artifact,
     sizes,
 )
-from neusight.executors.gpu.tile_models.doubts import Kinship
+from neusight.executors.gpu.tile_models.doubts import THROTTLED, Kinship
 from neusight.executors.gpu.tile_models.protocol import TileModel, TrainingSet, device_biases, new_model
 from neusight.kernels.work import work_of
 from neusight.laws.fitted import FILE as PHYSICS_FILE
@@ -60,6 +60,8 @@ from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus
 from neusight.learn.training_sets import Knowledge, group_names, training_set
 
 STATE = ".training"
+MOSTLY = 0.95
+"""Share of rows that are as good as all (assumption)."""
 MOST_ROWS = 12000
 """Of each GPU and family that a model learns from."""
 CONSTANT_ROWS, CONSTANT_STEPS = 60, 4
@@ -197,6 +199,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
+        limited=_limited(run.corpus.rows[run.model], known),
         shrinkage=shrinkage,
         silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
         measured=ran_by(rows),
@@ -260,6 +263,16 @@ def _device_bias(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, 
         throttled = device_biases(model, training_set(slow, run.contract, known), group_names(slow))
         biases |= {name: round((biases.get(name, v) + v) / 2, 4) for name, v in throttled.items()}
     return biases
+
+
+def _limited(rows: Sequence[DeviceRows], known: Knowledge) -> list[str]:
+    """Names of biases of kinds that a GPU ran, but for a few rows, where power limits them alone."""
+    counts: Counter[str] = Counter()
+    for r in rows:
+        s = situate(r.batch, r.device, known.choice, physics=known.physics, conditions=r.conditions)
+        counts.update(Counter(r.groups[s.throttle > THROTTLED].tolist()))
+    whole = Counter(name for r in rows for name in r.groups.tolist())
+    return sorted(name for name, count in counts.items() if count >= MOSTLY * whole[name])
 
 
 def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:

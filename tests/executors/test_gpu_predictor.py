@@ -256,6 +256,24 @@ def test_kernels_of_a_step_on_a_small_board_share_its_power(predictor: KernelPre
     assert faster[1].execution_s <= copy.execution_s
 
 
+def test_what_a_board_adds_to_kernels_that_draw_all_power_alone_stays_with_them(predictor: KernelPredictor) -> None:
+    l4, once = CATALOGUE["l4"], np.ones(1)
+    gemm = predictor.artifacts["gemm"]
+    manifest = replace(gemm.manifest, device_bias={"l4/linear": -0.5}, limited=[])
+    slow, hot = (
+        replace(predictor, artifacts={**predictor.artifacts, "gemm": replace(gemm, manifest=known)})
+        for known in (manifest, replace(manifest, limited=["l4/linear"]))
+    )
+    alone = [kernels.predict(linear(), l4) for kernels in (slow, hot)]
+    assert alone[0].execution_s == alone[1].execution_s
+    copies = predictor.predict(requested("copy", {"elements": 2**32}), l4)
+    often = [sharing_power([costs, copies], [once, once])[0] for costs in alone]
+    assert often[1].execution_s < 0.9 * often[0].execution_s
+    # By itself it takes what it took by itself, however often it runs.
+    lone = sharing_power(alone[1:], [5 * once])[0]
+    assert lone.latency_s == pytest.approx(alone[1].latency_s, rel=1e-9)
+
+
 def test_a_missing_model_is_named(predictor: KernelPredictor) -> None:
     fewer = replace(predictor, artifacts={"gemm": predictor.artifacts["gemm"]})
     with pytest.raises(CoverageError, match="no tile model 'stream' for memory kernels among gemm: train it"):

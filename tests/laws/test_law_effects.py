@@ -157,6 +157,7 @@ def demand(
     clocked: float, dram: float, core: float, memory: float, budget: float = 100.0, clocks: float = 0.0
 ) -> PowerDemand:
     values = {"clocked_s": clocked, "ports_s": 0.0, "dram_s": dram, "core_j": core, "memory_j": memory, "overlap": 3.0}
+    values["lone"] = 1.0
     columns = {name: np.full(1, value) for name, value in values.items()}
     return PowerDemand(**columns, clock_w=clocks, budget_w=budget, speed_exponent=EXPONENT)
 

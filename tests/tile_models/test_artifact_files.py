@@ -171,6 +171,16 @@ def test_levels_of_training_devices_only(saved: Saved) -> None:
     assert artifact.device_bias(t4.model_copy(update={"id": "t"}), "linear") is None
 
 
+def test_what_was_only_met_limited_by_power_tells_nothing_where_power_is_shared(saved: Saved) -> None:
+    artifact = load_artifact(saved())
+    limited = replace(artifact, manifest=replace(artifact.manifest, limited=["t4/linear"]))
+    t4, p4 = (load_device(gpu) for gpu in ("t4", "p4"))
+    assert limited.device_bias(t4, "linear") == 0.25
+    assert limited.shared_bias(t4, "linear") is None
+    assert limited.shared_bias(t4, "bmm") == 0.75
+    assert limited.shared_bias(p4, "linear") == artifact.shared_bias(p4, "linear") == -0.5
+
+
 def test_errors_of_gpus_left_out_count_each_gpu_and_kind_once(saved: Saved) -> None:
     manifest = load_artifact(saved()).manifest
     metrics = {"physics": {"t4": {"linear": 10.0, "bmm": 20.0}, "l4": {"linear": 60.0}}, "sibling": {}}

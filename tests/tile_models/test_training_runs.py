@@ -124,6 +124,7 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert manifest.domain["ops"] == ["bmm", "linear"]
     assert manifest.device_bias.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
     assert manifest.silicon.keys() == set(GPUS)
+    assert set(manifest.limited) <= manifest.device_bias.keys()
     for errors in (manifest.metrics[name] for name in ("as_shipped", "physics", "learned")):
         assert errors.keys() == set(GPUS)
         assert all(error < 60 for by_op in errors.values() for error in by_op.values())

@@ -198,9 +198,9 @@ class KernelPredictor:
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
         native = trained_on(artifact, situation.batch)
         kinship = artifact.kinship(situation.device, situation.batch, situation.conditions)
-        share = _shares(artifact, situation, inputs, native, kinship)
+        shares = _shares(artifact, situation, inputs, native, kinship)
         outside = _outside(artifact, situation, native, inputs)
-        costs = _estimates(situation, share, artifact, native, outside, kinship=kinship)
+        costs = _estimates(situation, shares, artifact, native, outside, kinship=kinship)
         correction = self.correction(situation.device)
         return costs, costs if correction is None else correction.apply(situation, costs)
 
@@ -278,13 +278,17 @@ def _variant_doubt(
 
 def _shares(
     artifact: Artifact, s: Situation, inputs: np.ndarray, native: np.ndarray, kinship: np.ndarray
-) -> np.ndarray:
-    """Utilisation of each kernel. What was learned of some operators, in some dtypes, says nothing of others: those
-    are as physics has them.
+) -> tuple[np.ndarray, np.ndarray]:
+    """(utilisation of each kernel; factor by which it takes longer where it draws all of the power by itself, beyond
+    what the power law says). What was learned of some operators, in some dtypes, says nothing of others: those are as
+    physics has them.
     """
-    device_bias = by_distinct(kernel_kinds(s.batch), lambda kind: artifact.device_bias(s.device, kind) or 0.0)
-    learned = artifact.logits(inputs, s.prior, artifact.shrinkage(kinship))
-    return utilisation(np.where(native, learned, s.prior), np.where(native & (kinship != "stranger"), device_bias, 0.0))
+    learned = np.where(native, artifact.logits(inputs, s.prior, artifact.shrinkage(kinship)), s.prior)
+    kinds, known = kernel_kinds(s.batch), native & (kinship != "stranger")
+    alone = np.where(known, by_distinct(kinds, lambda kind: artifact.device_bias(s.device, kind) or 0.0), 0.0)
+    shared = np.where(known, by_distinct(kinds, lambda kind: artifact.shared_bias(s.device, kind) or 0.0), 0.0)
+    share = utilisation(learned, alone)
+    return share, np.ones(len(share)) if (alone == shared).all() else utilisation(learned, shared) / share
 
 
 def _doubts(
@@ -312,9 +316,15 @@ def _by_kinship(names: np.ndarray, kinship: np.ndarray, value: Callable[[Kinship
 
 
 def _estimates(
-    s: Situation, share: np.ndarray, artifact: Artifact, native: np.ndarray, outside: np.ndarray, *, kinship: np.ndarray
+    s: Situation,
+    shares: tuple[np.ndarray, np.ndarray],
+    artifact: Artifact,
+    native: np.ndarray,
+    outside: np.ndarray,
+    *,
+    kinship: np.ndarray,
 ) -> Costs:
-    manifest = artifact.manifest
+    manifest, (share, lone) = artifact.manifest, shares
     execution_s = s.bound_s / share
     overhead_s = _overhead_s(s, execution_s, manifest, s.physics)
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
@@ -336,7 +346,7 @@ def _estimates(
         outside=outside,
         source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
         spread=spread,
-        demand=s.power_demand,
+        demand=replace(s.power_demand, lone=lone),
     )
 
 

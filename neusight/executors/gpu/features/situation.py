@@ -153,6 +153,7 @@ class Situation:
             overlap=np.full(len(self.batch), self.overlap),
             core_j=self.switching_j + 1e-12 * core_pj * self.dram_bytes,
             memory_j=1e-12 * memory_pj * self.dram_bytes,
+            lone=np.ones(len(self.batch)),
             clock_w=clock_w(self.device, self.physics),
             budget_w=budget_w(self.device, self.physics),
             speed_exponent=self.physics.power.speed_exponent,

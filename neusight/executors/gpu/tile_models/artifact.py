@@ -36,7 +36,8 @@ class Manifest:
     ``doubts`` has by kinship, and by name of ``doubt_names`` and its ``levels``, two factors that enclose 90 % of
     execution times and the standard deviation of the log error that a device's kernels share; ``coverage`` how well
     these held on devices that they were learned without, see ``neusight.learn.doubts``; ``device_bias`` the logit by
-    which each training device and kind departs from the model, by ``bias_name``; ``domain`` the range of each
+    which each training device and kind departs from the model, by ``bias_name``, and ``limited`` those of them that
+    were met where power limits them alone; ``domain`` the range of each
     feature and of the kernels' sizes, the ops and the dtypes in training; ``silicon`` what tells their siblings
     (``neusight.devices.kinship``), ``measured`` the ``implementations`` that each of them ran, ``shrinkage`` the share
     of what was learned that holds on strangers (chosen by leaving kinds out) and ``sibling_shrinkage`` that on
@@ -65,6 +66,7 @@ class Manifest:
     simulator: str = ""
     silicon: dict[str, list[Any]] = field(default_factory=dict)
     measured: dict[str, list[str]] = field(default_factory=dict)
+    limited: list[str] = field(default_factory=list)
     shrinkage: float = 1.0
     sibling_shrinkage: float = 1.0
     weights_sha256: str = ""
@@ -139,6 +141,17 @@ class Artifact:
         kin = [gpu for gpu in self.siblings(device) if bias_name(gpu, kind) in self.manifest.device_bias]
         biases = [self._bias(gpu, kind) for gpu in kin]
         return self.manifest.sibling_shrinkage * sum(biases) / len(biases) if biases else None
+
+    def shared_bias(self, device: DeviceSpec, kind: str) -> float | None:
+        """The bias of a kind where other kernels have a part in the device's power: None where it was only met drawing
+        all of it, which tells of the board's state and not of the kernel.
+
+        Products of float32 take L4 1.5 and T4 1.2 times as long by themselves, hot, as within models; A100, V100, P100
+        and MI100, which nothing limits there, 1.0 times (medians of ``neusight-fp32``).
+        """
+        known = (device.measured_id, *self.siblings(device))
+        limited = any(bias_name(gpu, kind) in self.manifest.limited for gpu in known)
+        return None if limited else self.device_bias(device, kind)
 
     def _bias(self, gpu: str, kind: str) -> float:
         """Of a training device: the mean of its other kinds of the operator where it did not run that kind, of all its
