@@ -199,7 +199,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
-        limited=_limited(run.corpus.rows[run.model], known),
+        limited=limited_kinds(run.corpus.rows[run.model], known),
         shrinkage=shrinkage,
         silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
         measured=ran_by(rows),
@@ -265,7 +265,7 @@ def _device_bias(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, 
     return biases
 
 
-def _limited(rows: Sequence[DeviceRows], known: Knowledge) -> list[str]:
+def limited_kinds(rows: Sequence[DeviceRows], known: Knowledge) -> list[str]:
     """Names of biases of kinds that a GPU ran, but for a few rows, where power limits them alone."""
     counts: Counter[str] = Counter()
     for r in rows:

@@ -124,6 +124,20 @@ def test_outliers_weigh_little() -> None:
     assert (observe(dirty, prior)[0].noise[:3] > 3 * prior.models["gemm"].noise).all()
 
 
+def test_one_outlier_among_few_rows_is_judged_by_the_others() -> None:
+    prior, moved, trusted = CorrectionPrior(), [], []
+    for seed in range(8):
+        rows, where = planted(prior, 3, seed, outliers=1), near(50, seed + 20)
+        robust, gaussian = (known.execution(where)[0] for known in posteriors(rows, prior))
+        moved.append(np.abs(robust).mean())
+        trusted.append(np.abs(gaussian).mean())
+    assert np.mean(moved) < 0.25 * np.mean(trusted)
+
+
+def posteriors(rows: Timings, prior: CorrectionPrior) -> tuple[Posterior, Posterior]:
+    return Posterior(prior, observe(rows, prior)[0]), Posterior(prior, linearised(rows, prior))
+
+
 def test_a_prior_is_learned_from_other_gpus() -> None:
     truth = changed(noise=0.02, alone=0.04, op=0.02, joint=0.02)
     gpus = [planted(truth, 60, seed) for seed in range(4)]

@@ -17,13 +17,15 @@ from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tile_models.artifact import sm_kind
 from neusight.executors.gpu.tiling import TileChoice
-from neusight.executors.gpu.tiling.library import Products
+from neusight.executors.gpu.tiling.library import Products, shipped_choice
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import Physics
 from neusight.learn.folds import SHRINKAGES, FoldErrors, best_shrinkage
-from neusight.learn.training import TrainOptions, train
-from neusight.learn.training_data import load_corpus
-from neusight.learn.training_sets import launch_floors
+from neusight.learn.training import TrainOptions, limited_kinds, train
+from neusight.learn.training_data import DeviceRows, load_corpus
+from neusight.learn.training_sets import Knowledge, launch_floors
 
 PHYSICS = shipped_physics().physics
 
@@ -124,7 +126,7 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert manifest.domain["ops"] == ["bmm", "linear"]
     assert manifest.device_bias.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
     assert manifest.silicon.keys() == set(GPUS)
-    assert set(manifest.limited) <= manifest.device_bias.keys()
+    assert manifest.limited == []
     for errors in (manifest.metrics[name] for name in ("as_shipped", "physics", "learned")):
         assert errors.keys() == set(GPUS)
         assert all(error < 60 for by_op in errors.values() for error in by_op.values())
@@ -294,3 +296,15 @@ def test_manifests_are_plain_json(finished: Path) -> None:
     content = json.loads((finished / "gemm" / "manifest.json").read_text())
     assert content["protocol"] == 6
     assert content["contract"]["target"] == "logit_utilisation"
+
+
+def test_kinds_that_a_board_only_ran_limited_by_power_are_named() -> None:
+    def rows(gpu: str, extent: int) -> DeviceRows:
+        batch = KernelBatch.from_columns("gemm", **dict.fromkeys(("m", "n", "k"), np.full(30, extent)))
+        measured_s = dict.fromkeys(("latency_s", "execution_s", "observed_m", "observed_n"), np.full(30, 1.0))
+        named = {"split": np.full(30, "train"), "place": np.arange(30), "conditions": Conditions.requested(30)}
+        return DeviceRows(device=load_device(gpu), batch=batch, **measured_s, **named)  # type: ignore[arg-type]
+
+    known = Knowledge(PHYSICS, shipped_choice(), {})
+    assert limited_kinds([rows("l4", 4096), rows("a100-pcie-40gb", 4096)], known) == ["l4/linear"]
+    assert limited_kinds([rows("l4", 4096), rows("l4", 32)], known) == []

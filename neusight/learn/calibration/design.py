@@ -32,9 +32,9 @@ from neusight.learn.calibration.fit import (
 if TYPE_CHECKING:
     import pandas as pd
 
-FEW = 3
-"""Rows of each tile model with which a design begins where they are no more than half of it, so that one outlier among
-them is seen as one."""
+FEW = 4
+"""Rows of each tile model with which a design begins, or as many as there is room for of all of them: one outlier among
+them is then seen as one."""
 COUNTS = (0, 10, 20, 50, 100, 200)
 POOL = 150
 """Rows of each kind among which a design chooses."""
@@ -83,7 +83,7 @@ def informative(timings: Timings, count: int, prior: CorrectionPrior, weight: np
     weight = np.ones(len(timings)) if weight is None else weight
     kind = np.unique(timings.points.kind, return_inverse=True)[1]
     model = np.unique(timings.points.model, return_inverse=True)[1]
-    few = min(FEW, max(1, count // (2 * (int(model.max()) + 1))))
+    few = min(FEW, max(1, count // (int(model.max()) + 1)))
     observations = linearised(timings, prior)
     left, noise = observations.covariance(prior), observations.noise**2
     chosen: list[int] = []

@@ -251,7 +251,8 @@ def observe(timings: Timings, prior: CorrectionPrior) -> tuple[Observations, dic
     by kind.
 
     Gauss-Newton steps linearise the logarithm of the sum of launch and execution; at the same time rows are reweighted
-    as errors with Student's t distribution ask for (Lange et al. 1989).
+    as errors with Student's t distribution ask for (Lange et al. 1989), by what all others say of them: among few a row
+    is met by the process whether it is an outlier or not.
     """
     observations = linearised(timings, prior)
     scales, _ = noise_scales(observations, prior)
@@ -259,7 +260,7 @@ def observe(timings: Timings, prior: CorrectionPrior) -> tuple[Observations, dic
     for _ in range(REWEIGHTINGS):
         posterior = Posterior(prior, replace(observations, noise=noise / np.sqrt(weight)))
         execution, launch = posterior.execution(timings.points)[0], posterior.launch(timings.points)
-        missed = observations.log_ratio - observations.on_execution * execution - observations.on_launch * launch
+        missed = observations.log_ratio - posterior.left_out()[0]
         weight = (FREEDOM + 1.0) / (FREEDOM + np.square(missed / noise))
         observations = linearised(timings, prior, execution, launch)
     noisy = replace(observations, noise=noise / np.sqrt(weight))
