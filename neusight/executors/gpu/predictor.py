@@ -234,7 +234,7 @@ class KernelPredictor:
             waves=after.tiling.waves,
             outside=outside,
             spread=spread,
-            demand=after.power_demand,
+            demand=replace(after.power_demand, lone=known.demand.lone),  # type: ignore[union-attr]
         )
 
 
