@@ -112,6 +112,14 @@ def architecture_name(vendor: str, capability: str | None, name: str = "") -> st
     return f"{vendor} {max(since, default=0.0)}{board}"
 
 
+def is_between(capability: str | None, since: str, until: str) -> bool:
+    """Whether a compute capability such as ``8.9`` is one from ``since`` on and before ``until``; one that is not known
+    is none.
+    """
+    at, begin, end = ([int(part) for part in (text or "-1").split(".")] for text in (capability, since, until))
+    return begin <= at < end
+
+
 def _number(capability: str, name: str) -> float:
     try:
         return float(capability)

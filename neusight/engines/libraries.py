@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from neusight.devices.architectures import is_between
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.kernels import KernelBatch
@@ -19,26 +20,20 @@ _FILE = Path(__file__).with_name("libraries.toml")
 def variant_of(engine: Engine, device: DeviceSpec, batch: KernelBatch) -> str:
     """``Conditions.variant`` of kernels of one family that are alike in their dtypes, "" where nobody knows it."""
     rules = _rules().get(batch.family, ())
-    if not rules or device.vendor != "nvidia" or device.compute_capability is None:
+    if not rules or device.vendor != "nvidia":
         return ""
-    capability, operands = _number(device.compute_capability), _operands(batch)
-    era = engine.serving.era
-    held = (r["variant"] for r in reversed(rules) if _holds(r, engine.library, era, capability, operands))
+    era, operands = engine.serving.era, _operands(batch)
+    held = (r["variant"] for r in reversed(rules) if _holds(r, engine.library, era, device, operands))
     return str(next(held, ""))
 
 
-def _holds(rule: Mapping[str, Any], library: str, era: str, capability: tuple[int, ...], operands: str) -> bool:
-    since, until = rule.get("since", "0.0"), rule.get("until", "99.0")
+def _holds(rule: Mapping[str, Any], library: str, era: str, device: DeviceSpec, operands: str) -> bool:
     return (
         library in rule["engine"]
-        and _number(since) <= capability < _number(until)
+        and is_between(device.compute_capability, rule.get("since", "0.0"), rule.get("until", "99.0"))
         and era in rule.get("eras", (era,))
         and operands in rule.get("operands", (operands,))
     )
-
-
-def _number(capability: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in capability.split("."))
 
 
 def _operands(batch: KernelBatch) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -82,10 +82,19 @@ def tabulate(
         queries: tokens that each sequence that generates brings to a pass.
     """
     return TabulatedPasses(
-        *_token_tables(tokens, max_tokens, max_num_seqs, queries),
-        _DecodeTable(decodes, max_num_seqs, max_len, queries),
+        *_token_tables(_verified(tokens, queries), max_tokens, max_num_seqs, queries),
+        _DecodeTable(_verified(decodes, queries), max_num_seqs, max_len, queries),
         _ChunkTables(chunks, max_tokens, max_num_seqs, max_len),
     )
+
+
+def _verified(price: Price, queries: int) -> Price:
+    """Prices of passes whose sequences bring several tokens: no less than with one each, which what was learned of
+    kernels with few rows does not ensure by itself.
+    """
+    if queries == 1:
+        return price
+    return lambda steps: np.maximum(price(steps), price(replace(steps, decode_tokens=np.ones_like(steps.decodes))))
 
 
 def _token_tables(price: Price, max_tokens: int, max_num_seqs: int, queries: int) -> tuple[np.ndarray, np.ndarray]:

@@ -105,7 +105,9 @@ def assert_same_demand(first: PowerDemand | None, second: PowerDemand) -> None:
     assert first.clock is second.clock is None
     for f in fields(PowerDemand):
         if f.name != "clock":
-            np.testing.assert_allclose(getattr(first, f.name), getattr(second, f.name), rtol=1e-9)
+            # What was learned is computed in float32.
+            rtol = 1e-5 if f.name == "lone" else 1e-9
+            np.testing.assert_allclose(getattr(first, f.name), getattr(second, f.name), rtol=rtol)
 
 
 def test_long_batches_are_cut_and_joined_in_order(predictor: KernelPredictor) -> None:
