@@ -473,8 +473,9 @@ class Predictor:
         return self._steps.on_cluster(cluster, Options(learned=not engine.step_factors))
 
     def _priced(self, batch: KernelBatch, place: Place, conditions: Conditions) -> Costs:
+        """Kernels of passes, for whose factors the same holds as for those of ``on_cluster``."""
         executor: Any = self._steps.executor(device_of(place), batch.family)
-        costs: Costs = executor.cost(batch, place, Options(), conditions)
+        costs: Costs = executor.cost(batch, place, Options(learned=False), conditions)
         return costs
 
     def sweep(

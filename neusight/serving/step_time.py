@@ -141,7 +141,7 @@ def _executor(kind: str) -> Any:
 
 
 def _priced(batch: KernelBatch, place: Place, conditions: Conditions) -> Costs:
-    """With the tile models that ship."""
+    """As ``Predictor.deployment`` prices them."""
     kind = LINK if batch.family == "collective" else device_of(place).kind
-    costs: Costs = _executor(kind).cost(batch, place, Options(), conditions)
+    costs: Costs = _executor(kind).cost(batch, place, Options(learned=False), conditions)
     return costs

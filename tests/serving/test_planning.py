@@ -225,8 +225,9 @@ def test_a_rate_takes_the_fewest_replicas_that_hold_it(predictor: Predictor) -> 
     assert best.estimate is not None
     assert best.estimate.replicas > 1
     assert slo.missed(best.estimate) == ""
-    fewer = replace(demand, rate_per_s=40.0 * best.estimate.replicas / (best.estimate.replicas - 1))
-    (more,) = predictor.cheapest(MODEL, ["l40s"], fewer, tp=1)
+    # What one replica less would have to serve each, and a tenth: of more replicas each has smoother arrivals.
+    each = 1.1 * 40.0 / (best.estimate.replicas - 1)
+    (more,) = predictor.cheapest(MODEL, ["l40s"], replace(demand, rate_per_s=each * best.estimate.replicas), tp=1)
     assert more.estimate is not None
     assert more.estimate.replicas > best.estimate.replicas
 
