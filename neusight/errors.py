@@ -31,6 +31,10 @@ class ModelError(NeusightError):
     """A model that is unknown, or cannot be built or run with the given inputs."""
 
 
+class InapplicableError(ModelError):
+    """A what-if that a question does not admit, or that another excludes."""
+
+
 class UndecidedError(ModelError):
     """A model that did not run after a value had to be assumed: with values it may."""
 

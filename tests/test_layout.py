@@ -36,6 +36,8 @@ ROOMS = [
     "estimates",
     "serving",
     "distributed",
+    "steps",
+    "what_if",
     "api",
     "learn",
     "evaluation",

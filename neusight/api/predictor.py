@@ -9,8 +9,6 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.api.questions import Gpu, Setting, as_device, given_request, step_request, version_of
-from neusight.api.steps import StepAnswers, traced_training
 from neusight.api.sweeps import swept
 from neusight.devices import DeviceSpec
 from neusight.engines import Host, Libraries, library_named
@@ -27,6 +25,9 @@ from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
 from neusight.requests import Plan, Request
+from neusight.steps.answers import StepAnswers, traced_training
+from neusight.steps.questions import Gpu, Setting, StepQuestion, as_device, given_request, step_request, version_of
+from neusight.transforms.passes import Pass
 from neusight.transforms.sparsity import Sparsity
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ if TYPE_CHECKING:
     from neusight.serving.load import Load, TokenCounts
     from neusight.serving.passes import ReplicaPricer
     from neusight.serving.planning import Choice, Demand
+    from neusight.what_if import Question, WhatIf
+    from neusight.what_if.answers import Goal
+    from neusight.what_if.gain import Answer
     from neusight.workloads.decoders.decoder import Decoder
 
 _DEPLOYMENTS = 64
@@ -180,6 +184,7 @@ class Predictor:
         operands: str = "cold",
         host: Host | None = None,
         libraries: Libraries | None = None,
+        passes: Sequence[Pass] = (),
         allow_fallback: bool = False,
         cache: bool = True,
     ) -> Estimate:
@@ -203,7 +208,7 @@ class Predictor:
             layout: of images, ``nchw`` or ``nhwc``.
             optimizer: ``none``, ``sgd``, ``adam``, ``adamw`` or ``bert_adam``.
             fused_optimizer, plan, tp_plan, overrides, sparsity, simulate, compression, operands, host,
-                libraries, allow_fallback, cache: see ``Setting``.
+                libraries, passes, allow_fallback, cache: see ``Setting``.
             grad_scaler: gradients are scaled back before the optimizer, as float16 needs.
 
         Raises:
@@ -221,15 +226,15 @@ class Predictor:
         setting = Setting(
             overrides=overrides, allow_fallback=allow_fallback, sparsity=sparsity, simulate=simulate,
             compression=compression, fused_optimizer=fused_optimizer, cache=cache, plan=plan, tp_plan=tp_plan,
-            layout=layout, operands=operands, host=host, libraries=libraries,
+            operands=operands, host=host, libraries=libraries, passes=tuple(passes),
         )  # fmt: skip
         if request is None:
-            question = step_request(model, step)
+            chosen, message = step_request(model, step)
         else:
-            question = given_request(request, step, signature(Predictor.estimate).parameters)
-        if plan is not None and (plan.world > 1 or plan.micro_batches > 1):
-            return self._steps.shared(model, gpu, question, setting, inputs)
-        return self._steps.estimate(self._steps.ready(model, gpu, question, setting, inputs))
+            chosen, message = given_request(request, step, signature(Predictor.estimate).parameters)
+        return self._steps.answer(
+            StepQuestion(model=model, gpu=gpu, request=chosen, setting=setting, inputs=inputs, message=message)
+        )
 
     def deployment(
         self, model: str | Path | Decoder, gpu: Gpu, longest: int, options: EngineOptions | None = None, **setup: Any
@@ -463,6 +468,49 @@ class Predictor:
         from neusight.distributed.search import search
 
         return search(run, self.on_cluster(run.cluster, run.engine), space, count, **options)
+
+    def answer(self, question: Question) -> Answer:
+        """The answer to a question as a value, whatever is asked.
+
+        Raises:
+            As ``estimate``, ``training`` or ``serving``.
+        """
+        from neusight.distributed.training_run import TrainingRun
+
+        if isinstance(question, TrainingRun):
+            return self.training(question)
+        if isinstance(question, StepQuestion):
+            return self._steps.answer(question)
+        return self.serving(question.model, question.gpu, question.load, question.options, **vars(question.setup))
+
+    def what_if(self, question: Question, apply: Sequence[str]) -> WhatIf:
+        """What optimisations make of a question, one upon the other, with the interval of each gain.
+
+        >>> step = StepQuestion.of("gpt2-large", "l4", mode="training", optimizer="adam")
+        >>> predictor.what_if(step, ["amp", "compile"]).gain().ratio
+
+        Args:
+            question: a ``StepQuestion``, a training run (``training_run``) or a ``DeploymentQuestion``.
+            apply: names of ``neusight.what_if.known()``.
+
+        Raises:
+            ModelError: an unknown name. InapplicableError: an optimisation does not apply, or excludes another.
+        """
+        from neusight.what_if import laddered
+
+        return laddered(question, apply, self.answer)
+
+    def what_ifs(self, question: Question, goal: Goal = "time", target: float = 0.0) -> WhatIf:
+        """Every optimisation that applies: each by itself, the best first, and greedily one upon the other.
+
+        Args:
+            question: as ``what_if`` takes it.
+            goal: ``time`` or ``memory``: what is to become less.
+            target: where that is enough [s or B]; 0: as far as it goes.
+        """
+        from neusight.what_if import Ranking
+
+        return Ranking(question=question, ask=self.answer, goal=goal, target=target).ranked()
 
     def on_cluster(self, cluster: Cluster, engine: Engine) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
         """What answers for an engine's kernels on a cluster's devices and for collectives on its links and network.

@@ -8,12 +8,12 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from neusight.api.questions import Gpu, Setting, step_request
-from neusight.api.steps import Price, ReadyStep, StepAnswers
 from neusight.devices import DeviceSpec
 from neusight.errors import NeusightError
 from neusight.estimates import Estimate
 from neusight.executors.together import BatchedPricer
+from neusight.steps.answers import Price, ReadyStep, StepAnswers
+from neusight.steps.questions import Gpu, Setting, StepQuestion, step_request
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,8 +80,10 @@ def _ready(
 ) -> ReadyStep | NeusightError:
     stepless = {"optimizer": "none"} if point.step["mode"] == "inference" else {}
     try:
-        question = step_request(point.model, {**point.step, **options, **stepless})
-        return answers.ready(point.model, point.gpu, question, setting)
+        request, message = step_request(point.model, {**point.step, **options, **stepless})
+        return answers.ready(
+            StepQuestion(model=point.model, gpu=point.gpu, request=request, setting=setting, message=message)
+        )
     except NeusightError as error:
         return error
 

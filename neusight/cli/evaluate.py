@@ -231,6 +231,47 @@ def speculation(
     show(errors, form, show_speculation, predictor)
 
 
+@app.command("what-if")
+def what_if(
+    path: Annotated[Path, typer.Argument(metavar="PAIRS.parquet", help="Gains of optimisations, before and after.")],
+    optimisation: Annotated[
+        str, typer.Option(metavar="NAME[,NAME…]", help="Keep rows of these, such as amp. Default: all.")
+    ] = "",
+    sets: Annotated[str, typer.Option("--set", metavar="NAME[,NAME…]", help="Keep rows of these. Default: all.")] = "",
+    gpu: GpuFilter = "",
+    limit: Limit = None,
+    seed: Draw = 0,
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Compare what optimisations gain with pairs that public projects measured. Nothing is fitted to them.
+
+    Examples:
+
+    - `neusight evaluate what-if $NEUSIGHT_DATA/what-if/pairs.parquet`
+
+    - `neusight evaluate what-if $NEUSIGHT_DATA/what-if/pairs.parquet --optimisation amp --limit 50`
+    """
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_what_if
+    from neusight.evaluation import Selection
+    from neusight.evaluation.what_if import evaluate_what_if
+
+    predictor = loaded(tile_models, calibration)
+    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
+    chosen = {"optimisations": optimisation, "sets": sets}
+    with progress("predicting") as advance:
+        errors = evaluate_what_if(
+            path,
+            predictor,
+            **{name: tuple(filter(None, text.split(","))) for name, text in chosen.items()},
+            selection=selection,
+            progress=advance,
+        )
+    show(errors, form, show_what_if, predictor)
+
+
 @app.command()
 def memory(
     path: Annotated[Path, typer.Argument(metavar="FILE", help="Training runs, .parquet or .csv.")],

@@ -222,6 +222,22 @@ def show_speculation(errors: Mapping[str, Any]) -> None:
     line(f"\nOver all tasks, which accepted tokens are stated of: median {own['median']:.1f}, mean {own['mean']:.1f}.")
 
 
+def show_what_if(errors: Mapping[str, Any]) -> None:
+    """Means by optimisation, metric, GPU and set, how many pairs are answered, and why others are not."""
+    line("Errors of the ratio in percent. sign: gains or losses over 5 % that are predicted as such.\n")
+    rows = [{**row, "by": by, "name": row[by]} for by, means in errors["means"].items() for row in means]
+    rows.append({"by": "all", "name": "", **errors["total"]})
+    rows = [{**row, "sign": "-" if row["sign"] is None else f"{row['sign']:.0f}"} for row in rows]
+    figures({"by": "{by}", "": "{name}"} | _SUMMARY | {">sign": "{sign}"}, rows)
+    line()
+    counts = {"optimisation": "{optimisation}", ">pairs": "{pairs:,}", ">model named": "{named:,}"}
+    figures(counts | {">answered": "{answered:,}"}, errors["coverage"])
+    reasons = Counter(row["reason"] for row in errors["skipped"])
+    if reasons:
+        line()
+        figures({">skipped": "{count:,}", "~why": "{why}"}, [{"why": w, "count": n} for w, n in reasons.most_common()])
+
+
 def _summaries(errors: Mapping[str, Any]) -> None:
     """Means by each key, and of all."""
     line("Errors in percent. inside: rows within the 90 % interval.\n")

@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from neusight import Predictor, StepTimePredictor
-from neusight.api.questions import as_device
 from neusight.devices import list_devices
 from neusight.errors import DeviceError, LoadError, ModelError
 from neusight.serving import (
@@ -29,6 +28,7 @@ from neusight.serving import (
 from neusight.serving.load import most_tokens
 from neusight.serving.planning import most_clients
 from neusight.serving.space import limits, setups
+from neusight.steps.questions import as_device
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Steps
 

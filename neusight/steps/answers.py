@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import neusight
-from neusight.api.questions import ByContent, Gpu, Setting, checked, runs_tf32, step_request, version_of, workload_of
 from neusight.devices import DeviceSpec
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, Provenance
@@ -21,6 +20,16 @@ from neusight.kernels.conditions import Conditions
 from neusight.plans import TracedStep, single
 from neusight.requests import Plan, Request
 from neusight.schedule.timeline import one_stream
+from neusight.steps.questions import (
+    ByContent,
+    Setting,
+    StepQuestion,
+    checked,
+    runs_tf32,
+    step_request,
+    version_of,
+    workload_of,
+)
 from neusight.transforms.compiled import compiled
 from neusight.transforms.sparsity import as_profile
 
@@ -79,20 +88,16 @@ class StepAnswers:
 
         return cost
 
-    def ready(
-        self, model: Any, gpu: Gpu, question: tuple[Request, str], setting: Setting, inputs: Any = None
-    ) -> ReadyStep:
-        """A step as a program for one device.
+    def answer(self, question: StepQuestion) -> Estimate:
+        """The step on one device, or on those of its plan."""
+        return self._shared(question) if question.shared else self.estimate(self.ready(question))
 
-        Args:
-            model, gpu, inputs: as ``Predictor.estimate`` takes them.
-            question: the request, and a line on what was taken for granted in it.
-            setting: how it is estimated.
-        """
-        request, message = question
-        device, request = checked(gpu, request, setting)
-        program = self._program(model, inputs, request, setting, runs_tf32(device))
-        return ReadyStep(program=program, device=device, setting=setting, message=message)
+    def ready(self, question: StepQuestion) -> ReadyStep:
+        """A step as a program for one device."""
+        setting = question.setting
+        device, request = checked(question.gpu, question.request, setting)
+        program = self._program(question.model, question.inputs, request, setting, runs_tf32(device))
+        return ReadyStep(program=program, device=device, setting=setting, message=question.message)
 
     def estimate(self, ready: ReadyStep, price: Price | None = None) -> Estimate:
         """The step on one device; ``price``: of its kernels where they are priced already."""
@@ -104,7 +109,7 @@ class StepAnswers:
         estimate = estimate_of(timeline, device, self._provenance(device, setting))
         reserve = program.reserve_bytes(device.usable_bytes)
         estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))
-        return self._with_advice(estimate, device, setting, ready.message)
+        return self._with_advice(estimate, device, setting, engine.layout, ready.message)
 
     def _price_of(self, ready: ReadyStep) -> Price:
         """Of kernels of a step whose operands are cold, or lie in L2 as far as what the step moves does."""
@@ -114,17 +119,18 @@ class StepAnswers:
         cycled = ready.program.moved_bytes
         return lambda batch: self.cost(batch, device, setting, Conditions.of(len(batch), cycled_bytes=cycled))
 
-    def shared(self, model: Any, gpu: Gpu, question: tuple[Request, str], setting: Setting, inputs: Any) -> Estimate:
-        """The step of a plan with several micro-batches or devices; arguments as ``ready`` takes them."""
+    def _shared(self, question: StepQuestion) -> Estimate:
+        """The step of a plan with several micro-batches or devices."""
         from neusight.distributed.shared import shared_estimate
         from neusight.distributed.sources import traced_run, traced_workload
         from neusight.distributed.step import timed
 
-        (request, message), plan = question, setting.plan or Plan()
-        device, request = checked(gpu, request, setting)
+        setting, plan = question.setting, question.setting.plan or Plan()
+        device, request = checked(question.gpu, question.request, setting)
 
         def trace(batch: int) -> Workload:
-            return workload_of(model, replace(request, batch=batch), setting, runs_tf32(device), inputs)
+            one = replace(request, batch=batch)
+            return workload_of(question.model, one, setting, runs_tf32(device), question.inputs)
 
         run = traced_run(trace, request, plan, device, setting.tp_plan)
         step = timed([run], self.on_cluster(run.cluster, setting.options))[0]
@@ -132,7 +138,8 @@ class StepAnswers:
         # The inputs of a module say how many samples there are, whatever was asked for.
         samples = workload.request.batch * plan.dp * plan.micro_batches
         estimate = shared_estimate(step, workload, samples, plan.world, self._provenance(device, setting))
-        return self._with_advice(estimate, device, setting, message)
+        layout = request.engine.layout
+        return self._with_advice(estimate, device, setting, layout, question.message)
 
     def _program(self, model: Any, inputs: Any, request: Request, setting: Setting, tf32: bool) -> TracedStep:
         """What a device runs; the step of a model that has a name is remembered."""
@@ -146,6 +153,7 @@ class StepAnswers:
             sparsity=None if zeros is None else ByContent(zeros),  # type: ignore[arg-type]
             fused_optimizer=setting.fused_optimizer,
             cache=setting.cache,
+            passes=setting.passes,
         )
         return self._programs(str(model), version_of(model), request, remembered, tf32)
 
@@ -159,11 +167,13 @@ class StepAnswers:
             **executor.provenance(device),
         )
 
-    def _with_advice(self, estimate: Estimate, device: DeviceSpec, setting: Setting, message: str) -> Estimate:
+    def _with_advice(
+        self, estimate: Estimate, device: DeviceSpec, setting: Setting, layout: str, message: str
+    ) -> Estimate:
         executor = self.executor(device)
         advice = executor.advice(device, setting.sparsity is not None)
         first = (message,) if message else ()
-        ignored = _without_effect(executor, device, setting, estimate)
+        ignored = _without_effect(executor, device, setting, layout, estimate)
         return replace(estimate, warnings=(*first, *ignored, *advice, *estimate.warnings))
 
 
@@ -199,15 +209,15 @@ def _program(model: str, _version: int, request: Request, setting: Setting, tf32
     return single(compiled(workload_of(model, request, setting, tf32)))
 
 
-def _without_effect(executor: Executor, device: DeviceSpec, setting: Setting, estimate: Estimate) -> tuple[str, ...]:
+def _without_effect(
+    executor: Executor, device: DeviceSpec, setting: Setting, layout: str, estimate: Estimate
+) -> tuple[str, ...]:
     """A line for each option that was given and changes nothing."""
     zeros = [name for name in setting.options.given if name not in executor.takes]
     lines = [f"--{name} has no effect on {device.id}: it is no machine that skips zeros" for name in zeros]
     shapes = [text.rpartition("=")[2].partition(":")[0] for text in estimate.inputs]
-    if setting.layout != "nchw" and not any(shape.count("x") >= _IMAGE_EXTENTS for shape in shapes):
-        lines.append(
-            f"layout {setting.layout} has no effect on {estimate.model}: none of its inputs is a batch of images"
-        )
+    if layout != "nchw" and not any(shape.count("x") >= _IMAGE_EXTENTS for shape in shapes):
+        lines.append(f"layout {layout} has no effect on {estimate.model}: none of its inputs is a batch of images")
     if plan := setting.plan:
         lines += plan.without_effect(experts=True, training=estimate.mode == "training")
     return tuple(lines)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from inspect import Parameter
 from pathlib import Path
@@ -16,6 +16,7 @@ from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION
 from neusight.requests import Plan, Request
 from neusight.transforms.optimizer import fuse_optimizer
+from neusight.transforms.passes import Pass
 from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
 
@@ -41,7 +42,6 @@ class Setting:
         fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
         cache: read and write the user's cache of traces.
         plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
-        layout: of images, for a line where it has no effect.
         operands: ``cold``, or ``resident`` in L2 as far as what the step moves fits there, as when it is repeated on
             the same tensors with nothing between.
         host: of a step that is called while the device rests; unless given, steps follow each other, and the host's
@@ -50,6 +50,7 @@ class Setting:
         tp_plan: how products are shared over ``tp`` ranks, module path with ``*`` to ``colwise``, ``rowwise`` or
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
             the model's structure tells.
+        passes: changes of what the step runs, in their order; see ``neusight.transforms.passes``.
     """
 
     overrides: Sequence[str] = ()
@@ -61,15 +62,69 @@ class Setting:
     cache: bool = True
     plan: Plan | None = None
     tp_plan: Mapping[str, str] | None = None
-    layout: str = "nchw"
     operands: str = "cold"
     host: Host | None = None
     libraries: Libraries | None = None
+    passes: tuple[Pass, ...] = ()
 
     @property
     def options(self) -> Options:
         """Those of the executor."""
         return Options(simulate=self.simulate, compression=self.compression)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepQuestion:
+    """A step of any model on one device, or on those of a node, as ``Predictor.estimate`` takes it; ``message`` is a
+    line on what was taken for granted.
+    """
+
+    model: Any
+    gpu: Gpu
+    request: Request
+    setting: Setting = field(default_factory=Setting)
+    inputs: Any = None
+    message: str = ""
+
+    @classmethod
+    def of(cls, model: Any, gpu: Gpu, inputs: Any = None, **words: Any) -> StepQuestion:
+        """From the words that people use: fields of ``Setting``, all others as ``Request.of`` takes them.
+
+        Raises:
+            ModelError: as ``Request.of``. CoverageError: an unknown dtype.
+        """
+        names = {one.name for one in fields(Setting)}
+        setting = Setting(**{name: value for name, value in words.items() if name in names})
+        request, message = step_request(model, {name: value for name, value in words.items() if name not in names})
+        return cls(model=model, gpu=gpu, request=request, setting=setting, inputs=inputs, message=message)
+
+    @property
+    def device(self) -> DeviceSpec:
+        """With the changes of its figures."""
+        return as_device(self.gpu, self.setting.overrides)
+
+    @property
+    def shared(self) -> bool:
+        """Whether several devices, or micro-batches, take part in it."""
+        plan = self.setting.plan
+        return plan is not None and (plan.world > 1 or plan.micro_batches > 1)
+
+    def asking(self, **changes: Any) -> StepQuestion:
+        """With other fields of the request."""
+        return replace(self, request=replace(self.request, **changes))
+
+    def running(self, **changes: Any) -> StepQuestion:
+        """With other traits of the engine."""
+        return self.asking(engine=replace(self.request.engine, **changes))
+
+    def under(self, **changes: Any) -> StepQuestion:
+        """With another setting."""
+        return replace(self, setting=replace(self.setting, **changes))
+
+    def changed_by(self, change: Pass) -> StepQuestion:
+        """With a pass more, in the order of passes."""
+        passes = sorted((*self.setting.passes, change), key=lambda one: (one.order, one.part))
+        return self.under(passes=tuple(passes))
 
 
 @dataclass(frozen=True)
@@ -166,6 +221,8 @@ def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inpu
         workload = sparsify(workload, zeros.profile if isinstance(zeros, ByContent) else as_profile(zeros))
     if setting.fused_optimizer:
         workload = fuse_optimizer(workload)
+    for change in setting.passes:
+        workload = change(workload)
     return as_computed(workload, tf32)
 
 

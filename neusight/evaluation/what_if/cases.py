@@ -1,0 +1,138 @@
+"""``Pair``: a pair of measurements as two questions. Canonical words for what sources say in their own.
+
+Each module of this folder reads rows of some sets: a function with ``@reads`` that returns a case, or raises why it
+cannot: ``UnnamedModelError`` where nobody knows which model was run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+from neusight.errors import DataError
+from neusight.evaluation.scored import Row
+from neusight.what_if.gain import METRICS, MetricName
+from neusight.what_if.questions import Question, StepQuestion
+from neusight.what_if.transforms import applied
+
+
+class UnnamedModelError(DataError):
+    """A pair of a model, or on a device, that its source does not name well enough."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two questions, the optimisations ``applied`` between them, and the metric in which they are compared."""
+
+    before: Question
+    after: Question
+    applied: tuple[str, ...]
+    metric: MetricName
+
+    @classmethod
+    def of(cls, record: Row, before: Question, names: Sequence[str], **after: Any) -> Pair:
+        """Of a row whose optimisation is those of some names.
+
+        Args:
+            record: the row, for its metric.
+            before: what ran first.
+            names: of ``neusight.what_if.known()``.
+            after: fields of the request that differ beside, such as a larger batch.
+
+        Raises:
+            ModelError: one of them does not apply.
+        """
+        question = applied(before, names)[-1]
+        if after and isinstance(question, StepQuestion):
+            question = question.asking(**after)
+        return cls(before=before, after=question, applied=tuple(names), metric=metric_of(record))
+
+    def measured_in(self, metric: MetricName) -> Pair:
+        """The same in another metric."""
+        return replace(self, metric=metric)
+
+
+Reader = Callable[[Row, dict[str, str]], Pair]
+_READERS: dict[str, Reader] = {}
+
+
+def reads(*sets: str) -> Callable[[Reader], Reader]:
+    """Decorator of what reads the rows of some sets: it takes a row and what is told of it."""
+
+    def register(reader: Reader) -> Reader:
+        _READERS.update(dict.fromkeys(sets, reader))
+        return reader
+
+    return register
+
+
+def pair_of(record: Row) -> Pair:
+    """The case of a row.
+
+    Raises:
+        DataError: nothing reads its set; all else as its reader.
+    """
+    _load()
+    reader = _READERS.get(str(record.get("set")))
+    if reader is None:
+        raise DataError(f"no reader of the set {record.get('set')}")
+    return reader(record, stated(record))
+
+
+def stated(record: Row) -> dict[str, str]:
+    """What a source tells of the conditions, in its words.
+
+    Raises:
+        DataError: it is no JSON object.
+    """
+    try:
+        return {str(name): str(value) for name, value in json.loads(record["told"]).items()}
+    except (ValueError, TypeError, AttributeError):
+        raise DataError(f"told is no JSON object: {record.get('told')!r}") from None
+
+
+def metric_of(record: Row) -> MetricName:
+    """The metric of a row.
+
+    Raises:
+        DataError: an unknown one.
+    """
+    for name in METRICS:
+        if record["metric"] == name:
+            return name
+    raise DataError(f"unknown metric '{record['metric']}': one of {', '.join(METRICS)}")
+
+
+def gpu_of(record: Row) -> str:
+    """The id of a row's device.
+
+    Raises:
+        UnnamedModelError: it is not told.
+    """
+    gpu = record.get("gpu")
+    if not isinstance(gpu, str) or not gpu:
+        raise UnnamedModelError("the GPU is not told")
+    return gpu
+
+
+def whole(value: str, what: str) -> int:
+    """A whole number as sources write it.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        return int(float(value.replace(",", "")))
+    except ValueError:
+        raise DataError(f"{what} '{value}' is no number") from None
+
+
+def _load() -> None:
+    if not _READERS:
+        package = __name__.rpartition(".")[0]
+        for module in iter_modules(import_module(package).__path__):
+            import_module(f"{package}.{module.name}")

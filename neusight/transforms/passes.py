@@ -1,0 +1,31 @@
+"""``Pass``: a change of what a step runs, as a value: equal where name and arguments are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from neusight.workloads.workload import Workload
+
+Change = Callable[..., Workload]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """``change(workload, *arguments)``, a pure function of a module.
+
+    Attributes:
+        part: what of a step it changes, such as ``norm`` or ``cross entropy``; of each part a step has one change.
+        order: passes with less come first: what replaces operators before what moves or drops them.
+        change: makes the workload; raises ``InapplicableError`` where there is nothing to change.
+        arguments: what it takes beside the workload.
+    """
+
+    part: str
+    order: int = 0
+    change: Change
+    arguments: tuple[Hashable, ...] = ()
+
+    def __call__(self, workload: Workload) -> Workload:
+        """The workload with the change."""
+        return self.change(workload, *self.arguments)

@@ -1,0 +1,153 @@
+"""What optimisations gain: one upon the other, and all that there are, ranked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any, Literal
+
+from neusight.errors import NeusightError
+from neusight.what_if.gain import Answer, Gain, MetricName, figure
+from neusight.what_if.questions import Question
+from neusight.what_if.transforms import Transform, applicable, applied, named
+
+Ask = Callable[[Question], Answer]
+Goal = Literal["time", "memory"]
+_WORTH = 1.005
+"""Gain from which an optimisation is worth a step of the greedy search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """An optimisation upon those before it: the answer with it, and what it gains over the rung before."""
+
+    transform: Transform
+    answer: Answer
+    time: Gain
+    memory: Gain
+
+    @property
+    def idle(self) -> bool:
+        """Whether neither time nor memory differs."""
+        return self.time.before == self.time.after and self.memory.before == self.memory.after
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        one = self.transform
+        names = ("name", "group", "summary", "source", "accuracy", "effort")
+        return {
+            **{name: getattr(one, name) for name in names},
+            "time": self.time.to_dict(),
+            "memory": self.memory.to_dict(),
+            "limiter": self.answer.limiter,
+            "fits": self.answer.fits,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class WhatIf:
+    """A question's answer, and what optimisations make of it: ``rungs`` one upon the other, ``alone`` each by itself
+    with the largest gain first, and why others do not apply.
+    """
+
+    before: Answer
+    rungs: tuple[Rung, ...] = ()
+    alone: tuple[Rung, ...] = ()
+    refused: dict[str, str]
+
+    @property
+    def after(self) -> Answer:
+        """With all rungs."""
+        return self.rungs[-1].answer if self.rungs else self.before
+
+    def gain(self, metric: MetricName = "time") -> Gain:
+        """Of all rungs together."""
+        return Gain.of(self.before, self.after, metric)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data: both answers, the gain of all rungs, each rung, and those that do not apply."""
+        return {
+            "before": self.before.to_dict(),
+            "after": self.after.to_dict(),
+            "gain": {name: self.gain(name).to_dict() for name in ("time", "memory")},
+            "rungs": [rung.to_dict() for rung in self.rungs],
+            "alone": [rung.to_dict() for rung in self.alone],
+            "refused": self.refused,
+        }
+
+
+def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
+    """Optimisations one upon the other, in the order that they are given in.
+
+    Raises:
+        ModelError: an unknown name. InapplicableError: one of them does not apply, or excludes another.
+    """
+    before = last = ask(question)
+    rungs = []
+    for name, one in zip(names, applied(question, names), strict=True):
+        answer = ask(one)
+        rungs.append(_rung(name, last, answer))
+        last = answer
+    return WhatIf(before=before, rungs=tuple(rungs), refused={})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranking:
+    """What gains most of a question.
+
+    Attributes:
+        question: without any optimisation.
+        ask: answers a question.
+        goal: what is to become less: seconds, or bytes at the peak.
+        target: at or below which the search ends [s or B]; 0: when nothing gains any more.
+        names: the optimisations; default all.
+    """
+
+    question: Question
+    ask: Ask
+    goal: Goal = "time"
+    target: float = 0.0
+    names: tuple[str, ...] = ()
+
+    def ranked(self) -> WhatIf:
+        """Every optimisation that applies by itself, and the best of them one upon the other."""
+        before = self.ask(self.question)
+        able, refused = applicable(self.question, self.names)
+        alone: list[Rung] = []
+        for name in able:
+            try:
+                rung = _rung(name, before, self.ask(named(name)(self.question)))
+            except NeusightError as error:
+                refused[name] = str(error)
+                continue
+            if rung.idle:
+                refused[name] = f"{name} changes nothing: the model has nothing of the kind, or is so already"
+            else:
+                alone.append(rung)
+        alone.sort(key=lambda rung: -self._gain(rung))
+        return WhatIf(before=before, rungs=tuple(self._greedy(before, alone)), alone=tuple(alone), refused=refused)
+
+    def _greedy(self, before: Answer, alone: Sequence[Rung]) -> Iterator[Rung]:
+        """Each in its turn, the one that gains most by itself first, where it gains upon those before it."""
+        chosen: list[str] = []
+        last = before
+        for name in (rung.transform.name for rung in alone):
+            if figure(last, self.goal) <= (self.target or -inf):
+                return
+            try:
+                rung = _rung(name, last, self.ask(applied(self.question, [*chosen, name])[-1]))
+            except NeusightError:
+                continue
+            if self._gain(rung) >= _WORTH:
+                chosen.append(name)
+                last = rung.answer
+                yield rung
+
+    def _gain(self, rung: Rung) -> float:
+        return (rung.time if self.goal == "time" else rung.memory).ratio
+
+
+def _rung(name: str, before: Answer, after: Answer) -> Rung:
+    gains = {metric: Gain.of(before, after, metric) for metric in ("time", "memory")}
+    return Rung(transform=named(name), answer=after, **gains)

@@ -1,0 +1,33 @@
+"""What is kept for the backward pass, and where states lie."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.distributed.training_run import TrainingRun
+from neusight.errors import InapplicableError
+from neusight.what_if.transforms import transform
+
+
+def _recomputed(run: TrainingRun, how: str) -> TrainingRun:
+    if run.plan.recompute != "none":
+        raise InapplicableError(f"the run recomputes {run.plan.recompute} already")
+    return replace(run, plan=replace(run.plan, recompute=how))
+
+
+@transform("checkpointing", group="memory", source="Chen et al. 2016, Training deep nets with sublinear memory cost")
+def checkpointing(run: TrainingRun) -> TrainingRun:
+    """Each layer keeps its input alone and runs forward again in the backward pass."""
+    return _recomputed(run, "full")
+
+
+@transform("selective-checkpointing", group="memory", source="Korthikanti et al. 2022, section 5")
+def selective_checkpointing(run: TrainingRun) -> TrainingRun:
+    """The core of attention alone runs forward again."""
+    return _recomputed(run, "selective")
+
+
+@transform("optimizer-offload", group="memory", source="Ren et al. 2021, ZeRO-Offload")
+def optimizer_offload(run: TrainingRun) -> TrainingRun:
+    """The optimizer's states and its step are the host's."""
+    return replace(run, plan=replace(run.plan, offload="optimizer"))

@@ -1,0 +1,86 @@
+"""Precision: in which dtypes a step's numbers are kept and computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.distributed.training_run import TrainingRun
+from neusight.errors import InapplicableError
+from neusight.kernels.precision import Precision
+from neusight.what_if.questions import StepQuestion
+from neusight.what_if.transforms import transform
+
+_PYTORCH_AMP = "Micikevicius et al. 2018, Mixed precision training; PyTorch, Automatic mixed precision"
+
+
+def _wide(step: StepQuestion) -> None:
+    """Raises:
+    InapplicableError: the step is in a narrow dtype already.
+    """
+    precision = step.request.precision
+    if precision.autocast or precision.weights != "float32":
+        raise InapplicableError(f"the step runs in {precision} already: this is of one in float32")
+
+
+def _in(step: StepQuestion, dtype: str) -> StepQuestion:
+    _wide(step)
+    step.device.gemm_flops_per_s(Precision.named(dtype).of_products)
+    return step.asking(precision=Precision.named(dtype))
+
+
+@transform("amp", group="precision", source=_PYTORCH_AMP, accuracy="losses are scaled; some models need float32 parts")
+def amp(step: StepQuestion) -> StepQuestion:
+    """Products and convolutions in float16 under autocast, weights and what is sensitive in float32."""
+    after = _in(step, "amp")
+    return after.asking(grad_scaler=True) if after.request.optimizer != "none" else after
+
+
+@transform("amp-bf16", group="precision", source=_PYTORCH_AMP, accuracy="8 bits of mantissa in products")
+def amp_bf16(step: StepQuestion) -> StepQuestion:
+    """Products and convolutions in bfloat16 under autocast, weights and what is sensitive in float32."""
+    return _in(step, "amp_bf16")
+
+
+@transform("fp16", group="precision", source="PyTorch, torch.Tensor.half", accuracy="range of float16 in all results")
+def fp16(step: StepQuestion) -> StepQuestion:
+    """Weights and activations in float16."""
+    return _in(step, "float16")
+
+
+@transform("bf16", group="precision", source="Kalamkar et al. 2019, A study of bfloat16", accuracy="8 bits of mantissa")
+def bf16(step: StepQuestion) -> StepQuestion:
+    """Weights and activations in bfloat16."""
+    return _in(step, "bfloat16")
+
+
+@transform(
+    "tf32", group="precision", source="PyTorch, torch.backends.cuda.matmul.allow_tf32", accuracy="10 bits in products"
+)
+def tf32(step: StepQuestion) -> StepQuestion:
+    """Products and convolutions of float32 in TF32."""
+    return _in(step, "tf32")
+
+
+@transform(
+    "fp8", group="precision", source="Micikevicius et al. 2022, FP8 formats; Transformer Engine", effort="a library",
+    accuracy="converges as bfloat16 with scaling; some layers stay wide",
+)  # fmt: skip
+def fp8(run: TrainingRun) -> TrainingRun:
+    """Large products in float8 with one scale a tensor."""
+    return _recipe(run, "fp8")
+
+
+@transform(
+    "mxfp8", group="precision", source="OCP Microscaling Formats 1.0; Transformer Engine, MXFP8BlockScaling",
+    effort="a library", accuracy="as float8 with finer scales",
+)  # fmt: skip
+def mxfp8(run: TrainingRun) -> TrainingRun:
+    """Large products in float8 with a scale for 32 values."""
+    return _recipe(run, "mxfp8")
+
+
+def _recipe(run: TrainingRun, name: str) -> TrainingRun:
+    if run.products:
+        raise InapplicableError(f"products run in {run.products} already")
+    run.cluster.device.gemm_flops_per_s("float8")
+    return replace(run, products=name)
