@@ -250,20 +250,30 @@ class Reason(StrictModel):
     reason: str
 
 
+class PublishedMedian(StrictModel):
+    """The median error in percent that a predictor's authors publish of a quantity of runs, and which cells those are:
+    a pattern.
+    """
+
+    peer: str
+    cells: str
+    quantity: str
+    median: float
+
+
 class ServingDeclaration(Declared):
     """The content of ``experiment.toml`` of kind ``serving``.
 
     Attributes:
-        data: name of the data set below ``NEUSIGHT_DATA``; ``cells``, ``models`` and ``peers`` are files in it.
-        limit: cells that are compared, at most; default all.
+        tables: of cells, files below ``NEUSIGHT_DATA``, each beside its ``models.json``.
+        peers: what others predict for cells, a file below ``NEUSIGHT_DATA``.
+        published: errors of others on runs whose predictions they do not publish.
     """
 
     kind: Literal["serving"]
-    data: str
-    cells: str
-    models: str
+    tables: tuple[str, ...]
     peers: str = ""
-    limit: int | None = None
+    published: tuple[PublishedMedian, ...] = ()
     reasons: tuple[Reason, ...] = ()
 
     @property
@@ -274,7 +284,7 @@ class ServingDeclaration(Declared):
     @property
     def subject(self) -> str:
         """Where the figures come from, for the list of experiments."""
-        return self.data
+        return ", ".join(table.split("/")[0] for table in self.tables)
 
 
 class PeerError(StrictModel):

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from neusight.datasets.rows import read_rows
 from neusight.datasets.schema import read_parquet
 from neusight.distributed.factors import shipped_factors
 from neusight.evaluation import Scored, Selection, evaluate_memory, evaluate_serving, evaluate_training
-from neusight.evaluation.serving import deployed_cells
+from neusight.evaluation.serving import MODELS, Prepare, deployed_cells, means
 from neusight.evaluation.training import measured_steps
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import file_sha256
@@ -30,13 +31,13 @@ from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
 from neusight.laws.fitted import shipped_links
 from neusight.laws.physics import Physics
-from neusight.learn.engines import fit_engines, with_fitted
+from neusight.learn.engines import Cells, fit_engines, with_fitted
 from neusight.learn.links import links_without
 from neusight.learn.training_steps import factors_without, observe
 from neusight.paths import data_dir
 
 if TYPE_CHECKING:
-    from neusight.experiments.declare import Fold, Reason, ServingDeclaration, TrainingDeclaration
+    from neusight.experiments.declare import Fold, PublishedMedian, Reason, ServingDeclaration, TrainingDeclaration
     from neusight.learn import Report
     from neusight.serving import Deployment
 
@@ -95,41 +96,75 @@ def run_serving(declared: ServingDeclaration, quick: bool, report: Report | None
         ``rows``: a figure of a cell each, without what was measured; ``means`` and ``means_all`` of
         ``evaluate_serving``; ``groups``: by source, quantity, engine and GPU count, mean, median, bias, inside, and
         the 10th, 50th and 90th percentile of predicted over measured; ``peers``: by peer, source and quantity what they
-        and this predictor are wrong by on the cells that both predict; ``worst``: cells without fault that are most
-        wrong; ``dies``: of each die that was left out, by source, engine and quantity, the figures of its cells and
-        (``known_``) those with it in the fit; ``assumed``, ``skipped``, ``unread``: defaults taken, reasons and columns
+        and this predictor are wrong by on the cells that both predict; ``published``: errors of others on runs that
+        they name alone; ``worst``: cells without fault that are most wrong; ``dies``: of each die that was left out, by
+        source, engine and quantity, and of all of a quantity, the figures of its cells and (``known_``) those with it
+        in the fit; ``assumed``, ``skipped``, ``unread``: defaults taken, reasons and columns
         that nothing reads, counted; ``unfitted``: why fits leave cells out; ``sha256`` of the files.
     """
-    folder = data_dir() / declared.data
-    cells, models = folder / declared.cells, folder / declared.models
-    selection = Selection(limit=QUICK_CELLS if quick else declared.limit)
-    shipped = evaluate_serving(cells, Predictor.load(), models, selection, progress=advance_of("cells", report))
-    rows = shipped["rows"]
+    folder, limit = data_dir(), QUICK_CELLS if quick else None
+    served = _served(declared, Predictor.load(), Selection(limit=limit), advance_of("cells", report))
+    rows = served["rows"]
     names = ("cell", *SPLIT, "mode", "predicted", "inside", "fault")
     results: Results = {
         "rows": [{name: row[name] for name in names} | {"error": row["bias"]} for row in rows],
-        "means": shipped["means"],
-        "means_all": shipped["means_all"],
+        "means": means([row for row in rows if not row["fault"]]),
+        "means_all": means(rows),
         "groups": groups(rows),
         "peers": peers(rows, read_parquet(folder / declared.peers).to_pylist()) if declared.peers else [],
+        "published": list(published(rows, declared.published)),
         "worst": worst(rows, declared.reasons),
-        "assumed": shipped["assumed"],
-        "skipped": counted(shipped["skipped"]),
-        "unread": shipped["unread"],
+        "assumed": served["assumed"],
+        "skipped": counted(served["skipped"]),
+        "unread": served["unread"],
         **_served_without(declared, rows, quick, report),
-        "sha256": files_sha256((declared.cells, declared.models, declared.peers), folder),
+        "sha256": files_sha256((*declared.tables, *models_of(declared), declared.peers), folder),
     }
     return results
+
+
+def models_of(declared: ServingDeclaration) -> Iterator[str]:
+    """Files of configurations beside the tables, below the data sets' folder."""
+    return (str(Path(name).with_name(MODELS)) for name in declared.tables)
+
+
+def _served(
+    declared: ServingDeclaration,
+    predictor: Predictor,
+    selection: Selection,
+    advance: Callable[[int, int], None],
+    prepare: Prepare | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """Rows, defaults, cells that are skipped and columns that are unread, of all tables that have such GPUs."""
+    files = [data_dir() / name for name in declared.tables]
+    parts = [
+        evaluate_serving(file, predictor, selection=selection, progress=advance, prepare=prepare)
+        for file in files
+        if not selection.gpus or _gpus_of(file) & set(selection.gpus)
+    ]
+    found = {name: [row for part in parts for row in part[name]] for name in ("rows", "assumed", "skipped", "unread")}
+    return found | {"assumed": _added(found["assumed"], "count"), "unread": _added(found["unread"], "rows")}
+
+
+def _added(rows: Rows, count: str) -> list[dict[str, Any]]:
+    """Rows that differ in nothing but a count, as one each."""
+    sums: Counter[tuple[tuple[str, Any], ...]] = Counter()
+    for row in rows:
+        sums[tuple((name, value) for name, value in row.items() if name != count)] += row[count]
+    return [dict(names) | {count: total} for names, total in sorted(sums.items(), key=lambda item: str(item[0]))]
 
 
 def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, report: Report | None) -> Results:
     """Figures of the cells of each die, by a predictor that knows nothing of it; and which cells fits leave out."""
     if not declared.folds:
         return {"dies": [], "unfitted": []}
-    folder, limit = data_dir() / declared.data, QUICK_CELLS if quick else None
-    cells, models = folder / declared.cells, folder / declared.models
-    shipped, some = Predictor.load(), Selection(limit=None if limit is None else 4 * limit)
-    fitted = fit_engines(lambda: deployed_cells(cells, shipped, models, some), rounds=1, report=report)
+    shipped, limit = Predictor.load(), QUICK_CELLS if quick else None
+    some, files = Selection(limit=None if limit is None else 4 * limit), [data_dir() / name for name in declared.tables]
+
+    def cells() -> Cells:
+        return chain.from_iterable(deployed_cells(file, shipped, selection=some) for file in files)
+
+    fitted = fit_engines(cells, rounds=1, report=report)
     dies: list[dict[str, Any]] = []
     for die, predictor in fold_predictors(declared.folds, shipped, quick, report):
         engines = fitted.without(die.held_out)
@@ -138,20 +173,21 @@ def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, repor
             return with_fitted(deployment, known)
 
         selection, advance = Selection(gpus=die.held_out, limit=limit), advance_of(f"without {die.name}", report)
-        left_out = evaluate_serving(cells, predictor, models, selection, progress=advance, prepare=prepared)
+        left_out = _served(declared, predictor, selection, advance, prepared)
         dies += _beside(die.name, left_out["rows"], rows)
     return {"dies": dies, "unfitted": _most_common(fitted.left_out)}
 
 
 def _beside(die: str, left_out: Rows, rows: Rows) -> Iterator[dict[str, Any]]:
-    """Figures of a die's cells without fault, left out and (``known``) not, by source, engine and quantity."""
+    """Figures of a die's cells without fault, left out and (``known``) not, by quantity, and by source and engine."""
     known = {(row["cell"], row["quantity"]): row for row in rows}
-    keys = ("source", "engine", "quantity")
     kept = [row for row in left_out if not row["fault"] and (row["cell"], row["quantity"]) in known]
-    for names, part in Scored.of(kept).groups(*keys) if kept else ():
-        same = Scored.of([known[cell, part.keys["quantity"][place]] for place, cell in enumerate(part.keys["cell"])])
-        known_figures = {f"known_{name}": value for name, value in figures(same).items()}
-        yield {"die": die} | names | figures(part) | known_figures
+    every = {"source": "all", "engine": "all"}
+    for keys in (("quantity",), ("source", "engine", "quantity")):
+        for names, part in Scored.of(kept).groups(*keys) if kept else ():
+            same = Scored.of([known[cell, part.keys["quantity"][at]] for at, cell in enumerate(part.keys["cell"])])
+            known_figures = {f"known_{name}": value for name, value in figures(same).items()}
+            yield {"die": die} | every | names | figures(part) | known_figures
 
 
 def groups(rows: Rows) -> list[dict[str, Any]]:
@@ -186,6 +222,15 @@ def peers(rows: Rows, published: Rows) -> list[dict[str, Any]]:
         key = row["source"], row["quantity"]
         least[key] = min(least.get(key, row["mean"]), row["mean"])
     return [{**row, "best": row["mean"] == least[row["source"], row["quantity"]]} for row in rows_of_peers]
+
+
+def published(rows: Rows, peers: Iterable[PublishedMedian]) -> Iterator[dict[str, Any]]:
+    """Median errors that others publish of runs, beside those found here on the same."""
+    for peer in peers:
+        same = [r for r in rows if r["quantity"] == peer.quantity and fnmatch(r["cell"], peer.cells)]
+        if same:
+            ours = Scored.of(same).figures()
+            yield peer.model_dump() | {"count": ours["count"], "ours": ours["median"], "ours_inside": ours["inside"]}
 
 
 def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:

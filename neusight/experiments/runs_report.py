@@ -62,7 +62,7 @@ def serving_sections(results: Results) -> dict[str, list[str]]:
     """Words and tables, by the part of the report whose figures follow them."""
     parts = {"cells": ["## Errors", *_serving_errors(results)]}
     if results["peers"]:
-        parts["peers"] = ["## Other predictors", *_serving_peers(results["peers"])]
+        parts["peers"] = ["## Other predictors", *_serving_peers(results["peers"]), *_published(results["published"])]
     if results["dies"]:
         parts["dies"] = ["## Dies left out", *_serving_dies(results["dies"])]
     parts["intervals"] = ["## Intervals", *_intervals(results)]
@@ -112,6 +112,21 @@ def _serving_peers(peers: Rows) -> list[str]:
     )
     ordered = sorted(peers, key=lambda row: (row["source"], row["quantity"], row["mean"]))
     return [wrapped(text), listing(ordered, columns, words=3)]
+
+
+def _published(published: Rows) -> list[str]:
+    """What others publish of their errors on runs, without what they predicted for each."""
+    if not published:
+        return []
+    text = (
+        "What others publish of their own median error, percent, on runs that they measured, and this project's on the "
+        "same runs. Theirs replays each request with its lengths; here a cell says mean lengths and documented rates."
+    )
+    columns = (
+        *(("predictor", "{peer}"), ("quantity", "{quantity}"), ("runs", "{count:,}"), ("their median", "{median:.1f}")),
+        *(("this project's", "{ours:.1f}"), ("inside", "{ours_inside:.0f}")),
+    )
+    return [wrapped(text), listing(published, columns, words=2)]
 
 
 def _serving_dies(dies: Rows) -> list[str]:
@@ -365,10 +380,12 @@ def _short(source: str) -> str:
 
 
 def serving_accuracy(results: Results) -> list[str]:
-    """What README shows: cells of a die that was left out, by source and engine."""
-    rows = [row | {"of": "{die}, {source}, {engine}".format_map(row)} for row in results["dies"]]
+    """What README shows: of cells of dies that were left out, the median errors."""
+    rows = [row for row in results["dies"] if row["source"] == "all"]
     quantities = sorted({row["quantity"] for row in rows})
-    shown = matrix(rows, "of", ("quantity", quantities), "{median:.1f} ({known_median:.1f})", "cells of a die left out")
+    shown = matrix(
+        rows, "die", ("quantity", quantities), "{median:.1f} ({known_median:.1f})", "cells of a die left out"
+    )
     return [f"{shown}\n\nMedian error in percent, in brackets with the die in the fits."]
 
 

@@ -11,7 +11,7 @@ from neusight.devices import load_device
 from neusight.evaluation import Scored
 from neusight.executors.gpu.tile_models.artifact import load_artifacts
 from neusight.experiments import compare, find_experiment, run, summary_of, write_results
-from neusight.experiments.declare import Experiment, Reason, ServingDeclaration
+from neusight.experiments.declare import Experiment, PublishedMedian, Reason, ServingDeclaration
 from neusight.experiments.report import render
 from neusight.experiments.runs import WORST, figures, groups, peers, worst
 from neusight.experiments.runs_report import SERVING
@@ -84,7 +84,7 @@ def test_verdicts_name_every_target() -> None:
         {"peer": peer, "source": "lab", "quantity": "e2e_ms", "count": 3, "mean": mean, "ours_mean": 11.0, "best": best}
         for peer, mean, best in (("near", 10.0, True), ("far", 20.0, False))
     ]
-    left = {"die": "D", "source": "lab", "engine": "vllm", "quantity": "e2e_ms", "known_median": 10.0}
+    left = {"die": "D", "source": "lab", "engine": "vllm", "quantity": "e2e_ms", "known_median": 10.0, "inside": 90.0}
     dies = [{**left, "count": count, "median": median} for count, median in ((50, 14.0), (50, 16.0), (3, 99.0))]
     found = verdicts({"means": means, "peers": others, "dies": dies}, find_experiment("serving").declared.targets)
     assert [(v["value"], v["met"], v["short"]) for v in found] == [
@@ -106,11 +106,18 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     cells += [{**CELL, "cell": "lab/9", "concurrency": 9, "model": "absent", "e2e_ms": 1.0}]
     pd.DataFrame(cells).to_parquet(folder / "cells.parquet")
     (folder / "models.json").write_text(json.dumps({"small": CONFIG}))
+    more = folder.parent / "more"
+    more.mkdir()
+    pd.DataFrame([{**CELL, "cell": "lab/l4", "gpu": "l4", "concurrency": 1, "e2e_ms": 40.0}]).to_parquet(
+        more / "cells.parquet"
+    )
+    (more / "models.json").write_text(json.dumps({"small": CONFIG}))
     said = [{"cell": "lab/1", "peer": "other", "quantity": "e2e_ms", "predicted": 30.0}]
     pd.DataFrame(said).to_parquet(folder / "peers.parquet")
     declared = ServingDeclaration(
-        kind="serving", title="Mine", question="How wrong?", data="mine", cells="cells.parquet", models="models.json",
-        peers="peers.parquet", targets=find_experiment("serving").declared.targets,
+        kind="serving", title="Mine", question="How wrong?", tables=("mine/cells.parquet", "more/cells.parquet"),
+        peers="mine/peers.parquet", targets=find_experiment("serving").declared.targets,
+        published=(PublishedMedian(peer="other", cells="lab/[14]", quantity="e2e_ms", median=5.0),),
     )  # fmt: skip
     return Experiment("mine", folder, declared)
 
@@ -120,10 +127,14 @@ def test_a_run_writes_a_report_that_is_made_of_its_summary(
 ) -> None:
     monkeypatch.setenv("NEUSIGHT_DATA", str(experiment.folder.parent))
     results = run(experiment)
-    assert [r["cell"] for r in results["rows"]] == ["lab/1", "lab/4"]
+    assert [r["cell"] for r in results["rows"]] == ["lab/1", "lab/4", "lab/l4"]
     assert results["peers"][0]["mean"] == pytest.approx(50)
     assert [s["count"] for s in results["skipped"]] == [1]
-    assert {"cells.parquet", "models.json", "peers.parquet"} == set(results["sha256"])
+    files = {f"{folder}/{name}" for folder in ("mine", "more") for name in ("cells.parquet", "models.json")}
+    assert files | {"mine/peers.parquet"} == set(results["sha256"])
+    errors = [abs(r["error"]) for r in results["rows"] if r["cell"] != "lab/l4"]
+    (published,) = results["published"]
+    assert (published["count"], published["ours"]) == (2, pytest.approx(sum(errors) / 2, rel=1e-3))
     targets = {row["target"] for row in results["verdicts"]}
     assert {"lab within 90 % intervals", "mean error of e2e_ms on 1 cells of lab that other predicts"} <= targets
     written = {path.name for path in write_results(tmp_path, results)}
@@ -135,7 +146,7 @@ def test_a_run_writes_a_report_that_is_made_of_its_summary(
     assert '"measured"' not in (tmp_path / "results.json").read_text()
     worse = {**results, "rows": [{**r, "error": 500.0} for r in results["rows"]]}
     near = {**results, "rows": [{**r, "error": 1.0} for r in results["rows"]]}
-    assert len(compare(near, worse).worse) == 2
+    assert len(compare(near, worse).worse) == 3
     assert not compare(summary, summary).worse
 
 
@@ -143,7 +154,7 @@ def test_the_declaration_of_the_checkout_names_files_that_are_there() -> None:
     declared = find_experiment("serving").declared
     assert isinstance(declared, ServingDeclaration)
     assert declared.report == ("cells", "peers", "folds")
-    assert declared.subject == declared.data == "serving"
+    assert declared.subject == "serving, serving-more"
 
 
 def test_what_ships_learned_nothing_that_counts_on_boards_of_a_forgotten_die() -> None:
