@@ -57,8 +57,13 @@ class Speculation:
         for key in given:
             if key not in _KEYS:
                 raise LoadError(f"unknown key '{shown(key)}' of a speculation{nearest(key, _KEYS)}: {', '.join(_KEYS)}")
-        if len(given) < len(pairs) or len(given) < len(_KEYS):
-            raise LoadError(f"speculation '{shown(text)}': write it like draft=eagle,tokens=4,acceptance=0.7")
+        missing = [key for key in _KEYS if key not in given]
+        if missing or len(given) < len(pairs):
+            fault = f"lacks {' and '.join(missing)}" if missing else "has a key twice"
+            raise LoadError(
+                f"speculation '{shown(text)}' {fault}: write it like draft=eagle,tokens=4,acceptance=0.7, with 0 to "
+                f"{MOST_TOKENS} tokens and an acceptance from 0 to 1"
+            )
         try:
             tokens, acceptance = int(given["tokens"]), tuple(map(float, given["acceptance"].split("/")))
         except ValueError:

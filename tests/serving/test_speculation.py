@@ -65,8 +65,9 @@ def test_is_read_from_words() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("draft=eagle,tokens=4", "write it like"),
-        ("draft=eagle,tokens=4,acceptance=0.7,tokens=3", "write it like"),
+        ("draft=eagle,tokens=4", "lacks acceptance: write it like"),
+        ("draft=eagle,acceptance=2", "lacks tokens: .* acceptance from 0 to 1"),
+        ("draft=eagle,tokens=4,acceptance=0.7,tokens=3", "key twice: write it like"),
         ("draft=eagle,token=4,acceptance=0.7", "unknown key 'token'"),
         ("draft=eagle,tokens=four,acceptance=0.7", "numbers"),
         ("draft=eagle,tokens=4,acceptance=1.7", "probability"),
