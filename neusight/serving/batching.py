@@ -14,7 +14,7 @@ from dataclasses import fields
 from heapq import heappop, heappush
 from math import ceil, inf, nan, sqrt
 from sys import maxsize
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -45,7 +45,8 @@ class PassTimes(Protocol):
         """
 
 
-_ROWS = {"start_s": "d", "end_s": "d", **{f.name: "q" for f in fields(EnginePasses)[2:-1]}}
+_COLUMNS = {f.name: float if f.name.endswith("_s") else np.int64 for f in fields(EnginePasses)[:-1]}
+"""Of a row that is recorded: whole numbers below 2⁵³, which doubles hold exactly."""
 DecodePasses = int
 PromptPass = tuple[list[tuple[int, int]], list[int], int, int]
 """Chunks, the requests whose prompts they end, the sequences that generate beside them, and the chunks' tokens."""
@@ -140,7 +141,7 @@ class BatchingEngine:
         self.phases = [0] * self.block
         self.ending: dict[int, list[int]] = {}
         self.end_clocks: list[int] = []
-        self.rows = {name: array(kind) for name, kind in _ROWS.items()}
+        self.rows = array("d")
 
         # Blocks that sessions left in the cache and in the host's memory, the least recently used first.
         self.kept: OrderedDict[int, int] = OrderedDict()
@@ -285,7 +286,7 @@ class BatchingEngine:
             self.gain_tokens(gained, 1)
         going_on = sum(self.target[r] - self.prompt[r] + 1 < self.output[r] for r in done)
         shape = (1, len(chunks), new, len(done), going_on, decodes, gained, running)
-        self.record((start_s, self.time_s, *shape, self.kv_tokens()))
+        self.rows.extend((start_s, self.time_s, *shape, self.kv_tokens()))
         if decodes:
             self.finish_due()
         for request in done:
@@ -296,7 +297,7 @@ class BatchingEngine:
         n, start_s, gained = self.decodes, self.time_s, self.gained(passes)
         self.time_s = self.end_s
         self.gain_tokens(gained, passes)
-        self.record((start_s, self.time_s, passes, 0, 0, 0, 0, n, gained, n, self.kv_tokens()))
+        self.rows.extend((start_s, self.time_s, passes, 0, 0, 0, 0, n, gained, n, self.kv_tokens()))
         self.finish_due()
 
     def alike(self, most: int) -> int:
@@ -445,15 +446,11 @@ class BatchingEngine:
         """Those of blocks that are given out."""
         return (self.blocks + self.prefix_blocks) * self.block
 
-    def record(self, row: tuple[Any, ...]) -> None:
-        """What ran, in the order of the columns."""
-        for column, value in zip(self.rows.values(), row, strict=True):
-            column.append(value)
-
     def passes(self) -> EnginePasses:
         """All that it ran."""
-        columns = {name: np.array(column) for name, column in self.rows.items()}
-        return EnginePasses(**columns, scheduler=np.zeros(len(columns["count"]), dtype=np.int64))
+        rows = np.array(self.rows).reshape(-1, len(_COLUMNS)).T
+        columns = {name: row.astype(kind) for (name, kind), row in zip(_COLUMNS.items(), rows, strict=True)}
+        return EnginePasses(**columns, scheduler=np.zeros(rows.shape[1], dtype=np.int64))
 
     # What sessions leave
 
