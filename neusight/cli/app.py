@@ -78,6 +78,7 @@ _COMMANDS = {
     "predict": "predict:predict",
     "kernel": "sweep:kernel",
     "sweep": "sweep:sweep",
+    "what-if": "what_if:what_if",
     "serving": "serving:serving",
     "observe": "observe:observe",
     "memory": "memory:memory",

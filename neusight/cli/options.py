@@ -273,6 +273,24 @@ GradientDtype = Annotated[str, Spec("--gradient-dtype", PLAN, "In which gradient
 Offload = Annotated[
     Literal["none", "optimizer"], Spec("--offload", PLAN, "What lies on the host, and is updated there.").text()
 ]
+PlanFile = Annotated[
+    str,
+    Spec(
+        "--plan",
+        PLAN,
+        "A plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any other "
+        "file. Options that are given count before it.",
+        "FILE",
+    ).text(),
+]
+_isl, _osl = Spec("--isl", LOAD, "Tokens of a prompt."), Spec("--osl", LOAD, "Tokens of an answer.")
+_concurrency = Spec("--concurrency", LOAD, "Clients, each of whom sends a request when the last is answered.")
+Isl = Annotated[int | None, _isl.number(most=2**24)]
+Isls = Annotated[str, _isl.numbers()]
+Osl = Annotated[int | None, _osl.number(most=2**24)]
+Osls = Annotated[str, _osl.numbers()]
+Concurrency = Annotated[int | None, _concurrency.number(most=10**5)]
+Concurrencies = Annotated[str, _concurrency.numbers()]
 EngineName = Annotated[str, _engine.text()]
 EngineNames = Annotated[str, _engine.words()]
 Cluster = Annotated[
@@ -298,6 +316,17 @@ Calibrations = Annotated[
         "FILE|none",
     ).text(),
 ]
+PICTURES = (".png", ".svg", ".pdf")
+Picture = Annotated[
+    Path | None,
+    Spec(
+        "--figure",
+        OUTPUT,
+        "Draw throughput against latency of combinations, or time after optimisations.",
+        "FILE.png",
+    ).text(),
+]
+"""What ``--figure`` draws, in one of ``PICTURES``."""
 Format = Annotated[
     Literal["human", "json", "csv"], Spec("--format -f", OUTPUT, "How the result appears on stdout.").text()
 ]

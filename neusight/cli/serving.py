@@ -36,8 +36,6 @@ UNBOUNDED = 16
 """Lengths of a model without a longest sequence are cut at so many times their mean (assumption)."""
 LEAST_SHARE = 1e-3
 """Of the memory: less holds no engine."""
-PICTURES = (".png", ".svg", ".pdf")
-"""What ``--figure`` draws."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +158,8 @@ class EngineChoice:
 class Demanded:
     """The load."""
 
-    isl: Annotated[str, Spec("--isl", LOAD, "Tokens of a prompt.").numbers()] = ""
-    osl: Annotated[str, Spec("--osl", LOAD, "Tokens of an answer.").numbers()] = ""
+    isl: opt.Isls = ""
+    osl: opt.Osls = ""
     isl_cv: Annotated[
         float, Spec("--isl-cv", LOAD, "Draw prompts of many lengths: deviation over mean, lognormal.").number(0, 10)
     ] = 0.0
@@ -177,9 +175,7 @@ class Demanded:
             "N[,size=WxH]",
         ).text(),
     ] = ""
-    concurrency: Annotated[
-        str, Spec("--concurrency", LOAD, "Clients, each of whom sends a request when the last is answered.").numbers()
-    ] = ""
+    concurrency: opt.Concurrencies = ""
     rate: Annotated[str, Spec("--rate", LOAD, "Requests/s that arrive by themselves (Poisson).", "X[,X…]").text()] = ""
     batch: Annotated[str, Spec("--batch -b", LOAD, "Requests of one static batch.").numbers()] = ""
     trace: Annotated[
@@ -326,10 +322,7 @@ def serving(
     launch_command: Annotated[
         bool, Spec("--launch-command", OUTPUT, "Print what starts it, with all limits that were assumed.").text()
     ] = False,
-    figure: Annotated[
-        Path | None,
-        Spec("--figure", OUTPUT, "Draw throughput against latency of several combinations.", "FILE.png").text(),
-    ] = None,
+    figure: opt.Picture = None,
     form: opt.Format = "human",
 ) -> None:
     """Predict a served language model: times to tokens, throughput, memory, cost, and what limits it.
@@ -363,7 +356,7 @@ def serving(
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
     if figure is not None and (slo or not many):
         raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
-    opt.check_out(figure, "--figure", *PICTURES)
+    opt.check_out(figure, "--figure", *opt.PICTURES)
     if not (demanded.isl_cv or demanded.osl_cv or demanded.rate):
         typed.refuse(["seed"], "draws nothing: lengths are equal, and requests do not arrive at random")
     if target.dp == 1 and opt.numbers(target.replicas, "--replicas") == [1] and not slo:

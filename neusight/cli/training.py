@@ -90,16 +90,7 @@ class TrainedSteps:
 class Plans:
     """How devices share it; what is not typed comes from the file, or is as users of the engine have it."""
 
-    plan: Annotated[
-        str,
-        Spec(
-            "--plan",
-            PLAN,
-            "A plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any other "
-            "file. Options that are given count before it.",
-            "FILE",
-        ).text(),
-    ] = ""
+    plan: opt.PlanFile = ""
     dp: opt.DP = None
     tp: opt.TPs = "1"
     pp: opt.PPs = "1"
@@ -254,7 +245,7 @@ def answer(
     from neusight.cli.show_training import show_points
     from neusight.distributed.faults import WholeRun
 
-    shared = {**_of_file(plan, model, "global_batch" in {*axes, *options}), **options}
+    shared = {**of_file(plan, model, "global_batch" in {*axes, *options}), **options}
     device = place.of(0).device.id
     predictor = models.load([device])
 
@@ -276,7 +267,7 @@ def answer(
     return points
 
 
-def _of_file(plan: str, model: str, batch_given: bool) -> dict[str, Any]:
+def of_file(plan: str, model: str, batch_given: bool) -> dict[str, Any]:
     """What ``--plan`` says; options that it cannot take in are named on stderr."""
     from neusight.plans.read import read_plan
     from neusight.workloads.decoders.known import known_decoder

@@ -65,18 +65,24 @@ class Gain:
 
 
 def figure(answer: Answer, metric: MetricName) -> float:
-    """A metric of an answer: ``time`` of a step or a whole answer [s], ``memory`` at its peak [B], ``throughput`` in
-    samples or tokens a second, ``ttft`` and ``tpot`` [s].
+    """A metric of an answer: ``time`` of a step or a whole answer [s], ``memory`` at its peak [B], of a deployment before
+    any cache, ``throughput`` in samples or tokens a second, ``ttft`` and ``tpot`` [s].
     """
     if metric == "time":
         return answer.latency_s
     if metric == "memory":
-        return float(sum(answer.memory_terms.values()))
+        return _terms_bytes(answer)
     if metric == "throughput":
         return _throughput(answer)
     if isinstance(answer, ServingEstimate):
         return (answer.ttft_s if metric == "ttft" else answer.tpot_s).mean
     raise ValueError(f"{metric} is of served models")
+
+
+def _terms_bytes(answer: Answer) -> float:
+    # Engines fill what is left with cache, whatever they need.
+    terms = answer.fit.terms if isinstance(answer, ServingEstimate) else answer.memory_terms
+    return float(sum(terms.values()))
 
 
 def _throughput(answer: Answer) -> float:
@@ -113,10 +119,10 @@ def shared_time(before: Answer, after: Answer) -> float:
 def parts_s(answer: Answer) -> Mapping[Any, float]:
     """Seconds of each part that can be the same in another answer."""
     if isinstance(answer, Estimate):
-        return summed(((row.kernel, row.phase, row.latency_s), row.total_s) for row in answer.by_kernel)
+        return summed(((row.kernel, row.phase), row.total_s) for row in answer.by_kernel)
     if isinstance(answer, TrainingEstimate):
-        return {(part, seconds): seconds for part, seconds in answer.parts_s.items()}
-    return {(name, share * answer.latency_s): share * answer.latency_s for name, share in answer.time_shares.items()}
+        return answer.parts_s
+    return {name: share * answer.latency_s for name, share in answer.time_shares.items()}
 
 
 def _memory_deviation(before: Answer, after: Answer) -> float:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, get_type_hints
 
 from neusight.distributed.training_run import TrainingRun
-from neusight.errors import InapplicableError, ModelError, nearest, shown
+from neusight.errors import InapplicableError, ModelError, NeusightError, nearest, shown
 from neusight.what_if.questions import DeploymentQuestion, Question, StepQuestion, changed
 
 Q = TypeVar("Q", bound=Question)
@@ -113,17 +113,25 @@ def applied(question: Q, names: Iterable[str]) -> list[Q]:
     """
     rungs: list[Q] = []
     owners: dict[str, str] = {}
+    last = question
     for name in names:
-        after = named(name)(question)
-        for fact in sorted(changed(question, after)):
+        for fact in sorted(_decided(question, name)):
             if fact in owners:
                 raise InapplicableError(
                     f"{name} and {owners[fact]} exclude each other: both decide {words(fact)}: leave out one"
                 )
             owners[fact] = name
-        question = after
-        rungs.append(question)
+        last = named(name)(last)
+        rungs.append(last)
     return rungs
+
+
+def _decided(question: Question, name: str) -> frozenset[str]:
+    """Facts that an optimisation changes by itself; none where it needs another before it."""
+    try:
+        return changed(question, named(name)(question))
+    except InapplicableError:
+        return frozenset()
 
 
 def words(fact: str) -> str:
@@ -139,7 +147,7 @@ def applicable(question: Question, names: Sequence[str] = ()) -> tuple[list[str]
         try:
             named(name)(question)
             able.append(name)
-        except InapplicableError as error:
+        except NeusightError as error:
             refused[name] = str(error)
     return able, refused
 

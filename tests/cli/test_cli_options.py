@@ -16,7 +16,7 @@ from neusight.cli.app import app
 from neusight.paths import checkout_dir
 
 ROOT: Any = typer.main.get_command(app)
-GROUPED = ("predict", "kernel", "sweep", "serving", "memory", "training", "plan")
+GROUPED = ("predict", "kernel", "sweep", "serving", "memory", "training", "plan", "what-if")
 ON_L4 = ("predict", "gpt2", "--gpu", "l4")
 ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "-s", 2048, "-b", 8)
 MEMORY = ("memory", "Qwen/Qwen3-8B", "--gpu", "h100", "-s", 2048)

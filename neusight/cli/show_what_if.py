@@ -1,0 +1,126 @@
+"""What optimisations gain, on a screen: one upon the other, all that apply, and as a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.cli.output import Output, line, note, table
+from neusight.units import gib, milliseconds
+from neusight.what_if.gain import Gain, figure
+
+if TYPE_CHECKING:
+    from neusight.what_if import Rung, WhatIf
+    from neusight.what_if.gain import Answer
+
+_COLUMNS = ("name", "group", "summary", "source", "accuracy", "effort")
+
+
+def show_list(form: str) -> None:
+    """All optimisations by group."""
+    from neusight.what_if import known
+
+    transforms = sorted(known().values(), key=lambda one: (one.group, one.name))
+    rows = [{name: getattr(one, name) for name in _COLUMNS} for one in transforms]
+    cells = [(one.name, one.group, one.summary, one.source) for one in transforms]
+    Output(form).data(rows, rows, lambda: table(("name", "about", "~what", "~source"), cells))
+
+
+def show(answer: WhatIf, form: str) -> None:
+    """The answer before, each rung of the ladder, and what stands alone."""
+    for warning in dict.fromkeys(answer.before.warnings):
+        note(f"warning: {warning}")
+    rows = [{"alone": False, **_flat(rung)} for rung in answer.rungs]
+    rows += [{"alone": True, **_flat(rung)} for rung in answer.alone]
+    Output(form).data(answer.to_dict(), rows, lambda: _human(answer))
+
+
+def _flat(rung: Rung) -> dict[str, Any]:
+    row = rung.to_dict()
+    gains = {f"{metric}_{name}": value for metric in ("time", "memory") for name, value in row.pop(metric).items()}
+    return row | gains
+
+
+def _human(answer: WhatIf) -> None:
+    before = answer.before
+    memory = gib(figure(before, "memory"))
+    line(f"{before.model} on {before.gpu}: {milliseconds(before.latency_s)}, {memory}, limited by {before.limiter}")
+    if answer.alone:
+        line("\neach by itself\n")
+        _rungs(answer.alone)
+        line("\none upon the other\n")
+    else:
+        line()
+    if answer.rungs:
+        _rungs(answer.rungs)
+        together = answer.gain()
+        line(f"\ntogether {_ratio(together)}, memory {_ratio(answer.gain('memory'))}")
+    elif not answer.alone:
+        line("nothing applies")
+    _costs([*answer.alone, *answer.rungs])
+    if answer.refused:
+        line("\ndo not apply\n")
+        table(("optimisation", "~why"), [(name, _why(name, why)) for name, why in answer.refused.items()])
+
+
+def _rungs(rungs: Sequence[Rung]) -> None:
+    titles = ("optimisation", ">time", ">gain", "90 %", ">memory", ">gain", "limited by")
+    table(titles, [_cells(rung) for rung in rungs])
+
+
+def _cells(rung: Rung) -> tuple[str, ...]:
+    time, memory, answer = rung.time, rung.memory, rung.answer
+    fits = "" if answer.fits else " (does not fit)"
+    return (
+        rung.transform.name, milliseconds(time.after), f"{time.ratio:.2f}x", f"{time.low:.2f} - {time.high:.2f}",
+        f"{gib(memory.after)}{fits}", f"{memory.ratio:.2f}x", answer.limiter,
+    )  # fmt: skip
+
+
+def _ratio(gain: Gain) -> str:
+    return f"{gain.ratio:.2f}x (90 %: {gain.low:.2f} to {gain.high:.2f})"
+
+
+def _costs(rungs: Sequence[Rung]) -> None:
+    """What optimisations ask for in effort and may cost in quality, where that is more than a line of code."""
+    transforms = {rung.transform.name: rung.transform for rung in rungs}
+    costly = [one for one in transforms.values() if one.accuracy or one.effort != "one line"]
+    if costly:
+        line("\nwhat they cost\n")
+        table(
+            ("optimisation", "effort", "~quality"),
+            [(one.name, one.effort, one.accuracy or "the same") for one in costly],
+        )
+
+
+def _why(name: str, why: str) -> str:
+    return why.removeprefix(f"{name} ").removeprefix("is ")
+
+
+def draw(answer: WhatIf, file: Path) -> None:
+    """A waterfall: the time before, what each rung of the ladder takes from it with its interval, and what is left."""
+    from neusight.experiments.page import COLOURS, GREY, canvas
+
+    rungs = answer.rungs or answer.alone
+    names = ["before", *(rung.transform.name for rung in rungs), "after"]
+    picture, (axes,) = canvas(1, 1, width_in=max(5.0, 1.1 * len(names)), height_in=4.2)
+    first_ms = 1e3 * answer.before.latency_s
+    axes.bar(0, first_ms, color=GREY)
+    for place, rung in enumerate(rungs, start=1):
+        before_ms, after_ms = 1e3 * rung.time.before, 1e3 * rung.time.after
+        faster = after_ms <= before_ms
+        axes.bar(place, before_ms - after_ms, bottom=after_ms, color=COLOURS[0 if faster else 1])
+        ends = [abs(after_ms - 1e3 * rung.time.before / ratio) for ratio in (rung.time.high, rung.time.low)]
+        axes.errorbar(place, after_ms, yerr=[[ends[0]], [ends[1]]], color="black", linewidth=1, capsize=3)
+        axes.annotate(
+            f"{rung.time.ratio:.2f}x", (place, max(before_ms, after_ms)), ha="center", va="bottom", fontsize=8
+        )
+    last: Answer = answer.after if answer.rungs else answer.before
+    axes.bar(len(names) - 1, 1e3 * last.latency_s, color=GREY)
+    axes.set_xticks(range(len(names)), labels=names, rotation=30, ha="right", fontsize=8)
+    axes.set(ylabel="time, ms", ylim=(0, None))
+    axes.set_title(f"{answer.before.model} on {answer.before.gpu}", fontsize=10)
+    axes.grid(axis="y", linewidth=0.3)
+    picture.savefig(file, dpi=150)
+    note(f"wrote {file}")

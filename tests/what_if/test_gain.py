@@ -1,0 +1,55 @@
+"""A gain is a ratio: 1 of nothing, its inverse the other way, better known than either time."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight import Predictor
+from neusight.executors.costs import total_of
+from neusight.what_if import Gain, StepQuestion
+from neusight.what_if.gain import shared_time
+
+STEP = StepQuestion.of("gpt2", "l4", mode="training", optimizer="adam", batch=4)
+
+
+def test_no_change_is_no_gain_without_doubt(predictor: Predictor) -> None:
+    answer = predictor.answer(STEP)
+    for metric in ("time", "throughput"):
+        gain = Gain.of(answer, answer, metric)
+        assert (gain.ratio, gain.low, gain.high) == pytest.approx((1.0, 1.0, 1.0))
+        assert not gain.known
+    assert Gain.of(answer, answer, "memory").ratio == 1.0
+
+
+def test_the_way_back_is_the_inverse(predictor: Predictor) -> None:
+    step = predictor.what_if(STEP, ["amp", "compile"])
+    there, back = Gain.of(step.before, step.after), Gain.of(step.after, step.before)
+    assert there.ratio * back.ratio == pytest.approx(1.0)
+    assert (back.low, back.high) == pytest.approx((1 / there.high, 1 / there.low))
+
+
+def test_rungs_multiply_to_the_whole(predictor: Predictor) -> None:
+    ladder = predictor.what_if(STEP, ["amp", "compile", "fused-optimizer"])
+    product = 1.0
+    for rung in ladder.rungs:
+        product *= rung.time.ratio
+    assert ladder.gain().ratio == pytest.approx(product)
+    assert ladder.to_dict()["gain"]["time"]["ratio"] == pytest.approx(product)
+
+
+def test_shared_errors_cancel(predictor: Predictor) -> None:
+    ladder = predictor.what_if(STEP, ["fused-optimizer"])
+    both = total_of(ladder.before.errors) ** 2 + total_of(ladder.after.errors) ** 2
+    gain = ladder.gain()
+    assert 0.5 < shared_time(ladder.before, ladder.after) < 1.0
+    assert gain.high / gain.ratio < 1.0 + 1.645 * both**0.5
+
+
+def test_the_search_ranks_and_stops_at_its_target(predictor: Predictor) -> None:
+    every = predictor.what_ifs(STEP)
+    gains = [rung.time.ratio for rung in every.alone]
+    assert gains == sorted(gains, reverse=True)
+    assert every.after.latency_s <= min(rung.answer.latency_s for rung in every.alone)
+    assert all(why for why in every.refused.values())
+    first = every.rungs[0].answer.latency_s
+    assert len(predictor.what_ifs(STEP, "time", first).rungs) == 1
