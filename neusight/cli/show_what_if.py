@@ -67,14 +67,16 @@ def _human(answer: WhatIf) -> None:
 def _rungs(rungs: Sequence[Rung]) -> None:
     titles = ("optimisation", ">time", ">gain", "90 %", ">memory", ">gain", "limited by")
     table(titles, [_cells(rung) for rung in rungs])
+    if not all(rung.answer.fits for rung in rungs):
+        line("!: does not fit")
 
 
 def _cells(rung: Rung) -> tuple[str, ...]:
     time, memory, answer = rung.time, rung.memory, rung.answer
-    fits = "" if answer.fits else " (does not fit)"
+    mark = "" if answer.fits else "!"
     return (
         rung.transform.name, milliseconds(time.after), f"{time.ratio:.2f}x", f"{time.low:.2f} - {time.high:.2f}",
-        f"{gib(memory.after)}{fits}", f"{memory.ratio:.2f}x", answer.limiter,
+        f"{mark}{gib(memory.after)}", f"{memory.ratio:.2f}x", answer.limiter,
     )  # fmt: skip
 
 
