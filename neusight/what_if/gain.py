@@ -65,8 +65,8 @@ class Gain:
 
 
 def figure(answer: Answer, metric: MetricName) -> float:
-    """A metric of an answer: ``time`` of a step or a whole answer [s], ``memory`` at its peak, of a deployment before any
-    cache [B], ``throughput`` in samples or tokens a second, ``ttft`` and ``tpot`` [s].
+    """A metric of an answer: ``time`` of a step or a whole answer [s], ``memory`` at its peak, of a deployment without
+    its cache [B], ``throughput`` in samples or tokens a second, ``ttft`` and ``tpot`` [s].
     """
     if metric == "time":
         return answer.latency_s
