@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from neusight.workloads.workload import Workload
 
 Change = Callable[..., Workload]
+EARLY, LATE = -10, 10
+"""Orders of what changes single operators, and of what moves, repeats or drops what others have left."""
 
 
 @dataclass(frozen=True, kw_only=True)

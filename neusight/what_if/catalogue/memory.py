@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
+from neusight.steps.questions import StepQuestion
+from neusight.transforms.checkpointed import checkpointed
+from neusight.transforms.passes import LATE, Pass
 from neusight.what_if.transforms import transform
 
 
@@ -16,8 +19,16 @@ def _recomputed(run: TrainingRun, how: str) -> TrainingRun:
 
 
 @transform("checkpointing", group="memory", source="Chen et al. 2016, Training deep nets with sublinear memory cost")
-def checkpointing(run: TrainingRun) -> TrainingRun:
-    """Each layer keeps its input alone and runs forward again in the backward pass."""
+def checkpointing(step: StepQuestion) -> StepQuestion:
+    """Each block keeps its input alone and runs forward again in the backward pass."""
+    if step.request.mode != "training":
+        raise InapplicableError("inference keeps nothing for a backward pass")
+    return step.changed_by(Pass(part="saved", order=LATE, change=checkpointed))
+
+
+@checkpointing.also
+def checkpointing_of_layers(run: TrainingRun) -> TrainingRun:
+    """The same of the layers of a run."""
     return _recomputed(run, "full")
 
 

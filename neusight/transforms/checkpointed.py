@@ -1,0 +1,115 @@
+"""A traced step whose blocks keep what comes into them alone, and run forward again before their backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from neusight.errors import InapplicableError
+from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.workloads.workload import Node, Reference, Tensor, Workload
+
+_DEPTHS = (1, 2, 3)
+"""Numbers in the path of a module up to which it may be a block: ``stages.2`` or ``stages.2.layers.0``."""
+
+
+def checkpointed(workload: Workload) -> Workload:
+    """The step with the blocks checkpointed that leave the smallest peak (Chen et al. 2016, section 4.3: neither a few
+    large ones nor many small ones).
+
+    As ``torch.utils.checkpoint`` without reentrance does, a block runs forward again up to the last value that its
+    backward pass takes.
+
+    Raises:
+        InapplicableError: the model has no blocks that keep much, or the step no backward pass.
+    """
+    if workload.request.mode != "training":
+        raise InapplicableError("inference keeps nothing for a backward pass")
+    step = unrolled(workload)
+    found = [made for depth in _DEPTHS if (made := _Recomputation(step, depth)).blocks]
+    if not found:
+        raise InapplicableError("no module of the model is a block among others, such as layers.0")
+    best = min((made.rebuilt() for made in found), key=lambda one: one.memory.peak)
+    if best.memory.peak >= step.memory.peak:
+        raise InapplicableError("no block of the model keeps enough for its peak to become lower")
+    return best
+
+
+def _block(node: Node, depth: int) -> str:
+    words = node.layer.name().split(".")
+    numbers = [at for at, word in enumerate(words) if word.isdigit()]
+    return ".".join(words[: numbers[depth - 1] + 1]) if len(numbers) >= depth else ""
+
+
+@dataclass
+class _Recomputation:
+    """Blocks of a step, and the tensors that their second pass makes."""
+
+    step: Workload
+    depth: int
+
+    def __post_init__(self) -> None:
+        self.tensors: list[Tensor] = list(self.step.tensors)
+        self._again: dict[int, int] = {}
+        self._block_of: dict[int, str] = {}
+        self._nodes_of: dict[str, list[Node]] = {}
+        for node in self.step.nodes:
+            block = _block(node, self.depth)
+            if node.phase != "forward" or not block:
+                continue
+            self._nodes_of.setdefault(block, []).append(node)
+            for one in node.writes:
+                if self.step.tensors[one.tensor].kind == "intermediate":
+                    self._block_of.setdefault(one.tensor, block)
+        self._kept = {one for node in self.step.nodes if node.phase == "forward" for one in self._passed_on(node)}
+
+    def _passed_on(self, node: Node) -> Iterator[int]:
+        """What a node reads of another block, which is kept."""
+        block = _block(node, self.depth)
+        yield from (r.tensor for r in node.reads if self._block_of.get(r.tensor, block) != block)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether there are any to choose from."""
+        return len(self._nodes_of) > 1
+
+    def rebuilt(self) -> Workload:
+        """The step with the blocks' second passes."""
+        nodes = list(self._nodes())
+        return rebuilt(replace(self.step, tensors=tuple(self.tensors)), nodes)
+
+    def _nodes(self) -> Iterator[Node]:
+        """In their new order: each block again before the first backward node that takes something of it."""
+        wanted = self._wanted()
+        done: set[str] = set()
+        for node in self.step.nodes:
+            if node.phase == "forward":
+                yield node
+                continue
+            for block in dict.fromkeys(self._block_of[r.tensor] for r in node.reads if r.tensor in wanted):
+                if block not in done:
+                    done.add(block)
+                    yield from self._second(block, wanted, node.id)
+            yield replace(node, reads=self._replaced(node.reads))
+
+    def _wanted(self) -> set[int]:
+        """What backward nodes take of blocks that no other block keeps."""
+        later = (node for node in self.step.nodes if node.phase != "forward")
+        read = {r.tensor for node in later for r in node.reads if r.tensor in self._block_of}
+        return read - self._kept
+
+    def _second(self, block: str, wanted: set[int], place: int) -> Iterator[Node]:
+        """The nodes of a block up to the last that makes something wanted, on tensors of their own."""
+        nodes = self._nodes_of[block]
+        last = max(at for at, node in enumerate(nodes) if any(w.tensor in wanted for w in node.writes))
+        for node in nodes[: last + 1]:
+            reads = self._replaced(node.reads)
+            for one in node.writes:
+                if self._block_of.get(one.tensor) == block and one.tensor not in self._again:
+                    self._again[one.tensor] = len(self.tensors)
+                    self.tensors.append(self.step.tensors[one.tensor])
+            writes = tuple(w for w in self._replaced(node.writes) if w.tensor >= len(self.step.tensors))
+            yield replace(node, id=place, phase="backward", reads=reads, writes=writes)
+
+    def _replaced(self, references: Iterable[Reference]) -> tuple[Reference, ...]:
+        return tuple(Reference(self._again.get(r.tensor, r.tensor)) for r in references)
