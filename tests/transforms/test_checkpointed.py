@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from torch import zeros
+from torch.nn import Linear
 
 from neusight.errors import InapplicableError
 from neusight.requests import Request
@@ -48,4 +50,4 @@ def test_inference_and_a_model_without_blocks_have_nothing_to_checkpoint() -> No
     with pytest.raises(InapplicableError, match="inference"):
         checkpointed(step("gpt2", "inference", seq_len=64))
     with pytest.raises(InapplicableError, match="block"):
-        checkpointed(step("dlrm-kaggle"))
+        checkpointed(load_workload(Linear(8, 8), Request.of(mode="training"), inputs=(zeros(4, 8),)))
