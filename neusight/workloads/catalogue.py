@@ -1,4 +1,6 @@
-"""Models by name: those whose steps ship, a small ``config.json`` each, and those that are traced when asked for."""
+"""Models by name: those whose steps ship, a small ``config.json`` each, and those that are traced when asked for, from
+a configuration that ships here or from what one on the Hugging Face hub has beside the defaults of its type.
+"""
 
 from __future__ import annotations
 
@@ -148,3 +150,26 @@ def traced_name(name: str) -> str | None:
 def traced_config(name: str) -> dict[str, Any]:
     """The configuration of one of ``list_traced``."""
     return dict(_entries(_TRACED)[name]["config"])
+
+
+def list_hub() -> tuple[str, ...]:
+    """Names on the hub of models of transformers, other than those that are served, as they are written there."""
+    return tuple(_hub())
+
+
+def hub_config(name: str) -> tuple[str, dict[str, Any]] | None:
+    """The full name and the configuration of one of ``list_hub``, written as those of ready workloads may be; None for
+    other names. What the configuration does not state is as transformers has it for its ``model_type``.
+    """
+    full = _hub_names().get(normal_name(name))
+    return None if full is None else (full, dict(_hub()[full]))
+
+
+@cache
+def _hub() -> dict[str, dict[str, Any]]:
+    return json.loads((files("neusight.workloads") / "hub.json").read_text(encoding="utf-8"))
+
+
+@cache
+def _hub_names() -> dict[str, str]:
+    return {normal_name(full): full for full in _hub()}

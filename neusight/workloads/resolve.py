@@ -23,6 +23,7 @@ from neusight.workloads.catalogue import (
     config_max_seq_len,
     is_image_config,
     is_ready_type,
+    list_hub,
     list_traced,
     list_workloads,
 )
@@ -318,7 +319,7 @@ def _known_names() -> list[str]:
     from neusight.workloads.decoders.known import known_decoders
 
     workloads = [name for info in (*list_workloads(), *list_traced()) for name in (info.name, *info.aliases)]
-    return [*workloads, *(name.rsplit("/", 1)[-1].lower() for name in known_decoders())]
+    return [*workloads, *(name.rsplit("/", 1)[-1].lower() for name in (*known_decoders(), *list_hub()))]
 
 
 def _sha(text: str) -> str:

@@ -10,7 +10,8 @@ import torch
 from neusight.errors import ModelError
 from neusight.requests import Extents, Request
 from neusight.workloads import list_traced, list_workloads, load_workload, resolve
-from neusight.workloads.catalogue import KINDS, traced_config, traced_name
+from neusight.workloads.catalogue import KINDS, list_hub, traced_config, traced_name
+from neusight.workloads.huggingface import build_model
 from neusight.workloads.models.recommendation import Dlrm, expected_rows
 from neusight.workloads.models.recommendation import inputs as dlrm_inputs
 from neusight.workloads.sources.diffusion_inputs import DenoiserStep, inputs_of
@@ -45,6 +46,26 @@ def test_names_stand_for_one_model_each():
 def test_models_have_the_parameters_that_their_authors_state(name, parameters):
     stated = {info.name: info.parameters for info in list_traced()}
     assert load_workload(name, cache=False).parameters == stated[name] == parameters
+
+
+def test_names_of_the_hub_are_those_of_no_other_model():
+    assert {resolve(name).name for name in list_hub()} == set(list_hub())
+    assert resolve("distilbert-base-uncased").config == resolve("distilbert/DistilBERT-base-uncased").config
+
+
+# What the models' cards on the hub, or their papers, state.
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("distilbert-base-uncased", 66_985_530), ("microsoft/biogpt", 346_763_264),
+        ("facebook/deit-base-distilled-patch16-224", 87_338_192), ("google/mobilenet_v2_1.0_224", 3_506_153),
+        ("hustvl/yolos-tiny", 6_488_736), ("google/electra-small-discriminator", 13_549_313),
+    ],
+)  # fmt: skip
+def test_models_of_the_hub_have_the_parameters_that_their_cards_state(name, parameters):
+    with torch.device("meta"):
+        built = build_model(resolve(name).config, "inference", "")
+    assert sum(p.numel() for p in built.parameters()) == pytest.approx(parameters, rel=2e-3)
 
 
 def test_a_bag_reads_as_many_rows_as_are_asked_for_but_no_more_than_its_table_has():

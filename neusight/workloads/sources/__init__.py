@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.paths import read_json
-from neusight.workloads.catalogue import traced_config, traced_name
+from neusight.workloads.catalogue import hub_config, traced_config, traced_name
 from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model, from_path
 from neusight.workloads.sources.files import EXPORTED_SUFFIX, ONNX_SUFFIX, ExportedModel, OnnxModel
@@ -48,7 +48,7 @@ def traced_model(text: str) -> tuple[str, Mapping[str, Any] | ModelSource] | Non
     before, _, option = text.partition("@")
     name = traced_name(before)
     if name is None:
-        return None
+        return hub_config(text)
     config = traced_config(name)
     if MODULE in config:
         model = plain_model(name, config, option)
