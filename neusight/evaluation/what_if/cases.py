@@ -49,7 +49,12 @@ class Pair:
         question = applied(before, names)[-1]
         if after and isinstance(question, StepQuestion):
             question = question.asking(**after)
-        return cls(before=before, after=question, applied=tuple(names), metric=metric_of(record))
+        return cls.between(record, before, question, names)
+
+    @classmethod
+    def between(cls, record: Row, before: Question, after: Question, names: Sequence[str]) -> Pair:
+        """Of a row's two questions, each brought."""
+        return cls(before=before, after=after, applied=tuple(names), metric=metric_of(record))
 
     def measured_in(self, metric: MetricName) -> Pair:
         """The same in another metric."""

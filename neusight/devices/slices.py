@@ -1,0 +1,48 @@
+"""Slices of a GPU that processes share without meeting: SMs, memory and L2 of their own (Multi-Instance GPU)."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from neusight.devices.load import parse_file
+from neusight.devices.spec import DeviceSpec
+from neusight.errors import DeviceError
+
+_FILE = Path(__file__).parent / "slices.toml"
+
+
+@cache
+def _profiles() -> tuple[dict[str, Any], ...]:
+    return tuple(parse_file(_FILE)["gpu"])
+
+
+def slice_of(device: DeviceSpec, compute_slices: int) -> tuple[str, ...]:
+    """Changes of a device's figures, as ``load_device`` takes them, that make it a slice of itself.
+
+    Args:
+        device: the whole board.
+        compute_slices: of how many; all of them are the board under MIG, which may have fewer SMs than without.
+
+    Returns:
+        ``key=value`` of SMs, bandwidth and capacity of memory, and L2. Clocks stay; so does the board's power, which
+        slices share, since none of them can draw all of it.
+
+    Raises:
+        DeviceError: the device cannot be shared so, or not in such slices.
+    """
+    key = (device.compute_capability, device.sm_count)
+    found = next((one for one in _profiles() if (one["compute_capability"], one["sm_count"]) == key), None)
+    if found is None or device.hypothetical:
+        raise DeviceError(f"{device.id} has no slices that are known: those of A100, A30, H100 SXM and H200 are")
+    if str(compute_slices) not in found["sm"]:
+        raise DeviceError(f"{device.id} has no slice of {compute_slices}: one of {', '.join(found['sm'])}")
+    share = found["memory"][str(compute_slices)] / found["memory_slices"]
+    changes = {
+        "dram_bandwidth": f"{share * device.dram_bandwidth_bytes_per_s} B/s",
+        "dram_capacity": f"{share * device.dram_capacity_bytes} B",
+        "dram_usable": f"{share * device.usable_bytes} B",
+        "l2_capacity": f"{share * device.l2_capacity_bytes} B",
+    }
+    return (f"sm_count={found['sm'][str(compute_slices)]}", *(f"{name}={value}" for name, value in changes.items()))

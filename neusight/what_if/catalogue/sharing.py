@@ -1,0 +1,49 @@
+"""Sharing a GPU: a slice of it in place of the whole."""
+
+from __future__ import annotations
+
+from neusight.devices.slices import slice_of
+from neusight.errors import DeviceError, InapplicableError
+from neusight.steps.questions import StepQuestion
+from neusight.what_if.transforms import transform
+
+_MIG = "NVIDIA Multi-Instance GPU User Guide"
+
+
+def _sliced(step: StepQuestion, compute_slices: int) -> StepQuestion:
+    if step.setting.overrides or step.shared:
+        raise InapplicableError("a slice is of one board as it is: leave out --set and other GPUs")
+    try:
+        return step.under(overrides=slice_of(step.device, compute_slices))
+    except DeviceError as error:
+        raise InapplicableError(str(error)) from None
+
+
+@transform("mig-1g", group="sharing", source=_MIG, effort="an administrator's setting")
+def mig_1g(step: StepQuestion) -> StepQuestion:
+    """One compute slice of the GPU, with SMs, memory and L2 of its own."""
+    return _sliced(step, 1)
+
+
+@transform("mig-2g", group="sharing", source=_MIG, effort="an administrator's setting")
+def mig_2g(step: StepQuestion) -> StepQuestion:
+    """Two compute slices of the GPU."""
+    return _sliced(step, 2)
+
+
+@transform("mig-3g", group="sharing", source=_MIG, effort="an administrator's setting")
+def mig_3g(step: StepQuestion) -> StepQuestion:
+    """Three compute slices of the GPU, and half of its memory."""
+    return _sliced(step, 3)
+
+
+@transform("mig-4g", group="sharing", source=_MIG, effort="an administrator's setting")
+def mig_4g(step: StepQuestion) -> StepQuestion:
+    """Four compute slices of the GPU, and half of its memory."""
+    return _sliced(step, 4)
+
+
+@transform("mig-7g", group="sharing", source=_MIG, effort="an administrator's setting")
+def mig_7g(step: StepQuestion) -> StepQuestion:
+    """All slices as one, which may be fewer SMs than without MIG."""
+    return _sliced(step, 7)
