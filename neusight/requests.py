@@ -25,8 +25,9 @@ MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "sh
 """What may be computed again by itself, several with "+" between (Megatron Core,
 ``TransformerConfig.recompute_modules``); ``selective`` is the first."""
 OFFLOADS = ("none", "optimizer")
+CP_COMMS = ("p2p", "all_gather")
 _WORDS = {"shard": SHARDS, "schedule": SCHEDULES, "offload": OFFLOADS}
-_DEGREES = ("dp", "tp", "pp", "cp", "ep", "etp", "vp", "micro_batch", "global_batch")
+_DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "etp", "vp", "micro_batch", "global_batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,8 +197,10 @@ class Plan:
     """Degrees of parallelism, micro-batches and what else decides how a step is spread over ``world`` devices.
 
     ``dp`` replicas work on sequences of their own, ``tp`` ranks share every layer, ``pp`` stages hold a part of the
-    layers each, in ``vp`` pieces (interleaved where more than one), ``cp`` ranks share every sequence. Experts are
-    spread over ``ep`` of the ``dp * cp * tp`` ranks of a stage and sharded over ``etp`` (0: as ``tp``).
+    layers each, in ``vp`` pieces (interleaved where more than one), ``cp`` ranks share every sequence: keys travel
+    ``p2p`` in a ring or by ``all_gather`` (``cp_comm``; "": as the engine has it), but ``ulysses`` neighbours exchange
+    heads for tokens (Jacobs et al. 2023). Experts are spread over ``ep`` of the ``dp * cp * tp`` ranks of a stage and
+    sharded over ``etp`` (0: as ``tp``).
 
     ``micro_batch`` and ``global_batch`` are sequences. ``shard``: what replicas keep of each other's state: ``zero1``
     optimizer states, ``zero2`` gradients as well, ``zero3`` weights as well, ``hsdp`` all three within ``shard_group``
@@ -212,6 +215,8 @@ class Plan:
     tp: int = 1
     pp: int = 1
     cp: int = 1
+    cp_comm: str = ""
+    ulysses: int = 1
     ep: int = 1
     etp: int = 0
     vp: int = 1
@@ -240,6 +245,10 @@ class Plan:
                 raise ModelError(f"plan: {name} is {value!r}: give a whole number of at least {least}")
         for name, known in _WORDS.items():
             _chosen(name, getattr(self, name), known)
+        if self.cp_comm:
+            _chosen("cp_comm", self.cp_comm, CP_COMMS)
+        if self.cp % self.ulysses:
+            raise ModelError(f"plan: ulysses {self.ulysses} does not divide cp {self.cp}: choose one that does")
         if not modules_of(self.recompute):
             _chosen("recompute", self.recompute, (*RECOMPUTES, *MODULES))
         if self.global_batch % (self.dp * self.micro_batch):
@@ -267,6 +276,7 @@ class Plan:
         needs = {
             "vp": (self.vp == 1 or stages, "chunks are interleaved between stages, and pp is 1"),
             "schedule": (self.schedule == "1f1b" or stages, "there is no pipeline: pp is 1"),
+            "cp_comm": (not self.cp_comm or self.cp > self.ulysses, "no keys travel: cp is 1, or all of it ulysses"),
             "ep": (self.ep == 1 or experts, "the model has no experts"),
             "etp": (not self.etp or experts, "the model has no experts"),
             "shard": (self.shard == "none" or copies, "there is one replica"),
@@ -294,6 +304,7 @@ class Plan:
         """In a few words: degrees above 1, how states are shared, what is computed again."""
         degrees = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "vp", "cp", "ep")]
         words = [degree for degree in degrees if not degree.endswith("p1")]
+        words += [f"ulysses{self.ulysses}"] * (self.ulysses > 1) + [self.cp_comm] * bool(self.cp_comm)
         words += [f"mb{self.micro_batch}", *(word for word in (self.shard, self.recompute) if word != "none")]
         return " ".join(words)
 

@@ -103,6 +103,7 @@ def _full(e: TrainingEstimate, whole: WholeRun) -> None:
 def plan_words(plan: Plan) -> str:
     """What differs from one device, in a few words."""
     words = [f"{name} {getattr(plan, name)}" for name in _DEGREES if getattr(plan, name) > 1]
+    words += [f"keys by {plan.cp_comm}"] if plan.cp_comm else []
     words += [f"micro-batch {plan.micro_batch}", f"{plan.micro_batches} of them"]
     words += [plan.schedule] if plan.pp > 1 else []
     words += [plan.shard] if plan.shard != "none" else []
@@ -122,7 +123,7 @@ def _short_words(plan: Plan) -> str:
     return " ".join(words + (["sp"] if plan.sequence_parallel and plan.tp > 1 else []))
 
 
-_DEGREES = ("dp", "tp", "pp", "cp", "ep", "vp")
+_DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "vp")
 
 
 def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, str]]:

@@ -95,6 +95,21 @@ class Plans:
     tp: opt.TPs = "1"
     pp: opt.PPs = "1"
     cp: opt.CPs = "1"
+    cp_comm: Annotated[
+        str,
+        Spec(
+            "--cp-comm",
+            PLAN,
+            "How keys reach GPUs of --cp: p2p in a ring, or all_gather. Default: as the engine has it.",
+            "NAME",
+        ).text(),
+    ] = ""
+    ulysses: Annotated[
+        int | None,
+        Spec("--ulysses", PLAN, "GPUs of --cp that exchange heads for tokens (all-to-all) instead of keys.").number(
+            most=2**20
+        ),
+    ] = None
     ep: opt.EPs = "1"
     etp: opt.ETP = None
     vp: opt.VPs = "1"

@@ -47,7 +47,7 @@ def replica_groups(run: TrainingRun, *, experts: bool) -> tuple[Group, Group]:
 
 
 def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
-    """Collectives of a unit's weights and gradients among replicas, of experts apart."""
+    """Collectives of a unit's weights and gradients among replicas, of experts apart, and kernels around them."""
     plan = run.plan
     weight, gradient = stored_bytes(run.dtype), stored_bytes(plan.gradient_dtype)
     if unit.frozen_parameters and plan.shard in ("zero3", "hsdp"):
@@ -58,11 +58,26 @@ def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
             continue
         bucket = bucket_parameters(count, run)
         runs = count / bucket
+        if shared.ranks > 1 and plan.shard in ("zero3", "hsdp") and run.engine.copies_gathered:
+            yield from _copied(count, weight, gradient, run.dtype)
         if shared.ranks > 1:
             yield _part(GATHER, "all_gather", shared, bucket * weight, run.dtype, runs=runs)
             yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs=runs)
         if copies.ranks > 1:
             yield _part(REDUCE, "all_reduce", copies, bucket * gradient / shared.ranks, plan.gradient_dtype, runs=runs)
+
+
+def _copied(count: int, weight: float, gradient: float, dtype: str) -> Iterator[Part]:
+    """Kernels of each pass: weights of a unit out of the buffer that they were gathered into, gradients into one."""
+    passes: tuple[tuple[str, str, Phase, float], ...] = (
+        ("copy gathered weights", "copy", "forward", weight),
+        ("copy gathered weights", "copy", "backward", weight),
+        ("join gradients", "cat", "backward", gradient),
+    )
+    for name, op, phase, written in passes:
+        sizes = {"read_bytes": round(count * weight), "write_bytes": round(count * written)}
+        batch = KernelBatch.from_columns("memory", op=op, elements=count, dtype=dtype, **sizes)
+        yield Part(name=name, phase=phase, batch=batch)
 
 
 def _gathered_alone(count: int, run: TrainingRun) -> Iterator[Part]:

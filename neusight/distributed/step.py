@@ -32,8 +32,9 @@ class RankWork:
     """What the ranks of a run have to do: a program with its collectives placed on nodes, and what belongs to whole
     steps.
 
-    ``exchanges`` are the collectives of each segment's weights and gradients, ``updates`` what runs on each stage after
-    all passes: the optimizer's kernels, before them the sum of a tied embedding's gradients.
+    ``exchanges`` are the collectives of each segment's weights and gradients with the kernels around them, ``updates``
+    what runs on each stage after all passes: the optimizer's kernels, before them the sum of a tied embedding's
+    gradients.
     """
 
     run: TrainingRun
@@ -84,8 +85,12 @@ class RankWork:
         return TimedStep(
             work=self,
             segments=tuple(
-                PricedSegment(segment=segment, times=_next(times, segment.parts), exchanges=collectives)
-                for segment, collectives in zip(self.program.segments, exchanges, strict=True)
+                PricedSegment(
+                    segment=segment,
+                    times=(*_next(times, segment.parts), *(each for each in around if not each.part.group)),
+                    exchanges=tuple(each for each in around if each.part.group),
+                )
+                for segment, around in zip(self.program.segments, exchanges, strict=True)
             ),
             updates=[_next(rest, parts) for parts in self.updates],
             sends=_next(rest, self.sends),

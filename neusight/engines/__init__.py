@@ -93,8 +93,10 @@ class Engine:
         newer_attention_variant: the same on GPUs whose matrix units read shared memory by
             themselves, "" for the same.
         attention_generation: 1 for FlashAttention before its second version, which split work otherwise.
-        context: how ranks that share sequences bring keys together: ``ring`` passes them on while the attention of
-            the ones before runs, ``gather`` gathers them first.
+        cp_comm: how ranks that share sequences bring keys together unless a plan tells, as ``Plan.cp_comm``.
+        ring: how they put together what a query got from keys of others: ``fused`` in one kernel a step, and gathered
+            keys are attended to at once; or step by step on ``float32`` sums.
+        repeats_keys: keys and values are copied for each query head that shares them, before attention.
         attention_dropout: whether probabilities drop out.
 
     Kernels of other layers:
@@ -132,6 +134,8 @@ class Engine:
         overlaps_weights: collectives of the backward pass run beside the products of weight gradients.
         hidden_tp: share of what tensor-parallel ranks gather and scatter that a plan's ``overlap_tp`` hides behind
             products in pieces, which take longer than whole ones.
+        copies_gathered: fully sharded weights are copied out of the buffer that they were gathered into, and gradients
+            into the one that they are reduced from, between other kernels; else they lie there.
         stops_early: a recomputed pass ends with the last value that the backward pass needs.
 
     Weights, gradients and optimizer:
@@ -192,7 +196,9 @@ class Engine:
     attention_variant: str = "fa2"
     newer_attention_variant: str = ""
     attention_generation: int = 2
-    context: Literal["ring", "gather"] = "ring"
+    cp_comm: Literal["p2p", "all_gather"] = "p2p"
+    ring: Literal["fused", "float32"] = "fused"
+    repeats_keys: bool = False
     attention_dropout: bool = False
 
     joined_projections: bool = True
@@ -218,6 +224,7 @@ class Engine:
     regathers: bool = False
     overlaps_weights: bool = False
     hidden_tp: float = 0.0
+    copies_gathered: bool = False
     stops_early: bool = False
 
     master_weights: bool = True
@@ -374,20 +381,27 @@ _FSDP = Engine(
     name="fsdp",
     step_factors=True,
     attention="flash",
+    cp_comm="all_gather",
+    ring="float32",
+    repeats_keys=True,
     activation="eager",
     rotary="complex",
     stops_early=True,
     shard="zero3",
 )
 """Models in plain PyTorch under ``FullyShardedDataParallel``, such as fms-fsdp's Llama (SDPA, ``F.silu(wg) * w1``), not
-compiled, with checkpoints that are not reentrant. Its cross entropy keeps logits in 16 bits, log-probabilities, their
+compiled, with checkpoints that are not reentrant. Keys and values are expanded to all heads
+(``MultiHeadAttention.forward``); sequences are shared by PyTorch's ``context_parallel``, which gathers keys unless told
+(``_ContextParallelOptions``). Its cross entropy keeps logits in 16 bits, log-probabilities, their
 gradient and that of the logits in 32 (``log_softmax`` and ``nll_loss``, backward)."""
-_TORCHTITAN = replace(_FSDP, name="torchtitan", context="gather", joined_projections=False, hidden_tp=0.4)
+_TORCHTITAN = replace(_FSDP, name="torchtitan", copies_gathered=True, joined_projections=False, hidden_tp=0.4)
 """torchtitan of 2024 with ``compile = false`` and ``norm_type = "fused_rmsnorm"``: separate ``wq``, ``wk``, ``wv``,
 ``w1``, ``w3``; scaled-dot-product attention by FlashAttention 2; ``F.cross_entropy`` of logits in float32; DTensor
-keeps what it gathered; ``torch.utils.checkpoint`` that stops early. Asynchronous tensor parallelism gains some 8 % of a
-step of Llama 3 on 64 H100, of whose time exchanges are a fifth (H. Wang et al. 2024, Introducing Async Tensor
-Parallelism in PyTorch)."""
+keeps what it gathered; FSDP2, each of whose parameters is sharded by itself
+(torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``foreach_all_gather_copy_out``,
+``foreach_reduce_scatter_copy_in``); ``torch.utils.checkpoint`` that stops early. Asynchronous tensor parallelism gains
+some 8 % of a step of Llama 3 on 64 H100, of whose time exchanges are a fifth (H. Wang et al. 2024, Introducing Async
+Tensor Parallelism in PyTorch)."""
 _TORCHTITAN_COMPILED = replace(
     _TORCHTITAN,
     name="torchtitan-compiled",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from neusight.errors import ModelError, shown
+from neusight.requests import CP_COMMS
 
 _NUMBERS = {
     "tensor-model-parallel-size": "tp",
@@ -46,12 +47,22 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
 }
 FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 """Of ``--fp8-recipe``, beside ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
+_LISTS = ("recompute-modules", "hierarchical-context-parallel-sizes", "cp-comm-type")
 _UNSET = {"sequence_parallel": False, "shard": "none", "overlap_gradients": False, "overlap_parameters": False,
           "overlap_tp": False}  # fmt: skip
 """What Megatron-LM does where an argument is left out, whatever recipes do."""
 _ELSEWHERE = (
     *("recompute-method", "recompute-num-layers", "num-layers-per-virtual-pipeline-stage", "num-layers"),
-    *("recompute-modules", "fp8-hybrid", "fp8-format", "fp8-recipe", "fp4-format", "fp4-recipe"),
+    *(
+        "cp-comm-type",
+        "hierarchical-context-parallel-sizes",
+        "recompute-modules",
+        "fp8-hybrid",
+        "fp8-format",
+        "fp8-recipe",
+        "fp4-format",
+        "fp4-recipe",
+    ),
 )
 _MATTERS = ("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard")
 """In the names of arguments that change a step's time or memory."""
@@ -84,6 +95,7 @@ def megatron_values(words: Sequence[str], depth: int = 0) -> tuple[dict[str, Any
     values |= {"dtype": recipe} if (recipe := _recipe(given)) else {}
     if not values:
         return {}, []
+    values |= _context(given, values.get("cp", 1))
     values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values) | _modules(given, values)
     known = (*_NUMBERS, *_FLAGS, *_WORDS, *_ELSEWHERE)
     unread = [f"--{name}" for name in given if name not in known and any(part in name for part in _MATTERS)]
@@ -99,7 +111,7 @@ def _arguments(words: Sequence[str]) -> dict[str, str]:
             name, _, value = word[2:].partition("=")
             name = name.replace("_", "-")
             values[name] = value
-        elif name and (not values[name] or name == "recompute-modules"):
+        elif name and (not values[name] or name in _LISTS):
             values[name] = f"{values[name]} {word}".strip()
     return values
 
@@ -124,6 +136,24 @@ def _recipe(given: dict[str, str]) -> str:
     if word not in FP8_RECIPES:
         raise ModelError(f"--fp8-recipe {shown(word)}: one of {', '.join(FP8_RECIPES)} is read")
     return FP8_RECIPES[word]
+
+
+def _context(given: dict[str, str], cp: int) -> dict[str, Any]:
+    """How ranks share sequences: of ``a2a+p2p``, as many exchange heads as the first hierarchical size says.
+
+    Raises:
+        ModelError: a word that is not read, or one for each layer.
+    """
+    word = given.get("cp-comm-type", "")
+    sizes = given.get("hierarchical-context-parallel-sizes", "").split()
+    if word not in ("", *CP_COMMS, "a2a", "a2a+p2p"):
+        raise ModelError(f"--cp-comm-type {shown(word)}: one of p2p, all_gather, a2a, a2a+p2p is read, for all layers")
+    if word == "a2a+p2p" and not sizes:
+        raise ModelError("--cp-comm-type a2a+p2p: give --hierarchical-context-parallel-sizes")
+    if word in CP_COMMS:
+        return {"cp_comm": word}
+    by = {"a2a": cp, "a2a+p2p": _number("hierarchical-context-parallel-sizes", (sizes or ["0"])[0])}
+    return {"ulysses": by[word]} if word else {}
 
 
 def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:

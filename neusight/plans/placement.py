@@ -26,13 +26,16 @@ class Placement:
     def _groups(self) -> dict[str, tuple[int, int]]:
         """Ranks of each group, and how far apart they are."""
         plan = self.plan
-        dense = {"tp": (plan.tp, 1), "cp": (plan.cp, plan.tp), "dp": (plan.dp, plan.tp * plan.cp)}
+        dense = {"tp": (plan.tp, 1), "dp": (plan.dp, plan.tp * plan.cp)}
+        # Those that exchange heads are neighbours (Megatron Core, ``hierarchical_context_parallel_sizes``).
+        by = plan.ulysses
+        context = {"ulysses": (by, plan.tp), "cp": (plan.cp // by, plan.tp * by)}
         replicas = {"dp-cp": (plan.dp * plan.cp, plan.tp), "pp": (plan.pp, plan.dp * plan.tp * plan.cp)}
         experts = {"ep": (plan.ep, plan.expert_tp), "edp": (plan.expert_dp, plan.ep * plan.expert_tp)}
-        return dense | replicas | experts
+        return dense | context | replicas | experts
 
     def within(self, group: str) -> int:
-        """Ranks of a group that share a node: of ``tp``, ``cp``, ``ep``, ``dp``, ``dp-cp``, ``edp`` or ``pp``."""
+        """Ranks of a group that share a node: of one of ``_groups``."""
         size, stride = self._groups[group]
         return max(1, min(size, self.per_node // stride))
 

@@ -58,6 +58,8 @@ def local_of(
         seq_len=seq_len,
         tp=plan.tp,
         cp=plan.cp,
+        cp_comm=plan.cp_comm if plan.cp > 1 else "",
+        ulysses=plan.ulysses,
         ep=plan.ep,
         etp=plan.expert_tp,
         sequence_parallel=plan.sequence_parallel,

@@ -11,10 +11,13 @@ _TABLES = ("parallelism", "activation_checkpoint", "training", "experimental", "
 _DEGREES = {"tensor_parallel_degree": "tp", "pipeline_parallel_degree": "pp", "context_parallel_degree": "cp",
             "expert_parallel_degree": "ep", "expert_tensor_parallel_degree": "etp"}  # fmt: skip
 _SCHEDULES = {"1f1b": "1f1b", "interleaved1f1b": "1f1b", "gpipe": "gpipe"}
+_ROTATES = {"allgather": "all_gather", "alltoall": "p2p"}
+"""Of PyTorch's ``context_parallel``, which sends keys to the next rank by an all-to-all."""
 _OPTIMIZERS = {"adam": "adam", "adamw": "adamw"}
 _READ = (
     *_DEGREES, "data_parallel_replicate_degree", "data_parallel_shard_degree", "data_parallel_degree",
     "pipeline_parallel_schedule", "pipeline_parallel_microbatch_size", "disable_loss_parallel",
+    "context_parallel_rotate_method",
     "local_batch_size", "batch_size", "global_batch_size", "mixed_precision_reduce",
 )  # fmt: skip
 _MATTERS = ("parallel", "batch", "offload", "reshard", "precision")
@@ -40,9 +43,7 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
         field: _whole(name, keys[name]) for name, field in _DEGREES.items() if keys.get(name) is not None
     }
     values |= _replicas(keys) | _batches(keys, values.get("pp", 1))
-    if values.get("pp", 1) > 1 and values.get("shard") == "zero3":
-        # Weights stay as they were gathered, and gradients are reduced once (``reshard_after_forward``).
-        values["shard"] = "zero1"
+    values |= _kept(keys, values) | _rotated(keys)
     values |= _again(table.get("activation_checkpoint", {}), values.get("pp", 1), depth) | _order(keys)
     values["engine"] = "torchtitan-compiled" if _compiled(table, keys) else "torchtitan"
     values["dtype"] = _precision(table)
@@ -53,7 +54,9 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
         values["optimizer"] = optimizer
     if keys.get("mixed_precision_reduce"):
         values["gradient_dtype"] = str(keys["mixed_precision_reduce"])
-    matters = [name for name in keys if name not in _READ and any(part in name for part in _MATTERS)]
+    # Shares of a group that stay gathered have no place in a plan.
+    read = _READ if values["shard"] == "hsdp" else (*_READ, "fsdp_reshard_after_forward")
+    matters = [name for name in keys if name not in read and any(part in name for part in _MATTERS)]
     return values, [name for name in matters if keys[name] and name != "enable_async_tensor_parallel"]
 
 
@@ -81,6 +84,24 @@ def _replicas(keys: Mapping[str, Any]) -> dict[str, Any]:
     if copies > 1 and shared > 1:
         return dp | {"shard": "hsdp", "shard_group": shared}
     return dp | {"shard": "zero3" if shared > 1 else "none"}
+
+
+def _kept(keys: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, str]:
+    """Of fully sharded weights that stay as they were gathered: by default under a pipeline, where gradients are
+    reduced once.
+    """
+    staged, word = values.get("pp", 1) > 1, str(keys.get("fsdp_reshard_after_forward", "default"))
+    if word not in ("default", "always", "never"):
+        raise ModelError(f"fsdp_reshard_after_forward = {shown(word)}: one of default, always, never is read")
+    keeps = word == "never" or (word == "default" and staged)
+    return {"shard": "zero1" if staged else "zero2"} if keeps and values.get("shard") == "zero3" else {}
+
+
+def _rotated(keys: Mapping[str, Any]) -> dict[str, str]:
+    word = str(keys.get("context_parallel_rotate_method", "allgather"))
+    if word not in _ROTATES:
+        raise ModelError(f"context_parallel_rotate_method = {shown(word)}: one of {', '.join(_ROTATES)} is read")
+    return {"cp_comm": _ROTATES[word]} if keys.get("context_parallel_degree", 1) > 1 else {}
 
 
 def _batches(keys: Mapping[str, Any], pp: int) -> dict[str, int]:

@@ -13,7 +13,7 @@ Phase = Literal["forward", "backward", "weights", "step"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "weights")
 """Of a micro-batch. Gradients of weights are told apart from those of activations: schedules without bubbles run them
 later. ``step`` runs once for all micro-batches."""
-GROUPS = ("", "tp", "cp", "ep")
+GROUPS = ("", "tp", "cp", "ulysses", "ep")
 """Ranks among which a part communicates; "" computes."""
 
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_runs import as_csv, as_json, invoke, run, unsaid
+from cli_runs import as_csv, as_json, error, invoke, run, unsaid
 
 from neusight import Predictor
 from neusight.devices import load_cluster
@@ -72,6 +72,19 @@ def test_predict_trains_on_a_cluster() -> None:
     assert answer["devices"] == 64
     for wrong in (("--nodes", 2, "--gpu", "l4"), ("--cluster", "dgx-a100"), ()):
         assert invoke("predict", "gpt2", *wrong).exit_code == 2
+
+
+def test_sequences_are_shared_by_keys_or_by_heads() -> None:
+    """Keys that are gathered first stand in the way; a ring passes them on beside attention."""
+    usual, gathered, heads = (
+        as_json(*STEP, "--cp", 4, *more) for more in ((), ("--cp-comm", "all_gather"), ("--ulysses", 4))
+    )
+    assert [answer["plan"]["ulysses"] for answer in (usual, gathered, heads)] == [1, 1, 4]
+    assert len({answer["latency_s"] for answer in (usual, gathered, heads)}) == 3
+    assert "plan: dp 4, cp 4, keys by all_gather" in run(*STEP, "--cp", 4, "--cp-comm", "all_gather").stdout
+    assert "cp_comm p2p has no effect: no keys travel" in " ".join(run(*STEP, "--cp-comm", "p2p").stderr.split())
+    assert "ulysses 3 does not divide cp 4" in error(*STEP, "--cp", 4, "--ulysses", 3)
+    assert "unknown cp_comm 'ring': one of p2p, all_gather" in error(*STEP, "--cp", 4, "--cp-comm", "ring")
 
 
 def test_adapters_are_trained_in_place_of_all_weights() -> None:

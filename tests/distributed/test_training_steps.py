@@ -10,7 +10,7 @@ from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.exchanges import TIED
-from neusight.distributed.step import TimedStep, timed
+from neusight.distributed.step import TimedStep, counted, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
 from neusight.executors.costs import NORMAL_90
@@ -44,6 +44,24 @@ def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
     step = predictor.training(run)
     assert step.latency_s == pytest.approx(3 * micro_batch_s + update_s)
     assert (step.exposed_s, step.bubble) == pytest.approx((0.0, 0.0), abs=1e-12)
+
+
+def test_parameters_sharded_one_by_one_are_copied_from_what_was_gathered_and_to_what_is_reduced(
+    predictor: Predictor,
+) -> None:
+    """FSDP2: weights of a layer twice, gradients in float32 once, for each micro-batch; flat parameters lie there."""
+    run = unhosted(small_run(some_gpus(), "torchtitan", shard="zero3", micro_batches=2))
+    flat = replace(run, engine=replace(run.engine, copies_gathered=False))
+    copied, plain = (times_of(predictor, each) for each in (run, flat))
+    for unit, other in zip(copied.segments, plain.segments, strict=True):
+        more = unit.times[len(other.times) :]
+        moved = [float(t.part.batch["read_bytes"][0] + t.part.batch["write_bytes"][0]) for t in more]
+        assert moved == [4.0 * unit.segment.parameters] * 2 + [6.0 * unit.segment.parameters]
+    shared = replace(run, plan=replace(run.plan, shard="zero1"))
+    assert [len(s.times) for s in times_of(predictor, shared).segments] == [len(s.times) for s in plain.segments]
+    per_step = sum(runs for time, runs in counted(copied) if time.part.name == "join gradients")
+    assert per_step == 2 * (1 + 8 + 1)
+    assert copied.schedule.step_s > plain.schedule.step_s
 
 
 def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> None:

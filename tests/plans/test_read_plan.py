@@ -111,6 +111,56 @@ def test_tables_of_torchtitan(tmp_path: Path) -> None:
     assert told.unread == ("fsdp_reshard_after_forward",)
 
 
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ('context_parallel_degree = 4\ncontext_parallel_rotate_method = "alltoall"', {"cp": 4, "cp_comm": "p2p"}),
+        ("context_parallel_degree = 2", {"cp": 2, "cp_comm": "all_gather", "shard": "zero3"}),
+        ('fsdp_reshard_after_forward = "never"', {"shard": "zero2"}),
+        ('pipeline_parallel_degree = 2\nfsdp_reshard_after_forward = "always"', {"pp": 2, "shard": "zero3"}),
+        ("pipeline_parallel_degree = 2", {"pp": 2, "shard": "zero1"}),
+    ],
+)
+def test_torchtitan_says_how_sequences_are_shared_and_what_stays_gathered(
+    tmp_path: Path, more: str, wanted: dict[str, object]
+) -> None:
+    told = read_plan(written(tmp_path, "more.toml", f"[parallelism]\n{more}"))
+    assert {name: told.fields[name] for name in wanted} == wanted
+    assert told.unread == ()
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("p2p", {"cp_comm": "p2p"}),
+        ("all_gather", {"cp_comm": "all_gather"}),
+        ("a2a", {"ulysses": 8}),
+        ("a2a+p2p --hierarchical-context-parallel-sizes 2 4", {"ulysses": 2}),
+    ],
+)
+def test_megatron_says_how_sequences_are_shared(words: str, wanted: dict[str, object]) -> None:
+    told = read_plan(f"--context-parallel-size 8 --cp-comm-type {words}")
+    assert {name: told.fields.get(name) for name in ("cp_comm", "ulysses") if name in told.fields} == wanted
+    assert told.unread == ()
+
+
+def test_unknown_ways_to_share_sequences_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"a2a\+p2p: give --hierarchical-context-parallel-sizes"):
+        read_plan("--context-parallel-size 8 --cp-comm-type a2a+p2p")
+    with pytest.raises(ModelError, match=r"--cp-comm-type p2p a2a: one of p2p, all_gather, a2a, a2a\+p2p is read"):
+        read_plan("--context-parallel-size 8 --cp-comm-type p2p a2a")
+    for line, message in (
+        ('context_parallel_rotate_method = "ring"', "one of allgather, alltoall is read"),
+        ('fsdp_reshard_after_forward = "sometimes"', "one of default, always, never is read"),
+    ):
+        with pytest.raises(ModelError, match=message):
+            read_plan(written(tmp_path, "wrong.toml", f"[parallelism]\n{line}"))
+    with pytest.raises(ModelError, match="plan: ulysses 3 does not divide cp 4: choose one that does"):
+        Plan(cp=4, ulysses=3)
+    with pytest.raises(ModelError, match="unknown cp_comm 'ring': one of p2p, all_gather"):
+        Plan(cp=4, cp_comm="ring")
+
+
 def test_older_files_of_torchtitan(tmp_path: Path) -> None:
     text = """
         [training]

@@ -9,12 +9,15 @@ import pytest
 from trained_units import GPT, LENGTH, LLAMA, MIXTURE, SEQUENCES, TOKENS, built, exchanged, flops
 
 from neusight.engines import engine_named
+from neusight.errors import ModelError
 from neusight.kernels.work import work_of
 from neusight.workloads.program import GROUPS, Segment
 
 HIDDEN = 64
 STREAM = 2 * TOKENS * HIDDEN
 """Bytes of the residual stream, s b h in 16 bits."""
+RING_KEYS = 2 * SEQUENCES * (LENGTH // 4) * 2 * 4 * (HIDDEN // 8)
+"""Bytes of keys and values of four heads, of a rank of four."""
 WIDE = engine_named("megatron-te")
 
 
@@ -112,9 +115,9 @@ def test_embeddings_are_reduced_forward_and_gathered_backward() -> None:
 def test_keys_go_round_a_ring_beside_attention() -> None:
     """Liu et al. 2023: c - 1 steps of a rank's keys and values, and their gradients once more."""
     unit = built(LLAMA, cp=4)[1].layers[0]
-    keys = 2 * SEQUENCES * (LENGTH // 4) * 2 * 4 * (HIDDEN // 8)
-    assert exchanged(unit, "forward") == [("send_recv", "cp", 3 * keys, True)]
-    assert exchanged(unit, "backward") == [("send_recv", "cp", 3 * keys, True), ("send_recv", "cp", 4 * keys, True)]
+    there, back = (("send_recv", "cp", times * RING_KEYS, True) for times in (3, 4))
+    assert exchanged(unit, "forward") == [there]
+    assert exchanged(unit, "backward") == [there, back]
 
 
 def test_keys_are_gathered_where_a_window_hides_the_early_ones() -> None:
@@ -122,6 +125,63 @@ def test_keys_are_gathered_where_a_window_hides_the_early_ones() -> None:
     keys = 2 * SEQUENCES * 32 * 2 * 2 * 16
     assert exchanged(unit, "forward") == [("all_gather", "cp", keys, False)]
     assert exchanged(unit, "backward") == [("reduce_scatter", "cp", keys, False)]
+
+
+def test_keys_are_gathered_instead_where_a_plan_says_so() -> None:
+    """Llama 3, section 3.3.2: all keys once, and what all ranks have of their gradients summed up."""
+    unit = built(LLAMA, cp=4, cp_comm="all_gather")[1].layers[0]
+    assert exchanged(unit, "forward") == [("all_gather", "cp", 4 * RING_KEYS, False)]
+    assert exchanged(unit, "backward") == [("reduce_scatter", "cp", 4 * RING_KEYS, False)]
+
+
+@pytest.mark.parametrize(("launch", "beside"), [("eager", True), ("compiled", False)])
+def test_a_ring_on_float32_sums_sends_gradients_of_all_heads_twice_as_wide(launch: str, beside: bool) -> None:
+    """PyTorch's context_parallel: keys of repeated heads once, gathered or round; gradients c times."""
+    how, keys = replace(engine_named("torchtitan"), launch=launch), 2 * RING_KEYS  # 8 heads of 4 that share keys
+    gathered, ring = (built(LLAMA, how, cp=4, cp_comm=comm)[1].layers[0] for comm in ("", "p2p"))
+    assert exchanged(gathered, "forward") == [("all_gather", "cp", 4 * keys, beside)]
+    assert exchanged(ring, "forward") == [("send_recv", "cp", 3 * keys, beside)]
+    for unit in (gathered, ring):
+        assert exchanged(unit, "backward")[1:] == [("send_recv", "cp", 4 * 2 * keys, beside)]
+
+
+def test_generated_kernels_of_a_ring_move_fewer_bytes_than_operators_one_by_one() -> None:
+    """Forward, of a value of outputs: 2 + 4 widened c times, 12 + 8 + 12 of each later step, 4 + 2 narrowed."""
+
+    def moved(launch: str, name: str) -> float:
+        unit = built(LLAMA, replace(engine_named("torchtitan"), launch=launch), cp=4)[1].layers[0]
+        parts = [part for part in unit.of("forward") if part.name.startswith(name)]
+        return sum(
+            part.runs * float(part.batch["read_bytes"][0] + part.batch["write_bytes"][0])
+            / (SEQUENCES * LENGTH // 4 * HIDDEN) for part in parts
+        )  # fmt: skip
+
+    assert moved("eager", "outputs ") == 4 * 6 + 3 * 32 + 6
+    assert moved("compiled", "outputs ") == 3 * 10
+
+
+@pytest.mark.parametrize("engine", ["megatron-te", "torchtitan"])
+def test_ulysses_exchanges_heads_for_tokens_and_attends_as_one_rank(engine: str) -> None:
+    """Jacobs et al. 2023, section 3.2: queries, keys and values there, outputs back; sequences are whole."""
+    unit = built(LLAMA, engine, cp=4, ulysses=4)[1].layers[0]
+    kept = 8 if engine == "torchtitan" else 4
+    there, back = (2 * TOKENS // 4 * heads * (HIDDEN // 8) for heads in (8 + 2 * kept, 8))
+    sent = [("all_to_all", "ulysses", size, False) for size in (there, back)]
+    assert exchanged(unit, "forward") == sent
+    assert exchanged(unit, "backward") == sent[::-1]
+    core = next(part.batch for part in unit.of("forward") if part.name == "attention")
+    assert (core["heads"][0], core["q_len"][0], core["kv_len"][0], core["causal"][0]) == (2, LENGTH, LENGTH, True)
+
+
+def test_a_ring_of_ranks_that_exchange_heads_has_keys_of_fewer_heads() -> None:
+    unit = built(LLAMA, cp=4, ulysses=2)[1].layers[0]
+    ring = [size for op, group, size, _ in exchanged(unit, "forward") if (op, group) == ("send_recv", "cp")]
+    # Half the heads of twice the tokens, once instead of three times.
+    assert ring == [RING_KEYS]
+    with pytest.raises(ModelError, match="heads that ulysses shares: kv_heads = 4"):
+        built(LLAMA, cp=8, ulysses=8)
+    with pytest.raises(ModelError, match="a window of 16 keys goes round no ring: set cp_comm to all_gather"):
+        built("mistral", cp=2, seq_len=32, cp_comm="p2p")
 
 
 @pytest.mark.parametrize("ep", [2, 8])
@@ -158,8 +218,8 @@ def test_latents_are_gathered_and_not_the_stream() -> None:
 
 
 def test_every_collective_joins_a_known_group_that_the_rank_has() -> None:
-    degrees = {"tp": 2, "cp": 2, "ep": 4, "etp": 1}
-    units = built(MIXTURE, sequence_parallel=True, **degrees)[1]
+    degrees = {"tp": 2, "cp": 2, "ulysses": 2, "ep": 4, "etp": 1}
+    units = built(MIXTURE, sequence_parallel=True, **(degrees | {"cp": 4}))[1]
     parts = [part for unit in (units.before, *units.layers, units.after) for part in unit.parts if part.group]
     assert {part.group for part in parts} == set(GROUPS) - {""}
     assert all(part.batch["ranks"][0] == degrees[part.group] for part in parts)

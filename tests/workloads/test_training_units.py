@@ -115,8 +115,8 @@ def test_sequence_parallelism_moves_no_flop_and_shares_the_stream() -> None:
 @pytest.mark.parametrize("which", ["forward", "backward"])
 def test_shares_of_context_parallel_ranks_make_up_the_whole(which: str, engine: str) -> None:
     whole = built(LLAMA, engine)[1]
-    for cp in (2, 4):
-        share = built(LLAMA, engine, cp=cp)[1]
+    for cp, ulysses in ((2, 1), (4, 1), (4, 2), (4, 4)):
+        share = built(LLAMA, engine, cp=cp, ulysses=ulysses)[1]
         assert cp * flops(share, which) == flops(whole, which)
         core = ("attention",)
         assert cp * flops(share, which, families=core) == flops(whole, which, families=core)

@@ -22,6 +22,7 @@ class Local:
     (``recipes.RECIPES``), whose operands are transposed copies for gradients where matrix units want them so.
     Of the ``ep`` ranks ``ep_within`` share a node, all where it is 0. ``overlap_tp``: products run in pieces beside
     what is gathered for or scattered from other pieces.
+    ``cp_comm`` and ``ulysses`` are how ``cp`` ranks share attention, as ``Plan`` has them.
     ``adapters`` are what is trained of it, all weights where their rank is 0. ``source_len`` tokens of each sequence's
     source are what an encoder reads, 0 where there is none.
     """
@@ -30,6 +31,8 @@ class Local:
     seq_len: int
     tp: int = 1
     cp: int = 1
+    cp_comm: str = ""
+    ulysses: int = 1
     ep: int = 1
     etp: int = 1
     sequence_parallel: bool = False
