@@ -8,6 +8,9 @@ from neusight.kernels.families import Gemm, Kernel
 from neusight.requests import RECOMPUTES, modules_of
 from neusight.workloads.program import Part, Segment
 
+KEPT = ("reduce_scatter", "all_to_all")
+"""Collectives whose results selection by operators keeps."""
+
 
 def recomputed(segment: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
     """Forward parts that run a second time for each micro-batch.
@@ -15,8 +18,9 @@ def recomputed(segment: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
     Args:
         segment: of which.
         how: ``selective``: the core of attention (Korthikanti et al. 2022, section 5); ``full``: everything from the
-            segment's input on; ``operators``: all but attention, collectives and every other product (torchtitan,
-            selective activation checkpointing per operator); ``none``; or names of ``MODULES`` with "+" between.
+            segment's input on; ``operators``: all but attention, scattered sums, exchanged tokens and every other
+            product (torchtitan, selective activation checkpointing per operator, ``_save_list``); ``none``; or names of
+            ``MODULES`` with "+" between.
         engine: whether a pass stops at the last value that is needed.
 
     Raises:
@@ -38,11 +42,15 @@ def _needed(forward: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Without attention, collectives, and the first, third, fifth … product."""
+    """Without attention, collectives whose results are kept, and the first, third, fifth … product."""
     products = [part for part in forward if is_product(part.batch.kernel(0))]
     saved = {id(part) for part in products[::2]}
     return tuple(
-        part for part in forward if "core_attn" not in part.modules and not part.group and id(part) not in saved
+        part
+        for part in forward
+        if "core_attn" not in part.modules
+        and id(part) not in saved
+        and not (part.group and part.batch["op"][0] in KEPT)
     )
 
 

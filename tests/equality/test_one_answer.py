@@ -57,12 +57,12 @@ def test_the_first_of_all_plans_takes_what_training_says_of_it(predictor: Predic
 
 
 def test_a_pass_over_prompts_runs_the_products_and_attention_of_a_forward_pass() -> None:
-    """But for the head, which a serving engine runs for the last token of each sequence alone."""
+    """But for the head, which a serving engine runs for the last token of each sequence alone, and copies of keys."""
     decoder, local = known_decoder("llama-3.2-1b"), Local(batch=2, seq_len=1024, tp=2)
     passes = Steps.of(prompts=local.batch, prompt_tokens=local.seq_len)
     precision = ServingPrecision.named("bfloat16")
     served = step_program(decoder, passes, precision, Plan(tp=local.tp), server_named("vllm"))
-    trained = units_of(decoder, local, engine_named("fsdp"))
+    trained = units_of(decoder, local, replace(engine_named("fsdp"), repeats_keys=False))
     assert layer_kernels(served) == layer_kernels(trained)
 
 

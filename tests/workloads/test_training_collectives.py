@@ -11,6 +11,7 @@ from trained_units import GPT, LENGTH, LLAMA, MIXTURE, SEQUENCES, TOKENS, built,
 from neusight.engines import engine_named
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
+from neusight.transforms.recompute import recomputed
 from neusight.workloads.program import GROUPS, Segment
 
 HIDDEN = 64
@@ -80,6 +81,31 @@ def test_products_in_pieces_hide_a_share_of_what_they_exchange() -> None:
     assert passed(whole, hidden=True) == 0.0
     assert passed(split, hidden=True) == pytest.approx(engine_named("torchtitan").hidden_tp * passed(whole))
     assert built(GPT, tp=4, sequence_parallel=True, overlap_tp=True)[1] == built(GPT, tp=4, sequence_parallel=True)[1]
+
+
+def test_rows_that_lie_by_sequences_are_copied_around_what_ranks_exchange() -> None:
+    """All of them once, behind a gather and before a scatter; rows of [s, b, h] are in their order."""
+
+    def copies(which: str, engine: str = "torchtitan", **more: bool) -> list[tuple[str, float]]:
+        unit = built(GPT, engine, tp=4, sequence_parallel=True, **more)[1].layers[0]
+        parts = [part for part in unit.parts if part.phase == which and part.name.startswith("order ")]
+        assert all(part.batch["read_bytes"][0] == part.batch["write_bytes"][0] == STREAM for part in parts)
+        return [(part.name, part.runs) for part in parts]
+
+    assert copies("forward") == [("order gather input", 1), ("order scatter output", 1)] * 2
+    assert copies("backward") == [("order scatter output gradient", 1), ("order gather input gradient", 1)] * 2
+    assert copies("forward", "megatron-te") == copies("backward", "megatron-te") == []
+    pieces = 1 - engine_named("torchtitan").hidden_tp
+    assert [runs for _, runs in copies("forward", overlap_tp=True)] == [pieces] * 4
+
+
+def test_selection_by_operators_gathers_again_and_keeps_what_was_scattered_or_sent_to_experts() -> None:
+    """torchtitan, ``_save_list``."""
+    engine = engine_named("torchtitan")
+    unit = built(MIXTURE, engine, tp=4, ep=2, etp=2, sequence_parallel=True)[1].layers[0]
+    again = {str(part.batch["op"][0]) for part in recomputed(unit, "operators", engine) if part.group}
+    assert {op for op, *_ in exchanged(unit, "forward")} == {"all_gather", "reduce_scatter", "all_to_all"}
+    assert again == {"all_gather"}
 
 
 def test_eight_bits_are_gathered_as_such() -> None:

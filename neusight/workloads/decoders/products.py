@@ -107,15 +107,13 @@ def _differentiated(
 
 
 def _beside_pieces(rank: Rank, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Collectives that products in pieces hide in part, where a plan has them so."""
+    """Collectives that products in pieces hide in part, where a plan has them so; of copies around them the rest."""
     if rank.local is None or not rank.local.overlap_tp or not rank.engine.hidden_tp:
         return parts
     hidden = rank.engine.hidden_tp
-    split = [
-        (replace(part, runs=(1.0 - hidden) * part.runs), replace(part, runs=hidden * part.runs, overlapped=True))
-        for part in parts
-    ]
-    return tuple(part for pair in split for part in pair)
+    exposed = [replace(part, runs=(1.0 - hidden) * part.runs) for part in parts]
+    beside = [replace(part, runs=hidden * part.runs, overlapped=True) for part in parts if part.group]
+    return (*exposed, *beside)
 
 
 def given(rank: Rank, name: str, elements: float, *, product: bool = False) -> SavedActivation:
@@ -190,10 +188,26 @@ def entering(rank: Rank, width: int, kind: str, name: str = "input") -> Operatio
         return Operation(backward=summed)
     sent = rank.gathered_bytes(rank.tokens * width, kind)
     gather = exchanged(rank, f"gather {name}", "all_gather", "tp", sent, back=size, overlapped=beside)
+    gather = _in_order(rank, gather, sent, size)
     back = gather.backward if beside else _beside_pieces(rank, gather.backward)
     again = rank.exchanged(f"gather {name} again", "all_gather", "tp", sent, overlapped=True)
     regathered = again if rank.engine.regathers else ()
     return Operation(forward=_beside_pieces(rank, gather.forward), backward=(*regathered, *back))
+
+
+def _in_order(rank: Rank, exchange: Operation, forward: Any, backward: Any) -> Operation:
+    """With the copy, of so many bytes in each pass, that puts rows of sequences that lie one after the other in the
+    order of ranks before they are scattered, or in their own when they were gathered rank by rank
+    (torch/distributed/_functional_collectives.py, ``all_gather_tensor``, ``reduce_scatter_tensor``).
+    """
+    if rank.engine.sequence_first or not exchange.forward:
+        return exchange
+
+    def ordered(parts: tuple[Part, ...], size: Any) -> tuple[Part, ...]:
+        copy = rank.moved(f"order {parts[0].name}", "cat", size // rank.size, size, size)
+        return (copy, *parts) if parts[0].batch["op"][0] == "reduce_scatter" else (*parts, copy)
+
+    return replace(exchange, forward=ordered(exchange.forward, forward), backward=ordered(exchange.backward, backward))
 
 
 def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operation:
@@ -204,5 +218,5 @@ def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operatio
     if not rank.sequence_parallel:
         return exchanged(rank, f"reduce {name}", "all_reduce", "tp", size)
     sent = rank.gathered_bytes(rank.tokens * width, kind)
-    scatter = exchanged(rank, f"scatter {name}", "reduce_scatter", "tp", size, back=sent)
+    scatter = _in_order(rank, exchanged(rank, f"scatter {name}", "reduce_scatter", "tp", size, back=sent), size, sent)
     return Operation(forward=_beside_pieces(rank, scatter.forward), backward=_beside_pieces(rank, scatter.backward))
