@@ -134,8 +134,9 @@ class Engine:
         overlaps_weights: collectives of the backward pass run beside the products of weight gradients.
         hidden_tp: share of what tensor-parallel ranks gather and scatter that a plan's ``overlap_tp`` hides behind
             products in pieces, which take longer than whole ones.
-        copies_gathered: fully sharded weights are copied out of the buffer that they were gathered into, and gradients
-            into the one that they are reduced from, between other kernels; else they lie there.
+        copies_gathered: what is gathered is copied out of a buffer of all ranks, and what is reduced into one, between
+            other kernels: fully sharded weights and gradients, and rows of sequences that tensor-parallel ranks share;
+            else they lie there.
         stops_early: a recomputed pass ends with the last value that the backward pass needs.
 
     Weights, gradients and optimizer:
@@ -397,7 +398,7 @@ gradient and that of the logits in 32 (``log_softmax`` and ``nll_loss``, backwar
 _TORCHTITAN = replace(_FSDP, name="torchtitan", copies_gathered=True, joined_projections=False, hidden_tp=0.4)
 """torchtitan of 2024 with ``compile = false`` and ``norm_type = "fused_rmsnorm"``: separate ``wq``, ``wk``, ``wv``,
 ``w1``, ``w3``; scaled-dot-product attention by FlashAttention 2; ``F.cross_entropy`` of logits in float32; DTensor
-keeps what it gathered; FSDP2, each of whose parameters is sharded by itself
+keeps what it gathered, of sequences that lie one after the other; FSDP2, each of whose parameters is sharded by itself
 (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``foreach_all_gather_copy_out``,
 ``foreach_reduce_scatter_copy_in``); ``torch.utils.checkpoint`` that stops early. Asynchronous tensor parallelism gains
 some 8 % of a step of Llama 3 on 64 H100, of whose time exchanges are a fifth (H. Wang et al. 2024, Introducing Async

@@ -200,7 +200,7 @@ def _in_order(rank: Rank, exchange: Operation, forward: Any, backward: Any) -> O
     order of ranks before they are scattered, or in their own when they were gathered rank by rank
     (torch/distributed/_functional_collectives.py, ``all_gather_tensor``, ``reduce_scatter_tensor``).
     """
-    if rank.engine.sequence_first or not exchange.forward:
+    if not (rank.engine.copies_gathered and exchange.forward):
         return exchange
 
     def ordered(parts: tuple[Part, ...], size: Any) -> tuple[Part, ...]:
