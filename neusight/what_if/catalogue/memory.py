@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
+from neusight.requests import Plan
 from neusight.steps.questions import StepQuestion
 from neusight.transforms.checkpointed import checkpointed
 from neusight.transforms.passes import LATE, Pass
@@ -42,3 +43,12 @@ def selective_checkpointing(run: TrainingRun) -> TrainingRun:
 def optimizer_offload(run: TrainingRun) -> TrainingRun:
     """The optimizer's states and its step are the host's."""
     return replace(run, plan=replace(run.plan, offload="optimizer"))
+
+
+@transform("gradient-accumulation", group="memory", source="Huang et al. 2019, GPipe, section 2.2")
+def gradient_accumulation(step: StepQuestion) -> StepQuestion:
+    """Samples one by one, whose gradients are summed before the optimizer's step."""
+    batch = step.request.batch
+    if step.request.mode != "training" or step.setting.plan or batch == 1:
+        raise InapplicableError("the step has no batch of several samples on one device to split")
+    return step.asking(batch=1).under(plan=Plan(micro_batch=1, global_batch=batch))
