@@ -11,7 +11,8 @@ _MIG = "NVIDIA Multi-Instance GPU User Guide"
 
 
 def _sliced(step: StepQuestion, compute_slices: int) -> StepQuestion:
-    if step.setting.overrides or step.shared:
+    plan = step.setting.plan
+    if step.setting.overrides or (plan and plan.world > 1):
         raise InapplicableError("a slice is of one board as it is: leave out --set and other GPUs")
     try:
         return step.under(overrides=slice_of(step.device, compute_slices))
