@@ -25,7 +25,7 @@ MARGIN = 0.2
 PANELS = {"held_out": "held-out GPUs", "training": "training GPUs", "other_vendor": "another vendor's GPU"}
 TICKS = 6
 """On a logarithmic axis, at most, before only powers of ten are left."""
-RATIOS = (0.06, 0.12, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 8)
+RATIOS = (0.06, 0.12, 0.25, 0.5, 0.8, 1, 1.25, 2, 4, 8, 16, 32, 64)
 
 
 def _gpus(results: Results, rows: Rows) -> list[str]:
@@ -201,13 +201,20 @@ def models(results: Results) -> Figure:
         axes.set(xscale="log", yscale="log", title=PANELS[group])
         ticks = _round_numbers([row["along_ms"] for row in part])
         axes.set_xticks(ticks, labels=[f"{tick:,g}" for tick in ticks])
-        axes.set_yticks(RATIOS, labels=[f"{tick:g}" for tick in RATIOS])
         axes.minorticks_off()
         axes.grid(linewidth=0.3)
+    panels[0].set(**_ratio_axis([1 + row["error"] / 100 for row in rows]))
     figure.supylabel("predicted / measured", fontsize=10)
     figure.supxlabel(f"predicted by {names[judged(results)]}, ms", fontsize=10)
     legend(figure, panels)
     return figure
+
+
+def _ratio_axis(ratios: Sequence[float]) -> dict[str, Any]:
+    """Limits and ticks that hold all ratios, and factors of 2 in any case."""
+    low, high = min(0.5, *ratios) / 1.1, 1.1 * max(2.0, *ratios)
+    ticks = [tick for tick in RATIOS if low <= tick <= high]
+    return {"ylim": (low, high), "yticks": ticks, "yticklabels": [f"{tick:g}" for tick in ticks]}
 
 
 def _step(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -244,7 +251,8 @@ def gpus(results: Results) -> Figure:
     held = {gpu for fold in results["declared"]["folds"] for gpu in fold["held_out"]}
     labels = [f"{gpu}\n({'held out' if gpu in held else 'trained'})" for gpu in order]
     axes.set_xticks(range(len(order)), labels=labels, fontsize=SMALL)
-    axes.set(ylabel="mean error of whole models, %", xlim=(-0.6, len(order) - 0.4), ylim=(0, CUT * 1.15))
+    axes.set(ylabel="mean error of whole models, %", xlim=(-0.6, len(order) - 0.4))
+    axes.set_ylim(0, 1.15 * min(CUT, max(row["worst"] for row in rows)))
     legend(figure, [axes])
     return figure
 
