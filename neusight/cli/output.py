@@ -92,6 +92,12 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> Non
     print("\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n")))
 
 
+def headline(text: str) -> None:
+    """A text of its own, wrapped at 80 columns, its further lines indented."""
+    for place, part in enumerate(wrap(text, 76, break_on_hyphens=False)):
+        line(f"{'  ' if place else ''}{part}")
+
+
 def paragraph(title: str, *texts: str) -> None:
     """Each text from a new line, wrapped at 80 columns, to the right of the title; nothing where there is no text."""
     for place, part in enumerate(part for text in texts for part in wrap(text, 68)):

@@ -11,7 +11,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Given
 from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
-from neusight.cli.output import Output, bar, busy, line, note, paragraph, table
+from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
 from neusight.units import gib, milliseconds
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def _headline(e: Estimate) -> None:
     optimizer = f", {e.optimizer}" if e.optimizer != "none" else ""
     attention = f", {e.attention} attention" if e.attention != "eager" else ""
     gpu = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
-    line(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{attention}{optimizer}")
+    headline(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{attention}{optimizer}")
     paragraph("inputs", " ".join(e.inputs))
     paragraph("latency", f"{milliseconds(e.latency_s)}  (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})")
     errors = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_ERROR), reverse=True)

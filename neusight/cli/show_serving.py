@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
-from neusight.cli.output import Column, Output, line, note, table
+from neusight.cli.output import Column, Output, headline, line, note, table
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
@@ -46,7 +46,7 @@ def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
 
 
 def _full(e: ServingEstimate, with_launch: bool) -> None:
-    _paragraph(f"{e.model} on {e.where}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
+    headline(f"{e.model} on {e.where}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
     line(f"load: {_load(e)}")
     line()
     titles = [Column(""), *(Column(t, right=True) for t in ("mean", "90 % interval", "p50", "p90", "p99"))]
@@ -172,7 +172,7 @@ def _table(points: Sequence[Point[ServingEstimate]]) -> None:
         table(titles, ((*(str(p.options.get(n) or "-") for n in columns), *_cells(e, b)) for (p, e), b in rows))
         line("times: mean; *: no other has both more throughput and more speed for each user")
     for reason in reasons(points):
-        _paragraph(reason)
+        headline(reason)
 
 
 def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
@@ -186,11 +186,6 @@ def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
         f"{usd:.3g}" if usd is not None else "-",
         "overload" if e.diverges else "*" if best else "",
     )
-
-
-def _paragraph(text: str) -> None:
-    for place, part in enumerate(wrap(text, 76, break_on_hyphens=False)):
-        line(f"{'  ' if place else ''}{part}")
 
 
 def show_choices(choices: Sequence[Choice], slo: str, form: str, with_launch: bool) -> None:
@@ -223,9 +218,9 @@ def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
     """
     best, e = held[0]
     line(f"{e.model} within {slo}:")
-    _paragraph(f"{e.devices} x {best.gpu}, {_plan(best)}{_replicas(e)}, for {_load(e)}")
+    headline(f"{e.devices} x {best.gpu}, {_plan(best)}{_replicas(e)}, for {_load(e)}")
     hourly = "" if best.usd_per_hour is None else f", {best.usd_per_hour:.3g} USD/h"
-    _paragraph(f"cost {_cost(e)}{hourly}; holds with a probability of {best.probability:.0%}")
+    headline(f"cost {_cost(e)}{hourly}; holds with a probability of {best.probability:.0%}")
     line()
     one_load = len({(e.load.get("rate_per_s"), e.load.get("concurrency")) for _, e in held}) == 1
     titles = ("GPUs", "TTFT", "TPOT", *(("USD/h", "more") if one_load else ("clients", "USD/\nMtok")), "holds")
@@ -272,7 +267,7 @@ def _why_not(failed: Sequence[Choice]) -> None:
             if choice.gpu == gpu:
                 plans.setdefault(choice.reason, []).append(_plan(choice))
         for reason, each in list(plans.items())[:_REASONS]:
-            _paragraph(f"not {gpu}, {'; '.join(each)}: {reason}")
+            headline(f"not {gpu}, {'; '.join(each)}: {reason}")
         if len(plans) > _REASONS:
             line(f"… and {len(plans) - _REASONS} more of {gpu}; --format csv lists all")
 

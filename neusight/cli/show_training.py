@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
-from neusight.cli.output import Column, Output, line, note, table
+from neusight.cli.output import Column, Output, headline, line, note, table
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.faults import HOUR_S, Faults, WholeRun
 from neusight.distributed.search import Found
@@ -88,8 +88,8 @@ def _full(e: TrainingEstimate, whole: WholeRun) -> None:
     place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}"
     dtype = e.run.products or e.run.dtype
     batch = f"{e.run.work} a step"
-    paragraph(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.engine.name}, {dtype}, {batch}")
-    paragraph(f"plan: {plan_words(e.plan)}")
+    headline(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.engine.name}, {dtype}, {batch}")
+    headline(f"plan: {plan_words(e.plan)}")
     line()
     for title, text in _facts(e, whole):
         for at, part in enumerate(wrap(text, _WIDE - 13, break_on_hyphens=False)):
@@ -197,14 +197,14 @@ def _table(points: Sequence[Point[TrainingEstimate]]) -> None:
     if answers:
         e = answers[0][1]
         words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
-        paragraph(f"{e.run.decoder.name} on {e.cluster.id}{f': {words}' if words else ''}")
+        headline(f"{e.run.decoder.name} on {e.cluster.id}{f': {words}' if words else ''}")
     columns = [Column(name.replace("_", "\n"), right=not isinstance(points[0].options[name], str)) for name in names]
     # Many axes leave no room for what a step waits for.
     titles = [title for title in _FIGURES if len(names) <= _FEW or title not in ("exposed", "bubble")]
     columns += [Column(title, right=True) for title in titles]
     table(columns, ([str(p.options[n]) for n in names] + [_FIGURES[title](e) for title in titles] for p, e in answers))
     for reason in reasons(points):
-        paragraph(reason)
+        headline(reason)
 
 
 _FEW = 3
@@ -217,12 +217,6 @@ _FIGURES: dict[str, Callable[[TrainingEstimate], str]] = {
     "memory": lambda e: gib(e.peak_bytes),
     "fits": lambda e: "yes" if e.fits else "no",
 }
-
-
-def paragraph(text: str) -> None:
-    """Lines of at most 76 characters, the later ones indented."""
-    for at, part in enumerate(wrap(text, _WIDE, break_on_hyphens=False)):
-        line(f"{'  ' if at else ''}{part}")
 
 
 def show_plans(matches: Found, form: str) -> None:
@@ -260,7 +254,7 @@ def _show_plans(matches: Found) -> None:
     _plans("fastest", matches.best)
     if text := why(matches.best):
         line()
-        paragraph(f"The first beats the second by {text}.")
+        headline(f"The first beats the second by {text}.")
     if len(matches.frontier) > 1:
         line()
         _plans("fastest with less memory", matches.frontier)
