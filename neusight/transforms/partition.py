@@ -211,7 +211,7 @@ class _Partitioner:
     def again(self, value: Value) -> bool:
         """Whether it may be computed again: not what follows on something from before a library's kernel."""
         sources = self.graph.sources[value.place].values()
-        early = (self.first_library[u] < value.place for u in sources if self.graph.pointwise(u) and u.place >= 0)
+        early = (self.first_library[u] < value.place for u in sources if u.place >= 0 and self.graph.again(u))
         return self.graph.again(value) and not any(early)
 
     def _inputs(self, value: Value, costs: dict[Value, float]) -> float:

@@ -132,6 +132,19 @@ def test_what_a_library_reads_in_the_backward_pass_is_kept() -> None:
     assert backward == LINEAR
 
 
+@pytest.mark.parametrize("dtype", ["float32", "amp"])
+def test_norms_after_the_residual_sum_read_no_layer_but_their_own_in_the_backward_pass(dtype: str) -> None:
+    """Nothing is computed again across a product (``ban_recompute_used_far_apart`` of the partitioner)."""
+    step = fuse(load_workload("bert-base", mode="training", dtype=dtype, attention="eager"))
+    read = [
+        len(node.reads)
+        for node in step.nodes
+        if any(getattr(kernel, "op", "") == "layer_norm_backward" for kernel in node.kernels)
+    ]
+    assert len(read) == 26
+    assert max(read) <= 10
+
+
 def test_a_collective_stays_a_kernel_of_its_own() -> None:
     """What follows it is joined as it would be without it."""
     nodes = ((LINEAR, [0], 1), (pointwise("mul"), [1], 2), (pointwise("tanh"), [2], 3))
