@@ -126,7 +126,7 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     kind = model_class(config, parsed, mode)
     if not attention:
         return _constructed(kind.__name__, lambda: kind._from_config(parsed))
-    implementation = "eager" if attention == "eager" or not _has_attention(config) else "sdpa"
+    implementation = "eager" if attention == "eager" or not _has_attention(parsed) else "sdpa"
     if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
         raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")
     # Flash attention takes no bias of scores, such as T5's of positions.
@@ -256,5 +256,7 @@ def _quiet() -> Iterator[None]:
         logging.set_verbosity(before)
 
 
-def _has_attention(config: dict[str, Any]) -> bool:
-    return any(key.endswith(("num_attention_heads", "n_head", "num_heads")) for key in config)
+def _has_attention(parsed: Any) -> bool:
+    """Whether a configuration, or one of its parts, has heads; what it does not state is as its type has it."""
+    parts = (getattr(parsed, name, None) for name in getattr(parsed, "sub_configs", ()))
+    return any(hasattr(one, "num_attention_heads") or hasattr(one, "num_heads") for one in (parsed, *parts) if one)

@@ -6,6 +6,9 @@ from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
 from neusight.what_if.questions import StepQuestion
 
+_IN_TIMM = {"google/vit-hybrid-base-bit-384": "timm:vit_base_r50_s16_384"}
+"""Models that transformers no longer has, by the same in timm."""
+
 
 @reads("attention_sdpa_fa2_hf")
 def of_transformers(record: Row, stated: dict[str, str]) -> Pair:
@@ -13,7 +16,7 @@ def of_transformers(record: Row, stated: dict[str, str]) -> Pair:
     if stated["dtype"] == "?":
         raise UnnamedModelError("the dtype is not told")
     before = StepQuestion.of(
-        model_named(str(record["model"])),
+        _IN_TIMM.get(name := str(record["model"]), name),
         gpu_of(record),
         mode=str(record["mode"]),
         batch=whole(stated["batch"], "batch"),
@@ -22,8 +25,3 @@ def of_transformers(record: Row, stated: dict[str, str]) -> Pair:
         attention="eager",
     )
     return Pair.of(record, before, ["sdpa"])
-
-
-def model_named(name: str) -> str:
-    """The model of the catalogue that a name on the hub stands for."""
-    return name

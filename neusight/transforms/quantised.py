@@ -1,0 +1,232 @@
+"""Products of a step with narrow weights, or with weights and activations narrow: what runs beside them eagerly, and
+what a compiler makes part of other kernels.
+
+Eagerly, as tensor subclasses of torchao run (``AffineQuantizedTensor``, 0.5), each step of its arithmetic is a
+kernel. A compiled step multiplies few rows with weights that are made wide on their way into the product; with many
+rows a kernel makes them wide before it (Inductor's choice for mixed products, ``mixed_mm``); scales and biases are
+pointwise work, which the compiler joins with what is near.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from neusight.errors import InapplicableError, ModelError, nearest
+from neusight.kernels.families import Elementwise, Gemm, RowReduction
+from neusight.kernels.precision import stored_bytes
+from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.workloads.workload import Node, Reference, Tensor, Workload
+
+_FEW_ROWS = 64
+"""Rows up to which a compiled product reads narrow weights itself: one tile of them, so that each weight is made wide
+once."""
+_FLOAT, _INT32 = 4, 4
+_Making = Generator[Node, None, Reference]
+"""Nodes, and what the last of them makes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scheme:
+    """``weights`` is the dtype in which they lie, ``activations`` that of the arithmetic, "" for the model's own.
+
+    ``widening`` are the eager passes over a weight before its product, as bytes read and written a value: a cast to
+    the model's dtype, or one to float32, a multiplication with the scale, and a cast. ``scaling`` as in ``Gemm``;
+    ``group`` weights share a scale of 16 bits and a zero, 0 for one a column. ``fused``: the library has one kernel for
+    the product in either case. ``scaled_after``: the product's results are multiplied with the scales.
+    """
+
+    weights: str
+    activations: str = ""
+    scaling: str = ""
+    widening: tuple[tuple[int, int], ...] = ()
+    group: int = 0
+    fused: bool = False
+    scaled_after: bool = True
+
+    @property
+    def weight_bytes(self) -> float:
+        """Of a weight, with its share of scale and zero."""
+        return stored_bytes(self.weights) + (4.0 / self.group if self.group else 0.0)
+
+
+_DEQUANTISED = ((1, _FLOAT), (_FLOAT, _FLOAT), (_FLOAT, 2))
+SCHEMES = {
+    "int8wo": Scheme(weights="int8", widening=((1, 2),)),
+    "int4wo": Scheme(weights="int4", group=64, fused=True, scaled_after=False),
+    "fp8wo": Scheme(weights="float8", widening=_DEQUANTISED, scaled_after=False),
+    "int8dq": Scheme(weights="int8", activations="int8", scaling="row"),
+    "fp8dq": Scheme(weights="float8", activations="float8", scaling="tensor", scaled_after=False),
+    "fp8dqrow": Scheme(weights="float8", activations="float8", scaling="row", scaled_after=False),
+}
+"""By the names of torchao's configurations: ``int8_weight_only``, ``int4_weight_only`` (tinygemm, groups of 64),
+``float8_weight_only``, ``int8_dynamic_activation_int8_weight``, ``float8_dynamic_activation_float8_weight`` by tensors
+and by rows."""
+
+
+def quantised(workload: Workload, name: str) -> Workload:
+    """The step with each product with a weight quantised.
+
+    Args:
+        workload: an inference step.
+        name: of ``SCHEMES``.
+
+    Raises:
+        ModelError: no such scheme. InapplicableError: a step with a backward pass, or without such a product.
+    """
+    if name not in SCHEMES:
+        raise ModelError(f"unknown quantisation '{name}'{nearest(name, SCHEMES)}: one of {', '.join(SCHEMES)}")
+    if workload.request.mode != "inference":
+        raise InapplicableError("quantised weights take no gradients: this is of inference")
+    step = unrolled(workload)
+    made = _Quantised(step, SCHEMES[name])
+    nodes = [one for node in step.nodes for one in made.nodes_of(node)]
+    if not made.weights:
+        raise InapplicableError("no product of the model is with a weight of 16 bits")
+    return rebuilt(replace(step, tensors=tuple(made.tensors)), nodes)
+
+
+class _Quantised:
+    """Nodes of a step in a scheme, and the tensors that they make beside those of the step."""
+
+    def __init__(self, step: Workload, scheme: Scheme) -> None:
+        self.scheme = scheme
+        self.generated = step.request.engine.generated
+        self.tensors: list[Tensor] = list(step.tensors)
+        self.weights: set[int] = set()
+
+    def nodes_of(self, node: Node) -> Iterator[Node]:
+        """A node with what runs before and after it; as it is where it multiplies with no weight."""
+        weight = self._weight_of(node)
+        if weight is None:
+            yield node
+            return
+        self._narrow(weight)
+        product = next(kernel for kernel in node.kernels if isinstance(kernel, Gemm))
+        source = next(r for r in node.reads if self.tensors[r.tensor].kind != "weight")
+        yield from self._product(node, product, (source, Reference(weight)))
+
+    def _weight_of(self, node: Node) -> int | None:
+        """The weight that a node multiplies with, where both of its dtypes are of 16 bits."""
+        product = next((k for k in node.kernels if isinstance(k, Gemm)), None)
+        if product is None or product.op != "linear" or product.weight_dtype or stored_bytes(product.dtype) != 2:
+            return None
+        read = ((one.tensor, self.tensors[one.tensor]) for one in node.reads)
+        weights = (at for at, tensor in read if tensor.kind == "weight" and prod(tensor.shape) == product.n * product.k)
+        return next(weights, None)
+
+    def _narrow(self, at: int) -> None:
+        """A weight in its narrow dtype, once for all products with it."""
+        if at in self.weights:
+            return
+        self.weights.add(at)
+        tensor = self.tensors[at]
+        size = round(tensor.nbytes / stored_bytes(tensor.dtype) * self.scheme.weight_bytes)
+        self.tensors[at] = replace(tensor, dtype=self.scheme.weights, nbytes=size, touched_bytes=size)
+
+    def _product(self, node: Node, product: Gemm, operands: tuple[Reference, Reference]) -> Iterator[Node]:
+        scheme = self.scheme
+        source, weight = operands
+        narrow = replace(product, bias=product.bias and not scheme.scaled_after)
+        if scheme.activations:
+            source = yield from self._narrowed(node, product, source)
+            narrow = replace(narrow, dtype=scheme.activations, scaling=scheme.scaling)
+        elif scheme.fused or (self.generated and product.m <= _FEW_ROWS):
+            narrow = replace(narrow, weight_dtype=scheme.weights)
+        else:
+            weight = yield from self._widened(node, product, weight)
+        others = tuple(r for r in node.reads if self.tensors[r.tensor].kind == "weight" and r != operands[1])
+        yield replace(node, kernels=(narrow,), reads=(source, weight, *others))
+        yield from self._scaled(node, product)
+
+    def _widened(self, node: Node, product: Gemm, weight: Reference) -> _Making:
+        """Passes over a weight that make it wide; a compiler joins them."""
+        count, passes = product.n * product.k, self.scheme.widening
+        moved = ((passes[0][0], passes[-1][1]),) if self.generated else passes
+        for read, written in moved:
+            made = self._new(node, count * written, product.dtype)
+            yield _beside(node, _pointwise(count, (read, written), product.dtype), weight, made)
+            weight = made
+        return weight
+
+    def _narrowed(self, node: Node, product: Gemm, source: Reference) -> _Making:
+        """Activations made narrow by the largest of each row, or of all: one kernel where they are compiled by rows,
+        else the search, and a kernel for each step of the arithmetic.
+        """
+        rows, width, dtype = product.m, product.k, product.dtype
+        count, size = rows * width, int(stored_bytes(dtype))
+        by_row = self.scheme.scaling == "row"
+        result = self._new(node, count, self.scheme.activations)
+        found = self._new(node, rows * _FLOAT, "float32")
+        search = RowReduction(
+            op="max",
+            rows=rows,
+            cols=width,
+            read_bytes=count * size,
+            write_bytes=rows * _FLOAT,
+            flops=count,
+            dtype=dtype,
+        )
+        if self.generated and by_row:
+            yield _beside(node, replace(search, write_bytes=count + rows * _FLOAT, flops=4 * count), source, result)
+            return result
+        searches = 1 if self.generated else 2
+        for _ in range(searches):
+            yield _beside(node, search, source, found)
+        steps = ((size, 1),) if self.generated else self._steps(size)
+        for at, (read, written) in enumerate(steps):
+            last = at == len(steps) - 1
+            made = result if last else self._new(node, count * written, dtype)
+            yield _beside(node, _pointwise(count, (read, written), dtype), source, made)
+            source = made
+        return result
+
+    def _steps(self, size: int) -> tuple[tuple[int, int], ...]:
+        """Eager arithmetic on each value, in bytes read and written: by scales of float32 for integers (multiplied,
+        rounded, moved, clamped, cast), in float32 too for floats (cast, multiplied, clamped, cast).
+        """
+        wide = (_FLOAT, _FLOAT)
+        if self.scheme.activations == "int8":
+            return ((size, _FLOAT), wide, wide, wide, (_FLOAT, 1))
+        return ((size, _FLOAT), wide, wide, (_FLOAT, 1))
+
+    def _scaled(self, node: Node, product: Gemm) -> Iterator[Node]:
+        """Results multiplied with scales, and the bias added."""
+        if not self.scheme.scaled_after:
+            return
+        count, size = product.m * product.n, int(stored_bytes(product.dtype))
+        integers = self.scheme.activations == "int8" and not self.generated
+        moved = [(_INT32, size)] if integers else []
+        moved += [(size, size)] * (1 + product.bias)
+        for read, written in moved:
+            yield _beside(node, _pointwise(count, (read, written), product.dtype), *node.writes, *node.writes)
+
+    def _new(self, node: Node, size: int, dtype: str) -> Reference:
+        """A tensor that a node beside another makes."""
+        shape = (max(1, round(size / stored_bytes(dtype))),)
+        self.tensors.append(
+            Tensor(
+                shape=shape,
+                dtype=dtype,
+                kind="intermediate",
+                nbytes=size,
+                touched_bytes=size,
+                born=node.id,
+                died=node.id,
+            )
+        )
+        return Reference(len(self.tensors) - 1)
+
+
+def _beside(node: Node, kernel: Elementwise | RowReduction, source: Reference, made: Reference) -> Node:
+    """A node of one kernel, of the module of another."""
+    return replace(node, operator=f"aten.{kernel.op}", kernels=(kernel,), reads=(source,), writes=(made,))
+
+
+def _pointwise(count: int, moved: tuple[int, int], dtype: str) -> Elementwise:
+    """One operation on each of ``count`` values, of which it reads and writes so many bytes."""
+    read, written = moved
+    return Elementwise(
+        op="mul_scalar", elements=count, read_bytes=count * read, write_bytes=count * written, flops=count, dtype=dtype
+    )

@@ -1,0 +1,61 @@
+"""Quantised weights, and products of quantised weights and activations, of a step."""
+
+from __future__ import annotations
+
+from neusight.errors import InapplicableError
+from neusight.kernels.precision import stored_bytes
+from neusight.transforms.passes import Pass
+from neusight.transforms.quantised import SCHEMES, quantised
+from neusight.what_if.questions import StepQuestion
+from neusight.what_if.transforms import transform
+
+_TORCHAO = "PyTorch, torchao.quantization"
+
+
+def _in(step: StepQuestion, name: str) -> StepQuestion:
+    """Raises:
+    InapplicableError: a step in float32, or of training. DeviceError: the device does not multiply in the dtype.
+    """
+    if stored_bytes(step.request.precision.activations) != 2:
+        raise InapplicableError(f"{name} is of a step in 16 bits, not in {step.request.precision}: --dtype bfloat16")
+    if step.request.mode != "inference":
+        raise InapplicableError("quantised weights take no gradients: this is of inference")
+    if activations := SCHEMES[name].activations:
+        step.device.gemm_flops_per_s(activations)
+    return step.changed_by(Pass(part="quantised weights", change=quantised, arguments=(name,)))
+
+
+@transform("int8wo", group="quantisation", source=_TORCHAO, accuracy="8 bits a weight, a scale a column")
+def int8_weights(step: StepQuestion) -> StepQuestion:
+    """Weights of products in int8, made wide in a kernel before each product; few rows of a compiled step excepted."""
+    return _in(step, "int8wo")
+
+
+@transform("int4wo", group="quantisation", source=_TORCHAO, accuracy="4 bits a weight, a scale for 64")
+def int4_weights(step: StepQuestion) -> StepQuestion:
+    """Weights of products in int4, made wide within a kernel that is made for few rows."""
+    return _in(step, "int4wo")
+
+
+@transform("fp8wo", group="quantisation", source=_TORCHAO, accuracy="4 bits of mantissa a weight")
+def fp8_weights(step: StepQuestion) -> StepQuestion:
+    """Weights of products in float8, made wide before each product."""
+    return _in(step, "fp8wo")
+
+
+@transform("int8dq", group="quantisation", source=_TORCHAO, accuracy="8 bits, a scale a row and a column")
+def int8_dynamic(step: StepQuestion) -> StepQuestion:
+    """Products in int8, of activations that are scaled by rows as they come."""
+    return _in(step, "int8dq")
+
+
+@transform("fp8dq", group="quantisation", source=_TORCHAO, accuracy="4 bits of mantissa, a scale a tensor")
+def fp8_dynamic(step: StepQuestion) -> StepQuestion:
+    """Products in float8, of activations that are scaled by tensors as they come."""
+    return _in(step, "fp8dq")
+
+
+@transform("fp8dq-row", group="quantisation", source=_TORCHAO, accuracy="4 bits of mantissa, a scale a row")
+def fp8_dynamic_rows(step: StepQuestion) -> StepQuestion:
+    """Products in float8, of activations that are scaled by rows as they come."""
+    return _in(step, "fp8dqrow")
