@@ -71,6 +71,24 @@ def fp8(run: TrainingRun) -> TrainingRun:
 
 
 @transform(
+    "fp8-tensorwise", group="precision", source="torchao.float8, tensorwise; Transformer Engine, Float8CurrentScaling",
+    effort="a library", accuracy="converges as bfloat16; some layers stay wide",
+)  # fmt: skip
+def fp8_tensorwise(run: TrainingRun) -> TrainingRun:
+    """Large products in float8 with one scale a tensor, for which each operand is searched first."""
+    return _recipe(run, "fp8_current")
+
+
+@transform(
+    "fp8-rowwise", group="precision", source="torchao.float8, rowwise", effort="a library",
+    accuracy="closer to bfloat16 than one scale a tensor",
+)  # fmt: skip
+def fp8_rowwise(run: TrainingRun) -> TrainingRun:
+    """Large products in float8 with a scale a row, along both dimensions."""
+    return _recipe(run, "fp8_row")
+
+
+@transform(
     "mxfp8", group="precision", source="OCP Microscaling Formats 1.0; Transformer Engine, MXFP8BlockScaling",
     effort="a library", accuracy="as float8 with finer scales",
 )  # fmt: skip
