@@ -30,8 +30,9 @@ class ArchitectureFacts:
     all widths, 0 where of a few shapes; ``shared_memory_gain`` is what shared memory brings a clock, over its vendor's
     usual; ``exponentials_per_clock`` are those of an SM (CUDA C++ Programming Guide, throughput of native arithmetic).
     ``half_constants``, ``prologue_constants`` and ``step_constants`` name constants of products that multiply the
-    common one there; ``applies_block_scales``: matrix units apply scales of blocks themselves; ``narrow_layouts``: they
-    take 8-bit operands along any dimension; with
+    common one there; ``sparse_products``: matrix units skip two of four weights that are zero;
+    ``applies_block_scales``: they apply scales of blocks themselves; ``narrow_layouts``: they take 8-bit operands along
+    any dimension; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
     thread blocks of NCCL's collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their
     driver leaves of the memory.
@@ -47,6 +48,7 @@ class ArchitectureFacts:
     unified_l1: bool = False
     tf32: bool = False
     bfloat16: bool = False
+    sparse_products: bool = False
     reads_shared_memory: bool = False
     panel_sharing_levels: int = 0
     matrix_rows: int = 64

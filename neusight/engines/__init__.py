@@ -16,7 +16,7 @@ from neusight.errors import ModelError, nearest, shown
 if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec
 
-LAUNCHES = ("eager", "compiled", "graph", "cudagraphs")
+LAUNCHES = ("eager", "compiled", "graph", "cudagraphs", "static")
 LAYOUTS = ("nchw", "nhwc")
 ATTENTIONS = ("eager", "sdpa", "flash")
 """Forms of attention that a request may ask PyTorch for."""
@@ -68,7 +68,8 @@ class Engine:
     Launching and host:
         launch: ``eager``, operator by operator; ``compiled``, the fused kernels of ``torch.compile`` from its generated
             wrapper, each of which costs the host what an operator of its kind does; ``graph``, all kernels as one CUDA
-            graph, which costs the host as much as one operator.
+            graph, which costs the host as much as one operator; ``static``, kernels one after the other from code that
+            was compiled ahead of time, each of which costs the host what an operator of one pointwise kernel does.
         copies_inputs: each replay of a graph first copies what it was called with to where the graph reads it.
         host_s_per_operator: what the host's thread takes to dispatch an operator of one pointwise kernel [s]; others
             take shares or multiples of that (``workloads.dispatch``).
@@ -101,7 +102,7 @@ class Engine:
 
     Kernels of other layers:
         joined_projections: query, key and value lie in one matrix, gate and up as well; else each is a product of its
-            own.
+            own. Of a traced module, products of one operand become one where the launch is ``static``.
         activation: ``fused`` with its gate and bias in one kernel, or ``eager``: each operator in its own.
         deferred_bias: biases of outputs are added by the kernel that adds the residual, else by the product.
         residual: ``fused``: bias, dropout and addition in one kernel; ``eager``: one kernel each; ``norm``: in the
@@ -111,6 +112,10 @@ class Engine:
         generated: pointwise work between products is what ``torch.compile`` generates for a whole module
             (``transforms.fusion``): gradients that meet are added where they are read, dropout is part of the norm that
             follows, gradients of biases of the activation's.
+        written_out: what takes kernels of its own: ``bias`` of products, ``reductions`` of norms and softmax, each in a
+            loop apart from what follows from it.
+        epilogues: what follows a product or convolution element by element, and alone reads its result, is part of its
+            kernel.
         joined_norm_gradients: one kernel has the gradients of a norm's input and weights, else one each.
         rotary: ``fused`` in one kernel a tensor, or ``complex``: written out in float32.
         loss: ``written out`` in float32 over shared logits, ``torch`` (its log-softmax on logits in float32), or
@@ -209,6 +214,8 @@ class Engine:
     hidden_dropout: bool = False
     module_dropout: bool = False
     generated: bool = False
+    written_out: tuple[str, ...] = ()
+    epilogues: bool = False
     joined_norm_gradients: bool = False
     rotary: Literal["fused", "complex"] = "fused"
     loss: Literal["written out", "torch", "fused", "generated"] = "torch"
@@ -330,6 +337,31 @@ _TORCH_CUDAGRAPHS = replace(
     _TORCH, name="torch-cudagraphs", launch="graph", copies_inputs=True, host_s_per_call=_TORCH_GRAPH.host_s_per_call
 )
 """Operators as they are, recorded as one such graph (``torch.compile(backend="cudagraphs")``)."""
+_TORCH_STATIC = replace(
+    _TORCH_COMPILED,
+    name="torch-static",
+    launch="static",
+    host_s_per_call=0.0,
+    host_s_per_operator=0.0,
+    joined_projections=True,
+    epilogues=True,
+)
+"""The same through a compiler that works ahead of time: C++ that calls kernels whose epilogues have bias, activation
+and addition (AITemplate; TensorRT, Layer fusion). A kernel costs its host a launch and nothing else, which is the
+device's interval."""
+_TENSORFLOW_XLA = replace(
+    _TORCH_STATIC,
+    name="tensorflow-xla",
+    attention="eager",
+    host_s_per_operator=_TORCH.host_s_per_operator,
+    joined_projections=False,
+    epilogues=False,
+    written_out=("bias", "reductions"),
+)
+"""A graph of TensorFlow with ``global_jit_level``: XLA fuses pointwise chains into the reduction that ends them, never
+past one (XLA, ``InstructionFusion``), and calls cuBLAS and cuDNN for the rest, without bias."""
+_TENSORFLOW = replace(_TORCH, name="tensorflow", attention="eager", written_out=("bias",))
+"""The same graph without it: each operator is a kernel, bias and transposition among them."""
 _MEGATRON = Engine(
     name="megatron-te",
     step_factors=True,
@@ -462,9 +494,9 @@ W4A8_MXFP4_MXFP8 (``tensorrt_llm/_torch/model_config.py``)."""
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _TORCH_CUDAGRAPHS, _MEGATRON, _MEGATRON_LOCAL, _MEGATRON_FLEX,
-        _TORCHTITAN,
-        _TORCHTITAN_COMPILED, _FSDP, _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
+        _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _TORCH_CUDAGRAPHS, _TORCH_STATIC, _TENSORFLOW_XLA, _TENSORFLOW,
+        _MEGATRON, _MEGATRON_LOCAL, _MEGATRON_FLEX, _TORCHTITAN, _TORCHTITAN_COMPILED,
+        _FSDP, _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
     )
 }  # fmt: skip
 """By name."""

@@ -6,17 +6,26 @@ from dataclasses import replace
 
 from neusight.kernels.families import Memory
 from neusight.kernels.precision import stored_bytes
+from neusight.transforms.layers import joined_products, product_biases_apart, reductions_apart, with_epilogues
 from neusight.transforms.unrolled import unrolled
 from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
 
 
 def compiled(workload: Workload) -> Workload:
-    """Fused where its engine compiles models, and with the copies that it makes of inputs; else the same workload."""
+    """Joined and fused as its engine has it, and with the copies that it makes of inputs; else the same workload."""
     engine = workload.request.engine
+    if "bias" in engine.written_out:
+        workload = product_biases_apart(workload)
+    if engine.launch == "static" and engine.joined_projections:
+        workload = joined_products(workload)
     if engine.generated:
         from neusight.transforms.fusion import fuse
 
         workload = fuse(workload)
+    if engine.epilogues:
+        workload = with_epilogues(workload)
+    if "reductions" in engine.written_out:
+        workload = reductions_apart(workload)
     return with_copied_inputs(workload) if engine.copies_inputs else workload
 
 

@@ -68,7 +68,11 @@ def fuse(workload: Workload) -> Workload:
     Forward and backward are fused each by itself. Operators without a rule stay apart.
     """
     before = with_loops_apart(channels_last(with_biases_apart(with_collectives_apart(unrolled(workload)))))
-    graph = ValueGraph(before)
+    return fused(before, ValueGraph(before))
+
+
+def fused(before: Workload, graph: ValueGraph) -> Workload:
+    """A step without series with what its graph calls generated joined."""
     lowered = _Lowered(graph, saved_values(graph))
     groups = _scheduled(graph, lowered)
     nodes = [replace(_fused(graph, lowered, group), id=graph.nodes[group.members[0]].id) for group in groups]

@@ -7,7 +7,7 @@ computed again pointwise (``torch/_functorch/partitioners.py``, ``min_cut_remate
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -44,11 +44,11 @@ class Value(NamedTuple):
 
 
 class ValueGraph:
-    """Nodes of an unrolled workload with the values that they read and write."""
+    """Nodes of an unrolled workload with the values that they read and write; those of ``among`` may be generated."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, among: Callable[[Node], bool] = lambda node: True) -> None:
         self.nodes, self.tensors = workload.nodes, workload.tensors
-        self.generated = [_generated(node, workload.uncovered) for node in workload.nodes]
+        self.generated = [_generated(node, workload.uncovered) if among(node) else None for node in workload.nodes]
         self.sources: list[dict[int, Value]] = []
         """Of each node, what it reads by tensor."""
         self.before: list[set[int]] = [set() for _ in workload.nodes]

@@ -27,10 +27,16 @@ def dispatches(counts: Mapping[str, int]) -> float:
 
 
 def step_kinds(workload: Workload) -> Counter[str]:
-    """How many operators of a step there are of each kind, views included; the start of a graph is one."""
+    """How many operators of a step there are of each kind, views included. The start of a graph is one; where kernels
+    were chosen before, each is as one of a pointwise operator.
+    """
     found: Counter[str] = Counter()
-    if workload.request.engine.launch == "graph":
+    launch = workload.request.engine.launch
+    if launch == "graph":
         return Counter(pointwise=1)
+    if launch == "static":
+        more = sum(node.copies * max(0, len(node.kernels) - 1) for node in workload.nodes)
+        return Counter(pointwise=sum(node.copies for node in workload.nodes if node.kernels), further=more)
     for node in workload.nodes:
         for kind, count in operator_kinds(node.kernels).items():
             found[kind] += node.copies * count

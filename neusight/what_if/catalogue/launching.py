@@ -13,7 +13,7 @@ from neusight.what_if.transforms import transform
 _PYTORCH_2 = "Ansel et al. 2024, PyTorch 2"
 
 
-def _launched(engine: Engine, launch: str) -> Engine:
+def launched(engine: Engine, launch: str) -> Engine:
     """PyTorch with another launch, and its attention and layout.
 
     Raises:
@@ -28,25 +28,25 @@ def _launched(engine: Engine, launch: str) -> Engine:
 @transform("compile", group="launch", source=_PYTORCH_2)
 def compiled(step: StepQuestion) -> StepQuestion:
     """torch.compile: pointwise chains and norms become one kernel each."""
-    return step.asking(engine=_launched(step.request.engine, "compiled"))
+    return step.asking(engine=launched(step.request.engine, "compiled"))
 
 
 @compiled.also
 def compiled_run(run: TrainingRun) -> TrainingRun:
     """The same of each block of a run."""
-    return replace(run, engine=_launched(run.engine, "compiled"))
+    return replace(run, engine=launched(run.engine, "compiled"))
 
 
 @transform("reduce-overhead", group="launch", source=f"{_PYTORCH_2}; torch.compile, mode='reduce-overhead'")
 def reduce_overhead(step: StepQuestion) -> StepQuestion:
     """torch.compile, and one CUDA graph whose inputs are copied before each replay."""
-    return step.asking(engine=_launched(step.request.engine, "graph"))
+    return step.asking(engine=launched(step.request.engine, "graph"))
 
 
 @transform("cuda-graphs", group="launch", source="PyTorch, torch.compile(backend='cudagraphs')")
 def cuda_graphs(step: StepQuestion) -> StepQuestion:
     """Operators as they are, launched as one CUDA graph."""
-    return step.asking(engine=_launched(step.request.engine, "cudagraphs"))
+    return step.asking(engine=launched(step.request.engine, "cudagraphs"))
 
 
 @cuda_graphs.also

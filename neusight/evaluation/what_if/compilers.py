@@ -1,0 +1,161 @@
+"""Compilers and libraries of inference (FasterTransformer, AITemplate, torch.compile) against what ran before."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from neusight.engines import ENGINES, Engine
+from neusight.errors import DataError
+from neusight.evaluation.scored import Row
+from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.what_if.questions import StepQuestion
+
+_OLDER_TORCH = replace(ENGINES["torch-eager"], attention="eager", written_out=("bias",))
+"""PyTorch before 1.12, by operator or traced."""
+_FUSED_LENGTH = 384
+"""Tokens up to which FasterTransformer has fused attention, in 16 bits (``getAttentionType``)."""
+_DTYPES = {"FP32": "float32_ieee", "TF32": "tf32", "FP16": "float16", "INT8": "float16"}
+_GPUS = {"A100": "a100-sxm-40gb", "A10": "a10", "T4": "t4", "V100": "v100-sxm2-16gb"}
+_INT8 = {"v1": "int8-static-wide", "v2": "int8-static"}
+_ENCODERS = {
+    "bert": ("bert-base", None),
+    "xlnet": ("xlnet/xlnet-base-cased", None),
+    "vit": ("timm:vit_base_patch16_384", 577),
+    "Swin-V1": ("timm:swin_tiny_patch4_window7_224", 49),
+    "Swin-V2": ("timm:swinv2_tiny_window8_256", 64),
+}
+"""Models of its guides with the tokens of an attention: BERT base, ViT-B/16, the smallest Swin."""
+
+
+def _first(stated: dict[str, str], *names: str) -> str:
+    """What is told under one of some names, '' where under none."""
+    return next((stated[name] for name in names if name in stated), "")
+
+
+def _precision(stated: dict[str, str]) -> str:
+    """Of the baseline: as told, or by its name or the heading of its table."""
+    words = " ".join((_first(stated, "precision"), _first(stated, "before"), _first(stated, "section")))
+    told = re.findall(r"FP32|TF32|FP16|INT8", f"{words}")
+    if not told:
+        raise UnnamedModelError("the dtype is not told")
+    return _DTYPES[told[0] if stated.get("precision") or "-FP16" in _first(stated, "before") else told[-1]]
+
+
+def _headed_gpu(record: Row, stated: dict[str, str]) -> str:
+    """The GPU that the last heading above a table names, which tells A10 from A100."""
+    named = [word for word in re.findall(r"\bon (\w+)", _first(stated, "section")) if word in _GPUS]
+    return _GPUS[named[-1]] if named else gpu_of(record)
+
+
+def _before(words: str, *, encoder: bool) -> Engine:
+    """The engine of a baseline. The guide's script of encoders turns XLA on, that of decoders does not."""
+    if "tensorflow" in words.lower() or words.startswith("TF"):
+        return ENGINES["tensorflow-xla" if encoder else "tensorflow"]
+    return _OLDER_TORCH
+
+
+@reads("fused_encoder_fastertransformer")
+def of_faster_transformer(record: Row, stated: dict[str, str]) -> Pair:
+    """Encoders; half of all tokens are padding (``bert_example.py``: lengths are half of the longest)."""
+    if str(record["model"]) == "decoder":
+        return _decoding(record, stated)
+    heading, model = _first(stated, "section"), str(record["model"])
+    kind = model if model in _ENCODERS else next((name for name in _ENCODERS if name in heading), "")
+    if not kind:
+        raise DataError(f"the model '{model}' is not known to be one of {', '.join(_ENCODERS)}")
+    name, tokens = _ENCODERS[kind]
+    pair = re.findall(r"\d+", next((stated[key] for key in stated if key.startswith("<batch")), ""))
+    batch, seq = pair if pair else (_first(stated, "batch_size"), _first(stated, "seq_len"))
+    sparse = "sparse" in str(record["as_written"])
+    dtype = "float16" if sparse else _precision(stated)
+    seq_len = whole(seq, "length") if seq else None
+    words = {"batch": whole(batch, "batch"), "dtype": dtype, "attention": "eager"} | (
+        {"seq_len": seq_len} if seq else {}
+    )
+    before = StepQuestion.of(name, _headed_gpu(record, stated), **words)
+    before = before.asking(engine=_before(_first(stated, "before"), encoder=True))
+    length = seq_len or tokens
+    layers = ["fused-layers"]
+    if dtype == "float16" and length is not None and length <= _FUSED_LENGTH:
+        layers.append("flash" if seq else "sdpa")
+    if sparse:
+        return _sparse(record, before, layers)
+    written = str(record["as_written"])
+    layers += [name for mode, name in _INT8.items() if f"INT8-{mode}" in written]
+    return Pair.of(record, before, [*layers, *(["padding-dropped"] if "EFF" in written else [])])
+
+
+def _decoding(record: Row, stated: dict[str, str]) -> Pair:
+    """A token of a translation: of beams, or drawn, which takes what one beam does. FT Decoder replaces the layers, FT
+    Decoding the search as well.
+    """
+    beams = _first(stated, "beam_width") or "1"
+    before = StepQuestion.of(
+        f"translation-decoder@{whole(beams, 'beams')}",
+        _headed_gpu(record, stated),
+        batch=whole(_first(stated, "batch_size"), "batch"),
+        dtype=_precision(stated),
+        attention="eager",
+    )
+    before = before.asking(engine=_before(_first(stated, "before"), encoder=False))
+    search = ["fused-search"] if "Decoding" in str(record["as_written"]) else []
+    return Pair.of(record, before, ["fused-layers", *search])
+
+
+def _sparse(record: Row, before: StepQuestion, layers: list[str]) -> Pair:
+    """Products of a fused encoder, dense and sparse; the slower of two tables is in int8."""
+    dense = Pair.of(record, before, layers).after
+    assert isinstance(dense, StepQuestion)
+    return Pair.of(record, dense, ["2:4-sparsity"])
+
+
+_AITEMPLATE = {"ResNet-50": "resnet-50", "ViT ": "timm:{}", "BERT Sequence length ": "bert-base"}
+_DIES = re.compile(r"\((\d) GCD")
+
+
+@reads("compiler_aitemplate")
+def of_aitemplate(record: Row, stated: dict[str, str]) -> Pair:
+    """Models in float16 against PyTorch 1.12 by operator; a batch on both dies of an MI250 is half on each."""
+    model = str(record["model"])
+    kind = next((name for name in _AITEMPLATE if model.startswith(name)), None)
+    if kind is None:
+        raise DataError(f"the model '{model}' is not known to be one of {', '.join(_AITEMPLATE)}")
+    rest = model.removeprefix(kind)
+    dies = _DIES.search(str(record.get("gpu_as_written")))
+    batch = whole(_first(stated, "batch_size", "batch"), "batch") // (int(dies[1]) if dies else 1)
+    before = StepQuestion.of(
+        _AITEMPLATE[kind].format(rest),
+        gpu_of(record),
+        batch=max(1, batch),
+        dtype=_first(stated, "dtype"),
+        **({"attention": "eager"} if kind != "ResNet-50" else {}),
+        **({"seq_len": whole(rest, "length")} if kind.startswith("BERT") else {}),
+    )
+    own = ["channels-last"] if kind == "ResNet-50" else ["sdpa"]
+    return Pair.of(record, before, ["inference-compiler", *own])
+
+
+_TRANSFORMERS = {
+    ("ViT", "Image Classification"): "google/vit-base-patch16-224",
+    ("BeiT", "Image Classification"): "microsoft/beit-base-patch16-224-pt22k-ft22k",
+    ("ConvNeXT", "Image Classification"): "facebook/convnext-large-224",
+    ("ResNet", "Image Classification"): "microsoft/resnet-50",
+    ("BeiT", "Image Segmentation"): "microsoft/beit-base-finetuned-ade-640-640",
+    ("MobileNet", "Image Segmentation"): "google/deeplabv3_mobilenet_v2_1.0_513",
+    ("Maskformer", "Image Segmentation"): "facebook/maskformer-swin-base-coco",
+    ("DETR", "Object Detection"): "facebook/detr-resnet-101",
+}
+"""Checkpoints that the page on torch.compile of transformers' documentation names."""
+
+
+@reads("compile_hf_vision")
+def of_transformers_vision(record: Row, stated: dict[str, str]) -> Pair:
+    """Models of transformers that take images, as their page loads them: in float32, attention written out."""
+    name = _TRANSFORMERS.get((str(record["model"]), _first(stated, "task")))
+    if name is None:
+        raise UnnamedModelError(f"no checkpoint is named for {record['model']}, {_first(stated, 'task')}")
+    batch = whole(_first(stated, "batch", "batch_size"), "batch")
+    before = StepQuestion.of(name, gpu_of(record), batch=batch, dtype="float32", attention="eager")
+    graphs = "reduce-overhead" in str(record["as_written"])
+    return Pair.of(record, before, ["reduce-overhead" if graphs else "compile"])

@@ -1,0 +1,219 @@
+"""What libraries and compilers beside Inductor make of a step's products: joined, with their biases apart, or with what
+follows them in their own kernels; and reductions whose loops stand apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from neusight.errors import InapplicableError
+from neusight.kernels.families import Conv2d, Elementwise, Gemm, Kernel, Memory, RowReduction
+from neusight.kernels.operators import operator
+from neusight.kernels.precision import stored_bytes
+from neusight.transforms.fusion import fused
+from neusight.transforms.partition import Value, ValueGraph, count
+from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.workloads.workload import KEPT, Node, Tensor, Workload
+
+_LOOPS = 3
+"""Of a norm or a softmax: two reductions over each row, and what is made of them; each reads the operands."""
+_ROWS = ("layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax")
+
+
+def product_biases_apart(workload: Workload) -> Workload:
+    """The step with biases of products added by pointwise nodes: as ``torch.nn.functional.linear`` had it of batches of
+    sequences before PyTorch 1.12 (``aten/src/ATen/native/Linear.cpp``), and as XLA and TensorFlow have it.
+    """
+    step = unrolled(workload)
+    nodes = [one for node in step.nodes for one in _bias_apart(node, step.tensors)]
+    return rebuilt(step, nodes, range(len(step.tensors)))
+
+
+def _bias_apart(node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:
+    product = node.kernels[0] if node.kernels else None
+    if not isinstance(product, Gemm) or not product.bias or len(node.kernels) > 1:
+        yield node
+        return
+    biases = tuple(one for one in node.reads if tensors[one.tensor].shape == (product.n,))
+    yield replace(node, kernels=(replace(product, bias=False),))
+    elements, size = product.batch * product.m * product.n, stored_bytes(product.dtype)
+    addition = Elementwise(
+        op="add", elements=elements, read_bytes=round((elements + product.n) * size),
+        write_bytes=round(elements * size), flops=operator("elementwise", "add").flops * elements, dtype=product.dtype,
+    )  # fmt: skip
+    yield replace(node, operator="aten.add_.Tensor", kernels=(addition,), reads=(*node.writes, *biases))
+
+
+def as_library_layers(workload: Workload) -> Workload:
+    """The step with each layer of a stack as one operator of a library, whose kernels follow each other: products of
+    one operand joined, what lies between products in one kernel, caches that grow where they lie.
+
+    Raises:
+        InapplicableError: the model has no numbered layers.
+    """
+    if not any(_layer(node) for node in workload.nodes):
+        raise InapplicableError("the model has no stack of layers")
+    step = joined_products(workload, _layer)
+    step = replace(step, nodes=tuple(_in_place(node, step.tensors) if _layer(node) else node for node in step.nodes))
+    nodes: list[Node] = []
+    made = fused(step, ValueGraph(step, lambda node: bool(_layer(node))))
+    for node in made.nodes:
+        if nodes and _layer(node) and _layer(node) == _layer(nodes[-1]):
+            nodes[-1] = _followed(nodes[-1], node)
+        else:
+            nodes.append(node)
+    return rebuilt(made, nodes, (at for at, one in enumerate(made.tensors) if one.born < 0 or one.died >= KEPT))
+
+
+def _layer(node: Node) -> str:
+    """The path of a forward node up to the first number, that of a layer in a stack; '' outside of any."""
+    if node.phase != "forward" or not node.layer.numbers:
+        return ""
+    return f"{node.layer.pattern.partition('{}')[0]}{node.layer.numbers[0]}"
+
+
+def _in_place(node: Node, tensors: Sequence[Tensor]) -> Node:
+    """What is put at the end of an input, such as a cache of keys, without a copy of that."""
+    last = node.kernels[0] if len(node.kernels) == 1 else None
+    own = [one.tensor for one in node.reads if tensors[one.tensor].kind == "input"]
+    if not own or not isinstance(last, Memory) or last.op != "cat":
+        return node
+    size = sum(tensors[one.tensor].nbytes for one in node.reads if one.tensor not in own)
+    added = replace(last, elements=round(size / stored_bytes(last.dtype)), read_bytes=size, write_bytes=size)
+    return replace(node, kernels=(added,))
+
+
+def with_search_of_one_kernel(workload: Workload) -> Workload:
+    """The step with what follows the last product, the logits, as one kernel that reads them once, finds the best and
+    names the beams that go on, whose caches stay where they lie (FasterTransformer, ``cache_indirection``).
+
+    Raises:
+        InapplicableError: no choice follows the last product.
+    """
+    step = unrolled(workload)
+    products = [place for place, node in enumerate(step.nodes) if any(isinstance(k, Gemm) for k in node.kernels)]
+    last = products[-1] if products else len(step.nodes)
+    after = step.nodes[last + 1 :]
+    choice = next((k for node in after for k in node.kernels if getattr(k, "op", "") == "topk"), None)
+    logits: Any = step.nodes[last].kernels[0] if choice is not None else None
+    if not isinstance(choice, RowReduction):
+        raise InapplicableError("no search follows the last product")
+    read = round(logits.m * logits.n * stored_bytes(logits.dtype))
+    search = replace(choice, rows=logits.m, cols=logits.n, read_bytes=read, dtype=logits.dtype)
+    one = replace(
+        after[-1], operator="library.search", kernels=(search,), reads=step.nodes[last].writes, writes=after[-1].writes
+    )
+    return rebuilt(step, [*step.nodes[: last + 1], one], range(len(step.tensors)))
+
+
+def _followed(node: Node, other: Node) -> Node:
+    """Two nodes as one."""
+    made = set(node.writes)
+    return replace(
+        node,
+        operator="library.layer",
+        kernels=node.kernels + other.kernels,
+        reads=tuple(dict.fromkeys((*node.reads, *(one for one in other.reads if one not in made)))),
+        writes=tuple(dict.fromkeys((*node.writes, *other.writes))),
+    )
+
+
+def joined_products(workload: Workload, among: Callable[[Node], Any] = lambda node: True) -> Workload:
+    """The step with products of one operand and weights of their own as one, such as query, key and value; ``among``
+    those nodes alone of which it holds.
+    """
+    step = unrolled(workload)
+    graph = ValueGraph(step)
+    alike: dict[Any, list[int]] = {}
+    for place, node in enumerate(step.nodes):
+        if among(node) and (key := _operand(graph, place, node)):
+            alike.setdefault(key, []).append(place)
+    nodes = list(step.nodes)
+    for first, *others in alike.values():
+        if others:
+            nodes[first] = _joined([step.nodes[place] for place in (first, *others)])
+            for place in others:
+                nodes[place] = replace(nodes[place], kernels=(), reads=(), writes=())
+    return rebuilt(step, nodes, range(len(step.tensors)))
+
+
+def _operand(graph: ValueGraph, place: int, node: Node) -> Any:
+    """What products have in common that can be one; None of other nodes."""
+    product = node.kernels[0] if len(node.kernels) == 1 else None
+    if not isinstance(product, Gemm) or product.batch != 1 or node.phase != "forward":
+        return None
+    made = [value for value in graph.sources[place].values() if graph.tensors[value.tensor].kind != "weight"]
+    return (made[0], replace(product, n=1)) if len(made) == 1 and len(node.reads) > 1 else None
+
+
+def _joined(nodes: Sequence[Node]) -> Node:
+    products: list[Any] = [node.kernels[0] for node in nodes]
+    return replace(
+        nodes[0],
+        kernels=(replace(products[0], n=sum(product.n for product in products)),),
+        reads=tuple(dict.fromkeys(one for node in nodes for one in node.reads)),
+        writes=tuple(one for node in nodes for one in node.writes),
+    )
+
+
+def with_epilogues(workload: Workload) -> Workload:
+    """A step without series with pointwise nodes that alone read the result of a product or convolution within its
+    kernel, which then reads their other operands (CUTLASS, Epilogue).
+    """
+    graph = ValueGraph(workload)
+    nodes = list(workload.nodes)
+    for place, node in enumerate(workload.nodes):
+        last = node.kernels[0] if len(node.kernels) == 1 else None
+        source = _fused_into(graph, place, last) if isinstance(last, Elementwise) else None
+        if source is None or not isinstance(last, Elementwise):
+            continue
+        more = max(0, last.read_bytes - graph.nbytes(source))
+        reads = (*nodes[source.place].reads, *(one for one in node.reads if one.tensor != source.tensor))
+        also = _operands(last, more, graph.nbytes(source))
+        kernels = (*nodes[source.place].kernels, *also)
+        nodes[source.place] = replace(nodes[source.place], kernels=kernels, reads=reads, writes=node.writes)
+        nodes[place] = replace(node, kernels=(), reads=(), writes=())
+    return rebuilt(workload, [node for node in nodes if node.kernels], range(len(workload.tensors)))
+
+
+_SMALL = 0.25
+"""Share of the result's bytes below which further operands are vectors along it, read from caches."""
+
+
+def _operands(last: Elementwise, more: int, size: int) -> tuple[Kernel, ...]:
+    """What the epilogue reads beside the product's result, by itself."""
+    if more < _SMALL * size:
+        return ()
+    return (replace(last, read_bytes=more, write_bytes=0),)
+
+
+def _fused_into(graph: ValueGraph, place: int, last: Elementwise) -> Value | None:
+    """The result that a pointwise node can be the epilogue of: the one made last."""
+    node = graph.nodes[place]
+    sources = [value for value in graph.sources[place].values() if value.place >= 0]
+    if not sources or len({one.tensor for one in node.writes}) != 1:
+        return None
+    source = max(sources)
+    made_by = graph.nodes[source.place]
+    fits = bool(made_by.kernels) and isinstance(made_by.kernels[0], Gemm | Conv2d) and len(made_by.writes) == 1
+    alone = graph.readers[source] == [place] and not graph.stays(source)
+    return source if fits and alone and count(graph, source) == last.elements else None
+
+
+def reductions_apart(workload: Workload) -> Workload:
+    """The step with each sum over rows in a loop of its own, which reads the operands again (XLA,
+    ``InstructionFusion``: no consumer is fused into a reduction).
+    """
+    nodes = tuple(
+        replace(node, kernels=(_loops_apart(node.kernels[0]),)) if len(node.kernels) == 1 else node
+        for node in workload.nodes
+    )
+    return replace(workload, nodes=nodes)
+
+
+def _loops_apart(kernel: Kernel) -> Kernel:
+    if not isinstance(kernel, RowReduction) or kernel.op not in _ROWS or kernel.passes > 1:
+        return kernel
+    return replace(kernel, passes=_LOOPS, read_bytes=_LOOPS * kernel.read_bytes)

@@ -1,0 +1,132 @@
+"""Products of weights in few bits or with zeros, as engines of inference have them: 8-bit integers whose scales were
+calibrated before, and two of four weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from neusight.errors import InapplicableError
+from neusight.kernels.families import Elementwise, Gemm, Kernel, KernelBatch, Memory, RowReduction
+from neusight.kernels.precision import stored_bytes
+from neusight.kernels.work import work_of
+from neusight.transforms.unrolled import unrolled
+from neusight.workloads.workload import Node, Reference, Tensor, Workload
+
+_MULTIPLE = 32
+"""Of rows and columns of weights that products of 8-bit integers and of 2:4 sparse matrices take (cuBLASLt,
+``CUBLASLT_ORDER_COL32``; cuSPARSELt, Data types and dimensions)."""
+
+
+def in_int8(workload: Workload, wide: bool) -> Workload:
+    """The step with products of weights in int8, quantised and scaled back by the kernels around them.
+
+    Args:
+        workload: a step forward.
+        wide: results leave products as sums of 32 bits, and what lies between layers keeps its dtype; else products
+            scale their results themselves, and all that lies between them has 8 bits.
+    """
+    step = unrolled(workload)
+    places = [place for place, node in enumerate(step.nodes) if _is_of_weights(node, step.tensors)]
+    if not places:
+        raise InapplicableError("the step has no product of weights whose sides are multiples of 32")
+    made = {one.tensor for place in places for one in step.nodes[place].writes}
+    fed = {one.tensor for place in places for one in step.nodes[place].reads} - _others_read(step, places)
+    sizes = _Sizes(step.tensors)
+    between = {one.tensor for node in step.nodes for one in (*node.reads, *node.writes)}
+    for at in made if wide else between:
+        sizes.become("int32" if wide else "int8", at)
+    for at in fed if wide else ():
+        sizes.become("int8", at)
+    chosen = set(places)
+    nodes = [
+        replace(node, kernels=(_quantised(node.kernels[0]), *node.kernels[1:]))
+        if place in chosen
+        else replace(node, kernels=tuple(sizes.moved(kernel, node, made if wide else set()) for kernel in node.kernels))
+        for place, node in enumerate(step.nodes)
+    ]
+    return replace(step, nodes=tuple(nodes), tensors=tuple(sizes.tensors()))
+
+
+def _others_read(step: Workload, places: Sequence[int]) -> set[int]:
+    """Tensors that kernels beside some products read, such as what is added to the residual stream."""
+    mine = set(places)
+    return {r.tensor for place, node in enumerate(step.nodes) if node.kernels and place not in mine for r in node.reads}
+
+
+def _quantised(kernel: Any) -> Kernel:
+    return replace(kernel, dtype="int8")
+
+
+@dataclass
+class _Sizes:
+    """Tensors whose elements take other bytes than they did."""
+
+    before: Sequence[Tensor]
+    factors: dict[int, float] = field(default_factory=dict)
+
+    def become(self, dtype: str, at: int) -> None:
+        """An intermediate of floating-point numbers gets another dtype."""
+        tensor = self.before[at]
+        if tensor.kind == "intermediate" and tensor.dtype in ("float16", "bfloat16", "float32"):
+            self.factors[at] = stored_bytes(dtype) / stored_bytes(tensor.dtype)
+
+    def tensors(self) -> Iterable[Tensor]:
+        """With their new sizes."""
+        for at, tensor in enumerate(self.before):
+            f = self.factors.get(at, 1.0)
+            yield replace(tensor, nbytes=round(f * tensor.nbytes), touched_bytes=round(f * tensor.touched_bytes))
+
+    def moved(self, kernel: Kernel, node: Node, sums: set[int]) -> Kernel:
+        """A kernel with the bytes that its operands have now; what reads sums of 32 bits also answers for the 16 of
+        each that a product writes beyond what ``Gemm`` counts.
+        """
+        if not isinstance(kernel, Elementwise | RowReduction | Memory):
+            return kernel
+        surplus = {at: 2.0 / stored_bytes(self.before[at].dtype) for at in sums & self.factors.keys()}
+        read = kernel.read_bytes * self._share(node.reads, surplus)
+        return replace(
+            kernel, read_bytes=round(read), write_bytes=round(kernel.write_bytes * self._share(node.writes, {}))
+        )
+
+    def _share(self, references: Sequence[Reference], surplus: Mapping[int, float]) -> float:
+        """Bytes of some tensors over what they were."""
+        old = {r.tensor: self.before[r.tensor].touched_bytes for r in references}
+        new = sum(size * (self.factors.get(at, 1.0) + surplus.get(at, 0.0)) for at, size in old.items())
+        return new / sum(old.values()) if sum(old.values()) else 1.0
+
+
+def with_sparse_weights(workload: Workload, ridge_flops_per_byte: float) -> Workload:
+    """The step with two of four weights zero in products that compute bounds: matrix units take half the steps over
+    them (Mishra et al. 2021, Accelerating sparse deep neural networks, section 2). Others stay dense, which is faster.
+
+    Args:
+        workload: a step forward.
+        ridge_flops_per_byte: operations a byte from which on compute bounds a dense product.
+    """
+    suited = [place for place, node in enumerate(workload.nodes) if _is_of_weights(node, workload.tensors)]
+    nodes = list(workload.nodes)
+    for place in suited:
+        nodes[place] = _halved(nodes[place], ridge_flops_per_byte)
+    if not suited:
+        raise InapplicableError("the step has no product of weights whose sides are multiples of 32")
+    return replace(workload, nodes=tuple(nodes))
+
+
+def _halved(node: Node, ridge_flops_per_byte: float) -> Node:
+    first: Any = node.kernels[0]
+    work = work_of(KernelBatch.of([first]))
+    if work.flops[0] < ridge_flops_per_byte * work.bytes[0]:
+        return node
+    return replace(node, kernels=(replace(first, k=first.k // 2), *node.kernels[1:]))
+
+
+def _is_of_weights(node: Node, tensors: Sequence[Tensor]) -> bool:
+    """Whether a node multiplies by weights whose sides suit."""
+    product = node.kernels[0] if node.kernels else None
+    if not isinstance(product, Gemm) or product.batch != 1 or node.phase != "forward":
+        return False
+    weighed = any(tensors[one.tensor].kind == "weight" and len(tensors[one.tensor].shape) > 1 for one in node.reads)
+    return weighed and product.n % _MULTIPLE == product.k % _MULTIPLE == 0
