@@ -20,6 +20,11 @@ _MULTIPLE = 32
 ``CUBLASLT_ORDER_COL32``; cuSPARSELt, Data types and dimensions)."""
 
 
+RIDGE_FLOPS_PER_BYTE = 200.0
+"""Operations a byte from which on compute bounds a product of 16 bits on the first GPU that skips zeros: 312 TFLOP/s
+over 1,555 GB/s (NVIDIA A100 Tensor Core GPU Architecture whitepaper, 2020)."""
+
+
 def in_int8(workload: Workload, wide: bool) -> Workload:
     """The step with products of weights in int8, quantised and scaled back by the kernels around them.
 
@@ -98,7 +103,7 @@ class _Sizes:
         return new / sum(old.values()) if sum(old.values()) else 1.0
 
 
-def with_sparse_weights(workload: Workload, ridge_flops_per_byte: float) -> Workload:
+def with_sparse_weights(workload: Workload, ridge_flops_per_byte: float = RIDGE_FLOPS_PER_BYTE) -> Workload:
     """The step with two of four weights zero in products that compute bounds: matrix units take half the steps over
     them (Mishra et al. 2021, Accelerating sparse deep neural networks, section 2). Others stay dense, which is faster.
 

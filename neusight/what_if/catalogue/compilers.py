@@ -96,8 +96,6 @@ def int8_static_wide(step: StepQuestion) -> StepQuestion:
 def two_of_four(step: StepQuestion) -> StepQuestion:
     """Two of four weights of products that compute bounds are zero, and matrix units skip them."""
     _forward(step)
-    device, dtype = step.device, step.request.precision.of_products or "float16"
-    if not device.facts.sparse_products:
-        raise InapplicableError(f"matrix units of {device.id} skip no zeros")
-    ridge = device.gemm_flops_per_s(dtype) / device.dram_bandwidth_bytes_per_s
-    return step.changed_by(Pass(part="zeros of weights", order=2, change=with_sparse_weights, arguments=(ridge,)))
+    if not step.device.facts.sparse_products:
+        raise InapplicableError(f"matrix units of {step.device.id} skip no zeros")
+    return step.changed_by(Pass(part="zeros of weights", order=2, change=with_sparse_weights))
