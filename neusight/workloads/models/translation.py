@@ -15,7 +15,7 @@ CACHED = 32
 """Tokens that a sentence has so far, and those of its source: half and all of a sentence of WMT's German."""
 
 
-class _Attention(nn.Module):
+class _QueryAttention(nn.Module):
     """Of one query on keys and values of shape (rows, heads, length, size)."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -39,7 +39,7 @@ class _Layer(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
         self.key, self.value = nn.Linear(width, width), nn.Linear(width, width)
-        self.self_attention, self.cross_attention = _Attention(width, heads), _Attention(width, heads)
+        self.self_attention, self.cross_attention = _QueryAttention(width, heads), _QueryAttention(width, heads)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(
@@ -65,7 +65,7 @@ class TranslationDecoder(nn.Module):
         self.norm, self.head = nn.LayerNorm(self.width), nn.Linear(self.width, self.words)
 
     def forward(
-        self, input_ids: torch.Tensor, cache: torch.Tensor, source: torch.Tensor, scores: torch.Tensor,
+        self, input_ids: torch.Tensor, cache: torch.Tensor, source: torch.Tensor, *, scores: torch.Tensor,
         lengths: torch.Tensor, finished: torch.Tensor,
     ) -> tuple[Any, ...]:  # fmt: skip
         """Tokens, the state of their beams, and keys and values in the order of the beams that go on.
