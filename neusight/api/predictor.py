@@ -251,7 +251,8 @@ class Predictor:
             options: what the engine is started with.
             setup: fields of ``neusight.serving.Setup``: ``engine``, ``dtype``, ``kv_dtype``, ``tp``, ``pp``, ``ep``,
                 ``dp``, ``replicas``, ``engine_version``, ``graphs``, ``router``, ``admitted``, ``speculate``,
-                ``per_node``, ``network``, ``prefill``, ``kv_link``, ``kv_overlap``.
+                ``per_node``, ``network``, ``prefill``, ``kv_link``, ``kv_overlap``, ``moe_routing``,
+                ``redundant_experts``.
 
         Raises:
             ModelError: an unknown model, engine or precision; a sharding that does not divide it.

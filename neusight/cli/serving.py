@@ -130,6 +130,16 @@ class EngineChoice:
             "--lora-adapters", ENGINE, "LoRA adapters that may run together; rank 16 unless said.", "N[,rank=R]"
         ).text(),
     ] = ""
+    moe_routing: Annotated[
+        str,
+        Spec(
+            "--moe-routing", ENGINE, "Of tokens to experts: balanced, uniform or power_law_A. Default: as is usual.",
+            "WORD",
+        ).text(),
+    ] = ""  # fmt: skip
+    redundant_experts: Annotated[
+        int, Spec("--redundant-experts", ENGINE, "Copies of the experts with most tokens, of all --ep.").number(0, 4096)
+    ] = 0
     memory_fraction: Annotated[
         float | None,
         Spec("--memory-fraction", ENGINE, "Share of memory for it. Default: its own.").number(LEAST_SHARE, 1),
@@ -138,7 +148,10 @@ class EngineChoice:
     @property
     def software(self) -> dict[str, Any]:
         """Fields of ``Setup`` that hold for all combinations."""
-        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs", "lora_adapters")
+        names = (
+            "engine", "engine_version", "kv_dtype", "speculate", "graphs", "lora_adapters", "moe_routing",
+            "redundant_experts",
+        )  # fmt: skip
         return {name: getattr(self, name) for name in names}
 
     def limits(self) -> EngineOptions:

@@ -42,8 +42,8 @@ class Described:
     @property
     def experts(self) -> int:
         """Experts of a layer that has any, 0 where none has."""
-        parts = (layer.feed_forward for layer, _ in self.decoder.layers)
-        return next((part.experts for part in parts if isinstance(part, Experts)), 0)
+        part = self.decoder.mixture
+        return part.experts if part else 0
 
     def shares(self, tp: int) -> bool:
         """Whether so many ranks can share every layer."""

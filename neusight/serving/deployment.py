@@ -15,6 +15,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
 from neusight.engines.server import Server
 from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
+from neusight.kernels.moe import check_distribution
 from neusight.laws.fitted import shipped_links
 from neusight.laws.routes import host_link
 from neusight.requests import Plan
@@ -88,8 +89,11 @@ class Setup:
     ``images`` of each prompt, whose tokens are among the prompt's, as ``Images.named``, "" for none.
 
     ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
-    has it; ``kv_dtype`` that of the cache, "" the model's own. ``engine_version`` picks constants of older engines;
-    without ``graphs`` it launches kernel by kernel (``--enforce-eager``).
+    has it; ``kv_dtype`` that of the cache, "" the model's own. ``moe_routing`` says how tokens fall on experts, as
+    ``Moe.distribution``, "" as is usual; ``redundant_experts`` copies of those with most tokens are held by all ranks.
+
+    ``engine_version`` picks constants of older engines; without ``graphs`` it launches kernel by kernel
+    (``--enforce-eager``).
     """
 
     engine: str = "vllm"
@@ -111,6 +115,8 @@ class Setup:
     speculate: str = ""
     lora_adapters: str = ""
     images: str = ""
+    moe_routing: str = ""
+    redundant_experts: int = 0
     graphs: bool = True
 
     def __post_init__(self) -> None:
@@ -121,7 +127,12 @@ class Setup:
             whole(name, getattr(self, name))
         if self.admitted is not None:
             whole("admitted", self.admitted)
-        whole("per_node", self.per_node, least=0)
+        for name in ("per_node", "redundant_experts"):
+            whole(name, getattr(self, name), least=0)
+        if self.moe_routing:
+            check_distribution(self.moe_routing)
+        if self.redundant_experts and self.ep == 1:
+            raise LoadError(f"redundant_experts = {self.redundant_experts}: no ranks share experts: set ep")
         Routing(policy=self.router)
         if self.speculation and self.pp > 1:
             raise LoadError(f"speculation with pp = {self.pp}: engines draft on one stage, leave one of them out")
@@ -197,7 +208,7 @@ class Setup:
                 f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}: give each stage one or more"
             )
         slots = AdapterSlots.named(self.lora_adapters) if self.lora_adapters else decoder.slots
-        decoder = replace(decoder, slots=slots)
+        decoder = replace(decoder, slots=slots).served(self.moe_routing, self.redundant_experts)
         engine = server_named(self.engine, self.engine_version)
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)

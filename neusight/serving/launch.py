@@ -89,6 +89,9 @@ def _vllm(d: Deployment) -> _Launch:
         {"no-enable-chunked-prefill": not d.options.chunked_prefill, "enforce-eager": not d.server.decode_graphs}
     )
     options += _vllm_speculation(d)
+    if copies := _copies(d):
+        stated = json.dumps({"num_redundant_experts": copies})
+        options += [("enable-eplb", None), ("eplb-config", f"'{stated}'")]
     if slots := d.replica.decoder.slots:
         options += [("enable-lora", None), ("max-loras", slots.number), ("max-lora-rank", slots.rank)]
     if images := d.replica.images:
@@ -117,6 +120,8 @@ def _sglang(d: Deployment) -> _Launch:
         ("chunked-prefill-size", chunk), ("mem-fraction-static", limits["share"]),
     ]  # fmt: skip
     options += _switches({"disable-cuda-graph": not d.server.decode_graphs})
+    if copies := _copies(d):
+        options += [("enable-eplb", None), ("ep-num-redundant-experts", copies)]
     options += [*_switches({"enable-multimodal": bool(d.replica.images)}), *_sglang_speculation(d)]
     if cluster := d.replica.cluster:
         options += [("nnodes", cluster.nodes), ("node-rank", "$RANK"), ("dist-init-addr", "$FIRST:20000")]
@@ -153,6 +158,7 @@ def _tensorrt_llm(d: Deployment) -> _Launch:
         *((f"kv_cache_config: {{dtype: {cache}}}",) if cache else ()),
         *((f"dtype: {precision.dtype}",) if precision.dtype != d.replica.decoder.dtype else ()),
         *_trtllm_speculation(d),
+        *_trtllm_slots(d),
         *((f"lora_config: {{max_loras: {slots.number}, max_lora_rank: {slots.rank}}}",) if slots else ()),
     )
     mixed = plan.dp > 1 and plan.tp > 1
@@ -167,6 +173,18 @@ def _trtllm_speculation(d: Deployment) -> Iterator[str]:
         length = "num_nextn_predict_layers" if kind == "MTP" else "max_draft_len"
         stated = {"decoding_type": kind, length: s.tokens, **_draft(d, "speculative_model_dir")}
         yield f"speculative_config: {{{', '.join(f'{name}: {value}' for name, value in stated.items())}}}"
+
+
+def _copies(d: Deployment) -> int:
+    """Of experts with most tokens."""
+    part = d.replica.decoder.mixture
+    return part.redundant if part else 0
+
+
+def _trtllm_slots(d: Deployment) -> Iterator[str]:
+    part = d.replica.decoder.mixture
+    if part is not None and part.redundant:
+        yield f"moe_config: {{load_balancer: {{num_slots: {part.experts + part.redundant}}}}}"
 
 
 def _draft(d: Deployment, option: str = "") -> dict[str, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm
 from neusight.workloads.decoders.quantisation import Quantisation
@@ -67,6 +68,25 @@ class Decoder:
         layers = (self.layers[self.order[-1]][0],)
         return replace(self, prediction=Prediction(layers=layers, depths=depths)) if depths else self
 
+    def served(self, routing: str, redundant: int) -> Decoder:
+        """The same as its experts are served: ``Experts.routing`` and ``Experts.redundant``.
+
+        Raises:
+            ModelError: it has none.
+        """
+        if not (routing or redundant):
+            return self
+        if not self.has_experts:
+            raise ModelError(f"{self.name} has no experts to route tokens to, or to copy: leave that out")
+
+        def routed(layer: Layer) -> Layer:
+            part = layer.feed_forward
+            if not isinstance(part, Experts):
+                return layer
+            return replace(layer, feed_forward=replace(part, routing=routing, redundant=redundant))
+
+        return replace(self, layers=tuple((routed(layer), count) for layer, count in self.layers))
+
     @property
     def vision_tower(self) -> Decoder | None:
         """Its vision encoder as a model of its own, whose prompts are images."""
@@ -106,9 +126,15 @@ class Decoder:
         return embedding + norms * self.hidden + (self.vocab if self.head_bias else 0) + self.extra
 
     @property
+    def mixture(self) -> Experts | None:
+        """The experts of the first layer that has any."""
+        parts = (layer.feed_forward for layer, _ in self.layers)
+        return next((part for part in parts if isinstance(part, Experts)), None)
+
+    @property
     def has_experts(self) -> bool:
         """Whether any layer is a mixture."""
-        return any(isinstance(layer.feed_forward, Experts) for layer, _ in self.layers)
+        return self.mixture is not None
 
     def with_last_layer_again(self) -> Decoder:
         """The same with another layer like its last behind it."""

@@ -36,6 +36,15 @@ SHARED_OUT = "power_law_1.01"
 ``workload_distribution``, its usual power law)."""
 
 
+def routing_of(part: Experts, ep: int) -> str:
+    """How tokens fall on the experts of ``ep`` ranks: as stated, else as is usual. Where copies of the fullest are
+    held, ranks have about as many tokens each: they are made and placed for that (DeepSeek-AI 2024, section 3.4.1).
+    """
+    if part.redundant:
+        return ROUTED
+    return part.routing or (ROUTED if ep == 1 else SHARED_OUT)
+
+
 def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
     """Operations from the normalised residual stream to the rank's tokens' results.
 
@@ -66,13 +75,13 @@ def _served(part: Experts, rank: Rank) -> Operation:
     tokens, dp, ep = np.maximum(rank.tokens, 1), rank.ranks["dp"], rank.ranks["ep"]
     slices = shared_evenly(rank.tp * dp, ep, "tp x dp")
     ffn = shared_evenly(part.expert.ffn, slices, "moe_intermediate_size")
-    experts = shared_evenly(part.experts, ep, "number of experts")
+    everyone = part.experts + part.redundant
+    experts = shared_evenly(everyone, ep, "number of experts")
     up, down = part.expert.projections(rank.hidden, slices, "experts")
     scores = rank.size * tokens * part.experts
     batch = KernelBatch.from_columns(
         "moe", tokens=np.maximum(rank.tokens * dp, 1), hidden=rank.hidden, ffn=ffn, experts=experts,
-        all_experts=part.experts, top_k=part.top_k, gated=part.expert.gated,
-        distribution=ROUTED if ep == 1 else SHARED_OUT,
+        all_experts=everyone, top_k=part.top_k, gated=part.expert.gated, distribution=routing_of(part, ep),
         **rank.arithmetic("experts"),
     )  # fmt: skip
     return Operation(

@@ -466,7 +466,8 @@ class FeedForward:
 class Experts:
     """A mixture: each token takes ``top_k`` of ``experts`` feed-forwards, and ``shared`` ones as well.
 
-    ``shared_gate``: one value a token weights the shared ones (Qwen2-MoE).
+    ``shared_gate``: one value a token weights the shared ones (Qwen2-MoE). As they are served: ``routing`` says how
+    tokens fall on experts, as ``Moe.distribution``, "" as is usual; ``redundant`` copies are held of those with most.
     """
 
     expert: FeedForward
@@ -475,6 +476,8 @@ class Experts:
     shared: FeedForward | None = None
     shared_gate: bool = False
     router_bias: bool = False
+    routing: str = ""
+    redundant: int = 0
 
     def router(self, hidden: int) -> Projection:
         """Scores of all experts, on every rank."""
