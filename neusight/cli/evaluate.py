@@ -252,6 +252,8 @@ def what_if(
     - `neusight evaluate what-if $NEUSIGHT_DATA/what-if/pairs.parquet`
 
     - `neusight evaluate what-if $NEUSIGHT_DATA/what-if/pairs.parquet --optimisation amp --limit 50`
+
+    - `neusight evaluate what-if experiments/what-if/published.toml`
     """
     from neusight.cli.output import progress
     from neusight.cli.show_errors import show, show_what_if

@@ -39,6 +39,8 @@ _DTYPES = {
 }
 """Dtypes of products, and what they are called where there is little room."""
 _WORST = 8
+_FEW = 40
+"""Pairs that are shown one by one."""
 _DEGREES = ("tp", "pp", "cp", "ep")
 
 
@@ -223,7 +225,7 @@ def show_speculation(errors: Mapping[str, Any]) -> None:
 
 
 def show_what_if(errors: Mapping[str, Any]) -> None:
-    """Means by optimisation, metric, GPU and set, how many pairs are answered, and why others are not."""
+    """Means by optimisation, metric, GPU and set, how many pairs are answered, each of few, and why others are not."""
     line("Errors of the ratio in percent. sign: gains or losses over 5 % that are predicted as such.\n")
     rows = [{**row, "by": by, "name": row[by]} for by, means in errors["means"].items() for row in means]
     rows.append({"by": "all", "name": "", **errors["total"]})
@@ -232,6 +234,11 @@ def show_what_if(errors: Mapping[str, Any]) -> None:
     line()
     counts = {"optimisation": "{optimisation}", ">pairs": "{pairs:,}", ">model named": "{named:,}"}
     figures(counts | {">answered": "{answered:,}"}, errors["coverage"])
+    if len(errors["rows"]) <= _FEW:
+        line()
+        interval = "{low_gain:.2f} to {high_gain:.2f}"
+        columns = {"~measured": "{as_written}", "model": "{model}", "gpu": "{gpu}", ">gain": "{measured_gain:.2f}"}
+        figures(columns | {">predicted": "{predicted_gain:.2f}", ">interval": interval}, errors["rows"])
     reasons = Counter(row["reason"] for row in errors["skipped"])
     if reasons:
         line()

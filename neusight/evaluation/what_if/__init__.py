@@ -37,8 +37,8 @@ def evaluate_what_if(
     """Predict the gain of every pair and compare; nothing is fitted to them.
 
     Args:
-        path: parquet or CSV of pairs: optimisation, as_written, model, gpu, metric, gain, and what is ``told`` of the
-            conditions (JSON).
+        path: parquet, CSV or TOML of pairs: optimisation, as_written, model, gpu, metric, gain, and what is ``told`` of
+            the conditions (JSON).
         predictor: whose predictions.
         optimisations, sets: which rows; default all.
         selection: of some GPUs, and so many of them, drawn at random.
@@ -61,7 +61,7 @@ def evaluate_what_if(
     rows: list[dict[str, Any]] = []
     skipped: list[dict[str, Any]] = []
     for done, record in enumerate(records, start=1):
-        names = {name: record.get(name) for name in _NAMES}
+        names = {name: record.get(name, "") for name in _NAMES}
         try:
             case = pair_of(record)
             rows.append(

@@ -82,7 +82,7 @@ def pair_of(record: Row) -> Pair:
         DataError: nothing reads its set; all else as its reader.
     """
     _load()
-    reader = _READERS.get(str(record.get("set")))
+    reader = _READERS.get(str(record.get("set", "")))
     if reader is None:
         raise DataError(f"no reader of the set {record.get('set')}")
     return reader(record, stated(record))
@@ -94,10 +94,20 @@ def stated(record: Row) -> dict[str, str]:
     Raises:
         DataError: it is no JSON object.
     """
+    return {name: str(value) for name, value in words_of(record).items()}
+
+
+def words_of(record: Row) -> dict[str, Any]:
+    """What is told of the conditions, a JSON object or a table of TOML.
+
+    Raises:
+        DataError: it is neither.
+    """
+    told = record["told"]
     try:
-        return {str(name): str(value) for name, value in json.loads(record["told"]).items()}
-    except (ValueError, TypeError, AttributeError):
-        raise DataError(f"told is no JSON object: {record.get('told')!r}") from None
+        return {str(name): value for name, value in (json.loads(told) if isinstance(told, str) else told).items()}
+    except (ValueError, AttributeError):
+        raise DataError(f"told is no JSON object: {told!r}") from None
 
 
 def metric_of(record: Row) -> MetricName:

@@ -1,0 +1,48 @@
+"""Pairs in this project's own words: rows of no set, whose conditions are options of ``neusight what-if``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neusight.devices import cluster_of
+from neusight.distributed.training_run import usual_run
+from neusight.engines import engine_named
+from neusight.errors import DataError
+from neusight.evaluation.scored import Row
+from neusight.evaluation.what_if.cases import Pair, gpu_of, reads, words_of
+from neusight.steps.answers import traced_training
+from neusight.what_if import Question, StepQuestion, applied
+from neusight.workloads.decoders.known import known_decoder
+
+_PLACE = ("per_node", "nodes", "network")
+
+
+@reads("")
+def of_own_words(record: Row, _: dict[str, str]) -> Pair:
+    """A row of any model, on one GPU or on ``nodes`` of ``per_node`` with an ``engine``.
+
+    Of what is told, ``apply`` names the optimisations, ``upon`` those that both have, ``instead_of`` those that the
+    second has not; all else is as ``StepQuestion.of`` or ``Predictor.training_run`` takes it.
+
+    Raises:
+        DataError: no optimisation is named.
+    """
+    told = dict(words_of(record))
+    names, upon, instead = (tuple(told.pop(name, ())) for name in ("apply", "upon", "instead_of"))
+    if not names:
+        raise DataError("told names no optimisation: add apply, such as apply = ['amp']")
+    question = _question(str(record["model"]), gpu_of(record), told | {"mode": record.get("mode", "inference")})
+    before = applied(question, (*upon, *instead))[-1] if upon or instead else question
+    return Pair.between(record, before, applied(question, (*upon, *names))[-1], names)
+
+
+def _question(model: str, gpu: str, words: dict[str, Any]) -> Question:
+    place = {name: words.pop(name) for name in _PLACE if name in words}
+    if not place:
+        return StepQuestion.of(model, gpu, **words)
+    words.pop("mode")
+    engine = words.pop("engine", "torch-eager")
+    cluster = cluster_of(gpu, place.get("per_node", 1), place.get("nodes", 1), place.get("network", ""))
+    if engine_named(engine).kernel_timing == "graph":
+        return usual_run(known_decoder(model), cluster, words, engine)
+    return traced_training(model, cluster, words, engine)
