@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from neusight.engines.server import SGLANG, TRTLLM, VLLM, Server
+from neusight.engines.server import ALL_AT_ONCE, NATIVE_OPERATOR_S, SGLANG, TRTLLM, VLLM, Server
 from neusight.errors import ModelError, nearest, shown
 
 if TYPE_CHECKING:
@@ -130,6 +130,9 @@ class Engine:
             them narrow.
         mxfp8_activations: experts with MXFP4 weights take MXFP8, see ``Quantisation.on``.
         fused_cache_write: keys and values are rotated and written to a paged cache in one kernel.
+        written_out: norms, rotations and gated activations of served passes are operators of PyTorch, one after another
+            (``operators``, ``_eager``).
+        grown_cache: each pass copies the cache of a layer to a longer one (``torch.cat``).
         attention_does: what the operator of attention over a cache, as it was timed, does beside: ``write`` new keys
             and values to it, or ``rotate`` and write them.
         vocabulary_multiple: to a multiple of which, times tensor-parallel ranks, the vocabulary is padded.
@@ -227,6 +230,8 @@ class Engine:
     mxfp8_activations: bool = False
     fused_cache_write: bool = False
     attention_does: Literal["", "write", "rotate"] = ""
+    written_out: bool = False
+    grown_cache: bool = False
     vocabulary_multiple: int = 1
 
     regathers: bool = False
@@ -490,6 +495,61 @@ _TENSORRT_LLM = replace(
 tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``). Models come to it
 through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``); MXFP4 on Blackwell is
 W4A8_MXFP4_MXFP8 (``tensorrt_llm/_torch/model_config.py``)."""
+_TRANSFORMERS = replace(
+    _SERVING,
+    name="transformers",
+    library="",
+    launch="eager",
+    attention="sdpa",
+    joined_projections=False,
+    residual="eager",
+    attention_does="",
+    quantises_in_products=False,
+    grouped_queries=False,
+    written_out=True,
+    grown_cache=True,
+    vocabulary_multiple=1,
+    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, decode_graphs=False),
+)
+"""``generate`` of transformers in eager PyTorch: modules as ``modeling_llama.py`` writes them, ``repeat_kv`` before
+attention, ``DynamicCache``, which joins each new key to those before it."""
+_GPT_FAST = replace(
+    _TRANSFORMERS,
+    name="gpt-fast",
+    launch="graph",
+    joined_projections=True,
+    residual="norm",
+    grouped_queries=True,
+    written_out=False,
+    grown_cache=False,
+    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1),
+)
+"""gpt-fast and what torchao generates with: ``wqkv`` in one, a cache of the longest sequence that is written in place,
+each token one CUDA graph of what ``torch.compile(mode="reduce-overhead")`` generates; prompts run eagerly unless
+``--compile_prefill``."""
+_TINYCHAT = replace(
+    _TRANSFORMERS,
+    name="tinychat",
+    joined_projections=True,
+    grouped_queries=True,
+    written_out=False,
+    grown_cache=False,
+    attention_does="rotate",
+)
+"""TinyChat of AWQ (Lin et al. 2024, section 5): PyTorch with fused norms, ``QuantLlamaAttentionFused``, whose attention
+rotates and writes to the cache (``awq_inference_engine``), launched kernel by kernel."""
+_LLAMA_CPP = replace(
+    _GPT_FAST,
+    name="llama.cpp",
+    joined_projections=False,
+    residual="eager",
+    server=Server(
+        scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, max_num_batched_tokens=512,
+        operator_s=NATIVE_OPERATOR_S, decode_graphs=False,
+    ),
+)  # fmt: skip
+"""llama.cpp: ``ggml-cuda`` launches a kernel for each node of its graph, from C++; prompts in passes of ``n_ubatch``
+tokens, 512 unless stated."""
 
 ENGINES: dict[str, Engine] = {
     engine.name: engine
@@ -497,10 +557,11 @@ ENGINES: dict[str, Engine] = {
         _TORCH, _TORCH_COMPILED, _TORCH_GRAPH, _TORCH_CUDAGRAPHS, _TORCH_STATIC, _TENSORFLOW_XLA, _TENSORFLOW,
         _MEGATRON, _MEGATRON_LOCAL, _MEGATRON_FLEX, _TORCHTITAN, _TORCHTITAN_COMPILED,
         _FSDP, _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
+        _TRANSFORMERS, _GPT_FAST, _TINYCHAT, _LLAMA_CPP,
     )
 }  # fmt: skip
 """By name."""
-_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm"}
+_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers"}
 
 
 def _names(*, serves: bool) -> tuple[str, ...]:

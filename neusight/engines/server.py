@@ -32,6 +32,9 @@ ROCM = " on ROCm"
 """Ends the name of an era on AMD's GPUs, whose libraries and runtime are others."""
 LARGE_BYTES = 70 * 2**30
 """Memory from which vLLM starts with larger limits."""
+NATIVE_OPERATOR_S = 1e-6
+"""Of a program in C++, in units of ``workloads.dispatch``, of which a product has 3.85: launches follow each other by
+3.8 us (A. Gray 2019, Getting started with CUDA graphs, NVIDIA's developer blog)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +114,8 @@ SGLANG = Scheduler(name="sglang", prompts_apart=True, reserved_output=0.7 * 0.14
 """Prompts first unless ``--enable-mixed-chunk`` is set. The share of the output that is reserved starts from 0.7 and
 falls within 600 decodes to 0.14 of that (``SGLANG_INIT_NEW_TOKEN_RATIO``, ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), where
 it stays unless requests are retracted; it is held there (assumption: most of a run is past the first 600)."""
+ALL_AT_ONCE = Scheduler(name="all-at-once")
+"""A batch that a program generates for: all prompts in one pass, then a token of each."""
 SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 
 
@@ -125,14 +130,15 @@ class Server:
     pointwise operator (``workloads.dispatch``): those that only generate unless ``decode_graphs``, those with prompts
     beyond ``graph_tokens`` new tokens.
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
-    the device's ``total`` memory for everything, or of what is ``free`` after weights and activations for the cache.
+    the device's ``total`` memory for everything, or of what is ``free`` after weights and activations for the cache,
+    or no more than its ``sequences`` keep.
     ``era`` tells which versions it is of, ``fitted_to`` which its constants were fitted to, ``spread`` is the standard
     deviation of the logarithm of what they leave unexplained.
     """
 
     scheduler: Scheduler
     memory_share: float
-    memory_of: Literal["total", "free"] = "total"
+    memory_of: Literal["total", "free", "sequences"] = "total"
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     block_tokens: int = 16

@@ -11,7 +11,7 @@ from neusight.errors import CoverageError, nearest
 from neusight.kernels.families import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.moe import check_distribution, check_experts
 from neusight.kernels.operators import OPERATORS, operator, operator_bytes
-from neusight.kernels.precision import DTYPE_BYTES, dtype_named
+from neusight.kernels.precision import DTYPE_BYTES, GGUF_BITS, dtype_named
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
 """Operators of ``Collective``."""
@@ -212,7 +212,7 @@ _OPS: dict[str, tuple[str, ...]] = {
 _CHOICES = {
     "layout": ("tn", "nn", "nt", "tt"),
     "image_layout": ("nchw", "nhwc"),
-    "weight_dtype": ("", "float8", "int8", "int4", "mxfp4", "nvfp4"),
+    "weight_dtype": ("", "float8", "int8", "int4", "mxfp4", "nvfp4", "nf4", "nf4_double", "fp6", *GGUF_BITS),
     "scaling": ("", "tensor", "row", "block", "micro"),
 }
 _CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {

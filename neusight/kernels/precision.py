@@ -21,18 +21,30 @@ DTYPE_BYTES: dict[str, int] = {
 }
 """Bytes of one element as it lies in memory. A tf32 product reads and writes float32."""
 
+GGUF_BITS = {
+    "q2_k": 3.35, "q3_k_s": 3.50, "q3_k_m": 3.91, "q3_k_l": 4.27, "q4_0": 4.50, "q4_1": 5.00, "q4_k_s": 4.58,
+    "q4_k_m": 4.85, "q5_0": 5.50, "q5_1": 6.00, "q5_k_s": 5.54, "q5_k_m": 5.69, "q6_k": 6.59, "q8_0": 8.50,
+}  # fmt: skip
+"""Bits of a weight with its scales in files of llama.cpp, mean over a model (``examples/quantize/README.md``)."""
+
 STORED_BYTES: dict[str, float] = {
     **DTYPE_BYTES,
     "float4": 0.5,
     "int4": 0.5,
     "mxfp4": 0.5 + 1 / 32,
     "nvfp4": 0.5 + 1 / 16,
+    "nf4": 0.5 + 4 / 64,
+    "nf4_double": 0.5 + 1 / 64,
+    "fp6": 0.75,
+    **{f"uint{bits}": bits / 8 for bits in range(1, 8)},
+    **{name: bits / 8 for name, bits in GGUF_BITS.items()},
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
     **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
 }
 """The same, with those that tensors have beside: a kernel moves them, and of them computes products in float4 alone,
 whose scales ``Gemm.scaling`` tells. Two int4 values
-lie in a byte; of 4-bit floats 32 values (mxfp4, OCP Microscaling Formats 1.0) or 16 (nvfp4) share one more byte."""
+lie in a byte; of 4-bit floats 32 values (mxfp4, OCP Microscaling Formats 1.0) or 16 (nvfp4) share one more byte, of NF4
+64 a float32, or a byte once those are quantised too (Dettmers et al. 2023, QLoRA, section 3)."""
 
 PRODUCT_DTYPES = (*DTYPE_BYTES, "float4")
 """Dtypes that a kernel may compute in."""

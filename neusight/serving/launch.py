@@ -66,6 +66,8 @@ def launch_command(deployment: Deployment) -> str:
         ModelError: an engine without a known command.
     """
     name = deployment.replica.engine.name
+    if deployment.server.memory_of == "sequences":
+        return f"# {name} is called by a program, with the sequences that it is to continue"
     if name not in _WRITERS:
         raise ModelError(f"no launch command of {name} is known: one of {', '.join(_WRITERS)}")
     if deployment.prefill is None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import prod
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
@@ -16,6 +17,7 @@ from neusight.requests import Plan
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
+from neusight.workloads.decoders.rank import FLOAT_BYTES
 from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.program import HeldWeights, Program
 
@@ -121,8 +123,11 @@ def serving_memory(
         weights = weight_bytes(stage_weights(stage, program), precision) + draft_bytes + tower_bytes
         # Every rank gathers the logits of all.
         activations = activation_bytes(stage, program, max_tokens, plan.tp * max_num_seqs)
+        activations = max(activations, quantising_bytes(stage_weights(stage, program), precision))
         total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
-        left = max(part * total - used if server.memory_of == "total" else part * (total - used), 0.0)
+        left = max(part * (total - used) if server.memory_of == "free" else part * total - used, 0.0)
+        if server.memory_of == "sequences":
+            left = min(left, max_num_seqs * length * per_token)
         return ServingMemory(
             capacity=total,
             weights=weights,
@@ -164,6 +169,15 @@ def weight_bytes(held: Iterable[HeldWeights], precision: ServingPrecision) -> fl
     return sum(
         number * (scheme.of(kind).weight_bytes(precision.dtype) if kind else own) for kind, number in numbers.items()
     )
+
+
+def quantising_bytes(held: Iterable[HeldWeights], precision: ServingPrecision) -> float:
+    """What the largest matrix takes while it is quantised where it is to stay [B]: in 16 bits and in float32, less what
+    is left of it.
+    """
+    scheme, own = precision.quantisation, stored_bytes(precision.dtype)
+    sizes = (prod(each.shape) for each in held if scheme.quantised_on_device and each.kind in scheme.kinds)
+    return max(sizes, default=0) * (own + FLOAT_BYTES - scheme.weight_bytes(precision.dtype))
 
 
 def activation_bytes(stage: Stage, program: Program, tokens: int, sampled: int) -> float:

@@ -221,27 +221,31 @@ class ReplicaPricer:
     def _host_s(self, steps: Steps) -> np.ndarray:
         return self.engine.serving.host_s(steps.sequences, self.plan.world, self.mixtures)
 
-    @cached_property
-    def _dispatches(self) -> np.ndarray:
-        """Of a pass of nothing, of prompts, of sequences that generate, of both: see ``workloads.dispatch``."""
-        steps = Steps.of(prompts=[0, 1, 0, 1], prompt_tokens=16, decodes=[0, 0, 1, 1], decode_cached=16)
+    def _dispatches(self, steps: Steps) -> np.ndarray:
+        """Of passes, whether they are graphs or not: see ``workloads.dispatch``; shape (n,)."""
         writes = DISPATCHES["pointwise"] if self.engine.attention_does == "write" else 0.0
         each = (
             part.runs * (part_dispatches(part) + writes * (part.batch.family == "attention"))
             for part in self._parts(steps, GROUPS)
         )
-        return np.asarray(sum(each, np.zeros(4)))
+        return np.asarray(sum(each, np.zeros(len(steps))))
 
     def dispatches(self, steps: Steps) -> np.ndarray:
         """What the host dispatches in each pass, none where it is a graph; shape (n,)."""
         server, prompts, decodes = self.engine.serving, steps.prompts > 0, steps.decodes > 0
         launched = np.where(prompts, steps.tokens > server.graph_tokens, not server.decode_graphs)
-        return np.asarray(launched * self._dispatches[prompts + 2 * decodes])
+        return np.asarray(launched * self._dispatches(steps) if launched.any() else np.zeros(len(steps)))
 
     def _launched(self, times: PassTimes, max_num_seqs: int) -> PassTimes:
         """Times of passes, none shorter than the host needs for them, of up to so many sequences."""
-        server, steps = self.engine.serving, Steps.of(decodes=np.arange(max_num_seqs + 1))
-        least_s = [(server.operator_s * n + self._host_s(steps)).tolist() for n in self._dispatches]
+        server, sequences = self.engine.serving, np.arange(max_num_seqs + 1)
+        host_s = self._host_s(Steps.of(decodes=sequences))
+        kinds = [
+            Steps.of(prompts=prompts, prompt_tokens=16, decodes=decodes * sequences, decode_cached=16)
+            for decodes in (0, 1)
+            for prompts in (0, 1)
+        ]
+        least_s = [(server.operator_s * self._dispatches(steps) + host_s).tolist() for steps in kinds]
         return LaunchedTimes(times, least_s, server.decode_graphs, server.graph_tokens)
 
     def _tokens_s(self, steps: Steps) -> np.ndarray:
@@ -341,16 +345,20 @@ class ReplicaPricer:
         parts_s = {what: column for (kind, what), column in columns.items() if kind == PART}
         groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
         kernels_s = sum(parts_s.values(), np.zeros(len(steps)))
-        waits_s = np.maximum(self.engine.serving.operator_s * self.dispatches(steps) - kernels_s, 0.0)
+        launches_s = self.engine.serving.operator_s * self.dispatches(steps)
+        waits_s = np.maximum(launches_s - kernels_s, 0.0)
         host_s = self._host_s(steps) + waits_s
         latency_s = kernels_s + host_s
         device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, self.engine.serving.spread
-        factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2))
+        host = self._host_spread(launches_s, kernels_s)
+        factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2 + host**2))
         return PassCosts(
             latency_s=latency_s,
             low_s=latency_s / factor,
             high_s=latency_s * factor,
-            errors={"device": device, "kernel": np.sqrt(own), "composition": np.full(len(steps), composition)},
+            errors={
+                "device": device, "kernel": np.sqrt(own), "composition": np.full(len(steps), composition), "host": host,
+            },
             host_s=host_s,
             waits_s=waits_s,
             parts_s=parts_s,
@@ -359,6 +367,18 @@ class ReplicaPricer:
             energy_j=self._board_j(columns[ENERGY], latency_s),
             kernels_j=columns[ENERGY],
         )
+
+
+    def _host_spread(self, launches_s: np.ndarray, kernels_s: np.ndarray) -> np.ndarray:
+        """Standard deviation of the logarithm of passes by hosts that launch faster or slower, of an engine whose own
+        time is fitted to none; shape (n,).
+        """
+        server = self.engine.serving
+        if server.fitted_to:
+            return np.zeros(len(launches_s))
+        factor = np.exp(NORMAL_90 * self.engine.host_spread)
+        slow, fast = (np.maximum(kernels_s, launches_s * each) for each in (factor, 1.0 / factor))
+        return np.asarray(np.log(slow / fast) / (2 * NORMAL_90))
 
 
 _GROUP_OF = {"gemm": "products", "moe": "experts", "grouped_gemm": "experts", "collective": "collectives"}

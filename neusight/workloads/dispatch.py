@@ -50,9 +50,15 @@ def operator_kinds(kernels: Sequence[Kernel]) -> dict[str, int]:
 
 
 def part_dispatches(part: Part) -> float:
-    """Of a kernel of a program that is an operator of its own, or a further one of another's."""
-    op = str(part.batch["op"][0]) if "op" in part.batch.columns else ""
-    return DISPATCHES["further" if part.further else _kind(part.batch.family, op)]
+    """Of a kernel of a program that is an operator of its own, or a further one of another's; of one that is written
+    out each simpler one is an operator. A function of Python that hands its arguments to a C library (ctypes) takes as
+    long as a product's search for its kernel (assumption).
+    """
+    columns = part.batch.columns
+    op = str(part.batch["op"][0]) if "op" in columns else ""
+    passes = int(part.batch["passes"][0]) - 1 if "passes" in columns else 0
+    own = DISPATCHES["further" if part.further else _kind(part.batch.family, op)]
+    return own + passes * DISPATCHES["pointwise"] + part.python_calls * DISPATCHES["library"]
 
 
 def _kind(family: str, op: str) -> str:

@@ -26,7 +26,8 @@ class Part:
 
     ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels of
     their segment where the framework overlaps them; others stand in the way. ``modules`` it belongs to are
-    those of ``MODULES``, any of which may be computed again. ``further`` is launched by the operator of another part.
+    those of ``MODULES``, any of which may be computed again. ``further`` is launched by the operator of another part; ``python_calls`` functions of
+    Python launch it beside what an operator takes.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Part:
     overlapped: bool = False
     modules: tuple[str, ...] = ()
     further: bool = False
+    python_calls: int = 0
 
 
 class HeldWeights(NamedTuple):

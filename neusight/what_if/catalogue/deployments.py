@@ -1,15 +1,58 @@
-"""Deployments: what a serving engine is started with."""
+"""Deployments: what a language model is served with, or generates with."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from neusight.errors import InapplicableError
+from neusight.kernels.precision import GGUF_BITS
 from neusight.what_if.questions import DeploymentQuestion
 from neusight.what_if.transforms import transform
 
+_PLAIN = ("", "none", "bf16", "bfloat16", "fp16", "float16", "half")
+_TORCHAO = "PyTorch, torchao quantization README"
+_BITSANDBYTES = "Dettmers et al. 2022, LLM.int8(); bitsandbytes, Linear8bitLt"
+_QLORA = "Dettmers et al. 2023, QLoRA, section 3; bitsandbytes, Linear4bit"
+_CLOSE, _SOME = "about 1 % of a benchmark's score", "some tenths of perplexity"
+_WEIGHTS = {
+    "fp8-weights": ("fp8", "Weights and activations of large products in float8.", "vLLM, FP8 W8A8", _CLOSE),
+    "fp8-row": ("fp8_row_dynamic", "Every linear layer in float8, a scale a row.", _TORCHAO, _CLOSE),
+    "fp8-dynamic": ("fp8_dynamic", "Every linear layer in float8, a scale a tensor.", _TORCHAO, _CLOSE),
+    "fp8-weight-only": ("fp8_linear", "Weights in float8, arithmetic in 16 bits.", _TORCHAO, "small"),
+    "int8-weight-only": ("int8_linear", "Weights in int8 with a scale a row, arithmetic in 16 bits.", _TORCHAO, "small"),
+    "int8-dynamic": ("int8_dynamic", "Weights and activations of linear layers in int8.", _TORCHAO, _CLOSE),
+    "int4-weight-only": ("int4_linear", "Weights in int4 with a scale a group, 16-bit arithmetic.", _TORCHAO, _SOME),
+    "int4-int8": ("w4a8", "Weights in int4, activations in int8.", _TORCHAO, _SOME),
+    "fp6-weight-only": ("fp6", "Weights in 6 bits, 16-bit arithmetic.", "Xia et al. 2024, FP6-LLM", "small"),
+    "awq": ("w4a16", "Weights of layers in int4, scaled by what activations need.", "Lin et al. 2024, AWQ", _SOME),
+    "nvfp4": ("nvfp4", "Weights and activations in 4-bit floats with scales of 16.", "NVIDIA, NVFP4", _CLOSE),
+    "nf4": ("nf4", "Weights in NF4, widened for each product.", _QLORA, _SOME),
+    "nf4-double": ("nf4_double", "Weights in NF4, their scales quantised too.", _QLORA, _SOME),
+    "llm-int8": ("llm_int8", "Products in int8 between casts of their own.", _BITSANDBYTES, "outliers are clipped"),
+    "llm-int8-outliers": ("llm_int8_outliers", "The same, large columns of activations in 16 bits.", _BITSANDBYTES, ""),
+    "llm-int8-turned": ("llm_int8_turned", "The same by bitsandbytes before 0.45.", _BITSANDBYTES, "outliers are clipped"),
+    "llm-int8-turned-outliers": ("llm_int8_turned_outliers", "The same with large columns in 16 bits.", _BITSANDBYTES, ""),
+    **{
+        f"uint{bits}-weight-only": (f"uint{bits}", f"Weights in {bits} bits, unpacked for each product.", _TORCHAO, "")
+        for bits in range(1, 8)
+    },
+    **{name: (name, f"Weights in {name.upper()}.", "llama.cpp, quantize README", _SOME) for name in GGUF_BITS},
+}
+"""Scheme of ``quantisation.SCHEMES``, summary, source, and what it may cost, by name."""
 
-@transform("fp8-weights", group="quantisation", source="vLLM, FP8 W8A8", accuracy="about 1 % of a benchmark's score")
-def fp8_weights(served: DeploymentQuestion) -> DeploymentQuestion:
-    """Weights and activations of large products in float8."""
-    return served.deployed(dtype="fp8")
+
+def _of_weights(name: str, scheme: str, summary: str, source: str, accuracy: str) -> None:
+    def quantised(served: DeploymentQuestion) -> DeploymentQuestion:
+        if served.setup.dtype not in _PLAIN:
+            raise InapplicableError(f"weights are in {served.setup.dtype} already: this is of a model in 16 bits")
+        return served.deployed(dtype=scheme)
+
+    quantised.__doc__ = summary
+    transform(name, group="quantisation", source=source, accuracy=accuracy)(quantised)
+
+
+for _name, _scheme in _WEIGHTS.items():
+    _of_weights(_name, *_scheme)
 
 
 @transform(
@@ -18,3 +61,67 @@ def fp8_weights(served: DeploymentQuestion) -> DeploymentQuestion:
 def fp8_cache(served: DeploymentQuestion) -> DeploymentQuestion:
     """Keys and values are kept in float8."""
     return served.deployed(kv_dtype="fp8")
+
+
+@transform("int8-cache", group="quantisation", source=f"{_TORCHAO}, KV cache quantization", accuracy="small")
+def int8_cache(served: DeploymentQuestion) -> DeploymentQuestion:
+    """Keys and values are kept in int8."""
+    return served.deployed(kv_dtype="int8")
+
+
+def _shared(served: DeploymentQuestion, degree: int) -> DeploymentQuestion:
+    if served.setup.tp != 1:
+        raise InapplicableError(f"{served.setup.tp} devices share each matrix already")
+    return served.deployed(tp=degree)
+
+
+@transform("tensor-parallel-2", group="parallelism", source="Shoeybi et al. 2019, Megatron-LM", effort="an option")
+def two_share(served: DeploymentQuestion) -> DeploymentQuestion:
+    """Two devices share each matrix."""
+    return _shared(served, 2)
+
+
+@transform("tensor-parallel-4", group="parallelism", source="Shoeybi et al. 2019, Megatron-LM", effort="an option")
+def four_share(served: DeploymentQuestion) -> DeploymentQuestion:
+    """Four devices share each matrix."""
+    return _shared(served, 4)
+
+
+@transform("tensor-parallel-8", group="parallelism", source="Shoeybi et al. 2019, Megatron-LM", effort="an option")
+def eight_share(served: DeploymentQuestion) -> DeploymentQuestion:
+    """Eight devices share each matrix."""
+    return _shared(served, 8)
+
+
+@transform("prefix-reuse", group="serving", source="Zheng et al. 2024, SGLang, section 3 (RadixAttention)")
+def prefix_reuse(served: DeploymentQuestion) -> DeploymentQuestion:
+    """Half of each prompt is found in the cache."""
+    return reused(served, 0.5)
+
+
+def reused(served: DeploymentQuestion, share: float) -> DeploymentQuestion:
+    """With this share of each prompt in the cache.
+
+    Raises:
+        InapplicableError: some of it is there already.
+    """
+    if served.options.prefix_hit or served.options.prefix_cached_tokens:
+        raise InapplicableError("a part of each prompt is found in the cache already")
+    return served.started(prefix_hit=share)
+
+
+@transform("speculative-decoding", group="serving", source="Li et al. 2024, EAGLE; Leviathan et al. 2023", effort="a draft")
+def speculative_decoding(served: DeploymentQuestion) -> DeploymentQuestion:
+    """Three tokens are drafted by a layer of the model's own kind, each accepted in seven of ten cases."""
+    return speculated(served, "draft=eagle,tokens=3,acceptance=0.7")
+
+
+def speculated(served: DeploymentQuestion, how: str) -> DeploymentQuestion:
+    """With drafts, as ``Speculation.named`` has them.
+
+    Raises:
+        InapplicableError: there are some already.
+    """
+    if served.setup.speculate:
+        raise InapplicableError(f"tokens are drafted already: {served.setup.speculate}")
+    return replace(served, setup=replace(served.setup, speculate=how))

@@ -114,7 +114,9 @@ def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int, *, do
     if rank.serves:
         if rotary and done != "rotate":
             yield pointwise(rank, "rope", "rope", rank.tokens, rotary)
-        if not (done or (rank.engine.fused_cache_write and rotary)):
+        if rank.engine.grown_cache:
+            yield Operation(forward=tuple(rank.grown(f"{each} cache", cached // 2) for each in ("key", "value")))
+        elif not (done or (rank.engine.fused_cache_write and rotary)):
             yield Operation(forward=(rank.cached("cache write", cached),))
     elif rotary and rank.engine.generated and len(set(widths)) == 1:
         # Loops of the same length over the same angles are one.

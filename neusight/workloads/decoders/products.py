@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,13 @@ from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.adapters import adapted, served_adapters
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
-from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
+from neusight.workloads.decoders.quantisation import NONE
+from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.program import Part, SavedActivation
+
+OUTLIERS = 8
+"""Columns of activations with large values: six or seven in models of 6.7 billion parameters and more (Dettmers et al.
+2022, section 4), in whole multiples of what matrix units take."""
 
 
 def product(
@@ -43,13 +49,86 @@ def product(
         layout = "nn" if each.stored == "transposed" and not rank.engine.joined_projections else "tn"
         bias = each.bias and not _deferred(rank, each)
         shape = rows, each.n, each.k
-        forward = _gemm(rank, name, each.kind, shape, layout, bias=bias, runs=runs)
         if rank.serves:
-            yield Operation(forward=(forward,), held=each.held)
+            yield Operation(forward=served_product(rank, name, each.kind, shape, bias=bias, runs=runs), held=each.held)
             yield from served_adapters(rank, each, rows, runs)
         else:
+            forward = _gemm(rank, name, each.kind, shape, layout, bias=bias, runs=runs)
             yield _differentiated(rank, each, forward, (shape, layout), bias=bias, quantised=quantised)
             yield from adapted(rank, each, rows)
+
+
+def served_product(
+    rank: Rank, name: str, kind: str, shape: Shape, *, bias: bool = False, runs: Any = None
+) -> tuple[Part, ...]:
+    """A product of served tokens with what the scheme of its weights runs beside it, see ``Quantisation``."""
+    scheme, runs = rank.quantisation.of(kind), rank.runs if runs is None else runs
+    (rows, n, k), calls = shape, scheme.python_calls
+    if scheme.activations:
+        product = _gemm(rank, name, kind, shape, "tn", bias=bias, runs=runs)
+        apart = not product.batch["quantised"].any() and not rank.engine.calibrated_scales
+        beside = _narrowed_apart(rank, name, shape, calls) if apart else ((), ())
+        narrow = (*beside[0], replace(product, python_calls=calls), *beside[1])
+        return narrow if scheme.least_rows == 1 else _widely(rank, name, shape, bias, narrow, scheme.least_rows)
+    if scheme.scale_group:
+        scales = np.full_like(runs, n * k // 64)
+        widened = rank.moved(f"{name} scales", "copy", scales, scales, FLOAT_BYTES * scales)
+        before: tuple[Part, ...] = (replace(widened, runs=runs, python_calls=calls),)
+    else:
+        before = ()
+    few = np.less_equal(rows, scheme.fused_rows)
+    product = replace(_gemm(rank, name, kind, shape, "tn", bias=bias, runs=runs * few), python_calls=calls)
+    if scheme.fused_rows == inf:
+        return (*before, product)
+    weights, size = np.full_like(runs, n * k), round(n * k * stored_bytes(scheme.weights))
+    wide = rank.moved(f"{name} dequantise", "copy", weights, np.full_like(runs, size), weights * rank.size)
+    plain = _gemm(replace(rank, quantisation=NONE), name, kind, shape, "tn", bias=bias, runs=runs * ~few)
+    return (*before, product, replace(wide, runs=runs * ~few, python_calls=2 * calls), plain)
+
+
+def _widely(
+    rank: Rank, name: str, shape: Shape, bias: bool, narrow: tuple[Part, ...], least_rows: int
+) -> tuple[Part, ...]:
+    """A product in 8 bits, or of too few rows for one the same in 32 bits, as which its weights are written first."""
+    rows, n, k = shape
+    few, weights = np.less(rows, least_rows), np.full_like(rank.runs, n * k)
+    batch = KernelBatch.from_columns("gemm", m=np.maximum(rows, 1), n=n, k=k, bias=bias, layout="tn", dtype="float32")
+    widened = rank.moved(f"{name} dequantise", "copy", weights, weights, weights * FLOAT_BYTES)
+    return (
+        *(replace(part, runs=part.runs * ~few) for part in narrow),
+        replace(widened, runs=rank.runs * few),
+        rank.part(name, batch, rank.runs * few),
+    )
+
+
+def _narrowed_apart(rank: Rank, name: str, shape: Shape, calls: int) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """What makes activations narrow before a product, and scales its int32 result after it, in kernels of their own;
+    large columns of activations first.
+    """
+    (rows, n, k), size = shape, rank.size
+    rows = np.maximum(rows, 1)
+    narrow = rank.reduced(f"{name} quantise", "amax", (rows, k), rows * k * size, rows * k)
+    scaled = rank.passed(f"{name} scale", "mul", rows * n, rows * n * FLOAT_BYTES, rows * n * size)
+    outliers = _outliers(rank, name, shape) if rank.quantisation.outliers else ()
+    return (*outliers, replace(narrow, python_calls=calls)), (replace(scaled, python_calls=calls),)
+
+
+def _outliers(rank: Rank, name: str, shape: Shape) -> tuple[Part, ...]:
+    """Columns that hold a large value, theirs of activations and of weights in 16 bits, and their product, which is
+    added (bitsandbytes, ``int8_vectorwise_quant``, ``int8_mixed_scaled_mm``).
+    """
+    (rows, n, k), few = shape, OUTLIERS
+    rows = np.maximum(rows, 1)
+    wide, chosen = replace(rank, quantisation=NONE), np.full_like(rows, n * few)
+    return (
+        *(rank.pointwise(f"{name} outliers", op, rows, k) for op in ("abs", "ge")),
+        *(rank.reduced(f"{name} outliers", "any", each, rows * k, each[0]) for each in ((1, rows * k), (k, rows))),
+        rank.reduced(f"{name} outliers", "nonzero", (1, np.full_like(rows, k)), k, INDEX_BYTES * few),
+        *(rank.moved(f"{name} outliers", op, rows * few, rows * few * 2, rows * few * 2) for op in ("gather", "fill")),
+        rank.moved(f"{name} outliers", "gather", chosen, chosen, chosen),
+        rank.passed(f"{name} outliers", "mul", chosen, chosen, chosen * rank.size),
+        _gemm(wide, f"{name} outliers", "", (rows, n, few), "tn", runs=rank.runs),
+    )
 
 
 def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:

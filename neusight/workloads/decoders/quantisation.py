@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError, nearest, shown
-from neusight.kernels.precision import Precision, dtype_named, stored_bytes
+from neusight.kernels.precision import GGUF_BITS, Precision, dtype_named, stored_bytes
 
 EVERYWHERE = frozenset({"attention", "feed_forward", "experts"})
 """Kinds of projections that schemes quantise where nothing else is stated: routers and heads stay as they are."""
@@ -23,6 +24,14 @@ class Quantisation:
     ``group`` weights share a scale in weight-only schemes, 0 where that is part of the dtype or there is one a column.
     ``kinds`` of projections are quantised (``layers.Projection``), others are not; experts' weights lie in
     ``expert_weights`` and are computed in the model's own dtype, unless that is "". ``method`` is what it is called.
+
+    Kernels of weight-only products widen weights themselves for up to ``fused_rows`` rows; of more rows a kernel before
+    the product does, which writes them wide. ``scale_group`` scales are quantised once more with a scale of their own,
+    and widened by a kernel before that; 0 where they are not. ``outliers``: columns of activations with large values
+    are found and multiplied in 16 bits beside the others (Dettmers et al. 2022, LLM.int8(), section 3.2).
+    ``python_calls``: functions of Python that launch each of its kernels, whose host time counts beside the kernel's.
+    Products in 8 bits of fewer than ``least_rows`` rows have no kernel: their weights are widened to 32 bits and
+    multiplied there. ``quantised_on_device``: a matrix at a time comes in 16 bits and in float32 to be quantised there.
     """
 
     method: str = ""
@@ -33,6 +42,12 @@ class Quantisation:
     group: int = 0
     kinds: frozenset[str] = EVERYWHERE
     expert_weights: str = ""
+    fused_rows: float = inf
+    scale_group: int = 0
+    outliers: bool = False
+    python_calls: int = 0
+    least_rows: int = 1
+    quantised_on_device: bool = False
 
     def __bool__(self) -> bool:
         return bool(self.weights or self.expert_weights)
@@ -60,7 +75,7 @@ class Quantisation:
 
         16-bit scales of groups; float32 ones of blocks of 128x128; those of columns or tensors are not worth counting.
         """
-        size = stored_bytes(self.weights or dtype)
+        size = stored_bytes(self.weights or dtype) + (4.0 / (64 * self.scale_group) if self.scale_group else 0.0)
         return size + (2.0 / self.group if self.group else 0.0) + (4.0 / 128**2 if self.scaling == "block" else 0.0)
 
 
@@ -76,7 +91,44 @@ SCHEMES: dict[str, Quantisation] = {
     "mxfp4": Quantisation(method="mxfp4", weights="mxfp4"),
     "nvfp4": Quantisation(method="nvfp4", weights="nvfp4", activations="float4", scaling="micro"),
 }
-"""By the names that people use. MXFP4 weights are computed in 16 bits, as engines do (Marlin, Triton); NVFP4 in 4 bits
+_EVERY_LINEAR = EVERYWHERE | {"head"}
+_LLM_INT8: dict[str, dict[str, Any]] = {
+    "": {"python_calls": 1},
+    "_outliers": {"python_calls": 1, "outliers": True},
+    "_turned": {"python_calls": 2},
+    "_turned_outliers": {"python_calls": 2, "outliers": True},
+}
+"""bitsandbytes before 0.45 took statistics of columns as well and turned matrices to ``col32``: twice the functions."""
+
+
+def _linear(scheme: str, **changes: Any) -> Quantisation:
+    """A scheme of every ``nn.Linear``, as torchao has it."""
+    return replace(SCHEMES[scheme], kinds=_EVERY_LINEAR, quantised_on_device=True, **changes)
+
+
+_NF4 = Quantisation(weights="nf4", fused_rows=1, python_calls=1)
+SCHEMES |= {
+    "nf4": _NF4,
+    "nf4_double": replace(_NF4, weights="nf4_double", scale_group=256),
+    **{f"llm_int8{how}": replace(SCHEMES["w8a8"], **fields) for how, fields in _LLM_INT8.items()},
+    "int8_linear": _linear("w8a16", fused_rows=1),
+    "int4_linear": _linear("w4a16", group=64),
+    "fp8_linear": _linear("w8a16", weights="float8", fused_rows=1),
+    "fp8_dynamic": _linear("fp8"),
+    "fp8_row_dynamic": _linear("fp8_row"),
+    "int8_dynamic": _linear("w8a8", least_rows=17),
+    "w4a8": _linear("w8a8", weights="int4"),
+    "fp6": _linear("w8a16", weights="fp6"),
+    **{f"uint{bits}": _linear("w8a16", weights=f"uint{bits}", group=64, fused_rows=0) for bits in range(1, 8)},
+    **{name: Quantisation(weights=name, kinds=_EVERY_LINEAR, fused_rows=64) for name in GGUF_BITS},
+}
+SCHEMES |= {name: replace(scheme, method=name) for name, scheme in SCHEMES.items() if scheme}
+"""By the names that people use. bitsandbytes' kernels multiply one row with weights in NF4, else they are widened first
+(``matmul_4bit``, ``gemv_4bit``); it quantises activations and scales results of int8 products by kernels of their own
+(``MatMul8bitLt``). torchao quantises every ``nn.Linear``: ``int8_linear`` and ``fp8_linear`` are casts that
+``torch.compile`` fuses into products of one row alone, int4 has a kernel (``_weight_int4pack_mm``), other widths
+(``uintx``) are unpacked first; ``torch._int_mm`` wants more than 16 rows, or the product is one of 32-bit integers. llama.cpp quantises the head too, and widens weights before products of more than 64
+rows (``MMQ_MAX_BATCH_SIZE``). MXFP4 weights are computed in 16 bits, as engines do (Marlin, Triton); NVFP4 in 4 bits
 where a device has such units, see ``Quantisation.on``."""
 _ALIASES = {
     **{"bf16": "none", "bfloat16": "none", "fp16": "none", "float16": "none", "half": "none", "float8": "fp8"},

@@ -15,7 +15,7 @@ import numpy as np
 
 from neusight.engines import Engine
 from neusight.kernels.families import KernelBatch
-from neusight.kernels.operators import operator, operator_bytes
+from neusight.kernels.operators import OPERATORS, operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, stored_bytes
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
@@ -30,6 +30,8 @@ INDEX_BYTES = 8
 Count = int | np.ndarray
 GENERATED = {"rms_norm": "mean", "rms_norm_backward": "sum", "rms_norm_weight_backward": "sum"}
 """Reductions of which kernels are generated for norms that a module of transformers writes out."""
+EAGER = {"rope": "rope_eager", "silu_and_mul": "silu_mul_eager", "rms_norm": "rms_norm_eager"}
+"""The same operators as such a module writes them."""
 
 
 def configured(engine: Engine, decoder: Decoder) -> Engine:
@@ -162,6 +164,7 @@ class Rank:
 
     def pointwise(self, name: str, op: str, rows: Count, cols: int, runs: int = 1) -> Part:
         """A pass with ``rows`` x ``cols`` results, of an operator whose operands the table has."""
+        op = self._form("elementwise", op)
         rows, form = np.maximum(rows, 1), operator("elementwise", op)
         read, written = operator_bytes(form, (rows * cols, rows, cols), self.size)
         batch = KernelBatch.from_columns(
@@ -172,10 +175,15 @@ class Rank:
 
     def rows(self, name: str, op: str, rows: Count, cols: int, *, more_read: Any = 0, more_written: Any = 0) -> Part:
         """A reduction over rows of activations; ``more_read`` and ``more_written`` [B] beside what the table has."""
-        rows = np.maximum(rows, 1)
+        rows, op = np.maximum(rows, 1), self._form("row_reduction", op)
         read, written = operator_bytes(operator("row_reduction", op), (rows * cols, rows, cols), self.size)
         kernel = GENERATED.get(op, op) if self.engine.generated else op
         return self.reduced(name, kernel, (rows, cols), read + more_read, written + more_written)
+
+    def _form(self, family: str, op: str) -> str:
+        """The operator as the engine runs it: written out where it is and there is such a form."""
+        eager = EAGER.get(op, "") if self.engine.written_out and self.serves else ""
+        return eager if eager in OPERATORS[family] else op
 
     def reduced(self, name: str, op: str, shape: tuple[Count, Count], read: Any, written: Any) -> Part:
         """A reduction of ``shape`` (rows, columns) with these bytes."""
@@ -183,6 +191,7 @@ class Rank:
         batch = KernelBatch.from_columns(
             "row_reduction", op=op, rows=rows, cols=cols, read_bytes=read, write_bytes=written,
             flops=operator("row_reduction", op).flops * rows * cols, dtype=self.dtype,
+            passes=operator("row_reduction", op).passes,
         )  # fmt: skip
         return self.part(name, batch)
 
@@ -212,6 +221,13 @@ class Rank:
         rows = np.maximum(self.tokens, 1)
         written = whole(rows * width * stored_bytes(self.passes.kv_dtype))
         return self.moved(name, "scatter", rows * width, rows * (width * self.size + INDEX_BYTES), written)
+
+    def grown(self, name: str, width: int) -> Part:
+        """Cached keys, or values, of ``width`` a token copied with the new ones behind them, of every sequence."""
+        passes = self.passes
+        assert passes is not None
+        kept = np.maximum(passes.prompts * passes.prompt_context + passes.decodes * passes.decode_context, 1)
+        return self.copied(name, kept, width, op="cat")
 
     def exchanged(
         self, name: str, op: str, group: str, size: Any, *, overlapped: bool = False, runs: int = 1
