@@ -209,28 +209,6 @@ def rates(
     show(errors, form, show_rates, predictor)
 
 
-@app.command()
-def speculation(
-    path: Annotated[Path, typer.Argument(metavar="PAIRS.parquet", help="Gains of optimisations, before and after.")],
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
-) -> None:
-    """Compare what speculative decoding gains in eager PyTorch, given the accepted tokens, with what was measured. What
-    a program's own host adds is fitted to other methods.
-
-    Example: `neusight evaluate speculation $NEUSIGHT_DATA/what-if/pairs.parquet`
-    """
-    from neusight.cli.output import progress
-    from neusight.cli.show_errors import show, show_speculation
-    from neusight.evaluation import evaluate_speculation
-
-    predictor = loaded(tile_models, calibration)
-    with progress("predicting") as advance:
-        errors = evaluate_speculation(path, predictor, advance)
-    show(errors, form, show_speculation, predictor)
-
-
 @app.command("what-if")
 def what_if(
     path: Annotated[Path, typer.Argument(metavar="PAIRS.parquet", help="Gains of optimisations, before and after.")],

@@ -217,13 +217,6 @@ def show_rates(errors: Mapping[str, Any]) -> None:
     figures({"of": "{what}"} | _SUMMARY, [*errors["means"], {"what": "all", **errors["total"]}])
 
 
-def show_speculation(errors: Mapping[str, Any]) -> None:
-    """Means by method, GPU, model and task, then of all, and of rows whose accepted tokens are their own."""
-    _summaries(errors)
-    own = errors["overall"]
-    line(f"\nOver all tasks, which accepted tokens are stated of: median {own['median']:.1f}, mean {own['mean']:.1f}.")
-
-
 def show_what_if(errors: Mapping[str, Any]) -> None:
     """Means by optimisation, metric, GPU and set, how many pairs are answered, each of few, and why others are not."""
     line("Errors of the ratio in percent. sign: gains or losses over 5 % that are predicted as such.\n")

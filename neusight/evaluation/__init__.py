@@ -6,8 +6,8 @@ predictor)``: served language models cell by cell; ``evaluate_steps(path, predic
 of public benchmarks; ``evaluate_programs(path, predictor)``: exported programs, eager and compiled;
 ``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_rates(data, predictor)``: what every GPU of
 the catalogue sustains beside what is published; ``evaluate_memory(path)``: memory of training runs;
-``evaluate_speculation(path, predictor)``: what drafts gain. All of them make a ``Scored`` of their rows. ``gate`` holds
-the predictor that ships against what it said before.
+``evaluate_what_if(path, predictor)``: gains of optimisations. All of them make a ``Scored`` of their rows. ``gate``
+holds the predictor that ships against what it said before.
 """
 
 from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
@@ -17,7 +17,6 @@ from neusight.evaluation.programs import evaluate_programs
 from neusight.evaluation.rates import evaluate_rates
 from neusight.evaluation.scored import Scored, Selection
 from neusight.evaluation.serving import evaluate_serving
-from neusight.evaluation.speculation import evaluate_speculation
 from neusight.evaluation.steps import evaluate_steps
 from neusight.evaluation.training import evaluate_training
 
@@ -31,7 +30,6 @@ __all__ = [
     "evaluate_programs",
     "evaluate_rates",
     "evaluate_serving",
-    "evaluate_speculation",
     "evaluate_steps",
     "evaluate_training",
 ]

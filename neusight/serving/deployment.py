@@ -26,7 +26,7 @@ from neusight.serving.load import Closed, Load, Open, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
 from neusight.serving.simulate import ROUND_ROBIN, Routing
-from neusight.serving.speculation import LOOKUP, OWN_LAYER, Speculation
+from neusight.serving.speculation import LOOKUP, OWN_LAYER, TREE_LAYER, TREE_PASS, TREE_ROUND, Speculation
 from neusight.units import gib
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
@@ -225,7 +225,16 @@ class Setup:
             speculation=self.speculation,
             images=Images.named(self.images) if self.images else None,
         )
-        return replace(replica, draft=self._draft(replica))
+        return self._with_tree(replace(replica, draft=self._draft(replica)))
+
+    def _with_tree(self, target: ReplicaPricer) -> ReplicaPricer:
+        """With what the host of an engine in PyTorch does for a tree, in the model's passes and the draft's."""
+        if not (target.speculation and target.speculation.is_tree and target.engine.written_out):
+            return target
+        draft = target.draft
+        if draft:
+            draft = replace(draft, further_dispatches=TREE_LAYER * draft.decoder.depth + TREE_PASS)
+        return replace(target, draft=draft, further_dispatches=TREE_LAYER * target.decoder.depth + TREE_ROUND)
 
     def _cluster(self, device: DeviceSpec) -> Cluster | None:
         """Where the devices of a replica are, if that is not one node.
@@ -348,6 +357,7 @@ class Deployment:
             max_tokens=self.max_num_batched_tokens, max_num_seqs=self._seqs, length=self.longest,
             share=self.options.memory_share, tower=s.decoder.vision_tower,
             draft=(s.draft.decoder, s.draft.precision) if s.draft and not own else None,
+            verified=s.speculation.queries if s.speculation else 1,
         )  # fmt: skip
 
     def check_memory(self) -> None:

@@ -136,7 +136,7 @@ def _sglang(d: Deployment) -> _Launch:
 def _sglang_speculation(d: Deployment) -> Iterator[Option]:
     if s := d.replica.speculation:
         algorithm = {"mtp": "NEXTN", "eagle": "EAGLE", LOOKUP: "NGRAM"}.get(s.draft, "STANDALONE")
-        stated = {"algorithm": algorithm, **_draft(d, "draft-model-path"), "num-steps": s.tokens}
+        stated = {"algorithm": algorithm, **_draft(d, "draft-model-path"), "num-steps": s.levels}
         stated |= {} if s.draft == LOOKUP else {"eagle-topk": 1}
         yield from ((f"speculative-{name}", value) for name, value in stated.items())
         yield "speculative-num-draft-tokens", s.queries

@@ -88,6 +88,7 @@ def serving_memory(
     share: float | None = None,
     draft: tuple[Decoder, ServingPrecision] | None = None,
     tower: Decoder | None = None,
+    verified: int = 1,
 ) -> ServingMemory:
     """What a replica keeps on each of its devices; of a pipeline on those of the stage whose cache holds fewest tokens.
 
@@ -102,6 +103,7 @@ def serving_memory(
         length: tokens of a sequence, of which layers with a window keep no more than that.
         share: of the memory, instead of the engine's.
         draft: a model that drafts, with its precision, which each rank keeps its share of and caches every token for.
+        verified: tokens that a pass may add to a sequence.
         tower: an encoder, of which each rank of the first stage, and any other, keeps its share in 16 bits.
 
     Raises:
@@ -127,7 +129,7 @@ def serving_memory(
         total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
         left = max(part * (total - used) if server.memory_of == "free" else part * total - used, 0.0)
         if server.memory_of == "sequences":
-            left = min(left, max_num_seqs * length * per_token)
+            left = min(left, max_num_seqs * (length + verified) * per_token)
         return ServingMemory(
             capacity=total,
             weights=weights,

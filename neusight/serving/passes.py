@@ -55,6 +55,9 @@ from neusight.workloads.program import Part
 Pricer = Callable[[KernelBatch, Place, Conditions], Costs]
 """What answers for kernels on a device, such as ``Predictor.kernels``, and for collectives on a cluster."""
 ATTENTION = ("context", "decode")
+SCHEME_SPREAD = 0.25
+"""Products with 4-bit weights reach 0.5 to 0.9 of what bandwidth allows by library and shape (Frantar et al. 2024,
+MARLIN, figure 1; assumption: as far apart elsewhere)."""
 _SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 
 
@@ -118,6 +121,7 @@ class ReplicaPricer:
     ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers. With ``speculation``,
     what is looked up are passes that verify drafts, and those of the model that makes them, ``draft``, if one does.
     ``cluster`` is where the devices are spread over several nodes, None in one. Each prompt brings ``images``, if any.
+    ``further_dispatches`` the host has in each pass that generates, beside those of kernels.
     """
 
     decoder: Decoder
@@ -130,6 +134,7 @@ class ReplicaPricer:
     speculation: Speculation | None = None
     draft: ReplicaPricer | None = None
     images: Images | None = None
+    further_dispatches: float = 0.0
 
     def with_constants(self, constants: Mapping[str, float]) -> ReplicaPricer:
         """The same with other constants of its engine, see ``Server.with_constants``."""
@@ -165,7 +170,7 @@ class ReplicaPricer:
             return costs
         later = Steps.of(decodes=steps.decodes, decode_cached=steps.decode_cached)
         costs = costs.with_passes(DRAFT, self.draft.interpolate(steps, **limits))
-        runs = (self.speculation.tokens - 1) * (steps.decodes > 0)
+        runs = (self.speculation.levels - 1) * (steps.decodes > 0)
         return costs.with_passes(DRAFT, self.draft.interpolate(later, **limits), runs)
 
     def _encoded(self, n: int) -> PassCosts:
@@ -206,7 +211,8 @@ class ReplicaPricer:
             verifying = EncodedTimes(verifying, float(self._encoded(1).latency_s[0]))
         if not (self.draft and self.speculation and self.speculation.tokens):
             return verifying
-        return DraftedTimes(verifying, self.draft.tables(max_tokens, max_num_seqs, max_len), self.speculation.tokens)
+        drafts = self.draft.tables(max_tokens, max_num_seqs, max_len)
+        return DraftedTimes(verifying, drafts, self.speculation.tokens, self.speculation.levels)
 
     @cached_property
     def _priced_once(self) -> dict[tuple[Any, ...], Any]:
@@ -228,12 +234,12 @@ class ReplicaPricer:
             part.runs * (part_dispatches(part) + writes * (part.batch.family == "attention"))
             for part in self._parts(steps, GROUPS)
         )
-        return np.asarray(sum(each, np.zeros(len(steps))))
+        return np.asarray(sum(each, self.further_dispatches * (steps.decodes > 0)))
 
     def dispatches(self, steps: Steps) -> np.ndarray:
         """What the host dispatches in each pass, none where it is a graph; shape (n,)."""
-        server, prompts, decodes = self.engine.serving, steps.prompts > 0, steps.decodes > 0
-        launched = np.where(prompts, steps.tokens > server.graph_tokens, not server.decode_graphs)
+        server = self.engine.serving
+        launched = np.where(steps.prompts > 0, steps.tokens > server.graph_tokens, not server.decode_graphs)
         return np.asarray(launched * self._dispatches(steps) if launched.any() else np.zeros(len(steps)))
 
     def _launched(self, times: PassTimes, max_num_seqs: int) -> PassTimes:
@@ -350,14 +356,18 @@ class ReplicaPricer:
         host_s = self._host_s(steps) + waits_s
         latency_s = kernels_s + host_s
         device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, self.engine.serving.spread
-        host = self._host_spread(launches_s, kernels_s)
-        factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2 + host**2))
+        host, scheme = self._host_spread(launches_s, kernels_s), self._scheme_spread * kernels_s / latency_s
+        factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2 + host**2 + scheme**2))
         return PassCosts(
             latency_s=latency_s,
             low_s=latency_s / factor,
             high_s=latency_s * factor,
             errors={
-                "device": device, "kernel": np.sqrt(own), "composition": np.full(len(steps), composition), "host": host,
+                "device": device,
+                "kernel": np.sqrt(own),
+                "composition": np.full(len(steps), composition),
+                "host": host,
+                "scheme": scheme,
             },
             host_s=host_s,
             waits_s=waits_s,
@@ -368,6 +378,10 @@ class ReplicaPricer:
             kernels_j=columns[ENERGY],
         )
 
+    @property
+    def _scheme_spread(self) -> float:
+        """Standard deviation of the logarithm of what kernels of quantised weights take where none was measured."""
+        return SCHEME_SPREAD if self.precision.quantisation and not self.engine.serving.fitted_to else 0.0
 
     def _host_spread(self, launches_s: np.ndarray, kernels_s: np.ndarray) -> np.ndarray:
         """Standard deviation of the logarithm of passes by hosts that launch faster or slower, of an engine whose own
@@ -467,7 +481,7 @@ class EncodedTimes:
 
 @dataclass(frozen=True)
 class DraftedTimes:
-    """Times of passes that verify what passes of a draft model before them made, ``tokens`` one after the other.
+    """Times of passes that verify ``tokens`` that so many ``passes`` of a draft model before them made.
 
     Its first also reads the prompts. The engine's own time counts in each: it prepares and launches them all.
     """
@@ -475,6 +489,7 @@ class DraftedTimes:
     times: PassTimes
     draft: PassTimes
     tokens: int
+    passes: int
 
     def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
         """As ``PassTimes``, with the draft's."""
@@ -483,7 +498,7 @@ class DraftedTimes:
         time_s += self.draft.pass_s(first, chunks, decodes, decode_cached_sum)
         if not decodes:
             return time_s
-        return time_s + (self.tokens - 1) * self.draft.pass_s(decodes, (), decodes, decode_cached_sum)
+        return time_s + (self.passes - 1) * self.draft.pass_s(decodes, (), decodes, decode_cached_sum)
 
 
 def _cut(chunks: Chunks, most: int) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from operator import mul
 
 from neusight.errors import LoadError, nearest, shown
+from neusight.workloads.dispatch import DISPATCHES
 
 OWN_LAYER = ("mtp", "eagle")
 """Drafts by a layer of the model's own kind behind its last, with its embedding and head: multi-token prediction
@@ -14,14 +15,27 @@ OWN_LAYER = ("mtp", "eagle")
 the hidden state before it is not counted."""
 LOOKUP = "ngram"
 """Drafts by looking the last tokens up in the prompt, which costs the device nothing."""
-MOST_TOKENS = 64
+MOST_TOKENS = 128
 """Drafted at a time, at most."""
-_KEYS = ("draft", "tokens", "acceptance")
+_POINTWISE, _REDUCTION, _LIBRARY = (DISPATCHES[kind] for kind in ("pointwise", "reduction", "library"))
+TREE_LAYER = 4 * _POINTWISE + _REDUCTION + _LIBRARY
+"""Of a layer whose attention is masked by a tree in PyTorch: written out, so that it scales, masks, normalises in
+float32, narrows, multiplies again and copies (EAGLE, ``modeling_llama_kv.py``; Medusa, Hydra and REST alike)."""
+TREE_PASS = 9 * _POINTWISE + 3 * _REDUCTION
+"""Of a pass that drafts a level: log-probabilities, the best of each branch and of all, their sums, ancestors, tokens
+and rows of the mask (EAGLE, ``topK_genrate``)."""
+TREE_ROUND = 20 * _POINTWISE + 10 * _REDUCTION
+"""Of a pass that verifies a tree: candidates and positions gathered, branches compared with what the model says, the
+longest chosen, its keys, values and hidden states moved (EAGLE, ``tree_decoding``, ``evaluate_posterior``,
+``update_inference_inputs``)."""
+_NEEDED = ("draft", "tokens", "acceptance")
+_KEYS = (*_NEEDED, "depth")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speculation:
-    """``tokens`` are drafted one after the other, then verified in one pass with the token before them.
+    """``tokens`` are drafted, then verified in one pass with the token before them: one after the other, or as a tree
+    of less ``depth``, of which each pass of the draft makes a level (0: as many as tokens).
 
     ``draft`` is one of ``OWN_LAYER``, ``LOOKUP``, or a model's name. ``acceptance`` are probabilities that a drafted
     token is accepted where those before it were, of each position; one number holds for all.
@@ -30,6 +44,7 @@ class Speculation:
     draft: str
     tokens: int
     acceptance: tuple[float, ...]
+    depth: int = 0
 
     def __post_init__(self) -> None:
         """Raises:
@@ -39,9 +54,11 @@ class Speculation:
             raise LoadError(f"speculation without a draft: give one of {', '.join((*OWN_LAYER, LOOKUP))}, or a model")
         if not 0 <= self.tokens <= MOST_TOKENS:
             raise LoadError(f"speculation with {self.tokens} drafted tokens: give 0 to {MOST_TOKENS}")
-        if len(self.acceptance) not in (1, self.tokens):
+        if not 0 <= self.depth <= self.tokens:
+            raise LoadError(f"speculation of depth {self.depth} with {self.tokens} drafted tokens: give 0 to as many")
+        if len(self.acceptance) not in (1, self.levels):
             count = len(self.acceptance)
-            raise LoadError(f"acceptance of {count} positions for {self.tokens} drafted tokens: give one, or as many")
+            raise LoadError(f"acceptance of {count} positions for {self.levels} drafted tokens: give one, or as many")
         if wrong := [p for p in self.acceptance if not 0 <= p <= 1]:
             raise LoadError(f"acceptance {wrong[0]:g}: give a probability from 0 to 1")
 
@@ -57,7 +74,7 @@ class Speculation:
         for key in given:
             if key not in _KEYS:
                 raise LoadError(f"unknown key '{shown(key)}' of a speculation{nearest(key, _KEYS)}: {', '.join(_KEYS)}")
-        missing = [key for key in _KEYS if key not in given]
+        missing = [key for key in _NEEDED if key not in given]
         if missing or len(given) < len(pairs):
             fault = f"lacks {' and '.join(missing)}" if missing else "has a key twice"
             raise LoadError(
@@ -65,10 +82,23 @@ class Speculation:
                 f"{MOST_TOKENS} tokens and an acceptance from 0 to 1"
             )
         try:
-            tokens, acceptance = int(given["tokens"]), tuple(map(float, given["acceptance"].split("/")))
+            tokens, depth = int(given["tokens"]), int(given.get("depth", 0))
+            acceptance = tuple(map(float, given["acceptance"].split("/")))
         except ValueError:
-            raise LoadError(f"speculation '{shown(text)}': tokens and acceptance are numbers, 4 and 0.7 say") from None
-        return cls(draft=given["draft"], tokens=tokens, acceptance=acceptance)
+            raise LoadError(
+                f"speculation '{shown(text)}': tokens, depth and acceptance are numbers, 4, 4 and 0.7 say"
+            ) from None
+        return cls(draft=given["draft"], tokens=tokens, acceptance=acceptance, depth=depth)
+
+    @property
+    def levels(self) -> int:
+        """Tokens on the way from the first to the last of a branch, and passes of the draft."""
+        return self.depth or self.tokens
+
+    @property
+    def is_tree(self) -> bool:
+        """Whether some of the tokens are alternatives to others."""
+        return self.levels < self.tokens
 
     @property
     def queries(self) -> int:
@@ -83,5 +113,5 @@ class Speculation:
 
         Leviathan et al., Fast Inference from Transformers via Speculative Decoding, ICML 2023, equation 1.
         """
-        each = self.acceptance * (self.tokens if len(self.acceptance) == 1 else 1)
+        each = self.acceptance * (self.levels if len(self.acceptance) == 1 else 1)
         return 1.0 + sum(accumulate(each, mul))

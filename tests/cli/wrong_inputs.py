@@ -319,7 +319,6 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
                              ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
         "evaluate memory": [("", Kind(fixed(""), m.parquet)), ("--format", form)],
         "evaluate training": [("", Kind(fixed(""), m.parquet)), ("--calibration", calibration), *common],
-        "evaluate speculation": [("", Kind(fixed(""), m.parquet)), ("--calibration", calibration), *common],
         "evaluate rates": [("", absent), ("--calibration", calibration), *common],
         "evaluate steps": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--hosts", word("own")),
                            ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],

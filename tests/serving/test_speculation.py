@@ -167,3 +167,12 @@ def test_a_draft_has_weights_and_a_cache(predictor: Predictor) -> None:
 def test_stages_do_not_draft(predictor: Predictor) -> None:
     with pytest.raises(LoadError, match="pp = 2"):
         served(predictor, "draft=eagle,tokens=3,acceptance=0.5", pp=2)
+
+
+def test_a_tree_gains_by_its_depth_and_is_verified_whole() -> None:
+    tree, row = (Speculation.named(f"draft=eagle,tokens=20,acceptance=0.5{depth}") for depth in (",depth=3", ""))
+    assert (tree.levels, tree.queries, tree.is_tree) == (3, 21, True)
+    assert tree.gain == 1 + 0.5 + 0.25 + 0.125
+    assert not row.is_tree
+    with pytest.raises(LoadError, match="depth 21"):
+        Speculation.named("draft=eagle,tokens=20,acceptance=0.5,depth=21")

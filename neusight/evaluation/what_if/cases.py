@@ -62,14 +62,17 @@ class Pair:
 
 
 Reader = Callable[[Row, dict[str, str]], Pair]
-_READERS: dict[str, Reader] = {}
+_READERS: dict[str, list[tuple[Callable[[Row], bool], Reader]]] = {}
 
 
-def reads(*sets: str) -> Callable[[Reader], Reader]:
-    """Decorator of what reads the rows of some sets: it takes a row and what is told of it."""
+def reads(*sets: str, of: Callable[[Row], bool] = lambda _: True) -> Callable[[Reader], Reader]:
+    """Decorator of what reads the rows of some sets, of sets of several kinds those that ``of`` holds for: it takes a
+    row and what is told of it.
+    """
 
     def register(reader: Reader) -> Reader:
-        _READERS.update(dict.fromkeys(sets, reader))
+        for name in sets:
+            _READERS.setdefault(name, []).append((of, reader))
         return reader
 
     return register
@@ -82,9 +85,10 @@ def pair_of(record: Row) -> Pair:
         DataError: nothing reads its set; all else as its reader.
     """
     _load()
-    reader = _READERS.get(str(record.get("set", "")))
+    readers = (reader for of, reader in _READERS.get(str(record.get("set", "")), ()) if of(record))
+    reader = next(readers, None)
     if reader is None:
-        raise DataError(f"no reader of the set {record.get('set')}")
+        raise DataError(f"no reader of '{record.get('as_written')}' in the set {record.get('set')}")
     return reader(record, stated(record))
 
 

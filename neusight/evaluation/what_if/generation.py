@@ -1,5 +1,5 @@
-"""Generation by language models: quantised weights, caches that are reused, ranks that share a model, and drafts, by the
-program that runs them.
+"""Generation by language models: quantised weights, caches that are reused, ranks that share a model, by the program
+that runs them.
 """
 
 from __future__ import annotations
@@ -7,12 +7,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from neusight.errors import DataError, InapplicableError
+from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
 from neusight.serving.deployment import EngineOptions, Setup
 from neusight.serving.load import Load, Offline, Static
-from neusight.what_if.catalogue.deployments import reused, speculated
+from neusight.what_if.catalogue.deployments import reused
 from neusight.what_if.gain import MetricName
 from neusight.what_if.questions import DeploymentQuestion
 from neusight.workloads.decoders.decoder import Decoder
@@ -28,7 +28,7 @@ _SAME = {
     "vicuna-7b": "llama-2-7b", "vicuna-13b": "llama-2-13b", "vicuna-7b-v1.3": "llama-2-7b",
     "vicuna-13b-v1.3": "llama-2-13b", "vila-13b": "llama-2-13b", "vila-7b": "llama-2-7b", "nvila-2b": "qwen2.5-1.5b",
     "stablelm-alpha-3b": "stablelm-base-alpha-3b", "stablelm-alpha-7b": "stablelm-base-alpha-7b",
-    "tinyllama": "tinyllama-1.1b", "mixtral-8x7b": "mixtral-8x7b-v0.1", "qwen-2.5-3b": "qwen2.5-3b",
+    "phi-1.5-1.3b": "phi-1.5", "tinyllama": "tinyllama-1.1b", "mixtral-8x7b": "mixtral-8x7b-v0.1",
 }  # fmt: skip
 """Models with the layers of another: fine-tuned ones, and the language models of those that see."""
 _ENGINES = {
@@ -62,6 +62,7 @@ def weight_only(record: Row, stated: dict[str, str]) -> Pair:
     return _pair(record, stated, before, scheme_of(f"{written} {stated.get('dtype', '')}"))
 
 
+@reads("misc_ladders", "training_ladders", of=lambda record: _generates(record))
 def generated(record: Row, stated: dict[str, str]) -> Pair:
     """Rows about generation in sets of several kinds: quantised weights, a prefix that is kept, compiled passes.
 
@@ -74,11 +75,17 @@ def generated(record: Row, stated: dict[str, str]) -> Pair:
         return _with_history(record, stated)
     before = _question(record, stated, words if "method" not in stated else "litgpt")
     if "CUDA graphs (on torch.compile)" in written:
-        return _pair(record, before.deployed(engine="gpt-fast", graphs=False), "cuda-graphs")
+        return _pair(record, stated, before.deployed(engine="gpt-fast", graphs=False), "cuda-graphs")
     if "torch.compile" in written or "Thunder" in written:
         eager = before.deployed(engine="transformers")
         return _pair(record, stated, eager, "reduce-overhead" if "graph" in written.lower() else "compile")
     return _pair(record, stated, before, scheme_of(f"{written} {stated.get('dtype', '')}"))
+
+
+def _generates(record: Row) -> bool:
+    """Whether a row is of a language model that generates or reads a prompt."""
+    words = f"{record['as_written']} {record['model']}".lower()
+    return record.get("mode") in ("decode", "prefill") or "generat" in words
 
 
 def _with_history(record: Row, stated: dict[str, str]) -> Pair:

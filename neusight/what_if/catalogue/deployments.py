@@ -19,7 +19,12 @@ _WEIGHTS = {
     "fp8-row": ("fp8_row_dynamic", "Every linear layer in float8, a scale a row.", _TORCHAO, _CLOSE),
     "fp8-dynamic": ("fp8_dynamic", "Every linear layer in float8, a scale a tensor.", _TORCHAO, _CLOSE),
     "fp8-weight-only": ("fp8_linear", "Weights in float8, arithmetic in 16 bits.", _TORCHAO, "small"),
-    "int8-weight-only": ("int8_linear", "Weights in int8 with a scale a row, arithmetic in 16 bits.", _TORCHAO, "small"),
+    "int8-weight-only": (
+        "int8_linear",
+        "Weights in int8 with a scale a row, arithmetic in 16 bits.",
+        _TORCHAO,
+        "small",
+    ),
     "int8-dynamic": ("int8_dynamic", "Weights and activations of linear layers in int8.", _TORCHAO, _CLOSE),
     "int4-weight-only": ("int4_linear", "Weights in int4 with a scale a group, 16-bit arithmetic.", _TORCHAO, _SOME),
     "int4-int8": ("w4a8", "Weights in int4, activations in int8.", _TORCHAO, _SOME),
@@ -30,8 +35,18 @@ _WEIGHTS = {
     "nf4-double": ("nf4_double", "Weights in NF4, their scales quantised too.", _QLORA, _SOME),
     "llm-int8": ("llm_int8", "Products in int8 between casts of their own.", _BITSANDBYTES, "outliers are clipped"),
     "llm-int8-outliers": ("llm_int8_outliers", "The same, large columns of activations in 16 bits.", _BITSANDBYTES, ""),
-    "llm-int8-turned": ("llm_int8_turned", "The same by bitsandbytes before 0.45.", _BITSANDBYTES, "outliers are clipped"),
-    "llm-int8-turned-outliers": ("llm_int8_turned_outliers", "The same with large columns in 16 bits.", _BITSANDBYTES, ""),
+    "llm-int8-turned": (
+        "llm_int8_turned",
+        "The same by bitsandbytes before 0.45.",
+        _BITSANDBYTES,
+        "outliers are clipped",
+    ),
+    "llm-int8-turned-outliers": (
+        "llm_int8_turned_outliers",
+        "The same with large columns in 16 bits.",
+        _BITSANDBYTES,
+        "",
+    ),
     **{
         f"uint{bits}-weight-only": (f"uint{bits}", f"Weights in {bits} bits, unpacked for each product.", _TORCHAO, "")
         for bits in range(1, 8)
@@ -110,7 +125,9 @@ def reused(served: DeploymentQuestion, share: float) -> DeploymentQuestion:
     return served.started(prefix_hit=share)
 
 
-@transform("speculative-decoding", group="serving", source="Li et al. 2024, EAGLE; Leviathan et al. 2023", effort="a draft")
+@transform(
+    "speculative-decoding", group="serving", source="Li et al. 2024, EAGLE; Leviathan et al. 2023", effort="a draft"
+)
 def speculative_decoding(served: DeploymentQuestion) -> DeploymentQuestion:
     """Three tokens are drafted by a layer of the model's own kind, each accepted in seven of ten cases."""
     return speculated(served, "draft=eagle,tokens=3,acceptance=0.7")

@@ -37,10 +37,32 @@ def compiled_run(run: TrainingRun) -> TrainingRun:
     return replace(run, engine=launched(run.engine, "compiled"))
 
 
+def _generating(served: DeploymentQuestion) -> None:
+    """Raises:
+    InapplicableError: what runs is no module of transformers in eager PyTorch.
+    """
+    if served.setup.engine != "transformers":
+        raise InapplicableError(f"{served.setup.engine} has kernels of its own: this is of transformers")
+
+
+@compiled.also
+def compiled_generation(served: DeploymentQuestion) -> DeploymentQuestion:
+    """The same of each pass, over a cache that keeps its place."""
+    _generating(served)
+    return served.deployed(engine="gpt-fast", graphs=False)
+
+
 @transform("reduce-overhead", group="launch", source=f"{_PYTORCH_2}; torch.compile, mode='reduce-overhead'")
 def reduce_overhead(step: StepQuestion) -> StepQuestion:
     """torch.compile, and one CUDA graph whose inputs are copied before each replay."""
     return step.asking(engine=launched(step.request.engine, "graph"))
+
+
+@reduce_overhead.also
+def replayed_generation(served: DeploymentQuestion) -> DeploymentQuestion:
+    """The same of each pass, over a cache that keeps its place."""
+    _generating(served)
+    return served.deployed(engine="gpt-fast")
 
 
 @transform("cuda-graphs", group="launch", source="PyTorch, torch.compile(backend='cudagraphs')")
