@@ -24,10 +24,10 @@ class Part:
     ``batch`` has one row; in the passes of a serving engine a row a pass, ``runs`` of shape (n,), and what does not run
     in a pass is a smallest kernel there.
 
-    ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels of
-    their segment where the framework overlaps them; others stand in the way. ``modules`` it belongs to are
-    those of ``MODULES``, any of which may be computed again. ``further`` is launched by the operator of another part; ``python_calls`` functions of
-    Python launch it beside what an operator takes.
+    ``group`` says which ranks a collective joins, "" for kernels. ``overlapped`` collectives run beside the kernels
+    of their segment where the framework overlaps them; others stand in the way. ``modules`` it belongs to are those
+    of ``MODULES``, any of which may be computed again. ``further`` is launched by the operator of another part;
+    ``python_calls`` functions of Python launch it beside what an operator takes.
     """
 
     name: str

@@ -13,7 +13,7 @@ _PLAIN = ("", "none", "bf16", "bfloat16", "fp16", "float16", "half")
 _TORCHAO = "PyTorch, torchao quantization README"
 _BITSANDBYTES = "Dettmers et al. 2022, LLM.int8(); bitsandbytes, Linear8bitLt"
 _QLORA = "Dettmers et al. 2023, QLoRA, section 3; bitsandbytes, Linear4bit"
-_CLOSE, _SOME = "about 1 % of a benchmark's score", "some tenths of perplexity"
+_CLIPPED, _CLOSE, _SOME = "outliers are clipped", "about 1 % of a benchmark's score", "some tenths of perplexity"
 _WEIGHTS = {
     "fp8-weights": ("fp8", "Weights and activations of large products in float8.", "vLLM, FP8 W8A8", _CLOSE),
     "fp8-row": ("fp8_row_dynamic", "Every linear layer in float8, a scale a row.", _TORCHAO, _CLOSE),
@@ -21,7 +21,7 @@ _WEIGHTS = {
     "fp8-weight-only": ("fp8_linear", "Weights in float8, arithmetic in 16 bits.", _TORCHAO, "small"),
     "int8-weight-only": (
         "int8_linear",
-        "Weights in int8 with a scale a row, arithmetic in 16 bits.",
+        "Weights in int8 with scales of rows, 16-bit arithmetic.",
         _TORCHAO,
         "small",
     ),
@@ -33,17 +33,17 @@ _WEIGHTS = {
     "nvfp4": ("nvfp4", "Weights and activations in 4-bit floats with scales of 16.", "NVIDIA, NVFP4", _CLOSE),
     "nf4": ("nf4", "Weights in NF4, widened for each product.", _QLORA, _SOME),
     "nf4-double": ("nf4_double", "Weights in NF4, their scales quantised too.", _QLORA, _SOME),
-    "llm-int8": ("llm_int8", "Products in int8 between casts of their own.", _BITSANDBYTES, "outliers are clipped"),
+    "llm-int8": ("llm_int8", "Products in int8 between casts of their own.", _BITSANDBYTES, _CLIPPED),
     "llm-int8-outliers": ("llm_int8_outliers", "The same, large columns of activations in 16 bits.", _BITSANDBYTES, ""),
     "llm-int8-turned": (
         "llm_int8_turned",
         "The same by bitsandbytes before 0.45.",
         _BITSANDBYTES,
-        "outliers are clipped",
+        _CLIPPED,
     ),
     "llm-int8-turned-outliers": (
         "llm_int8_turned_outliers",
-        "The same with large columns in 16 bits.",
+        "That, large columns in 16 bits.",
         _BITSANDBYTES,
         "",
     ),

@@ -127,9 +127,10 @@ SCHEMES |= {name: replace(scheme, method=name) for name, scheme in SCHEMES.items
 (``matmul_4bit``, ``gemv_4bit``); it quantises activations and scales results of int8 products by kernels of their own
 (``MatMul8bitLt``). torchao quantises every ``nn.Linear``: ``int8_linear`` and ``fp8_linear`` are casts that
 ``torch.compile`` fuses into products of one row alone, int4 has a kernel (``_weight_int4pack_mm``), other widths
-(``uintx``) are unpacked first; ``torch._int_mm`` wants more than 16 rows, or the product is one of 32-bit integers. llama.cpp quantises the head too, and widens weights before products of more than 64
-rows (``MMQ_MAX_BATCH_SIZE``). MXFP4 weights are computed in 16 bits, as engines do (Marlin, Triton); NVFP4 in 4 bits
-where a device has such units, see ``Quantisation.on``."""
+(``uintx``) are unpacked first; ``torch._int_mm`` wants more than 16 rows, or the product is one of 32-bit integers.
+llama.cpp quantises the head too, and widens weights before products of more than 64 rows (``MMQ_MAX_BATCH_SIZE``).
+MXFP4 weights are computed in 16 bits, as engines do (Marlin, Triton); NVFP4 in 4 bits where a device has such units,
+see ``Quantisation.on``."""
 _ALIASES = {
     **{"bf16": "none", "bfloat16": "none", "fp16": "none", "float16": "none", "half": "none", "float8": "fp8"},
     **{"awq": "w4a16", "gptq": "w4a16", "int4": "w4a16", "int8": "w8a8", "fp4": "nvfp4", "block": "fp8_block"},
