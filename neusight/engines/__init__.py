@@ -130,8 +130,8 @@ class Engine:
             them narrow.
         mxfp8_activations: experts with MXFP4 weights take MXFP8, see ``Quantisation.on``.
         fused_cache_write: keys and values are rotated and written to a paged cache in one kernel.
-        written_out: norms, rotations and gated activations of served passes are operators of PyTorch, one after another
-            (``operators``, ``_eager``).
+        eager_passes: norms, rotations and gated activations of served passes are operators of PyTorch, one after
+            another (``operators``, ``_eager``).
         grown_cache: each pass copies the cache of a layer to a longer one (``torch.cat``).
         attention_does: what the operator of attention over a cache, as it was timed, does beside: ``write`` new keys
             and values to it, or ``rotate`` and write them.
@@ -230,7 +230,7 @@ class Engine:
     mxfp8_activations: bool = False
     fused_cache_write: bool = False
     attention_does: Literal["", "write", "rotate"] = ""
-    written_out: bool = False
+    eager_passes: bool = False
     grown_cache: bool = False
     vocabulary_multiple: int = 1
 
@@ -506,7 +506,7 @@ _TRANSFORMERS = replace(
     attention_does="",
     quantises_in_products=False,
     grouped_queries=False,
-    written_out=True,
+    eager_passes=True,
     grown_cache=True,
     vocabulary_multiple=1,
     server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, decode_graphs=False),
@@ -520,7 +520,7 @@ _GPT_FAST = replace(
     joined_projections=True,
     residual="norm",
     grouped_queries=True,
-    written_out=False,
+    eager_passes=False,
     grown_cache=False,
     server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1),
 )
@@ -532,7 +532,7 @@ _TINYCHAT = replace(
     name="tinychat",
     joined_projections=True,
     grouped_queries=True,
-    written_out=False,
+    eager_passes=False,
     grown_cache=False,
     attention_does="rotate",
 )

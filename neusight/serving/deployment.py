@@ -229,7 +229,7 @@ class Setup:
 
     def _with_tree(self, target: ReplicaPricer) -> ReplicaPricer:
         """With what the host of an engine in PyTorch does for a tree, in the model's passes and the draft's."""
-        if not (target.speculation and target.speculation.is_tree and target.engine.written_out):
+        if not (target.speculation and target.speculation.is_tree and target.engine.eager_passes):
             return target
         draft = target.draft
         if draft:

@@ -12,7 +12,7 @@ EAGER = SERVED.deployed(engine="transformers")
 
 
 def test_weights_are_quantised_once() -> None:
-    once = applied(SERVED, ["int4-weight-only"])[-1]
+    once = applied(SERVED, ["int4wo"])[-1]
     assert once.setup.dtype == "int4_linear"
     with pytest.raises(InapplicableError, match="already"):
         applied(once, ["nf4"])

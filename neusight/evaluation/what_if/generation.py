@@ -38,15 +38,15 @@ _ENGINES = {
 }  # fmt: skip
 _SCHEMES = {
     r"nf4\W*d(ouble|q)|nf4\+dq": "nf4-double", r"nf4": "nf4", r"int8\W*decomp": "llm-int8-outliers",
-    r"awq|gptq \(vllm": "awq", r"float8dq.*row|float8_row|fp8.*row": "fp8-row", r"float8dq|fp8dq": "fp8-dynamic",
-    r"float8wo|fp8wo": "fp8-weight-only", r"int8dq": "int8-dynamic", r"int8wo": "int8-weight-only",
+    r"awq|gptq \(vllm": "awq", r"float8dq.*row|float8_row|fp8.*row": "fp8dq-row", r"float8dq|fp8dq": "fp8dq",
+    r"float8wo|fp8wo": "fp8wo", r"int8dq": "int8dq", r"int8wo": "int8wo",
     r"w4a8": "int4-int8", r"fp6": "fp6-weight-only", r"codebook-(\d)|uintx-(\d)": "uint{}-weight-only",
-    r"autoquant-int4|int4wo|int4|4-bit": "int4-weight-only", r"autoquant|int8|8-bit": "int8-weight-only",
+    r"autoquant-int4|int4wo|int4|4-bit": "int4wo", r"autoquant|int8|8-bit": "int8wo",
     r"nvfp4": "nvfp4", r"fp8|float8": "fp8-weights", r"(q\d_(?:k_[sml]|k|\d))": "{}",
 }  # fmt: skip
 """Words of sources for the optimisations of the catalogue; the first that matches counts. ``autoquant`` takes what it
 measures to be fastest: int4 where it may, else int8."""
-_BY_CTYPES = {"int8-weight-only": "llm-int8"}
+_BY_CTYPES = {"int8wo": "llm-int8"}
 """What bitsandbytes means by the same word."""
 
 
@@ -102,7 +102,7 @@ def _pair(record: Row, stated: dict[str, str], before: DeploymentQuestion, name:
         name = _BY_CTYPES.get(name, name)
         if name.startswith("llm-int8") and _is_before(stated.get("bitsandbytes", ""), (0, 45)):
             name = name.replace("int8", "int8-turned")
-    if before.setup.engine == "vllm" and name == "int8-weight-only":
+    if before.setup.engine == "vllm" and name == "int8wo":
         return Pair.of(record, before, [name]).measured_in("throughput")
     return Pair.of(record, before, [name]).measured_in(_metric(record, before))
 

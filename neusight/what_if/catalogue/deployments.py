@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import GGUF_BITS
+from neusight.what_if.catalogue.quantisation import (
+    fp8_dynamic,
+    fp8_dynamic_rows,
+    fp8_weights,
+    int4_weights,
+    int8_dynamic,
+    int8_weights,
+)
 from neusight.what_if.questions import DeploymentQuestion
 from neusight.what_if.transforms import transform
 
@@ -16,17 +25,6 @@ _QLORA = "Dettmers et al. 2023, QLoRA, section 3; bitsandbytes, Linear4bit"
 _CLIPPED, _CLOSE, _SOME = "outliers are clipped", "about 1 % of a benchmark's score", "some tenths of perplexity"
 _WEIGHTS = {
     "fp8-weights": ("fp8", "Weights and activations of large products in float8.", "vLLM, FP8 W8A8", _CLOSE),
-    "fp8-row": ("fp8_row_dynamic", "Every linear layer in float8, a scale a row.", _TORCHAO, _CLOSE),
-    "fp8-dynamic": ("fp8_dynamic", "Every linear layer in float8, a scale a tensor.", _TORCHAO, _CLOSE),
-    "fp8-weight-only": ("fp8_linear", "Weights in float8, arithmetic in 16 bits.", _TORCHAO, "small"),
-    "int8-weight-only": (
-        "int8_linear",
-        "Weights in int8 with scales of rows, 16-bit arithmetic.",
-        _TORCHAO,
-        "small",
-    ),
-    "int8-dynamic": ("int8_dynamic", "Weights and activations of linear layers in int8.", _TORCHAO, _CLOSE),
-    "int4-weight-only": ("int4_linear", "Weights in int4 with a scale a group, 16-bit arithmetic.", _TORCHAO, _SOME),
     "int4-int8": ("w4a8", "Weights in int4, activations in int8.", _TORCHAO, _SOME),
     "fp6-weight-only": ("fp6", "Weights in 6 bits, 16-bit arithmetic.", "Xia et al. 2024, FP6-LLM", "small"),
     "awq": ("w4a16", "Weights of layers in int4, scaled by what activations need.", "Lin et al. 2024, AWQ", _SOME),
@@ -35,18 +33,8 @@ _WEIGHTS = {
     "nf4-double": ("nf4_double", "Weights in NF4, their scales quantised too.", _QLORA, _SOME),
     "llm-int8": ("llm_int8", "Products in int8 between casts of their own.", _BITSANDBYTES, _CLIPPED),
     "llm-int8-outliers": ("llm_int8_outliers", "The same, large columns of activations in 16 bits.", _BITSANDBYTES, ""),
-    "llm-int8-turned": (
-        "llm_int8_turned",
-        "The same by bitsandbytes before 0.45.",
-        _BITSANDBYTES,
-        _CLIPPED,
-    ),
-    "llm-int8-turned-outliers": (
-        "llm_int8_turned_outliers",
-        "That, large columns in 16 bits.",
-        _BITSANDBYTES,
-        "",
-    ),
+    "llm-int8-turned": ("llm_int8_turned", "The same by bitsandbytes before 0.45.", _BITSANDBYTES, _CLIPPED),
+    "llm-int8-turned-outliers": ("llm_int8_turned_outliers", "That, large columns in 16 bits.", _BITSANDBYTES, ""),
     **{
         f"uint{bits}-weight-only": (f"uint{bits}", f"Weights in {bits} bits, unpacked for each product.", _TORCHAO, "")
         for bits in range(1, 8)
@@ -56,18 +44,29 @@ _WEIGHTS = {
 """Scheme of ``quantisation.SCHEMES``, summary, source, and what it may cost, by name."""
 
 
-def _of_weights(name: str, scheme: str, summary: str, source: str, accuracy: str) -> None:
+_OF_STEPS_TOO = (
+    (int8_weights, "int8_linear"), (int4_weights, "int4_linear"), (fp8_weights, "fp8_linear"),
+    (int8_dynamic, "int8_dynamic"), (fp8_dynamic, "fp8_dynamic"), (fp8_dynamic_rows, "fp8_row_dynamic"),
+)  # fmt: skip
+"""What torchao makes of every linear layer, whatever runs the step, and its scheme."""
+
+
+def _in(scheme: str, summary: str = "") -> Callable[[DeploymentQuestion], DeploymentQuestion]:
+    """A deployment with its weights in a scheme."""
+
     def quantised(served: DeploymentQuestion) -> DeploymentQuestion:
         if served.setup.dtype not in _PLAIN:
             raise InapplicableError(f"weights are in {served.setup.dtype} already: this is of a model in 16 bits")
         return served.deployed(dtype=scheme)
 
     quantised.__doc__ = summary
-    transform(name, group="quantisation", source=source, accuracy=accuracy)(quantised)
+    return quantised
 
 
-for _name, _scheme in _WEIGHTS.items():
-    _of_weights(_name, *_scheme)
+for _one, _scheme in _OF_STEPS_TOO:
+    _one.also(_in(_scheme))
+for _name, (_scheme, _summary, _source, _accuracy) in _WEIGHTS.items():
+    transform(_name, group="quantisation", source=_source, accuracy=_accuracy)(_in(_scheme, _summary))
 
 
 @transform(

@@ -69,7 +69,7 @@ def served_product(
         apart = not product.batch["quantised"].any() and not rank.engine.calibrated_scales
         beside = _narrowed_apart(rank, name, shape, calls) if apart else ((), ())
         narrow = (*beside[0], replace(product, python_calls=calls), *beside[1])
-        return narrow if scheme.least_rows == 1 else _widely(rank, name, shape, bias, narrow, scheme.least_rows)
+        return narrow if scheme.least_rows == 1 else _widely(rank, name, shape, narrow, bias=bias)
     if scheme.scale_group:
         scales = np.full_like(runs, n * k // 64)
         widened = rank.moved(f"{name} scales", "copy", scales, scales, FLOAT_BYTES * scales)
@@ -86,12 +86,10 @@ def served_product(
     return (*before, product, replace(wide, runs=runs * ~few, python_calls=2 * calls), plain)
 
 
-def _widely(
-    rank: Rank, name: str, shape: Shape, bias: bool, narrow: tuple[Part, ...], least_rows: int
-) -> tuple[Part, ...]:
+def _widely(rank: Rank, name: str, shape: Shape, narrow: tuple[Part, ...], *, bias: bool) -> tuple[Part, ...]:
     """A product in 8 bits, or of too few rows for one the same in 32 bits, as which its weights are written first."""
     rows, n, k = shape
-    few, weights = np.less(rows, least_rows), np.full_like(rank.runs, n * k)
+    few, weights = np.less(rows, rank.quantisation.least_rows), np.full_like(rank.runs, n * k)
     batch = KernelBatch.from_columns("gemm", m=np.maximum(rows, 1), n=n, k=k, bias=bias, layout="tn", dtype="float32")
     widened = rank.moved(f"{name} dequantise", "copy", weights, weights, weights * FLOAT_BYTES)
     return (

@@ -182,7 +182,7 @@ class Rank:
 
     def _form(self, family: str, op: str) -> str:
         """The operator as the engine runs it: written out where it is and there is such a form."""
-        eager = EAGER.get(op, "") if self.engine.written_out and self.serves else ""
+        eager = EAGER.get(op, "") if self.engine.eager_passes and self.serves else ""
         return eager if eager in OPERATORS[family] else op
 
     def reduced(self, name: str, op: str, shape: tuple[Count, Count], read: Any, written: Any) -> Part:
