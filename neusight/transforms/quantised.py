@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, replace
-from math import prod
+from math import ceil, prod
 
 from neusight.errors import InapplicableError, ModelError, nearest
 from neusight.kernels.families import Elementwise, Gemm, RowReduction
@@ -22,6 +22,14 @@ from neusight.workloads.workload import Node, Reference, Tensor, Workload
 _FEW_ROWS = 64
 """Rows up to which a compiled product reads narrow weights itself: one tile of them, so that each weight is made wide
 once."""
+_BLOCK_ROWS = 16
+"""Rows of a block of tinygemm (PyTorch, ``aten/src/ATen/native/cuda/int4mm.cu``, ``kMTileSize``): every block makes all
+weights of its columns wide again."""
+_TOO_FEW = 16
+_ON_THE_HOST = (
+    f"eager products in int8 of {_TOO_FEW} rows or fewer run on the host (torchao, safe_int_mm), which is not "
+    "estimated: compile the step"
+)
 _FLOAT, _INT32 = 4, 4
 _Making = Generator[Node, None, Reference]
 """Nodes, and what the last of them makes."""
@@ -35,6 +43,8 @@ class Scheme:
     the model's dtype, or one to float32, a multiplication with the scale, and a cast. ``scaling`` as in ``Gemm``;
     ``group`` weights share a scale of 16 bits and a zero, 0 for one a column. ``fused``: the library has one kernel for
     the product in either case. ``scaled_after``: the product's results are multiplied with the scales.
+    ``simulated``: activations are rounded as though they were narrow, and made wide again for a product in the model's
+    own dtype.
     """
 
     weights: str
@@ -44,6 +54,7 @@ class Scheme:
     group: int = 0
     fused: bool = False
     scaled_after: bool = True
+    simulated: bool = False
 
     @property
     def weight_bytes(self) -> float:
@@ -57,12 +68,21 @@ SCHEMES = {
     "int4wo": Scheme(weights="int4", group=64, fused=True, scaled_after=False),
     "fp8wo": Scheme(weights="float8", widening=_DEQUANTISED, scaled_after=False),
     "int8dq": Scheme(weights="int8", activations="int8", scaling="row"),
+    "int4dq": Scheme(
+        weights="int8",
+        activations="int8",
+        scaling="row",
+        widening=_DEQUANTISED,
+        group=32,
+        scaled_after=False,
+        simulated=True,
+    ),
     "fp8dq": Scheme(weights="float8", activations="float8", scaling="tensor", scaled_after=False),
     "fp8dqrow": Scheme(weights="float8", activations="float8", scaling="row", scaled_after=False),
 }
 """By the names of torchao's configurations: ``int8_weight_only``, ``int4_weight_only`` (tinygemm, groups of 64),
-``float8_weight_only``, ``int8_dynamic_activation_int8_weight``, ``float8_dynamic_activation_float8_weight`` by tensors
-and by rows."""
+``float8_weight_only``, ``int8_dynamic_activation_int8_weight``, ``int8_dynamic_activation_int4_weight`` (whose weights
+lie in bytes), ``float8_dynamic_activation_float8_weight`` by tensors and by rows."""
 
 
 def quantised(workload: Workload, name: str) -> Workload:
@@ -131,8 +151,13 @@ class _Quantised:
         narrow = replace(product, bias=product.bias and not scheme.scaled_after)
         if scheme.activations:
             source = yield from self._narrowed(node, product, source)
+        if scheme.activations and not scheme.simulated:
+            if scheme.activations == "int8" and not self.generated and product.m <= _TOO_FEW:
+                raise InapplicableError(_ON_THE_HOST)
             narrow = replace(narrow, dtype=scheme.activations, scaling=scheme.scaling)
-        elif scheme.fused or (self.generated and product.m <= _FEW_ROWS):
+        elif scheme.fused:
+            narrow = _by_blocks(replace(narrow, weight_dtype=scheme.weights))
+        elif self.generated and product.m <= _FEW_ROWS:
             narrow = replace(narrow, weight_dtype=scheme.weights)
         else:
             weight = yield from self._widened(node, product, weight)
@@ -154,42 +179,34 @@ class _Quantised:
         """Activations made narrow by the largest of each row, or of all: one kernel where they are compiled by rows,
         else the search, and a kernel for each step of the arithmetic.
         """
-        rows, width, dtype = product.m, product.k, product.dtype
-        count, size = rows * width, int(stored_bytes(dtype))
-        by_row = self.scheme.scaling == "row"
-        result = self._new(node, count, self.scheme.activations)
-        found = self._new(node, rows * _FLOAT, "float32")
-        search = RowReduction(
-            op="max",
-            rows=rows,
-            cols=width,
-            read_bytes=count * size,
-            write_bytes=rows * _FLOAT,
-            flops=count,
-            dtype=dtype,
-        )
-        if self.generated and by_row:
-            yield _beside(node, replace(search, write_bytes=count + rows * _FLOAT, flops=4 * count), source, result)
+        count, dtype, size = product.m * product.k, product.dtype, int(stored_bytes(product.dtype))
+        kept = size if self.scheme.simulated else 1
+        result = self._new(node, count * kept, dtype if self.scheme.simulated else self.scheme.activations)
+        found = self._new(node, product.m * _FLOAT, "float32")
+        search = _search(product, size)
+        if self.generated and self.scheme.scaling == "row":
+            rounded = replace(search, write_bytes=search.write_bytes + count * kept, flops=4 * count)
+            yield _beside(node, rounded, source, result)
             return result
-        searches = 1 if self.generated else 2
-        for _ in range(searches):
+        for _ in range(1 if self.generated else 2):
             yield _beside(node, search, source, found)
-        steps = ((size, 1),) if self.generated else self._steps(size)
-        for at, (read, written) in enumerate(steps):
-            last = at == len(steps) - 1
-            made = result if last else self._new(node, count * written, dtype)
-            yield _beside(node, _pointwise(count, (read, written), dtype), source, made)
+        *first, last = ((size, kept),) if self.generated else self._steps(size)
+        for moved in first:
+            made = self._new(node, count * moved[1], dtype)
+            yield _beside(node, _pointwise(count, moved, dtype), source, made)
             source = made
+        yield _beside(node, _pointwise(count, last, dtype), source, result)
         return result
 
     def _steps(self, size: int) -> tuple[tuple[int, int], ...]:
         """Eager arithmetic on each value, in bytes read and written: by scales of float32 for integers (multiplied,
-        rounded, moved, clamped, cast), in float32 too for floats (cast, multiplied, clamped, cast).
+        rounded, moved, clamped, cast), in float32 too for floats (cast, multiplied, clamped, cast); back again (moved,
+        multiplied, cast) where narrow values are simulated.
         """
         wide = (_FLOAT, _FLOAT)
-        if self.scheme.activations == "int8":
-            return ((size, _FLOAT), wide, wide, wide, (_FLOAT, 1))
-        return ((size, _FLOAT), wide, wide, (_FLOAT, 1))
+        moved = (wide,) if self.scheme.activations == "int8" else ()
+        back = ((1, _FLOAT), wide, (_FLOAT, size)) if self.scheme.simulated else ()
+        return ((size, _FLOAT), wide, wide, *moved, (_FLOAT, 1), *back)
 
     def _scaled(self, node: Node, product: Gemm) -> Iterator[Node]:
         """Results multiplied with scales, and the bias added."""
@@ -230,3 +247,23 @@ def _pointwise(count: int, moved: tuple[int, int], dtype: str) -> Elementwise:
     return Elementwise(
         op="mul_scalar", elements=count, read_bytes=count * read, write_bytes=count * written, flops=count, dtype=dtype
     )
+
+
+def _search(product: Gemm, size: int) -> RowReduction:
+    """The largest value of each row of a product's operand, in values of ``size`` bytes."""
+    count = product.m * product.k
+    return RowReduction(
+        op="max",
+        rows=product.m,
+        cols=product.k,
+        read_bytes=count * size,
+        write_bytes=product.m * _FLOAT,
+        flops=count,
+        dtype=product.dtype,
+    )
+
+
+def _by_blocks(product: Gemm) -> Gemm:
+    """A product whose blocks of rows share nothing, as though each had weights of its own."""
+    blocks = ceil(product.m / _BLOCK_ROWS)
+    return product if blocks == 1 else replace(product, op="bmm", batch=blocks, m=_BLOCK_ROWS)

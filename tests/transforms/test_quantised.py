@@ -55,7 +55,8 @@ def test_int8_weights_are_made_wide_before_each_product_and_results_scaled_after
 def test_int4_weights_lie_in_half_a_byte_with_a_scale_and_a_zero_for_64() -> None:
     before, after = step(), quantised(step(), "int4wo")
     assert before.memory.weights - after.memory.weights == 2 * K * N * (2 - 0.5 - 4 / 64)
-    assert {k.weight_dtype for k in of(after, Gemm)} == {"int4"}
+    blocks = {(k.batch, k.m, k.weight_dtype) for k in of(after, Gemm)}
+    assert blocks == {(ROWS // 16, 16, "int4")}
     assert moved(after, Elementwise) == moved(before, Elementwise)
 
 
@@ -75,6 +76,12 @@ def test_dynamic_products_are_narrow_on_both_sides(name: str, dtype: str, scalin
     assert all(k.read_bytes == 2 * k.rows * k.cols for k in searches)
 
 
+def test_simulated_products_stay_in_sixteen_bits() -> None:
+    before, after = step(), quantised(step(), "int4dq")
+    assert of(after, Gemm) == of(before, Gemm)
+    assert len(of(after, Elementwise)) > len(of(before, Elementwise)) + 2 * 8
+
+
 def test_a_compiler_makes_activations_narrow_by_rows_in_one_kernel() -> None:
     eager, generated = quantised(step(), "int8dq"), compiled(quantised(step(launch="compiled"), "int8dq"))
     assert len(of(generated, RowReduction)) == 2
@@ -85,6 +92,7 @@ def test_a_compiler_makes_activations_narrow_by_rows_in_one_kernel() -> None:
     ("refused", "error", "words"),
     [
         (lambda: quantised(step(), "int3wo"), ModelError, "unknown quantisation 'int3wo'.*int4wo"),
+        (lambda: quantised(step(rows=16), "int8dq"), InapplicableError, "16 rows or fewer run on the host"),
         (lambda: quantised(step(mode="training"), "int8wo"), InapplicableError, "no gradients"),
         (lambda: quantised(quantised(step(), "int4wo"), "int8wo"), InapplicableError, "no product"),
     ],

@@ -20,8 +20,8 @@ def _in(step: StepQuestion, name: str) -> StepQuestion:
         raise InapplicableError(f"{name} is of a step in 16 bits, not in {step.request.precision}: --dtype bfloat16")
     if step.request.mode != "inference":
         raise InapplicableError("quantised weights take no gradients: this is of inference")
-    if activations := SCHEMES[name].activations:
-        step.device.gemm_flops_per_s(activations)
+    if (scheme := SCHEMES[name]).activations and not scheme.simulated:
+        step.device.gemm_flops_per_s(scheme.activations)
     return step.changed_by(Pass(part="quantised weights", change=quantised, arguments=(name,)))
 
 
@@ -59,3 +59,9 @@ def fp8_dynamic(step: StepQuestion) -> StepQuestion:
 def fp8_dynamic_rows(step: StepQuestion) -> StepQuestion:
     """Products in float8, of activations that are scaled by rows as they come."""
     return _in(step, "fp8dqrow")
+
+
+@transform("int4dq", group="quantisation", source=_TORCHAO, accuracy="4 bits a weight, 8 an activation")
+def int4_dynamic(step: StepQuestion) -> StepQuestion:
+    """Weights rounded to 4 bits and activations to 8, for devices that multiply so; here products stay in 16 bits."""
+    return _in(step, "int4dq")

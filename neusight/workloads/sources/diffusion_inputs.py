@@ -199,6 +199,16 @@ def _image_grid(step: DenoiserStep) -> list[Any] | None:
     return [[(1, side, side)]] * step.batch
 
 
+def _rotation(step: DenoiserStep) -> tuple[TensorSpec, TensorSpec] | None:
+    """Cosines and sines of the places of a clip's tokens, as CogVideoX' pipeline makes them."""
+    if not step.config.get("use_rotary_positional_embeddings"):
+        return None
+    patch = int(step.config["patch_size"])
+    places = step.frames * (step.edges[0] // patch) * (step.edges[1] // patch)
+    table = TensorSpec((places, int(step.config["attention_head_dim"])), "float32")
+    return table, table
+
+
 _MAKERS: dict[str, Callable[[DenoiserStep], Any]] = {
     "sample": _latents,
     "hidden_states": _latents,
@@ -212,6 +222,7 @@ _MAKERS: dict[str, Callable[[DenoiserStep], Any]] = {
     "guidance": _guidance,
     "controlnet_cond": _condition,
     "img_shapes": _image_grid,
+    "image_rotary_emb": _rotation,
 }
 """Makers by the name of a parameter of ``forward``; None where the model is given nothing."""
 _IF_NEEDED = {"encoder_attention_mask": lambda step: TensorSpec((step.batch, step.tokens), "bool")}

@@ -46,7 +46,7 @@ class DiffusionModel:
         return refuse_others(request, "image_size", "seq_len", "frames")
 
     def build(self, request: Request) -> torch.nn.Module:
-        """The module of the configuration.
+        """The module of the configuration; attention is written out by diffusers itself where it has that.
 
         Raises:
             ModelError: diffusers is missing, does not know the class, or cannot build it.
@@ -55,12 +55,15 @@ class DiffusionModel:
         sized = "sample_size" in self.config and request.extents.image_size and not self._any_size()
         changes = {"sample_size": self._step(kind, request).edge} if sized else {}
         try:
-            return kind.from_config({**self.config, **changes})
+            model = kind.from_config({**self.config, **changes})
         except Exception as error:
             raise ModelError(
                 f"{self.kind} cannot be built from {self.name}: {type(error).__name__}: {reason(error)}; correct what "
                 "it names"
             ) from error
+        if request.attention == "eager" and hasattr(model, "set_default_attn_processor"):
+            model.set_default_attn_processor()
+        return model
 
     def inputs(self, request: Request) -> Inputs:
         """Latents, timesteps and encoded text, as the pipeline of the model feeds it."""
