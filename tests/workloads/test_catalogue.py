@@ -75,6 +75,7 @@ UNPUBLISHED = {
     *("opt-one-layer", "gpt3-xl-3072"),  # as they were measured for the float32 data sets
     *("switch-base-4", "switch-base-16", "switch-xl-4"),  # with other counts of experts than the paper's
     *("dlrm-kaggle", "dlrm-terabyte", "gru-deep-speech-2"),  # in which tables and vocabulary are the data's
+    *("cogvideox-2b", "cogvideox-5b"),  # in whole billions alone
     "translation-decoder",  # of the words of a checkpoint
 }
 

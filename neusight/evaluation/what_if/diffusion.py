@@ -47,6 +47,7 @@ _SCHEMES = {
     "fp8": "fp8dq",
     "fp8dqrow": "fp8dq-row",
     "autoquant": "int8dq",
+    "sparsify": "2:4-sparsity",
 }
 """torchao's words. What ``autoquant`` takes for large products after timing each compiled is int8 on both sides."""
 

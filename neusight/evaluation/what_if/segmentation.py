@@ -12,6 +12,9 @@ _WRITTEN_OUT = {"SAM vit_b": "timm:samvit_base_patch16", "SAM vit_h": "timm:samv
 _FUSED = {"SAM vit_b": "facebook/sam-vit-base", "SAM vit_h": "facebook/sam-vit-huge"}
 """The same with attention of four extents, which a fused kernel takes with the bias of positions."""
 
+_UPON_ALL = {"int8 dynamic": "int8dq", "2:4 sparsity": "2:4-sparsity"}
+"""Rungs upon compiled, fused attention."""
+
 
 @reads("ladder_segment_anything_fast")
 def of_segment_anything(record: Row, stated: dict[str, str]) -> Pair:
@@ -23,9 +26,10 @@ def of_segment_anything(record: Row, stated: dict[str, str]) -> Pair:
         return Pair.of(record, _step(record, stated, _WRITTEN_OUT, "bfloat16"), ["compile"])
     if how.startswith("sdpa"):
         return Pair.of(record, _step(record, stated, _FUSED, "bfloat16", launch="compiled"), ["sdpa"])
-    if how.startswith("int8 dynamic"):
-        before = _step(record, stated, _FUSED, "bfloat16", launch="compiled", attention="sdpa")
-        return Pair.of(record, before, ["int8dq"])
+    for begins, name in _UPON_ALL.items():
+        if how.startswith(begins):
+            before = _step(record, stated, _FUSED, "bfloat16", launch="compiled", attention="sdpa")
+            return Pair.of(record, before, [name])
     raise DataError(f"'{how}' has no transform here")
 
 
