@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 from neusight.engines import ENGINES, Engine
 from neusight.errors import DataError
@@ -110,31 +111,42 @@ def _sparse(record: Row, before: StepQuestion, layers: list[str]) -> Pair:
     return Pair.of(record, dense, ["2:4-sparsity"])
 
 
-_AITEMPLATE = {"ResNet-50": "resnet-50", "ViT ": "timm:{}", "BERT Sequence length ": "bert-base"}
 _DIES = re.compile(r"\((\d) GCD")
+_IMAGES = re.compile(r"(\d+)x(\d+)")
 
 
 @reads("compiler_aitemplate")
 def of_aitemplate(record: Row, stated: dict[str, str]) -> Pair:
     """Models in float16 against PyTorch 1.12 by operator; a batch on both dies of an MI250 is half on each."""
-    model = str(record["model"])
-    kind = next((name for name in _AITEMPLATE if model.startswith(name)), None)
-    if kind is None:
-        raise DataError(f"the model '{model}' is not known to be one of {', '.join(_AITEMPLATE)}")
-    rest = model.removeprefix(kind)
+    name, words = _example(str(record["model"]), _first(stated, "module"))
     dies = _DIES.search(str(record.get("gpu_as_written")))
-    batch = whole(_first(stated, "batch_size", "batch"), "batch") // (int(dies[1]) if dies else 1)
-    before = StepQuestion.of(
-        _AITEMPLATE[kind].format(rest),
-        gpu_of(record),
-        batch=max(1, batch),
-        dtype=_first(stated, "dtype"),
-        **({"attention": "eager"} if kind != "ResNet-50" else {}),
-        **({"seq_len": whole(rest, "length")} if kind.startswith("BERT") else {}),
-    )
-    own = ["channels-last"] if kind == "ResNet-50" else ["sdpa"]
-    return Pair.of(record, before, ["inference-compiler", *own])
+    batch = whole(_first(stated, "batch_size", "batch") or "1", "batch") * words.pop("images", 1)
+    batch = max(1, batch // (int(dies[1]) if dies else 1))
+    before = StepQuestion.of(name, gpu_of(record), batch=batch, dtype=_first(stated, "dtype"), **words)
+    layout = [] if "attention" in words else ["channels-last"]
+    fused = [] if name.startswith(("resnet", "torchvision")) else ["sdpa"]
+    return Pair.of(record, before, ["inference-compiler", *fused, *layout])
 
+
+def _example(model: str, module: str) -> tuple[str, dict[str, Any]]:
+    """The model of one of AITemplate's examples and what is asked of it: a denoiser sees each image with and without
+    its prompt, and takes nearly all of a pipeline.
+    """
+    kind, _, rest = model.partition(" ")
+    if kind == "ResNet-50":
+        return "resnet-50", {}
+    if kind == "BERT":
+        return "bert-base", {"seq_len": whole(rest.rpartition(" ")[2], "length"), "attention": "eager"}
+    if kind == "ViT":
+        return f"timm:{rest}", {"attention": "eager"}
+    if kind == "Detectron2" and (size := _IMAGES.search(rest)):
+        return _DETECTOR, {"image_size": round((int(size[1]) * int(size[2])) ** 0.5 / 32) * 32}
+    if kind == "Stable" and module in ("", "UNet", "Pipeline"):
+        return "sd-1.5-unet", {"images": 2, "attention": "eager"}
+    raise UnnamedModelError(f"the model of '{model}' {module} is not named")
+
+
+_DETECTOR = "torchvision:fasterrcnn_resnet50_fpn"
 
 _TRANSFORMERS = {
     ("ViT", "Image Classification"): "google/vit-base-patch16-224",
@@ -162,3 +174,40 @@ def of_transformers_vision(record: Row, stated: dict[str, str]) -> Pair:
     before = StepQuestion.of(name, gpu_of(record), batch=batch, dtype="float32", attention="eager", **sized)
     graphs = "reduce-overhead" in str(record["as_written"])
     return Pair.of(record, before, ["reduce-overhead" if graphs else "compile"])
+
+
+_BENCHMARKS = {
+    "hf_Albert": ("albert/albert-base-v2", 512),
+    "hf_GPT2": ("gpt2", 512),
+    "hf_GPT2_large": ("gpt2-large", 512),
+    "hf_Bert": ("bert-base", 512),
+    "AlbertForMaskedLM": ("albert/albert-base-v2", 512),
+    "ElectraForCausalLM": ("google/electra-small-generator", 512),
+    "ElectraForQuestionAnswering": ("google/electra-small-discriminator", 512),
+    "MobileBertForMaskedLM": ("google/mobilebert-uncased", 128),
+    "XGLMForCausalLM": ("facebook/xglm-564M", 512),
+}
+"""Models of torchbench and of PyTorch's ``benchmarks/dynamo/huggingface.py``, with the lengths that those give them."""
+
+
+@reads("training_ladder_hf_issues_and_small_tables")
+def of_dynamo_benchmarks(record: Row, stated: dict[str, str]) -> Pair:
+    """Forward and backward through Inductor, with CUDA graphs or without, at the beginning of 2023: neither library
+    called fused attention yet (transformers 4.36 and timm 0.9 do).
+    """
+    if record["optimisation"] != "compile" or "scope" not in stated:
+        raise DataError("only steps of PyTorch's own benchmarks through Inductor are read of this set")
+    suite, _, model = str(record["model"]).partition("/")
+    if suite != "timm" and model not in _BENCHMARKS:
+        raise UnnamedModelError(f"the model '{model}' of {suite} is not named")
+    name, length = (f"timm:{model}", None) if suite == "timm" else _BENCHMARKS[model]
+    before = StepQuestion.of(
+        name,
+        gpu_of(record),
+        mode="training",
+        batch=whole(_first(stated, "batch"), "batch"),
+        dtype=_first(stated, "dtype"),
+        attention="eager",
+        **({} if length is None else {"seq_len": length}),
+    )
+    return Pair.of(record, before, ["compile" if "without" in str(record["as_written"]) else "reduce-overhead"])

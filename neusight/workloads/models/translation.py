@@ -103,7 +103,7 @@ class TranslationDecoder(nn.Module):
         finished = finished.index_select(0, rows)
         best = torch.where(finished, scores, best)
         finished = finished | (words == 0)
-        kept = [one.index_select(0, rows) for one in caches] if self.beams > 1 else caches
+        kept = [one.index_select(0, rows) for one in caches]
         return words, best, lengths, finished, finished.all(), kept
 
 
