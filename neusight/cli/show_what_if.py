@@ -11,7 +11,7 @@ from neusight.units import gib, milliseconds
 from neusight.what_if.gain import Gain, figure
 
 if TYPE_CHECKING:
-    from neusight.what_if import Rung, WhatIf
+    from neusight.what_if import Rung, Transform, WhatIf
     from neusight.what_if.gain import Answer
 
 _COLUMNS = ("name", "group", "summary", "source", "accuracy", "effort")
@@ -23,8 +23,14 @@ def show_list(form: str) -> None:
 
     transforms = sorted(known().values(), key=lambda one: (one.group, one.name))
     rows = [{name: getattr(one, name) for name in _COLUMNS} for one in transforms]
-    cells = [(one.name, one.group, one.summary, one.source) for one in transforms]
-    Output(form).data(rows, rows, lambda: table(("name", "about", "~what", "~source"), cells))
+    Output(form).data(rows, rows, lambda: _listed(transforms))
+
+
+def _listed(transforms: Sequence[Transform]) -> None:
+    for group in dict.fromkeys(one.group for one in transforms):
+        cells = [(one.name, f"{one.summary} ({one.source})") for one in transforms if one.group == group]
+        table((group, "~what it changes (source)"), cells)
+        line()
 
 
 def show(answer: WhatIf, form: str) -> None:
