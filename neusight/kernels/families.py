@@ -228,10 +228,10 @@ class Optimizer:
 class Collective:
     """What ``ranks`` devices exchange, one process each.
 
-    ``op`` is all_reduce, all_gather, reduce_scatter, all_to_all or send_recv. ``bytes`` are counted as nccl-tests does:
-    the larger of what a rank puts in and what it gets out, so that for an all-gather it is the gathered whole.
-    ``per_node`` ranks share a node, 0 where all do. ``redirected``: PCIe access control services send what its boards
-    exchange through the host's root complex.
+    ``op`` is all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, or host_copy, which is between a device and
+    its host. ``bytes`` are counted as nccl-tests does: the larger of what a rank puts in and what it gets out, so that
+    for an all-gather it is the gathered whole. ``per_node`` ranks share a node, 0 where all do. ``redirected``: PCIe
+    access control services send what its boards exchange through the host's root complex.
     """
 
     family: ClassVar[str] = "collective"

@@ -13,7 +13,9 @@ from neusight.kernels.moe import check_distribution, check_experts
 from neusight.kernels.operators import OPERATORS, operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, GGUF_BITS, dtype_named
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv")
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
+PAIRS = ("send_recv", "host_copy")
+"""Between two alone."""
 """Operators of ``Collective``."""
 _FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops"})
 _MAY_BE_ZERO = frozenset(
@@ -177,9 +179,9 @@ def _collective(values: Mapping[str, Any]) -> dict[str, int]:
         raise CoverageError(f"op={values['op']}: must be one of {', '.join(COLLECTIVES)}")
     if values.get("per_node"):
         _dividing(values, "per_node", "ranks")
-    if values.get("op") == "send_recv" and values.get("ranks", 2) > 2:
-        raise CoverageError(f"ranks={values['ranks']}: send_recv is between two: give ranks=2")
-    return {"ranks": 2} if values.get("op") == "send_recv" else {}
+    if values.get("op") in PAIRS and values.get("ranks", 2) > 2:
+        raise CoverageError(f"ranks={values['ranks']}: {values['op']} is between two: give ranks=2")
+    return {"ranks": 2} if values.get("op") in PAIRS else {}
 
 
 def _moe(values: Mapping[str, Any]) -> dict[str, int]:

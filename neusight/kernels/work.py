@@ -289,11 +289,12 @@ def _as_stated(batch: KernelBatch) -> Work:
 
 def _collective(batch: KernelBatch) -> Work:
     """What a rank sends (read) and receives (written) over links, no arithmetic counted: ``2 (n - 1) / n`` of the bytes
-    of an all-reduce (Patarasu and Yuan 2009), ``(n - 1) / n`` of other collectives', all of a send-receive's.
+    of an all-reduce (Patarasu and Yuan 2009), ``(n - 1) / n`` of other collectives', all of a send-receive's or of a
+    copy's from or to the host.
     """
     ranks, op = np.maximum(batch["ranks"].astype(float), 1.0), batch["op"]
     passed = np.where(op == "all_reduce", 2.0, 1.0) * (ranks - 1.0) / ranks
-    sent = batch["bytes"] * np.where(op == "send_recv", np.minimum(ranks - 1.0, 1.0), passed)
+    sent = batch["bytes"] * np.where(np.isin(op, ("send_recv", "host_copy")), np.minimum(ranks - 1.0, 1.0), passed)
     nothing = np.zeros(len(batch))
     return Work(flops=nothing, least_flops=nothing, read_bytes=sent, write_bytes=sent)
 

@@ -26,6 +26,7 @@ from neusight.laws.routes import (
     device_of,
     exchanges,
     fastest,
+    host_link,
     network_bytes_per_s,
     network_of,
     ranks_of,
@@ -170,7 +171,7 @@ def _protocols_s(batch: KernelBatch, way: Way, path: Route, nccl: Nccl, clock_hz
     """Time of an algorithm [s] in each of NCCL's protocols."""
     ranks, _ = ranks_of(batch)
     exchange = exchanges(batch)
-    held = np.where(batch["op"] == "send_recv", 0.0, batch["bytes"] / ranks)
+    held = np.where(np.isin(batch["op"], ("send_recv", "host_copy")), 0.0, batch["bytes"] / ranks)
     transfer_s = way.sent_s + held / (nccl.copy_bytes_per_cycle * clock_hz)
     start_s = nccl.start_cycles / clock_hz * np.where(batch["op"] == "all_to_all", nccl.exchange_start, 1.0)
     few = work_of(batch).read_bytes / np.where(exchange, np.maximum(ranks - 1.0, 1.0), 1.0)
@@ -248,7 +249,8 @@ def least_s(batch: KernelBatch, place: Place) -> np.ndarray:
     across = within < ranks
     once = reduces(device) | (across & (network is not None and network.reduces))
     sent = np.where(once, np.minimum(sent, batch["bytes"]), sent)
-    rate = link.bandwidth_bytes_per_s + np.where(across, network_bytes_per_s(place), 0.0)
+    own = np.where(batch["op"] == "host_copy", host_link(device).bandwidth_bytes_per_s, link.bandwidth_bytes_per_s)
+    rate = own + np.where(across, network_bytes_per_s(place), 0.0)
     least = sent / rate
     if isinstance(place, Cluster) and network:
         least = np.maximum(least, least_out_s(batch, place, network))

@@ -90,7 +90,7 @@ def ranks_of(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
 
 def exchanges(batch: KernelBatch) -> np.ndarray:
     """Which collectives send to each peer what is its own, where others pass all on along rings and trees."""
-    return np.isin(batch["op"], ("all_to_all", "send_recv"))
+    return np.isin(batch["op"], ("all_to_all", "send_recv", "host_copy"))
 
 
 def inside(
@@ -130,9 +130,12 @@ def inside(
 
 
 def among(batch: KernelBatch, place: Place, links: LinkPhysics) -> tuple[np.ndarray, np.ndarray]:
-    """``inside``, of each collective of a batch at a place."""
+    """``inside``, of each collective of a batch at a place; copies from and to the host pass its own link."""
+    device, with_host = device_of(place), batch["op"] == "host_copy"
     redirected = batch["redirected"] | (isinstance(place, Cluster) and place.redirected)
-    return inside(device_of(place), ranks_of(batch)[1], links, redirected)
+    bytes_per_s, carried = inside(device, ranks_of(batch)[1], links, redirected)
+    host_bytes_per_s = links.rates.host_share * host_link(device).bandwidth_bytes_per_s
+    return np.where(with_host, host_bytes_per_s, bytes_per_s), carried & ~with_host
 
 
 def crossing(place: Place, links: LinkPhysics) -> tuple[float, float, float]:

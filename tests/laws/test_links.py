@@ -62,6 +62,16 @@ def test_a_bound_is_bytes_over_the_datasheet_and_a_switch_that_reduces_passes_th
     assert least_s(collectives(2**30, "all_gather"), h100) == pytest.approx(0.875 * 2**30 / 450e9)
 
 
+def test_a_copy_passes_the_link_to_the_host_and_no_other() -> None:
+    v100 = load_device("v100-sxm2-16gb")
+    copy, peer = (collectives(2**28, op, ranks=2) for op in ("host_copy", "send_recv"))
+    assert work_of(copy).read_bytes == 2**28
+    assert least_s(copy, v100) == pytest.approx(2**28 / 15.75e9)
+    sustained = LINKS.rates.host_share * 15.75e9
+    assert nccl_s(copy, v100, LINKS) == pytest.approx(2**28 / sustained, rel=0.05)
+    assert (nccl_s(peer, v100, LINKS) < nccl_s(copy, v100, LINKS)).all()
+
+
 def test_a_short_message_is_a_start_and_hops_one_after_another() -> None:
     device, nccl = load_device("a100-sxm-80gb"), LINKS.nccl
     for op, steps in (("all_reduce", 14), ("all_gather", 7), ("send_recv", 1)):

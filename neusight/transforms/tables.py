@@ -1,0 +1,217 @@
+"""Tables of embeddings of a traced step: on the host, in part on the host, or as trains of small tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import ceil, isqrt, log
+
+from neusight.errors import InapplicableError
+from neusight.kernels.families import Collective, Gemm, Kernel
+from neusight.kernels.precision import stored_bytes
+from neusight.transforms.unrolled import unrolled
+from neusight.workloads.workload import Node, Tensor, Workload
+
+SKEW = 1.05
+"""Exponent of Zipf's law by which rows of a model that states none are asked for (assumption, near the popularity that
+Adnan et al. 2021, section 2, show of Criteo's data)."""
+_EULER = 0.5772
+_EXACT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lookup:
+    """A table, and how it is read: ``count`` rows of ``width`` [elements] in a forward pass."""
+
+    table: Tensor
+    count: int
+
+    @property
+    def rows(self) -> int:
+        """Of the table."""
+        return self.table.shape[0]
+
+    @property
+    def width(self) -> int:
+        """Of a row [elements]."""
+        return self.table.shape[-1]
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row [B]."""
+        return round(self.width * stored_bytes(self.table.dtype))
+
+
+def lookups(step: Workload) -> dict[str, tuple[int, Lookup]]:
+    """Of each module that is a table: the number of its tensor, and how it is read.
+
+    Raises:
+        InapplicableError: the step has no bags of embeddings.
+    """
+    found = {}
+    for node in step.nodes:
+        if node.phase == "forward" and "_embedding_bag" in node.operator and node.kernels:
+            at = node.reads[0].tensor
+            table = step.tensors[at]
+            count = getattr(node.kernels[0], "elements", 0) // table.shape[-1]
+            found[node.layer.name()] = (at, Lookup(table=table, count=count))
+    if not found:
+        raise InapplicableError("the model has no tables of embeddings whose rows are summed in bags")
+    return found
+
+
+def on_host(workload: Workload) -> Workload:
+    """The host holds all tables, sums their rows and updates them: bags and their gradients cross its link.
+
+    What that takes the host is not counted, so that a step may be longer.
+    """
+
+    def crossing(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
+        bags = workload.request.batch * lookup.row_bytes
+        return (_copy(bags, lookup),)
+
+    return _changed(workload, crossing, lambda lookup: 0)
+
+
+def with_hot_rows(workload: Workload, hot_bytes: int, skew: float = SKEW, updated: float = 1.0) -> Workload:
+    """The device holds the rows that are asked for most, as many of each table, others come from the host and their
+    gradients go back to it.
+
+    Args:
+        workload: the step.
+        hot_bytes: of all hot rows together [B].
+        skew: exponent of Zipf's law.
+        updated: share of the hot rows that are asked for whose gradients are made.
+
+    Raises:
+        InapplicableError: all rows fit, or there are no tables.
+    """
+    tables = [lookup for _, lookup in lookups(unrolled(workload)).values()]
+    kept = hot_rows(tables, hot_bytes)
+    if all(lookup.rows <= kept for lookup in tables) and updated == 1.0:
+        raise InapplicableError(f"all tables fit in the {hot_bytes / 1e6:.0f} MB of hot rows")
+
+    def split(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
+        share = cold_share(lookup.rows, kept, skew)
+        cold = ceil(share * lookup.count) * lookup.row_bytes
+        copies = (_copy(cold, lookup),) if cold else ()
+        return (*copies, *node.kernels) if node.phase == "forward" else (*_part(node, updated, share), *copies)
+
+    return _changed(workload, split, lambda one: min(one.rows, kept) * one.row_bytes)
+
+
+def hot_rows(tables: list[Lookup], hot_bytes: int) -> int:
+    """Rows of each table at most, so that those of all take no more than so many bytes."""
+    low, high = 0, max(lookup.rows for lookup in tables)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = sum(min(one.rows, middle) * one.row_bytes for one in tables) <= hot_bytes
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+def cold_share(rows: int, kept: int, skew: float) -> float:
+    r"""Share of lookups beyond the ``kept`` rows that are asked for most, by Zipf's law.
+
+    .. math:: 1 - H_{k,s} / H_{n,s}
+    """
+    return 0.0 if kept >= rows else 1.0 - _harmonic(kept, skew) / _harmonic(rows, skew)
+
+
+def _harmonic(count: int, skew: float) -> float:
+    """Sum of i^-skew, its first terms exactly and the others as an integral from middle to middle."""
+    head = sum(i**-skew for i in range(1, min(count, _EXACT) + 1))
+    if count <= _EXACT:
+        return head
+    first, last = _EXACT + 0.5, count + 0.5
+    return head + (log(last / first) if skew == 1.0 else (last ** (1 - skew) - first ** (1 - skew)) / (1 - skew))
+
+
+def as_trains(workload: Workload, rank: int, least_rows: int) -> Workload:
+    """Each large table as three cores, from whose slices a row is multiplied together whenever it is read (Yin et al.
+    2021, TT-Rec, sections 2.2 and 3.1); the backward pass forms the first product again.
+
+    Args:
+        workload: the step.
+        rank: of both inner dimensions.
+        least_rows: of tables that are replaced.
+
+    Raises:
+        InapplicableError: no table has as many rows.
+    """
+    large = [one for _, one in lookups(unrolled(workload)).values() if one.rows >= least_rows]
+    if not large:
+        raise InapplicableError(f"no table has {least_rows:,} rows")
+
+    def multiplied(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
+        if lookup.rows < least_rows:
+            return node.kernels
+        return (*train_products(lookup, rank, node.phase == "backward"), *node.kernels)
+
+    return _changed(workload, multiplied, lambda one: train_bytes(one, rank) if one.rows >= least_rows else None)
+
+
+def factors(width: int) -> tuple[int, int, int]:
+    """Three factors of a row's width, as equal as whole ones are, the smallest first."""
+    pairs = [(a, b, width // a // b) for a in _divisors(width) for b in _divisors(width // a)]
+    first, second, third = sorted(min(pairs, key=lambda three: (max(three), -min(three))))
+    return first, second, third
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def train_bytes(lookup: Lookup, rank: int) -> int:
+    """Of the three cores of a table [B]."""
+    edge, (first, second, third) = ceil(lookup.rows ** (1 / 3)), factors(lookup.width)
+    elements = edge * (first * rank + rank * second * rank + rank * third)
+    return round(elements * stored_bytes(lookup.table.dtype))
+
+
+def train_products(lookup: Lookup, rank: int, backward: bool) -> Iterator[Kernel]:
+    """Batched products of all lookups: two that make rows, and of a backward pass the first again and two for each."""
+    first, second, third = factors(lookup.width)
+    joined = first * second
+    forward = [(first, second * rank, rank), (joined, third, rank)]
+    gradients = [
+        (rank, third, joined),
+        (joined, rank, third),
+        (rank, second * rank, first),
+        (first, rank, second * rank),
+    ]
+    for m, n, k in [forward[0], *gradients] if backward else forward:
+        yield Gemm(op="bmm", batch=lookup.count, m=m, n=n, k=k, layout="nn", dtype=lookup.table.dtype)
+
+
+def _copy(size: int, lookup: Lookup) -> Collective:
+    return Collective(op="host_copy", ranks=2, bytes=size, dtype=lookup.table.dtype)
+
+
+def _part(node: Node, updated: float, cold: float) -> Iterator[Kernel]:
+    """Kernels of gradients of the rows that are updated: all cold ones, and a share of the hot."""
+    share = cold + (1.0 - cold) * updated
+    sizes = ("elements", "read_bytes", "write_bytes")
+    for kernel in node.kernels:
+        yield replace(kernel, **{name: ceil(share * getattr(kernel, name)) for name in sizes})
+
+
+def _changed(
+    workload: Workload, kernels: Callable[[Node, Lookup], tuple[Kernel, ...]], held: Callable[[Lookup], int | None]
+) -> Workload:
+    """A step whose tables are read and updated by other kernels, and have ``held`` bytes; None: as many as before."""
+    step = unrolled(workload)
+    found = lookups(step)
+    tensors = list(step.tensors)
+    for at, lookup in found.values():
+        size = held(lookup)
+        if size is not None:
+            tensors[at] = replace(lookup.table, nbytes=size, touched_bytes=min(size, lookup.table.touched_bytes))
+    nodes = tuple(
+        replace(node, kernels=kernels(node, found[node.layer.name()][1]))
+        if node.kernels and "_embedding_bag" in node.operator and node.layer.name() in found
+        else node
+        for node in step.nodes
+    )
+    return replace(step, nodes=nodes, tensors=tuple(tensors))

@@ -1,0 +1,44 @@
+"""A device that is better in one figure: what would be gained where that figure limits."""
+
+from __future__ import annotations
+
+from neusight.errors import DeviceError, InapplicableError
+from neusight.steps.questions import StepQuestion, as_device
+from neusight.what_if.transforms import transform
+
+_ROOFLINE = "Williams, Waterman and Patterson 2009, Roofline: a ceiling is raised"
+
+
+def _with(step: StepQuestion, *changes: str) -> StepQuestion:
+    """Of a device whose figures are its own.
+
+    Raises:
+        InapplicableError: figures are changed already, or the device cannot have others.
+    """
+    if step.setting.overrides:
+        raise InapplicableError(f"figures of the device are changed already: {', '.join(step.setting.overrides)}")
+    try:
+        as_device(step.gpu, changes)
+    except DeviceError as error:
+        raise InapplicableError(str(error)) from None
+    return step.under(overrides=changes)
+
+
+@transform("more-bandwidth", group="device", source=_ROOFLINE, effort="another device")
+def more_bandwidth(step: StepQuestion) -> StepQuestion:
+    """Twice the bandwidth of memory."""
+    return _with(step, f"dram_bandwidth={2 * step.device.dram_bandwidth_bytes_per_s} B/s")
+
+
+@transform("faster-clock", group="device", source=_ROOFLINE, effort="another device")
+def faster_clock(step: StepQuestion) -> StepQuestion:
+    """A clock a quarter higher, and all rates with it."""
+    return _with(step, f"boost_clock={1.25 * step.device.boost_clock_hz / 1e6} MHz")
+
+
+@transform("faster-link", group="device", source=_ROOFLINE, effort="another device")
+def faster_link(step: StepQuestion) -> StepQuestion:
+    """Twice the bandwidth of all links, to other devices and to the host."""
+    if not step.device.links:
+        raise InapplicableError(f"{step.device.id} states no links")
+    return _with(step, *(f"links.{one.kind}={2 * one.bandwidth_bytes_per_s} B/s" for one in step.device.links))

@@ -1,0 +1,61 @@
+"""Tables of embeddings: where their rows lie, and in which form."""
+
+from __future__ import annotations
+
+from neusight.errors import InapplicableError
+from neusight.steps.questions import StepQuestion
+from neusight.transforms.passes import EARLY, Pass
+from neusight.transforms.tables import SKEW, as_trains, on_host, with_hot_rows
+from neusight.what_if.transforms import transform
+
+HOT_BYTES = 512 * 2**20
+"""Of hot rows on a device (Adnan et al. 2021, FAE; from memory)."""
+RANK = 32
+"""Of tensor trains (Yin et al. 2021, section 6: 8 to 64)."""
+LEAST_ROWS = 100_000
+"""Of tables that become trains: the seven largest of Criteo Kaggle's 26 (Yin et al. 2021, section 6)."""
+UPDATED = 0.5
+"""Share of hot rows that still change (assumption; Maboud et al. 2024 choose it by a threshold while training)."""
+
+
+def _skew(step: StepQuestion) -> float:
+    """The exponent that the model's name states, such as ``dlrm-terabyte@1.05``."""
+    return float(str(step.model).partition("@")[2] or SKEW)
+
+
+@transform(
+    "host-tables", group="tables", source="Naumov et al. 2019, DLRM; Jiang et al. 2019, XDL", effort="a framework"
+)
+def host_tables(step: StepQuestion) -> StepQuestion:
+    """The host holds tables and updates them; sums of rows and their gradients cross its link, which alone counts."""
+    return step.changed_by(Pass(part="tables", order=EARLY, change=on_host))
+
+
+@transform(
+    "hot-rows", group="tables", effort="a framework",
+    source="Adnan et al. 2021, Accelerating Recommendation System Training by Leveraging Popular Choices (FAE)",
+)  # fmt: skip
+def hot_rows(step: StepQuestion) -> StepQuestion:
+    """512 MiB of the rows that are asked for most lie on the GPU, others come from the host."""
+    return step.changed_by(Pass(part="tables", order=EARLY, change=with_hot_rows, arguments=(HOT_BYTES, _skew(step))))
+
+
+@transform(
+    "stale-rows-skipped", group="tables", effort="a framework", accuracy="none to 0.1 % as the source states it",
+    source="Maboud et al. 2024, Efficient Training of Recommender Models through Popularity-Based Skipping",
+)  # fmt: skip
+def stale_rows_skipped(step: StepQuestion) -> StepQuestion:
+    """As hot-rows, and half of the hot rows that a step reads have no gradient, as they hardly change any more."""
+    if step.request.mode != "training":
+        raise InapplicableError("inference updates no rows")
+    arguments = (HOT_BYTES, _skew(step), UPDATED)
+    return step.changed_by(Pass(part="tables", order=EARLY, change=with_hot_rows, arguments=arguments))
+
+
+@transform(
+    "tensor-train-tables", group="tables", effort="a library", accuracy="0.03 to 0.3 % as the source states it",
+    source="Yin et al. 2021, TT-Rec: Tensor Train Compression for Deep Learning Recommendation Models",
+)  # fmt: skip
+def tensor_train_tables(step: StepQuestion) -> StepQuestion:
+    """Tables of 100,000 rows or more as three small tensors, of whose slices each row that is read is a product."""
+    return step.changed_by(Pass(part="tables", order=EARLY, change=as_trains, arguments=(RANK, LEAST_ROWS)))

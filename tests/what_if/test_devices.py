@@ -1,0 +1,30 @@
+"""A device that is better in one figure, and tables of embeddings."""
+
+from __future__ import annotations
+
+import pytest
+
+from neusight import Predictor
+from neusight.errors import InapplicableError
+from neusight.what_if import StepQuestion, applied
+
+STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", dtype="bf16", batch=1, seq_len=64, launch="graph")
+
+
+@pytest.mark.parametrize(("name", "most"), [("more-bandwidth", 2.0), ("faster-clock", 1.25), ("faster-link", 1.0)])
+def test_a_better_figure_gains_as_far_as_it_limits(predictor: Predictor, name: str, most: float) -> None:
+    ratio = predictor.what_if(STEP, [name]).gain().ratio
+    assert 1.0 <= ratio + 1e-9 <= most + 2e-9
+    assert (ratio > 1.01) == (most > 1.0)
+
+
+def test_figures_that_are_changed_already_are_not_changed_again() -> None:
+    with pytest.raises(InapplicableError, match="changed already"):
+        applied(STEP.under(overrides=("sm_count=54",)), ["more-bandwidth"])
+    with pytest.raises(InapplicableError, match="exclude each other"):
+        applied(STEP, ["more-bandwidth", "faster-clock"])
+
+
+def test_a_model_without_tables_has_none_to_move(predictor: Predictor) -> None:
+    with pytest.raises(InapplicableError, match="no tables of embeddings"):
+        predictor.what_if(STEP, ["host-tables"])
