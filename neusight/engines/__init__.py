@@ -34,12 +34,14 @@ class Host:
     ``call_s`` is what it takes before the first operator of a call: its Python, the guards of compiled code, the start
     of a graph [s]; ``operator_s`` what it takes to dispatch an operator of one pointwise kernel [s], see
     ``workloads.dispatch``; ``spread`` the standard deviation of the logarithm of both. ``copied_bytes`` [B] the step
-    copies from pageable memory of the host, at ``copy_bytes_per_s`` [B/s].
+    copies from pageable memory of the host, at ``copy_bytes_per_s`` [B/s]. ``ahead_s`` [s] the device is busy with what
+    came before, such as emptying its cache, when the host begins, which hides as much of what the host does.
     """
 
     call_s: float
     operator_s: float
     spread: float
+    ahead_s: float = 0.0
     copied_bytes: int = 0
     copy_bytes_per_s: float = 3.5e9
     """Between the 2.3 and 5.4 GB/s that copies from pageable memory reach on two hosts (M. Harris 2012, How to Optimize

@@ -83,7 +83,9 @@ def one_stream(
     )
     totals = _totals(stream, errors, counts)
     if host is not None:
-        engine = replace(engine, host_s_per_call=0.0, host_s_per_operator=host.operator_s, host_spread=host.spread)
+        engine = replace(
+            engine, host_s_per_call=-host.ahead_s, host_s_per_operator=host.operator_s, host_spread=host.spread
+        )
     dispatch = _host_wait(totals, program.dispatches, engine)
     memory = _memory_wait(totals, dispatch, program.traffic_bytes, device)
     waits = (None if host is None else _call(host), dispatch, memory)
@@ -189,7 +191,7 @@ def _host_wait(kernels: _Totals, dispatches: float, engine: Engine) -> Wait | No
 
     The faster the device and the slower the host, the longer it waits.
     """
-    host_s = engine.host_s_per_call + dispatches * engine.host_s_per_operator
+    host_s = max(0.0, engine.host_s_per_call + dispatches * engine.host_s_per_operator)
     spread = float(np.hypot(kernels.spread, engine.host_spread))
     decides = float(binding_share(np.array(host_s), np.array(kernels.latency_s), np.array(spread)))
     if decides < _NEVER:

@@ -31,6 +31,7 @@ from neusight.transforms.partition import (
 )
 from neusight.transforms.reductions import with_loops_apart
 from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.workloads.dispatch import HAND_WRITTEN
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
 _KEPT = 1024
@@ -71,11 +72,19 @@ def fuse(workload: Workload) -> Workload:
     return fused(before, ValueGraph(before))
 
 
-def fused(before: Workload, graph: ValueGraph) -> Workload:
-    """A step without series with what its graph calls generated joined."""
+def fuse_among(workload: Workload, places: Iterable[int], by: str = HAND_WRITTEN) -> Workload:
+    """A step without series in which some nodes become one kernel each chain, as somebody would write it by hand, and
+    all others stay as they are; ``by`` begins the new names.
+    """
+    chosen = {workload.nodes[place].id for place in places}
+    return fused(workload, ValueGraph(workload, lambda node: node.id in chosen, by_hand=True), by)
+
+
+def fused(before: Workload, graph: ValueGraph, by: str = "fused") -> Workload:
+    """A step without series with what its graph calls generated joined; ``by`` begins the new names."""
     lowered = _Lowered(graph, saved_values(graph))
     groups = _scheduled(graph, lowered)
-    nodes = [replace(_fused(graph, lowered, group), id=graph.nodes[group.members[0]].id) for group in groups]
+    nodes = [replace(_fused(graph, lowered, group, by), id=graph.nodes[group.members[0]].id) for group in groups]
     touched = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
     stays = (i for i, t in enumerate(before.tensors) if i not in touched or t.born < 0 or t.died >= KEPT)
     return rebuilt(before, nodes, stays)
@@ -86,7 +95,7 @@ class _Lowered:
 
     def __init__(self, graph: ValueGraph, saved: set[Value]) -> None:
         self.graph, self.saved = graph, saved
-        self.losses = _of_the_loss(graph)
+        self.losses = _of_the_loss(graph) if any(graph.generated) else {}
         self.reads: list[dict[Value, int]] = []
         """Bytes of buffers by node."""
         self.inlined: list[set[int]] = []
@@ -111,7 +120,7 @@ class _Lowered:
         """Whether a node is a kernel, or begins one."""
         node = self.graph.nodes[place]
         if not node.kernels:
-            return False
+            return self.graph.by_hand and self.graph.stands(place)
         return self.graph.generated[place] is None or any(v in self.buffers for v in self.graph.values(place))
 
     def _lower(self, place: int) -> tuple[dict[Value, int], set[int]]:
@@ -122,7 +131,7 @@ class _Lowered:
             value, size = todo.pop()
             value, size = self.losses.get(value, (value, size))
             if self._leaf(value, node.phase):
-                found[value] = max(found.get(value, 0), size)
+                found[value] = _together(self.graph, value, found.get(value, 0), size)
             elif self.graph.phase(value) == node.phase:
                 within |= {value.place, *self.inlined[value.place]}
                 todo += self.reads[value.place].items()
@@ -248,7 +257,8 @@ def _join(groups: dict[int, _Group], needs: dict[int, set[int]], graph: ValueGra
     if not _around(groups, needs, (other, mine)) and not _around(groups, needs, (mine, other)):
         mine.joined = other
         other.members = sorted(other.members + mine.members)
-        other.elements, other.rows = max(other.elements, mine.elements), other.rows or mine.rows
+        rows = max(other.rows, mine.rows) if graph.by_hand else other.rows or mine.rows
+        other.elements, other.rows = max(other.elements, mine.elements), rows
 
 
 def _fits(graph: ValueGraph, producer: _Group, consumer: _Group) -> bool:
@@ -256,6 +266,8 @@ def _fits(graph: ValueGraph, producer: _Group, consumer: _Group) -> bool:
     phases = {graph.nodes[group.members[0]].phase for group in (producer, consumer)}
     if not producer.elements or not consumer.elements or len(phases) > 1:
         return False
+    if graph.by_hand and consumer.elements in (producer.elements, abs(producer.rows)):
+        return True
     if producer.elements == consumer.elements and producer.rows < 0:
         # What follows walks over values in another order.
         return producer.rows == consumer.rows
@@ -299,26 +311,34 @@ def _in_order(all_groups: Iterable[_Group], groups: dict[int, _Group], needs: di
     return order
 
 
-def _fused(graph: ValueGraph, lowered: _Lowered, group: _Group) -> Node:
-    """The node of a group, at its last member's phase and layer."""
+def _fused(graph: ValueGraph, lowered: _Lowered, group: _Group, by: str) -> Node:
+    """The node of a group, at its last member's phase and layer; ``by`` begins its name."""
     places = sorted({*group.members, *(one for member in group.members for one in lowered.inlined[member])})
     members = [graph.nodes[place] for place in places]
     reads, writes = _inputs(lowered, group), _outputs(graph, lowered, group)
     last = graph.nodes[group.members[-1]]
+    if not last.kernels:
+        return last
     if len(members) == 1:
         alone = last.kernels if graph.generated[places[0]] is None else tuple(map(_unrolled, last.kernels))
         buffers = tuple(Reference(value.tensor) for value in reads), tuple(map(Reference, writes))
-        return replace(last, kernels=alone, reads=buffers[0], writes=buffers[1])
-    kernel = _kernel(group, members, (sum(reads.values()), sum(writes.values())))
+        mine = graph.by_hand and graph.generated[places[0]] is not None
+        name = f"{by}.{_name(last)}" if mine else last.operator
+        return replace(last, operator=name, kernels=alone, reads=buffers[0], writes=buffers[1])
+    kernel = _kernel(group, members, (sum(reads.values()), sum(writes.values())), graph.by_hand)
     others = tuple(k for m in group.members for k in _beside(graph.nodes[m], sum(lowered.reads[m].values())))
-    names = dict.fromkeys(node.operator.removeprefix("aten.").partition(".")[0] for node in members)
+    names = dict.fromkeys(map(_name, members))
     return replace(
         last,
-        operator=f"fused.{'_'.join(name.strip('_') for name in names)}",
+        operator=f"{by}.{'_'.join(names)}",
         kernels=(_unrolled(kernel), *others),
         reads=tuple(Reference(value.tensor) for value in reads),
         writes=tuple(map(Reference, writes)),
     )
+
+
+def _name(node: Node) -> str:
+    return node.operator.removeprefix("aten.").partition(".")[0].strip("_")
 
 
 def _unrolled(kernel: Kernel) -> Kernel:
@@ -343,8 +363,14 @@ def _inputs(lowered: _Lowered, group: _Group) -> dict[Value, int]:
     for member in group.members:
         for value, size in lowered.reads[member].items():
             if value.place not in mine:
-                found[value] = max(found.get(value, 0), size)
+                found[value] = _together(lowered.graph, value, found.get(value, 0), size)
     return found
+
+
+def _together(graph: ValueGraph, value: Value, first: int, second: int) -> int:
+    """Bytes of a buffer that two nodes read in one kernel; halves of a tensor, where a kernel was written for both."""
+    whole = graph.nbytes(value)
+    return min(whole, first + second) if graph.by_hand and max(first, second) < whole else max(first, second)
 
 
 def _outputs(graph: ValueGraph, lowered: _Lowered, group: _Group) -> dict[int, int]:
@@ -373,7 +399,7 @@ def _shares(graph: ValueGraph, tensors: Iterable[int], total: int) -> dict[int, 
     return {tensor: round(total * size / whole) if whole else 0 for tensor, size in sizes.items()}
 
 
-def _kernel(group: _Group, members: Sequence[Node], moved: tuple[int, int]) -> Kernel:
+def _kernel(group: _Group, members: Sequence[Node], moved: tuple[int, int], by_hand: bool) -> Kernel:
     """One kernel that reads and writes what is left, and computes all that its members did; it is what the costliest
     of them is: a reduction before pointwise work, that before data movement.
     """
@@ -384,7 +410,8 @@ def _kernel(group: _Group, members: Sequence[Node], moved: tuple[int, int]) -> K
         if alike := [kernel for kernel in kernels if isinstance(kernel, kind)]:
             leading: Any = max(alike, key=lambda kernel: kernel.flops)
             sized: dict[str, Any] = {} if kind is RowReduction else {"elements": group.elements}
-            if kind is RowReduction and leading.op in SUMS and leading.cols > _KEPT and written > read / 2:
+            twice = not by_hand and written > read / 2
+            if twice and kind is RowReduction and leading.op in SUMS and leading.cols > _KEPT:
                 # Long rows are read for their sum and again for what is made of it, as a norm does.
                 sized = {"op": "group_norm"}
             return replace(leading, read_bytes=read, write_bytes=written, flops=flops, **sized)

@@ -44,10 +44,17 @@ class Value(NamedTuple):
 
 
 class ValueGraph:
-    """Nodes of an unrolled workload with the values that they read and write; those of ``among`` may be generated."""
+    """Nodes of an unrolled workload with the values that they read and write; those of ``among`` may be generated.
 
-    def __init__(self, workload: Workload, among: Callable[[Node], bool] = lambda node: True) -> None:
-        self.nodes, self.tensors = workload.nodes, workload.tensors
+    Kernels written ``by_hand`` hold whole rows, from which they reduce them again, and add up over rows while they
+    write what comes of each.
+    """
+
+    def __init__(
+        self, workload: Workload, among: Callable[[Node], bool] = lambda node: True, *, by_hand: bool = False
+    ) -> None:
+        self.nodes, self.tensors, self.by_hand = workload.nodes, workload.tensors, by_hand
+        self._changed = {node.layer for node in workload.nodes if among(node)}
         self.generated = [_generated(node, workload.uncovered) if among(node) else None for node in workload.nodes]
         self.sources: list[dict[int, Value]] = []
         """Of each node, what it reads by tensor."""
@@ -68,6 +75,11 @@ class ValueGraph:
                     self.before[place] |= {over.place, *self.readers[over]} - {place}
                 latest[one] = Value(place, one)
                 self.readers[latest[one]] = []
+
+    def stands(self, place: int) -> bool:
+        """Whether a node without a kernel stays: one that allocates, or a view in a module that is left as it is."""
+        node = self.nodes[place]
+        return bool(node.writes) or node.layer not in self._changed
 
     def elements(self, place: int) -> int:
         """What a generated kernel loops over; 0 for others."""
@@ -114,6 +126,8 @@ class ValueGraph:
     def again(self, value: Value) -> bool:
         """Whether a backward pass can compute it again: pointwise, or a norm of which the statistics are there."""
         kernel: Any = self.generated[value.place] if value.place >= 0 else None
+        if isinstance(kernel, RowReduction) and self.by_hand:
+            return True
         if isinstance(kernel, RowReduction):
             mine = [self.nbytes(other) for other in self.values(value.place)]
             return min(mine) * _SMALL < max(mine) == self.nbytes(value)
@@ -203,7 +217,8 @@ class _Partitioner:
             one = todo.pop()
             if self.graph.phase(one) != "forward" or one in self.saved:
                 continue
-            if self.again(one) and self._inputs(one, costs) < self._weight(one):
+            inputs, own = self._inputs(one, costs), self._weight(one)
+            if self.again(one) and (inputs < own or (self.graph.by_hand and inputs == own)):
                 todo += [*set(self.graph.sources[one.place].values()), *statistics(self.graph, one)]
             else:
                 self.saved.add(one)

@@ -34,11 +34,17 @@ def _loops(node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:
     first = node.kernels[0] if node.kernels else None
     if isinstance(first, RowReduction) and len(node.kernels) == 1 and _is_split(first, node, tensors):
         yield from _two_loops(first, node, tensors)
-    elif isinstance(first, Elementwise) and isinstance(last := node.kernels[-1], RowReduction):
-        flops = sum(getattr(kernel, "flops", 0) for kernel in node.kernels)
-        yield replace(node, kernels=(replace(last, read_bytes=first.read_bytes, flops=flops),))
     else:
-        yield node
+        yield in_one_loop(node)
+
+
+def in_one_loop(node: Node) -> Node:
+    """A node whose pointwise kernel and reduction are one."""
+    first = node.kernels[0] if node.kernels else None
+    if not isinstance(first, Elementwise) or not isinstance(last := node.kernels[-1], RowReduction):
+        return node
+    flops = sum(getattr(kernel, "flops", 0) for kernel in node.kernels)
+    return replace(node, kernels=(replace(last, read_bytes=first.read_bytes, flops=flops),))
 
 
 def _is_split(norm: RowReduction, node: Node, tensors: Sequence[Tensor]) -> bool:

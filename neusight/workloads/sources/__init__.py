@@ -9,6 +9,7 @@ from typing import Any
 
 from neusight.paths import read_json
 from neusight.workloads.catalogue import hub_config, traced_config, traced_name
+from neusight.workloads.sources.block_models import block_model
 from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model, from_path
 from neusight.workloads.sources.files import EXPORTED_SUFFIX, ONNX_SUFFIX, ExportedModel, OnnxModel
@@ -24,7 +25,7 @@ def described(text: str) -> ModelSource | None:
     Raises:
         ModelError: the rest of the text cannot be read.
     """
-    return image_model(text) or diffusion_model(text)
+    return image_model(text) or diffusion_model(text) or block_model(text)
 
 
 def described_file(file: Path) -> ModelSource | None:

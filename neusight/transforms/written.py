@@ -1,0 +1,221 @@
+"""Kernels that somebody wrote by hand for what a model runs as a chain of operators: norms, gates, rotary embeddings,
+losses (Hsu et al. 2024, "Liger Kernel"; NVIDIA Apex, ``FusedRMSNorm``).
+
+Which nodes belong together is read off what they compute; how many bytes are left, and what is computed again in the
+backward pass, ``fusion`` finds as it does of a compiler's kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from neusight.errors import InapplicableError
+from neusight.kernels.families import Gemm
+from neusight.transforms.fusion import fuse_among
+from neusight.transforms.partition import COMPILED, ValueGraph
+from neusight.transforms.reductions import in_one_loop
+from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.workloads.dispatch import HAND_WRITTEN
+from neusight.workloads.workload import Node, Reference, Workload
+
+_ACTIVATIONS = ("silu", "gelu")
+_WRITTEN_GATES = tuple(f"{HAND_WRITTEN}.{name}_mul" for name in _ACTIVATIONS)
+_GATES = ("mul", "cat", "silu", "gelu", "silu_backward", "gelu_backward")
+_ROTARY = ("neg", "cat", "mul", "add", "slice_backward", "clone")
+_SCORES = ("mul", "bitwise_not", "masked_fill", "_softmax")
+_LOSSES = ("_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data")
+Places = Callable[[ValueGraph], set[int]]
+
+
+def fused_norms(workload: Workload, by: str = HAND_WRITTEN) -> Workload:
+    """Each RMS norm that is written out as one kernel forward and one backward; ``by`` begins their names: ``aten``
+    where PyTorch has them.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    return _fused(workload, _norms, "the model has no RMS norm that is written out", by)
+
+
+def fused_added_norms(workload: Workload) -> Workload:
+    """The same, with the addition before it in its kernel.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    return _fused(workload, _added_norms, "no addition goes into an RMS norm that is written out")
+
+
+def fused_gates(workload: Workload) -> Workload:
+    """Each activation and the product with what it gates as one kernel forward and one backward.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    return _fused(workload, _gates, "no activation of the model gates another product")
+
+
+def fused_gates_in_place(workload: Workload) -> Workload:
+    """The same, with gradients where what they are of was.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    step = fused_gates(workload)
+    into: dict[int, int] = {}
+    for node in step.nodes:
+        if node.phase == "backward" and node.operator.startswith(HAND_WRITTEN):
+            free = sorted((r.tensor for r in node.reads), key=lambda tensor: step.tensors[tensor].died)
+            for one in node.writes:
+                size = step.tensors[one.tensor].nbytes
+                if same := [tensor for tensor in free if step.tensors[tensor].nbytes == size]:
+                    into[one.tensor] = same[-1]
+                    free.remove(same[-1])
+
+    def placed(references: Iterable[Reference]) -> tuple[Reference, ...]:
+        return tuple(Reference(into.get(r.tensor, r.tensor)) for r in references)
+
+    return rebuilt(step, [replace(n, reads=placed(n.reads), writes=placed(n.writes)) for n in step.nodes])
+
+
+def fused_rotary(workload: Workload) -> Workload:
+    """Rotary embeddings of queries and keys as one kernel.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    return _fused(workload, _rotary, "the model has no rotary embedding that is written out")
+
+
+def fused_losses(workload: Workload) -> Workload:
+    """Losses over a vocabulary as one kernel forward, and one backward which leaves no probabilities in between.
+
+    Raises:
+        InapplicableError: the step computes none.
+    """
+    return _fused(workload, _losses, "the step computes no loss over a vocabulary")
+
+
+def fused_early(workload: Workload) -> Workload:
+    """The same where the forward pass makes the gradients, which then wait.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    step = fused_chains(workload)
+    last = max(place for place, node in enumerate(step.nodes) if node.phase == "forward")
+    early = [n for n in step.nodes if n.phase == "backward" and n.operator.startswith(HAND_WRITTEN)]
+    moved = [replace(node, phase="forward", id=step.nodes[last].id) for node in early]
+    kept = [node for node in step.nodes if node not in early]
+    return rebuilt(step, [*kept[: last + 1], *moved, *kept[last + 1 :]])
+
+
+def fused_chains(workload: Workload) -> Workload:
+    """Every chain of pointwise operators and reductions as one kernel.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    return _fused(workload, lambda graph: set(range(len(graph.nodes))), "the step has no pointwise operator")
+
+
+def operator_name(node: Node) -> str:
+    """``mul`` of ``aten.mul.Tensor``."""
+    return node.operator.removeprefix("aten.").partition(".")[0]
+
+
+def is_loss(node: Node) -> bool:
+    """Whether a node is of a loss over classes."""
+    return any(name.strip("_") in node.operator for name in _LOSSES)
+
+
+def is_plain(graph: ValueGraph, place: int) -> bool:
+    """Whether a node's kernel could be written anew: it is pointwise or a reduction, of no transform's, and not what
+    autograd adds to gradients that were there before.
+    """
+    node = graph.nodes[place]
+    adds = any(graph.tensors[w.tensor].kind == "gradient" for w in node.writes) and operator_name(node) == "add_"
+    return graph.generated[place] is not None and not adds and not node.operator.startswith(HAND_WRITTEN)
+
+
+def fused_scores(workload: Workload) -> Workload:
+    """Scaling, mask and softmax of attention that writes its scores as one kernel, and its products by hand as well.
+
+    Raises:
+        InapplicableError: there is none.
+    """
+    step = _fused(workload, _scores, "no attention of the model writes its scores")
+    products = (
+        replace(node, operator=f"{HAND_WRITTEN}.bmm") if operator_name(node) == "bmm" else node for node in step.nodes
+    )
+    return replace(step, nodes=tuple(products))
+
+
+def _fused(workload: Workload, places: Places, why: str, by: str = HAND_WRITTEN) -> Workload:
+    step = unrolled(workload)
+    graph = ValueGraph(replace(step, nodes=tuple(map(in_one_loop, step.nodes))))
+    chosen = {place for place in places(graph) if is_plain(graph, place)}
+    if not chosen:
+        raise InapplicableError(why)
+    nodes = (graph.nodes[place] if place in chosen else node for place, node in enumerate(step.nodes))
+    return fuse_among(replace(step, nodes=tuple(nodes)), chosen, by)
+
+
+def _in(graph: ValueGraph, layers: Iterable[str], names: Iterable[str] = ()) -> set[int]:
+    """Places of nodes of modules, of some operators or all."""
+    layers, names = set(layers), set(names)
+    return {
+        place
+        for place, node in enumerate(graph.nodes)
+        if node.phase in COMPILED and node.layer.name() in layers and (not names or operator_name(node) in names)
+    }
+
+
+def _norms(graph: ValueGraph) -> set[int]:
+    layers = {node.layer.name() for node in graph.nodes if operator_name(node) == "rsqrt" and node.phase == "forward"}
+    with_products = {n.layer.name() for n in graph.nodes if any(isinstance(k, Gemm) for k in n.kernels)}
+    return _in(graph, layers - with_products)
+
+
+def _added_norms(graph: ValueGraph) -> set[int]:
+    norms = _norms(graph)
+    sources = {value.place for place in norms for value in graph.sources[place].values() if value.place >= 0}
+    readers = {reader for place in norms for value in graph.values(place) for reader in graph.readers[value]}
+    added = {place for place in (sources | readers) - norms if operator_name(graph.nodes[place]) == "add"}
+    return norms | added if any(graph.nodes[place].phase == "forward" for place in added) else set()
+
+
+def gated_layers(graph: ValueGraph) -> dict[str, set[str]]:
+    """Modules in which an activation is multiplied with what it gates, with those of the activations."""
+    found: dict[str, set[str]] = {}
+    for place, node in enumerate(graph.nodes):
+        if node.phase == "forward" and operator_name(node) in _ACTIVATIONS:
+            users = [graph.nodes[r] for value in graph.values(place) for r in graph.readers[value]]
+            for user in users:
+                if user.phase == "forward" and operator_name(user) == "mul":
+                    found.setdefault(user.layer.name(), set()).add(node.layer.name())
+        if node.phase == "forward" and node.operator in _WRITTEN_GATES:
+            found.setdefault(node.layer.name(), set())
+    return found
+
+
+def _gates(graph: ValueGraph) -> set[int]:
+    gated = gated_layers(graph)
+    return _in(graph, {*gated, *(layer for layers in gated.values() for layer in layers)}, _GATES)
+
+
+def _rotary(graph: ValueGraph) -> set[int]:
+    layers = {node.layer.name() for node in graph.nodes if operator_name(node) == "neg" and node.phase == "forward"}
+    joined = {node.layer.name() for node in graph.nodes if operator_name(node) == "cat" and node.phase == "forward"}
+    return _in(graph, layers & joined, _ROTARY)
+
+
+def _scores(graph: ValueGraph) -> set[int]:
+    layers = {node.layer.name() for node in graph.nodes if operator_name(node) == "_softmax"}
+    return _in(graph, layers, _SCORES)
+
+
+def _losses(graph: ValueGraph) -> set[int]:
+    layers = {node.layer.name() for node in graph.nodes if operator_name(node) in _LOSSES}
+    return _in(graph, layers, (*_LOSSES, "_to_copy"))
