@@ -1,12 +1,15 @@
-"""A device that is better in one figure, and tables of embeddings."""
+"""A device or a cluster that is better in one figure, and what has no tables to move."""
 
 from __future__ import annotations
 
 import pytest
 
 from neusight import Predictor
+from neusight.devices import cluster_of
+from neusight.distributed.training_run import usual_run
 from neusight.errors import InapplicableError
 from neusight.what_if import StepQuestion, applied
+from neusight.workloads.decoders.known import known_decoder
 
 STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", dtype="bf16", batch=1, seq_len=64, launch="graph")
 
@@ -28,3 +31,14 @@ def test_figures_that_are_changed_already_are_not_changed_again() -> None:
 def test_a_model_without_tables_has_none_to_move(predictor: Predictor) -> None:
     with pytest.raises(InapplicableError, match="no tables of embeddings"):
         predictor.what_if(STEP, ["host-tables"])
+
+
+def test_twice_the_links_halve_what_a_run_exchanges(predictor: Predictor) -> None:
+    cluster = cluster_of("v100-sxm2-16gb", 1, 8, "10Gb/s ethernet")
+    given = {"global_batch": 8, "seq_len": 256, "dtype": "float32"}
+    run = usual_run(known_decoder("gpt2"), cluster, given, engine="torchtitan")
+    gain = predictor.what_if(run, ["faster-link"]).gain()
+    assert 1.5 < gain.ratio <= 2.0
+    alone = usual_run(known_decoder("gpt2"), cluster_of("v100-sxm2-16gb", 1), {**given, "global_batch": 1})
+    with pytest.raises(InapplicableError, match="exchanges nothing"):
+        applied(alone, ["faster-link"])

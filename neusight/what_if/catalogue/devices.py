@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from neusight.devices.cluster import Cluster
+from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, InapplicableError
 from neusight.steps.questions import StepQuestion, as_device
 from neusight.what_if.transforms import transform
@@ -42,3 +46,23 @@ def faster_link(step: StepQuestion) -> StepQuestion:
     if not step.device.links:
         raise InapplicableError(f"{step.device.id} states no links")
     return _with(step, *(f"links.{one.kind}={2 * one.bandwidth_bytes_per_s} B/s" for one in step.device.links))
+
+
+@faster_link.also
+def faster_links_of_a_cluster(run: TrainingRun) -> TrainingRun:
+    """The same of all links of a cluster, and of its network where that is known."""
+    if run.cluster.devices == 1:
+        raise InapplicableError("one device exchanges nothing")
+    return replace(run, cluster=_with_faster_links(run.cluster))
+
+
+def _with_faster_links(cluster: Cluster) -> Cluster:
+    device, network = cluster.device, cluster.network
+    links = [one.model_copy(update={"bandwidth_bytes_per_s": 2 * one.bandwidth_bytes_per_s}) for one in device.links]
+    made = {"links": tuple(links), "original": device.original or device}
+    if network is not None:
+        network = network.model_copy(update={"bandwidth_bytes_per_s": 2 * network.bandwidth_bytes_per_s})
+    changes = (*cluster.hypothetical, "twice the bandwidth of links and network")
+    return cluster.model_copy(
+        update={"device": device.model_copy(update=made), "network": network, "hypothetical": changes}
+    )
