@@ -121,7 +121,7 @@ class EngineChoice:
         str,
         Spec(
             "--speculate", ENGINE, "Draft and verify: a model, eagle, mtp or ngram; acceptance, or A/A/… by position.",
-            "draft=D,tokens=N,acceptance=A",
+            "draft=D,tokens=N,acceptance=A[,depth=N]",
         ).text(),
     ] = ""  # fmt: skip
     lora_adapters: Annotated[

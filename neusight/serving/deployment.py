@@ -22,7 +22,7 @@ from neusight.requests import Plan
 from neusight.serving.batching import PassTimes
 from neusight.serving.disaggregated import CacheTransfer, Pool
 from neusight.serving.limits import EngineLimits
-from neusight.serving.load import Closed, Load, Open, Trace, whole
+from neusight.serving.load import Closed, Load, Open, Static, Trace, whole
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
 from neusight.serving.simulate import ROUND_ROBIN, Routing
@@ -299,6 +299,16 @@ class Deployment:
     def server(self) -> Server:
         """How the engine of each replica serves."""
         return self.replica.engine.serving
+
+    def called_with(self, load: Load) -> Deployment:
+        """The same; of a program that is called with its sequences, a cache and passes for those of the load."""
+        if self.server.memory_of != "sequences" or not isinstance(load, Static):
+            return self
+        queries = self.replica.speculation.queries if self.replica.speculation else 1
+        seqs = self.options.max_num_seqs or load.batch
+        tokens = min(self.server.max_num_batched_tokens, load.batch * max(load.isl, queries))
+        tokens = self.options.max_num_batched_tokens or tokens
+        return replace(self, options=replace(self.options, max_num_seqs=seqs, max_num_batched_tokens=tokens))
 
     def with_constants(self, constants: Mapping[str, float]) -> Deployment:
         """The same with other constants of its engine, see ``Server.with_constants``."""

@@ -48,6 +48,7 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
     checked(load)
     if deployment.prefill:
         return _serve_apart(deployment, deployment.prefill, load)
+    deployment = deployment.called_with(load)
     share, times = deployment.share_of(load), deployment.tables
     simulated = partial(simulate, limits=deployment.limits, between_s=deployment.server.request_s)
     routing = ALONE if deployment.routing.apart else deployment.routing

@@ -59,8 +59,9 @@ def test_every_engine_that_generates_answers_and_is_called_by_a_program(predicto
 
 def test_a_cache_is_as_large_as_its_sequences(predictor: Predictor) -> None:
     decoder, load = decoder_of(CONFIG, "small"), Static(batch=3, isl=100, osl=28)
-    options = EngineOptions(max_num_seqs=3, max_num_batched_tokens=300)
-    kept = predictor.serving(decoder, "l4", load, options, engine="gpt-fast").memory.kv_cache
+    kept = predictor.serving(decoder, "l4", load, engine="gpt-fast").memory.kv_cache
+    more = predictor.serving(decoder, "l4", load, EngineOptions(max_num_seqs=6), engine="gpt-fast").memory.kv_cache
+    assert more == pytest.approx(2 * kept)
     assert kept == pytest.approx(3 * (100 + 28 + 1) * decoder.kv_bytes(1, "bfloat16", 1))
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
-from neusight.serving.deployment import EngineOptions, Setup
+from neusight.serving.deployment import Setup
 from neusight.serving.load import Load, Offline, Static
 from neusight.what_if.catalogue.deployments import reused
 from neusight.what_if.gain import MetricName
@@ -149,20 +149,12 @@ def _load_of(record: Row, stated: dict[str, str]) -> Load:
 
 
 def _asked(record: Row, stated: dict[str, str], load: Load, setup: Setup) -> DeploymentQuestion:
-    options = EngineOptions()
-    if isinstance(load, Static) and setup.engine not in ("vllm", "sglang", "tensorrt-llm"):
-        tokens = load.batch * max(load.isl, 1)
-        options = EngineOptions(
-            max_num_seqs=load.batch,
-            max_num_batched_tokens=None if setup.engine == "llama.cpp" else tokens,
-        )
     words = f"{stated.get('dtype', '')} {record['model']}".lower()
     return DeploymentQuestion(
         model=decoder_of_words(str(record["model"]), dtype="float16" if re.search(r"\bf(p|)16", words) else "bfloat16"),
         gpu=gpu_of(record),
         load=load,
         setup=setup,
-        options=options,
     )
 
 

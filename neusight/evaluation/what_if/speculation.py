@@ -10,7 +10,7 @@ from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
 from neusight.evaluation.what_if.generation import decoder_of_words
-from neusight.serving.deployment import EngineOptions, Setup
+from neusight.serving.deployment import Setup
 from neusight.serving.load import Static
 from neusight.serving.speculation import LOOKUP, Speculation
 from neusight.what_if.catalogue.deployments import speculated
@@ -63,7 +63,6 @@ def drafted(record: Row, stated: dict[str, str]) -> Pair:
         gpu=gpu_of(record),
         load=Static(batch=batch, isl=PROMPT_TOKENS, osl=NEW_TOKENS),
         setup=Setup(engine="transformers"),
-        options=EngineOptions(max_num_seqs=batch, max_num_batched_tokens=batch * max(PROMPT_TOKENS, 128)),
     )
     how = DRAFTINGS[method]
     acceptance = accepted_each(float(stated[ACCEPTED]), how.depth)
