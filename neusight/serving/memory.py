@@ -128,6 +128,7 @@ def serving_memory(
         activations = max(activations, quantising_bytes(stage_weights(stage, program), precision))
         total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
         left = max(part * (total - used) if server.memory_of == "free" else part * total - used, 0.0)
+        kept_for_others = total - used - left
         if server.memory_of == "sequences":
             left = min(left, max_num_seqs * (length + verified) * per_token)
         return ServingMemory(
@@ -135,7 +136,7 @@ def serving_memory(
             weights=weights,
             activations=activations,
             buffers=buffers,
-            reserve=total - used - left,
+            reserve=kept_for_others,
             kv_cache=left,
             kv_bytes_per_token=per_token,
             state_bytes=states,
