@@ -15,6 +15,7 @@ from neusight.distributed.priced import PartTime, PricedSegment, Pricer, Segment
 from neusight.distributed.sources import source_of
 from neusight.distributed.training_run import TrainingRun
 from neusight.executors.pricing import sharing_power
+from neusight.laws.routes import host_link
 from neusight.plans.stages import Stage
 from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.run import Run, simulate
@@ -194,12 +195,13 @@ class TimedStep:
             return rows
 
         def passes(*phases: Phase) -> np.ndarray:
-            """Of kernels, or of the host that dispatches those of a chunk one after another, whichever takes longer in
-            phases that follow each other.
+            """Of kernels, of the host that dispatches those of a chunk one after another, or of copies of what is kept,
+            whichever takes longest in phases that follow each other.
             """
             rows = np.stack([table(lambda unit, name=name: float(getattr(unit, name))) for name in phases])  # type: ignore
             dispatch = np.stack([table(lambda unit, name=name: unit.dispatch[name]) for name in phases])  # type: ignore
-            kernels_s, host_s = rows.sum(axis=(0, 2)), dispatch.sum(axis=(0, 2))
+            kernels_s = rows.sum(axis=(0, 2))
+            host_s = np.maximum(dispatch.sum(axis=(0, 2)), self._copied_s)
             slower = np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
             return np.asarray(rows * np.maximum(1.0, slower)[:, None])
 
@@ -218,6 +220,15 @@ class TimedStep:
             reduce=table(lambda unit: unit.reduce),
             optimizer=np.array([each[chunk % plan.pp] for chunk in range(len(chunks))]),
         )
+
+    @property
+    def _copied_s(self) -> np.ndarray:
+        """Of each chunk, what its layers keep on its way to the host, or back [s], where it lies there."""
+        if not self.run.engine.offloads_activations:
+            return np.zeros(len(self._chunks))
+        layers = [s.segment.kept_bytes(self.run.plan.recompute) if s.segment.layer >= 0 else 0.0 for s in self.segments]
+        link = host_link(self.run.cluster.device).bandwidth_bytes_per_s
+        return np.array([sum(layers[number] for number in chunk) / link for chunk in self._chunks])
 
     def segment_counts(self, own: Collection[int] | None = None) -> list[int]:
         """How often chunks have each of ``segments``: those of a model, or ``own`` ones by their places; of two

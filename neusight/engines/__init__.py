@@ -173,6 +173,10 @@ class Engine:
             what went into it.
         logit_bytes: of each logit while the loss is computed.
         held_logit_bytes: of each logit whose backward pass waits for other micro-batches.
+        loss_chunks: pieces of a sequence whose loss is computed one after another: what the loss makes of logits is
+            there for one of them.
+        steps_in_backward: each weight is stepped as soon as its gradient is there, which then goes.
+        offloads_activations: what layers keep lies on the host, copied there and back beside the passes.
         deferred_heads: micro-batches that keep the gradient of their logits until the head's weights get theirs.
         dense_mask: a mask of [batch, s, s] bytes comes with every micro-batch.
         expert_load: rows of the fullest rank's experts over an even share.
@@ -257,6 +261,9 @@ class Engine:
     keeps_activated_gate: bool = True
     logit_bytes: float = 14.0
     held_logit_bytes: float = 4.0
+    loss_chunks: int = 1
+    steps_in_backward: bool = False
+    offloads_activations: bool = False
     deferred_heads: int = 0
     dense_mask: bool = False
     expert_load: float = EXPERT_LOAD

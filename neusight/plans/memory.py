@@ -175,7 +175,8 @@ class _StageRank:
         kept, queued = self._activations(), 0.0
         # Gradients that no buffer keeps come to be while activations go.
         fresh = not engine.master_weights and self.plan.micro_batches == 1
-        moments = {"step": (0.0, 0.0, states.cast, states.gradients)}
+        stepped = 0.0 if fresh and engine.steps_in_backward else 1.0
+        moments = {"step": (0.0, 0.0, stepped * states.cast, stepped * states.gradients)}
         if self.stage.last:
             head = self._kept(after)
             losses = self._waiting()[-1] if self.plan.schedule == "gpipe" else 1
@@ -184,18 +185,28 @@ class _StageRank:
             queued = (losses - 1) * engine.held_logit_bytes * after.logits
             losing = mask + after.widest_bytes
             gradients = 0.0 if fresh else states.gradients
-            moments["loss"] = (kept, queued + engine.logit_bytes * after.logits, losing, gradients)
+            moments["loss"] = (kept, queued + self._logit_bytes * after.logits, losing, gradients)
         freed, passing, done = self._passing(states.gradients if fresh else 0.0)
         gradients = done if fresh else states.gradients
         moments["backward"] = (kept - freed, queued, mask + passing + after.input_bytes, gradients)
         return moments
 
+    @property
+    def _logit_bytes(self) -> float:
+        """Of each logit while the loss is computed: it and its gradient, and of what the loss makes a piece."""
+        engine, own = self.training.engine, 2.0 * stored_bytes(self.local.dtype)
+        return min(engine.logit_bytes, own) + max(0.0, engine.logit_bytes - own) / engine.loss_chunks
+
     def _waiting(self) -> tuple[int, ...]:
         return waiting(self.stage, self.plan, self.training.chunk_group)
 
     def _activations(self) -> float:
-        """Of all micro-batches that wait on a stage."""
+        """Of all micro-batches that wait on a stage; on the device for two layers where they lie on the host: one is
+        copied beside the passes of the other (Rhu et al. 2016, vDNN, section 3.2).
+        """
         stage, recompute = self.stage, self.plan.recompute
+        if self.training.engine.offloads_activations:
+            return 2.0 * max(self._kept(self.program.layers[kind]) for kind in stage.kinds)
         again = len(stage.kinds)
         if recompute == "full":
             again = self.plan.recompute_layers or again
@@ -215,11 +226,12 @@ class _StageRank:
         Args:
             gradients: of the stage, which come to be one segment after another [B].
         """
-        program, stage = self.program, self.stage
+        program, stage, engine = self.program, self.stage, self.training.engine
         kinds = {kind: program.layers[kind] for kind in set(stage.kinds)} | (
             {-1: program.before} if stage.first else {}
         )
         kept = {kind: self._kept(segment) for kind, segment in kinds.items()}
+        gone = {kind: 0.0 if engine.offloads_activations else size for kind, size in kept.items()}
         beside = {kind: s.widest_bytes + s.kept_bytes("none") - kept[kind] for kind, s in kinds.items()}
         each = gradients / (RankParameters.of(stage_weights(stage, program)).total or 1.0)
         made = {kind: each * (s.parameters + s.expert_parameters) for kind, s in kinds.items()}
@@ -227,7 +239,7 @@ class _StageRank:
         for kind in (*reversed(stage.kinds), *((-1,) if stage.first else ())):
             if beside[kind] + done - freed > most[1] + most[2] - most[0]:
                 most = (freed, beside[kind], done)
-            freed, done = freed + kept[kind], done + made[kind]
+            freed, done = freed + gone[kind], made[kind] + (0.0 if engine.steps_in_backward else done)
         return most
 
     def _kept(self, segment: Segment) -> float:

@@ -12,10 +12,11 @@ from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import RankParameters, local_of
 from neusight.requests import Plan
+from neusight.workloads.decoders.optimizer import STATE_BYTES
 from neusight.workloads.decoders.recipes import Adapters, recipe_named
 from neusight.workloads.decoders.shares import Local
 
-MOMENTS = {"adam": 2, "adamw": 2, "muon": 2, "sgd": 1, "none": 0}
+MOMENTS = {"adam": 2, "adamw": 2, "muon": 2, "sgd": 1, "none": 0, **dict.fromkeys(STATE_BYTES, 2)}
 """Of a parameter; SGD has one, its momentum."""
 MATRIX_MOMENTS = {"muon": 1}
 """Of a parameter in a matrix of layers, where that is another number: Muon has one, its momentum, and steps others by
@@ -118,12 +119,12 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     copied = master_weights and dtype != "float32"
     state = MASTER_BYTES if master_weights else stored_bytes(dtype)
     cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
-    if training.engine.foreach_optimizer and optimizer != "none":
+    if training.engine.foreach_optimizer and optimizer != "none" and optimizer not in STATE_BYTES:
         cast = state * stepped
     matrices = parameters.matrices
     stepped_matrices = matrices.total if plan.shard == "none" else shared_parameters(matrices, plan)
     fewer = MOMENTS[optimizer] - MATRIX_MOMENTS.get(optimizer, MOMENTS[optimizer])
-    moments = state * (MOMENTS[optimizer] * stepped - fewer * stepped_matrices)
+    moments = STATE_BYTES.get(optimizer, state) * (MOMENTS[optimizer] * stepped - fewer * stepped_matrices)
     moments = 0.0 if plan.offload == "optimizer" else moments
     still = _frozen_bytes(parameters, training)
     if plan.shard in ("zero3", "hsdp"):

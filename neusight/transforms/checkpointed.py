@@ -30,8 +30,8 @@ def checkpointed(workload: Workload) -> Workload:
     if not found:
         raise InapplicableError("no module of the model is a block among others, such as layers.0")
     best = min((made.rebuilt() for made in found), key=lambda one: one.memory.peak)
-    if best.memory.peak >= step.memory.peak:
-        raise InapplicableError("no block of the model keeps enough for its peak to become lower")
+    if best.memory.peak > step.memory.peak:
+        raise InapplicableError("checkpoints of its blocks would raise the peak of the step")
     return best
 
 

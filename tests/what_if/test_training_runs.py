@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from neusight.devices import load_cluster
+from neusight.api import Predictor
+from neusight.devices import cluster_of, load_cluster
 from neusight.distributed.training_run import TrainingRun, usual_run
 from neusight.errors import InapplicableError
 from neusight.what_if import applied
+from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.known import known_decoder
+from neusight.workloads.decoders.recipes import Adapters
 
 LLAMA = known_decoder("meta-llama/Llama-3.1-8B")
 
@@ -36,3 +39,54 @@ def test_two_chunks_a_stage_need_a_pipeline() -> None:
 def test_recipes_of_float8_exclude_each_other() -> None:
     with pytest.raises(InapplicableError, match="exclude each other"):
         applied(torchtitan(), ["fp8-tensorwise", "fp8-rowwise"])
+
+
+def on_one(**given: object) -> TrainingRun:
+    words = {"global_batch": 2, "micro_batch": 2, "seq_len": 2048, "optimizer": "adamw", **given}
+    run = usual_run(LLAMA, cluster_of("h200-sxm-141gb", 1), words, "torch-eager")
+    return replace(run, engine=replace(run.engine, foreach_optimizer=False))
+
+
+def test_moments_in_few_bits_take_their_bits_and_scales(predictor: Predictor) -> None:
+    run = on_one()
+    wide = predictor.training(run).memory_terms["optimizer"]
+    for name, bytes_each in (("adam-8bit", 1 + 4 / 256), ("adam-4bit", 0.5 + 4 / 128)):
+        (after,) = applied(run, [name])
+        assert predictor.training(after).memory_terms["optimizer"] == pytest.approx(wide * bytes_each / 2)
+
+
+def test_weights_stepped_in_the_backward_pass_leave_no_gradients_to_the_step(predictor: Predictor) -> None:
+    run = applied(on_one(), ["checkpointing", "chunked-loss"])[-1]
+    (after,) = applied(run, ["optimizer-in-backward"])
+    before_bytes, after_bytes = predictor.training(run).peak_bytes, predictor.training(after).peak_bytes
+    # Gradients have the bytes of weights; those of one layer, and logits, are there still.
+    assert after_bytes < before_bytes - 0.5 * predictor.training(run).memory_terms["weights"]
+    assert predictor.training(after).latency_s == pytest.approx(predictor.training(run).latency_s)
+
+
+def test_activations_on_the_host_leave_two_layers_and_wait_for_the_link(predictor: Predictor) -> None:
+    run = on_one()
+    (after,) = applied(run, ["activation-offload"])
+    before, moved = predictor.training(run), predictor.training(after)
+    assert moved.memory_terms["activations"] < 4 / 32 * before.memory_terms["activations"]
+    link = next(one for one in run.cluster.device.links if one.kind == "pcie")
+    kept = sum(s.kept_bytes("none") for s in trained_program(LLAMA, run.local, run.engine).layers) * 32
+    assert moved.latency_s >= max(before.latency_s, 2 * kept / link.bandwidth_bytes_per_s)
+
+
+@pytest.mark.parametrize(("targets", "columns"), [(("query", "value"), 4096 + 1024), (("qkv",), 6144), ((), 0)])
+def test_adapters_of_parts_of_a_projection_have_their_columns(targets: tuple[str, ...], columns: int) -> None:
+    adapters = Adapters(rank=8, targets=targets)
+    assert adapters.columns("qkv", "attention", {0: 4096, 1: 1024, 2: 1024}) == columns
+    run = replace(on_one(), adapters=adapters)
+    program = trained_program(LLAMA, run.local, run.engine)
+    held = sum(each.number for each in program.layers[0].held if not each.frozen)
+    products = [n for n in (4096, 1024, 1024) if columns == 6144] or ([4096, 1024] if columns else [])
+    assert held == sum(8 * (4096 + n) for n in products)
+
+
+def test_a_whole_matrix_of_factors_costs_a_product_more_and_scales_cost_none(predictor: Predictor) -> None:
+    times = [predictor.training(applied(on_one(), [name])[-1]).latency_s for name in ("ia3", "lora", "loha")]
+    assert times == sorted(times)
+    with pytest.raises(InapplicableError, match="adapters already"):
+        applied(applied(on_one(), ["lora"])[-1], ["ia3"])

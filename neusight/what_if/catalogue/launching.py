@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import ENGINES, Engine
@@ -14,7 +14,7 @@ _PYTORCH_2 = "Ansel et al. 2024, PyTorch 2"
 
 
 def launched(engine: Engine, launch: str) -> Engine:
-    """PyTorch with another launch, and its attention and layout.
+    """PyTorch with another launch, and all else that it had.
 
     Raises:
         InapplicableError: it launches otherwise than eagerly already, or is no engine of PyTorch's own.
@@ -22,7 +22,9 @@ def launched(engine: Engine, launch: str) -> Engine:
     if engine.launch != "eager" or f"{engine.name.removesuffix('-eager')}-{launch}" not in ENGINES:
         raise InapplicableError(f"{engine.name} is launched as {engine.launch} already, or has no other launch")
     made = ENGINES[f"{engine.name.removesuffix('-eager')}-{launch}"]
-    return replace(made, attention=engine.attention, layout=engine.layout)
+    own = ENGINES[engine.name]
+    traits = {f.name: getattr(made, f.name) for f in fields(made) if getattr(made, f.name) != getattr(own, f.name)}
+    return replace(engine, **traits)
 
 
 @transform("compile", group="launch", source=_PYTORCH_2)

@@ -45,6 +45,30 @@ def optimizer_offload(run: TrainingRun) -> TrainingRun:
     return replace(run, plan=replace(run.plan, offload="optimizer"))
 
 
+@transform("activation-offload", group="memory", source="Rhu et al. 2016, vDNN; torchtune, OffloadActivations")
+def activation_offload(run: TrainingRun) -> TrainingRun:
+    """What layers keep goes to the host and comes back, beside the passes."""
+    return replace(run, engine=replace(run.engine, offloads_activations=True))
+
+
+@transform("chunked-loss", group="memory", source="torchtune, CEWithChunkedOutputLoss")
+def chunked_loss(run: TrainingRun) -> TrainingRun:
+    """The loss of eight pieces of each sequence one after another."""
+    return replace(run, engine=replace(run.engine, loss_chunks=8))
+
+
+@transform(
+    "optimizer-in-backward", group="memory", source="Lv et al. 2023, LOMO; PyTorch, register_post_accumulate_grad_hook"
+)
+def optimizer_in_backward(run: TrainingRun) -> TrainingRun:
+    """Each weight is stepped as soon as its gradient is there, which then goes."""
+    if run.engine.master_weights or run.plan.micro_batches > 1:
+        raise InapplicableError("gradients are summed up over the step: take one micro-batch of an engine without sums")
+    if run.optimizer == "none":
+        raise InapplicableError("the run has no optimizer")
+    return replace(run, engine=replace(run.engine, steps_in_backward=True))
+
+
 @transform("gradient-accumulation", group="memory", source="Huang et al. 2019, GPipe, section 2.2")
 def gradient_accumulation(step: StepQuestion) -> StepQuestion:
     """Samples one by one, whose gradients are summed before the optimizer's step."""

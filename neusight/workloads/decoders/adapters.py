@@ -37,8 +37,9 @@ def adapted(rank: Rank, projection: Projection, rows: int) -> Iterator[Operation
         return
     if adapters.method == "qlora":
         yield _widened(rank, projection)
-    if adapters.takes(projection.name, projection.kind):
-        yield from _beside(rank, projection, rows, adapters)
+    parts = dict(enumerate(projection.parts, start=projection.place))
+    if columns := adapters.columns(projection.name, projection.kind, parts):
+        yield from _beside(rank, replace(projection, parts=(columns,)), rows, adapters)
 
 
 def _widened(rank: Rank, projection: Projection) -> Operation:
@@ -49,6 +50,42 @@ def _widened(rank: Rank, projection: Projection) -> Operation:
 
 
 def _beside(rank: Rank, projection: Projection, rows: int, adapters: Adapters) -> Iterator[Operation]:
+    if adapters.method == "ia3":
+        yield _in_columns(rank, f"{projection.name} adapter", rows, projection.n)
+    elif adapters.method == "loha":
+        yield from _composed(rank, projection, rows, adapters.rank)
+    elif adapters.method != "prompt":
+        yield from _low_rank(rank, projection, rows, adapters)
+
+
+def _in_columns(rank: Rank, name: str, rows: int, columns: int) -> Operation:
+    """Results times a trained value a column."""
+    scale, size = rank.pointwise(f"{name} scale", "mul", rows, columns), rows * columns * rank.size
+    return Operation(
+        forward=(scale,),
+        backward=(scale,),
+        weights=(rank.reduced(f"{name} gradient", "sum", (columns, rows), 2 * size, columns * rank.size),),
+        held=(HeldWeights(columns, "adapter"),),
+        saved=(SavedActivation(name=name, bytes=size),),
+        adapts=True,
+    )
+
+
+def _composed(rank: Rank, projection: Projection, rows: int, narrow: int) -> Iterator[Operation]:
+    """A whole matrix from two products of factors, and its own product with the rows."""
+    name, n, k = f"{projection.name} adapter", projection.n, projection.k
+    for which in ("first", "second"):
+        yield _trained(rank, f"{name} {which} factors", (n, k, narrow), held=n * narrow + k * narrow)
+    times = rank.pointwise(f"{name} elements", "mul", n, k)
+    yield Operation(
+        forward=(times,), backward=(times, times), saved=(SavedActivation(name=name, bytes=3.0 * n * k * rank.size),),
+        adapts=True,
+    )  # fmt: skip
+    yield _trained(rank, name, (rows, n, k), held=0)
+    yield Operation(forward=(rank.pointwise(f"{name} add", "add", rows, n),), adapts=True)
+
+
+def _low_rank(rank: Rank, projection: Projection, rows: int, adapters: Adapters) -> Iterator[Operation]:
     name, shared = f"{projection.name} adapter", projection.name.endswith(("output", "down"))
     narrow, wide = adapters.rank if shared else -(-adapters.rank // rank.tp), projection.n
     wide = -(-wide // rank.tp) if shared else wide
@@ -66,8 +103,8 @@ def _beside(rank: Rank, projection: Projection, rows: int, adapters: Adapters) -
         yield _scaled(rank, name, (rows, projection.n, projection.k), adapters.rank)
 
 
-def _trained(rank: Rank, name: str, shape: Shape) -> Operation:
-    """A product in 16 bits with its gradients."""
+def _trained(rank: Rank, name: str, shape: Shape, held: int | None = None) -> Operation:
+    """A product in 16 bits with its gradients, of a trained matrix, or of ``held`` values in two."""
     of_input, of_weights = product_gradients(shape, "tn")
     _, n, k = shape
 
@@ -79,7 +116,7 @@ def _trained(rank: Rank, name: str, shape: Shape) -> Operation:
         forward=(part(shape, "tn"),),
         backward=(part(*of_input),),
         weights=(part(*of_weights), *rank.accumulated(name, n * k)),
-        held=(HeldWeights(n * k, "adapter", shape=(n, k)),),
+        held=(HeldWeights(n * k, "adapter", shape=(n, k)) if held is None else HeldWeights(held, "adapter"),),
         adapts=True,
     )
 

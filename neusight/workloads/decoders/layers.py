@@ -23,7 +23,7 @@ class Projection:
     """Weights W[n, k], y = x Wᵀ + bias: ``parts`` that engines keep in one matrix make up n.
 
     ``stored``: how the model's own module has them, see ``STORED``. ``kind``, which schemes of quantisation tell apart,
-    is attention, feed_forward, experts, router or head.
+    is attention, feed_forward, experts, router or head. ``place``: that of its first part in such a matrix.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Projection:
     bias: bool = False
     kind: str = "attention"
     stored: str = "apart"
+    place: int = 0
 
     @property
     def n(self) -> int:

@@ -13,8 +13,12 @@ from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.recipes import recipe_named
 from neusight.workloads.program import HeldWeights, Part
 
+STATE_BYTES = {"adamw8bit": 1 + 4 / 256, "adamw4bit": 0.5 + 4 / 128}
+"""Of a moment where it is narrower than what is stepped: with a float32 scale for so many (Dettmers et al. 2022, 8-bit
+optimizers via block-wise quantization, section 2; torchao, ``AdamW8bit`` and ``AdamW4bit``, ``block_size``)."""
 ALGORITHMS = {
     "adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "muon": ("adamw_fused", 2), "sgd": ("sgd_fused", 1),
+    **dict.fromkeys(STATE_BYTES, ("adamw_fused", 2)),
 }  # fmt: skip
 """Operators, and states of a parameter: kernels over all tensors at once. Apex's ``FusedAdam`` and PyTorch's
 ``fused=True`` move the same bytes."""
@@ -75,7 +79,7 @@ def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1
     return (
         *(_unscaled(updated, gradients, tensors) if update.scales_loss else ()),
         *(_clipped(updated, gradients, tensors) if update.clips else ()),
-        *(_in_passes(updated, update, tensors) if update.foreach else (_stepped(updated, update, tensors),)),
+        *(_in_passes(updated, update, tensors) if in_passes(update) else (_stepped(updated, update, tensors),)),
         *_narrowed(updated, held, update),
         *((_memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),) * update.zeroes),
     )
@@ -103,6 +107,11 @@ def orthogonalised(held: Iterable[HeldWeights], share: float, dtype: str) -> tup
     return tuple(parts)
 
 
+def in_passes(update: Update) -> bool:
+    """Whether each operation goes over all parameters by itself; moments in few bits are never so."""
+    return update.foreach and update.algorithm not in STATE_BYTES
+
+
 def _unscaled(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
     return (_pass("unscale gradients", "foreach_mul", (updated, tensors), size * updated, size * updated),)
 
@@ -119,7 +128,8 @@ def _clipped(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
 def _stepped(updated: int, update: Update, tensors: int) -> Part:
     """Parameters, gradients and states, each in its own precision."""
     op, states = ALGORITHMS[update.algorithm]
-    moved = updated * (stored_bytes(update.master_dtype) + states * stored_bytes(update.state_dtype))
+    state = STATE_BYTES.get(update.algorithm, stored_bytes(update.state_dtype))
+    moved = updated * (stored_bytes(update.master_dtype) + states * state)
     return _pass("step", op, (updated, tensors), moved + updated * stored_bytes(update.gradient_dtype), moved)
 
 

@@ -133,7 +133,7 @@ def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:
     """The products that a projection is: one, or one a part where neither the engine nor the module joins them."""
     if rank.engine.joined_projections or projection.stored != "apart":
         return (projection,)
-    return tuple(replace(projection, parts=(n,)) for n in projection.parts)
+    return tuple(replace(projection, parts=(n,), place=at) for at, n in enumerate(projection.parts))
 
 
 def _added(rank: Rank, name: str, shape: tuple[int, int], count: int) -> Operation:

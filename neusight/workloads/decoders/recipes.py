@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neusight.errors import ModelError, nearest, shown
@@ -105,10 +106,12 @@ def recipe_named(name: str) -> ProductRecipe:
     return RECIPES[_ALIASES.get(plain, plain)]
 
 
-METHODS = ("lora", "qlora", "dora")
+METHODS = ("lora", "qlora", "dora", "loha", "ia3", "prompt")
+PLACES = {"query": 0, "key": 1, "value": 2}
+"""Places in ``qkv`` of the parts that take adapters by themselves."""
 TARGETS = {
     "attention": ("qkv", "output"), "feed_forward": ("up", "down"),
-    **{name: (name,) for name in ("qkv", "output", "up", "down")},
+    **{name: (name,) for name in ("qkv", "output", "up", "down")}, **dict.fromkeys(PLACES, ("qkv",)),
 }  # fmt: skip
 """Projections that take adapters, by the words for them: not those of routers, of experts among which tokens choose,
 and of the head. ``up`` is the gate too."""
@@ -126,7 +129,10 @@ class Adapters:
     ``targets``.
 
     ``qlora`` keeps projections in NF4, which every pass makes wide first (Dettmers et al. 2023); ``dora`` scales the
-    columns of what frozen and adapted weights are together (Liu et al. 2024, section 4). ``rank`` 0: all is trained.
+    columns of what frozen and adapted weights are together (Liu et al. 2024, section 4). ``loha`` makes a whole matrix
+    of the elements of two such products, and multiplies with it beside the frozen one (Hyeon-Woo et al. 2022; PEFT,
+    ``LoHaLayer``); ``ia3`` scales columns alone (Liu et al. 2022, section 3.3), and ``prompt`` trains ``rank`` tokens
+    that each sequence has already (Lester et al. 2021). ``rank`` 0: all is trained.
 
     Raises:
         ModelError: an unknown method or target, or a rank below 0.
@@ -146,10 +152,13 @@ class Adapters:
     def __bool__(self) -> bool:
         return self.rank > 0
 
-    def takes(self, name: str, kind: str) -> bool:
-        """Whether a projection has adapters, by its name and kind."""
-        ends = tuple(end for target in self.targets for end in TARGETS[target])
-        return kind in ADAPTED and name.endswith(ends)
+    def columns(self, name: str, kind: str, parts: Mapping[int, int]) -> int:
+        """Columns of a projection that have adapters, by its name, its kind, and the columns of each of its parts by
+        their places.
+        """
+        words = [target for target in self.targets if kind in ADAPTED and name.endswith(TARGETS[target])]
+        places = parts.keys() if any(word not in PLACES for word in words) else {PLACES[word] for word in words}
+        return sum(columns for place, columns in parts.items() if place in places)
 
     def frozen_bytes(self, wide: float, *, projection: bool) -> float:
         """Of a frozen weight, ``wide`` bytes where nothing is quantised."""
