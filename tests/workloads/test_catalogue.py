@@ -70,6 +70,8 @@ PUBLISHED = {
     "convnext-base": 0.0886, "efficientnet-b0": 0.0053, "efficientnet-b7": 0.066, "swin-tiny": 0.0283,
     "swin-base": 0.0878, "detr-resnet-50": 0.041, "sd-1.5-unet": 0.860, "sdxl-unet": 2.6, "dit-xl-2": 0.675,
     "pixart-alpha": 0.600, "sd3-medium": 2.0, "flux-dev": 12.0, "lstm-ptb-large": 0.066, "waveglow": 0.268,
+    "jasper-10x5-dr": 0.333, "quartznet-15x5": 0.0189, "u-net": 0.031, "nnu-net-3d": 0.0312,
+    "transformer-xl-base": 0.192, "gnmt-v2": 0.160,
 }  # fmt: skip
 UNPUBLISHED = {
     *("opt-one-layer", "gpt3-xl-3072"),  # as they were measured for the float32 data sets
@@ -77,6 +79,8 @@ UNPUBLISHED = {
     *("dlrm-kaggle", "dlrm-terabyte", "gru-deep-speech-2"),  # in which tables and vocabulary are the data's
     *("cogvideox-2b", "cogvideox-5b"),  # in whole billions alone
     "translation-decoder",  # of the words of a checkpoint
+    *("wide-and-deep", "ssd300-resnet50", "nnu-net-2d", "transformer-xl-large"),  # sizes of examples that count none
+    "hifi-gan",  # of which the generator alone is counted
 }
 
 

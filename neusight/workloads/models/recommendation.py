@@ -92,3 +92,51 @@ def inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
         "indices": TensorSpec((tables, batch * lookups), "int64"),
         "offsets": TensorSpec((tables, batch), "int64"),
     }
+
+
+class WideAndDeep(nn.Module):
+    """A sum of a weight a category and number, and a network over their embeddings (Cheng et al. 2016, "Wide & deep
+    learning for recommender systems").
+
+    As in NVIDIA's example for TensorFlow 2: some features have several categories, whose embeddings are masked where
+    they are none, and averaged.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        sizes = [(rows, width) for rows, width, _ in config["tables"]]
+        self.deep = nn.ModuleList(nn.Embedding(rows, width, sparse=True) for rows, width in sizes)
+        self.wide = nn.ModuleList(nn.Embedding(rows, 1, sparse=True) for rows, _ in sizes)
+        self.numbers = nn.Linear(config["dense_features"], 1)
+        given = config["dense_features"] + sum(width for _, width in sizes)
+        layers: list[nn.Module] = []
+        for before, after in pairwise((given, *config["hidden"])):
+            layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(config["dropout"])]
+        self.network = nn.Sequential(*layers, nn.Linear(config["hidden"][-1], 1))
+
+    def forward(self, dense: torch.Tensor, *indices: torch.Tensor) -> torch.Tensor:
+        """Probabilities of a click, of shape (batch, 1).
+
+        Args:
+            dense: of shape (batch, dense features).
+            indices: of each table, of shape (batch, categories of a sample).
+        """
+        deep = [_looked_up(table, of, mean=True) for table, of in zip(self.deep, indices, strict=True)]
+        wide = [_looked_up(table, of, mean=False) for table, of in zip(self.wide, indices, strict=True)]
+        network = self.network(torch.cat([*deep, dense], dim=1))
+        return torch.sigmoid(sum(wide, self.numbers(dense)) + network)
+
+
+def _looked_up(table: Any, indices: torch.Tensor, *, mean: bool) -> torch.Tensor:
+    if indices.shape[1] == 1:
+        return table(indices.squeeze(1))
+    rows = table(indices)
+    there = (indices >= 0).to(rows.dtype).unsqueeze(-1)
+    summed = (rows * there).sum(1)
+    return summed / there.sum(1) if mean else summed
+
+
+def wide_inputs(config: Mapping[str, Any], batch: int) -> list[TensorSpec]:
+    """What ``WideAndDeep.forward`` takes."""
+    several = [TensorSpec((batch, count), "int64") for _, _, count in config["tables"]]
+    return [TensorSpec((batch, config["dense_features"])), *several]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from neusight.kernels import Kernel, Memory
 from neusight.workloads.rules.registry import one_pass, rule
 from neusight.workloads.tensors import Call, TensorSpec
@@ -132,9 +134,11 @@ def _places(call: Call, target: TensorSpec, values: TensorSpec) -> int:
     indices = [t for t in call.args[1] if isinstance(t, TensorSpec)]
     if not indices:
         return target.elements
-    rest = 1
-    for size, index in zip(target.shape, (*call.args[1], *(None,) * len(target.shape)), strict=False):
-        rest *= 1 if isinstance(index, TensorSpec) else size
+    # A mask stands for as many dimensions as it has.
+    spans = [len(t.shape) if isinstance(t, TensorSpec) and t.dtype == "bool" else 1 for t in call.args[1]]
+    rest = prod(target.shape[sum(spans) :])
+    for at, index in enumerate(call.args[1]):
+        rest *= 1 if isinstance(index, TensorSpec) else target.shape[sum(spans[:at])]
     return max(values.elements, max(t.elements for t in indices) * rest)
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.errors import ModelError
 from neusight.requests import Request
@@ -17,9 +18,36 @@ if TYPE_CHECKING:
     import torch
 
 MODULE = "module"
-"""The key of a configuration that names one of these modules."""
-_SEQUENCES = ("lstm", "speech-gru", "translation")
+"""The key of a configuration that names one of ``_KINDS``."""
 _STEEPEST = 10.0
+
+
+class _Kind(NamedTuple):
+    """Where a module is, what makes its inputs, and which words on their extents that takes after sizes and batch,
+    and whether the number after ``@`` after them.
+    """
+
+    room: str
+    module: str
+    inputs: str
+    words: tuple[str, ...] = ()
+    option: bool = False
+
+
+_KINDS = {
+    "dlrm": _Kind("recommendation", "Dlrm", "inputs"),
+    "wide-and-deep": _Kind("recommendation", "WideAndDeep", "wide_inputs"),
+    "translation": _Kind("translation", "TranslationDecoder", "translation_inputs", ("seq_len",), option=True),
+    "transformer-xl": _Kind("language", "TransformerXl", "segment_inputs", ("seq_len",)),
+    "gnmt": _Kind("language", "Gnmt", "sentence_inputs", ("seq_len",)),
+    "lstm": _Kind("sequences", "LanguageLstm", "language_inputs", ("seq_len",)),
+    "speech-gru": _Kind("sequences", "SpeechGru", "speech_inputs", ("seq_len",)),
+    "speech-convolutions": _Kind("speech", "ConvSpeech", "speech_inputs", ("seconds",)),
+    "waveglow": _Kind("sequences", "WaveGlow", "waveglow_inputs"),
+    "hifi-gan": _Kind("vocoder", "HiFiGan", "vocoder_inputs", ("seconds", "mode")),
+    "u-net": _Kind("segmentation", "UNet", "unet_inputs"),
+    "ssd": _Kind("detection", "SingleShotDetector", "detector_inputs"),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,30 +66,28 @@ class PlainModel:
         return f"{json.dumps(self.config, sort_keys=True)} {self.option}"
 
     def settled(self, request: Request) -> Request:
-        """Sequences of a length may be asked for where there are sequences."""
-        return refuse_others(request, *(("seq_len",) if self.config[MODULE] in _SEQUENCES else ()))
+        """Sequences and sounds of a length may be asked for where there are any."""
+        return refuse_others(request, *self._kind.words)
 
     def build(self, request: Request) -> torch.nn.Module:
         """The module."""
-        from neusight.workloads.models import recommendation, sequences, translation
-
-        kinds: dict[str, Any] = {"dlrm": recommendation.Dlrm, "waveglow": sequences.WaveGlow,
-                                 "lstm": sequences.LanguageLstm, "speech-gru": sequences.SpeechGru,
-                                 "translation": translation.TranslationDecoder}  # fmt: skip
-        module: torch.nn.Module = kinds[self.config[MODULE]](self.config, *self.option)
+        module: torch.nn.Module = self._of_room(self._kind.module)(self.config, *self.option)
         return module
 
     def inputs(self, request: Request) -> Inputs:
-        """By name."""
-        from neusight.workloads.models import recommendation, sequences, translation
-
-        makers: dict[str, Any] = {"dlrm": recommendation.inputs, "waveglow": sequences.waveglow_inputs,
-                                  "lstm": sequences.language_inputs, "speech-gru": sequences.speech_inputs,
-                                  "translation": translation.translation_inputs}  # fmt: skip
-        length = (request.seq_len,) if self.config[MODULE] in _SEQUENCES else ()
-        beams = self.option if self.config[MODULE] == "translation" else ()
-        inputs: Inputs = makers[self.config[MODULE]](self.config, request.batch, *length, *beams)
+        """By name or in order."""
+        stated = {"seq_len": request.seq_len, "mode": request.mode, **vars(request.extents)}
+        words = (stated[name] for name in self._kind.words)
+        option = self.option if self._kind.option else ()
+        inputs: Inputs = self._of_room(self._kind.inputs)(self.config, request.batch, *words, *option)
         return inputs
+
+    @property
+    def _kind(self) -> _Kind:
+        return _KINDS[self.config[MODULE]]
+
+    def _of_room(self, name: str) -> Any:
+        return getattr(import_module(f"neusight.workloads.models.{self._kind.room}"), name)
 
 
 def plain_model(name: str, config: Mapping[str, Any], option: str = "") -> PlainModel:

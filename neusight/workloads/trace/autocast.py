@@ -79,7 +79,7 @@ def _casting(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:
     def cast(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_BELOW):
             wanted = dtype or _widest((*args, *kwargs.values()))
-            return operator(*_cast(args, wanted), **{key: _cast(value, wanted) for key, value in kwargs.items()})
+            return operator(*in_dtype(args, wanted), **{key: in_dtype(value, wanted) for key, value in kwargs.items()})
 
     return cast
 
@@ -109,12 +109,13 @@ def _operator(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _cast(value: Any, dtype: torch.dtype) -> Any:
+def in_dtype(value: Any, dtype: torch.dtype) -> Any:
+    """A value whose floating tensors, but those in float64, are in a dtype."""
     if isinstance(value, torch.Tensor):
         floating = value.is_floating_point() and value.dtype != torch.float64
         return value.to(dtype) if floating else value
     if isinstance(value, list | tuple):
-        return type(value)(_cast(item, dtype) for item in value)
+        return type(value)(in_dtype(item, dtype) for item in value)
     return value
 
 

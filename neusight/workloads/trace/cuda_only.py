@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from neusight.workloads.trace.autocast import in_dtype
+
 aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 """Functions of ``torch`` that are recurrent layers, with cuDNN's numbers of their cells."""
@@ -34,7 +36,11 @@ def on_cudnn(name: str, *args: Any) -> tuple[torch.Tensor, ...]:
 def _call(
     name: str, x: torch.Tensor, given: tuple[Any, Any], flags: tuple[Any, ...], batch_sizes: list[int]
 ) -> tuple[torch.Tensor, ...]:
-    """``given`` are state and weights, ``flags`` the arguments from ``has_biases`` to ``batch_first``."""
+    """``given`` are state and weights, ``flags`` the arguments from ``has_biases`` to ``batch_first``; autocast narrows
+    all three (PyTorch, ``autocast_RNN.cpp``).
+    """
+    if torch.is_autocast_enabled("cpu"):
+        x, given = in_dtype((x, given), torch.get_autocast_dtype("cpu"))
     (state, weights), (biases, layers, dropout, train, both, batch_first) = given, flags
     hidden_state, cell_state = state if name == "lstm" else (state, None)
     hidden, returned = weights[1].shape[0] // _gates(name), hidden_state.shape[-1]

@@ -67,13 +67,14 @@ def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Le
 
 
 def unscale(module: torch.nn.Module) -> None:
-    """Before a step, what ``torch.amp.GradScaler`` does to gradients, those of one dtype at once; a trace has no
-    overflow.
+    """Before a step, what ``torch.amp.GradScaler`` does to gradients, those of one dtype at once, of sparse ones to the
+    rows that they have; a trace has no overflow.
     """
     by_dtype: dict[torch.dtype, list[torch.Tensor]] = {}
     for parameter in module.parameters():
-        if parameter.grad is not None:
-            by_dtype.setdefault(parameter.grad.dtype, []).append(parameter.grad)
+        if (gradient := parameter.grad) is not None:
+            values = gradient._values() if gradient.is_sparse else gradient
+            by_dtype.setdefault(values.dtype, []).append(values)
     for gradients in by_dtype.values():
         torch._amp_foreach_non_finite_check_and_unscale_(gradients, torch.zeros(()), torch.ones(()))
 
