@@ -42,6 +42,12 @@ PIPELINES = {
 """By what a name begins with. A ControlNet is a copy of a UNet's first half beside it: kernels of the same kinds;
 Stable Diffusion 1.4 and 1.5 have the same sizes."""
 _DTYPES = {"fp16": "float16", "fp32": "float32", "bf16": "bfloat16", "fp16/bf16": "float16"}
+_COMPILERS = {
+    "OneDiff compiler": "inference-compiler",
+    "compiler: stable-fast (with xformers & Triton)": "inference-compiler",
+    "torch.compile max-autotune": "compile",
+}
+_PEAK = "the peak of a pipeline is that of decoding its images, which is no step of the denoiser"
 _SCHEMES = {
     **{name: name for name in ("int8wo", "int4wo", "fp8wo", "int8dq", "fp8dq", "int4dq")},
     "fp8": "fp8dq",
@@ -73,11 +79,24 @@ def of_diffusers(record: Row, stated: dict[str, str]) -> Pair:
     raise DataError(f"'{how}' is no change of the denoiser's step")
 
 
+def _compiles_images(record: Row) -> bool:
+    return str(record["as_written"]) in _COMPILERS and _beginning(record) != ""
+
+
+@reads("misc_ladders", of=_compiles_images)
+def of_compilers(record: Row, stated: dict[str, str]) -> Pair:
+    """Eager PyTorch with fused attention against compilers of denoisers."""
+    if record["metric"] == "memory":
+        raise DataError(_PEAK)
+    before = _step(record, stated, attention="sdpa")
+    return Pair.of(record, before, [_COMPILERS[str(record["as_written"])]])
+
+
 @reads("quant_compile_torchao_diffusion")
 def of_torchao(record: Row, stated: dict[str, str]) -> Pair:
     """Quantised by torchao, eager and compiled, in bfloat16."""
     if record["metric"] == "memory":
-        raise DataError("the peak of a pipeline is that of decoding its images, which is no step of the denoiser")
+        raise DataError(_PEAK)
     scheme = stated.get("quantization", "")
     if scheme == "None":
         scheme = "bf16"
@@ -106,10 +125,8 @@ def _step(record: Row, stated: dict[str, str], **options: str) -> StepQuestion:
     Raises:
         UnnamedModelError: an unknown pipeline, or dtype. DataError: one whose configuration is not known.
     """
-    name = str(record["model"])
-    begins = next((begin for begin in PIPELINES if name.lower().startswith(begin)), None)
-    if begins is None:
-        raise DataError(f"no denoiser is known of '{name}'")
+    if not (begins := _beginning(record)):
+        raise DataError(f"no denoiser is known of '{record['model']}'")
     if (dtype := _DTYPES.get(stated.get("dtype", ""))) is None:
         raise UnnamedModelError(f"dtype '{stated.get('dtype', '')}' is none that a whole denoiser has")
     pipeline = PIPELINES[begins]
@@ -117,3 +134,9 @@ def _step(record: Row, stated: dict[str, str], **options: str) -> StepQuestion:
     return StepQuestion.of(
         pipeline.denoiser, gpu_of(record), batch=samples, dtype=dtype, image_size=pipeline.image_size, **options
     )
+
+
+def _beginning(record: Row) -> str:
+    """With which of ``PIPELINES`` the name of a row's model begins, '' where with none."""
+    name = str(record["model"]).lower()
+    return next((begin for begin in PIPELINES if name.startswith(begin)), "")
