@@ -1,0 +1,59 @@
+"""Rows of diffusion pipelines and of ladders of vision models as two questions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from neusight.errors import DataError
+from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, pair_of
+from neusight.what_if.questions import StepQuestion
+
+IMAGES, TORCHAO = "diffusion_attention_compile", "quant_compile_torchao_diffusion"
+
+
+def row(name: str, model: str, how: str, told: dict[str, str], metric: str = "time", gpu: str = "h100-sxm-80gb") -> Any:
+    return {"set": name, "model": model, "as_written": how, "gpu": gpu, "metric": metric, "told": json.dumps(told)}
+
+
+def steps(pair: Pair) -> tuple[StepQuestion, StepQuestion]:
+    assert isinstance(pair.before, StepQuestion)
+    assert isinstance(pair.after, StepQuestion)
+    return pair.before, pair.after
+
+
+def test_a_guided_pipeline_is_a_step_on_twice_the_samples() -> None:
+    told = {"batch": "4", "dtype": "fp16"}
+    before, after = steps(pair_of(row(IMAGES, "stable-diffusion-v1-4 pipeline", "sdpa attention (from vanilla)", told)))
+    assert (before.model, before.request.batch, before.request.dtype) == ("sd-1.5-unet", 8, "float16")
+    assert (before.request.attention, after.request.attention) == ("eager", "sdpa")
+    flux = row(TORCHAO, "FLUX.1-dev", "quantisation int8wo", {"batch": "4", "compile": "False"})
+    assert steps(pair_of(flux))[0].request.batch == 4
+
+
+def test_what_is_compiled_after_quantisation_is_quantised_on_both_sides() -> None:
+    told = {"batch": "1", "compile": "True", "quantization": "fp8wo"}
+    before, after = steps(pair_of(row(TORCHAO, "FLUX.1-dev", "torch.compile max-autotune", told)))
+    assert before.setting.passes == after.setting.passes != ()
+    assert (before.request.engine.launch, after.request.engine.launch) == ("eager", "compiled")
+
+
+@pytest.mark.parametrize(
+    ("record", "error", "words"),
+    [
+        (row(TORCHAO, "FLUX.1-dev", "quantisation int8wo", {"batch": "1"}, "memory"), DataError, "decoding its images"),
+        (row(TORCHAO, "FLUX.1-dev", "quantisation fp6", {"batch": "1"}), DataError, "torchao's fp6 is not known"),
+        (
+            row(IMAGES, "DeepFloyd", "torch.compile", {"dtype": "fp16"}),
+            DataError,
+            "no denoiser is known of 'DeepFloyd'",
+        ),
+        (row(IMAGES, "SDXL", "torch.compile", {"dtype": "bnb"}), UnnamedModelError, "dtype 'bnb' is none"),
+        (row("ladder_segment_anything_fast", "SAM vit_b", "nested tensors", {}), DataError, "no transform"),
+    ],
+)
+def test_rows_that_cannot_be_asked_say_why(record: Any, error: type, words: str) -> None:
+    with pytest.raises(error, match=words):
+        pair_of(record)
