@@ -230,7 +230,7 @@ def show_what_if(errors: Mapping[str, Any]) -> None:
     if len(errors["rows"]) <= _FEW:
         line()
         interval = "{low_gain:.2f} to {high_gain:.2f}"
-        columns = {"~measured": "{as_written}", "model": "{model}", "gpu": "{gpu}", ">gain": "{measured_gain:.2f}"}
+        columns = {"~pair": "{as_written}: {model}, {gpu}", ">measured": "{measured_gain:.2f}"}
         figures(columns | {">predicted": "{predicted_gain:.2f}", ">interval": interval}, errors["rows"])
     reasons = Counter(row["reason"] for row in errors["skipped"])
     if reasons:

@@ -37,6 +37,13 @@ def test_one_optimisation_in_place_of_another() -> None:
     assert (str(case.before.request.precision), str(case.after.request.precision)) == ("tf32", "amp_float16")
 
 
+def test_what_else_the_first_has_is_of_the_first_alone() -> None:
+    case = pair_of(row({"apply": ["fused-optimizer"], "first": {"optimizer": "bert_adam"}}))
+    assert isinstance(case.before, StepQuestion) and isinstance(case.after, StepQuestion)
+    assert (case.before.request.optimizer, case.after.request.optimizer) == ("bert_adam", "adam")
+    assert (case.before.setting.fused_optimizer, case.after.setting.fused_optimizer) == (False, True)
+
+
 def test_several_machines_are_a_training_run() -> None:
     told = {"apply": ["compile"], "nodes": 2, "network": "100Gb/s", "global_batch": 8, "seq_len": 128}
     case = pair_of(row(told))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from neusight.devices import cluster_of
@@ -22,26 +23,29 @@ def of_own_words(record: Row, _: dict[str, str]) -> Pair:
     """A row of any model, on one GPU or on ``nodes`` of ``per_node`` with an ``engine``.
 
     Of what is told, ``apply`` names the optimisations, ``upon`` those that both have, ``instead_of`` those that the
-    second has not; all else is as ``StepQuestion.of`` or ``Predictor.training_run`` takes it.
+    second has not, and ``first`` are words of the first that differ otherwise; all else is as ``StepQuestion.of`` or
+    ``Predictor.training_run`` takes it.
 
     Raises:
         DataError: no optimisation is named.
     """
-    told = dict(words_of(record))
+    told = words_of(record) | {"mode": record.get("mode", "inference")}
     names, upon, instead = (tuple(told.pop(name, ())) for name in ("apply", "upon", "instead_of"))
     if not names:
         raise DataError("told names no optimisation: add apply, such as apply = ['amp']")
-    question = _question(str(record["model"]), gpu_of(record), told | {"mode": record.get("mode", "inference")})
-    before = applied(question, (*upon, *instead))[-1] if upon or instead else question
-    return Pair.between(record, before, applied(question, (*upon, *names))[-1], names)
+    first = told.pop("first", {})
+    asked = [_question(str(record["model"]), gpu_of(record), words) for words in (told | first, told)]
+    lists = ((*upon, *instead), (*upon, *names))
+    before, after = ((applied(one, these) or [one])[-1] for one, these in zip(asked, lists, strict=True))
+    return Pair.between(record, before, after, names)
 
 
-def _question(model: str, gpu: str, words: dict[str, Any]) -> Question:
-    place = {name: words.pop(name) for name in _PLACE if name in words}
+def _question(model: str, gpu: str, told: Mapping[str, Any]) -> Question:
+    place = {name: told[name] for name in _PLACE if name in told}
     if not place:
-        return StepQuestion.of(model, gpu, **words)
-    words.pop("mode")
-    engine = words.pop("engine", "torch-eager")
+        return StepQuestion.of(model, gpu, **told)
+    words = {name: value for name, value in told.items() if name not in (*_PLACE, "mode", "engine")}
+    engine = told.get("engine", "torch-eager")
     cluster = cluster_of(gpu, place.get("per_node", 1), place.get("nodes", 1), place.get("network", ""))
     if engine_named(engine).kernel_timing == "graph":
         return usual_run(known_decoder(model), cluster, words, engine)
