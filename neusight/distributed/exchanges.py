@@ -64,7 +64,21 @@ def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
             yield _part(GATHER, "all_gather", shared, bucket * weight, run.dtype, runs=runs)
             yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs=runs)
         if copies.ranks > 1:
-            yield _part(REDUCE, "all_reduce", copies, bucket * gradient / shared.ranks, plan.gradient_dtype, runs=runs)
+            yield from _summed(count / shared.ranks, runs, copies, run)
+
+
+def _summed(count: float, runs: float, copies: Group, run: TrainingRun) -> Iterator[Part]:
+    """Gradients of ``count`` parameters among copies, in so many buckets, and what encodes and decodes them."""
+    engine, dtype = run.engine, run.plan.gradient_dtype
+    size = count * stored_bytes(dtype)
+    sent = engine.gradient_share * size
+    op, ranks = ("all_gather", copies.ranks) if engine.gathers_gradients else ("all_reduce", 1)
+    yield _part(REDUCE, op, copies, ranks * sent / runs, dtype, runs=runs)
+    if engine.gradient_share < 1.0:
+        for name, read, written in (("encode gradients", size, sent), ("decode gradients", ranks * sent, size)):
+            moved = {"read_bytes": round(read), "write_bytes": round(written)}
+            batch = KernelBatch.from_columns("memory", op="copy", elements=round(count), dtype=dtype, **moved)
+            yield Part(name=name, phase="backward", batch=batch)
 
 
 def _copied(count: int, weight: float, gradient: float, dtype: str) -> Iterator[Part]:

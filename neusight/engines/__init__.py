@@ -142,6 +142,8 @@ class Engine:
     Collectives and recomputation:
         regathers: what sequence-parallel ranks gathered is dropped and gathered again in the backward pass.
         overlaps_weights: collectives of the backward pass run beside the products of weight gradients.
+        gradient_share: bytes of gradients that copies exchange over those that they have, encoded before and decoded
+            after it; ``gathers_gradients``: encoded ones cannot be summed up, and each rank gets those of all.
         hidden_tp: share of what tensor-parallel ranks gather and scatter that a plan's ``overlap_tp`` hides behind
             products in pieces, which take longer than whole ones.
         copies_gathered: what is gathered is copied out of a buffer of all ranks, and what is reduced into one, between
@@ -242,6 +244,8 @@ class Engine:
 
     regathers: bool = False
     overlaps_weights: bool = False
+    gradient_share: float = 1.0
+    gathers_gradients: bool = False
     hidden_tp: float = 0.0
     copies_gathered: bool = False
     stops_early: bool = False

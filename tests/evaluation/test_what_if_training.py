@@ -42,7 +42,7 @@ def test_peft_trains_queries_and_values_and_time_is_of_the_mean_sample() -> None
 def test_samples_one_by_one_come_before_what_a_row_adds() -> None:
     row = {
         "set": "training_ladder_hf_issues_and_small_tables", "metric": "memory", "gpu": "v100-sxm2-16gb",
-        "model": "bert-large-uncased", "as_written": "8-bit Adam (bitsandbytes)",
+        "model": "bert-large-uncased", "as_written": "8-bit Adam (bitsandbytes)", "optimisation": "quantisation",
         "told": json.dumps({"batch": "1x4", "ac": "yes", "dtype": "fp16 amp", "seq": "512"}),
     }  # fmt: skip
     case = pair_of(row)

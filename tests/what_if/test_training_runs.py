@@ -6,6 +6,7 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.devices import cluster_of, load_cluster
+from neusight.distributed.exchanges import exchanged
 from neusight.distributed.training_run import TrainingRun, usual_run
 from neusight.errors import InapplicableError
 from neusight.what_if import applied
@@ -90,3 +91,21 @@ def test_a_whole_matrix_of_factors_costs_a_product_more_and_scales_cost_none(pre
     assert times == sorted(times)
     with pytest.raises(InapplicableError, match="adapters already"):
         applied(applied(on_one(), ["lora"])[-1], ["ia3"])
+
+
+def test_encoded_gradients_travel_in_their_bits() -> None:
+    run = usual_run(LLAMA, load_cluster("dgx-h100", 2), {"global_batch": 16, "seq_len": 128, "shard": "none"}, "fsdp")
+    unit = trained_program(LLAMA, run.local, run.engine).layers[0]
+
+    def sent(one: TrainingRun) -> tuple[str, float]:
+        part = next(part for part in exchanged(unit, one) if part.group)
+        return str(part.batch["op"][0]), float(part.batch["bytes"][0] * part.runs)
+
+    signs, largest = (applied(run, [name])[-1] for name in ("gradient-1bit", "gradient-top-k"))
+    whole = 4.0 * unit.parameters
+    assert sent(run) == ("all_reduce", pytest.approx(whole))
+    assert sent(signs) == ("all_reduce", pytest.approx(whole / 32))
+    assert sent(largest) == ("all_gather", pytest.approx(16 * whole * 2 / 1000, rel=1e-3))
+    assert [part.name for part in exchanged(unit, signs)][1:] == ["encode gradients", "decode gradients"]
+    with pytest.raises(InapplicableError, match="shard none"):
+        applied(torchtitan(), ["gradient-1bit"])

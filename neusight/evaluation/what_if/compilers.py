@@ -190,12 +190,12 @@ _BENCHMARKS = {
 """Models of torchbench and of PyTorch's ``benchmarks/dynamo/huggingface.py``, with the lengths that those give them."""
 
 
-@reads("training_ladder_hf_issues_and_small_tables")
+@reads("training_ladder_hf_issues_and_small_tables", of=lambda record: record["optimisation"] == "compile")
 def of_dynamo_benchmarks(record: Row, stated: dict[str, str]) -> Pair:
     """Forward and backward through Inductor, with CUDA graphs or without, at the beginning of 2023: neither library
     called fused attention yet (transformers 4.36 and timm 0.9 do).
     """
-    if record["optimisation"] != "compile" or "scope" not in stated:
+    if "scope" not in stated:
         raise DataError("only steps of PyTorch's own benchmarks through Inductor are read of this set")
     suite, _, model = str(record["model"]).partition("/")
     if suite != "timm" and model not in _BENCHMARKS:

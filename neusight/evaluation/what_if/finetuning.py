@@ -191,11 +191,13 @@ NOWHERE = ("ln_tuning", "beft", "trainable_tokens")
 KINDS = {
     "lora": (
         "lora", "adalora", "delora", "vera", "pvera", "tinylora", "unilora", "vblora", "miss", "c3a", "gralora", "deft",
+        "lily", "oft",
     ),
     "dora": ("dora",),
     "loha": ("loha", "lokr", "hira"),
     "ia3": ("ia3", "road", *NOWHERE),
 }  # fmt: skip
-"""Methods by what runs of them: two narrow products; a matrix made whole; results scaled."""
+"""Methods by what runs of them: two narrow products, or one by small blocks; a matrix made whole of
+factors, and its product; results scaled."""
 USUAL_RANK = {"vera": 256, "pvera": 256}
 """Where a configuration's name leaves it out; 32 in others."""

@@ -17,7 +17,7 @@ MODELS = {"bert-large-uncased": "bert-large", "bert-base-uncased": "bert-base"}
 """Models of the catalogue; a head for sequences is read in part alone."""
 
 
-@reads("training_ladder_hf_issues_and_small_tables")
+@reads("training_ladder_hf_issues_and_small_tables", of=lambda record: record["optimisation"] != "compile")
 def of_hugging_face(record: Row, stated: dict[str, str]) -> Pair:
     """ "Methods and tools for efficient training on a single GPU": "1x4" is one sample four times.
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
+from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import most_chunks
 from neusight.what_if.transforms import transform
 from neusight.workloads.decoders.decoder import Decoder
@@ -35,3 +36,29 @@ def interleaving(run: TrainingRun) -> TrainingRun:
     if layers < 2 * plan.pp:
         raise InapplicableError(f"{run.decoder.name} has fewer layers than two chunks for each of {plan.pp} stages")
     return replace(run, plan=replace(plan, vp=2))
+
+
+def _encoded(run: TrainingRun, bits: float, *, gathers: bool = False) -> TrainingRun:
+    """With gradients of so many bits a value; ``gathers``: no sum of them has as few."""
+    if run.plan.dp * run.plan.cp == 1 or run.plan.shard != "none":
+        raise InapplicableError("no replicas with whole gradients exchange them: raise dp, with shard none")
+    share = bits / (8.0 * stored_bytes(run.plan.gradient_dtype))
+    return replace(run, engine=replace(run.engine, gradient_share=share, gathers_gradients=gathers))
+
+
+@transform(
+    "gradient-1bit", group="parallelism", source="Seide et al. 2014, 1-bit stochastic gradient descent",
+    effort="a library", accuracy="as without, where what signs lose is added to the next gradient",
+)  # fmt: skip
+def gradient_1bit(run: TrainingRun) -> TrainingRun:
+    """Replicas exchange signs of gradients."""
+    return _encoded(run, 1.0)
+
+
+@transform(
+    "gradient-top-k", group="parallelism", source="Lin et al. 2018, Deep gradient compression, section 3",
+    effort="a library", accuracy="as without, with momentum corrected",
+)  # fmt: skip
+def gradient_top_k(run: TrainingRun) -> TrainingRun:
+    """Replicas exchange the largest thousandth of gradients, each with its place."""
+    return _encoded(run, 64.0 / 1000.0, gathers=True)
