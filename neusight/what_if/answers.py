@@ -14,6 +14,8 @@ from neusight.what_if.transforms import Transform, applicable, applied, named
 
 Ask = Callable[[Question], Answer]
 Goal = Literal["time", "memory"]
+DEVICE = "device"
+"""Group of what-ifs that change the device, not what runs on it."""
 _WORTH = 1.005
 """Gain from which an optimisation is worth a step of the greedy search."""
 
@@ -132,7 +134,8 @@ class Ranking:
         """Each in its turn, the one that gains most by itself first, where it gains upon those before it."""
         chosen: list[str] = []
         last = before
-        for name in (rung.transform.name for rung in alone):
+        # What another device would gain is none of this one's optimisations.
+        for name in (rung.transform.name for rung in alone if rung.transform.group != DEVICE):
             if figure(last, self.goal) <= (self.target or -inf):
                 return
             try:

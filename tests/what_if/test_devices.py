@@ -8,7 +8,7 @@ from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.training_run import usual_run
 from neusight.errors import InapplicableError
-from neusight.what_if import StepQuestion, applied
+from neusight.what_if import Ranking, StepQuestion, applied
 from neusight.workloads.decoders.known import known_decoder
 
 STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", dtype="bf16", batch=1, seq_len=64, launch="graph")
@@ -26,6 +26,12 @@ def test_figures_that_are_changed_already_are_not_changed_again() -> None:
         applied(STEP.under(overrides=("sm_count=54",)), ["more-bandwidth"])
     with pytest.raises(InapplicableError, match="exclude each other"):
         applied(STEP, ["more-bandwidth", "faster-clock"])
+
+
+def test_another_device_is_ranked_but_not_among_what_is_done_together(predictor: Predictor) -> None:
+    answer = Ranking(question=STEP, ask=predictor.answer, names=("more-bandwidth",)).ranked()
+    assert [rung.transform.name for rung in answer.alone] == ["more-bandwidth"]
+    assert answer.rungs == ()
 
 
 def test_a_model_without_tables_has_none_to_move(predictor: Predictor) -> None:
