@@ -131,7 +131,9 @@ class Ranking:
         return WhatIf(before=before, rungs=tuple(self._greedy(before, alone)), alone=tuple(alone), refused=refused)
 
     def _greedy(self, before: Answer, alone: Sequence[Rung]) -> Iterator[Rung]:
-        """Each in its turn, the one that gains most by itself first, where it gains upon those before it."""
+        """Each in its turn, the one that gains most by itself first, where it gains upon those before it, and on the
+        same devices: another one is a question of its own.
+        """
         chosen: list[str] = []
         last = before
         # What another device would gain is none of this one's optimisations.
@@ -142,7 +144,7 @@ class Ranking:
                 rung = _rung(name, last, self.ask(applied(self.question, [*chosen, name])[-1]))
             except NeusightError:
                 continue
-            if self._gain(rung) >= _WORTH:
+            if self._gain(rung) >= _WORTH and rung.answer.devices == before.devices:
                 chosen.append(name)
                 last = rung.answer
                 yield rung

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from neusight.engines import server_named
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import GGUF_BITS
 from neusight.what_if.catalogue.quantisation import (
@@ -17,6 +18,7 @@ from neusight.what_if.catalogue.quantisation import (
 )
 from neusight.what_if.questions import DeploymentQuestion
 from neusight.what_if.transforms import transform
+from neusight.workloads.decoders.quantisation import LLM_INT8
 
 _PLAIN = ("", "none", "bf16", "bfloat16", "fp16", "float16", "half")
 _TORCHAO = "PyTorch, torchao quantization README"
@@ -36,7 +38,12 @@ _WEIGHTS = {
     "llm-int8-turned": ("llm_int8_turned", "The same by bitsandbytes before 0.45.", _BITSANDBYTES, _CLIPPED),
     "llm-int8-turned-outliers": ("llm_int8_turned_outliers", "That, large columns in 16 bits.", _BITSANDBYTES, ""),
     **{
-        f"uint{bits}-weight-only": (f"uint{bits}", f"Weights in {bits} bits, unpacked for each product.", _TORCHAO, "")
+        f"uint{bits}-weight-only": (
+            f"uint{bits}",
+            f"Weights in {bits} bits, unpacked for each product.",
+            _TORCHAO,
+            "the worse the fewer",
+        )
         for bits in range(1, 8)
     },
     **{name: (name, f"Weights in {name.upper()}.", "llama.cpp, quantize README", _SOME) for name in GGUF_BITS},
@@ -44,6 +51,15 @@ _WEIGHTS = {
 """Scheme of ``quantisation.SCHEMES``, summary, source, and what it may cost, by name."""
 
 
+_ENGINES = ("vllm", "sglang", "tensorrt-llm")
+_OF_PROGRAMS = {
+    **dict.fromkeys(GGUF_BITS, ("llama.cpp",)),
+    **dict.fromkeys(("fp6", "w4a8", *(f"uint{bits}" for bits in range(1, 8))), ("gpt-fast",)),
+    **dict.fromkeys(("nf4", "nf4_double", *(f"llm_int8{how}" for how in LLM_INT8)), ("transformers",)),
+    **dict.fromkeys(("fp8", "nvfp4"), _ENGINES),
+    "w4a16": (*_ENGINES, "tinychat"),
+}
+"""Whose kernels a scheme is priced by, of those that are not priced in every program."""
 _OF_STEPS_TOO = (
     (int8_weights, "int8_linear"), (int4_weights, "int4_linear"), (fp8_weights, "fp8_linear"),
     (int8_dynamic, "int8_dynamic"), (fp8_dynamic, "fp8_dynamic"), (fp8_dynamic_rows, "fp8_row_dynamic"),
@@ -57,6 +73,9 @@ def _in(scheme: str, summary: str = "") -> Callable[[DeploymentQuestion], Deploy
     def quantised(served: DeploymentQuestion) -> DeploymentQuestion:
         if served.setup.dtype not in _PLAIN:
             raise InapplicableError(f"weights are in {served.setup.dtype} already: this is of a model in 16 bits")
+        programs = _OF_PROGRAMS.get(scheme, (served.setup.engine,))
+        if server_named(served.setup.engine).name not in programs:
+            raise InapplicableError(f"kernels of it are known of {', '.join(programs)}, not of {served.setup.engine}")
         return served.deployed(dtype=scheme)
 
     quantised.__doc__ = summary

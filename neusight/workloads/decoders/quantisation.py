@@ -92,7 +92,7 @@ SCHEMES: dict[str, Quantisation] = {
     "nvfp4": Quantisation(method="nvfp4", weights="nvfp4", activations="float4", scaling="micro"),
 }
 _EVERY_LINEAR = EVERYWHERE | {"head"}
-_LLM_INT8: dict[str, dict[str, Any]] = {
+LLM_INT8: dict[str, dict[str, Any]] = {
     "": {"python_calls": 1},
     "_outliers": {"python_calls": 1, "outliers": True},
     "_turned": {"python_calls": 2},
@@ -110,7 +110,7 @@ _NF4 = Quantisation(weights="nf4", fused_rows=1, python_calls=1)
 SCHEMES |= {
     "nf4": _NF4,
     "nf4_double": replace(_NF4, weights="nf4_double", scale_group=256),
-    **{f"llm_int8{how}": replace(SCHEMES["w8a8"], **fields) for how, fields in _LLM_INT8.items()},
+    **{f"llm_int8{how}": replace(SCHEMES["w8a8"], **fields) for how, fields in LLM_INT8.items()},
     "int8_linear": _linear("w8a16", fused_rows=1),
     "int4_linear": _linear("w4a16", group=64),
     "fp8_linear": _linear("w8a16", weights="float8", fused_rows=1),
