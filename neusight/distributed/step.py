@@ -15,6 +15,7 @@ from neusight.distributed.priced import PartTime, PricedSegment, Pricer, Segment
 from neusight.distributed.sources import source_of
 from neusight.distributed.training_run import TrainingRun
 from neusight.executors.pricing import sharing_power
+from neusight.kernels.precision import stored_bytes
 from neusight.laws.routes import host_link
 from neusight.plans.stages import Stage
 from neusight.schedule.pipeline import Pipeline
@@ -26,6 +27,11 @@ from neusight.workloads.program import Part, Phase, Program
 
 Counted = tuple[PartTime, float]
 """A part and how often it runs in a step on one rank of each stage together, all micro-batches counted."""
+
+
+HOST_UPDATE_S = 0.25e-9
+"""Of a parameter by Adam on all cores of a node [s]: 0.22 s of a billion, 2.57 s of ten (Ren et al. 2021, ZeRO-Offload,
+table 4, on two Xeon 8168)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,8 +224,22 @@ class TimedStep:
             gather_forward=gather,
             gather_backward=gather,
             reduce=table(lambda unit: unit.reduce),
-            optimizer=np.array([each[chunk % plan.pp] for chunk in range(len(chunks))]),
+            **self._updated([each[chunk % plan.pp] for chunk in range(len(chunks))]),
         )
+
+    def _updated(self, on_device_s: Sequence[float]) -> dict[str, np.ndarray]:
+        """The update of each chunk on its device, or by the host's cores, which all ranks of a node share, with its
+        gradients and weights on their ways over the link [s].
+        """
+        plan, cluster = self.run.plan, self.run.cluster
+        if plan.offload != "optimizer":
+            return {"optimizer": np.array(on_device_s)}
+        numbers = [max(map(_parameters, update), default=0) / (plan.vp * plan.directions) for update in self.updates]
+        stepped = np.array([numbers[chunk % plan.pp] for chunk in range(len(self._chunks))])
+        copy_s = stepped * stored_bytes(self.run.dtype) / host_link(cluster.device).bandwidth_bytes_per_s
+        ranks = min(cluster.per_node, cluster.devices)
+        by_piece = np.repeat(copy_s[:, None] / self._pieces, self._pieces, axis=1)
+        return {"optimizer": stepped * ranks * HOST_UPDATE_S, "to_host": by_piece, "to_device": copy_s}
 
     @property
     def _copied_s(self) -> np.ndarray:
@@ -246,6 +266,12 @@ class TimedStep:
 
     def _of_model(self, own: Collection[int] | None) -> Collection[int]:
         return range(self.run.plan.pp * self.run.plan.vp) if own is None else own
+
+
+def _parameters(time: PartTime) -> float:
+    """That a kernel of an optimizer updates, 0 of others."""
+    batch = time.part.batch
+    return float(batch["elements"].max()) if batch.family in ("optimizer", "elementwise") else 0.0
 
 
 def counted(timed: TimedStep) -> Iterator[Counted]:
