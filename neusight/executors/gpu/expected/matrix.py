@@ -474,5 +474,6 @@ def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tup
     panel = products * (rows * t.tile_m * p.a_bytes + cols * t.tile_n * p.b_bytes) * (p.k / t.parts)
     missed = missed_share(panel, reusable_l2_bytes(device), physics)
     once = p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes)
-    again = np.maximum(np.ceil(tiles / running) * panel - once, 0.0) * missed
+    # The last wave has no more panels than blocks.
+    again = np.maximum(tiles / running * panel - once, 0.0) * missed
     return again, _l2_bytes(p, (t.tile_m, t.tile_n), tiles / t.parts, t.parts)
