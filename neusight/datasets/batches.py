@@ -7,7 +7,7 @@ the new ones, sizes of a layer of experts are the whole model's.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +113,23 @@ def latent_attention(rows: pd.DataFrame) -> KernelBatch:
     )
 
 
+UNGATED = ((128, 6, 1856), (512, 22, 2688), (512, 22, 5120))
+"""Experts, experts of a token and width of layers without a gate: of Nemotron 3 (squared ReLU, ``mlp_hidden_act`` of
+their config.json)."""
+GATED_ALL = {"sglang": ("0.5.10",), "vllm": ("0.14.0",)}
+"""Versions whose benchmarks gave every layer a gate (aiconfigurator, ``collector``, before it knew of such layers)."""
+
+
+def _gated(rows: pd.DataFrame, shape: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Whether layers of experts have a gate: by the kernel's name, else by the model whose layer it is."""
+    codes, kernels = coded(strings_or(rows, "kernel"))
+    named = np.array(["nongated" in name for name in kernels])[codes]
+    engine, version = strings_or(rows, "framework"), strings_or(rows, "version")
+    old = np.logical_or.reduce([(engine == name) & np.isin(version, those) for name, those in GATED_ALL.items()])
+    layers = zip(*(shape[name].tolist() for name in ("num_experts", "top_k", "ffn_size")), strict=True)
+    return ~(named | np.array([layer in UNGATED for layer in layers], dtype=bool) & ~old)
+
+
 def experts(rows: pd.DataFrame) -> KernelBatch:
     """One GPU's share: all tokens come, experts are split over ``moe_ep_size`` and their width over ``moe_tp_size``.
 
@@ -125,7 +142,6 @@ def experts(rows: pd.DataFrame) -> KernelBatch:
             row = int(uneven.argmax())
             fault = f"{parts} {shape[parts][row]} does not divide {whole} {shape[whole][row]}"
             raise DataError(f"row {rows.index[row]}: {fault}: fix or drop the row")
-    codes, kernels = coded(strings_or(rows, "kernel"))
     scheme = schemes(rows)
     return KernelBatch.from_columns(
         "moe",
@@ -135,7 +151,7 @@ def experts(rows: pd.DataFrame) -> KernelBatch:
         experts=shape["num_experts"] // shape["moe_ep_size"],
         all_experts=shape["num_experts"],
         top_k=shape["top_k"],
-        gated=np.array(["nongated" not in name for name in kernels])[codes],
+        gated=_gated(rows, shape),
         distribution=strings(rows["distribution"]),
         dtype=dtypes(rows),
         weight_dtype=scheme["weight_dtype"],

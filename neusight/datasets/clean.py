@@ -33,6 +33,9 @@ EXTENTS = tuple(
 """Whole numbers of the shapes of all tables."""
 _LAUNCH = ("gpu", "family", "op", "dtype", "split", "kernel_name", "grid_x", "grid_y", "grid_z", "batch")
 _FILTER = ("kernel_size", "stride", "padding")
+_LAYER = ("gpu", "framework", "kernel", "dtype", "hidden_size", "ffn_size", "num_experts", "top_k")
+FAST_SHARE = 0.05
+"""Share of a layer's balanced rows beyond which it is the routing, not a row, that is not as it says (assumption)."""
 HEAT = r"thermal|brake"
 """Reasons for throttling that say something of the room, not of the device: a power limit is part of it."""
 
@@ -162,6 +165,21 @@ def faster_than_datasheet(rows: pd.DataFrame) -> np.ndarray:
     return (compute | moved).to_numpy() | suspected(rows)
 
 
+def fewer_experts(rows: pd.DataFrame) -> np.ndarray:
+    """All rows of a layer of experts by a kernel, of whose balanced ones many would read weights faster than DRAM can:
+    its tokens did not get the experts that the row says. Of DeepSeek-V3's layer, balanced over eight groups of experts
+    that all score the same, a router that keeps four groups (arXiv 2412.19437, section 2.1.2) reaches half of them.
+    """
+    import pandas as pd
+
+    if "num_experts" not in rows:
+        return np.zeros(len(rows), dtype=bool)
+    balanced = (rows["family"] == "moe") & (rows["distribution"] == "balanced")
+    fast = pd.Series(faster_than_datasheet(rows), index=rows.index).astype(float).where(balanced)
+    share = fast.groupby([rows[name] for name in _LAYER], dropna=False).transform("mean")
+    return (share > FAST_SHARE).to_numpy()
+
+
 def suspected(rows: pd.DataFrame) -> np.ndarray:
     """Rows that their source itself marks as too fast to be true."""
     return strings_or(rows, "suspect") != ""
@@ -251,6 +269,11 @@ RULES: tuple[Rule, ...] = (
     Rule(name="invalid", why="no positive finite latency, or an extent below one", mask=invalid),
     Rule(name="throttled", why="the driver slowed the GPU down for heat or its power supply", mask=throttled),
     Rule(name="unstable", why="single launches of the kernel lay too far apart", mask=unstable),
+    Rule(
+        name="fewer_experts",
+        why="tokens went to fewer experts than the routing that the rows state",
+        mask=fewer_experts,
+    ),
     Rule(
         name="faster_than_datasheet",
         why="more work a second than the GPU can do: the timer or the shape is wrong",

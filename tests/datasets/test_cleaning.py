@@ -53,6 +53,23 @@ def test_faster_than_datasheet_allows_caches(rows):
     assert removed(frame, "faster_than_datasheet") == [1]  # the last fits in L2
 
 
+def test_a_layer_whose_tokens_went_to_fewer_experts_is_removed_whole():
+    layer = {"hidden_size": 7168, "ffn_size": 2048, "num_experts": 256, "top_k": 8, "moe_tp_size": 1, "moe_ep_size": 1}
+    layer |= {
+        "gpu": "h200-sxm-141gb",
+        "framework": "sglang",
+        "dtype": "fp8_block",
+        "family": "moe",
+        "op": "moe",
+        "split": "train",
+    }
+    weights_ms = 1e3 * 3 * 7168 * 2048 * 256 / load_device("h200-sxm-141gb").dram_bandwidth_bytes_per_s
+    ran = [(kernel, tokens, kind) for kernel in "ab" for tokens, kind in ((32, "balanced"), (1, "power_law_1.01"))]
+    frame = pd.DataFrame([layer | {"kernel": k, "num_tokens": n, "distribution": d} for k, n, d in ran])
+    frame["latency_ms"] = [1.2 * weights_ms, 1.0, 0.6 * weights_ms, 1.0]
+    assert removed(frame, "fewer_experts") == [2, 3]
+
+
 def test_faster_than_datasheet_allows_winograd(rows):
     work = 2e3 * 16 * 56 * 56 * 128 * 64 * 9 / V100.gemm_flops_per_s("float32")
     frame = rows({"op": "conv2d", "latency_ms": work / 2}, {"op": "conv2d", "latency_ms": work / 5, "in_channels": 128})

@@ -98,6 +98,9 @@ def test_a_layer_of_experts_is_one_gpu_s_share(read):
     expected = Moe(tokens=64, hidden=4096, ffn=384, experts=64, all_experts=128, top_k=8, dtype="bfloat16")
     assert read(**EXPERTS) == expected
     assert not read(**EXPERTS, kernel="moe_torch_flow_nongated").gated
+    nemotron = EXPERTS | {"num_experts": 512, "top_k": 22, "ffn_size": 5120, "version": "0.24.0", "framework": "vllm"}
+    assert not read(**nemotron).gated
+    assert read(**nemotron | {"version": "0.14.0"}).gated, "benchmarks before knew gates alone"
     block = read(**EXPERTS, dtype="fp8_block")
     assert (block.dtype, block.scaling) == ("float8", "block")
     narrow = read(**EXPERTS, dtype="w4a8_mxfp4_mxfp8")
