@@ -16,8 +16,8 @@ README = checkout_dir("README.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"^```console\n\$ neusight (.+?[^\\])\n(.+?)^```", README, re.M | re.S)
 
 
-def test_readme_shows_a_step_a_served_model_and_training() -> None:
-    assert [command.partition(" ")[0] for command, _ in EXAMPLES] == ["predict", "serving", "training"]
+def test_readme_shows_a_step_a_served_model_training_and_what_ifs() -> None:
+    assert [command.partition(" ")[0] for command, _ in EXAMPLES] == ["predict", "serving", "training", "what-if"]
 
 
 @pytest.mark.parametrize(("command", "shown"), EXAMPLES, ids=[command.split()[0] for command, _ in EXAMPLES])

@@ -324,6 +324,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
                            ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
         "evaluate programs": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--hosts", word("own")),
                               ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
+        "evaluate what-if": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--calibration", calibration), *common],
+        "what-if": [("", model), ("--gpu!", gpu), ("--apply!", word("compile")), ("--batch", count), ("--set", change)],
         "evaluate gate": [],
         "devices list": [("--format!", form)],
         "devices show": [("", gpu), ("--set", change), ("--format", form)],

@@ -43,11 +43,11 @@ def test_a_half_is_told_by_the_other_and_a_host_by_others_that_launch_alike():
 
 
 def test_what_kinds_of_operators_take_is_found_whatever_their_hosts_take():
-    units = {"view": 0.25, "pointwise": 1.0, "reduction": 1.5, "library": 6.0, "further": 0.5}
+    units = {"view": 0.25, "pointwise": 1.0, "reduction": 1.5, "library": 6.0, "further": 0.5, "hand_written": 5.0}
     random = np.random.default_rng(2)
 
     def host(call_s: float, operator_s: float) -> list[TimedCall]:
-        kinds = [dict(zip(units, random.integers(0, 12, len(units)).tolist(), strict=True)) for _ in range(60)]
+        kinds = [dict(zip(units, random.integers(0, 12, len(units)).tolist(), strict=True)) for _ in range(240)]
         return [
             TimedCall(call_s + operator_s * sum(units[kind] * count for kind, count in counts.items()), 1e-7, counts)
             for counts in kinds

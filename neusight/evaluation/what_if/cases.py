@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -150,8 +151,8 @@ def whole(value: str, what: str) -> int:
         raise DataError(f"{what} '{value}' is no number") from None
 
 
+@cache
 def _load() -> None:
-    if not _READERS:
-        package = __name__.rpartition(".")[0]
-        for module in iter_modules(import_module(package).__path__):
-            import_module(f"{package}.{module.name}")
+    package = __name__.rpartition(".")[0]
+    for module in iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{module.name}")
