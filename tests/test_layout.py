@@ -22,6 +22,7 @@ ROOMS = [
     "errors",
     "units",
     "paths",
+    "workers",
     "kernels",
     "devices",
     "laws",

@@ -15,13 +15,12 @@ from typing import Any
 import neusight
 from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Outcome, Task
-from neusight.collect.workers import Post, Worker, WorkerLost, introduction, local_workers, perform
+from neusight.collect.workers import Post, introduction, local_workers, perform, take_post
 from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.errors import DataError, DeviceError
+from neusight.workers import ATTEMPTS, Worker, WorkerLost
 
 TARGETS = ("cuda", "cpu")
-ATTEMPTS = 2
-"""A task that has taken so many workers down with it is given up."""
 RESTARTS = 20
 """A worker that was lost so often stays lost."""
 TASK_LIMIT_S = 300.0
@@ -60,9 +59,10 @@ class CollectionRequest:
         post = Post(target=self.target, seed=self.seed, budget_s=self.budget_s)
         if self.ray is None:
             return local_workers(post, self.workers)
-        from neusight.collect.ray_workers import ray_workers
+        from neusight.workers.ray_cluster import ray_workers
 
-        return ray_workers(self.ray, post, self.workers)
+        kind = "CPU" if self.target == "cpu" else "GPU"
+        return ray_workers(self.ray, self.workers, take_post, post, kind=kind)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,30 +1,20 @@
-"""Workers: one process a device, on this host or, through Ray, on any host of a cluster.
-
-A worker measures one task at a time and may be lost at any moment: a kernel can take its process down, or hang, and a
-host can go. Who waits for it learns that from ``WorkerLost``, and may have a new one.
-"""
+"""What a worker does that measures: takes its post at a device, introduces itself, measures one task at a time."""
 
 from __future__ import annotations
 
 import os
-import signal
-import threading
-from collections.abc import Callable
-from concurrent.futures import CancelledError, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from traceback import clear_frames
-from typing import Any, Protocol
+from typing import Any
 
 from neusight.collect.tasks import Outcome, Task
 from neusight.errors import DeviceError, NeusightError, UnmeasurableError
+from neusight.workers import LocalWorker, Worker, WorkerLost
 
 _FATAL = ("CUDA error", "HIP error", "device-side assert", "cuDNN error", "CUBLAS_STATUS_EXECUTION_FAILED")
 """After these the process cannot be trusted any more: the fault stays with its context."""
-
-
-class WorkerLost(NeusightError):  # noqa: N818 - an event to act on
-    """The worker is gone, and what it was measuring with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,25 +25,6 @@ class Post:
     index: int = 0
     seed: int = 0
     budget_s: float = 0.06
-
-
-class Worker(Protocol):
-    """A process that measures."""
-
-    name: str
-
-    def run(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        """What a function of this module returns in the process.
-
-        Raises:
-            WorkerLost: the process is gone, or has not answered within ``limit_s``.
-        """
-
-    def restart(self) -> None:
-        """A new process in its place."""
-
-    def stop(self) -> None:
-        """End it, whatever it does."""
 
 
 _POST: dict[str, Any] = {}
@@ -134,54 +105,6 @@ def _forget_memory() -> None:
         torch.cuda.empty_cache()
 
 
-class LocalWorker:
-    """A process of this host."""
-
-    def __init__(self, post: Post) -> None:
-        self.post = post
-        self.name = f"{post.target}:{post.index}"
-        self._pool = _pool(post)
-
-    def run(self, limit_s: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        """In the process; ``perform`` keeps errors of its own, so that others are the process's end."""
-        try:
-            return self._pool.submit(function, *arguments).result(limit_s)
-        except TimeoutError:
-            raise WorkerLost(f"no answer in {limit_s:g} s") from None
-        except (RuntimeError, CancelledError):
-            raise WorkerLost("the process ended") from None
-
-    def restart(self) -> None:
-        """Kill what is left, and begin a new process."""
-        self.stop()
-        self._pool = _pool(self.post)
-
-    def stop(self) -> None:
-        """Kill the process."""
-        for process in list((self._pool._processes or {}).values()):
-            process.kill()
-        self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-def _pool(post: Post) -> ProcessPoolExecutor:
-    """One fresh process, because CUDA does not survive a fork."""
-    return ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin, initargs=(post, os.getpid()))
-
-
-def _begin(post: Post, parent: int) -> None:
-    """In the new process. Ctrl-C is the parent's to handle; a process without its parent ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    take_post(post)
-
-
-def _end_with(parent: int) -> None:
-    pause = threading.Event()
-    while os.getppid() == parent:
-        pause.wait(1.0)
-    os._exit(1)
-
-
 def device_count(target: str) -> int:
     """Devices of this host, asked in a process of its own, since asking binds a process to its devices.
 
@@ -212,5 +135,5 @@ def local_workers(post: Post, count: int = 0) -> list[Worker]:
     have = device_count(post.target)
     if post.target != "cpu" and count > have:
         raise DeviceError(f"this host has {have} GPUs, not {count}: ask for fewer workers, or use --ray")
-    places = range(count or have)
-    return [LocalWorker(replace(post, index=0 if post.target == "cpu" else place)) for place in places]
+    posts = [replace(post, index=0 if post.target == "cpu" else place) for place in range(count or have)]
+    return [LocalWorker(f"{each.target}:{each.index}", take_post, each) for each in posts]

@@ -18,11 +18,12 @@ from neusight.collect.names import join_names, unnamed
 from neusight.collect.session import CollectionRequest, Report, run
 from neusight.collect.store import Store, read_rows
 from neusight.collect.tasks import Outcome, Task, identity
-from neusight.collect.workers import WorkerLost, introduction
+from neusight.collect.workers import introduction
 from neusight.datasets import load_kernels, verify
 from neusight.devices import load_device, to_toml
 from neusight.errors import DataError, DeviceError, UnmeasurableError
 from neusight.kernels import Gemm
+from neusight.workers import WorkerLost
 
 
 @dataclass(frozen=True)
