@@ -58,13 +58,13 @@ def retained(workload: Workload) -> Workload:
 
 
 def without(workload: Workload, layer: str) -> Workload:
-    """Without what a module runs.
+    """Without what a module and those in it run.
 
     Raises:
         InapplicableError: nothing runs in it.
     """
     step = unrolled(workload)
-    nodes = [node for node in step.nodes if node.layer.name() != layer]
+    nodes = [node for node in step.nodes if not f"{node.layer.name()}.".startswith(f"{layer}.")]
     if len(nodes) == len(step.nodes):
         raise InapplicableError(f"nothing runs in {layer}")
     return rebuilt(step, nodes)
@@ -82,15 +82,20 @@ def with_workspaces(workload: Workload, nbytes: int) -> Workload:
 
 
 def looped(workload: Workload, layer: str, times: int) -> Workload:
-    """All that a module runs but its first operator, which makes what the others change, so many times in turn.
+    """All that a module runs but its first operator, which makes what the others change, so many times in turn: an
+    assignment to a cell, one call, whose views take as long as one by itself (a host's 1.4 of an addition that keeps a
+    graph, timed on a CPU; PyTorch, ``python_variable_indexing.cpp``).
 
     Raises:
         InapplicableError: nothing runs in such a module.
     """
     step = unrolled(workload)
-    series = [node for node in step.nodes if node.layer.name() == layer][1:]
-    if not series:
+    whole = [node for node in step.nodes if node.layer.name() == layer][1:]
+    if not whole:
         raise InapplicableError(f"nothing runs in {layer}")
+    views = [node for node in whole if not node.kernels]
+    step = rebuilt(step, [node for node in step.nodes if node not in views[:-1]])
+    series = [node for node in step.nodes if node.layer.name() == layer][1:]
     last, more = series[-1].id, (times - 1) * len(series)
     inside = {node.id for node in series}
 

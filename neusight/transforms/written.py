@@ -23,8 +23,14 @@ _ACTIVATIONS = ("silu", "gelu")
 _WRITTEN_GATES = tuple(f"{HAND_WRITTEN}.{name}_mul" for name in _ACTIVATIONS)
 _GATES = ("mul", "cat", "silu", "gelu", "silu_backward", "gelu_backward")
 _ROTARY = ("neg", "cat", "mul", "add", "slice_backward", "clone")
-_SCORES = ("mul", "bitwise_not", "masked_fill", "_softmax")
+_SCORES = ("mul", "masked_fill", "_softmax", "_softmax_backward_data")
 _LOSSES = ("_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data")
+_CHAINED = ("elementwise", "row_reduction")
+_REGISTERS = 4 * 32 * 255
+"""Of a program of four warps, Triton's default, whose threads have 255 each (CUDA C++ Programming Guide, technical
+specifications)."""
+_HELD = 3
+"""Values for each element of a row that a loss of two inputs holds at once: both, and what it makes of them."""
 Places = Callable[[ValueGraph], set[int]]
 
 
@@ -98,17 +104,36 @@ def fused_losses(workload: Workload) -> Workload:
 
 
 def fused_early(workload: Workload) -> Workload:
-    """The same where the forward pass makes the gradients, which then wait.
+    """The same where the forward pass makes the gradients, which then wait. A program of few threads holds a row: what
+    it makes of a longer one goes to memory and comes back, as between operators.
 
     Raises:
         InapplicableError: there is none.
     """
     step = fused_chains(workload)
+    if _row(workload) * _HELD > _REGISTERS:
+        step = _spilled(workload, step)
     last = max(place for place, node in enumerate(step.nodes) if node.phase == "forward")
     early = [n for n in step.nodes if n.phase == "backward" and n.operator.startswith(HAND_WRITTEN)]
     moved = [replace(node, phase="forward", id=step.nodes[last].id) for node in early]
     kept = [node for node in step.nodes if node not in early]
     return rebuilt(step, [*kept[: last + 1], *moved, *kept[last + 1 :]])
+
+
+def _row(workload: Workload) -> int:
+    """Values of a block for the longest row: a power of two."""
+    longest = max(tensor.shape[-1] for tensor in workload.tensors if tensor.shape)
+    return 1 << (longest - 1).bit_length()
+
+
+def _spilled(before: Workload, after: Workload) -> Workload:
+    """The largest kernel of the forward pass with the bytes of all operators that went into kernels like it."""
+    kernels = [k for n in before.nodes if n.phase == "forward" for k in n.kernels if k.family in _CHAINED]
+    moved = {name: sum(getattr(kernel, name) for kernel in kernels) for name in ("read_bytes", "write_bytes")}
+    chains = [n for n in after.nodes if n.phase == "forward" and n.operator.startswith(HAND_WRITTEN)]
+    largest = max(chains, key=lambda node: node.kernels[0].read_bytes)  # type: ignore[union-attr]
+    spilled = replace(largest, kernels=(replace(largest.kernels[0], **moved), *largest.kernels[1:]))
+    return replace(after, nodes=tuple(spilled if node is largest else node for node in after.nodes))
 
 
 def fused_chains(workload: Workload) -> Workload:
@@ -117,7 +142,7 @@ def fused_chains(workload: Workload) -> Workload:
     Raises:
         InapplicableError: there is none.
     """
-    return _fused(workload, lambda graph: set(range(len(graph.nodes))), "the step has no pointwise operator")
+    return _fused(workload, _chains, "the step has no pointwise operator")
 
 
 def operator_name(node: Node) -> str:
@@ -146,10 +171,14 @@ def fused_scores(workload: Workload) -> Workload:
         InapplicableError: there is none.
     """
     step = _fused(workload, _scores, "no attention of the model writes its scores")
-    products = (
-        replace(node, operator=f"{HAND_WRITTEN}.bmm") if operator_name(node) == "bmm" else node for node in step.nodes
-    )
-    return replace(step, nodes=tuple(products))
+    return replace(step, nodes=tuple(_product(node) if operator_name(node) == "bmm" else node for node in step.nodes))
+
+
+def _product(node: Node) -> Node:
+    """Of Triton, which rounds operands of 32 bits to TF32 unless told otherwise (``tl.dot``, ``input_precision``)."""
+    narrow = {"float32": "tf32"}
+    kernels = (replace(k, dtype=narrow.get(k.dtype, k.dtype)) if isinstance(k, Gemm) else k for k in node.kernels)
+    return replace(node, operator=f"{HAND_WRITTEN}.bmm", kernels=tuple(kernels))
 
 
 def _fused(workload: Workload, places: Places, why: str, by: str = HAND_WRITTEN) -> Workload:
@@ -209,6 +238,13 @@ def _rotary(graph: ValueGraph) -> set[int]:
     layers = {node.layer.name() for node in graph.nodes if operator_name(node) == "neg" and node.phase == "forward"}
     joined = {node.layer.name() for node in graph.nodes if operator_name(node) == "cat" and node.phase == "forward"}
     return _in(graph, layers & joined, _ROTARY)
+
+
+def _chains(graph: ValueGraph) -> set[int]:
+    """All places but those of a gradient through a softmax that was there before."""
+    names = {operator_name(node) for node in graph.nodes}
+    before = set() if "_log_softmax" in names else {"_log_softmax_backward_data"}
+    return {place for place, node in enumerate(graph.nodes) if operator_name(node) not in before}
 
 
 def _scores(graph: ValueGraph) -> set[int]:

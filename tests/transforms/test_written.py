@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from neusight.errors import InapplicableError
+from neusight.kernels.families import Gemm
 from neusight.requests import Request
 from neusight.transforms import sliced, written
 from neusight.transforms.phases import alone, looped, retained, with_workspaces, without
@@ -155,11 +156,34 @@ def test_a_phase_alone_has_its_kernels_and_all_that_was_saved() -> None:
 
 def test_a_loop_of_the_host_repeats_what_a_module_runs() -> None:
     before = step("neighbourhood", batch=1, heads=2)
-    once, often = looped(before, "block.mask", 1), looped(before, "block.mask", 50)
-    assert once.length == before.length and once.memory == before.memory == often.memory
-    cells = sum(1 for n in before.nodes if n.layer.name() == "block.mask") - 1
-    assert often.length == before.length + 49 * cells
-    assert without(before, "block.mask").length == before.length - cells - 1
+    mask = "block.hidden.mask"
+    once, often = looped(before, mask, 1), looped(before, mask, 50)
+    assert once.memory == often.memory
+    cell = [n for n in once.nodes if n.layer.name() == mask][1:]
+    assert [bool(n.kernels) for n in cell] == [False, True]
+    assert often.length == once.length + 49 * len(cell)
+    assert {n.layer.name() for n in without(before, "block.hidden").nodes}.isdisjoint({mask, "block.hidden"})
+
+
+def test_a_kernel_whose_rows_do_not_fit_in_registers_moves_what_the_operators_did() -> None:
+    def forward_bytes(workload: Workload) -> int:
+        kernels: list[Any] = [k for n in workload.nodes if n.phase == "forward" for k in n.kernels]
+        return sum(k.read_bytes + k.write_bytes for k in kernels)
+
+    for hidden, spills in ((8192, False), (16384, True)):
+        before = step("jsd", hidden=hidden, tokens=4)
+        assert (forward_bytes(written.fused_early(before)) > forward_bytes(before)) == spills
+
+
+def test_products_of_attention_by_hand_are_in_tf32() -> None:
+    before = step("neighbourhood", batch=1, heads=2)
+    after = written.fused_scores(without(before, "block.hidden"))
+
+    def dtypes(workload: Workload) -> set[str]:
+        return {k.dtype for n in workload.nodes for k in n.kernels if isinstance(k, Gemm) and k.op == "bmm"}
+
+    assert dtypes(before) == {"float32"} and dtypes(after) == {"tf32"}
+    assert "softmax_backward_data" in " ".join(n.operator for n in by_hand(after, "backward"))
 
 
 def test_workspaces_are_there_where_products_are() -> None:

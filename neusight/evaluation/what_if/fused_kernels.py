@@ -224,12 +224,15 @@ def _in_mode(step: StepQuestion, mode: str, retained: bool) -> StepQuestion:
 
 
 def _step(record: Row, told: Told, block: str, sizes: Sizes, dtype: str) -> StepQuestion:
-    """With a host that is ahead by the time in which the device empties its cache."""
+    """With a host that is ahead by the time in which the device empties its cache; events before and after a call see
+    the start of one kernel.
+    """
     words = ",".join(f"{name}={size}" for name, size in sizes.items())
     step = StepQuestion.of(f"block:{block}@{words}", gpu_of(record), mode="training", dtype=told.get("dtype", dtype))
     ahead_s = _FLUSHED_BYTES / step.device.dram_bandwidth_bytes_per_s
     own = Engine()
-    host = Host(call_s=0.0, operator_s=own.host_s_per_operator, spread=own.host_spread, ahead_s=ahead_s)
+    call_s = step.device.launch_overhead_s
+    host = Host(call_s=call_s, operator_s=own.host_s_per_operator, spread=own.host_spread, ahead_s=ahead_s)
     return step.under(host=host)
 
 
@@ -240,9 +243,9 @@ def _neighbourhood(record: Row, told: Told) -> Pair:
     cells = sum(1 for i in range(length) for j in range(-half, half + 1) if 0 <= i + j * apart < length)
     timed, mode = record["metric"] == "time", str(record["mode"])
     step = _in_mode(_step(record, told, "neighbourhood", sizes | {"round": 1 if timed else 2}, "float32"), mode, True)
-    after = step.changed_by(Pass(part="mask", order=EARLY, change=phases.without, arguments=("block.mask",)))
+    after = step.changed_by(Pass(part="mask", order=EARLY, change=phases.without, arguments=("block.hidden",)))
     after = after.changed_by(Pass(part="scores", change=written.fused_scores))
     if mode != "backward":
-        loop = Pass(part="loop", order=_LAST + 1, change=phases.looped, arguments=("block.mask", cells))
+        loop = Pass(part="loop", order=_LAST + 1, change=phases.looped, arguments=("block.hidden.mask", cells))
         step = step.changed_by(loop)
     return Pair(before=step, after=after, applied=(str(record["as_written"]),), metric=metric_of(record))

@@ -247,15 +247,27 @@ class Neighbourhood(nn.Module):
         super().__init__()
         self.heads = heads
         self.query, self.key, self.value, self.out = (nn.Linear(hidden, hidden) for _ in range(4))
-        self.mask = Mask()
+        self.hidden = Hidden()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of the shape of ``x``, (batch, length, hidden)."""
         q, k, v = (of(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for of in (self.query, self.key, self.value))
         scores = torch.matmul(q, k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
-        scores = scores.masked_fill(~self.mask(x), float("-inf"))
+        scores = scores.masked_fill(self.hidden(x), float("-inf"))
         result = torch.matmul(torch.softmax(scores, dim=-1), v)
         return self.out(result.transpose(1, 2).contiguous().flatten(2))
+
+
+class Hidden(nn.Module):
+    """Which keys a query does not see."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mask = Mask()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Of shape (length, length)."""
+        return ~self.mask(x)
 
 
 class Mask(nn.Module):
