@@ -15,7 +15,8 @@ from torch.nn import functional
 
 class Timed(nn.Module):
     """A block in a loop that runs it forward and backward on the same tensors: from ``round`` 1 on gradients of weights
-    are there already, from 2 on those of inputs as well. The last of the inputs may be ``fixed``, without a gradient.
+    are there already, from 2 on those of inputs as well; round 0 ends before the sum of a result that is ``summed`` for
+    its backward pass. The last of the inputs may be ``fixed``, without a gradient.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Timed(nn.Module):
                 parameter.grad = torch.empty_like(parameter)
         self._result = self.block(*self.inputs)
         results = self._result if isinstance(self._result, tuple) else (self._result,)
-        if self.summed:
+        if self.summed and self.round:
             return {"loss": results[0].sum()}
         return {"loss": results[0]} if not results[0].dim() else {"probe": _Probe.apply(*results)}
 
