@@ -22,9 +22,6 @@ from neusight.workloads.workload import Node, Reference, Tensor, Workload
 _FEW_ROWS = 64
 """Rows up to which a compiled product reads narrow weights itself: one tile of them, so that each weight is made wide
 once."""
-_BLOCK_ROWS = 16
-"""Rows of a block of tinygemm (PyTorch, ``aten/src/ATen/native/cuda/int4mm.cu``, ``kMTileSize``): every block makes all
-weights of its columns wide again."""
 _TOO_FEW = 16
 _ON_THE_HOST = (
     f"eager products in int8 of {_TOO_FEW} rows or fewer run on the host (torchao, safe_int_mm), which is not "
@@ -41,8 +38,9 @@ class Scheme:
 
     ``widening`` are the eager passes over a weight before its product, as bytes read and written a value: a cast to
     the model's dtype, or one to float32, a multiplication with the scale, and a cast. ``scaling`` as in ``Gemm``;
-    ``group`` weights share a scale of 16 bits and a zero, 0 for one a column. ``fused``: the library has one kernel for
-    the product in either case. ``scaled_after``: the product's results are multiplied with the scales.
+    ``group`` weights share a scale of 16 bits and a zero, 0 for one a column. ``block_rows``: the library has one
+    kernel for the product in either case, of which every block of so many rows makes all weights of its columns wide
+    again; 0 where it has none. ``scaled_after``: the product's results are multiplied with the scales.
     ``simulated``: activations are rounded as though they were narrow, and made wide again for a product in the model's
     own dtype.
     """
@@ -52,22 +50,26 @@ class Scheme:
     scaling: str = ""
     widening: tuple[tuple[int, int], ...] = ()
     group: int = 0
-    fused: bool = False
+    block_rows: int = 0
     scaled_after: bool = True
     simulated: bool = False
+    two_of_four: bool = False
 
     @property
     def weight_bytes(self) -> float:
         """Of a weight, with its share of scale and zero."""
-        return stored_bytes(self.weights) + (4.0 / self.group if self.group else 0.0)
+        size = stored_bytes(self.weights)
+        return (size / 2 + 1 / 8 if self.two_of_four else size) + (4.0 / self.group if self.group else 0.0)
 
 
 _DEQUANTISED = ((1, _FLOAT), (_FLOAT, _FLOAT), (_FLOAT, 2))
 SCHEMES = {
     "int8wo": Scheme(weights="int8", widening=((1, 2),)),
-    "int4wo": Scheme(weights="int4", group=64, fused=True, scaled_after=False),
+    "int4wo": Scheme(weights="int4", group=64, block_rows=16, scaled_after=False),
+    "fp6wo": Scheme(weights="fp6", block_rows=64, scaled_after=False),
     "fp8wo": Scheme(weights="float8", widening=_DEQUANTISED, scaled_after=False),
     "int8dq": Scheme(weights="int8", activations="int8", scaling="row"),
+    "int8dq-2:4": Scheme(weights="int8", activations="int8", scaling="row", two_of_four=True),
     "int4dq": Scheme(
         weights="int8",
         activations="int8",
@@ -80,17 +82,22 @@ SCHEMES = {
     "fp8dq": Scheme(weights="float8", activations="float8", scaling="tensor", scaled_after=False),
     "fp8dqrow": Scheme(weights="float8", activations="float8", scaling="row", scaled_after=False),
 }
-"""By the names of torchao's configurations: ``int8_weight_only``, ``int4_weight_only`` (tinygemm, groups of 64),
-``float8_weight_only``, ``int8_dynamic_activation_int8_weight``, ``int8_dynamic_activation_int4_weight`` (whose weights
-lie in bytes), ``float8_dynamic_activation_float8_weight`` by tensors and by rows."""
+"""By the names of torchao's configurations: ``int8_weight_only``, ``int4_weight_only`` (tinygemm, groups of 64; blocks
+of rows as in PyTorch, ``aten/src/ATen/native/cuda/int4mm.cu``, ``kMTileSize``), ``fpx_weight_only(3, 2)`` (Xia et al.
+2024, FP6-LLM: ``TilingConfig<4, 1, 8>``, eight tiles of 8 rows), ``float8_weight_only``,
+``int8_dynamic_activation_int8_weight``, ``int8_dynamic_activation_int8_semi_sparse_weight``,
+``int8_dynamic_activation_int4_weight`` (whose weights lie in bytes), ``float8_dynamic_activation_float8_weight`` by
+tensors and by rows."""
 
 
-def quantised(workload: Workload, name: str) -> Workload:
+def quantised(workload: Workload, name: str, within: str = "", on_device: bool = False) -> Workload:
     """The step with each product with a weight quantised.
 
     Args:
         workload: an inference step.
         name: of ``SCHEMES``.
+        within: path of the module whose products are, '' for all.
+        on_device: all weights came in 16 bits, and were quantised where they lay: memory holds them once.
 
     Raises:
         ModelError: no such scheme. InapplicableError: a step with a backward pass, or without such a product.
@@ -101,10 +108,23 @@ def quantised(workload: Workload, name: str) -> Workload:
         raise InapplicableError("quantised weights take no gradients: this is of inference")
     step = unrolled(workload)
     made = _Quantised(step, SCHEMES[name])
-    nodes = [one for node in step.nodes for one in made.nodes_of(node)]
+    inside = [node.layer.name().startswith(within) for node in step.nodes]
+    each = zip(step.nodes, inside, strict=True)
+    nodes = [one for node, narrow in each for one in (made.nodes_of(node) if narrow else (node,))]
     if not made.weights:
         raise InapplicableError("no product of the model is with a weight of 16 bits")
-    return rebuilt(replace(step, tensors=tuple(made.tensors)), nodes)
+    done = rebuilt(replace(step, tensors=tuple(made.tensors)), nodes, held=True)
+    return _arrived(done, sum(step.tensors[at].nbytes - made.tensors[at].nbytes for at in made.weights), on_device)
+
+
+def _arrived(workload: Workload, freed_bytes: int, on_device: bool) -> Workload:
+    """With the bytes that quantisation has freed, held until the step begins."""
+    if not on_device:
+        return workload
+    wide = Tensor(
+        shape=(freed_bytes,), dtype="uint8", kind="intermediate", nbytes=freed_bytes, touched_bytes=0, born=-1, died=0
+    )
+    return replace(workload, tensors=(*workload.tensors, wide))
 
 
 class _Quantised:
@@ -152,11 +172,13 @@ class _Quantised:
         if scheme.activations:
             source = yield from self._narrowed(node, product, source)
         if scheme.activations and not scheme.simulated:
-            if scheme.activations == "int8" and not self.generated and product.m <= _TOO_FEW:
+            dense_int8 = scheme.activations == "int8" and not scheme.two_of_four
+            if dense_int8 and not self.generated and product.m <= _TOO_FEW:
                 raise InapplicableError(_ON_THE_HOST)
-            narrow = replace(narrow, dtype=scheme.activations, scaling=scheme.scaling)
-        elif scheme.fused:
-            narrow = _by_blocks(replace(narrow, weight_dtype=scheme.weights))
+            depth = product.k // 2 if scheme.two_of_four else product.k
+            narrow = replace(narrow, dtype=scheme.activations, scaling=scheme.scaling, k=depth)
+        elif scheme.block_rows:
+            narrow = _by_blocks(replace(narrow, weight_dtype=scheme.weights), scheme.block_rows)
         elif self.generated and product.m <= _FEW_ROWS:
             narrow = replace(narrow, weight_dtype=scheme.weights)
         else:
@@ -263,7 +285,7 @@ def _search(product: Gemm, size: int) -> RowReduction:
     )
 
 
-def _by_blocks(product: Gemm) -> Gemm:
+def _by_blocks(product: Gemm, rows: int) -> Gemm:
     """A product whose blocks of rows share nothing, as though each had weights of its own."""
-    blocks = ceil(product.m / _BLOCK_ROWS)
-    return product if blocks == 1 else replace(product, op="bmm", batch=blocks, m=_BLOCK_ROWS)
+    blocks = ceil(product.m / rows)
+    return product if blocks == 1 else replace(product, op="bmm", batch=blocks, m=rows)

@@ -73,7 +73,7 @@ def _each_reference(
             yield Reference(starts[one.tensor] + one.first)
 
 
-def rebuilt(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = ()) -> Workload:
+def rebuilt(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = (), held: bool = False) -> Workload:
     """An unrolled workload with other nodes.
 
     What nodes make and drop lives from the first that touches it to the last; tensors that none touches are left out,
@@ -83,6 +83,7 @@ def rebuilt(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = ()
         workload: as ``unrolled`` returns it.
         nodes: in their new order, each with the place in ``workload`` where it begins as ``id``.
         stays: tensors that are kept whatever the nodes touch.
+        held: callers of the nodes are the same, and hold what they held for as long.
     """
     used = {reference.tensor for node in nodes for reference in (*node.reads, *node.writes)} | set(stays)
     number = {old: new for new, old in enumerate(sorted(used))}
@@ -96,7 +97,10 @@ def rebuilt(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = ()
     for old, at in number.items():
         one = workload.tensors[old]
         born = one.born if one.born < 0 else first.get(at, moved[one.born])
-        died = one.died if not 0 <= one.died < KEPT else last.get(at, moved[min(one.died, len(moved) - 1)])
+        died = one.died
+        if 0 <= died < KEPT:
+            died = moved[min(died, len(moved) - 1)]
+            died = max(died, last.get(at, died)) if held else last.get(at, died)
         tensors.append(replace(one, born=born, died=max(born, died)))
     return replace(workload, nodes=placed, tensors=tuple(tensors))
 

@@ -40,11 +40,22 @@ def test_what_is_compiled_after_quantisation_is_quantised_on_both_sides() -> Non
     assert (before.request.engine.launch, after.request.engine.launch) == ("eager", "compiled")
 
 
+def test_memory_is_of_the_whole_pipeline() -> None:
+    images = row(TORCHAO, "FLUX.1-dev", "quantisation int8dq", {"batch": "4", "resolution": "1024"}, "memory")
+    before, after = steps(pair_of(images))
+    assert (before.model, before.request.batch) == ("flux-dev-pipeline", 4)
+    assert after.setting.passes[0].arguments == ("int8wo", "denoiser", True)
+    clips = row(TORCHAO, "CogVideoX-2B", "quantisation fp6", {"resolution": "720x480, 49 frames"}, "memory")
+    before, after = steps(pair_of(clips))
+    assert before.model == "cogvideox-2b-pipeline"
+    assert after.setting.passes[0].arguments == ("fp6wo",)
+
+
 @pytest.mark.parametrize(
     ("record", "error", "words"),
     [
-        (row(TORCHAO, "FLUX.1-dev", "quantisation int8wo", {"batch": "1"}, "memory"), DataError, "decoding its images"),
-        (row(TORCHAO, "FLUX.1-dev", "quantisation fp6", {"batch": "1"}), DataError, "torchao's fp6 is not known"),
+        (row(TORCHAO, "SDXL", "quantisation int8wo", {"batch": "1"}, "memory"), DataError, "beside the denoiser"),
+        (row(TORCHAO, "FLUX.1-dev", "quantisation fp3", {"batch": "1"}), DataError, "torchao's fp3 is not known"),
         (
             row(IMAGES, "DeepFloyd", "torch.compile", {"dtype": "fp16"}),
             DataError,

@@ -60,6 +60,43 @@ def test_int4_weights_lie_in_half_a_byte_with_a_scale_and_a_zero_for_64() -> Non
     assert moved(after, Elementwise) == moved(before, Elementwise)
 
 
+def test_six_bits_are_made_wide_by_blocks_of_64_rows() -> None:
+    before, after = step(), quantised(step(), "fp6wo")
+    assert before.memory.weights - after.memory.weights == 2 * K * N * (2 - 0.75)
+    assert {(k.batch, k.m, k.weight_dtype) for k in of(after, Gemm)} == {(ROWS // 64, 64, "fp6")}
+
+
+def test_two_of_four_integers_are_kept_with_a_bit_for_each_and_halve_the_depth() -> None:
+    before, after = step(rows=16), quantised(step(rows=16), "int8dq-2:4")
+    assert before.memory.weights - after.memory.weights == 2 * K * N * (2 - 5 / 8)
+    assert [2 * k.k for k in of(after, Gemm)] == [k.k for k in of(before, Gemm)]
+
+
+def test_one_part_is_quantised_where_it_lies() -> None:
+    before, after = step(), quantised(step(), "int8wo", "up", True)
+    assert before.memory.weights - after.memory.weights == K * N
+    assert [k.n for k in of(after, Gemm) if not k.bias] == [N, K]
+    freed = after.tensors[-1]
+    assert (freed.nbytes, freed.born, freed.died) == (K * N, -1, 0)
+
+
+def test_tensors_are_held_as_long_as_before() -> None:
+    class Holding(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = nn.Linear(K, N), nn.Linear(N, K)
+
+        def forward(self, x: Tensor) -> Tensor:
+            wide = self.up(x)
+            narrow = self.down(nn.functional.gelu(wide))
+            return narrow + (0 if wide is None else 1)
+
+    request = Request.of(dtype="bfloat16", mode="inference")
+    before = load_workload(Holding().bfloat16(), request, inputs=[randn(ROWS, K).bfloat16()])
+    after = quantised(before, "fp6wo")
+    assert after.memory.peak - after.memory.weights == before.memory.peak - before.memory.weights
+
+
 def test_compiled_products_of_few_rows_read_narrow_weights_themselves() -> None:
     few, many = (compiled(quantised(step(rows, "compiled"), "int8wo")) for rows in (16, ROWS))
     assert {k.weight_dtype for k in of(few, Gemm)} == {"int8"}

@@ -78,6 +78,8 @@ UNPUBLISHED = {
     *("switch-base-4", "switch-base-16", "switch-xl-4"),  # with other counts of experts than the paper's
     *("dlrm-kaggle", "dlrm-terabyte", "gru-deep-speech-2"),  # in which tables and vocabulary are the data's
     *("cogvideox-2b", "cogvideox-5b"),  # in whole billions alone
+    *("sd-1.5-pipeline", "pixart-alpha-pipeline", "flux-dev-pipeline"),  # of parts that are counted by themselves
+    *("cogvideox-2b-pipeline", "cogvideox-5b-pipeline"),
     "translation-decoder",  # of the words of a checkpoint
     *("wide-and-deep", "ssd300-resnet50", "nnu-net-2d", "transformer-xl-large"),  # sizes of examples that count none
     "hifi-gan",  # of which the generator alone is counted

@@ -211,3 +211,15 @@ def test_a_flow_of_samples_runs_the_products_of_its_paper():
     assert len(dilated) == 12 * 8
     assert {(k.in_channels, k.out_channels, k.height * k.width) for k in dilated} == {(512, 1024, 1000)}
     assert sorted({k.dilation for k in dilated}) == [2**n for n in range(8)]
+
+
+@with_diffusers
+def test_a_pipeline_holds_all_of_its_parts_and_peaks_where_it_decodes():
+    request = Request.of("sd-1.5-pipeline", dtype="bfloat16")
+    whole, denoiser = (load_workload(name, request) for name in ("sd-1.5-pipeline", "sd-1.5-unet"))
+    counted = {info.name: info.parameters for info in list_traced()}["sd-1.5-pipeline"]
+    assert whole.memory.weights == pytest.approx(2 * counted, rel=1e-3)
+    # Of the decoder's last block: a map of 128 channels at 512 x 512, twice at least.
+    assert whole.memory.peak - whole.memory.weights > 2 * 2 * 128 * 512**2
+    assert whole.memory.peak - whole.memory.weights > denoiser.memory.peak - denoiser.memory.weights
+    assert {spec.shape for spec in resolve("sd-1.5-pipeline").described.inputs(request)["prompts"]} == {(2, 77)}

@@ -37,6 +37,12 @@ def int4_weights(step: StepQuestion) -> StepQuestion:
     return _in(step, "int4wo")
 
 
+@transform("fp6wo", group="quantisation", source="Xia et al. 2024, FP6-LLM; torchao", accuracy="2 bits of mantissa")
+def fp6_weights(step: StepQuestion) -> StepQuestion:
+    """Weights of products in 6 bits, made wide within a kernel that is made for up to 64 rows."""
+    return _in(step, "fp6wo")
+
+
 @transform("fp8wo", group="quantisation", source=_TORCHAO, accuracy="4 bits of mantissa a weight")
 def fp8_weights(step: StepQuestion) -> StepQuestion:
     """Weights of products in float8, made wide before each product."""
@@ -47,6 +53,16 @@ def fp8_weights(step: StepQuestion) -> StepQuestion:
 def int8_dynamic(step: StepQuestion) -> StepQuestion:
     """Products in int8, of activations that are scaled by rows as they come."""
     return _in(step, "int8dq")
+
+
+@transform(
+    "int8dq-2:4", group="quantisation", source=_TORCHAO, accuracy="8 bits, two of four weights zero", effort="pruning"
+)
+def int8_dynamic_sparse(step: StepQuestion) -> StepQuestion:
+    """Products in int8, of activations scaled by rows and of weights of which two of four are zero."""
+    if not step.device.facts.sparse_products:
+        raise InapplicableError(f"matrix units of {step.device.id} skip no zeros")
+    return _in(step, "int8dq-2:4")
 
 
 @transform("fp8dq", group="quantisation", source=_TORCHAO, accuracy="4 bits of mantissa, a scale a tensor")

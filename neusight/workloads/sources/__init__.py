@@ -12,6 +12,7 @@ from neusight.workloads.catalogue import hub_config, traced_config, traced_name
 from neusight.workloads.sources.block_models import block_model
 from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model, from_path
+from neusight.workloads.sources.diffusion_pipelines import PIPELINE, PipelineModel
 from neusight.workloads.sources.files import EXPORTED_SUFFIX, ONNX_SUFFIX, ExportedModel, OnnxModel
 from neusight.workloads.sources.image_models import image_model
 from neusight.workloads.sources.plain_models import MODULE, plain_model
@@ -56,4 +57,6 @@ def traced_model(text: str) -> tuple[str, Mapping[str, Any] | ModelSource] | Non
         return model.name, model
     if option:
         return None
+    if PIPELINE in config:
+        return name, PipelineModel(name=name, config=config)
     return name, DiffusionModel(name=name, config=config) if CLASS in config else config

@@ -53,7 +53,7 @@ class DiffusionModel:
         """
         kind = self._class()
         sized = "sample_size" in self.config and request.extents.image_size and not self._any_size()
-        changes = {"sample_size": self._step(kind, request).edge} if sized else {}
+        changes = {"sample_size": self.step(request).edge} if sized else {}
         try:
             model = kind.from_config({**self.config, **changes})
         except Exception as error:
@@ -67,8 +67,17 @@ class DiffusionModel:
 
     def inputs(self, request: Request) -> Inputs:
         """Latents, timesteps and encoded text, as the pipeline of the model feeds it."""
-        kind = self._class()
-        return inputs_of(kind.forward, self._step(kind, request))
+        return inputs_of(self._class().forward, self.step(request))
+
+    def step(self, request: Request) -> DenoiserStep:
+        """The step, by the configuration with the defaults of its class.
+
+        Raises:
+            ModelError: as ``build``.
+        """
+        parameters = signature(self._class().__init__).parameters.values()
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return DenoiserStep(kind=self.kind, config={**defaults, **self.config}, request=request)
 
     def _class(self) -> Any:
         kind = getattr(library("diffusers"), self.kind, None)
@@ -83,12 +92,6 @@ class DiffusionModel:
     def _any_size(self) -> bool:
         """UNets and autoencoders are the same for images of every size; positions of transformers are not."""
         return not self.kind.endswith(("Transformer2DModel", "Transformer3DModel"))
-
-    def _step(self, kind: Any, request: Request) -> DenoiserStep:
-        """The step, by the configuration with the defaults of its class."""
-        parameters = signature(kind.__init__).parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        return DenoiserStep(kind=self.kind, config={**defaults, **self.config}, request=request)
 
 
 def diffusion_model(text: str) -> DiffusionModel | None:
