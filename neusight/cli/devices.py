@@ -105,7 +105,7 @@ def _device_cells(spec: DeviceSpec) -> tuple[str, ...]:
     return (
         spec.id,
         str(spec.release_date.year),
-        str(spec.sm_count),
+        str(spec.core_count),
         f"{spec.vector_flops_per_s['float32'] / 1e12:.1f}",
         f"{half / 1e12:.1f}" if half else "-",
         f"{spec.dram_bandwidth_bytes_per_s / 1e9:.0f}",

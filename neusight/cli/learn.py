@@ -327,13 +327,14 @@ def calibrate_(
     assert data is not None
     from neusight.cli.output import Output
     from neusight.datasets import devices_beside
+    from neusight.devices import gpu_of
     from neusight.executors.gpu.predictor import KernelPredictor
     from neusight.learn.calibration import fit_calibration
     from neusight.paths import calibrations_dir, writable
 
     if out is not None:
         writable(out)
-    device = _measured_gpu(gpu, devices_beside(data))
+    device = gpu_of(_measured_gpu(gpu, devices_beside(data)))
     rows, sha256 = _measured(data, device.id)
     calibration = fit_calibration(KernelPredictor.load(tile_models), device, rows, sha256=sha256)
     path = calibration.save(out or calibrations_dir() / f"{device.id}.json")
@@ -399,6 +400,7 @@ def plan(
     from neusight.api import as_device
     from neusight.cli.output import Output, busy, note
     from neusight.collect.plan import chosen_tasks, write_plan
+    from neusight.devices import gpu_of
     from neusight.executors.gpu.predictor import KernelPredictor
     from neusight.paths import writable
 
@@ -406,7 +408,7 @@ def plan(
         writable(out)
     chosen_families = listed(families, "--families") if families else []
     chosen_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
-    predictor, device = KernelPredictor.load(tile_models), as_device(named_gpu(gpu))
+    predictor, device = KernelPredictor.load(tile_models), gpu_of(as_device(named_gpu(gpu)))
     with busy("choosing"):
         tasks = chosen_tasks(predictor, device, count, families=chosen_families, dtypes=chosen_dtypes, seed=seed)
     if out is not None:

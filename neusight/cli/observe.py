@@ -104,11 +104,12 @@ def observe(
 
 def _kept(predictor: Predictor, device: DeviceSpec, observed: Observed) -> Calibration:
     """Beside what was measured of the GPU's kernels, and of other engines."""
+    from neusight.devices import gpu_of
     from neusight.executors.gpu.calibration.calibration import Calibration
     from neusight.learn.calibration.fit import unmeasured
 
     known = predictor.kernel_predictor.correction(device)
-    calibration = known if isinstance(known, Calibration) else unmeasured(predictor.kernel_predictor, device)
+    calibration = known if isinstance(known, Calibration) else unmeasured(predictor.kernel_predictor, gpu_of(device))
     return replace(calibration, engines={**calibration.engines, observed.era: observed.after})
 
 

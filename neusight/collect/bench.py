@@ -18,7 +18,7 @@ import torch
 
 from neusight.collect.instruments import Monitor, Stopwatch, monitor, repeated, stopwatch
 from neusight.collect.launches import KernelLaunch, Operands, OperandSource
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 
 MOST_SETS = 64
 """Sets of operands that launches rotate through, at most."""
@@ -60,7 +60,7 @@ class Bench:
     launches of one kernel may take.
     """
 
-    device: DeviceSpec
+    device: GpuSpec
     torch_device: str
     seed: int = 0
     budget_s: float = 0.06

@@ -22,6 +22,7 @@ from neusight.collect.session import (
 )
 from neusight.collect.tasks import Task, identity
 from neusight.collect.workers import Post, device_count, local_workers
+from neusight.devices.load import gpu_of
 from neusight.devices.read import read_table
 
 COLLECTIVES = "collective"
@@ -67,7 +68,7 @@ def _kernels(
     def tasks(device: str) -> Iterable[Task]:
         if planned:
             return planned
-        spec = read_table(tomllib.loads(device), "the drafted device")
+        spec = gpu_of(read_table(tomllib.loads(device), "the drafted device"))
         return plan(spec, families, dtypes, request.seed, usual_limits(spec, request.target != "cpu"))
 
     if request.target == "cpu":

@@ -19,7 +19,7 @@ from typing import Any
 
 from neusight.collect.sampling import STRATA, Stratum, points, stratum_of
 from neusight.collect.tasks import KernelTask, identity
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError, nearest
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch, group_by_family
@@ -52,7 +52,7 @@ class Limits:
     bytes: float
     seconds: float
 
-    def allow(self, kernel: Kernel, device: DeviceSpec) -> bool:
+    def allow(self, kernel: Kernel, device: GpuSpec) -> bool:
         """Whether the kernel fits, by its compulsory bytes and the time that the datasheet's peaks allow."""
         work = work_of(KernelBatch.of([kernel]))
         size, flops = float(work.bytes[0]), float(work.least_flops[0])
@@ -60,7 +60,7 @@ class Limits:
         return size <= self.bytes and seconds <= self.seconds
 
 
-def usual_limits(device: DeviceSpec, on_gpu: bool) -> Limits:
+def usual_limits(device: GpuSpec, on_gpu: bool) -> Limits:
     """A sixteenth of the memory and 20 ms of a GPU; 64 MB and 10 ms of a host, which stands in for one."""
     if on_gpu:
         return Limits(bytes=device.dram_capacity_bytes / 16, seconds=0.02)
@@ -68,7 +68,7 @@ def usual_limits(device: DeviceSpec, on_gpu: bool) -> Limits:
 
 
 def plan(
-    device: DeviceSpec, families: Sequence[str], dtypes: Sequence[str], seed: int, limits: Limits
+    device: GpuSpec, families: Sequence[str], dtypes: Sequence[str], seed: int, limits: Limits
 ) -> Iterator[KernelTask]:
     """Kernels in the order of measuring, without end and without doubles; the same for the same arguments.
 
@@ -105,7 +105,7 @@ def check_names(families: Sequence[str], dtypes: Sequence[str], others: Sequence
             raise DataError(f"no {what} '{unknown[0]}': one of {', '.join(options)}{nearest(unknown[0], options)}")
 
 
-def _chosen(device: DeviceSpec, families: Sequence[str], dtypes: Sequence[str]) -> list[tuple[Stratum, str]]:
+def _chosen(device: GpuSpec, families: Sequence[str], dtypes: Sequence[str]) -> list[tuple[Stratum, str]]:
     check_names(families, dtypes)
     able = {*device.matrix_flops_per_s, *device.vector_flops_per_s}
     return [
@@ -158,7 +158,7 @@ def _with_repeats(tasks: Iterator[KernelTask]) -> Iterator[KernelTask]:
             yield KernelTask(kernel=earlier.kernel, split=earlier.split, repeat=1)
 
 
-def workload_kernels(device: DeviceSpec, dtype: str) -> Mapping[str, tuple[Kernel, ...]]:
+def workload_kernels(device: GpuSpec, dtype: str) -> Mapping[str, tuple[Kernel, ...]]:
     """Kernels of all ready workloads by stratum, in falling order of their share of a workload's least time."""
     shares: dict[Kernel, float] = {}
     for step in ready_steps(_TRACED_AS.get(dtype, dtype)):
@@ -195,7 +195,7 @@ def counted_kernels(step: Workload) -> Mapping[Kernel, int]:
     return counts
 
 
-def _shares(step: Mapping[Kernel, int], device: DeviceSpec, dtype: str) -> Iterator[tuple[Kernel, float]]:
+def _shares(step: Mapping[Kernel, int], device: GpuSpec, dtype: str) -> Iterator[tuple[Kernel, float]]:
     """Each kernel as it is to be measured, with its share of the step's time by the datasheet's peaks."""
     kernels = list(step)
     least_s = [0.0] * len(kernels)
@@ -210,7 +210,7 @@ def _shares(step: Mapping[Kernel, int], device: DeviceSpec, dtype: str) -> Itera
             yield wanted, seconds * count / total
 
 
-def _computed_in(dtype: str, device: DeviceSpec) -> str:
+def _computed_in(dtype: str, device: GpuSpec) -> str:
     """Integers and what the device has no rate for count as float32: only shares of time hang on it."""
     return dtype if dtype in device.matrix_flops_per_s or dtype in device.vector_flops_per_s else "float32"
 
@@ -233,7 +233,7 @@ def _in_dtype(kernel: Kernel, dtype: str) -> Kernel | None:
 
 def chosen_tasks(
     predictor: KernelPredictor,
-    device: DeviceSpec,
+    device: GpuSpec,
     count: int,
     *,
     families: Sequence[str] = (),

@@ -176,7 +176,7 @@ def _products(
     """
     b_bytes = batch["batch"] * batch["k"].astype(float) * batch["n"] * weight_bytes(batch)
     own = np.clip(np.floor(_FILLED * device.dram_capacity_bytes / once), 1.0, _OPERATORS)
-    turns = np.where(framework == "vllm", _OPERATORS, np.clip(np.ceil(device.l2_capacity_bytes / b_bytes), 1.0, 5.0))
+    turns = np.where(framework == "vllm", _OPERATORS, np.clip(np.ceil(device.on_chip_bytes / b_bytes), 1.0, 5.0))
     sglang = framework == "sglang"
     rotating = np.where(sglang, (own - 1.0) * (once - work_of(batch).write_bytes), (turns - 1.0) * b_bytes)
     return np.where(sglang, own, turns), once + rotating

@@ -152,7 +152,7 @@ def _add_limits(out: pd.DataFrame, devices: Mapping[str, DeviceSpec]) -> None:
 
 def _limits(device: DeviceSpec, dtype: str, family: str) -> tuple[float, float, float]:
     peak = peak_flops_per_s(device, DTYPE_NAMES.get(dtype, dtype), product=family in _PRODUCTS)
-    return peak, device.dram_bandwidth_bytes_per_s, device.l2_capacity_bytes
+    return peak, device.dram_bandwidth_bytes_per_s, device.on_chip_bytes
 
 
 def observed_tiles(frame: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from neusight.devices.architectures import architecture_name
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 
 NEAR = 1.5
 """By which figures of an SM differ at most between siblings: boards of one die with another memory do by up to 1.44
@@ -24,7 +24,7 @@ class Silicon:
     figures: Sequence[float]
 
     @classmethod
-    def of(cls, device: DeviceSpec) -> Silicon:
+    def of(cls, device: GpuSpec) -> Silicon:
         """That of a device."""
         clocks = device.sm_count * device.boost_clock_hz
         halves = device.matrix_flops_per_s.get("float16", device.vector_flops_per_s["float32"])

@@ -8,27 +8,26 @@ import os
 import re
 import tomllib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from pathlib import Path
 
-from neusight.devices.read import Table, known, read_table
-from neusight.devices.schema import FIGURES, LINK_KINDS, RATES
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.read import Table, kind_of, known, read_table
+from neusight.devices.schema import FIGURES, LINK_KINDS, RATES, key_of
+from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DeviceError, nearest, shown
 from neusight.paths import user_path
-
-_CHANGEABLE = tuple(key for key, figure in FIGURES.items() if figure.quantity != "plain" and key not in RATES)
 
 
 def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     """Apply ``key=value`` changes to the table of a device and check the result like a file.
 
-    Peak rates are lanes × SMs × clock: where ``sm_count`` or ``boost_clock`` changes, rates that are not changed
-    themselves follow in proportion, and so does the usable memory where the capacity changes. Everything changed is
-    listed in ``hypothetical``.
+    Peak rates are lanes × clock: where ``sm_count`` or ``boost_clock`` of a GPU changes, rates that are not changed
+    themselves follow in proportion (``sets_rates`` of its kind), and so does the usable memory where the capacity
+    changes. Everything changed is listed in ``hypothetical``.
 
     Raises:
         DeviceError: no ``key=value``, unknown key or one twice, impossible value.
@@ -71,8 +70,14 @@ def _apply(table: Table, change: str) -> None:
     elif name in RATES:
         raise DeviceError(f"--set {change}: a rate needs its dtype: write it like {name}.float32=19.5TFLOP/s")
     else:
-        known(key, _CHANGEABLE, "key", f"--set {change}")
+        known(key, _changeable(kind_of(table, "--set")), "key", f"--set {change}")
         table[key] = _value(key, value)
+
+
+def _changeable(kind: str) -> Iterator[str]:
+    for key, figure in FIGURES.items():
+        if figure.describes(kind) and figure.quantity != "plain" and key not in RATES:
+            yield key
 
 
 def _value(key: str, text: str) -> object:
@@ -100,11 +105,12 @@ def _with_sources(sources: Table, given: tuple[str, ...], stale: set[str]) -> Ta
 
 
 def _follow(before: DeviceSpec, after: DeviceSpec, keys: set[str]) -> DeviceSpec:
-    """Scale the rates that the user left alone with SMs × boost clock."""
-    scale = after.sm_count * after.boost_clock_hz / (before.sm_count * before.boost_clock_hz)
+    """Scale the rates that the user left alone with what they are proportional to: lanes × clock."""
+    scale = prod(getattr(after, field) / getattr(before, field) for field in before.sets_rates)
     if scale == 1:
         return after
-    update: Table = {"hypothetical": (*after.hypothetical, f"rates=x{scale:.3g} with sm_count and boost_clock")}
+    causes = " and ".join(map(key_of, before.sets_rates))
+    update: Table = {"hypothetical": (*after.hypothetical, f"rates=x{scale:.3g} with {causes}")}
     for key in RATES:
         field = FIGURES[key].field
         rates: dict[str, float] = getattr(after, field)
@@ -157,6 +163,26 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
     return override(parse_file(path), overrides, path.name) if overrides else read_file(path)
 
 
+def load_gpu(name_or_path: str, overrides: Sequence[str] = ()) -> GpuSpec:
+    """Load one GPU, as ``load_device`` does.
+
+    Raises:
+        DeviceError: another kind of device, or as of ``load_device``.
+    """
+    return gpu_of(load_device(name_or_path, overrides))
+
+
+def gpu_of(device: DeviceSpec) -> GpuSpec:
+    """A device that must be a GPU.
+
+    Raises:
+        DeviceError: another kind of device.
+    """
+    if not isinstance(device, GpuSpec):
+        raise DeviceError(f"{device.id} is a device of kind {device.kind}: name a GPU, see `neusight devices list`")
+    return device
+
+
 def find_device(name_or_path: str) -> DeviceMatch:
     """The device that an id, a driver's name, a short name or a path stands for; no file is opened for an id.
 
@@ -183,6 +209,11 @@ def list_devices() -> list[DeviceSpec]:
     """All devices of the catalogue, in order of release."""
     specs = [read_file(_CATALOGUE / f"{name}.toml") for name in device_ids()]
     return sorted(specs, key=lambda spec: (spec.release_date, spec.id))
+
+
+def list_gpus() -> list[GpuSpec]:
+    """GPUs of the catalogue, in order of release."""
+    return [device for device in list_devices() if isinstance(device, GpuSpec) and device.kind == "gpu"]
 
 
 def device_ids() -> list[str]:

@@ -1,4 +1,4 @@
-"""From the table of a device file to a checked ``DeviceSpec``; every mistake is one line with file and field."""
+"""From the table of a device file to a checked spec of its kind; every mistake is one line with file and field."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from neusight import units
 from neusight.devices.schema import (
     DTYPES,
     FIGURES,
-    KEYS,
     KINDS,
     LINK_BANDWIDTH,
     LINK_KINDS,
@@ -21,8 +20,9 @@ from neusight.devices.schema import (
     VENDORS,
     WORDS,
     Figure,
+    keys_of,
 )
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import SPECS, DeviceSpec
 from neusight.errors import DeviceError, UnitError, nearest
 
 Table = dict[str, Any]
@@ -63,11 +63,21 @@ def known(name: str, options: Iterable[str], what: str, where: str) -> None:
         raise DeviceError(f"{where}: unknown {what} '{name}'{hint}")
 
 
+def kind_of(table: Table, where: str) -> str:
+    """Kind of device that a table describes.
+
+    Raises:
+        DeviceError: none that there is.
+    """
+    return str(_word("kind", table.get("kind", "gpu"), where))
+
+
 def _check_keys(table: Table, where: str) -> None:
+    keys = keys_of(kind_of(table, where))
     for key in table:
-        known(key, KEYS, "key", where)
+        known(key, keys, "key", where)
     optional = {k for k, may in WORDS.items() if may} | {k for k, f in FIGURES.items() if f.optional} | {"sources"}
-    missing = [key for key in KEYS if key not in table and key not in optional]
+    missing = [key for key in keys if key not in table and key not in optional]
     if missing:
         raise DeviceError(f"{where}: {', '.join(missing)} missing: add {'it' if len(missing) == 1 else 'them'}")
 
@@ -207,23 +217,28 @@ def _field_of(key: str) -> str:
 
 def _check_together(values: Table, where: str) -> None:
     """Refuse figures that each could be true, but not together."""
+    if values.get("dram_usable_bytes", 0) > GIB_OVER_GB * values["dram_capacity_bytes"]:
+        raise DeviceError(f"{where}: dram_usable is above dram_capacity: correct one of them")
+    if not values["vector_flops_per_s"]:
+        raise DeviceError(f'{where}: vector_flops is empty: give at least vector_flops.float32 = "… TFLOP/s"')
+    if "sm_count" in values:
+        _check_gpu(values, where)
+
+
+def _check_gpu(values: Table, where: str) -> None:
     if values["base_clock_hz"] > values["boost_clock_hz"]:
         raise DeviceError(f"{where}: base_clock is above boost_clock: exchange or correct them")
     if values["l2_capacity_bytes"] >= values["dram_capacity_bytes"]:
         raise DeviceError(f"{where}: l2_capacity is not below dram_capacity: check the prefixes of their units")
-    if values.get("dram_usable_bytes", 0) > GIB_OVER_GB * values["dram_capacity_bytes"]:
-        raise DeviceError(f"{where}: dram_usable is above dram_capacity: correct one of them")
     if ("memory_cache_capacity_bytes" in values) != ("memory_cache_bandwidth_bytes_per_s" in values):
         raise DeviceError(f"{where}: memory_cache_capacity and memory_cache_bandwidth go together: give both or none")
-    if not values["vector_flops_per_s"]:
-        raise DeviceError(f'{where}: vector_flops is empty: give at least vector_flops.float32 = "… TFLOP/s"')
     if values["max_threads_per_sm"] < values["warp_size"]:
         raise DeviceError(f"{where}: max_threads_per_sm is below warp_size: a multiprocessor holds at least one warp")
 
 
 def _build(values: Table, where: str) -> DeviceSpec:
     try:
-        return DeviceSpec(**values)
+        return SPECS[values.get("kind", "gpu")](**values)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

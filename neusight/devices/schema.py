@@ -1,4 +1,4 @@
-"""What a device file may say: its keys, the fields of ``DeviceSpec`` behind them, their units and their limits.
+"""What a device file may say: its keys, the fields of a ``DeviceSpec`` behind them, their units and their limits.
 
 A key is the field's name without the unit, because the unit stands in the value: ``dram_bandwidth = "300 GB/s"``.
 """
@@ -6,6 +6,9 @@ A key is the field's name without the unit, because the unit stands in the value
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
+
+from neusight.devices.spec import SPECS, Vendor
 
 
 @dataclass(frozen=True)
@@ -13,11 +16,12 @@ class Figure:
     """One figure of a device file.
 
     Attributes:
-        field: name in ``DeviceSpec``, with its SI unit.
+        field: name in the spec of its kind, with its SI unit.
         quantity: unit kind of ``neusight.units``; ``count`` for whole numbers, ``plain`` for dates and words.
         low: smallest value that can be true, SI.
         high: largest value that can be true, SI.
         optional: may be left out.
+        kinds: of devices that have it; none named: all.
     """
 
     field: str
@@ -25,31 +29,40 @@ class Figure:
     low: float = 0.0
     high: float = float("inf")
     optional: bool = False
+    kinds: tuple[str, ...] = ()
 
+    def describes(self, kind: str) -> bool:
+        """Whether devices of a kind have it."""
+        return not self.kinds or kind in self.kinds
+
+
+_GPU = ("gpu", "tensordash")
 
 # Limits refuse slips of unit or prefix (GB for TB), not unusual designs: they lie far outside what is built.
 FIGURES: dict[str, Figure] = {
-    "compute_capability": Figure("compute_capability", "plain", optional=True),
+    "compute_capability": Figure("compute_capability", "plain", optional=True, kinds=_GPU),
     "release_date": Figure("release_date", "plain"),
     "process": Figure("process_nm", "m", 0.5e-9, 1e-6),
-    "sm_count": Figure("sm_count", "count", 1, 100_000),
-    "base_clock": Figure("base_clock_hz", "hz", 50e6, 10e9),
-    "boost_clock": Figure("boost_clock_hz", "hz", 50e6, 10e9),
+    "sm_count": Figure("sm_count", "count", 1, 100_000, kinds=_GPU),
+    "base_clock": Figure("base_clock_hz", "hz", 50e6, 10e9, kinds=_GPU),
+    "boost_clock": Figure("boost_clock_hz", "hz", 50e6, 10e9, kinds=_GPU),
     "matrix_flops": Figure("matrix_flops_per_s", "flops_per_s", 1e9, 1e18, optional=True),
     "vector_flops": Figure("vector_flops_per_s", "flops_per_s", 1e9, 1e18),
     "dram_kind": Figure("dram_kind", "plain"),
     "dram_bandwidth": Figure("dram_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 100e12),
     "dram_capacity": Figure("dram_capacity_bytes", "bytes", 64e6, 100e12),
     "dram_usable": Figure("dram_usable_bytes", "bytes", 64e6, 100e12, optional=True),
-    "l2_capacity": Figure("l2_capacity_bytes", "bytes", 16e3, 10e9),
-    "l2_bandwidth": Figure("l2_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True),
-    "memory_cache_capacity": Figure("memory_cache_capacity_bytes", "bytes", 1e6, 100e9, optional=True),
-    "memory_cache_bandwidth": Figure("memory_cache_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True),
-    "shared_memory_per_sm": Figure("shared_memory_per_sm_bytes", "bytes", 1e3, 100e6),
-    "registers_per_sm": Figure("registers_per_sm", "count", 256, 100_000_000),
-    "max_threads_per_sm": Figure("max_threads_per_sm", "count", 1, 1_000_000),
-    "max_blocks_per_sm": Figure("max_blocks_per_sm", "count", 1, 100_000),
-    "warp_size": Figure("warp_size", "count", 1, 1024),
+    "l2_capacity": Figure("l2_capacity_bytes", "bytes", 16e3, 10e9, kinds=_GPU),
+    "l2_bandwidth": Figure("l2_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True, kinds=_GPU),
+    "memory_cache_capacity": Figure("memory_cache_capacity_bytes", "bytes", 1e6, 100e9, optional=True, kinds=_GPU),
+    "memory_cache_bandwidth": Figure(
+        "memory_cache_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True, kinds=_GPU
+    ),
+    "shared_memory_per_sm": Figure("shared_memory_per_sm_bytes", "bytes", 1e3, 100e6, kinds=_GPU),
+    "registers_per_sm": Figure("registers_per_sm", "count", 256, 100_000_000, kinds=_GPU),
+    "max_threads_per_sm": Figure("max_threads_per_sm", "count", 1, 1_000_000, kinds=_GPU),
+    "max_blocks_per_sm": Figure("max_blocks_per_sm", "count", 1, 100_000, kinds=_GPU),
+    "warp_size": Figure("warp_size", "count", 1, 1024, kinds=_GPU),
     "tdp": Figure("tdp_w", "w", 1, 50e3),
     "launch_overhead": Figure("launch_overhead_s", "s", 1e-9, 0.1),
     "links": Figure("links", "plain", optional=True),
@@ -89,14 +102,17 @@ WORDS: dict[str, bool] = {
 }
 """Keys that say what a device is called; they need no source. The value says whether the key may be left out."""
 
-VENDORS = ("nvidia", "amd", "intel", "other")
-KINDS = ("gpu", "tensordash")
+VENDORS = get_args(Vendor)
+KINDS = tuple(SPECS)
 
-KEYS = (*WORDS, *FIGURES, "sources")
+
+def keys_of(kind: str) -> tuple[str, ...]:
+    """Keys of a device file of a kind."""
+    return (*WORDS, *(key for key, figure in FIGURES.items() if figure.describes(kind)), "sources")
 
 
 def key_of(field: str) -> str:
-    """Key of a device file for a field of ``DeviceSpec``: ``tdp_w`` gives ``tdp``; a dtype after a dot stays."""
+    """Key of a device file for a field of a ``DeviceSpec``: ``tdp_w`` gives ``tdp``; a dtype after a dot stays."""
     name, dot, dtype = field.partition(".")
     key = next(key for key, figure in FIGURES.items() if figure.field == name)
     return f"{key}{dot}{dtype}"

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from neusight.devices.load import parse_file
+from neusight.devices.load import gpu_of, parse_file
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError
 
@@ -32,7 +32,8 @@ def slice_of(device: DeviceSpec, compute_slices: int) -> tuple[str, ...]:
     Raises:
         DeviceError: the device cannot be shared so, or not in such slices.
     """
-    key = (device.compute_capability, device.sm_count)
+    gpu = gpu_of(device)
+    key = (gpu.compute_capability, gpu.sm_count)
     found = next((one for one in _profiles() if (one["compute_capability"], one["sm_count"]) == key), None)
     if found is None or device.hypothetical:
         raise DeviceError(f"{device.id} has no slices that are known: those of A100, A30, H100 SXM and H200 are")
@@ -43,6 +44,6 @@ def slice_of(device: DeviceSpec, compute_slices: int) -> tuple[str, ...]:
         "dram_bandwidth": f"{share * device.dram_bandwidth_bytes_per_s} B/s",
         "dram_capacity": f"{share * device.dram_capacity_bytes} B",
         "dram_usable": f"{share * device.usable_bytes} B",
-        "l2_capacity": f"{share * device.l2_capacity_bytes} B",
+        "l2_capacity": f"{share * gpu.l2_capacity_bytes} B",
     }
     return (f"sm_count={found['sm'][str(compute_slices)]}", *(f"{name}={value}" for name, value in changes.items()))

@@ -1,11 +1,11 @@
-"""``DeviceSpec``: the figures of one accelerator that physics needs, each with its source."""
+"""Figures of one accelerator that physics needs, each with its source: ``DeviceSpec``, and what a kind adds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import date
 from math import log
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 
@@ -26,12 +26,9 @@ L2_BYTES_PER_CLOCK_PER_SM = 64.0
 """Port between an SM and L2 [B a clock]: 64 since Volta (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture
 via Microbenchmarking), at most that before."""
 
-_RESOURCES = (
-    *("sm_count", "boost_clock_hz", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bytes_per_clock_per_sm"),
-    *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "tdp_w"),
-    *("cached_bytes", "memory_cache_bytes_per_s"),
-)
-"""Figures that a kernel's time depends on and of which more is never slower."""
+
+Kind = Literal["gpu", "tensordash"]
+Vendor = Literal["nvidia", "amd", "intel", "other"]
 
 
 class Link(BaseModel):
@@ -56,18 +53,26 @@ class Link(BaseModel):
 
 
 class DeviceSpec(BaseModel):
-    """Figures of one accelerator in SI units. "SM" stands for compute unit (AMD) and Xe core (Intel) as well.
+    """Figures of one accelerator of any kind in SI units.
 
-    ``matrix_flops_per_s`` holds dense peak rates of matrix units (tensor cores, MFMA, XMX) and
-    ``vector_flops_per_s`` those of the ordinary pipelines, both by dtype, at boost clock, without sparsity.
+    ``matrix_flops_per_s`` holds dense peak rates of matrix units (tensor cores, MFMA, XMX, systolic arrays) and
+    ``vector_flops_per_s`` those of the ordinary pipelines, both by dtype, at full clock, without sparsity. ``dram`` is
+    the memory that holds weights and tensors of a model.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    resources: ClassVar[tuple[str, ...]] = ("dram_bandwidth_bytes_per_s", "tdp_w")
+    """Figures that a kernel's time depends on and of which more is never slower."""
+    cores_field: ClassVar[str]
+    """Figure that counts what executes by itself."""
+    clock_field: ClassVar[str]
+    sets_rates: ClassVar[tuple[str, ...]] = ()
+    """Figures that peak rates are proportional to."""
 
     id: str
     name: str
-    vendor: Literal["nvidia", "amd", "intel", "other"]
-    kind: Literal["gpu", "tensordash"] = "gpu"
+    vendor: Vendor
+    kind: Kind
     """What executes kernels there: which room of ``neusight.executors`` answers."""
     architecture: str
     compute_capability: str | None = None
@@ -75,9 +80,6 @@ class DeviceSpec(BaseModel):
     process_nm: PositiveFloat
     aliases: tuple[str, ...] = ()
 
-    sm_count: PositiveInt
-    base_clock_hz: PositiveFloat
-    boost_clock_hz: PositiveFloat
     matrix_flops_per_s: dict[str, PositiveFloat] = Field(default_factory=dict)
     vector_flops_per_s: dict[str, PositiveFloat]
 
@@ -86,16 +88,6 @@ class DeviceSpec(BaseModel):
     dram_capacity_bytes: PositiveFloat
     dram_usable_bytes: PositiveFloat | None = None
     """What a process may allocate of it, as the driver tells; see ``usable_bytes``."""
-    l2_capacity_bytes: PositiveFloat
-    l2_bandwidth_bytes_per_s: PositiveFloat | None = None
-    memory_cache_capacity_bytes: PositiveFloat | None = None
-    """Of a cache between L2 and DRAM (AMD's Infinity Cache)."""
-    memory_cache_bandwidth_bytes_per_s: PositiveFloat | None = None
-    shared_memory_per_sm_bytes: PositiveFloat
-    registers_per_sm: PositiveInt
-    max_threads_per_sm: PositiveInt
-    max_blocks_per_sm: PositiveInt
-    warp_size: PositiveInt
 
     tdp_w: PositiveFloat
     launch_overhead_s: PositiveFloat
@@ -114,6 +106,123 @@ class DeviceSpec(BaseModel):
     def usable_bytes(self) -> float:
         """What a process may allocate [B]: what the driver tells, else ``USABLE_SHARE`` of the datasheet's capacity."""
         return self.dram_usable_bytes or USABLE_SHARE * self.dram_capacity_bytes
+
+    @property
+    def cached_bytes(self) -> float:
+        """What caches between the pipelines and DRAM may keep from one kernel to the next [B]."""
+        return 0.0
+
+    @property
+    def on_chip_bytes(self) -> float:
+        """Memory that all cores share on the chip [B]."""
+        return 0.0
+
+    @property
+    def on_chip_bytes_per_s(self) -> float:
+        """Bandwidth of the memory that cores share on the chip [B/s]; without one nothing waits for it."""
+        return float("inf")
+
+    @property
+    def core_count(self) -> int:
+        """What executes by itself: SMs of a GPU, cores."""
+        return int(getattr(self, self.cores_field))
+
+    @property
+    def core_clock_hz(self) -> float:
+        """Clock of its cores under load [Hz]."""
+        return float(getattr(self, self.clock_field))
+
+    @property
+    def measured_id(self) -> str:
+        """Id under which something may have been learned of it; "" for a variant, which nobody measured."""
+        return "" if self.hypothetical else self.id
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """Logarithms of a variant's figures over the original's, of those that a kernel's time depends on, positive
+        where the variant has more to work with; empty for a device as it is. A smaller process counts as more.
+        """
+        return () if self.original is None else tuple(_gains(self.original, self))
+
+    @property
+    def distance(self) -> float:
+        """How far a variant lies from the original: the largest change of a figure, as a logarithm; 0 for none."""
+        return max((abs(gain) for gain in self.gains), default=0.0)
+
+    @property
+    def facts(self) -> ArchitectureFacts:
+        """What its architecture and its kind of board are like beside these figures.
+
+        Raises:
+            DeviceError: a compute capability of NVIDIA that is no number.
+        """
+        return architecture_facts(self.vendor, self.compute_capability, self.name)
+
+    @property
+    def dram_family(self) -> str:
+        """Kind of memory: ``HBM``, ``GDDR`` or ``LPDDR``; other kinds count as GDDR."""
+        return next((name for name in ("LPDDR", "HBM") if name in self.dram_kind.upper()), "GDDR")
+
+    def gemm_flops_per_s(self, dtype: str) -> float:
+        """Dense peak [FLOP/s] of matrix products in ``dtype``: matrix units where they take it, else vector pipelines.
+
+        Where 16-bit arithmetic is slower than float32 (compute capability 6.1: 1/64), products of 16-bit operands run
+        in float32, in which PyTorch asks cuBLAS to accumulate them in any case (``CUBLAS_COMPUTE_32F``).
+
+        Raises:
+            DeviceError: the device has no rate for the dtype.
+        """
+        rate = self._rate(dtype)
+        if rate is None:
+            known = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
+            raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(known)}")
+        return max(rate, self.vector_flops_per_s.get("float32", 0.0)) if dtype in HALVES else rate
+
+    def multiplies(self, dtype: str) -> bool:
+        """Whether it has a rate for matrix products in ``dtype``."""
+        return self._rate(dtype) is not None
+
+    def _rate(self, dtype: str) -> float | None:
+        return self.matrix_flops_per_s.get(dtype) or self.vector_flops_per_s.get(dtype)
+
+
+class GpuSpec(DeviceSpec):
+    """A GPU, or a machine described in its terms. "SM" stands for compute unit (AMD) and Xe core (Intel) as well."""
+
+    resources = (
+        *("sm_count", "boost_clock_hz", "dram_bandwidth_bytes_per_s", "l2_capacity_bytes", "l2_bytes_per_clock_per_sm"),
+        *("shared_memory_per_sm_bytes", "registers_per_sm", "max_threads_per_sm", "max_blocks_per_sm", "tdp_w"),
+        *("cached_bytes", "memory_cache_bytes_per_s"),
+    )
+    cores_field = "sm_count"
+    clock_field = "boost_clock_hz"
+    sets_rates = ("sm_count", "boost_clock_hz")
+
+    kind: Literal["gpu", "tensordash"] = "gpu"
+    sm_count: PositiveInt
+    base_clock_hz: PositiveFloat
+    boost_clock_hz: PositiveFloat
+    l2_capacity_bytes: PositiveFloat
+    l2_bandwidth_bytes_per_s: PositiveFloat | None = None
+    memory_cache_capacity_bytes: PositiveFloat | None = None
+    """Of a cache between L2 and DRAM (AMD's Infinity Cache)."""
+    memory_cache_bandwidth_bytes_per_s: PositiveFloat | None = None
+    shared_memory_per_sm_bytes: PositiveFloat
+    registers_per_sm: PositiveInt
+    max_threads_per_sm: PositiveInt
+    max_blocks_per_sm: PositiveInt
+    warp_size: PositiveInt
+    original: GpuSpec | None = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def on_chip_bytes(self) -> float:
+        """Capacity of L2 [B]."""
+        return self.l2_capacity_bytes
+
+    @property
+    def on_chip_bytes_per_s(self) -> float:
+        """Bandwidth of L2 [B/s], see ``l2_bytes_per_s``."""
+        return self.l2_bytes_per_s
 
     @property
     def cached_bytes(self) -> float:
@@ -155,40 +264,9 @@ class DeviceSpec(BaseModel):
         return self.l2_bandwidth_bytes_per_s / self.original.l2_bytes_per_s
 
     @property
-    def measured_id(self) -> str:
-        """Id under which something may have been learned of it; "" for a variant, which nobody measured."""
-        return "" if self.hypothetical else self.id
-
-    @property
-    def gains(self) -> tuple[float, ...]:
-        """Logarithms of a variant's figures over the original's, of those that a kernel's time depends on, positive
-        where the variant has more to work with; empty for a device as it is. A smaller process counts as more.
-        """
-        return () if self.original is None else tuple(_gains(self.original, self))
-
-    @property
-    def distance(self) -> float:
-        """How far a variant lies from the original: the largest change of a figure, as a logarithm; 0 for none."""
-        return max((abs(gain) for gain in self.gains), default=0.0)
-
-    @property
-    def facts(self) -> ArchitectureFacts:
-        """What its architecture and its kind of board are like beside these figures.
-
-        Raises:
-            DeviceError: a compute capability of NVIDIA that is no number.
-        """
-        return architecture_facts(self.vendor, self.compute_capability, self.name)
-
-    @property
     def cuda_cores_per_sm(self) -> float:
         """Float32 lanes of an SM: FMA a clock."""
         return self.vector_flops_per_s["float32"] / (2.0 * self.sm_count * self.boost_clock_hz)
-
-    @property
-    def dram_family(self) -> str:
-        """Kind of memory: ``HBM``, ``GDDR`` or ``LPDDR``; other kinds count as GDDR."""
-        return next((name for name in ("LPDDR", "HBM") if name in self.dram_kind.upper()), "GDDR")
 
     @property
     def inline_ecc(self) -> bool:
@@ -200,31 +278,13 @@ class DeviceSpec(BaseModel):
         withheld = board.usable_bytes < ECC_LEAVES * board.dram_capacity_bytes
         return self.dram_family == "GDDR" and board.facts.inline_ecc and withheld
 
-    def gemm_flops_per_s(self, dtype: str) -> float:
-        """Dense peak [FLOP/s] of matrix products in ``dtype``: matrix units where they take it, else vector pipelines.
 
-        Where 16-bit arithmetic is slower than float32 (compute capability 6.1: 1/64), products of 16-bit operands run
-        in float32, in which PyTorch asks cuBLAS to accumulate them in any case (``CUBLAS_COMPUTE_32F``).
-
-        Raises:
-            DeviceError: the device has no rate for the dtype.
-        """
-        rate = self._rate(dtype)
-        if rate is None:
-            known = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
-            raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(known)}")
-        return max(rate, self.vector_flops_per_s.get("float32", 0.0)) if dtype in HALVES else rate
-
-    def multiplies(self, dtype: str) -> bool:
-        """Whether it has a rate for matrix products in ``dtype``."""
-        return self._rate(dtype) is not None
-
-    def _rate(self, dtype: str) -> float | None:
-        return self.matrix_flops_per_s.get(dtype) or self.vector_flops_per_s.get(dtype)
+SPECS: dict[str, type[DeviceSpec]] = {"gpu": GpuSpec, "tensordash": GpuSpec}
+"""What describes a device of each kind."""
 
 
 def _gains(before: DeviceSpec, after: DeviceSpec) -> Iterator[float]:
-    for name in _RESOURCES:
+    for name in before.resources:
         yield log(getattr(after, name) / getattr(before, name))
     for old_rates, new_rates in (
         (before.matrix_flops_per_s, after.matrix_flops_per_s),

@@ -17,7 +17,7 @@ def to_toml(spec: DeviceSpec) -> str:
     lines = [_line(key, getattr(spec, key)) for key in WORDS if getattr(spec, key)]
     lines.append("")
     for key, figure in FIGURES.items():
-        value = getattr(spec, figure.field)
+        value = getattr(spec, figure.field, None)
         if key not in (*RATES, "links") and value is not None:
             lines.append(_line(key, _written(key, value)))
     return "\n".join([*lines, *_rates(spec), *_links(spec), *_sources(spec)]) + "\n"

@@ -146,7 +146,7 @@ def contention(run: TrainingRun) -> float:
 
 def collectives_share(device: DeviceSpec) -> float:
     """Of a device's multiprocessors, what thread blocks of a collective take."""
-    return min(0.5, COLLECTIVE_CHANNELS[device.facts.channels] / device.sm_count)
+    return min(0.5, COLLECTIVE_CHANNELS[device.facts.channels] / device.core_count)
 
 
 def _part(name: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0, among: str = "dp") -> Part:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.engines.server import shipped_power
 from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
@@ -83,14 +83,14 @@ def board_energy_j(device: DeviceSpec, kernels_j: float, latency_s: float) -> fl
     time; None where nothing tells.
     """
     power = shipped_power()
-    if power is None or device.kind != "gpu":
+    if power is None or not isinstance(device, GpuSpec) or device.kind != "gpu":
         return None
     return float(power.energy_j(device, np.array([kernels_j]), np.array([latency_s]))[0])
 
 
 def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> Iterator[str]:
     """What takes much of a step in some versions of a library alone."""
-    if device.kind != "gpu":
+    if not isinstance(device, GpuSpec):
         return
     program, grouped_s = timeline.program, 0.0
     for (batch, at), costs in zip(program.batches, timeline.costs, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 
 from neusight.datasets.measured import unable
 from neusight.datasets.rows import read_rows
-from neusight.devices import list_devices
+from neusight.devices import GpuSpec, list_gpus
 from neusight.evaluation.scored import Progress, Row, Scored, compared
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -21,7 +21,6 @@ from neusight.kernels.work import work_of
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
-    from neusight.devices.spec import DeviceSpec
 
 COPY = "copy"
 COPIED = {"elements": 2**28, "dtype": "float32"}
@@ -70,7 +69,7 @@ def evaluate_rates(data: Path, predictor: Predictor, progress: Progress | None =
         DataError: one of the two files is not there, or foreign.
     """
     published = {**_copies(data), **_products(data)}
-    gpus = [device for device in list_devices() if device.kind == "gpu"]
+    gpus = list_gpus()
     rows: list[dict[str, Any]] = []
     for done, device in enumerate(gpus, start=1):
         for what, batch in _kernels(device):
@@ -82,7 +81,7 @@ def evaluate_rates(data: Path, predictor: Predictor, progress: Progress | None =
     return {"rows": rows, "means": scored.summary("what"), "total": scored.figures(), "skipped": []}
 
 
-def _kernels(device: DeviceSpec) -> Iterator[tuple[str, KernelBatch]]:
+def _kernels(device: GpuSpec) -> Iterator[tuple[str, KernelBatch]]:
     """The copy, and a product in every dtype that the device multiplies and that is estimated."""
     yield COPY, requested(COPY, COPIED)
     for dtype in PRODUCT_DTYPES:
@@ -95,7 +94,7 @@ def _amounts(what: str, batch: KernelBatch) -> np.ndarray:
     return work_of(batch).bytes if what == COPY else work_of(batch).flops
 
 
-def _sustained(device: DeviceSpec, what: str, batch: KernelBatch, predictor: Predictor) -> dict[str, Any]:
+def _sustained(device: GpuSpec, what: str, batch: KernelBatch, predictor: Predictor) -> dict[str, Any]:
     costs = predictor.kernels(batch, device, conditions=Conditions.of(1, timing="profiler"))
     rate = float(_amounts(what, batch)[0] / costs.latency_s[0])
     peak = device.dram_bandwidth_bytes_per_s if what == COPY else device.gemm_flops_per_s(what)
@@ -124,7 +123,7 @@ def _products(data: Path) -> dict[tuple[str, str], PublishedRate]:
     return best
 
 
-def _compared(device: DeviceSpec, row: Row, published: PublishedRate, predictor: Predictor) -> dict[str, Any]:
+def _compared(device: GpuSpec, row: Row, published: PublishedRate, predictor: Predictor) -> dict[str, Any]:
     """The best of the published kernels, predicted as they were timed; ``row`` is of ``_sustained``."""
     conditions = Conditions.of(len(published.kernels), timing="profiler", burst=published.burst)
     costs = predictor.kernels(published.kernels, device, conditions=conditions)
@@ -138,7 +137,7 @@ def _compared(device: DeviceSpec, row: Row, published: PublishedRate, predictor:
     return {**figures, "published_share": 100.0 * published.rate / row["peak"], "outlier": outlier}
 
 
-def _reason(device: DeviceSpec, row: Row, published: PublishedRate, bias: float) -> str:
+def _reason(device: GpuSpec, row: Row, published: PublishedRate, bias: float) -> str:
     """Why a published rate is far from the prediction, the surest first."""
     slow, copy = bias > 0, row["what"] == COPY
     reasons = {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from neusight.devices import DeviceSpec, load_device
+from neusight.devices import GpuSpec, load_gpu
 from neusight.errors import DataError
 from neusight.evaluation.scored import Scored
 from neusight.executors.gpu.predictor import KernelPredictor
@@ -85,7 +85,7 @@ class Entrant(Protocol):
     def label(self) -> str:
         """Name, with the seed where there are several."""
 
-    def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+    def kernels(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> Forecast:
         """What it says of kernels that were measured under these conditions."""
 
     def step(self, record: Mapping[str, Any], config: Path) -> StepForecast:
@@ -104,7 +104,7 @@ class TileModelEntrant:
     label: str
     predictor: Predictor
 
-    def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+    def kernels(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> Forecast:
         """With the 90 % interval."""
         costs = self.predictor.kernels(batch, device, conditions=conditions)
         return Forecast(costs.latency_s, *costs.interval_s(), costs.execution_s, costs.bound_s)
@@ -132,7 +132,7 @@ class BaselineEntrant:
     baseline: Baseline | Rule
     training: tuple[str, ...]
 
-    def kernels(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> Forecast:
+    def kernels(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> Forecast:
         """Without an interval; published predictors know no conditions."""
         if isinstance(self.baseline, Rule):
             return Forecast(self.baseline.latency_s(batch, device, conditions))
@@ -147,7 +147,7 @@ class BaselineEntrant:
         if isinstance(self.baseline, Rule):
             raise DataError(f"'{self.baseline.name}' predicts single kernels alone: declare it without models")
         program = program_of(record, config)
-        return StepForecast(1e3 * sum(whole_model_s(self.baseline, program, load_device(record["gpu"])).values()))
+        return StepForecast(1e3 * sum(whole_model_s(self.baseline, program, load_gpu(record["gpu"])).values()))
 
     def provenance(self) -> dict[str, Any]:
         """What it learned from."""

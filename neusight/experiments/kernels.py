@@ -15,7 +15,7 @@ import numpy as np
 
 from neusight.datasets import to_batches
 from neusight.datasets.conditions import conditions_of
-from neusight.devices import load_device
+from neusight.devices import load_gpu
 from neusight.errors import DataError
 from neusight.evaluation.kernels import without_drift
 from neusight.evaluation.scored import Scored, joined
@@ -27,7 +27,7 @@ from neusight.kernels.work import work_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from neusight.devices import DeviceSpec
+    from neusight.devices import GpuSpec
     from neusight.experiments.declare import Declaration, FewShot
     from neusight.experiments.folds import Round
     from neusight.kernels import KernelBatch
@@ -55,7 +55,7 @@ class Tested:
     ``in_order`` are rows that stand as they were measured, so that launches that grew along the table show.
     """
 
-    device: DeviceSpec
+    device: GpuSpec
     facts: pd.DataFrame
     batches: Sequence[tuple[KernelBatch, np.ndarray, Conditions]]
     in_order: bool = True
@@ -79,7 +79,7 @@ def tested_rows(frame: pd.DataFrame, gpu: str, split: str, families: Sequence[st
     rows = rows_of_split(frame[keep], split)
     if rows.empty:
         raise DataError(f"no row of {gpu} in split '{split or 'any'}': hold out GPUs that the data have")
-    device = load_device(gpu)
+    device = load_gpu(gpu)
     batches = [(b, where, conditions_of(rows.iloc[where], b, device)) for b, where in to_batches(rows)]
     facts = rows[["gpu", "family", "op"]].assign(measured=rows["latency_ms"].to_numpy(float))
     facts["kind"] = np.where(facts["family"].isin(BY_OP), facts["op"], facts["family"])
@@ -99,7 +99,7 @@ def rows_of_split(frame: pd.DataFrame, split: str) -> pd.DataFrame:
     return (frame[chosen | whole] if split else frame).reset_index(drop=True)
 
 
-def _facts(batch: KernelBatch, device: DeviceSpec) -> dict[str, Any]:
+def _facts(batch: KernelBatch, device: GpuSpec) -> dict[str, Any]:
     work = work_of(batch)
     roofline_ms = 1e3 * roofline_s(batch, device)
     return {"id": kernel_ids(batch), "flops": work.least_flops, "bytes": work.bytes, "roofline": roofline_ms}
@@ -124,8 +124,8 @@ def kinship(gpu: str, trained: Collection[str], die: Collection[str]) -> str:
     """
     if gpu in trained:
         return "own"
-    kinds = {sm_kind(load_device(other)) for other in trained}
-    return "sibling" if set(die) & set(trained) else "kin" if sm_kind(load_device(gpu)) in kinds else "stranger"
+    kinds = {sm_kind(load_gpu(other)) for other in trained}
+    return "sibling" if set(die) & set(trained) else "kin" if sm_kind(load_gpu(gpu)) in kinds else "stranger"
 
 
 def predicted_rows(tested: Tested, entrant: Entrant, r: Round) -> Scored:
@@ -332,7 +332,7 @@ def _curve(entrant: TileModelEntrant, gpu: str, rows: pd.DataFrame, few_shot: Fe
     curves: dict[tuple[str, str, int], list[dict[str, Any]]] = {}
     for seed in few_shot.seeds:
         predictor = entrant.predictor.kernel_predictor
-        for row in few_shot_curve(predictor, load_device(gpu), rows, rows, few_shot.points, seed=seed):
+        for row in few_shot_curve(predictor, load_gpu(gpu), rows, rows, few_shot.points, seed=seed):
             curves.setdefault((row["design"], row["family"], row["count"]), []).append(row)
     return [
         {"gpu": gpu, "design": design, "kind": kind, "points": points, **_means(part)}

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices import load_device
+from neusight.devices import load_gpu
 from neusight.errors import DataError
 from neusight.evaluation.as_measured import changed_s, changes
 from neusight.evaluation.scored import Scored
@@ -147,7 +147,7 @@ def _added_ms(data: Data, record: Record, entrant: Entrant) -> float:
     """
     if data.operators is None:
         return 0.0
-    device = load_device(record["gpu"])
+    device = load_gpu(record["gpu"])
     added = changes(data.path("operators"), record, program_of(record, config_of(data, record)).launches)
     alone = Conditions.requested(1)
     return 1e3 * sum(changed_s(added, lambda batch: entrant.kernels(batch, device, alone).latency_s).values())

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices import load_device
+from neusight.devices import load_gpu
 from neusight.executors.tensordash.device import MachinePredictor
 from neusight.executors.tensordash.machine import Cycles, Machine, kernel_cycles, simulated
 from neusight.executors.tensordash.masks import CLUSTERS, random_mask
@@ -197,7 +197,7 @@ def _cycle_figures(ours: Cycles, model: Cycles, row: int, count: int) -> dict[st
 
 def _energy(batch: KernelBatch, machine: Machine, device: str) -> tuple[np.ndarray, np.ndarray]:
     """Joules of the compute, and of SRAM and DRAM together."""
-    costs = MachinePredictor(machine=machine, pass_cycles=simulated).predict(batch, load_device(device)).energy
+    costs = MachinePredictor(machine=machine, pass_cycles=simulated).predict(batch, load_gpu(device)).energy
     assert costs is not None
     return costs.compute_j, costs.sram_j + costs.dram_j
 

@@ -90,7 +90,8 @@ def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:
     Args:
         batch: kernels of one family.
         work: F the least operations of any known algorithm [FLOP], B the compulsory bytes [B].
-        device: R its peak rate [FLOP/s], C its caches [B], W its DRAM bandwidth [B/s], W_L2 that of L2 [B/s].
+        device: R its peak rate [FLOP/s], C its caches [B], W its DRAM bandwidth [B/s], W_L2 that of L2, or of what
+            is in its place [B/s].
 
     Source: Williams, Waterman and Patterson 2009, with what caches may hold taken off. Validity: any kernel that counts
     its operands once, at the published clocks and bandwidths, operands cold or resident.
@@ -99,7 +100,7 @@ def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:
     return Bound(
         compute_s=work.least_flops / flops_per_s(batch, device),
         dram_s=uncached / device.dram_bandwidth_bytes_per_s,
-        l2_s=work.bytes / device.l2_bytes_per_s,
+        l2_s=work.bytes / device.on_chip_bytes_per_s,
     )
 
 

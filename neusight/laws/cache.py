@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.laws.dram import drift_cost
 from neusight.laws.physics import Physics
 
@@ -22,7 +22,7 @@ class Panels:
     unshared: np.ndarray
 
 
-def reusable_l2_bytes(device: DeviceSpec) -> float:
+def reusable_l2_bytes(device: GpuSpec) -> float:
     r"""Capacity of L2 [B] for data that all SMs read.
 
     .. math:: C = C_{L2} / p
@@ -77,7 +77,7 @@ def reread_missed_share(flight_bytes: np.ndarray, l2_bytes: float, physics: Phys
 
 
 def gemm_dram_bytes(
-    compulsory: np.ndarray, panels: Panels, rounds: np.ndarray, device: DeviceSpec, physics: Physics
+    compulsory: np.ndarray, panels: Panels, rounds: np.ndarray, device: GpuSpec, physics: Physics
 ) -> np.ndarray:
     r"""DRAM traffic [B] of a tiled product: compulsory bytes, re-reads between waves that miss L2, and the reads of
     blocks that no longer run in step.

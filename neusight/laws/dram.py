@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.laws.physics import Physics
 
 
-def sustained_dram_bytes_per_s(device: DeviceSpec, physics: Physics) -> float:
+def sustained_dram_bytes_per_s(device: GpuSpec, physics: Physics) -> float:
     r"""Bandwidth [B/s] of long streams.
 
     .. math:: W = \eta\, W_{peak},\quad \eta = \eta_{HBM}\ \text{(over } g \text{ before Volta)}\
@@ -27,7 +27,7 @@ def sustained_dram_bytes_per_s(device: DeviceSpec, physics: Physics) -> float:
     return device.dram_bandwidth_bytes_per_s * share
 
 
-def drift_cost(device: DeviceSpec, physics: Physics) -> float:
+def drift_cost(device: GpuSpec, physics: Physics) -> float:
     """Bytes fetched for a byte used [-] by a block of a product that has lost step with its neighbours.
 
     A slice of a panel's row is shorter than a DRAM access; a unified L1 keeps what the slice leaves.

@@ -151,7 +151,7 @@ def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
     chunks of the best size. Validity: bandwidths of long messages within some percent, latencies within 20 %.
     """
     path, nccl = route(batch, place, links), links.nccl
-    clock_hz = device_of(place).boost_clock_hz
+    clock_hz = device_of(place).core_clock_hz
     ranks, _ = ranks_of(batch)
     steps = _steps(batch, ranks)
     ring = Way(steps=steps, network_s=steps * path.through_s, sent_s=work_of(batch).read_bytes / path.bytes_per_s)
@@ -199,7 +199,7 @@ def own_s(batch: KernelBatch, place: Place, conditions: Conditions, links: LinkP
     ``customAllReduceKernels.cu``. Validity: one node, devices that read each other's memory; vLLM and SGLang also two
     of them through the host.
     """
-    path, own, clock_hz = route(batch, place, links), links.own, device_of(place).boost_clock_hz
+    path, own, clock_hz = route(batch, place, links), links.own, device_of(place).core_clock_hz
     (ranks, _), traits = ranks_of(batch), traits_of("collective", conditions)
     cycles, two_shot = traits.constants("cycles_constant", own), traits["two_shot"]
     start_s = cycles / clock_hz + own.peer_s * (ranks - 1.0) + np.where(path.carried, 0.0, own.host_s)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.laws.bounds import overlapped_s
 from neusight.laws.physics import Physics
 
@@ -30,7 +30,7 @@ REFERENCE_NM = 7.0
 """Process node on which energies are stated."""
 
 
-def flop_energy_j(device: DeviceSpec, physics: Physics) -> float:
+def flop_energy_j(device: GpuSpec, physics: Physics) -> float:
     r"""Energy [J] of one float32 FLOP of an FMA at boost clock, all of the SM included.
 
     .. math:: E = E_7 \left(\frac{l}{7}\right)^a \left(\frac{f_0}{f_{usual}}\right)^v
@@ -54,12 +54,12 @@ def flop_energy_j(device: DeviceSpec, physics: Physics) -> float:
     return energy_j * (device.boost_clock_hz / _own_clock_hz(device)) ** (1.0 / power.speed_exponent - 1.0)
 
 
-def _own_clock_hz(device: DeviceSpec) -> float:
+def _own_clock_hz(device: GpuSpec) -> float:
     """Boost clock [Hz] that the board was built for."""
     return (device.original or device).boost_clock_hz
 
 
-def budget_w(device: DeviceSpec, physics: Physics) -> float:
+def budget_w(device: GpuSpec, physics: Physics) -> float:
     r"""Power [W] that the limit leaves for clocks, switching and traffic, at least half of it.
 
     .. math:: P_{left} = \max(P - b, P / 2)
@@ -73,7 +73,7 @@ def budget_w(device: DeviceSpec, physics: Physics) -> float:
     return max(device.tdp_w - physics.power.static_w, 0.5 * device.tdp_w)
 
 
-def clock_w(device: DeviceSpec, physics: Physics) -> float:
+def clock_w(device: GpuSpec, physics: Physics) -> float:
     r"""Power [W] at boost clock of SMs that hold kernels and wait: clocks, registers, schedulers.
 
     .. math:: P_{clock} = k N f E_{FLOP}
@@ -232,7 +232,7 @@ def slow_down(demand: PowerDemand, burst_s: float, burst: np.ndarray | float = n
     return np.asarray(1.0 + (demand.time_s(sustained_clock(demand)) / time_s - 1.0) * length_s / (length_s + burst_s))
 
 
-def traffic_pj_per_byte(device: DeviceSpec, physics: Physics) -> tuple[float, float]:
+def traffic_pj_per_byte(device: GpuSpec, physics: Physics) -> tuple[float, float]:
     """Energy [pJ] of a byte from DRAM: (on its way from the controller to the SMs, at boost clock; of the memory).
 
     Args:

@@ -174,7 +174,7 @@ def route(batch: KernelBatch, place: Place, links: LinkPhysics) -> Route:
     across = within < ranks
     return Route(
         bytes_per_s=np.where(across, np.where(exchange, scattered, ring), local),
-        hop_s=np.where(carried, links.nccl.nvlink_hop_cycles / device.boost_clock_hz, links.nccl.host_hop_s),
+        hop_s=np.where(carried, links.nccl.nvlink_hop_cycles / device.core_clock_hz, links.nccl.host_hop_s),
         through_s=np.where(across, np.where(exchange, 1.0, 1.0 / within) * hop_s, 0.0),
         carried=carried,
         reducing=~across & reduces(device),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
@@ -54,7 +54,7 @@ REGISTERS_PER_ACCUMULATOR = 1.9
 cuBLAS: 128x128 has 256 threads of 122)."""
 
 
-def resident_blocks(tile_elements: np.ndarray, device: DeviceSpec) -> np.ndarray:
+def resident_blocks(tile_elements: np.ndarray, device: GpuSpec) -> np.ndarray:
     r"""Blocks of products that an SM holds at once [-]: as many as its registers do, 1 to 16.
 
     .. math:: n = \lfloor G / (1.9 E) \rfloor
@@ -73,7 +73,7 @@ USUAL_LANES = 64.0
 
 
 def operand_factor(
-    tile_m: np.ndarray, tile_n: np.ndarray, sm_flops_per_s: np.ndarray | float, device: DeviceSpec, physics: Physics
+    tile_m: np.ndarray, tile_n: np.ndarray, sm_flops_per_s: np.ndarray | float, device: GpuSpec, physics: Physics
 ) -> np.ndarray:
     r"""Slow-down [-], at least 1, of products by the operands that come from shared memory.
 
@@ -97,9 +97,7 @@ def operand_factor(
     return np.asarray((1.0 + narrow) ** (1.0 / physics.cuda_cores.shared_memory_sharpness))
 
 
-def tile_overhead_s(
-    tile_elements: np.ndarray, resident: np.ndarray, device: DeviceSpec, physics: Physics
-) -> np.ndarray:
+def tile_overhead_s(tile_elements: np.ndarray, resident: np.ndarray, device: GpuSpec, physics: Physics) -> np.ndarray:
     r"""Time [s] that a float32 tile takes beside its main loop: until its first operands are there, and while its part
     of the result is written.
 
@@ -124,7 +122,7 @@ DUAL = 100
 """Lanes of a compute unit of AMD from which its peak counts two operations a lane, dual-issued or packed."""
 
 
-def issue_share(device: DeviceSpec, physics: Physics) -> float:
+def issue_share(device: GpuSpec, physics: Physics) -> float:
     """Share [-] of the peak of FMAs that an SM's schedulers can issue beside everything else that a loop holds.
 
     Args:

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from neusight.devices import list_devices
+from neusight.devices import list_gpus
 from neusight.devices.kinship import Silicon
 from neusight.executors.gpu.features import FeatureContract, situate
 from neusight.executors.gpu.tile_models.artifact import implementations, kernel_kinds, sm_kind
@@ -218,7 +218,7 @@ class FoldRun:
         without all boards of that kind, whichever table has them.
         """
         gpus = {r.device.id for r in held}
-        kind = () if siblings else (device.id for device in list_devices() if sm_kind(device) == name)
+        kind = () if siblings else (device.id for device in list_gpus() if sm_kind(device) == name)
         others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
         known = self.without.devices(name, gpus.union(kind), others)
         model, learning = learner(self.backend, parameters), thinned(others, self.most)

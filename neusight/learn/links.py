@@ -11,6 +11,7 @@ import numpy as np
 
 from neusight.datasets import conditions_of, device_of, load_kernels, to_batches
 from neusight.datasets.load import sets_in, tables_in
+from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
@@ -47,7 +48,9 @@ class LinkRows(Measurements):
     ) -> LinkRows:
         """With their kinds."""
         kind = kinds_of(batch, conditions)
-        return cls(device=device, kind=kind, batch=batch, conditions=conditions, latency_s=latency_s, weight=weight)
+        return cls(
+            device=gpu_of(device), kind=kind, batch=batch, conditions=conditions, latency_s=latency_s, weight=weight
+        )
 
     def take(self, index: np.ndarray) -> LinkRows:
         """The rows that ``index`` selects."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.protocol import one_thread
 from neusight.executors.gpu.tiling.decompose import LEARNED_DTYPES
@@ -46,7 +46,7 @@ LEARNABLE_ROWS = 50
 class ObservedTiles:
     """GEMMs of one device with the index in ``TILES`` of the tile that ran, -1 where it is none of them."""
 
-    device: DeviceSpec
+    device: GpuSpec
     batch: KernelBatch
     tile: np.ndarray
 
@@ -103,7 +103,7 @@ def hit_rates(choice: TileChoice, observed: ObservedTiles) -> dict[str, float]:
 class _Sample:
     """Products of one device: features of every tile, shape (n, tiles, features), and the tile that ran."""
 
-    device: DeviceSpec
+    device: GpuSpec
     features: np.ndarray
     tile: np.ndarray
 

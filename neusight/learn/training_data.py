@@ -25,7 +25,7 @@ from neusight.datasets.columns import strings_or
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
 from neusight.datasets.load import sets_in
 from neusight.datasets.measured import answerable
-from neusight.devices import DeviceSpec
+from neusight.devices import DeviceSpec, GpuSpec, gpu_of
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
 from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
@@ -54,7 +54,7 @@ class DeviceRows:
     launches only; ``place`` is where it lies in its table.
     """
 
-    device: DeviceSpec
+    device: GpuSpec
     batch: KernelBatch
     latency_s: np.ndarray
     execution_s: np.ndarray
@@ -229,7 +229,7 @@ PRODUCTS = Rule(
 def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[str, list[DeviceRows]]:
     rows: dict[str, list[DeviceRows]] = {model: [] for model in MODELS}
     for gpu, part in frame.groupby("gpu", sort=True):
-        device, tiles = device_of(str(gpu), brought), observed_tiles(part)
+        device, tiles = gpu_of(device_of(str(gpu), brought)), observed_tiles(part)
         for batch, where in to_batches(part):
             own = _device_rows(device, batch, part.iloc[where], tiles.iloc[where])
             names = answering_model(batch, device)
@@ -254,7 +254,7 @@ def _one(parts: Sequence[DeviceRows]) -> DeviceRows:
     return replace(first, batch=KernelBatch(first.batch.family, kernels), conditions=conditions, **columns)
 
 
-def _device_rows(device: DeviceSpec, batch: KernelBatch, part: pd.DataFrame, tiles: pd.DataFrame) -> DeviceRows:
+def _device_rows(device: GpuSpec, batch: KernelBatch, part: pd.DataFrame, tiles: pd.DataFrame) -> DeviceRows:
     split = part["split"].to_numpy(dtype=str) if "split" in part else np.full(len(part), "train")
     execution = part["execution_ms"].to_numpy(dtype=float) if "execution_ms" in part else np.full(len(part), np.nan)
     seconds = (part["latency_ms"].to_numpy(dtype=float) * 1e-3, execution * 1e-3)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, slug
-from neusight.devices import DeviceSpec
+from neusight.devices import GpuSpec
 from neusight.devices.schema import FIGURES
 
 PRODUCTS = (512, 1024)
@@ -232,7 +232,7 @@ def vector_units(cpu: CpuReadings) -> VectorUnits:
     return next((units for flag, units in (("avx", _AVX), ("sve", _SVE), ("asimd", _NEON)) if flag in flags), _UNKNOWN)
 
 
-def cpu_spec(cpu: CpuReadings, probe: CpuProbe) -> DeviceSpec:
+def cpu_spec(cpu: CpuReadings, probe: CpuProbe) -> GpuSpec:
     """Draft the device file of the CPU as PyTorch uses it: its threads, on a core each.
 
     Args:

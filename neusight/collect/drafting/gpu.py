@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, slug
-from neusight.devices import DeviceSpec, Link, load_device
+from neusight.devices import GpuSpec, Link, load_gpu
 from neusight.errors import DeviceError
 
 DRIVER = "reported by the driver through PyTorch or NVML"
@@ -187,7 +187,7 @@ def _times(number: float | None, factor: float) -> float | None:
     return number * factor if number else None
 
 
-def gpu_spec(readings: GpuReadings) -> DeviceSpec:
+def gpu_spec(readings: GpuReadings) -> GpuSpec:
     """Draft the device file of a GPU.
 
     Args:
@@ -201,7 +201,7 @@ def gpu_spec(readings: GpuReadings) -> DeviceSpec:
     """
     capability = known_capability(readings.capability)
     kin, known = KIN[capability], capability == readings.capability
-    like = load_device((is_geforce(readings.name) and kin.geforce) or kin.like)
+    like = load_gpu((is_geforce(readings.name) and kin.geforce) or kin.like)
     sheet = Sheet()
     _put_driver(sheet, readings, kin)
     _put_like(sheet, like, known)
@@ -262,7 +262,7 @@ def _links(readings: GpuReadings) -> tuple[Link, ...]:
     return tuple(links)
 
 
-def _put_like(sheet: Sheet, like: DeviceSpec, known: bool) -> None:
+def _put_like(sheet: Sheet, like: GpuSpec, known: bool) -> None:
     """Fill what is still missing with the figures of ``like``."""
     fields = (
         *("boost_clock_hz", "release_date", "process_nm", "dram_kind", "dram_bandwidth_bytes_per_s", "tdp_w"),
@@ -278,7 +278,7 @@ def _put_like(sheet: Sheet, like: DeviceSpec, known: bool) -> None:
     sheet.put(f"{ASSUMPTION}the share of boost clock of {like.name}; the driver does not say", base_clock_hz=base_hz)
 
 
-def _put_rates(sheet: Sheet, name: str, like: DeviceSpec, known: bool) -> None:
+def _put_rates(sheet: Sheet, name: str, like: GpuSpec, known: bool) -> None:
     """Rates of ``like`` at this device's clocks and multiprocessors; GTX boards have no matrix units."""
     clocks_per_s = sheet.values["sm_count"] * sheet.values["boost_clock_hz"]
     share = clocks_per_s / (like.sm_count * like.boost_clock_hz)
@@ -294,7 +294,7 @@ def _put_rates(sheet: Sheet, name: str, like: DeviceSpec, known: bool) -> None:
     )
 
 
-def _notes(readings: GpuReadings, like: DeviceSpec, known: bool) -> str:
+def _notes(readings: GpuReadings, like: GpuSpec, known: bool) -> str:
     notes = ["Drafted from what the driver reports; not compared with a datasheet."]
     if not known:
         capability = "architecture" if readings.capability.startswith("gfx") else "compute capability"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neusight import units
-from neusight.devices import DeviceSpec, load_device, to_toml
+from neusight.devices import GpuSpec, gpu_of, load_gpu, to_toml
 from neusight.devices.read import read_table
 from neusight.devices.schema import FIGURES, LINK_BANDWIDTH, Figure
 from neusight.errors import DeviceError
@@ -23,7 +23,7 @@ _SYMBOLS = {"bytes": "B", "bytes_per_s": "B/s", "hz": "Hz", "w": "W"}
 
 @dataclass
 class Sheet:
-    """Fields of ``DeviceSpec`` and their sources; the first source that gives a figure counts."""
+    """Fields of ``GpuSpec`` and their sources; the first source that gives a figure counts."""
 
     values: dict[str, Any] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -35,14 +35,14 @@ class Sheet:
                 self.values[name] = value
                 self.sources[name] = source
 
-    def spec(self, **words: Any) -> DeviceSpec:
+    def spec(self, **words: Any) -> GpuSpec:
         """The device as its own file reads back, words such as ``id`` and ``name`` given.
 
         Raises:
             DeviceError: a figure that cannot be.
         """
-        drafted = DeviceSpec(**words, **self.values, sources=self.sources)
-        return read_table(tomllib.loads(to_toml(drafted)), f"draft of {drafted.name}")
+        drafted = GpuSpec(**words, **self.values, sources=self.sources)
+        return gpu_of(read_table(tomllib.loads(to_toml(drafted)), f"draft of {drafted.name}"))
 
 
 def slug(name: str) -> str:
@@ -56,21 +56,21 @@ class Draft:
     ``differences`` names each figure in which the driver disagrees.
     """
 
-    spec: DeviceSpec
+    spec: GpuSpec
     known: bool
     differences: tuple[str, ...] = ()
 
 
-def compared(drafted: DeviceSpec) -> Draft:
+def compared(drafted: GpuSpec) -> Draft:
     """The catalogue's device of the draft's name with what differs; the draft itself where there is none."""
     try:
-        catalogued = load_device(drafted.name)
+        catalogued = load_gpu(drafted.name)
     except DeviceError:
         return Draft(drafted, known=False)
     return Draft(catalogued, known=True, differences=_differences(drafted, catalogued))
 
 
-def _differences(drafted: DeviceSpec, catalogued: DeviceSpec) -> tuple[str, ...]:
+def _differences(drafted: GpuSpec, catalogued: GpuSpec) -> tuple[str, ...]:
     """Figures that the driver reports more than ``TOLERANCE`` off the catalogue, such as
     ``sm_count: driver 132, catalogue 108``. What was assumed or follows from other figures is not compared.
     """
@@ -82,7 +82,7 @@ def _differences(drafted: DeviceSpec, catalogued: DeviceSpec) -> tuple[str, ...]
     return tuple(differences)
 
 
-def _comparable(spec: DeviceSpec) -> dict[str, tuple[str, Figure, float | str]]:
+def _comparable(spec: GpuSpec) -> dict[str, tuple[str, Figure, float | str]]:
     """Single figures by their key in the file, links by kind: the field, what kind of figure it is, and its value."""
     figures: dict[str, tuple[str, Figure, float | str]] = {}
     for key, figure in FIGURES.items():

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.load import gpu_of
+from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import CoverageError
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs
@@ -123,7 +124,7 @@ class KernelPredictor:
         correction = self.correction(device)
         measured = correction is not None and correction.knows_kernels
         answering = self if options.learned or measured else self._by_laws
-        return answering.predict(batch, device, conditions)
+        return answering.predict(batch, gpu_of(device), conditions)
 
     @cached_property
     def _by_laws(self) -> KernelPredictor:
@@ -145,7 +146,7 @@ class KernelPredictor:
         """Zeros mean nothing to a GPU."""
         return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
 
-    def predict(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions | None = None) -> Costs:
+    def predict(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions | None = None) -> Costs:
         """Estimate every kernel of a batch, under its conditions: by default each as a single launch, operands cold.
 
         Raises:
@@ -169,7 +170,7 @@ class KernelPredictor:
             [(r, self._answer(batch.take(r), device, name, known.take(r))) for name, r in homes.items()], len(batch)
         )
 
-    def situate(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions | None = None) -> Situation:
+    def situate(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions | None = None) -> Situation:
         """The kernels on a device as the tile models see them."""
         return situate(batch, device, self.choice, physics=self.physics, conditions=conditions)
 
@@ -177,7 +178,7 @@ class KernelPredictor:
         """What corrects the estimates for a device, or for the one that it is a variant of."""
         return self.corrections.get((device.original or device).measured_id)
 
-    def _answer(self, batch: KernelBatch, device: DeviceSpec, name: str, conditions: Conditions) -> Costs:
+    def _answer(self, batch: KernelBatch, device: GpuSpec, name: str, conditions: Conditions) -> Costs:
         if name not in self.artifacts:
             raise CoverageError(
                 f"no tile model '{name}' for {batch.family} kernels among {', '.join(self.artifacts)}: "
@@ -238,7 +239,7 @@ class KernelPredictor:
         )
 
 
-def runs_alike(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def runs_alike(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """Whether a device is a variant of one that runs each kernel by the same law, shape (n,): a dtype that the original
     lacks tells nothing of it.
     """

@@ -12,7 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.load import gpu_of
+from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs, EnergyUse
 from neusight.executors.tensordash.machine import (
@@ -78,7 +79,7 @@ class MachinePredictor:
     interval: Sequence[float] = (1.0, 1.0)
     compression: bool = False
 
-    def predict(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
+    def predict(self, batch: KernelBatch, device: GpuSpec) -> Costs:
         """Single launches of a batch of one family; what says nothing of zeros has none.
 
         Raises:
@@ -89,7 +90,7 @@ class MachinePredictor:
         zeroed = batch if has_zeros(batch) else with_zeros(batch, [None] * len(batch))
         return self._on_pes(zeroed, device)
 
-    def _on_pes(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
+    def _on_pes(self, batch: KernelBatch, device: GpuSpec) -> Costs:
         machine, counted = self.machine, kernel_cycles(batch, self.machine, self.pass_cycles)
         moved = self._dram_bytes(batch)
         dram_s = moved / device.dram_bandwidth_bytes_per_s
@@ -105,7 +106,7 @@ class MachinePredictor:
         )
         return self._estimates(batch, device, (execution_s, low_s, high_s, bound_s), limiter, energy, counted=counted)
 
-    def _beside(self, batch: KernelBatch, device: DeviceSpec) -> Costs:
+    def _beside(self, batch: KernelBatch, device: GpuSpec) -> Costs:
         work = work_of(batch)
         compute_s, dram_s = work.flops / flops_per_s(batch, device), work.bytes / device.dram_bandwidth_bytes_per_s
         bound_s = np.maximum(compute_s, dram_s)
@@ -122,7 +123,7 @@ class MachinePredictor:
     def _estimates(
         self,
         batch: KernelBatch,
-        device: DeviceSpec,
+        device: GpuSpec,
         times_s: tuple[np.ndarray, ...],
         limiter: np.ndarray,
         energy: EnergyUse,
@@ -186,21 +187,21 @@ class TensorDash:
         Raises:
             DeviceError: no such machine, or a dtype that it lacks. ArtifactError: the tile model does not load.
         """
-        return machine_predictor(device, options).predict(batch, device)
+        return machine_predictor(gpu_of(device), options).predict(batch, gpu_of(device))
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:
         """The tile model of the machine's passes."""
-        if not machine_of(device).skips:
+        if not machine_of(gpu_of(device)).skips:
             return {}
         manifest = load_tile_model().manifest
         return {"tile_models": {manifest.name: f"{manifest.backend}, {manifest.weights_sha256[:12]}"}}
 
     def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
         """Without zeros there is nothing to skip."""
-        return (NO_ZEROS,) if machine_of(device).skips and not has_zeros else ()
+        return (NO_ZEROS,) if machine_of(gpu_of(device)).skips and not has_zeros else ()
 
 
-def machine_predictor(device: DeviceSpec, options: Options) -> MachinePredictor:
+def machine_predictor(device: GpuSpec, options: Options) -> MachinePredictor:
     """The predictor of a device's kernels: by the tile model, or by the simulator itself.
 
     Raises:

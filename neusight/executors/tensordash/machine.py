@@ -16,7 +16,7 @@ from hashlib import sha256
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DeviceError
 from neusight.executors.tensordash.masks import filled_slots, random_mask
 from neusight.executors.tensordash.schedule import DEPTH, LANES, schedule_passes
@@ -24,9 +24,9 @@ from neusight.executors.tensordash.streams import COLUMNS, ROWS, Streams, dense_
 from neusight.kernels import KernelBatch
 
 KIND = "tensordash"
-"""``DeviceSpec.kind`` of the machine and of its dense twin."""
+"""``GpuSpec.kind`` of the machine and of its dense twin."""
 DENSE = "TensorDash dense twin"
-"""``DeviceSpec.architecture`` of the same machine without scheduler and multiplexers."""
+"""``GpuSpec.architecture`` of the same machine without scheduler and multiplexers."""
 POWER_OVERHEAD = {"float32": 0.02, "bfloat16": 0.05}
 """What scheduling adds to the power of the compute (float32: the paper; bfloat16: an assumption, smaller multipliers
 beside the same multiplexers)."""
@@ -72,7 +72,7 @@ class Machine:
         return self.macs_per_cycle * self.clock_hz * MAC_J[dtype] * (1.0 + overhead)
 
 
-def machine_of(device: DeviceSpec) -> Machine:
+def machine_of(device: GpuSpec) -> Machine:
     """The machine that a device of the catalogue describes: tiles are its SMs, lanes its warp.
 
     Raises:

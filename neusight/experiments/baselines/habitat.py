@@ -30,7 +30,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.experiments.baselines.lines import COMPUTE_TYPES, operator_types, roofline_s
@@ -72,7 +72,7 @@ class Shaped:
 class Origin:
     """A measured GPU: for each operator log2 of bytes and of seconds along its sizes."""
 
-    device: DeviceSpec
+    device: GpuSpec
     curves: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -99,7 +99,7 @@ class Habitat:
         self.origins_ = _origins(rows)
         return self
 
-    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    def predict_s(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """Seconds of each kernel, shape (n,)."""
         latency_s, kinds = roofline_s(batch, device), operator_types(batch)
         for kind in set(kinds.tolist()) & self.networks_.keys():
@@ -122,12 +122,12 @@ class Habitat:
         )
         return Shaped(train_network(lesson, self.recipe, self.seed), mean, scale)
 
-    def _origin(self, device: DeviceSpec) -> Origin | None:
+    def _origin(self, device: GpuSpec) -> Origin | None:
         others = [gpu for gpu in (*ORIGINS, *sorted(self.origins_), device.id) if gpu in self.origins_]
         return next((self.origins_[gpu] for gpu in others if gpu != device.id), None) or self.origins_.get(device.id)
 
     @staticmethod
-    def _scale(batch: KernelBatch, origin: Origin, device: DeviceSpec, latency_s: np.ndarray) -> None:
+    def _scale(batch: KernelBatch, origin: Origin, device: GpuSpec, latency_s: np.ndarray) -> None:
         """Overwrite the latencies of kernels whose operator the origin measured."""
         size, ops = np.log2(work_of(batch).bytes), batch["op"].astype(str)
         for op in set(ops.tolist()) & origin.curves.keys():
@@ -136,7 +136,7 @@ class Habitat:
             latency_s[mask] = measured_s * scaling_factor(batch.take(mask), origin.device, device)
 
 
-def _inputs(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def _inputs(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """Shape, then GB of DRAM, GB/s, SMs and GFLOP/s, shape (n, inputs)."""
     shape = [batch[name].astype(float) for name in _SHAPES[batch.family]]
     figures = (device.dram_capacity_bytes / 1e9, device.dram_bandwidth_bytes_per_s / 1e9, float(device.sm_count))
@@ -178,7 +178,7 @@ def _along(size: np.ndarray, sizes: np.ndarray, seconds: np.ndarray) -> np.ndarr
     return np.interp(size, sizes, seconds) + np.maximum(size - sizes[-1], 0.0)
 
 
-def scaling_factor(batch: KernelBatch, origin: DeviceSpec, destination: DeviceSpec) -> np.ndarray:
+def scaling_factor(batch: KernelBatch, origin: GpuSpec, destination: GpuSpec) -> np.ndarray:
     """Latency on the destination over that on the origin, of elementwise kernels or row reductions, shape (n,)."""
     here, there = (tile(batch, device, _NO_PRODUCTS, shipped_physics().physics) for device in (origin, destination))
     compute = 1.0 - boundedness(batch, destination)
@@ -191,7 +191,7 @@ def scaling_factor(batch: KernelBatch, origin: DeviceSpec, destination: DeviceSp
     return np.where(small, (clock * busiest) ** compute, large)
 
 
-def boundedness(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def boundedness(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """``gamma``: how much of a kernel's time goes with DRAM bandwidth, from 1 (all) to 0, shape (n,)."""
     work = work_of(batch)
     over_ridge = work.flops / work.bytes * device.dram_bandwidth_bytes_per_s / flops_per_s(batch, device)

@@ -17,7 +17,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import by_distinct, work_of
@@ -67,7 +67,7 @@ def families_of(batch: KernelBatch) -> np.ndarray:
     return np.select(kinds, [np.full(len(batch), "int8 and weight-only GEMM"), eight, "16-bit GEMM"], "")
 
 
-def roofline_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def roofline_s(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """``max(flops / peak, compulsory bytes / DRAM bandwidth)`` in seconds, shape (n,)."""
     work = work_of(batch)
     return np.maximum(work.flops / flops_per_s(batch, device), work.bytes / device.dram_bandwidth_bytes_per_s)
@@ -85,7 +85,7 @@ class Roofline:
         """Nothing to do."""
         return self
 
-    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    def predict_s(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """Seconds of each kernel, shape (n,)."""
         return roofline_s(batch, device)
 
@@ -115,7 +115,7 @@ class LinearRegression:
         self.rates_ = {kind: _over_bandwidth(lines, bandwidth) for kind, lines in self.lines_.items()}
         return self
 
-    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    def predict_s(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """Seconds of each kernel, not below zero, shape (n,). What has no line takes the roofline's time."""
         latency_s, kinds = roofline_s(batch, device), operator_types(batch)
         amount = _amount(batch, kinds)
@@ -125,7 +125,7 @@ class LinearRegression:
                 latency_s[mask] = np.maximum(fitted_line[0] * amount[mask] + fitted_line[1], 0.0)
         return latency_s
 
-    def _line(self, kind: str, device: DeviceSpec) -> Line | None:
+    def _line(self, kind: str, device: GpuSpec) -> Line | None:
         """The GPU's own, or that of its bandwidth; None where there is none, or it says that no work is done."""
         if kind not in self.lines_:
             return None

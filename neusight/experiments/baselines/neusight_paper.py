@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError
 from neusight.experiments.baselines.lines import operator_types, roofline_s
 from neusight.experiments.baselines.networks import Lesson, Recipe, TrainedNetwork, symmetric_error, train_network
@@ -75,7 +75,7 @@ class TileTable:
         joined = {op: [np.concatenate(column) for column in zip(*p, strict=True)] for op, p in parts.items()}
         return TileTable({op: (KDTree(places), tiles) for op, (places, tiles) in joined.items()})
 
-    def tiles(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    def tiles(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """(tile_m, tile_n) of the nearest row of the same operator, shape (n, 2); operators without a row have NaN,
         elementwise ones the usual tile.
         """
@@ -88,7 +88,7 @@ class TileTable:
         return nearest_tiles
 
 
-def _place(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def _place(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """Where a kernel lies among others: its shape and the device's figures in datasheet units, unscaled."""
     names = ("batch", "m", "n", "k") if batch.family == "gemm" else ("elements", "read_bytes", "write_bytes")
     columns = [batch[name].astype(float) for name in names]
@@ -120,16 +120,16 @@ class PaperTiles:
             return _products(batch, tiles)
         return _rows(batch, kind) if batch.family == "row_reduction" else _pointwise(batch, tiles)
 
-    def waves(self, device: DeviceSpec) -> np.ndarray:
+    def waves(self, device: GpuSpec) -> np.ndarray:
         """Whole rounds of one tile an SM."""
         return np.ceil(self.blocks / device.sm_count)
 
-    def wave_s(self, peak: np.ndarray, device: DeviceSpec) -> np.ndarray:
+    def wave_s(self, peak: np.ndarray, device: GpuSpec) -> np.ndarray:
         """Seconds of a wave at full utilisation: every SM one tile, at its share of peak and bandwidth."""
         rate = np.minimum(peak, self.intensity * device.dram_bandwidth_bytes_per_s)
         return self.flops * device.sm_count / rate
 
-    def inputs(self, peak: np.ndarray, device: DeviceSpec) -> np.ndarray:
+    def inputs(self, peak: np.ndarray, device: GpuSpec) -> np.ndarray:
         """log2 of four ratios, shape (n, 4): tile FLOPs to an SM's rate, tile bytes to its bandwidth, and the bytes of
         its waves to its share of DRAM and of L2. Units are the artifact's, which bring them near each other.
         """
@@ -199,21 +199,21 @@ class NeusightPaper:
         self.networks_ = {kind: train_network(x, self.recipes[kind], self.seed) for kind, x in lessons.items()}
         return self
 
-    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    def predict_s(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """Seconds of each kernel, shape (n,): zero where the utilisation is not above zero."""
         latency_s = roofline_s(batch, device)
         for rows, full_s, share in self._answers(batch, device):
             latency_s[rows] = np.where(share > 0, full_s / np.where(share > 0, share, 1.0), 0.0)
         return latency_s
 
-    def utilisation(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    def utilisation(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """``gamma - alpha / waves`` of each kernel, shape (n,); NaN where no network answers."""
         shares = np.full(len(batch), np.nan)
         for rows, _, share in self._answers(batch, device):
             shares[rows] = share
         return shares
 
-    def _answers(self, batch: KernelBatch, device: DeviceSpec) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def _answers(self, batch: KernelBatch, device: GpuSpec) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
         """For each network the rows that it answers, their seconds at full rate, and their utilisation."""
         kinds = operator_types(batch)
         for kind in sorted(set(kinds.tolist()) & self.networks_.keys()):

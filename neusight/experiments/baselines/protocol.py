@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError, nearest
 from neusight.kernels import KernelBatch
 from neusight.learn.training_data import Corpus, DeviceRows
@@ -40,7 +40,7 @@ class Baseline(Protocol):
         """
         ...
 
-    def predict_s(self, batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    def predict_s(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """Seconds of each kernel launched alone, shape (n,)."""
         ...
 
@@ -76,7 +76,7 @@ def rows_of(corpus: Corpus) -> list[DeviceRows]:
     return rows
 
 
-def whole_model_s(baseline: Baseline, program: TracedStep, device: DeviceSpec) -> Mapping[str, float]:
+def whole_model_s(baseline: Baseline, program: TracedStep, device: GpuSpec) -> Mapping[str, float]:
     """Seconds of each phase of a step (forward, backward, optimizer; those that the step has).
 
     Args:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from neusight.devices import DeviceSpec
+from neusight.devices import GpuSpec
 from neusight.executors.gpu.tile_models.gbm import SETTINGS
 from neusight.experiments.baselines.lines import families_of, roofline_s
 from neusight.kernels import KernelBatch
@@ -39,7 +39,7 @@ class RuleOfThumb:
         """Nothing to do."""
         return self
 
-    def latency_s(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
+    def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
         """Seconds of each kernel under its conditions, shape (n,)."""
         return roofline_s(batch, device) / SHARE + LAUNCH_S
 
@@ -63,7 +63,7 @@ def _codes(column: np.ndarray, known: Sequence[str]) -> np.ndarray:
     return np.array([place.get(str(word), len(known)) for word in words])[where]
 
 
-def _datasheet(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def _datasheet(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """log2 of what a datasheet tells, and of the work in its units, shape (n, figures)."""
     work, peak = work_of(batch), flops_per_s(batch, device)
     bandwidth, l2 = device.dram_bandwidth_bytes_per_s, device.l2_capacity_bytes
@@ -102,13 +102,13 @@ class Trees:
             self.boosters_[family] = lightgbm.train(settings, data, num_boost_round=TREES)
         return self
 
-    def latency_s(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
+    def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
         """Seconds of each kernel, shape (n,); NaN for a family that was not in training."""
         if batch.family not in self.boosters_:
             return np.full(len(batch), np.nan)
         return np.exp(self.boosters_[batch.family].predict(self._inputs(batch, device, conditions)))
 
-    def _inputs(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
+    def _inputs(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
         labels = zip(_labels(batch, conditions), self.words_[batch.family], strict=True)
         codes = [_codes(column, words) for column, words in labels]
         cycled = np.log2(np.clip(conditions.cycled_bytes / device.l2_capacity_bytes, 2.0**-8, 2.0**8))
@@ -119,7 +119,7 @@ class Trees:
 class _Shelf:
     """Kernels of one family of one GPU, by their shapes, with the ratio of time to roofline."""
 
-    device: DeviceSpec
+    device: GpuSpec
     tree: Any
     words: list[list[str]]
     ratio: np.ndarray
@@ -145,7 +145,7 @@ class Nearest:
                 self.shelves_.setdefault((r.batch.family, str(group)), []).append(_shelf(own))
         return self
 
-    def latency_s(self, batch: KernelBatch, device: DeviceSpec, conditions: Conditions) -> np.ndarray:
+    def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
         """Seconds of each kernel, shape (n,); NaN for a family that no GPU has."""
         latency_s, groups = np.full(len(batch), np.nan), families_of(batch)
         for group in np.unique(groups):
@@ -175,10 +175,10 @@ def _places(batch: KernelBatch, conditions: Conditions, words: Sequence[Sequence
     return np.concatenate([_extents(batch), *flags], axis=1)
 
 
-def _distance(one: DeviceSpec, other: DeviceSpec) -> float:
+def _distance(one: GpuSpec, other: GpuSpec) -> float:
     """How far two datasheets lie apart: the root of the sum of squared logarithms."""
 
-    def figures(device: DeviceSpec) -> np.ndarray:
+    def figures(device: GpuSpec) -> np.ndarray:
         peak = max(device.matrix_flops_per_s.values(), default=device.gemm_flops_per_s("float32"))
         return np.log([peak, device.dram_bandwidth_bytes_per_s, device.l2_capacity_bytes, device.boost_clock_hz])
 

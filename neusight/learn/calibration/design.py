@@ -13,7 +13,7 @@ import numpy as np
 
 from neusight.datasets import to_batches
 from neusight.datasets.conditions import conditions_of
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.calibration.inputs import kinds_of
 from neusight.executors.gpu.predictor import KernelPredictor
@@ -42,7 +42,7 @@ POOL = 150
 
 def calibration_plan(
     predictor: KernelPredictor,
-    device: DeviceSpec,
+    device: GpuSpec,
     kernels: Sequence[Kernel],
     count: int,
     prior: CorrectionPrior | None = None,
@@ -107,7 +107,7 @@ def _weights(kind: np.ndarray, weight: np.ndarray, variance: np.ndarray) -> np.n
 
 def few_shot_curve(
     predictor: KernelPredictor,
-    device: DeviceSpec,
+    device: GpuSpec,
     pool: pd.DataFrame,
     test: pd.DataFrame,
     counts: Sequence[int] = COUNTS,
@@ -159,7 +159,7 @@ def _draws(timings: Timings, count: int, prior: CorrectionPrior) -> dict[str, np
     return {"plan": planned, "random": np.arange(min(count, len(timings)))}
 
 
-def _errors(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
+def _errors(predictor: KernelPredictor, device: GpuSpec, frame: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Figures by kind of kernel."""
     measured_s = frame["latency_ms"].to_numpy(dtype=float) * 1e-3
     by_kind: dict[str, list[np.ndarray]] = {}

@@ -16,7 +16,7 @@ from neusight.datasets import clean, to_batches
 from neusight.datasets.batches import single_kernels
 from neusight.datasets.conditions import conditions_of
 from neusight.datasets.measured import answerable
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.calibration.calibration import Calibration, figures, fingerprint, rounded
@@ -64,7 +64,7 @@ ENOUGH = 10
 
 def fit_calibration(
     predictor: KernelPredictor,
-    device: DeviceSpec,
+    device: GpuSpec,
     frame: pd.DataFrame,
     prior: CorrectionPrior | None = None,
     sha256: Mapping[str, str] | None = None,
@@ -94,7 +94,7 @@ def fit_calibration(
     )
 
 
-def unmeasured(predictor: KernelPredictor, device: DeviceSpec, prior: CorrectionPrior | None = None) -> Calibration:
+def unmeasured(predictor: KernelPredictor, device: GpuSpec, prior: CorrectionPrior | None = None) -> Calibration:
     """The calibration of a GPU none of whose kernels were measured, which corrects none."""
     observations, noise = _NOTHING
     return Calibration(
@@ -109,7 +109,7 @@ def unmeasured(predictor: KernelPredictor, device: DeviceSpec, prior: Correction
     )
 
 
-def usable(frame: pd.DataFrame, device: DeviceSpec) -> pd.DataFrame:
+def usable(frame: pd.DataFrame, device: GpuSpec) -> pd.DataFrame:
     """The rows of a frame that can calibrate the device, on their old index: its own, of single kernels in dtypes that
     it has, without the faults that cleaning knows.
     """
@@ -118,7 +118,7 @@ def usable(frame: pd.DataFrame, device: DeviceSpec) -> pd.DataFrame:
     return clean(own, {device.id: device}).frame if len(own) else own
 
 
-def timings_of(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFrame) -> Timings:
+def timings_of(predictor: KernelPredictor, device: GpuSpec, frame: pd.DataFrame) -> Timings:
     """Rows of a frame beside what the tile models alone say of them, under the conditions in which they were timed;
     ``kernel`` is a row's position in the frame.
     """
@@ -131,7 +131,7 @@ def timings_of(predictor: KernelPredictor, device: DeviceSpec, frame: pd.DataFra
 
 def predicted(
     predictor: KernelPredictor,
-    device: DeviceSpec,
+    device: GpuSpec,
     batch: KernelBatch,
     measured_s: np.ndarray,
     kernel: np.ndarray,

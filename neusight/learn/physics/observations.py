@@ -20,8 +20,8 @@ from neusight.datasets.conditions import conditions_of
 from neusight.datasets.load import root_of, sets_in, tables_in
 from neusight.datasets.measured import unable
 from neusight.datasets.schema import read_parquet
-from neusight.devices import load_device
-from neusight.devices.spec import DeviceSpec
+from neusight.devices import gpu_of, load_gpu
+from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError, DeviceError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
 from neusight.executors.gpu.expected.times import launch_s, lone_s
@@ -138,7 +138,7 @@ class ObservationReader:
             if reason := unable(device, str(part["family"][0]), str(part["dtype"][0])):
                 self.skipped[reason] += len(rows)
             else:
-                yield from _with_laws(device, part)
+                yield from _with_laws(gpu_of(device), part)
 
     def _sample(self, rows: int) -> np.ndarray:
         """Which of so many rows are kept, in their order."""
@@ -168,7 +168,7 @@ class ObservationReader:
             return []
         return [_of_rates(*each) for each in self.published_rates() if each[0].id not in self.hold_out]
 
-    def published_rates(self) -> Iterator[tuple[DeviceSpec, str, pd.DataFrame]]:
+    def published_rates(self) -> Iterator[tuple[GpuSpec, str, pd.DataFrame]]:
         """Rows of rates of single matrix products, by device and dtype, where the catalogue has the device and the
         device the dtype.
 
@@ -212,7 +212,7 @@ def _doubted(frame: pd.DataFrame) -> np.ndarray:
     return np.asarray((marked.transform("mean") > MOST_SUSPECT) & (marked.transform("sum") >= MANY))
 
 
-def _with_laws(device: DeviceSpec, rows: pd.DataFrame) -> Iterator[ProblemPart]:
+def _with_laws(device: GpuSpec, rows: pd.DataFrame) -> Iterator[ProblemPart]:
     latency_s = rows["latency_ms"].to_numpy(dtype=float) * 1e-3
     for batch, where in to_batches(rows):
         laws = law_names(batch, device)
@@ -224,7 +224,7 @@ def _with_laws(device: DeviceSpec, rows: pd.DataFrame) -> Iterator[ProblemPart]:
 
 
 def _part(
-    device: DeviceSpec,
+    device: GpuSpec,
     kind: str,
     batch: KernelBatch,
     conditions: Conditions,
@@ -260,16 +260,16 @@ def _kinds(rows: DeviceRows) -> np.ndarray:
     return kinds if rows.device.vendor == "nvidia" else np.char.add(kinds, f"/{rows.device.vendor}")
 
 
-def _known(gpu: str) -> DeviceSpec | None:
+def _known(gpu: str) -> GpuSpec | None:
     if any(word in gpu for word in SHARED_POWER):
         return None
     try:
-        return load_device(gpu)
+        return load_gpu(gpu)
     except DeviceError:
         return None
 
 
-def _of_rates(device: DeviceSpec, dtype: str, rows: pd.DataFrame) -> ProblemPart:
+def _of_rates(device: GpuSpec, dtype: str, rows: pd.DataFrame) -> ProblemPart:
     extents = {name: rows[name].fillna(USUAL_EXTENT).to_numpy(dtype=np.int64) for name in "mnk"}
     flops = 2.0 * np.prod([extents[name].astype(float) for name in "mnk"], axis=0)
     batch = KernelBatch.from_columns("gemm", dtype=dtype, **extents)

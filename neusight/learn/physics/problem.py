@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
@@ -25,7 +25,7 @@ class Measurements:
     derivatives leave them out, those of further fits to the same part, too.
     """
 
-    device: DeviceSpec
+    device: GpuSpec
     kind: Any
     batch: KernelBatch
     conditions: Conditions

@@ -16,7 +16,8 @@ import numpy as np
 from neusight.datasets import device_of
 from neusight.datasets.columns import flags_or
 from neusight.datasets.schema import read_parquet
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.load import gpu_of
+from neusight.devices.spec import GpuSpec
 from neusight.errors import NeusightError
 from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.features.situation import situate
@@ -92,7 +93,7 @@ def program_parts(data: Path, hold_out: Collection[str], skipped: Counter[str]) 
     traces = _traces((data / FILE).parent / PROGRAMS, sorted(set(timed["graph"])), skipped)
     parts: list[ProgramPart] = []
     for gpu, rows in timed[~timed["gpu"].isin(list(hold_out))].groupby("gpu", sort=True):
-        device, known = device_of(str(gpu), {}), rows[rows["graph"].isin(list(traces))]
+        device, known = gpu_of(device_of(str(gpu), {})), rows[rows["graph"].isin(list(traces))]
         if device.multiplies("tf32") and len(known):
             parts += _part(device, known.groupby("graph", sort=True)["mean_ms"].median(), traces)
     return parts
@@ -133,7 +134,7 @@ def _has_convolution(path: Path) -> bool:
         return any(b"aten.conv" in archive.read(name) for name in archive.namelist() if name.endswith("model.json"))
 
 
-def _part(device: DeviceSpec, measured_ms: pd.Series, traces: dict[str, Workload]) -> Iterator[ProgramPart]:
+def _part(device: GpuSpec, measured_ms: pd.Series, traces: dict[str, Workload]) -> Iterator[ProgramPart]:
     """Programs of one device, but for those of which no convolution is ``LEAST_SHARE``."""
     chosen: list[str] = []
     largest: list[Kernel] = []
@@ -158,12 +159,12 @@ def _part(device: DeviceSpec, measured_ms: pd.Series, traces: dict[str, Workload
         )
 
 
-def _times_s(part: Kernels, device: DeviceSpec) -> np.ndarray:
+def _times_s(part: Kernels, device: GpuSpec) -> np.ndarray:
     """As expected before any constant is fitted [s]."""
     return part.count * situate(part.batch, device, shipped_choice(), physics=PRIOR).expected_s
 
 
-def _by_law(device: DeviceSpec, programs: list[Workload]) -> tuple[Kernels, ...]:
+def _by_law(device: GpuSpec, programs: list[Workload]) -> tuple[Kernels, ...]:
     """All kernels of some programs, together where they are of one family and law."""
     listed = [
         (kernel, number, node.copies)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from neusight.devices.cluster import Cluster
+from neusight.devices.schema import key_of
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, InapplicableError
 from neusight.steps.questions import StepQuestion, as_device
@@ -37,7 +38,7 @@ def more_bandwidth(step: StepQuestion) -> StepQuestion:
 @transform("faster-clock", group="device", source=_ROOFLINE, effort="another device")
 def faster_clock(step: StepQuestion) -> StepQuestion:
     """A clock a quarter higher, and all rates with it."""
-    return _with(step, f"boost_clock={1.25 * step.device.boost_clock_hz / 1e6} MHz")
+    return _with(step, f"{key_of(step.device.clock_field)}={1.25 * step.device.core_clock_hz / 1e6} MHz")
 
 
 @transform("faster-link", group="device", source=_ROOFLINE, effort="another device")

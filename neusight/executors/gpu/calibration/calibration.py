@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import ArtifactError
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.gpu.calibration.corrections import CorrectionPrior, Observations, Posterior
@@ -122,7 +122,7 @@ class Calibration:
         if differing := [name for name in names if loaded.get(name) != self.tile_models.get(name)]:
             raise ArtifactError(f"{where} was fitted on another '{differing[0]}' tile model than is loaded: {_REMEDY}")
 
-    def _check_device(self, device: DeviceSpec) -> None:
+    def _check_device(self, device: GpuSpec) -> None:
         now = figures(device)
         if differing := [name for name in now if now[name] != self.device.get(name)]:
             raise ArtifactError(
@@ -212,7 +212,7 @@ def fingerprint(predictor: KernelPredictor) -> dict[str, str]:
     return {name: artifact.manifest.weights_sha256 for name, artifact in sorted(predictor.artifacts.items())}
 
 
-def figures(device: DeviceSpec) -> dict[str, Any]:
+def figures(device: GpuSpec) -> dict[str, Any]:
     """The numbers of a device that estimates depend on."""
     return device.model_dump(mode="json", include=_FIGURES)
 

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.matrix import (
     BLOCKS_OF_SM,
     MatrixUnit,
@@ -73,7 +73,7 @@ class _Scores:
     """What is computed, on what, by whose kernel; properties are columns of shape (n,)."""
 
     batch: KernelBatch
-    device: DeviceSpec
+    device: GpuSpec
     conditions: Conditions
     physics: Physics
 
@@ -276,7 +276,7 @@ def _key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[n
     return np.maximum(tiles, 1.0), np.maximum(np.maximum(longest, tiles), 1.0)
 
 
-def attention_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+def attention_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
     r"""What fused attention asks of each resource.
 
     .. math::
@@ -346,7 +346,7 @@ def _reads_shared_memory(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     return s.asynchronous | (~s.traits["pipelined"] & able)
 
 
-def synchronous_share(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def synchronous_share(p: Product, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Share [-] of the peak rate that warps' own instructions reach: all of it, but where matrix units read shared
     memory by themselves, no more of them fit in a clock than on earlier units.
     """
@@ -474,7 +474,7 @@ def _swapped(s: _Scores) -> np.ndarray:
 
 
 def attention_shape(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
+    batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics
 ) -> dict[str, np.ndarray]:
     """Dimensionless inputs of a correction: how full blocks, rounds and tiles are, how large the problem is, and
     what was cached."""

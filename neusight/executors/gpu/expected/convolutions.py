@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.products import FLOAT_BYTES, is_gathered
 from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch
@@ -22,7 +22,7 @@ GROUP_CHANNELS = (1, 4, 8, 16, 32, 64, 128, 256)
 "Supported Convolution Functions": ``C_per_group == K_per_group == {1,4,8,16,32,64,128,256}``)."""
 
 
-def layout_transform_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+def layout_transform_s(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
     r"""Time [s] of the kernels that turn images from NCHW to NHWC before a convolution, and back after it.
 
     .. math:: t = \sum_i \left(2 \frac{e X_i}{W} + t_0\right)

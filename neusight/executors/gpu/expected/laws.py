@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.attention import attention_shape, attention_times
 from neusight.executors.gpu.expected.convolutions import as_streams, is_depthwise, is_direct
 from neusight.executors.gpu.expected.matrix import matrix_times, product_tiling
@@ -31,54 +31,54 @@ class Law:
     how they lie on it, for what is learned beside the law.
     """
 
-    tile: Callable[[KernelBatch, DeviceSpec, Conditions, TileChoice, Physics], Tiling]
-    times: Callable[[KernelBatch, DeviceSpec, Conditions, Physics, Tiling], Times]
-    shape: Callable[[KernelBatch, DeviceSpec, Conditions, Physics], Shape]
+    tile: Callable[[KernelBatch, GpuSpec, Conditions, TileChoice, Physics], Tiling]
+    times: Callable[[KernelBatch, GpuSpec, Conditions, Physics, Tiling], Times]
+    shape: Callable[[KernelBatch, GpuSpec, Conditions, Physics], Shape]
 
 
 def _untiled(
-    times: Callable[[KernelBatch, DeviceSpec, Conditions, Physics], Times],
-) -> Callable[[KernelBatch, DeviceSpec, Conditions, Physics, Tiling], Times]:
+    times: Callable[[KernelBatch, GpuSpec, Conditions, Physics], Times],
+) -> Callable[[KernelBatch, GpuSpec, Conditions, Physics, Tiling], Times]:
     """Times of a law that chooses its blocks by itself."""
 
-    def untiled(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, _: Tiling) -> Times:
+    def untiled(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics, _: Tiling) -> Times:
         return times(batch, device, conditions, physics)
 
     return untiled
 
 
 def _product_tiles(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, choice: TileChoice, physics: Physics
+    batch: KernelBatch, device: GpuSpec, conditions: Conditions, choice: TileChoice, physics: Physics
 ) -> Tiling:
     return product_tiling(batch, device, conditions, physics)
 
 
 def _usual_tiles(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, choice: TileChoice, physics: Physics
+    batch: KernelBatch, device: GpuSpec, conditions: Conditions, choice: TileChoice, physics: Physics
 ) -> Tiling:
     return tile(batch, device, choice, physics)
 
 
 def _expert_tiles(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, choice: TileChoice, physics: Physics
+    batch: KernelBatch, device: GpuSpec, conditions: Conditions, choice: TileChoice, physics: Physics
 ) -> Tiling:
     """Blocks of a layer's first product."""
     return tile(products_of(batch)[0] if batch.family == "moe" else batch, device, choice, physics)
 
 
-def _expert_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+def _expert_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
     return (moe_times if batch.family == "moe" else grouped_times)(batch, device, conditions, physics)
 
 
-def _stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+def _stream_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
     return stream_times(as_streams(batch), device, conditions, physics)
 
 
-def _stream_shape(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Shape:
+def _stream_shape(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Shape:
     return stream_shape(as_streams(batch), device, conditions, physics)
 
 
-def _no_shape(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Shape:
+def _no_shape(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Shape:
     return {}
 
 
@@ -97,7 +97,7 @@ BY_FAMILY = {
 """Laws that hold for a family in every dtype."""
 
 
-def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def law_names(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """Name of the law of each kernel, shape (n,); "" for products and convolutions on the ordinary pipelines.
 
     Depthwise convolutions are streams in any dtype: they have no inner extent for a product; see ``is_direct``.
@@ -111,7 +111,7 @@ def law_names(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
     return np.where(np.where(law == "matrix", is_direct(batch), is_depthwise(batch)), "stream", law)
 
 
-def answering_model(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def answering_model(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """Name of the tile model that answers each kernel, shape (n,): that of its law, see ``law_names``; on the ordinary
     pipelines ``conv2d`` for convolutions that have a fast algorithm, and ``gemm`` for all other products.
     """

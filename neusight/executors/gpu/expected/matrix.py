@@ -13,7 +13,7 @@ from math import prod
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.convolutions import is_implicit_nchw, layout_transform_bytes, layout_transform_s
 from neusight.executors.gpu.expected.products import Product, by_image, compulsory, product_of
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
@@ -84,7 +84,7 @@ def tile_shapes(most_accumulators: int) -> tuple[tuple[int, int], ...]:
 class MatrixUnit:
     """What a device and the constants make of any tile."""
 
-    device: DeviceSpec
+    device: GpuSpec
     physics: Physics
 
     @property
@@ -142,13 +142,13 @@ class MatrixUnit:
         return np.asarray(matrix.half * operands)
 
 
-def clock_gain(device: DeviceSpec, physics: Physics) -> float:
+def clock_gain(device: GpuSpec, physics: Physics) -> float:
     """Clock of a board while no limit acts, over its datasheet's boost clock, which some kinds of board exceed."""
     return physics.matrix.boost_gain if device.facts.clock_above_boost else 1.0
 
 
 def pick_tiles(
-    p: Product, device: DeviceSpec, physics: Physics, cuttable: np.ndarray
+    p: Product, device: GpuSpec, physics: Physics, cuttable: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """(tile_m, tile_n, parts, seconds) of least time, each of shape (n,): arithmetic, L2, latency of every candidate.
 
@@ -195,7 +195,7 @@ class _TileCost:
     prologue_depth: np.ndarray
 
     @classmethod
-    def of(cls, p: Product, device: DeviceSpec, physics: Physics) -> _TileCost:
+    def of(cls, p: Product, device: GpuSpec, physics: Physics) -> _TileCost:
         unit = MatrixUnit(device, physics)
         return cls(
             product=p,
@@ -246,7 +246,7 @@ def _stage_share(p: Product) -> np.ndarray:
     return np.maximum(p.a_bytes, LEAST_STAGE_BYTES) / WIDE_BYTES
 
 
-def product_tiling(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Tiling:
+def product_tiling(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Tiling:
     """The blocks that a library runs: of convolutions in NCHW that are one product an image as they lie, those of it,
     where images that are turned first would take longer.
     """
@@ -277,15 +277,13 @@ def product_tiling(batch: KernelBatch, device: DeviceSpec, conditions: Condition
     )
 
 
-def _run_product(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Product:
+def _run_product(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Product:
     """With the share of the rate that the kernels of a library sustain."""
     p = product_of(batch, device, physics)
     return replace(p, share=p.share * traits_of("matrix", conditions).constants("share_constant", physics.matrix))
 
 
-def _product(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, tiling: Tiling
-) -> Product:
+def _product(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics, tiling: Tiling) -> Product:
     """That of a tiling."""
     p = _run_product(batch, device, conditions, physics)
     rows = np.flatnonzero(np.broadcast_to(tiling.implicit_nchw, len(batch)))
@@ -293,7 +291,7 @@ def _product(
 
 
 def matrix_times(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics, tiling: Tiling
+    batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics, tiling: Tiling
 ) -> Times:
     r"""What products ask of each resource.
 
@@ -360,7 +358,7 @@ def matrix_times(
 
 
 def _missed(
-    p: Product, once: np.ndarray, device: DeviceSpec, conditions: Conditions, physics: Physics
+    p: Product, once: np.ndarray, device: GpuSpec, conditions: Conditions, physics: Physics
 ) -> tuple[np.ndarray, np.ndarray]:
     """(Bytes of operands and result, each once, that DRAM reads and writes [B], share of operands that L2 holds).
 
@@ -402,7 +400,7 @@ def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
     return np.asarray(1.0 + np.where(batch["weight_dtype"] != "", physics.matrix.unpack_cost, 0.0))
 
 
-def _promotion_s(batch: KernelBatch, products: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _promotion_s(batch: KernelBatch, products: np.ndarray, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Time [s] for which the lanes of an SM scale and add partial sums of so many multiplications."""
     if batch.family != "gemm" or device.facts.applies_block_scales:
         return np.zeros(len(batch))
@@ -411,7 +409,7 @@ def _promotion_s(batch: KernelBatch, products: np.ndarray, device: DeviceSpec, p
     return np.where(batch["scaling"] == "block", cycles / device.boost_clock_hz, 0.0)
 
 
-def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+def _quantisation_s(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
     """Time [s] of what makes 16-bit activations narrow: they are read and written, and before that read by a pass which
     looks for the largest of all, where an engine has one scale for a whole tensor; rows may each take a block.
     """
@@ -433,7 +431,7 @@ def _quantisation_s(batch: KernelBatch, device: DeviceSpec, conditions: Conditio
     return np.where(batch["quantised"], own_s + np.where(packed, matrix.pack_kernels * launch_s, 0.0), 0.0)
 
 
-def product_energy_j(p: Product, dtype: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def product_energy_j(p: Product, dtype: np.ndarray, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Energy [J] of a FLOP of products in these dtypes: on matrix units, or on the ordinary pipelines where the device
     has no such units for a dtype.
     """
@@ -441,7 +439,7 @@ def product_energy_j(p: Product, dtype: np.ndarray, device: DeviceSpec, physics:
     return np.where(on_units, _unit_energy_j(p, device, physics), flop_energy_j(device, physics))
 
 
-def _unit_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _unit_energy_j(p: Product, device: GpuSpec, physics: Physics) -> np.ndarray:
     r"""Energy [J] of a FLOP on matrix units, all of the SM included.
 
     .. math:: E = E_0 \left(\frac{l}{7}\right)^a \left(\frac{F}{2048}\right)^{-b}
@@ -462,7 +460,7 @@ def _unit_energy_j(p: Product, device: DeviceSpec, physics: Physics) -> np.ndarr
     return np.asarray(1e-12 * pj * matrix.narrow_energy ** np.log2(2.0 / p.a_bytes))
 
 
-def _traffic(p: Product, t: Tiling, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
+def _traffic(p: Product, t: Tiling, device: GpuSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
     """(bytes that waves of blocks read again from DRAM, bytes between L2 and the SMs)."""
     tiles = t.tile_count
     running = np.minimum(tiles, device.sm_count)

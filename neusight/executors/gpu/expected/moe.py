@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.attention import synchronous_share
 from neusight.executors.gpu.expected.matrix import (
     BLOCKS_OF_SM,
@@ -46,7 +46,7 @@ PRODUCTS = 2.0
 class _Setting:
     """On what, in which way and by which constants kernels run."""
 
-    device: DeviceSpec
+    device: GpuSpec
     conditions: Conditions
     physics: Physics
 
@@ -79,7 +79,7 @@ class Groups:
         return self.product.m * self.product.batch
 
 
-def moe_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+def moe_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
     r"""What layers of experts ask of each resource.
 
     .. math:: t = \|t_{up} + t_{down}\|_p + n_k t_0 + c P / f + b / W
@@ -105,7 +105,7 @@ def moe_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, ph
     return Times(**{**joined, "fixed_overhead_s": beside}, overlap=physics.matrix.overlap)
 
 
-def grouped_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+def grouped_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
     r"""What grouped products ask of each resource.
 
     .. math::
@@ -126,9 +126,7 @@ def grouped_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions
     return replace(times, fixed_overhead_s=start_s(device, conditions, physics))
 
 
-def moe_shape(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
-) -> dict[str, np.ndarray]:
+def moe_shape(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> dict[str, np.ndarray]:
     """Dimensionless inputs of a learned correction, for both families of groups; columns of shape (n,)."""
     moe = batch.family == "moe"
     first = products_of(batch)[0] if moe else batch
@@ -156,7 +154,7 @@ def moe_shape(
     }
 
 
-def _grouped(batch: KernelBatch, conditions: Conditions, device: DeviceSpec) -> Groups:
+def _grouped(batch: KernelBatch, conditions: Conditions, device: GpuSpec) -> Groups:
     filled, fullest = filled_groups(batch)
     rows = batch["tokens"].astype(float)
     # A contiguous layout holds groups as they fell, a masked one is filled evenly unless it says otherwise.
@@ -172,7 +170,7 @@ def _grouped(batch: KernelBatch, conditions: Conditions, device: DeviceSpec) -> 
     )
 
 
-def _experts(product: KernelBatch, layer: KernelBatch, conditions: Conditions, device: DeviceSpec) -> Groups:
+def _experts(product: KernelBatch, layer: KernelBatch, conditions: Conditions, device: GpuSpec) -> Groups:
     """One of a layer's products."""
     tokens = layer["tokens"].astype(float)
     return Groups(
@@ -186,14 +184,14 @@ def _experts(product: KernelBatch, layer: KernelBatch, conditions: Conditions, d
     )
 
 
-def _mean_product(batch: KernelBatch, filled: np.ndarray, device: DeviceSpec) -> Product:
+def _mean_product(batch: KernelBatch, filled: np.ndarray, device: GpuSpec) -> Product:
     """The product of the mean group, for each of those that have rows."""
     size, rates = element_bytes(batch), by_distinct(batch["dtype"], device.gemm_flops_per_s)
     n, k = batch["n"].astype(float), batch["k"].astype(float)
     return Product(batch["tokens"] / filled, n, k, filled, size, weight_bytes(batch), result_bytes(batch), rates)
 
 
-def _kinds(batch: KernelBatch, conditions: Conditions, device: DeviceSpec) -> dict[str, np.ndarray]:
+def _kinds(batch: KernelBatch, conditions: Conditions, device: GpuSpec) -> dict[str, np.ndarray]:
     """Which kernels run."""
     narrow, block, traits = element_bytes(batch) < WIDE, batch["scaling"] == "block", traits_of("moe", conditions)
     return {

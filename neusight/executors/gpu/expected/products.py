@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import (
     ACCUMULATOR_BYTES,
@@ -69,7 +69,7 @@ class Product:
         return {field.name: np.broadcast_to(getattr(self, field.name), self.m.shape) for field in fields(self)}
 
 
-def product_of(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
+def product_of(batch: KernelBatch, device: GpuSpec, physics: Physics) -> Product:
     """Those of a batch of the family ``gemm``, or the implicit ones of ``conv2d``, over the pixels of all images."""
     if batch.family == "conv2d":
         return implicit_product(batch, device, physics)
@@ -82,7 +82,7 @@ def product_of(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Prod
     return Product(m, n, k, products, size, b_bytes, result, rates, least_rows=least, least_columns=least)
 
 
-def implicit_product(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
+def implicit_product(batch: KernelBatch, device: GpuSpec, physics: Physics) -> Product:
     r"""What matrix units compute of a convolution.
 
     .. math:: k = k_0 \left(\frac{32}{c} \left\lceil\frac{c}{32}\right\rceil\right)^f z^w
@@ -139,7 +139,7 @@ def dilation(batch: KernelBatch, physics: Physics) -> np.ndarray:
     return np.where(counts, zeros, 1.0)
 
 
-def by_image(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> Product:
+def by_image(batch: KernelBatch, device: GpuSpec, physics: Physics) -> Product:
     """Convolutions forward with filters of one pixel as a product for each image in NCHW: filters by channels, times
     channels by pixels.
     """

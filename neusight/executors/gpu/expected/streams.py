@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.convolutions import PAIRED, WINDOWS
 from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, row_parts
@@ -120,7 +120,7 @@ class Stream:
         )
 
 
-def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics) -> Times:
+def stream_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
     r"""What streams ask of each resource.
 
     .. math::
@@ -168,7 +168,7 @@ def stream_times(batch: KernelBatch, device: DeviceSpec, conditions: Conditions,
 
 
 def stream_shape(
-    batch: KernelBatch, device: DeviceSpec, conditions: Conditions, physics: Physics
+    batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics
 ) -> dict[str, np.ndarray]:
     """Dimensionless inputs of a learned correction; columns of shape (n,)."""
     s, t = Stream.of(batch, conditions), stream_times(batch, device, conditions, physics)
@@ -191,7 +191,7 @@ def stream_shape(
     }
 
 
-def issue_slots(device: DeviceSpec) -> float:
+def issue_slots(device: GpuSpec) -> float:
     """Instructions of threads that an SM issues a clock: one for each of its cores, and at least what its schedulers
     issue beside arithmetic of fewer.
     """
@@ -245,13 +245,13 @@ def _vector(op: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
     return np.where(by_hand, 1.0, np.where(np.isin(op, CHANNELS), CHANNEL_LOADS / tensors, torch))
 
 
-def _blocks_of_sm(s: Stream, device: DeviceSpec) -> np.ndarray:
+def _blocks_of_sm(s: Stream, device: GpuSpec) -> np.ndarray:
     """Rows that an SM has under way: one a block, unless blocks take several."""
     most = np.where(s.several, device.max_threads_per_sm, device.max_blocks_per_sm)
     return np.clip(np.floor(device.max_threads_per_sm / s.threads), 1.0, most)
 
 
-def _rows_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _rows_s(batch: KernelBatch, s: Stream, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Time for which SMs take rows, or parts of long ones, as many at a time as they hold [s]."""
     stream = physics.stream
     parts = row_parts(batch, device) if batch.family == "row_reduction" else 1.0
@@ -266,7 +266,7 @@ def _rows_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics)
     return np.where(s.rows > 0, waves * row_s, 0.0)
 
 
-def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Time for which threads take elements one at a time [s]: those of an SM wait, each for its own."""
     stream, op = physics.stream, batch["op"]
     gated = np.where(op == "silu_and_mul", stream.gate_steps, np.where(op == "rope", stream.rope_steps, 1.0))
@@ -278,7 +278,7 @@ def _steps_s(batch: KernelBatch, conditions: Conditions, s: Stream, device: Devi
     return np.asarray(s.elements * each / (device.sm_count * device.boost_clock_hz))
 
 
-def _under_way_bytes(batch: KernelBatch, s: Stream, device: DeviceSpec) -> np.ndarray:
+def _under_way_bytes(batch: KernelBatch, s: Stream, device: GpuSpec) -> np.ndarray:
     """What the threads of an SM read and write at once [B], shape (n,): some elements each, of a byte at least; copies
     move words.
     """
@@ -299,7 +299,7 @@ def _hot(s: Stream, capacity_bytes: float, conditions: Conditions, physics: Phys
     return np.asarray(1.0 / (1.0 + np.exp(np.clip(physics.residency.slope * ratio, -50.0, 50.0))))
 
 
-def _missed(s: Stream, batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _missed(s: Stream, batch: KernelBatch, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Share of what is read again that comes from DRAM. What a kernel touches between two uses of a broadcast operand
     drives it out.
     """
@@ -310,7 +310,7 @@ def _missed(s: Stream, batch: KernelBatch, device: DeviceSpec, physics: Physics)
     return reread_missed_share(flight, reusable_l2_bytes(device), physics)
 
 
-def _issue_s(batch: KernelBatch, s: Stream, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _issue_s(batch: KernelBatch, s: Stream, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Time for which instructions are issued [s]: arithmetic on float32 lanes, what else there is in any slot."""
     stream = physics.stream
     arithmetic = s.flops * stream.flop_instructions + 0.5 * s.flops * _tap_instructions(batch["op"], physics)

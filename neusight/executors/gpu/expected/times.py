@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.kernels.conditions import Conditions
 from neusight.laws.bounds import overlapped_s
 from neusight.laws.cache import reusable_l2_bytes
@@ -50,7 +50,7 @@ class Times:
         return overlapped_s((self.clocked_s, np.maximum(self.dram_s, self.ports_s)), self.overlap)
 
 
-def hot_share(device: DeviceSpec, since_bytes: np.ndarray, physics: Physics) -> np.ndarray:
+def hot_share(device: GpuSpec, since_bytes: np.ndarray, physics: Physics) -> np.ndarray:
     r"""Share [-] of an operand that an earlier use left in L2.
 
     .. math:: h = \frac{1}{1 + e^{a (\log_2(B / C) - c)}}
@@ -67,7 +67,7 @@ def hot_share(device: DeviceSpec, since_bytes: np.ndarray, physics: Physics) -> 
     return np.asarray(1.0 / (1.0 + np.exp(np.clip(place, -50.0, 50.0))))
 
 
-def start_s(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
+def start_s(device: GpuSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
     """Time [s] that a kernel takes at least, its own start and end: cycles at the core clock; as profilers see it, a
     little more.
     """
@@ -75,7 +75,7 @@ def start_s(device: DeviceSpec, conditions: Conditions, physics: Physics) -> np.
     return profiled * physics.start.cycles / device.boost_clock_hz
 
 
-def further_kernel_s(device: DeviceSpec, physics: Physics) -> float:
+def further_kernel_s(device: GpuSpec, physics: Physics) -> float:
     """What one more small kernel adds behind another one [s]: its start."""
     return physics.start.cycles / device.boost_clock_hz
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.times import further_kernel_s
 from neusight.executors.gpu.tiling.library import Products
 from neusight.kernels import KernelBatch
@@ -66,7 +66,7 @@ class _Blocks:
     compute_s: np.ndarray
 
 
-def plan_convolutions(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> ConvPlan:
+def plan_convolutions(batch: KernelBatch, work: Work, device: GpuSpec, physics: Physics) -> ConvPlan:
     r"""Compare the three algorithms and take the fastest.
 
     .. math::
@@ -104,7 +104,7 @@ AlgorithmCost = tuple[np.ndarray, _Blocks, np.ndarray]
 """Time [s], blocks and DRAM traffic [B] of an algorithm."""
 
 
-def _implicit(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> AlgorithmCost:
+def _implicit(batch: KernelBatch, work: Work, device: GpuSpec, physics: Physics) -> AlgorithmCost:
     groups, m, n, k = conv_gemm(batch)
     products = Products(m, n, k, groups)
     sm_rate = _sm_rate(batch, device, physics) * physics.convolution.implicit_share
@@ -112,7 +112,7 @@ def _implicit(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physi
     return _joined(blocks.compute_s, work.bytes, device, physics), blocks, work.bytes
 
 
-def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> AlgorithmCost:
+def _fused(batch: KernelBatch, work: Work, device: GpuSpec, physics: Physics) -> AlgorithmCost:
     """A gradient of weights reduces over outputs, for which fused Winograd has no tiles."""
     law, (inner, outer) = physics.convolution, _channels(batch)
     height, width = _extents(batch)
@@ -132,7 +132,7 @@ def _fused(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
     return time_s, _Blocks(count, products * inner, compute_s), work.bytes + filters
 
 
-def _steps(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics) -> AlgorithmCost:
+def _steps(batch: KernelBatch, work: Work, device: GpuSpec, physics: Physics) -> AlgorithmCost:
     law, products = physics.convolution, _winograd_products(batch, 4)
     blocks = _product_blocks(products, STEPS_TILES, _sm_rate(batch, device, physics) * law.steps_share, device, physics)
     transformed = _transformed_elements(products) * element_bytes(batch)
@@ -143,19 +143,19 @@ def _steps(batch: KernelBatch, work: Work, device: DeviceSpec, physics: Physics)
     return time_s, blocks, work.bytes + 2.0 * missed
 
 
-def _joined(compute_s: np.ndarray, moved: np.ndarray, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _joined(compute_s: np.ndarray, moved: np.ndarray, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Arithmetic and traffic of one kernel, at once [s]."""
     return overlapped_s((compute_s, moved / sustained_dram_bytes_per_s(device, physics)), physics.cuda_cores.overlap)
 
 
-def _sm_rate(batch: KernelBatch, device: DeviceSpec, physics: Physics) -> np.ndarray:
+def _sm_rate(batch: KernelBatch, device: GpuSpec, physics: Physics) -> np.ndarray:
     """Rate [FLOP/s] of an SM that convolutions sustain a share of."""
     generation = physics.convolution.ampere if device.facts.blas_generation == "ampere" else 1.0
     return flops_per_s(batch, device) / device.sm_count * issue_share(device, physics) * generation
 
 
 def _product_blocks(
-    products: Products, tiles: tuple[tuple[int, int], ...], sm_rate: np.ndarray, device: DeviceSpec, physics: Physics
+    products: Products, tiles: tuple[tuple[int, int], ...], sm_rate: np.ndarray, device: GpuSpec, physics: Physics
 ) -> _Blocks:
     """Blocks of a product with the tile of least time, at most at ``sm_rate`` [FLOP/s] and less the narrower it is."""
     m, n, k, b = products

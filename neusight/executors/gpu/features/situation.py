@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.laws import LAWS, law_names
 from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.features.convolution import ConvPlan, plan_convolutions
@@ -47,7 +47,7 @@ class Situation:
     """
 
     batch: KernelBatch
-    device: DeviceSpec
+    device: GpuSpec
     work: Work
     bound: Bound
     tiling: Tiling
@@ -250,7 +250,7 @@ class LawfulSituation(Situation):
 
 def situate(
     batch: KernelBatch,
-    device: DeviceSpec,
+    device: GpuSpec,
     choice: TileChoice,
     tiling: Tiling | None = None,
     *,

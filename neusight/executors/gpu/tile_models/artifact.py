@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.kinship import Silicon
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.features import FORMULAS, FeatureContract
 from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt_of
@@ -105,7 +105,7 @@ class Artifact:
         manifest = replace(known, training_gpus=left, device_bias=device_bias, silicon={}, shrinkage=0.0)
         return replace(self, manifest=manifest)
 
-    def kinship(self, device: DeviceSpec, batch: KernelBatch, conditions: Conditions) -> np.ndarray:
+    def kinship(self, device: GpuSpec, batch: KernelBatch, conditions: Conditions) -> np.ndarray:
         """What a device is to those that were learned from, for each kernel: a sibling tells of what it ran itself."""
         if device.id in self.manifest.training_gpus:
             return np.broadcast_to(np.asarray("own"), (len(batch),))
@@ -120,7 +120,7 @@ class Artifact:
         known = self.manifest
         return np.select([kinship == "own", kinship == "sibling"], [1.0, known.sibling_shrinkage], known.shrinkage)
 
-    def siblings(self, device: DeviceSpec) -> tuple[str, ...]:
+    def siblings(self, device: GpuSpec) -> tuple[str, ...]:
         """The training devices that are siblings of another one."""
         own = Silicon.of(device)
         known = ((gpu, Silicon(*content)) for gpu, content in self.manifest.silicon.items())
@@ -132,7 +132,7 @@ class Artifact:
             return prior[None]
         return np.asarray(prior[None] + shrinkage * (self.model.logits(features, prior) - prior))
 
-    def device_bias(self, device: DeviceSpec, kind: str) -> float | None:
+    def device_bias(self, device: GpuSpec, kind: str) -> float | None:
         """A device's own logit for a kind of kernel, see ``kernel_kinds``: for one that was learned from its own, for a
         sibling of such as much of theirs as counts there; None for strangers.
         """
@@ -142,7 +142,7 @@ class Artifact:
         biases = [self._bias(gpu, kind) for gpu in kin]
         return self.manifest.sibling_shrinkage * sum(biases) / len(biases) if biases else None
 
-    def shared_bias(self, device: DeviceSpec, kind: str) -> float | None:
+    def shared_bias(self, device: GpuSpec, kind: str) -> float | None:
         """The bias of a kind where other kernels have a part in the device's power: None where it was only met drawing
         all of it, which tells of the board's state and not of the kernel.
 
@@ -207,7 +207,7 @@ def sizes(work: Work) -> list[np.ndarray]:
     return [np.log2(np.maximum(amount, 1.0)) for amount in (work.flops, work.bytes)]
 
 
-def sm_kind(device: DeviceSpec) -> str:
+def sm_kind(device: GpuSpec) -> str:
     """What devices with SMs of one kind have in common: vendor and compute capability, or the architecture's name."""
     return f"{device.vendor} {device.compute_capability or device.architecture}"
 

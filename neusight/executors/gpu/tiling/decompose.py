@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import CoverageError
 from neusight.executors.gpu.expected.products import dilation
 from neusight.executors.gpu.tiling.library import Products, TileChoice, filling_parts, least_cost_tile, split_depth
@@ -61,7 +61,7 @@ class Tiling:
 LEARNED_DTYPES = ("float32",)
 """Dtypes whose kernels' names were observed; the tiles of others follow from cost."""
 
-Decomposer = Callable[[KernelBatch, DeviceSpec, TileChoice, Physics], Tiling]
+Decomposer = Callable[[KernelBatch, GpuSpec, TileChoice, Physics], Tiling]
 _DECOMPOSERS: dict[str, Decomposer] = {}
 """By family."""
 
@@ -83,7 +83,7 @@ def decomposer(*families: str) -> Callable[[Decomposer], Decomposer]:
     return register
 
 
-def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def tile(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Cut every kernel of the batch into blocks.
 
     Raises:
@@ -94,7 +94,7 @@ def tile(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Ph
     return _DECOMPOSERS[batch.family](batch, device, choice, physics)
 
 
-def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: DeviceSpec) -> Tiling:
+def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, device: GpuSpec) -> Tiling:
     r"""Blocks of products with a given tile.
 
     .. math:: T = b \lceil m / t_m \rceil \lceil n / t_n \rceil
@@ -121,7 +121,7 @@ def product_tiling(products: Products, tile_m: np.ndarray, tile_n: np.ndarray, d
 
 
 @decomposer("gemm")
-def _gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def _gemm(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Tiles as observed or by cost; single products are cut along k where too few tiles would fill the device."""
     products = Products(*(batch[name].astype(float) for name in ("m", "n", "k", "batch")))
     tile_m, tile_n = np.empty(len(batch)), np.empty(len(batch))
@@ -148,7 +148,7 @@ def _library_tiles(
     products: Products,
     dtypes: np.ndarray,
     op: str,
-    device: DeviceSpec,
+    device: GpuSpec,
     choice: TileChoice | None,
     *,
     physics: Physics,
@@ -169,7 +169,7 @@ def _library_tiles(
 
 
 @decomposer("conv2d")
-def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def _conv2d(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """The implicit product's tiles: those of ``linear``. A gradient of filters has few, and an inner extent of all
     pixels, along which libraries cut it until the device is full (cuDNN, ``CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0`` and
     ``_3``: blocks of pixels that add to the same result).
@@ -186,7 +186,7 @@ def _conv2d(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics:
 
 
 @decomposer("attention")
-def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def _attention(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of 128 queries (64 with heads wider than 64) that walk over the keys: FlashAttention-2's outer loop over
     queries (Dao 2023, section 3.2); the sizes are an assumption.
     """
@@ -197,7 +197,7 @@ def _attention(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physi
 
 
 @decomposer("grouped_gemm")
-def _grouped_gemm(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def _grouped_gemm(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Whole tiles for each group: ``ceil(largest / tile_m)`` down the fullest, and the rest of the tokens spread
     evenly over the other groups that have rows. Exact where tokens are spread evenly, else an approximation, since
     only the fullest group is known. One tile shape for all groups, the cheapest for their average height.
@@ -221,7 +221,7 @@ POINTWISE_THREADS = 128
 
 
 @decomposer("elementwise", "memory", "optimizer")
-def _pointwise(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def _pointwise(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of ``POINTWISE_THREADS`` with four elements each."""
     elements = np.maximum(batch["elements"].astype(float), 1.0)
     ones = np.ones(len(batch))
@@ -248,7 +248,7 @@ is shared out over blocks (PyTorch, ``Reduce.cuh``)."""
 
 
 @decomposer("row_reduction")
-def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: Physics) -> Tiling:
+def _rows(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Physics) -> Tiling:
     """PyTorch's kernels: softmax of up to 1024 columns has a warp for one or two rows and four warps a block; longer
     rows a block of up to 1024 threads; normalisations a block of 128 threads a row; sums and their like share a long
     row out over as many blocks as fill the device.
@@ -275,7 +275,7 @@ def _rows(batch: KernelBatch, device: DeviceSpec, choice: TileChoice, physics: P
     )
 
 
-def row_parts(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+def row_parts(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     """Blocks that share a row: 1 where the operator needs it whole, else enough to fill the device, of threads with
     ``LEAST_VALUES`` to ``MOST_VALUES`` each.
     """

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import GpuSpec
 from neusight.errors import ArtifactError
 from neusight.laws.physics import Physics
 from neusight.laws.waves import operand_factor, resident_blocks, rounds, tile_overhead_s
@@ -45,7 +45,7 @@ _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 
 
-def table_of(device: DeviceSpec) -> str:
+def table_of(device: GpuSpec) -> str:
     """The library's table of tiles that a device uses: one for each compute capability."""
     if device.vendor == "nvidia" and device.compute_capability:
         return device.compute_capability
@@ -65,7 +65,7 @@ class Products(NamedTuple):
         return Products(*(extent[rows] for extent in self))
 
 
-def choice_features(products: Products, device: DeviceSpec) -> tuple[np.ndarray, ...]:
+def choice_features(products: Products, device: GpuSpec) -> tuple[np.ndarray, ...]:
     r"""What each tile of the library would cost [-], one array of shape (tiles, n) for each of ``FEATURES``.
 
     .. math::
@@ -100,7 +100,7 @@ def choice_features(products: Products, device: DeviceSpec) -> tuple[np.ndarray,
 
 
 def tile_costs(
-    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics
+    products: Products, element_bytes: np.ndarray, dtype: str, device: GpuSpec, physics: Physics
 ) -> np.ndarray:
     r"""Time of each tile by physics alone [s, up to a factor], shape (tiles, n).
 
@@ -136,7 +136,7 @@ def tile_costs(
 
 
 def least_cost_tile(
-    products: Products, element_bytes: np.ndarray, dtype: str, device: DeviceSpec, physics: Physics
+    products: Products, element_bytes: np.ndarray, dtype: str, device: GpuSpec, physics: Physics
 ) -> tuple[np.ndarray, np.ndarray]:
     """The (tile_m, tile_n) [elements] of least ``tile_costs``, where no kernel name was ever observed; shape (n,)."""
     best = np.argmin(tile_costs(products, element_bytes, dtype, device, physics), axis=0)
@@ -153,11 +153,11 @@ class TileChoice:
     weights: Mapping[str, np.ndarray]
     accuracy: Mapping[str, Any]
 
-    def seen(self, op: str, device: DeviceSpec) -> bool:
+    def seen(self, op: str, device: GpuSpec) -> bool:
         """Whether tiles of the device's table were observed."""
         return f"{table_of(device)}/{op}" in self.intercepts
 
-    def scores(self, op: str, device: DeviceSpec, features: tuple[np.ndarray, ...]) -> np.ndarray:
+    def scores(self, op: str, device: GpuSpec, features: tuple[np.ndarray, ...]) -> np.ndarray:
         """Log-odds of each tile, shape (tiles, n): with the preferences of the device's table, else of its library,
         else of all libraries.
         """
@@ -169,7 +169,7 @@ class TileChoice:
             score += weight * feature
         return score
 
-    def pick(self, op: str, products: Products, device: DeviceSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
+    def pick(self, op: str, products: Products, device: GpuSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
         """The likeliest (tile_m, tile_n) [elements] of each float32 product, each of shape (n,)."""
         if self.seen(op, device):
             score = self.scores(op, device, choice_features(products, device))
@@ -178,7 +178,7 @@ class TileChoice:
         best = np.argmax(score, axis=0)
         return _TILE_M[best, 0], _TILE_N[best, 0]
 
-    def _cheap_and_preferred(self, op: str, products: Products, device: DeviceSpec, physics: Physics) -> np.ndarray:
+    def _cheap_and_preferred(self, op: str, products: Products, device: GpuSpec, physics: Physics) -> np.ndarray:
         """Scores where the table was not seen: preferences among the tiles within ``SLACK`` of the least cost."""
         costs = tile_costs(products, np.full(len(products.m), 4.0), "float32", device, physics)
         if SLACK[op] == 0.0:
@@ -244,7 +244,7 @@ def split_depth(
     tile_elements: np.ndarray,
     result_elements: np.ndarray,
     flops_per_s: np.ndarray | float,
-    device: DeviceSpec,
+    device: GpuSpec,
     physics: Physics,
 ) -> np.ndarray:
     r"""Into how many parts [-] the inner extent is cut: the number of least time, shape (n,).
