@@ -218,15 +218,26 @@ def show_rates(errors: Mapping[str, Any]) -> None:
 
 
 def show_what_if(errors: Mapping[str, Any]) -> None:
-    """Means by optimisation, metric, GPU and set, how many pairs are answered, each of few, and why others are not."""
-    line("Errors of the ratio in percent. sign: gains or losses over 5 % that are predicted as such.\n")
-    rows = [{**row, "by": by, "name": row[by]} for by, means in errors["means"].items() for row in means]
-    rows.append({"by": "all", "name": "", **errors["total"]})
-    rows = [{**row, "sign": "-" if row["sign"] is None else f"{row['sign']:.0f}"} for row in rows]
-    figures({"by": "{by}", "": "{name}"} | _SUMMARY | {">sign": "{sign}"}, rows)
+    """Errors and coverage by optimisation, means by metric, GPU and set, each pair of few, and why others have none."""
+    line(
+        "Errors of the ratio in percent. sign: gains or losses over 5 % that are predicted as such; answered: of pairs"
+    )
+    line("whose model and GPU are named.\n")
+    counts = {"optimisation": "{optimisation}", ">pairs": "{pairs:,}", ">named": "{named:,}", ">answered": "{answered}"}
+    shares = ("answered", "sign")
+    columns = counts | _SUMMARY | {">sign": "{sign}"}
+    del columns[">count"]
+    figures(
+        columns,
+        [
+            row | {name: _percent(row.get(name)) for name in shares}
+            for row in (*errors["optimisations"], errors["total"])
+        ],
+    )
     line()
-    counts = {"optimisation": "{optimisation}", ">pairs": "{pairs:,}", ">model named": "{named:,}"}
-    figures(counts | {">answered": "{answered:,}"}, errors["coverage"])
+    rows = [{**row, "by": by, "name": row[by]} for by, means in errors["means"].items() for row in means]
+    rows = [row | {"sign": _percent(row["sign"])} for row in rows]
+    figures({"by": "{by}", "": "{name}"} | _SUMMARY | {">sign": "{sign}"}, rows)
     if len(errors["rows"]) <= _FEW:
         line()
         interval = "{low_gain:.2f} to {high_gain:.2f}"
@@ -236,6 +247,10 @@ def show_what_if(errors: Mapping[str, Any]) -> None:
     if reasons:
         line()
         figures({">skipped": "{count:,}", "~why": "{why}"}, [{"why": w, "count": n} for w, n in reasons.most_common()])
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.0f}"
 
 
 def _summaries(errors: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares rows, what is left out, predictors and targets.
 
-Five kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others, ``sparse``
-compares a simulated machine with its dense twin, ``serving``, ``training`` and ``programs`` hold served language
-models, steps of distributed training and exported programs, eager and compiled, against what was measured.
+Six kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others, ``sparse``
+compares a simulated machine with its dense twin, ``serving``, ``training``, ``programs`` and ``pairs`` hold served
+language models, steps of distributed training, exported programs and gains of optimisations against what was measured.
 """
 
 from __future__ import annotations
@@ -343,12 +343,38 @@ class ProgramsDeclaration(Declared):
         return self.timings.split("/")[0]
 
 
-AnyDeclaration = Declaration | SparseDeclaration | ServingDeclaration | TrainingDeclaration | ProgramsDeclaration
+class PairsDeclaration(Declared):
+    """The content of ``experiment.toml`` of kind ``pairs``.
+
+    Attributes:
+        pairs: of measurements before and after an optimisation, a file below ``NEUSIGHT_DATA``.
+        published: effects that papers state, a file beside the declaration.
+    """
+
+    kind: Literal["pairs"]
+    pairs: str
+    published: str = ""
+
+    @property
+    def report(self) -> tuple[str, ...]:
+        """Parts, for the list of experiments."""
+        return ("pairs", *(("published",) if self.published else ()))
+
+    @property
+    def subject(self) -> str:
+        """Where the figures come from, for the list of experiments."""
+        return self.pairs.split("/")[0]
+
+
+AnyDeclaration = (
+    Declaration | SparseDeclaration | ServingDeclaration | TrainingDeclaration | ProgramsDeclaration | PairsDeclaration
+)
 KINDS: dict[str, type[AnyDeclaration]] = {
     "sparse": SparseDeclaration,
     "serving": ServingDeclaration,
     "training": TrainingDeclaration,
     "programs": ProgramsDeclaration,
+    "pairs": PairsDeclaration,
 }
 """Declarations of other kinds than ``measured``."""
 

@@ -13,6 +13,7 @@ from typing import Any
 from neusight.errors import DataError
 from neusight.experiments.measured_report import MEASURED
 from neusight.experiments.page import Drawing, ReportForm, save, table, wrapped
+from neusight.experiments.pairs_report import PAIRS
 from neusight.experiments.programs_report import PROGRAMS
 from neusight.experiments.results import RESULTS, SUMMARY, as_text, has_rows, summary_of
 from neusight.experiments.runs_report import SERVING, TRAINING
@@ -25,6 +26,7 @@ REPORTS: dict[str, ReportForm] = {
     "serving": SERVING,
     "training": TRAINING,
     "programs": PROGRAMS,
+    "pairs": PAIRS,
 }
 """By kind of experiment."""
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"

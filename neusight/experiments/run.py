@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.evaluation.scored import joined
-from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration
+from neusight.experiments.declare import Declaration, Experiment, PairsDeclaration, SparseDeclaration
 from neusight.experiments.folds import QUICK_ROWS, Learning, OneSet, Round, code_sha256, kernels_of, rounds_of
 from neusight.experiments.kernels import (
     averaged,
@@ -45,6 +45,7 @@ QUICK_REMARKS = {
     "serving": "A quick run: forty cells. Its figures are no results.",
     "training": "A quick run: nothing is left out. Its figures are no results.",
     "programs": "A quick run: forty timings of each GPU that is left out. Its figures are no results.",
+    "pairs": "A quick run: sixty pairs. Its figures are no results.",
 }
 """The remark beside figures of a quick run, wherever they stand, by kind of experiment."""
 
@@ -103,6 +104,10 @@ def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> di
         from neusight.experiments import sparse
 
         return sparse.run(declared, experiment.folder, quick, report)
+    if isinstance(declared, PairsDeclaration):
+        from neusight.experiments.pairs import run_pairs
+
+        return run_pairs(declared, experiment.folder, quick, report)
     from neusight.experiments.programs import run_programs
     from neusight.experiments.runs import run_serving, run_training
 

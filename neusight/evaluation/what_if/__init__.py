@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 NEEDED = ("optimisation", "as_written", "model", "gpu", "metric", "gain", "told")
 _NAMES = ("set", "optimisation", "as_written", "model", "mode", "level", "gpu", "metric", "source")
-BY = ("optimisation", "metric", "gpu", "set")
+BY = ("metric", "gpu", "set")
+ALL = "all"
+"""The row of all optimisations together."""
 CLEAR = 0.05
 """Share that a gain differs from 1 by, from which its sign counts."""
 
@@ -46,17 +48,17 @@ def evaluate_what_if(
 
     Returns:
         ``rows``: set, optimisation, as_written, model, mode, level, gpu, metric, applied, predicted_gain, low_gain,
-        high_gain, measured_gain, ape, bias, inside. ``means`` by ``BY`` and ``total``, each with ``sign``: the percent
-        of gains clearly above or below 1 on whose side the prediction is. ``skipped``: rows without an answer, with the
-        reason and whether the model is ``named``; ``coverage`` by optimisation: pairs, those whose model can be named,
-        and those that are answered.
+        high_gain, measured_gain, ape, bias, inside. ``optimisations``, ``total``: of each and of ``all`` the pairs,
+        those whose model can be named, the percent of these that is answered, and errors of the gain with ``sign``: the
+        percent of gains clearly above or below 1 on whose side the prediction is. ``means``: those errors by ``BY``.
+        ``skipped``: rows without an answer, with the reason and whether the model is ``named``.
 
     Raises:
         DataError: no such file, a foreign one, or no row that is answered.
     """
-    records = (selection or Selection()).of(read_rows(Path(path), NEEDED, "pairs of measurements"))
+    records = read_rows(Path(path), NEEDED, "pairs of measurements")
     records = [r for r in records if not optimisations or r["optimisation"] in optimisations]
-    records = [r for r in records if not sets or r.get("set") in sets]
+    records = (selection or Selection()).of([r for r in records if not sets or r.get("set") in sets])
     answers = _Memo(predictor.answer)
     rows: list[dict[str, Any]] = []
     skipped: list[dict[str, Any]] = []
@@ -75,8 +77,8 @@ def evaluate_what_if(
     return {
         "rows": rows,
         "means": {name: _summary(rows, name) for name in BY},
-        "total": _figures(Scored.of(rows, "_gain")),
-        "coverage": _coverage(rows, skipped),
+        "optimisations": _optimisations(rows, skipped),
+        "total": _of_optimisation(ALL, rows, skipped),
         "skipped": skipped,
     }
 
@@ -111,12 +113,14 @@ def _figures(scored: Scored) -> dict[str, Any]:
     return scored.figures() | {"sign": 100.0 * float(right[clear].mean()) if clear.any() else None}
 
 
-def _coverage(rows: Sequence[Row], skipped: Sequence[Row]) -> list[dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {}
-    for row, named, answered in [*((r, True, True) for r in rows), *((r, r["named"], False) for r in skipped)]:
-        name = str(row["optimisation"])
-        counts = found.setdefault(name, {"optimisation": name, "pairs": 0, "named": 0, "answered": 0})
-        counts["pairs"] += 1
-        counts["named"] += bool(named)
-        counts["answered"] += answered
-    return [found[name] for name in sorted(found)]
+def _optimisations(rows: Sequence[Row], skipped: Sequence[Row]) -> list[dict[str, Any]]:
+    names = sorted({str(row["optimisation"]) for row in (*rows, *skipped)})
+    return [_of_optimisation(name, rows, skipped) for name in names]
+
+
+def _of_optimisation(name: str, rows: Sequence[Row], skipped: Sequence[Row]) -> dict[str, Any]:
+    answered, refused = ([row for row in some if name in (ALL, row["optimisation"])] for some in (rows, skipped))
+    named = len(answered) + sum(bool(row["named"]) for row in refused)
+    counts = {"optimisation": name, "pairs": len(answered) + len(refused), "named": named}
+    counts["answered"] = 100.0 * len(answered) / named if named else None
+    return counts | _figures(Scored.of(answered, "_gain"))
