@@ -166,7 +166,9 @@ def _as_integers(kernel: Kernel) -> Kernel:
     if isinstance(kernel, Gemm | Conv2d):
         return replace(kernel, dtype="int8")
     if not isinstance(kernel, Elementwise | RowReduction | Memory):
-        raise CoverageError(f"no runtime of integers has a kernel of {kernel.family}: write it out, as --attention eager does")
+        raise CoverageError(
+            f"no runtime of integers has a kernel of {kernel.family}: write it out, as --attention eager does"
+        )
     narrow = 1.0 / stored_bytes("float32")
     read, written = (round(size * narrow) for size in (kernel.read_bytes, kernel.write_bytes))
     return replace(kernel, dtype="int8", read_bytes=read, write_bytes=written)

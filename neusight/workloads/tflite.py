@@ -29,7 +29,7 @@ _ACTIVATIONS: dict[int, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 @dataclass(frozen=True)
-class Layer:
+class GraphLayer:
     """An operator of the file with the values of its inputs; ``made`` are the shapes of its results."""
 
     name: str
@@ -64,22 +64,24 @@ def _last(image: torch.Tensor) -> torch.Tensor:
     return image.permute(0, 2, 3, 1)
 
 
-def _padding(layer: Layer, window: Sequence[int], dilations: Sequence[int] = (1, 1)) -> list[int]:
+def _padding(layer: GraphLayer, window: Sequence[int], dilations: Sequence[int] = (1, 1)) -> list[int]:
     """Padding of both ends alike that leaves at least as many results as the file states."""
     if layer.options.Padding() != _SAME:
         return [0, 0]
     steps = (layer.options.StrideH(), layer.options.StrideW())
     sizes = zip(layer.x.shape[1:3], layer.made[0][1:3], window, steps, dilations, strict=True)
-    return [max(0, -(-((made - 1) * step + (width - 1) * gap + 1 - size) // 2)) for size, made, width, step, gap in sizes]
+    return [
+        max(0, -(-((made - 1) * step + (width - 1) * gap + 1 - size) // 2)) for size, made, width, step, gap in sizes
+    ]
 
 
-def _cut(layer: Layer, image: torch.Tensor) -> torch.Tensor:
+def _cut(layer: GraphLayer, image: torch.Tensor) -> torch.Tensor:
     """The part of an image, channels last, that the file states."""
     height, width = layer.made[0][1:3]
     return image[:, :height, :width]
 
 
-def _convolution(layer: Layer, weight: torch.Tensor, groups: int) -> torch.Tensor:
+def _convolution(layer: GraphLayer, weight: torch.Tensor, groups: int) -> torch.Tensor:
     options = layer.options
     dilations = (options.DilationHFactor(), options.DilationWFactor())
     padding = _padding(layer, weight.shape[2:], dilations)
@@ -88,30 +90,30 @@ def _convolution(layer: Layer, weight: torch.Tensor, groups: int) -> torch.Tenso
     return layer.activated(_cut(layer, _last(made)))
 
 
-def _conv(layer: Layer) -> torch.Tensor:
+def _conv(layer: GraphLayer) -> torch.Tensor:
     weight = _first(layer.tensor(1))
     return _convolution(layer, weight, layer.x.shape[3] // weight.shape[1])
 
 
-def _depthwise(layer: Layer) -> torch.Tensor:
+def _depthwise(layer: GraphLayer) -> torch.Tensor:
     return _convolution(layer, layer.tensor(1).permute(3, 0, 1, 2), layer.x.shape[3])
 
 
-def _transposed(layer: Layer) -> torch.Tensor:
+def _transposed(layer: GraphLayer) -> torch.Tensor:
     image, weight = layer.tensor(2), layer.tensor(1).permute(3, 0, 1, 2)
     steps = (layer.options.StrideH(), layer.options.StrideW())
     made = functional.conv_transpose2d(_first(image), weight, layer.tensor(3), steps)
     return _cut(layer, _last(made))
 
 
-def _dense(layer: Layer) -> torch.Tensor:
+def _dense(layer: GraphLayer) -> torch.Tensor:
     weight = layer.tensor(1)
     made = functional.linear(layer.x.reshape(-1, weight.shape[1]), weight, layer.tensor(2))
     return layer.activated(made.reshape(layer.made[0]))
 
 
-def _pool(function: Callable[..., torch.Tensor]) -> Callable[[Layer], torch.Tensor]:
-    def pooled(layer: Layer) -> torch.Tensor:
+def _pool(function: Callable[..., torch.Tensor]) -> Callable[[GraphLayer], torch.Tensor]:
+    def pooled(layer: GraphLayer) -> torch.Tensor:
         options = layer.options
         window = (options.FilterHeight(), options.FilterWidth())
         steps = (options.StrideH(), options.StrideW())
@@ -121,30 +123,30 @@ def _pool(function: Callable[..., torch.Tensor]) -> Callable[[Layer], torch.Tens
     return pooled
 
 
-def _binary(function: Callable[..., torch.Tensor], *, ends: bool = True) -> Callable[[Layer], torch.Tensor]:
+def _binary(function: Callable[..., torch.Tensor], *, ends: bool = True) -> Callable[[GraphLayer], torch.Tensor]:
     """Of two operands; ``ends`` in an activation."""
 
-    def applied(layer: Layer) -> torch.Tensor:
+    def applied(layer: GraphLayer) -> torch.Tensor:
         made = function(layer.x, layer.tensor(1))
         return layer.activated(made) if ends else made
 
     return applied
 
 
-def _unary(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Layer], torch.Tensor]:
+def _unary(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[GraphLayer], torch.Tensor]:
     return lambda layer: function(layer.x)
 
 
-def _reduced(function: Callable[..., torch.Tensor]) -> Callable[[Layer], torch.Tensor]:
+def _reduced(function: Callable[..., torch.Tensor]) -> Callable[[GraphLayer], torch.Tensor]:
     return lambda layer: function(layer.x, layer.numbers(1), keepdim=bool(layer.options.KeepDims()))
 
 
-def _padded(layer: Layer) -> torch.Tensor:
+def _padded(layer: GraphLayer) -> torch.Tensor:
     ends = layer.values[1].reshape(-1, 2)[::-1].reshape(-1).tolist()
     return functional.pad(layer.x, ends)
 
 
-def _part(layer: Layer) -> torch.Tensor:
+def _part(layer: GraphLayer) -> torch.Tensor:
     """A part of a tensor: where it begins changes no kernel."""
     dropped = layer.options.ShrinkAxisMask() if layer.name == "STRIDED_SLICE" else 0
     left, found = iter(layer.made[0]), layer.x
@@ -153,17 +155,17 @@ def _part(layer: Layer) -> torch.Tensor:
     return found.reshape(layer.made[0]).contiguous()
 
 
-def _split(layer: Layer) -> Sequence[torch.Tensor]:
+def _split(layer: GraphLayer) -> Sequence[torch.Tensor]:
     axis = layer.numbers(0)[0]
     parts = torch.split(layer.tensor(1), [shape[axis] for shape in layer.made], axis)
     return [part.contiguous() for part in parts]
 
 
-def _resized(mode: str) -> Callable[[Layer], torch.Tensor]:
+def _resized(mode: str) -> Callable[[GraphLayer], torch.Tensor]:
     return lambda layer: _last(functional.interpolate(_first(layer.x), tuple(layer.made[0][1:3]), mode=mode))
 
 
-OPERATORS: dict[str, Callable[[Layer], Any]] = {
+OPERATORS: dict[str, Callable[[GraphLayer], Any]] = {
     "CONV_2D": _conv,
     "DEPTHWISE_CONV_2D": _depthwise,
     "TRANSPOSE_CONV": _transposed,
@@ -241,7 +243,7 @@ class TfliteModule(nn.Module):
             made = [self._shapes[layer.Outputs(at)] for at in range(layer.OutputsLength())]
             read = [self._value(layer.Inputs(at), values) for at in range(layer.InputsLength())]
             name = self._name(layer)
-            results = OPERATORS[name](Layer(name, _options(layer), read, made))
+            results = OPERATORS[name](GraphLayer(name, _options(layer), read, made))
             for at, result in enumerate(results if isinstance(results, Sequence) else [results]):
                 values[layer.Outputs(at)] = result
         return tuple(values[self._graph.Outputs(at)] for at in range(self._graph.OutputsLength()))

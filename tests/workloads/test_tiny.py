@@ -50,7 +50,10 @@ def test_integers_have_one_kernel_a_layer_and_the_bytes_of_their_tensors():
     kernels = [kernel for node in step.nodes for kernel in node.kernels]
     assert [k.family for k in kernels].count("conv2d") == 9
     # Norms and clamps are part of layers, additions are not; pooling and softmax stay.
-    assert sorted(k.op for k in kernels if k.family not in ("conv2d", "gemm")) == ["add"] * 3 + ["avg_pool2d", "softmax"]
+    assert sorted(k.op for k in kernels if k.family not in ("conv2d", "gemm")) == ["add"] * 3 + [
+        "avg_pool2d",
+        "softmax",
+    ]
     assert {k.dtype for k in kernels} == {"int8"}
     weights = 9 * 16 * (3 + 16 + 16) + 9 * 32 * (16 + 32) + 9 * 64 * (32 + 64) + 16 * 32 + 32 * 64 + 64 * 10
     assert step.memory.weights == weights + 4 * (3 * 16 + 3 * 32 + 3 * 64 + 10)

@@ -60,7 +60,12 @@ def small_classifier() -> bytes:
     constant = [name[0] in "wb" for name, _, _ in tensors]
     sizes = [int(np.prod(s)) * (4 if k == int32 else 1) * c for (_, s, k), c in zip(tensors, constant, strict=True)]
     relu = tflite.ActivationFunctionType.RELU
-    steps = {"Padding": tflite.Padding.SAME, "FusedActivationFunction": relu, "DilationWFactor": 1, "DilationHFactor": 1}
+    steps = {
+        "Padding": tflite.Padding.SAME,
+        "FusedActivationFunction": relu,
+        "DilationWFactor": 1,
+        "DilationHFactor": 1,
+    }
     layers = [
         (0, [0, 1, 2], 3, options("Conv2DOptions", StrideW=2, StrideH=2, **steps)),
         (1, [3, 4, 5], 6, options("DepthwiseConv2DOptions", StrideW=1, StrideH=1, DepthMultiplier=1, **steps)),

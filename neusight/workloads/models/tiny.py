@@ -25,7 +25,7 @@ class SeparableClassifier(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         width, (channels, *extents) = config["width"], config["image"]
-        padding = [_same(size, kernel) for size, kernel in zip(extents, config["kernel"], strict=True)]
+        padding: Any = [_same(size, kernel) for size, kernel in zip(extents, config["kernel"], strict=True)]
         layers: list[nn.Module] = [_normed(nn.Conv2d(channels, width, config["kernel"], 2, padding=padding))]
         for made, step in config["blocks"]:
             layers.append(_normed(nn.Conv2d(width, width, 3, step, padding=1, groups=width)))
@@ -51,7 +51,8 @@ class SmallResNet(nn.Module):
         widths = config["widths"]
         self.stem = _normed(nn.Conv2d(config["image"][0], widths[0], 3, padding=1))
         self.blocks = nn.ModuleList(
-            _residual(given, made, 1 if at == 0 else 2) for at, (given, made) in enumerate(pairwise([widths[0], *widths]))
+            ResidualBlock(given, made, 2 if at else 1)
+            for at, (given, made) in enumerate(pairwise([widths[0], *widths]))
         )
         self.classifier = nn.Linear(widths[-1], config["classes"])
 
@@ -59,10 +60,23 @@ class SmallResNet(nn.Module):
         """Probabilities of shape (batch, classes) of images of shape (batch, channels, height, width)."""
         hidden = self.stem(image)
         for block in self.blocks:
-            shortcut = block["shortcut"](hidden) if "shortcut" in block else hidden
-            hidden = functional.relu(block["body"](hidden) + shortcut)
+            hidden = block(hidden)
         pooled = functional.avg_pool2d(hidden, hidden.shape[2:])
         return self.classifier(pooled.flatten(1)).softmax(-1)
+
+
+class ResidualBlock(nn.Module):
+    """Two convolutions and a shortcut, which is a convolution where the width changes."""
+
+    def __init__(self, given: int, made: int, stride: int) -> None:
+        super().__init__()
+        first, last = nn.Conv2d(given, made, 3, stride, padding=1), nn.Conv2d(made, made, 3, padding=1)
+        self.body = nn.Sequential(*_normed(first), last, nn.BatchNorm2d(made))
+        self.shortcut = nn.Identity() if given == made else nn.Conv2d(given, made, 1, stride)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        """Of an image of shape (batch, given, height, width)."""
+        return functional.relu(self.body(image) + self.shortcut(image))
 
 
 class Autoencoder(nn.Sequential):
@@ -83,13 +97,6 @@ def _same(size: int, kernel: int, stride: int = 2) -> int:
 
 def _normed(layer: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(layer, nn.BatchNorm2d(layer.out_channels), nn.ReLU())
-
-
-def _residual(given: int, made: int, stride: int) -> nn.ModuleDict:
-    last = nn.Conv2d(made, made, 3, padding=1)
-    body = nn.Sequential(*_normed(nn.Conv2d(given, made, 3, stride, padding=1)), last, nn.BatchNorm2d(made))
-    shortcut = {} if given == made else {"shortcut": nn.Conv2d(given, made, 1, stride)}
-    return nn.ModuleDict({"body": body, **shortcut})
 
 
 def image_inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
