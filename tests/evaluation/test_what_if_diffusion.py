@@ -40,14 +40,6 @@ def test_what_is_compiled_after_quantisation_is_quantised_on_both_sides() -> Non
     assert (before.request.engine.launch, after.request.engine.launch) == ("eager", "compiled")
 
 
-def test_compilers_sum_up_in_float16_where_that_is_faster() -> None:
-    told = {"dtype": "fp16/bf16"}
-    pairs = [pair_of(row("misc_ladders", "sd2", "OneDiff compiler", told, gpu=gpu)) for gpu in ("rtx-4090", "l40s")]
-    assert [pair.applied for pair in pairs] == [("inference-compiler", "fp16-accumulation"), ("inference-compiler",)]
-    with pytest.raises(DataError, match="no reader"):
-        pair_of(row("misc_ladders", "flux", "OneDiff compiler + int8/fp8 quantisation", told))
-
-
 def test_memory_is_of_the_whole_pipeline() -> None:
     images = row(TORCHAO, "FLUX.1-dev", "quantisation int8dq", {"batch": "4", "resolution": "1024"}, "memory")
     before, after = steps(pair_of(images))

@@ -68,27 +68,21 @@ PUBLISHED = {
     "clip-vit-l-14": 0.428, "siglip-base-16": 0.203, "siglip-so400m-14": 0.877, "whisper-small": 0.244,
     "whisper-large-v3": 1.55, "mamba2-370m": 0.370, "mamba2-2.7b": 2.7, "mixtral-8x7b": 46.7, "convnext-tiny": 0.0286,
     "convnext-base": 0.0886, "efficientnet-b0": 0.0053, "efficientnet-b7": 0.066, "swin-tiny": 0.0283,
-    "swin-base": 0.0878, "detr-resnet-50": 0.041, "sd-1.5-unet": 0.860, "sd-2-unet": 0.866, "sdxl-unet": 2.6,
-    "dit-xl-2": 0.675, "pixart-alpha": 0.600, "sd3-medium": 2.0, "flux-dev": 12.0,
-    "lstm-ptb-large": 0.066, "waveglow": 0.268, "jasper-10x5-dr": 0.333, "quartznet-15x5": 0.0189, "u-net": 0.031,
-    "nnu-net-3d": 0.0312, "transformer-xl-base": 0.192, "gnmt-v2": 0.160,
+    "swin-base": 0.0878, "detr-resnet-50": 0.041, "sd-1.5-unet": 0.860, "sdxl-unet": 2.6, "dit-xl-2": 0.675,
+    "pixart-alpha": 0.600, "sd3-medium": 2.0, "flux-dev": 12.0, "lstm-ptb-large": 0.066, "waveglow": 0.268,
+    "jasper-10x5-dr": 0.333, "quartznet-15x5": 0.0189, "u-net": 0.031, "nnu-net-3d": 0.0312,
+    "transformer-xl-base": 0.192, "gnmt-v2": 0.160,
 }  # fmt: skip
 UNPUBLISHED = {
     *("opt-one-layer", "gpt3-xl-3072"),  # as they were measured for the float32 data sets
     *("switch-base-4", "switch-base-16", "switch-xl-4"),  # with other counts of experts than the paper's
     *("dlrm-kaggle", "dlrm-terabyte", "gru-deep-speech-2"),  # in which tables and vocabulary are the data's
     *("cogvideox-2b", "cogvideox-5b"),  # in whole billions alone
-    *(
-        "sd-1.5-pipeline",
-        "sd-2-pipeline",
-        "pixart-alpha-pipeline",
-        "flux-dev-pipeline",
-    ),  # of parts that are counted by themselves
+    *("sd-1.5-pipeline", "pixart-alpha-pipeline", "flux-dev-pipeline"),  # of parts that are counted by themselves
     *("cogvideox-2b-pipeline", "cogvideox-5b-pipeline"),
     "translation-decoder",  # of the words of a checkpoint
     *("wide-and-deep", "ssd300-resnet50", "nnu-net-2d", "transformer-xl-large"),  # sizes of examples that count none
     "hifi-gan",  # of which the generator alone is counted
-    *("mlperf-tiny-kws", "mlperf-tiny-vww", "mlperf-tiny-ic", "mlperf-tiny-ad"),  # in bytes of their files alone
 }
 
 

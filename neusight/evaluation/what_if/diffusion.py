@@ -14,7 +14,6 @@ from neusight.transforms.passes import Pass
 from neusight.transforms.quantised import SCHEMES, quantised
 from neusight.what_if import applied
 from neusight.what_if.questions import StepQuestion
-from neusight.what_if.transforms import applicable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,6 @@ PIPELINES = {
     "stable-diffusion-v1-4": _SD,
     "sd 1.5": _SD,
     "sd1.5": _SD,
-    **dict.fromkeys(("sd2", "sd 2", "stable-diffusion-2"), _Pipeline(denoiser="sd-2-unet", whole="sd-2-pipeline")),
     "sdxl": _Pipeline(denoiser="sdxl-unet"),
     "sd xl": _Pipeline(denoiser="sdxl-unet"),
     "pixart": _Pipeline(denoiser="pixart-alpha", whole="pixart-alpha-pipeline"),
@@ -47,10 +45,11 @@ PIPELINES = {
 """By what a name begins with. A ControlNet is a copy of a UNet's first half beside it: kernels of the same kinds;
 Stable Diffusion 1.4 and 1.5 have the same sizes."""
 _DTYPES = {"fp16": "float16", "fp32": "float32", "bf16": "bfloat16", "fp16/bf16": "float16"}
-_COMPILERS = ("onediff compiler", "stable-fast", "aitemplate", "oneflow", "tensorrt")
-"""Compilers of denoisers by words for them. All sum products up in float16 where that is faster: OneFlow's
-``ONEFLOW_CONV_ALLOW_HALF_PRECISION_ACCUMULATION``, stable-fast's ``prefer_lowp_gemm``, AITemplate's
-``use_fp16_acc``, TensorRT's choice of kernels in FP16."""
+_COMPILERS = {
+    "OneDiff compiler": "inference-compiler",
+    "compiler: stable-fast (with xformers & Triton)": "inference-compiler",
+    "torch.compile max-autotune": "compile",
+}
 _SCHEMES = {
     **{name: name for name in ("int8wo", "int4wo", "fp8wo", "int8dq", "fp8dq", "int4dq")},
     "fp8": "fp8dq",
@@ -86,25 +85,14 @@ def of_diffusers(record: Row, stated: dict[str, str]) -> Pair:
 
 
 def _compiles_images(record: Row) -> bool:
-    return _compiler(str(record["as_written"])) != "" and _beginning(record) != ""
-
-
-def _compiler(words: str) -> str:
-    """The optimisation that words for a compiler mean, '' for none; what it quantises beside is another matter."""
-    if words == "torch.compile max-autotune":
-        return "compile"
-    known = any(one in words.lower() for one in _COMPILERS) and "quantisation" not in words
-    return "inference-compiler" if known else ""
+    return str(record["as_written"]) in _COMPILERS and _beginning(record) != ""
 
 
 @reads("misc_ladders", of=_compiles_images)
 def of_compilers(record: Row, stated: dict[str, str]) -> Pair:
     """Eager PyTorch with fused attention against compilers of denoisers."""
     before = _question(record, stated, attention="sdpa")
-    names = [_compiler(str(record["as_written"]))]
-    if names == ["inference-compiler"]:
-        names += applicable(before, ["fp16-accumulation"])[0]
-    return Pair.of(record, before, names)
+    return Pair.of(record, before, [_COMPILERS[str(record["as_written"])]])
 
 
 @reads("quant_compile_torchao_diffusion")

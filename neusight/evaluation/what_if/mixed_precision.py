@@ -37,8 +37,9 @@ class Example:
         length: of sequences or sounds, the word for it and its value where a row states none: of pre-training or of
             all, then of fine-tuning.
         training, inference: optimisations of a step.
+        wide: what a step in float32 has alone.
         channels_last: images lie in NHWC with mixed precision alone.
-        launch: as its framework launches where ''.
+        launch: as its framework launches where '', ``eager`` where an example has XLA off unless told.
         counted: samples of what a table counts as one.
         devices: of a table that states none; 0: as the row has it.
     """
@@ -51,6 +52,7 @@ class Example:
     length: tuple[str, Any, Any] | None = None
     training: tuple[str, ...] = ("amp",)
     inference: tuple[str, ...] = ("amp",)
+    wide: tuple[str, ...] = ()
     channels_last: bool = False
     launch: str = ""
     counted: int = 1
@@ -61,7 +63,9 @@ _SGD = {"optimizer": "sgd"}
 _LAMB = {"optimizer": "adam", "fused_optimizer": True, "attention": "eager"}
 """LAMB reads and writes what Adam does, by Apex's kernels over all parameters."""
 _ADAM = {"optimizer": "adam", "fused_optimizer": True}
-_SPEECH: dict[str, Any] = {"inference": ("fp16",), "length": ("seconds", 16.7, 16.7), "words": _ADAM}
+_ONE_BY_ONE = {"optimizer": "bert_adam"}
+"""NovoGrad, an operator of PyTorch after another on each parameter, as Adam is written out in an example of BERT."""
+_SPEECH: dict[str, Any] = {"inference": ("fp16",), "length": ("seconds", 16.7, 16.7), "words": _ONE_BY_ONE}
 """Speech: ``train.py`` under autocast, ``inference.py`` with ``model.half()``."""
 _NETS = {
     "efficientnet-b0": "timm:efficientnet_b0",
@@ -111,15 +115,17 @@ EXAMPLES: dict[str, Example] = {
     "nnUNet": _unet("", models={"2": "nnu-net-2d", "3": "nnu-net-3d"}),
     "UNet_3D_Medical": _unet("nnu-net-3d"),
     "UNet_Medical": _unet("u-net"),
-    "SSD": Example(model="ssd300-resnet50", words={"optimizer": "sgd", "layout": "nhwc"}),
-    "WideAndDeep": Example(model="wide-and-deep"),
+    "SSD": Example(model="ssd300-resnet50", words={"optimizer": "sgd", "layout": "nhwc"}, launch="eager"),
+    "WideAndDeep": Example(model="wide-and-deep", launch="eager"),
     "DLRM": Example(models={"small": "dlrm-terabyte"}),
     "HiFiGAN": Example(model="hifi-gan", words=_ADAM),
     "Tacotron2": Example(by_batch=((11, ""), (1, "waveglow")), words=_ADAM),
     "wav2vec2": Example(model="facebook/wav2vec2-base", words=_LAMB, length=("seconds", 15.6, 15.6), counted=5),
     "GNMT": Example(model="gnmt-v2", words=_ADAM),
-    "Transformer-XL": Example(by_batch=((9, "transformer-xl-base"), (1, "transformer-xl-large")), words=_ADAM),
-    "Jasper": Example(model="jasper-10x5-dr", **_SPEECH),
+    "Transformer-XL": Example(
+        by_batch=((9, "transformer-xl-base"), (1, "transformer-xl-large")), words=_ADAM, launch="eager"
+    ),
+    "Jasper": Example(model="jasper-10x5-dr", wide=("fft-convolutions",), **_SPEECH),
     "QuartzNet": Example(model="quartznet-15x5", **_SPEECH),
 }
 """By the folder of the example."""
@@ -128,6 +134,10 @@ LAUNCHES = {"TensorFlow": "compiled", "TensorFlow2": "compiled"}
 in NHWC in 16 bits (``gpu_layout_assignment.cc``), so that networks of images are launched as written."""
 ALONG = {"MxNet": ("compile",)}
 """By framework, what it has in 16 bits alone: MXNet norms fused with what follows them, cuDNN's in NHWC."""
+OPERATOR_S = 2.0e-5
+"""What hosts of 2018 to 2021 take to dispatch an operator with the PyTorch of those years [s], twice as long as later
+ones (``Engine.host_s_per_operator``): 16, 18, 21 and 28 µs in batches of twelve images of torchvision's networks in
+float16, which leave the device idle more than half of the time (ryujaehun/pytorch-gpu-benchmark)."""
 _OF_TRAINING = ("optimizer", "fused_optimizer")
 _OF_NODE = 8
 """Devices of a DGX, where a table of nodes does not tell."""
@@ -144,11 +154,13 @@ def of_examples(record: Row, stated: dict[str, str]) -> Pair:
     before = StepQuestion.of(
         model, gpu, mode=mode, dtype=wide, launch=example.launch or LAUNCHES.get(framework, "eager"),
         **_words(example, mode, stated),
-    )  # fmt: skip
+    ).running(host_s_per_operator=OPERATOR_S)  # fmt: skip
     names = (example.training if mode == "training" else example.inference) + ALONG.get(framework, ())
     after = applied(before, names)[-1]
     if example.channels_last:
         after = after.running(layout="nhwc")
+    if wide == "float32_ieee":
+        before = [before, *applied(before, example.wide)][-1]
     devices = (example.devices or _devices(record, stated)) if mode == "training" else 1
     steps = _accumulated(stated)
     return Pair(

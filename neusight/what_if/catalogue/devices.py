@@ -29,28 +29,6 @@ def _with(step: StepQuestion, *changes: str) -> StepQuestion:
     return step.under(overrides=changes)
 
 
-_FULL_RATE = 2.0
-"""Products of 8-bit integers to those of float16 in a unit of the same width, whose sums have as many bits as they
-take: what is below half of the integers' rate waits for sums in float32."""
-
-
-@transform(
-    "fp16-accumulation", group="precision", accuracy="sums of products in 11 bits: long ones overflow or lose digits",
-    source="NVIDIA 2022, Ada GPU architecture, GeForce boards; PyTorch, torch.backends.cuda.matmul."
-    "allow_fp16_accumulation",
-)  # fmt: skip
-def fp16_accumulation(step: StepQuestion) -> StepQuestion:
-    """Products of float16 are summed in float16, for which matrix units of GeForce boards have twice the rate."""
-    if step.request.precision.of_products != "float16":
-        raise InapplicableError(f"products run in {step.request.precision.of_products}: --dtype float16")
-    device = step.device
-    rates = device.matrix_flops_per_s
-    rate = rates.get("int8", 0.0) / _FULL_RATE
-    if rate < 1.5 * rates.get("float16", rate):
-        raise InapplicableError(f"matrix units of {device.id} sum up in float32 at full rate")
-    return _with(step, f"matrix_flops.float16={rate / 1e12} TFLOP/s")
-
-
 @transform("more-bandwidth", group="device", source=_ROOFLINE, effort="another device")
 def more_bandwidth(step: StepQuestion) -> StepQuestion:
     """Twice the bandwidth of memory."""
