@@ -19,7 +19,7 @@ OPTIMIZERS = ("none", "sgd", "adam", "adamw", "bert_adam")
 """``bert_adam`` is Adam as NVIDIA's BERT has it for float32, one parameter after another."""
 _LONGEST_S = 86_400
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
-SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "dualpipe")
+SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "dualpipe", "asynchronous")
 RECOMPUTES = ("none", "selective", "operators", "full")
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 """What may be computed again by itself, several with "+" between (Megatron Core,

@@ -200,7 +200,7 @@ _cp = Spec("--cp", PLAN, "GPUs that share every sequence.")
 _ep = Spec("--ep", PLAN, "GPUs over which experts are spread, whole.")
 _vp = Spec("--vp", PLAN, "Chunks of layers of a stage; several are interleaved.")
 _micro_batch = Spec("--micro-batch", PLAN, "Sequences of one pass of a replica.")
-_schedule = Spec("--schedule", PLAN, "Order of passes: 1f1b, gpipe, zero-bubble, dualpipe.", "NAME")
+_schedule = Spec("--schedule", PLAN, "Order of passes: 1f1b, gpipe, zero-bubble, dualpipe, asynchronous.", "NAME")
 _shard = Spec(
     "--shard",
     PLAN,

@@ -22,13 +22,17 @@ def show_list(form: str) -> None:
     from neusight.what_if import known
 
     transforms = sorted(known().values(), key=lambda one: (one.group, one.name))
-    rows = [{name: getattr(one, name) for name in _COLUMNS} for one in transforms]
+    rows = [{name: getattr(one, name) for name in _COLUMNS} | {"aliases": " ".join(one.aliases)} for one in transforms]
     Output(form).data(rows, rows, lambda: _listed(transforms))
 
 
 def _listed(transforms: Sequence[Transform]) -> None:
     for group in dict.fromkeys(one.group for one in transforms):
-        cells = [(one.name, f"{one.summary} ({one.source})") for one in transforms if one.group == group]
+        cells = [
+            (", ".join((one.name, *one.aliases)), f"{one.summary} ({one.source})")
+            for one in transforms
+            if one.group == group
+        ]
         table((group, "~what it changes (source)"), cells)
         line()
 

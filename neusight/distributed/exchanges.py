@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.training_run import TrainingRun
-from neusight.kernels.families import KernelBatch
+from neusight.kernels.families import Conv2d, Gemm, Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import Stage
 from neusight.workloads.program import Part, Phase, Program, Segment
@@ -64,21 +64,54 @@ def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
             yield _part(GATHER, "all_gather", shared, bucket * weight, run.dtype, runs=runs)
             yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs=runs)
         if copies.ranks > 1:
-            yield from _summed(count / shared.ranks, runs, copies, run)
+            yield from _summed(count / shared.ranks, runs, copies, unit, run)
 
 
-def _summed(count: float, runs: float, copies: Group, run: TrainingRun) -> Iterator[Part]:
-    """Gradients of ``count`` parameters among copies, in so many buckets, and what encodes and decodes them."""
+def _summed(count: float, runs: float, copies: Group, unit: Segment, run: TrainingRun) -> Iterator[Part]:
+    """Gradients of ``count`` parameters of a unit among copies, in so many buckets, and what encodes and decodes
+    them.
+    """
     engine, dtype = run.engine, run.plan.gradient_dtype
     size = count * stored_bytes(dtype)
-    sent = engine.gradient_share * size
-    op, ranks = ("all_gather", copies.ranks) if engine.gathers_gradients else ("all_reduce", 1)
-    yield _part(REDUCE, op, copies, ranks * sent / runs, dtype, runs=runs)
-    if engine.gradient_share < 1.0:
-        for name, read, written in (("encode gradients", size, sent), ("decode gradients", ranks * sent, size)):
-            moved = {"read_bytes": round(read), "write_bytes": round(written)}
-            batch = KernelBatch.from_columns("memory", op="copy", elements=round(count), dtype=dtype, **moved)
-            yield Part(name=name, phase="backward", batch=batch)
+    factors, shrunk = (2, factored_share(unit, engine.gradient_rank)) if engine.gradient_rank else (1, 1.0)
+    sent = engine.gradient_share * shrunk * size
+    runs, ranks = factors * runs, copies.ranks if engine.gathers_gradients else 1
+    for op, group, share in _sums(copies, run):
+        yield _part(REDUCE, op, group, ranks * share * sent / runs, dtype, runs=runs)
+    if engine.sums == "adaptive":
+        # Of halves of halves, of which there are two each.
+        yield _memory("dot products of gradients", count, (2.0 * (1.0 - 1.0 / copies.ranks) * sent, 0.0), dtype)
+    if sent < size:
+        yield _memory("encode gradients", count, (factors * size, sent), dtype)
+        yield _memory("decode gradients", count, (ranks * sent, size), dtype)
+
+
+def _sums(copies: Group, run: TrainingRun) -> Iterator[tuple[str, Group, float]]:
+    """Collectives that add gradients up, each with its ranks and its share of the bytes."""
+    within = copies.per_node
+    if run.engine.gathers_gradients:
+        yield "all_gather", copies, 1.0
+    elif run.engine.sums == "levels" and 1 < within < copies.ranks:
+        local, others = Group(within, within), Group(copies.ranks // within, 1)
+        yield from (("reduce_scatter", local, 1.0), ("all_reduce", others, 1.0 / within), ("all_gather", local, 1.0))
+    else:
+        yield "all_reduce", copies, 1.0
+
+
+def factored_share(unit: Segment, rank: int) -> float:
+    """Elements that a unit's gradients have where those of its products with weights, m x n, are ``rank`` columns of m
+    and of n (Vogels et al. 2019, PowerSGD, algorithm 1), over all that they have.
+    """
+    sides = [(part.runs, *matrix) for part in unit.of("forward") if (matrix := _matrix(part.batch.kernel(0)))]
+    saved = sum(runs * max(0, m * n - rank * (m + n)) for runs, m, n in sides)
+    return max(0.0, 1.0 - saved / max(1, unit.parameters))
+
+
+def _matrix(kernel: Kernel) -> tuple[int, int] | None:
+    """Sides of the weight that a kernel multiplies by, None of others."""
+    if isinstance(kernel, Conv2d):
+        return kernel.out_channels, kernel.in_channels // kernel.groups * kernel.kernel_height * kernel.kernel_width
+    return (kernel.n, kernel.k) if isinstance(kernel, Gemm) and kernel.op == "linear" else None
 
 
 def _copied(count: int, weight: float, gradient: float, dtype: str) -> Iterator[Part]:
@@ -89,9 +122,19 @@ def _copied(count: int, weight: float, gradient: float, dtype: str) -> Iterator[
         ("join gradients", "cat", "backward", gradient),
     )
     for name, op, phase, written in passes:
-        sizes = {"read_bytes": round(count * weight), "write_bytes": round(count * written)}
-        batch = KernelBatch.from_columns("memory", op=op, elements=count, dtype=dtype, **sizes)
-        yield Part(name=name, phase=phase, batch=batch)
+        yield _memory(name, count, (count * weight, count * written), dtype, op=op, phase=phase)
+
+
+def _memory(
+    name: str, count: float, moved: tuple[float, float], dtype: str, *, op: str = "copy", phase: Phase = "backward"
+) -> Part:
+    """A kernel that reads and writes so many bytes of ``count`` values."""
+    sizes = {"read_bytes": round(moved[0]), "write_bytes": round(moved[1])}
+    return Part(
+        name=name,
+        phase=phase,
+        batch=KernelBatch.from_columns("memory", op=op, elements=round(count), dtype=dtype, **sizes),
+    )
 
 
 def _gathered_alone(count: int, run: TrainingRun) -> Iterator[Part]:

@@ -19,6 +19,7 @@ from neusight.plans.stages import RankParameters, Stage, local_of, stage_weights
 from neusight.plans.states import States
 from neusight.plans.traced import TracedProgram
 from neusight.requests import Plan, Request
+from neusight.transforms.passes import Pass
 from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
@@ -136,6 +137,10 @@ class TracedModel:
     notes: tuple[str, ...] = ()
     has_experts = False
     experts = 0
+
+    def changed_by(self, change: Pass) -> TracedModel:
+        """With a pass over what each rank runs."""
+        return replace(self, trace=lambda local: change(self.trace(local)), _traced={})
 
     @property
     def depth(self) -> int:

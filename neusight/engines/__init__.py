@@ -144,6 +144,10 @@ class Engine:
         overlaps_weights: collectives of the backward pass run beside the products of weight gradients.
         gradient_share: bytes of gradients that copies exchange over those that they have, encoded before and decoded
             after it; ``gathers_gradients``: encoded ones cannot be summed up, and each rank gets those of all.
+        gradient_rank: those of matrices travel as two factors of so many columns instead; 0: as they are.
+        sums: how copies add gradients up: ``flat`` among all of them; ``levels``: within each node, among nodes and
+            within each again (Cho et al. 2019, BlueConnect); ``adaptive``: in pairs, weighed by their dot products
+            (Maleki et al. 2021, Adasum).
         hidden_tp: share of what tensor-parallel ranks gather and scatter that a plan's ``overlap_tp`` hides behind
             products in pieces, which take longer than whole ones.
         copies_gathered: what is gathered is copied out of a buffer of all ranks, and what is reduced into one, between
@@ -246,6 +250,8 @@ class Engine:
     overlaps_weights: bool = False
     gradient_share: float = 1.0
     gathers_gradients: bool = False
+    gradient_rank: int = 0
+    sums: Literal["flat", "levels", "adaptive"] = "flat"
     hidden_tp: float = 0.0
     copies_gathered: bool = False
     stops_early: bool = False

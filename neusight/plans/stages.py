@@ -132,9 +132,12 @@ def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
     worth, ``group`` micro-batches of a chunk before its next (Narayanan et al. 2021; default: ``pp``). GPipe: all
     micro-batches (Huang et al. 2019), but one where no other stage waits for them. Zero bubble: ``pp`` on every stage,
     and as many of each further chunk (Qi et al. 2023, ZB-H1). DualPipe: ``pp - i`` of the own stage, ``i + 1`` of the
-    mirrored one (DeepSeek-AI 2024, table 2).
+    mirrored one (DeepSeek-AI 2024, table 2). Asynchronous: ``pp - i``, whatever a step has (Narayanan et al. 2019,
+    PipeDream, section 3.2).
     """
     most = plan.micro_batches
+    if plan.schedule == "asynchronous":
+        return (plan.pp - stage.index,) * plan.vp
     if plan.directions > 1:
         return plan.pp - stage.index, stage.index + 1
     if plan.schedule == "gpipe" and plan.pp > 1:

@@ -81,6 +81,11 @@ class Pipeline:
         return self.micro_batches // self.directions - 1
 
     @property
+    def flushes(self) -> bool:
+        """Whether all micro-batches of a step leave the pipeline before those of the next come."""
+        return self.schedule != "asynchronous"
+
+    @property
     def splits_weights(self) -> bool:
         """Whether gradients of weights are a pass of their own."""
         return self.schedule in ("zero-bubble", "dualpipe")
@@ -142,7 +147,9 @@ def order_of(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[Op, ...]
     passes late, so that they fill what would be a bubble, and a hop from the last rank adds one forward pass alone to
     the warm-up. ``dualpipe`` feeds half of the micro-batches in at each end: every rank has the chunk of its stage and
     that of the stage mirrored, chunk 1, whose micro-batches come the other way (DeepSeek-AI 2024, section 3.2.1, and
-    its published ``dualpipe.py``). Without a pipeline, passes follow each other as in ``1f1b``.
+    its published ``dualpipe.py``). ``asynchronous`` is ``1f1b`` whose ranks find what they wait for sent by the step
+    before, and update their weights by themselves (PipeMare, Yang et al. 2021, section 2). Without a pipeline, passes
+    follow each other as in ``1f1b``.
 
     Args:
         schedule: one of ``SCHEDULES``.

@@ -81,18 +81,22 @@ class _Step:
                 self._advance(rank)
 
     def update(self) -> None:
-        """What follows the passes. Optimizers start together: gradients are clipped by the norm of all of them."""
+        """What follows the passes. Optimizers start together where steps end: gradients are clipped by the norm of all
+        of them.
+        """
         for rank in self.ranks:
             self._after_passes(rank)
-        together = self._barrier([self._own_barrier(rank) for rank in self.ranks])
-        for rank in self.ranks:
-            self._optimize(rank, together)
+        ends = [self._own_barrier(rank) for rank in self.ranks]
+        if self.of.flushes:
+            ends = [self._barrier(ends)] * len(ends)
+        for rank, end in zip(self.ranks, ends, strict=True):
+            self._optimize(rank, end)
 
     def _advance(self, rank: _Rank) -> None:
         """Passes of a rank up to one that waits for what no rank has sent yet."""
         while rank.done < len(rank.ops):
             op = rank.ops[rank.done]
-            source = self._sent(op, self._stage(rank, op.chunk), -1)
+            source = self._sent(op, self._stage(rank, op.chunk), -1) if self.of.flushes else None
             if source not in self.arrived:
                 return
             self._pass(rank, op, self.arrived[source])

@@ -55,7 +55,7 @@ def as_library_layers(workload: Workload) -> Workload:
     """
     if not any(_layer(node) for node in workload.nodes):
         raise InapplicableError("the model has no stack of layers")
-    step = joined_products(workload, _layer)
+    step = joined_products(workload, among=_layer)
     step = replace(step, nodes=tuple(_in_place(node, step.tensors) if _layer(node) else node for node in step.nodes))
     nodes: list[Node] = []
     made = fused(step, ValueGraph(step, lambda node: bool(_layer(node))))
@@ -120,15 +120,21 @@ def _followed(node: Node, other: Node) -> Node:
     )
 
 
-def joined_products(workload: Workload, among: Callable[[Node], Any] = lambda node: True) -> Workload:
-    """The step with products of one operand and weights of their own as one, such as query, key and value; ``among``
-    those nodes alone of which it holds.
+def joined_products(
+    workload: Workload, kinds: tuple[type, ...] = (Gemm,), among: Callable[[Node], Any] = lambda node: True
+) -> Workload:
+    """The step with products of one operand and weights of their own as one, such as query, key and value.
+
+    Args:
+        workload: the step.
+        kinds: ``Gemm``, and ``Conv2d`` where convolutions with equal windows are joined as well.
+        among: those nodes alone of which it holds.
     """
     step = unrolled(workload)
     graph = ValueGraph(step)
     alike: dict[Any, list[int]] = {}
     for place, node in enumerate(step.nodes):
-        if among(node) and (key := _operand(graph, place, node)):
+        if among(node) and (key := _operand(graph, place, node, kinds)):
             alike.setdefault(key, []).append(place)
     nodes = list(step.nodes)
     for first, *others in alike.values():
@@ -139,20 +145,28 @@ def joined_products(workload: Workload, among: Callable[[Node], Any] = lambda no
     return rebuilt(step, nodes, range(len(step.tensors)))
 
 
-def _operand(graph: ValueGraph, place: int, node: Node) -> Any:
+def _width(product: Gemm | Conv2d) -> str:
+    """The extent along which weights lie side by side."""
+    return "out_channels" if isinstance(product, Conv2d) else "n"
+
+
+def _operand(graph: ValueGraph, place: int, node: Node, kinds: tuple[type, ...]) -> Any:
     """What products have in common that can be one; None of other nodes."""
-    product = node.kernels[0] if len(node.kernels) == 1 else None
-    if not isinstance(product, Gemm) or product.batch != 1 or node.phase != "forward":
+    product: Any = node.kernels[0] if len(node.kernels) == 1 else None
+    if product is None or not issubclass(type(product), kinds) or node.phase != "forward":
+        return None
+    if (product.groups if isinstance(product, Conv2d) else product.batch) != 1:
         return None
     made = [value for value in graph.sources[place].values() if graph.tensors[value.tensor].kind != "weight"]
-    return (made[0], replace(product, n=1)) if len(made) == 1 and len(node.reads) > 1 else None
+    return (made[0], replace(product, **{_width(product): 1})) if len(made) == 1 and len(node.reads) > 1 else None
 
 
 def _joined(nodes: Sequence[Node]) -> Node:
     products: list[Any] = [node.kernels[0] for node in nodes]
+    width = _width(products[0])
     return replace(
         nodes[0],
-        kernels=(replace(products[0], n=sum(product.n for product in products)),),
+        kernels=(replace(products[0], **{width: sum(getattr(product, width) for product in products)}),),
         reads=tuple(dict.fromkeys(one for node in nodes for one in node.reads)),
         writes=tuple(one for node in nodes for one in node.writes),
     )

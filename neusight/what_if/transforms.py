@@ -32,6 +32,7 @@ class Transform:
         source: paper or documentation that says so.
         accuracy: what it may cost in the quality of results, as the source states it; '' where nothing.
         effort: what it takes to write.
+        aliases: other names that papers and libraries have for it.
         functions: by the kind of question.
     """
 
@@ -41,6 +42,7 @@ class Transform:
     source: str
     accuracy: str = ""
     effort: str = "one line"
+    aliases: tuple[str, ...] = ()
     functions: dict[type, Callable[[Any], Any]] = field(default_factory=dict)
 
     def also(self, function: Callable[[Q], Q]) -> Callable[[Q], Q]:
@@ -69,13 +71,15 @@ TRANSFORMS: dict[str, Transform] = {}
 
 
 def transform(
-    name: str, *, group: str, source: str, accuracy: str = "", effort: str = "one line"
+    name: str, *, group: str, source: str, accuracy: str = "", effort: str = "one line", aliases: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Q], Q]], Transform]:
     """Decorator of the function that applies an optimisation; its docstring's first line is the summary."""
 
     def register(function: Callable[[Q], Q]) -> Transform:
         summary = " ".join((function.__doc__ or "").partition("\n\n")[0].split())
-        made = Transform(name=name, group=group, summary=summary, source=source, accuracy=accuracy, effort=effort)
+        made = Transform(
+            name=name, group=group, summary=summary, source=source, accuracy=accuracy, effort=effort, aliases=aliases
+        )
         made.also(function)
         TRANSFORMS[name] = made
         return made
@@ -92,12 +96,13 @@ def known() -> dict[str, Transform]:
 
 
 def named(name: str) -> Transform:
-    """The optimisation of a name.
+    """The optimisation of a name or alias.
 
     Raises:
         ModelError: none has it.
     """
     transforms = known()
+    name = next((one.name for one in transforms.values() if name in one.aliases), name)
     if name not in transforms:
         raise ModelError(
             f"unknown optimisation '{shown(name)}'{nearest(name, transforms)}: see `neusight what-if --list`"

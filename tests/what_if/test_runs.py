@@ -8,7 +8,7 @@ from neusight.api import Predictor
 from neusight.devices import cluster_of, load_cluster
 from neusight.distributed.exchanges import exchanged
 from neusight.distributed.training_run import TrainingRun, usual_run
-from neusight.errors import InapplicableError
+from neusight.errors import InapplicableError, NeusightError
 from neusight.what_if import applied
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.known import known_decoder
@@ -109,3 +109,79 @@ def test_encoded_gradients_travel_in_their_bits() -> None:
     assert [part.name for part in exchanged(unit, signs)][1:] == ["encode gradients", "decode gradients"]
     with pytest.raises(InapplicableError, match="shard none"):
         applied(torchtitan(), ["gradient-1bit"])
+
+
+def several(**given: object) -> TrainingRun:
+    words = {"global_batch": 16, "seq_len": 128, "shard": "none", **given}
+    return usual_run(LLAMA, load_cluster("dgx-h100", 2), words, "fsdp")
+
+
+def sums_of(run: TrainingRun) -> list[tuple[str, int, float]]:
+    """Collectives of a layer's gradients: what, among how many, bytes."""
+    unit = trained_program(LLAMA, run.local, run.engine).layers[0]
+    parts = [part for part in exchanged(unit, run) if part.group]
+    return [(str(p.batch["op"][0]), int(p.batch["ranks"][0]), float(p.batch["bytes"][0] * p.runs)) for p in parts]
+
+
+def test_factors_of_gradients_have_their_columns() -> None:
+    (after,) = applied(several(), ["powersgd"])
+    h, f, kv = 4096, 14336, 1024
+    apart, joined = (
+        [(h, h), (h, kv), (h, kv), (h, h), (h, f), (h, f), (f, h)],
+        [(h, h + 2 * kv), (h, h), (h, 2 * f), (f, h)],
+    )
+    factors = sum(4 * (m + n) for m, n in (joined if after.engine.joined_projections else apart))
+    norms = 2 * h
+    assert sums_of(after) == [("all_reduce", 16, pytest.approx(4.0 * (factors + norms), rel=1e-4))]
+
+
+def test_sums_by_level_send_a_share_between_nodes() -> None:
+    before, after = several(), applied(several(), ["sums-by-level"])[-1]
+    ((_, _, whole),) = sums_of(before)
+    stages = sums_of(after)
+    assert [stage[:2] for stage in stages] == [("reduce_scatter", 8), ("all_reduce", 2), ("all_gather", 8)]
+    assert [stage[2] for stage in stages] == pytest.approx([whole, whole / 8, whole], rel=1e-5)
+    with pytest.raises(InapplicableError, match="one level"):
+        applied(
+            usual_run(LLAMA, load_cluster("dgx-h100"), {"global_batch": 8, "shard": "none"}, "fsdp"), ["blueconnect"]
+        )
+
+
+def test_adaptive_sums_read_both_halves_of_each_pair() -> None:
+    after = applied(several(), ["adasum"])[-1]
+    unit = trained_program(LLAMA, after.local, after.engine).layers[0]
+    dots = next(part for part in exchanged(unit, after) if part.name == "dot products of gradients")
+    assert dots.batch["read_bytes"][0] == pytest.approx(2 * 15 / 16 * 4.0 * unit.parameters)
+
+
+def test_switches_that_reduce_need_a_network(predictor: Predictor) -> None:
+    run = several(overlap_gradients=False)
+    after = applied(run, ["in-network-sums"])[-1]
+    assert after.cluster.network is not None and after.cluster.network.reduces
+    assert predictor.training(after).latency_s <= predictor.training(run).latency_s
+    with pytest.raises(InapplicableError, match="no network"):
+        applied(usual_run(LLAMA, load_cluster("dgx-h100"), {"global_batch": 8, "shard": "none"}, "fsdp"), ["panama"])
+
+
+def test_slices_by_priority_are_hidden_by_both_passes(predictor: Predictor) -> None:
+    run = several(global_batch=16, seq_len=2048)
+    after = applied(run, ["p3"])[-1]
+    assert predictor.training(after).latency_s < predictor.training(run).latency_s
+    with pytest.raises(InapplicableError, match="shard none"):
+        applied(after, ["p3"])
+
+
+def test_a_pipeline_without_flush_has_no_bubble(predictor: Predictor) -> None:
+    run = torchtitan(pp=4, global_batch=8, seq_len=1024)
+    before, after = (predictor.training(one) for one in (run, applied(run, ["pipemare"])[-1]))
+    assert before.bubble > 0.05
+    # The slowest stage alone decides.
+    assert after.latency_s < before.latency_s * (1 - 0.5 * before.bubble)
+    assert applied(run, ["no-flush"])[-1] == applied(run, ["pipemare"])[-1]
+
+
+def test_products_of_four_bits_need_a_device_with_them() -> None:
+    with pytest.raises(NeusightError, match="float4"):
+        applied(torchtitan(), ["nvfp4"])
+    run = usual_run(LLAMA, cluster_of("b200", 8), {"global_batch": 8, "seq_len": 1024}, "megatron-te")
+    assert applied(run, ["nvfp4"])[-1].products == "nvfp4"

@@ -6,6 +6,9 @@ from dataclasses import replace
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
+from neusight.steps.questions import StepQuestion
+from neusight.transforms.factored import adapted
+from neusight.transforms.passes import EARLY, Pass
 from neusight.what_if.transforms import transform
 from neusight.workloads.decoders.recipes import Adapters
 
@@ -23,6 +26,12 @@ def _adapted(run: TrainingRun, method: str) -> TrainingRun:
 def lora(run: TrainingRun) -> TrainingRun:
     """Adapters of rank 16 beside all projections, whose own weights are frozen."""
     return _adapted(run, "lora")
+
+
+@lora.also
+def lora_of_a_step(step: StepQuestion) -> StepQuestion:
+    """The same beside all products of a module but the last."""
+    return step.changed_by(Pass(part="weights", order=EARLY, change=adapted, arguments=(RANK,)))
 
 
 @transform(

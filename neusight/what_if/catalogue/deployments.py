@@ -84,8 +84,11 @@ def _in(scheme: str, summary: str = "") -> Callable[[DeploymentQuestion], Deploy
 
 for _one, _scheme in _OF_STEPS_TOO:
     _one.also(_in(_scheme))
-for _name, (_scheme, _summary, _source, _accuracy) in _WEIGHTS.items():
-    transform(_name, group="quantisation", source=_source, accuracy=_accuracy)(_in(_scheme, _summary))
+OF_SCHEMES = {
+    name: transform(name, group="quantisation", source=source, accuracy=accuracy)(_in(scheme, summary))
+    for name, (scheme, summary, source, accuracy) in _WEIGHTS.items()
+}
+"""Of deployments whose weights are in a scheme, by name."""
 
 
 @transform(

@@ -8,8 +8,10 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
 from neusight.requests import Plan
 from neusight.steps.questions import StepQuestion
+from neusight.transforms import kept
 from neusight.transforms.checkpointed import checkpointed
-from neusight.transforms.passes import LATE, Pass
+from neusight.transforms.passes import LATE, Change, Pass
+from neusight.transforms.tempo import tempo
 from neusight.what_if.transforms import transform
 
 
@@ -19,12 +21,16 @@ def _recomputed(run: TrainingRun, how: str) -> TrainingRun:
     return replace(run, plan=replace(run.plan, recompute=how))
 
 
+def _kept(step: StepQuestion, change: Change, *arguments: float) -> StepQuestion:
+    if step.request.mode != "training":
+        raise InapplicableError("inference keeps nothing for a backward pass")
+    return step.changed_by(Pass(part="saved", order=LATE, change=change, arguments=arguments))
+
+
 @transform("checkpointing", group="memory", source="Chen et al. 2016, Training deep nets with sublinear memory cost")
 def checkpointing(step: StepQuestion) -> StepQuestion:
     """Each block keeps its input alone and runs forward again in the backward pass."""
-    if step.request.mode != "training":
-        raise InapplicableError("inference keeps nothing for a backward pass")
-    return step.changed_by(Pass(part="saved", order=LATE, change=checkpointed))
+    return _kept(step, checkpointed)
 
 
 @checkpointing.also
@@ -49,6 +55,44 @@ def optimizer_offload(run: TrainingRun) -> TrainingRun:
 def activation_offload(run: TrainingRun) -> TrainingRun:
     """What layers keep goes to the host and comes back, beside the passes."""
     return replace(run, engine=replace(run.engine, offloads_activations=True))
+
+
+@activation_offload.also
+def activation_offload_of_a_step(step: StepQuestion) -> StepQuestion:
+    """The same by hooks of one stream, whose copies stand in the way."""
+    return _kept(step, kept.on_host)
+
+
+@transform(
+    "tempo", group="memory", effort="a library",
+    source="Andoorveedu et al. 2022, Tempo: Accelerating Transformer-Based Model Training",
+)  # fmt: skip
+def in_place_layers(step: StepQuestion) -> StepQuestion:
+    """GELU and layer norm take back what they gave, and attention's dropout is done again in the backward pass."""
+    return _kept(step, tempo)
+
+
+@transform("gist", group="memory", effort="a framework", source="Jain et al. 2018, Gist, sections 3.1 and 3.2")
+def gist_lossless(step: StepQuestion) -> StepQuestion:
+    """What ReLUs give waits for the backward pass as one bit a value, or without its zeros."""
+    return _kept(step, kept.gist, 4.0)
+
+
+@transform(
+    "gist-16bit", group="memory", effort="a framework", source="Jain et al. 2018, Gist, section 3.3",
+    accuracy="none at 16 bits, as the source states it",
+)  # fmt: skip
+def gist_lossy(step: StepQuestion) -> StepQuestion:
+    """The same, and all else that waits has 16 bits a value."""
+    return _kept(step, kept.gist, 2.0)
+
+
+@transform("twice-the-batch", group="memory", source="Andoorveedu et al. 2022, Tempo, section 4", effort="an option")
+def twice_the_batch(step: StepQuestion) -> StepQuestion:
+    """Two times the samples of a step, as memory that is saved elsewhere may allow: read throughput, not time."""
+    if step.setting.plan:
+        raise InapplicableError("a plan states the batch of its step")
+    return step.asking(batch=2 * step.request.batch)
 
 
 @transform("chunked-loss", group="memory", source="torchtune, CEWithChunkedOutputLoss")

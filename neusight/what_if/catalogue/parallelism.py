@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
@@ -10,6 +11,9 @@ from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import most_chunks
 from neusight.what_if.transforms import transform
 from neusight.workloads.decoders.decoder import Decoder
+
+RANK = 4
+"""Of factors of gradients (Vogels et al. 2019, section 5: 1 to 4)."""
 
 
 @transform(
@@ -38,12 +42,89 @@ def interleaving(run: TrainingRun) -> TrainingRun:
     return replace(run, plan=replace(plan, vp=2))
 
 
-def _encoded(run: TrainingRun, bits: float, *, gathers: bool = False) -> TrainingRun:
-    """With gradients of so many bits a value; ``gathers``: no sum of them has as few."""
+@transform(
+    "no-flush", group="parallelism", source="Yang et al. 2021, PipeMare; Narayanan et al. 2019, PipeDream",
+    effort="a framework", accuracy="as without where learning rates and delays are corrected", aliases=("pipemare",),
+)  # fmt: skip
+def no_flush(run: TrainingRun) -> TrainingRun:
+    """Stages go on with the next step's micro-batches while others are at this one's, so that there is no bubble."""
+    if run.plan.pp == 1:
+        raise InapplicableError("there is no pipeline: raise pp")
+    return replace(run, plan=replace(run.plan, schedule="asynchronous", vp=1))
+
+
+@transform(
+    "priority-slices", group="parallelism", source="Jayarajan et al. 2019, Priority-based Parameter Propagation (P3)",
+    effort="a library", aliases=("p3",),
+)  # fmt: skip
+def priority_slices(run: TrainingRun) -> TrainingRun:
+    """Gradients leave in slices as layers give them, and weights come back in the order that the next forward pass
+    takes them in, beside it; the shares of replicas stand for P3's servers.
+    """
+    _whole_gradients(run)
+    plan = replace(run.plan, shard="zero1", overlap_gradients=True, overlap_parameters=True)
+    return replace(run, plan=plan)
+
+
+@transform(
+    "in-network-sums", group="parallelism", effort="switches that reduce", aliases=("panama", "sharp"),
+    source="Gebara et al. 2021, PANAMA; Graham et al. 2016, SHARP",
+)  # fmt: skip
+def in_network_sums(run: TrainingRun) -> TrainingRun:
+    """Switches of the network add gradients up, so that each leaves a node and comes back once."""
+    network = run.cluster.network
+    if network is None or run.cluster.nodes == 1:
+        raise InapplicableError("no network between nodes is stated: name one")
+    reducing = network.model_copy(update={"reduces": True})
+    return replace(run, cluster=run.cluster.model_copy(update={"network": reducing}))
+
+
+def _whole_gradients(run: TrainingRun) -> None:
+    """Raises:
+    InapplicableError: no replicas exchange whole gradients.
+    """
     if run.plan.dp * run.plan.cp == 1 or run.plan.shard != "none":
         raise InapplicableError("no replicas with whole gradients exchange them: raise dp, with shard none")
+
+
+def _summed(run: TrainingRun, **traits: Any) -> TrainingRun:
+    _whole_gradients(run)
+    return replace(run, engine=replace(run.engine, **traits))
+
+
+@transform(
+    "sums-by-level", group="parallelism", source="Cho et al. 2019, BlueConnect", effort="a library",
+    aliases=("blueconnect",),
+)  # fmt: skip
+def sums_by_level(run: TrainingRun) -> TrainingRun:
+    """Gradients are added up within nodes, among nodes in as many rings as a node has devices, and within nodes."""
+    if run.placement.within("dp-cp") in (1, run.placement.size("dp-cp")):
+        raise InapplicableError("replicas are not on several nodes with several each: there is one level")
+    return _summed(run, sums="levels")
+
+
+@transform(
+    "adasum", group="parallelism", source="Maleki et al. 2021, Scaling distributed training with adaptive summation",
+    effort="a library", accuracy="converges in fewer steps at large batches, as the source states it",
+)  # fmt: skip
+def adasum(run: TrainingRun) -> TrainingRun:
+    """Gradients are added up in pairs, each weighed by how far the two agree."""
+    return _summed(run, sums="adaptive")
+
+
+@transform(
+    "gradient-low-rank", group="parallelism", source="Vogels et al. 2019, PowerSGD", effort="a library",
+    accuracy="as without at rank 1 to 4, as the source states it", aliases=("powersgd",),
+)  # fmt: skip
+def gradient_low_rank(run: TrainingRun) -> TrainingRun:
+    """Replicas exchange two factors of four columns for the gradient of each matrix."""
+    return _summed(run, gradient_rank=RANK)
+
+
+def _encoded(run: TrainingRun, bits: float, *, gathers: bool = False) -> TrainingRun:
+    """With gradients of so many bits a value; ``gathers``: no sum of them has as few."""
     share = bits / (8.0 * stored_bytes(run.plan.gradient_dtype))
-    return replace(run, engine=replace(run.engine, gradient_share=share, gathers_gradients=gathers))
+    return _summed(run, gradient_share=share, gathers_gradients=gathers)
 
 
 @transform(
@@ -57,7 +138,7 @@ def gradient_1bit(run: TrainingRun) -> TrainingRun:
 
 @transform(
     "gradient-top-k", group="parallelism", source="Lin et al. 2018, Deep gradient compression, section 3",
-    effort="a library", accuracy="as without, with momentum corrected",
+    effort="a library", accuracy="as without, with momentum corrected", aliases=("dgc",),
 )  # fmt: skip
 def gradient_top_k(run: TrainingRun) -> TrainingRun:
     """Replicas exchange the largest thousandth of gradients, each with its place."""

@@ -7,8 +7,10 @@ from dataclasses import replace
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import Precision
+from neusight.what_if.catalogue.deployments import OF_SCHEMES
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
+from neusight.workloads.decoders.recipes import recipe_named
 
 _PYTORCH_AMP = "Micikevicius et al. 2018, Mixed precision training; PyTorch, Automatic mixed precision"
 
@@ -97,8 +99,14 @@ def mxfp8(run: TrainingRun) -> TrainingRun:
     return _recipe(run, "mxfp8")
 
 
+@OF_SCHEMES["nvfp4"].also
+def nvfp4_products(run: TrainingRun) -> TrainingRun:
+    """Large products in 4-bit floats, with scales of 16."""
+    return _recipe(run, "nvfp4")
+
+
 def _recipe(run: TrainingRun, name: str) -> TrainingRun:
     if run.products:
         raise InapplicableError(f"products run in {run.products} already")
-    run.cluster.device.gemm_flops_per_s("float8")
+    run.cluster.device.gemm_flops_per_s(recipe_named(name).dtype)
     return replace(run, products=name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.devices.slices import slice_of
+from neusight.devices.slices import halves_of, slice_of
 from neusight.errors import DeviceError, InapplicableError
 from neusight.steps.questions import StepQuestion
 from neusight.what_if.transforms import transform
@@ -10,14 +10,35 @@ from neusight.what_if.transforms import transform
 _MIG = "NVIDIA Multi-Instance GPU User Guide"
 
 
-def _sliced(step: StepQuestion, compute_slices: int) -> StepQuestion:
+def _one_board(step: StepQuestion) -> None:
+    """Raises:
+    InapplicableError: several boards, or one with other figures than its own.
+    """
     plan = step.setting.plan
     if step.setting.overrides or (plan and plan.world > 1):
         raise InapplicableError("a slice is of one board as it is: leave out --set and other GPUs")
+
+
+def _sliced(step: StepQuestion, compute_slices: int) -> StepQuestion:
+    _one_board(step)
     try:
         return step.under(overrides=slice_of(step.device, compute_slices))
     except DeviceError as error:
         raise InapplicableError(str(error)) from None
+
+
+@transform(
+    "half-by-mps", group="sharing", source="NVIDIA Multi-Process Service, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; Yu et al. "
+    "2021, Fluid", effort="an administrator's setting", aliases=("packing",),
+)  # fmt: skip
+def half_by_mps(step: StepQuestion) -> StepQuestion:
+    """Half of the SMs beside a job of the same kind, which takes half of the bandwidth, memory and L2; both together
+    give twice this one's throughput.
+    """
+    _one_board(step)
+    if step.device.kind != "gpu" or step.device.sm_count < 2:
+        raise InapplicableError(f"{step.device.id} is no GPU of several SMs")
+    return step.under(overrides=halves_of(step.device))
 
 
 @transform("mig-1g", group="sharing", source=_MIG, effort="an administrator's setting")

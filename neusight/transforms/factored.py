@@ -1,0 +1,218 @@
+"""Weights of products as two factors of few columns: in their place (Wang, Agarwal and Papailiopoulos 2021,
+"Pufferfish"), or trained beside them while they are frozen (Hu et al. 2021, "LoRA").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from neusight.errors import InapplicableError
+from neusight.kernels.families import Conv2d, Elementwise, Gemm, Kernel, Memory
+from neusight.kernels.precision import stored_bytes
+from neusight.transforms.unrolled import unrolled
+from neusight.workloads.workload import Node, Tensor, Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class Factors:
+    """Two factors, rows x rank and rank x columns, of the weight of a layer; ``tensors`` hold it, and its cast."""
+
+    rows: int
+    columns: int
+    tensors: frozenset[int]
+    rank: int = 0
+
+    @property
+    def elements(self) -> int:
+        """Of the weight."""
+        return self.rows * self.columns
+
+    @property
+    def share(self) -> float:
+        """Elements of both factors over those of the weight."""
+        return self.rank * (self.rows + self.columns) / self.elements
+
+    def takes(self, kernel: Any) -> bool:
+        """Whether a product is with the weight, or for its gradient."""
+        if isinstance(kernel, Conv2d):
+            return _sides(kernel) == (self.rows, self.columns)
+        sides = ({kernel.n, kernel.k}, {kernel.m, kernel.n})
+        return kernel.op == "linear" and {self.rows, self.columns} in sides
+
+    def makes_gradient(self, kernel: Any, node: Node) -> bool:
+        """Whether a product of a node gives the weight's gradient: it reads no weight."""
+        if isinstance(kernel, Conv2d):
+            return kernel.op == "weight_grad"
+        return node.phase == "backward" and self.tensors.isdisjoint(r.tensor for r in node.reads)
+
+    def of(self, kernel: Any, gradient: bool) -> tuple[Kernel, ...]:
+        """The two products, one after another, in place of one with the weight or for its gradient."""
+        if isinstance(kernel, Conv2d):
+            height, width = (_extent(kernel, side) for side in ("height", "width"))
+            return (
+                replace(kernel, out_channels=self.rank),
+                replace(kernel, in_channels=self.rank, height=height, width=width, kernel_height=1, kernel_width=1,
+                        stride=1, padding=0, dilation=1),
+            )  # fmt: skip
+        return replace(kernel, n=self.rank, bias=False), replace(kernel, **{"m" if gradient else "k": self.rank})
+
+
+def _extent(kernel: Conv2d, side: str) -> int:
+    """Of what a convolution gives."""
+    extent, taps = getattr(kernel, side), getattr(kernel, f"kernel_{side}")
+    return int((extent + 2 * kernel.padding - kernel.dilation * (taps - 1) - 1) // kernel.stride + 1)
+
+
+def low_rank(workload: Workload, share: float) -> Workload:
+    """The step with two factors in place of weights of products and convolutions of the second half of its layers, the
+    last one excepted (Wang et al. 2021, section 3: hybrid networks).
+
+    Args:
+        workload: the step.
+        share: rank over the shorter side of a weight.
+
+    Raises:
+        InapplicableError: no weight would be smaller.
+    """
+    step = unrolled(workload)
+    weights = list(_weights(step).items())
+    factors = {
+        layer: replace(one, rank=max(1, round(share * min(one.rows, one.columns))))
+        for layer, one in weights[len(weights) // 2 : -1]
+    }
+    smaller = {layer: one for layer, one in factors.items() if one.share < 1.0}
+    if not smaller:
+        raise InapplicableError("no weight of the model's second half is smaller as two factors")
+    return _Factored(step, smaller, frozen=False).step_of()
+
+
+def adapted(workload: Workload, rank: int) -> Workload:
+    """The step with two trained factors beside each weight of a product, all other weights frozen, the last product,
+    which is the head, among them (Hu et al. 2021, section 4.1; PEFT, ``lora.Linear``).
+
+    Raises:
+        InapplicableError: inference, or no product has a weight.
+    """
+    if workload.request.mode != "training":
+        raise InapplicableError("inference trains no weights")
+    step = unrolled(workload)
+    weights = list(_weights(step, Gemm).items())[:-1]
+    if not weights:
+        raise InapplicableError("the model has no products of weights beside its head")
+    factors = {layer: replace(one, rank=rank) for layer, one in weights}
+    return _Factored(step, factors, frozen=True).step_of()
+
+
+def _weights(step: Workload, *kinds: type) -> dict[str, Factors]:
+    """Weights by their layers, in the order of the forward pass, without a rank."""
+    found: dict[str, Factors] = {}
+    for node in step.nodes:
+        for kernel in node.kernels if node.phase == "forward" else ():
+            sides = _sides(kernel) if isinstance(kernel, kinds or (Gemm, Conv2d)) else None
+            if sides and (held := {r.tensor for r in node.reads if _holds(step, r.tensor, node, sides)}):
+                found[node.layer.name()] = Factors(rows=sides[0], columns=sides[1], tensors=frozenset(held))
+    return found
+
+
+def _holds(step: Workload, at: int, node: Node, sides: tuple[int, int]) -> bool:
+    """Whether a tensor is a weight with such sides, or what autocast made of one."""
+    tensor = step.tensors[at]
+    cast = bool(step.request.precision.autocast) and tensor.layer == node.layer
+    return (tensor.kind == "weight" or cast) and _elements(tensor) == sides[0] * sides[1]
+
+
+def _sides(kernel: Any) -> tuple[int, int] | None:
+    if isinstance(kernel, Conv2d):
+        taps = kernel.in_channels * kernel.kernel_height * kernel.kernel_width
+        return (kernel.out_channels, taps) if kernel.groups == 1 else None
+    return (kernel.n, kernel.k) if kernel.op == "linear" else None
+
+
+class _Factored:
+    """A step whose weights of some layers are factors, or are frozen with factors beside them."""
+
+    def __init__(self, step: Workload, factors: dict[str, Factors], *, frozen: bool) -> None:
+        self.step, self.factors, self.frozen = step, factors, frozen
+        self.factor_of = self._sizes()
+        trained = sum(round(one.share * one.elements) for one in factors.values())
+        every = step.parameters
+        before = 0 if frozen else every - sum(one.elements for one in factors.values())
+        self.updated = (before + trained) / every
+        self.parameters = (every if frozen else before) + trained
+
+    def _sizes(self) -> dict[int, float]:
+        """Factors of tensors' bytes: weights of layers with factors, their casts, and gradients."""
+        sizes: dict[int, float] = {}
+        for node in self.step.nodes:
+            one = self.factors.get(node.layer.name())
+            for at in {r.tensor for r in (*node.reads, *node.writes)}:
+                tensor = self.step.tensors[at]
+                if tensor.kind == "gradient" and self.frozen:
+                    sizes.setdefault(at, 0.0)
+                if one and _elements(tensor) == one.elements and tensor.kind in ("weight", "gradient", "intermediate"):
+                    beside = 1.0 if self.frozen and tensor.kind != "gradient" else 0.0
+                    sizes[at] = beside + one.share
+        return sizes
+
+    def step_of(self) -> Workload:
+        """The step with its kernels and sizes."""
+        nodes = tuple(replace(node, kernels=tuple(self._kernels(node))) for node in self.step.nodes)
+        tensors = tuple(self._tensor(at, tensor) for at, tensor in enumerate(self.step.tensors))
+        return replace(self.step, nodes=nodes, tensors=tensors, parameters=self.parameters)
+
+    def _tensor(self, at: int, tensor: Tensor) -> Tensor:
+        share = self.updated if tensor.kind == "state" else self.factor_of.get(at, 1.0)
+        sizes = {name: round(share * getattr(tensor, name)) for name in ("nbytes", "touched_bytes")}
+        return replace(tensor, **sizes) if share != 1.0 else tensor
+
+    def _kernels(self, node: Node) -> Iterator[Kernel]:
+        one = self.factors.get(node.layer.name())
+        for kernel in node.kernels:
+            if node.phase == "optimizer":
+                yield _part(kernel, self.updated)
+            elif one and isinstance(kernel, Gemm | Conv2d) and one.takes(kernel):
+                yield from self._products(kernel, one, node)
+            elif one and isinstance(kernel, Memory) and kernel.elements == one.elements and not self.frozen:
+                yield _part(kernel, one.share)
+            elif not self._makes_frozen(node):
+                yield kernel
+
+    def _products(self, kernel: Any, one: Factors, node: Node) -> Iterator[Kernel]:
+        gradient = one.makes_gradient(kernel, node)
+        if self.frozen and not gradient:
+            yield kernel
+        yield from one.of(kernel, gradient)
+        if self.frozen and not gradient:
+            yield _sum(kernel)
+
+    def _makes_frozen(self, node: Node) -> bool:
+        """Whether a node makes gradients alone, all of frozen weights."""
+        made = [w.tensor for w in node.writes]
+        gradients = [at for at in made if self.step.tensors[at].kind == "gradient"]
+        return self.frozen and node.phase == "backward" and bool(made) and gradients == made and not any(
+            self.factor_of[at] for at in made
+        )  # fmt: skip
+
+
+def _elements(tensor: Tensor) -> int:
+    return round(tensor.nbytes / stored_bytes(tensor.dtype))
+
+
+def _sum(kernel: Gemm) -> Elementwise:
+    """What adapters give, scaled and added to what the frozen weight gives."""
+    elements = kernel.m * kernel.n
+    size = round(elements * stored_bytes(kernel.dtype))
+    return Elementwise(op="add", elements=elements, read_bytes=2 * size, write_bytes=size, flops=2 * elements,
+                       dtype=kernel.dtype)  # fmt: skip
+
+
+_SIZES: Sequence[str] = ("elements", "read_bytes", "write_bytes", "flops")
+
+
+def _part(kernel: Any, share: float) -> Kernel:
+    """A kernel over a share of its values."""
+    sizes = {name: max(1, round(share * getattr(kernel, name))) for name in _SIZES if getattr(kernel, name, 0)}
+    part: Kernel = replace(kernel, **sizes)
+    return part
