@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.devices.load import gpu_of, parse_file
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DeviceError
 
 _FILE = Path(__file__).parent / "slices.toml"
@@ -39,22 +39,26 @@ def slice_of(device: DeviceSpec, compute_slices: int) -> tuple[str, ...]:
         raise DeviceError(f"{device.id} has no slices that are known: those of A100, A30, H100 SXM and H200 are")
     if str(compute_slices) not in found["sm"]:
         raise DeviceError(f"{device.id} has no slice of {compute_slices}: one of {', '.join(found['sm'])}")
-    return _changes(
-        device, found["sm"][str(compute_slices)], found["memory"][str(compute_slices)] / found["memory_slices"]
-    )
+    share = found["memory"][str(compute_slices)] / found["memory_slices"]
+    return _changes(gpu, found["sm"][str(compute_slices)], share)
 
 
 def halves_of(device: DeviceSpec) -> tuple[str, ...]:
-    """Changes that make a device what one of two equal jobs has of it that run side by side (MPS)."""
-    return _changes(device, device.sm_count // 2, 0.5)
+    """Changes that make a GPU what one of two equal jobs has of it that run side by side (MPS).
+
+    Raises:
+        DeviceError: the device is no GPU.
+    """
+    gpu = gpu_of(device)
+    return _changes(gpu, gpu.sm_count // 2, 0.5)
 
 
-def _changes(device: DeviceSpec, sm_count: int, share: float) -> tuple[str, ...]:
+def _changes(gpu: GpuSpec, sm_count: int, share: float) -> tuple[str, ...]:
     """Of a part with so many SMs and such a share of memory."""
     changes = {
-        "dram_bandwidth": f"{share * device.dram_bandwidth_bytes_per_s} B/s",
-        "dram_capacity": f"{share * device.dram_capacity_bytes} B",
-        "dram_usable": f"{share * device.usable_bytes} B",
+        "dram_bandwidth": f"{share * gpu.dram_bandwidth_bytes_per_s} B/s",
+        "dram_capacity": f"{share * gpu.dram_capacity_bytes} B",
+        "dram_usable": f"{share * gpu.usable_bytes} B",
         "l2_capacity": f"{share * gpu.l2_capacity_bytes} B",
     }
     return (f"sm_count={sm_count}", *(f"{name}={value}" for name, value in changes.items()))

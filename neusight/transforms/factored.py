@@ -16,7 +16,7 @@ from neusight.workloads.workload import Node, Tensor, Workload
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factors:
+class LowRank:
     """Two factors, rows x rank and rank x columns, of the weight of a layer; ``tensors`` hold it, and its cast."""
 
     rows: int
@@ -105,14 +105,14 @@ def adapted(workload: Workload, rank: int) -> Workload:
     return _Factored(step, factors, frozen=True).step_of()
 
 
-def _weights(step: Workload, *kinds: type) -> dict[str, Factors]:
+def _weights(step: Workload, *kinds: type) -> dict[str, LowRank]:
     """Weights by their layers, in the order of the forward pass, without a rank."""
-    found: dict[str, Factors] = {}
+    found: dict[str, LowRank] = {}
     for node in step.nodes:
         for kernel in node.kernels if node.phase == "forward" else ():
             sides = _sides(kernel) if isinstance(kernel, kinds or (Gemm, Conv2d)) else None
             if sides and (held := {r.tensor for r in node.reads if _holds(step, r.tensor, node, sides)}):
-                found[node.layer.name()] = Factors(rows=sides[0], columns=sides[1], tensors=frozenset(held))
+                found[node.layer.name()] = LowRank(rows=sides[0], columns=sides[1], tensors=frozenset(held))
     return found
 
 
@@ -133,7 +133,7 @@ def _sides(kernel: Any) -> tuple[int, int] | None:
 class _Factored:
     """A step whose weights of some layers are factors, or are frozen with factors beside them."""
 
-    def __init__(self, step: Workload, factors: dict[str, Factors], *, frozen: bool) -> None:
+    def __init__(self, step: Workload, factors: dict[str, LowRank], *, frozen: bool) -> None:
         self.step, self.factors, self.frozen = step, factors, frozen
         self.factor_of = self._sizes()
         trained = sum(round(one.share * one.elements) for one in factors.values())
@@ -143,7 +143,7 @@ class _Factored:
         self.parameters = (every if frozen else before) + trained
 
     def _sizes(self) -> dict[int, float]:
-        """Factors of tensors' bytes: weights of layers with factors, their casts, and gradients."""
+        """LowRank of tensors' bytes: weights of layers with factors, their casts, and gradients."""
         sizes: dict[int, float] = {}
         for node in self.step.nodes:
             one = self.factors.get(node.layer.name())
@@ -179,7 +179,7 @@ class _Factored:
             elif not self._makes_frozen(node):
                 yield kernel
 
-    def _products(self, kernel: Any, one: Factors, node: Node) -> Iterator[Kernel]:
+    def _products(self, kernel: Any, one: LowRank, node: Node) -> Iterator[Kernel]:
         gradient = one.makes_gradient(kernel, node)
         if self.frozen and not gradient:
             yield kernel

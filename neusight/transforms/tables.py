@@ -127,7 +127,7 @@ def _harmonic(count: int, skew: float) -> float:
     return head + (log(last / first) if skew == 1.0 else (last ** (1 - skew) - first ** (1 - skew)) / (1 - skew))
 
 
-def as_trains(workload: Workload, rank: int, least_rows: int) -> Workload:
+def as_trains(workload: Workload, rank: int, least_rows: int, cached: float = 0.0, skew: float = SKEW) -> Workload:
     """Each large table as three cores, from whose slices a row is multiplied together whenever it is read (Yin et al.
     2021, TT-Rec, sections 2.2 and 3.1); the backward pass forms the first product again.
 
@@ -135,6 +135,9 @@ def as_trains(workload: Workload, rank: int, least_rows: int) -> Workload:
         workload: the step.
         rank: of both inner dimensions.
         least_rows: of tables that are replaced.
+        cached: share of their rows, those that are asked for most, which lie beside the trains as they are (section
+            4.2).
+        skew: exponent of Zipf's law.
 
     Raises:
         InapplicableError: no table has as many rows.
@@ -146,9 +149,14 @@ def as_trains(workload: Workload, rank: int, least_rows: int) -> Workload:
     def multiplied(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
         if lookup.rows < least_rows:
             return node.kernels
-        return (*train_products(lookup, rank, node.phase == "backward"), *node.kernels)
+        cold = replace(lookup, count=ceil(cold_share(lookup.rows, int(cached * lookup.rows), skew) * lookup.count))
+        return (*train_products(cold, rank, node.phase == "backward"), *node.kernels)
 
-    return _changed(workload, multiplied, lambda one: train_bytes(one, rank) if one.rows >= least_rows else None)
+    def held(one: Lookup) -> int | None:
+        kept = int(cached * one.rows) * one.row_bytes
+        return train_bytes(one, rank) + kept if one.rows >= least_rows else None
+
+    return _changed(workload, multiplied, held)
 
 
 def factors(width: int) -> tuple[int, int, int]:

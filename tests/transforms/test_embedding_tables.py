@@ -122,3 +122,11 @@ def test_large_tables_alone_become_trains(step: Workload) -> None:
     assert step.memory.weights - after.memory.weights == 50_000 * WIDTH * 4 - train_bytes(table(50_000), 4)
     with pytest.raises(InapplicableError, match="no table has"):
         as_trains(step, rank=4, least_rows=10**6)
+
+
+def test_rows_that_are_asked_for_most_are_not_multiplied(step: Workload) -> None:
+    after = as_trains(step, rank=4, least_rows=10_000, cached=0.1, skew=1.05)
+    lookups_left = -(-BATCH * cold_share(50_000, 5_000, 1.05) // 1)
+    products = [one for one in kernels_of(after, Gemm) if one.op == "bmm" and one.batch == lookups_left]
+    assert len(products) == 2 + 5
+    assert step.memory.weights - after.memory.weights == 45_000 * WIDTH * 4 - train_bytes(table(50_000), 4)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from neusight.devices import DeviceSpec
 from neusight.devices.slices import halves_of, slice_of
 from neusight.errors import DeviceError, InapplicableError
 from neusight.steps.questions import StepQuestion
@@ -10,19 +13,21 @@ from neusight.what_if.transforms import transform
 _MIG = "NVIDIA Multi-Instance GPU User Guide"
 
 
-def _one_board(step: StepQuestion) -> None:
-    """Raises:
-    InapplicableError: several boards, or one with other figures than its own.
+def _sliced(step: StepQuestion, compute_slices: int) -> StepQuestion:
+    return _changed(step, lambda device: slice_of(device, compute_slices))
+
+
+def _changed(step: StepQuestion, changes: Callable[[DeviceSpec], tuple[str, ...]]) -> StepQuestion:
+    """On a part of one board.
+
+    Raises:
+        InapplicableError: several boards, or one with other figures than its own, or without such parts.
     """
     plan = step.setting.plan
     if step.setting.overrides or (plan and plan.world > 1):
         raise InapplicableError("a slice is of one board as it is: leave out --set and other GPUs")
-
-
-def _sliced(step: StepQuestion, compute_slices: int) -> StepQuestion:
-    _one_board(step)
     try:
-        return step.under(overrides=slice_of(step.device, compute_slices))
+        return step.under(overrides=changes(step.device))
     except DeviceError as error:
         raise InapplicableError(str(error)) from None
 
@@ -35,10 +40,7 @@ def half_by_mps(step: StepQuestion) -> StepQuestion:
     """Half of the SMs beside a job of the same kind, which takes half of the bandwidth, memory and L2; both together
     give twice this one's throughput.
     """
-    _one_board(step)
-    if step.device.kind != "gpu" or step.device.sm_count < 2:
-        raise InapplicableError(f"{step.device.id} is no GPU of several SMs")
-    return step.under(overrides=halves_of(step.device))
+    return _changed(step, halves_of)
 
 
 @transform("mig-1g", group="sharing", source=_MIG, effort="an administrator's setting")
