@@ -29,6 +29,8 @@ def test_a_table_of_tensorflow_begins_from_xla_and_one_of_torchscript_from_opera
     assert case.applied == ("fused-layers", "flash")
     other = pair_of(row(FASTER, **{**BERT, "before": "TorchScript"})).before.request.engine
     assert (other.launch, other.written_out) == ("eager", ("bias",))
+    by_python = pair_of(row(FASTER, **{**BERT, "before": "PyTorch"})).before.request.engine
+    assert other.host_s_per_operator < by_python.host_s_per_operator
 
 
 def test_float32_and_long_sequences_have_no_fused_attention() -> None:

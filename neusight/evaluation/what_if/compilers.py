@@ -12,8 +12,7 @@ from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
 from neusight.what_if.questions import StepQuestion
 
-_OLDER_TORCH = replace(ENGINES["torch-eager"], attention="eager", written_out=("bias",))
-"""PyTorch before 1.12, by operator or traced."""
+_TRACED = ("torchscript", "jit.trace")
 _FUSED_LENGTH = 384
 """Tokens up to which FasterTransformer has fused attention, in 16 bits (``getAttentionType``)."""
 _DTYPES = {"FP32": "float32_ieee", "TF32": "tf32", "FP16": "float16", "INT8": "float16"}
@@ -50,10 +49,13 @@ def _headed_gpu(record: Row, stated: dict[str, str]) -> str:
 
 
 def _before(words: str, *, encoder: bool) -> Engine:
-    """The engine of a baseline. The guide's script of encoders turns XLA on, that of decoders does not."""
+    """The engine of a baseline. The guide's script of encoders turns XLA on, that of decoders does not; PyTorch is one
+    before 1.12, by operator or traced.
+    """
     if "tensorflow" in words.lower() or words.startswith("TF"):
         return ENGINES["tensorflow-xla" if encoder else "tensorflow"]
-    return _OLDER_TORCH
+    traced = any(word in words.lower() for word in _TRACED)
+    return replace(ENGINES["torchscript" if traced else "torch-eager"], attention="eager", written_out=("bias",))
 
 
 @reads("fused_encoder_fastertransformer")
