@@ -40,6 +40,17 @@ def test_what_is_compiled_after_quantisation_is_quantised_on_both_sides() -> Non
     assert (before.request.engine.launch, after.request.engine.launch) == ("eager", "compiled")
 
 
+def test_compilers_of_denoisers_do_what_applies() -> None:
+    told = {"dtype": "fp16/bf16"}
+    for gpu, written, names in (
+        ("rtx-4090", "RTX 4090", ("inference-compiler", "channels-last", "fp16-accumulation")),
+        ("", "H20", ("inference-compiler", "channels-last")),
+    ):
+        pair = pair_of(row("misc_ladders", "sd2", "OneDiff compiler", told, gpu=gpu) | {"gpu_as_written": written})
+        assert pair.applied == names
+        assert steps(pair)[1].device.id == (gpu or "h20")
+
+
 def test_memory_is_of_the_whole_pipeline() -> None:
     images = row(TORCHAO, "FLUX.1-dev", "quantisation int8dq", {"batch": "4", "resolution": "1024"}, "memory")
     before, after = steps(pair_of(images))

@@ -28,6 +28,19 @@ def test_figures_that_are_changed_already_are_not_changed_again() -> None:
         applied(STEP, ["more-bandwidth", "faster-clock"])
 
 
+def test_matrix_units_that_add_in_float16_are_those_of_geforce_boards(predictor: Predictor) -> None:
+    step = StepQuestion.of("gpt2", "rtx-4090", dtype="fp16", batch=8, seq_len=512, launch="graph")
+    after = applied(step, ["fp16-accumulation"])[-1]
+    assert isinstance(after, StepQuestion)
+    stated = pytest.approx(2 * step.device.gemm_flops_per_s("float16"), rel=0.01)
+    assert after.device.gemm_flops_per_s("float16") == stated
+    assert 1.2 < predictor.what_if(step, ["fp16-accumulation"]).gain().ratio < 2.0
+    with pytest.raises(InapplicableError, match="as fast"):
+        applied(StepQuestion.of("gpt2", "l40s", dtype="fp16", batch=1, seq_len=64), ["fp16-accumulation"])
+    with pytest.raises(InapplicableError, match="bfloat16, not in float16"):
+        applied(STEP, ["fp16-accumulation"])
+
+
 def test_another_device_is_ranked_but_not_among_what_is_done_together(predictor: Predictor) -> None:
     answer = Ranking(question=STEP, ask=predictor.answer, names=("more-bandwidth",)).ranked()
     assert [rung.transform.name for rung in answer.alone] == ["more-bandwidth"]

@@ -68,9 +68,9 @@ PUBLISHED = {
     "clip-vit-l-14": 0.428, "siglip-base-16": 0.203, "siglip-so400m-14": 0.877, "whisper-small": 0.244,
     "whisper-large-v3": 1.55, "mamba2-370m": 0.370, "mamba2-2.7b": 2.7, "mixtral-8x7b": 46.7, "convnext-tiny": 0.0286,
     "convnext-base": 0.0886, "efficientnet-b0": 0.0053, "efficientnet-b7": 0.066, "swin-tiny": 0.0283,
-    "swin-base": 0.0878, "detr-resnet-50": 0.041, "sd-1.5-unet": 0.860, "sdxl-unet": 2.6, "dit-xl-2": 0.675,
-    "pixart-alpha": 0.600, "sd3-medium": 2.0, "flux-dev": 12.0, "lstm-ptb-large": 0.066, "waveglow": 0.268,
-    "jasper-10x5-dr": 0.333, "quartznet-15x5": 0.0189, "u-net": 0.031, "nnu-net-3d": 0.0312,
+    "swin-base": 0.0878, "detr-resnet-50": 0.041, "sd-1.5-unet": 0.860, "sd-2.1-unet": 0.866, "sdxl-unet": 2.6,
+    "dit-xl-2": 0.675, "pixart-alpha": 0.600, "sd3-medium": 2.0, "flux-dev": 12.0, "lstm-ptb-large": 0.066,
+    "waveglow": 0.268, "jasper-10x5-dr": 0.333, "quartznet-15x5": 0.0189, "u-net": 0.031, "nnu-net-3d": 0.0312,
     "transformer-xl-base": 0.192, "gnmt-v2": 0.160,
 }  # fmt: skip
 UNPUBLISHED = {

@@ -14,7 +14,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from neusight.errors import DataError
+from neusight.devices import load_device
+from neusight.errors import DataError, DeviceError
 from neusight.evaluation.scored import Row
 from neusight.what_if.gain import METRICS, MetricName
 from neusight.what_if.questions import Question, StepQuestion
@@ -128,15 +129,18 @@ def metric_of(record: Row) -> MetricName:
 
 
 def gpu_of(record: Row) -> str:
-    """The id of a row's device.
+    """The id of a row's device, or that of the name that its source writes.
 
     Raises:
         UnnamedModelError: it is not told.
     """
-    gpu = record.get("gpu")
-    if not isinstance(gpu, str) or not gpu:
-        raise UnnamedModelError("the GPU is not told")
-    return gpu
+    gpu, written = record.get("gpu"), record.get("gpu_as_written")
+    if isinstance(gpu, str) and gpu:
+        return gpu
+    try:
+        return load_device(str(written)).id
+    except DeviceError:
+        raise UnnamedModelError("the GPU is not told") from None
 
 
 def whole(value: str, what: str) -> int:

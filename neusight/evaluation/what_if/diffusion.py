@@ -14,6 +14,7 @@ from neusight.transforms.passes import Pass
 from neusight.transforms.quantised import SCHEMES, quantised
 from neusight.what_if import applied
 from neusight.what_if.questions import StepQuestion
+from neusight.what_if.transforms import applicable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +34,7 @@ PIPELINES = {
     "stable-diffusion-v1-4": _SD,
     "sd 1.5": _SD,
     "sd1.5": _SD,
+    "sd2": _Pipeline(denoiser="sd-2.1-unet"),
     "sdxl": _Pipeline(denoiser="sdxl-unet"),
     "sd xl": _Pipeline(denoiser="sdxl-unet"),
     "pixart": _Pipeline(denoiser="pixart-alpha", whole="pixart-alpha-pipeline"),
@@ -45,10 +47,23 @@ PIPELINES = {
 """By what a name begins with. A ControlNet is a copy of a UNet's first half beside it: kernels of the same kinds;
 Stable Diffusion 1.4 and 1.5 have the same sizes."""
 _DTYPES = {"fp16": "float16", "fp32": "float32", "bf16": "bfloat16", "fp16/bf16": "float16"}
+_COMPILED = ("inference-compiler", "channels-last", "fp16-accumulation")
+"""What compilers of denoisers do where it applies: AITemplate's example (``use_fp16_acc``), OneDiff
+(``ONEFLOW_*_ALLOW_HALF_PRECISION_ACCUMULATION``, ``ONEFLOW_MLIR_PREFER_NHWC``), stable-fast ("compute with fp16
+precision", ``memory_format``), TensorRT's demo (``BuilderFlag.FP16``)."""
 _COMPILERS = {
-    "OneDiff compiler": "inference-compiler",
-    "compiler: stable-fast (with xformers & Triton)": "inference-compiler",
-    "torch.compile max-autotune": "compile",
+    **dict.fromkeys(
+        (
+            "OneDiff compiler",
+            "compiler: AITemplate",
+            "compiler: OneFlow",
+            "compiler: TensorRT Official Demo",
+            "compiler: stable-fast (with xformers & Triton)",
+        ),
+        _COMPILED,
+    ),
+    "OneDiff compiler + int8/fp8 quantisation": ("int8dq", *_COMPILED),
+    "torch.compile max-autotune": ("compile",),
 }
 _SCHEMES = {
     **{name: name for name in ("int8wo", "int4wo", "fp8wo", "int8dq", "fp8dq", "int4dq")},
@@ -92,7 +107,8 @@ def _compiles_images(record: Row) -> bool:
 def of_compilers(record: Row, stated: dict[str, str]) -> Pair:
     """Eager PyTorch with fused attention against compilers of denoisers."""
     before = _question(record, stated, attention="sdpa")
-    return Pair.of(record, before, [_COMPILERS[str(record["as_written"])]])
+    able, _ = applicable(before, _COMPILERS[str(record["as_written"])])
+    return Pair.of(record, before, able)
 
 
 @reads("quant_compile_torchao_diffusion")

@@ -14,8 +14,8 @@ from neusight.what_if.transforms import transform
 _ROOFLINE = "Williams, Waterman and Patterson 2009, Roofline: a ceiling is raised"
 
 
-def _with(step: StepQuestion, *changes: str) -> StepQuestion:
-    """Of a device whose figures are its own.
+def with_figures(step: StepQuestion, *changes: str) -> StepQuestion:
+    """A step on a device with some other figures, where it had its own.
 
     Raises:
         InapplicableError: figures are changed already, or the device cannot have others.
@@ -32,13 +32,13 @@ def _with(step: StepQuestion, *changes: str) -> StepQuestion:
 @transform("more-bandwidth", group="device", source=_ROOFLINE, effort="another device")
 def more_bandwidth(step: StepQuestion) -> StepQuestion:
     """Twice the bandwidth of memory."""
-    return _with(step, f"dram_bandwidth={2 * step.device.dram_bandwidth_bytes_per_s} B/s")
+    return with_figures(step, f"dram_bandwidth={2 * step.device.dram_bandwidth_bytes_per_s} B/s")
 
 
 @transform("faster-clock", group="device", source=_ROOFLINE, effort="another device")
 def faster_clock(step: StepQuestion) -> StepQuestion:
     """A clock a quarter higher, and all rates with it."""
-    return _with(step, f"{key_of(step.device.clock_field)}={1.25 * step.device.core_clock_hz / 1e6} MHz")
+    return with_figures(step, f"{key_of(step.device.clock_field)}={1.25 * step.device.core_clock_hz / 1e6} MHz")
 
 
 @transform("faster-link", group="device", source=_ROOFLINE, effort="another device")
@@ -46,7 +46,7 @@ def faster_link(step: StepQuestion) -> StepQuestion:
     """Twice the bandwidth of all links, to other devices and to the host."""
     if not step.device.links:
         raise InapplicableError(f"{step.device.id} states no links")
-    return _with(step, *(f"links.{one.kind}={2 * one.bandwidth_bytes_per_s} B/s" for one in step.device.links))
+    return with_figures(step, *(f"links.{one.kind}={2 * one.bandwidth_bytes_per_s} B/s" for one in step.device.links))
 
 
 @faster_link.also

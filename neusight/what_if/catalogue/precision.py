@@ -8,6 +8,7 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import Precision
 from neusight.what_if.catalogue.deployments import OF_SCHEMES
+from neusight.what_if.catalogue.devices import with_figures
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
 from neusight.workloads.decoders.recipes import recipe_named
@@ -61,6 +62,23 @@ def bf16(step: StepQuestion) -> StepQuestion:
 def tf32(step: StepQuestion) -> StepQuestion:
     """Products and convolutions of float32 in TF32."""
     return _in(step, "tf32")
+
+
+@transform(
+    "fp16-accumulation", group="precision", source="PyTorch, torch.backends.cuda.matmul.allow_fp16_accumulation",
+    accuracy="11 bits in sums of products",
+)  # fmt: skip
+def fp16_accumulation(step: StepQuestion) -> StepQuestion:
+    """Products, convolutions and attention of float16 add up in float16, at half the rate of integers: matrix units of
+    GeForce boards add in float32 half as fast (NVIDIA Ada GPU architecture, appendix A).
+    """
+    rates = step.device.matrix_flops_per_s
+    narrow = rates.get("int8", 0.0) / 2
+    if step.request.precision.of_products != "float16":
+        raise InapplicableError(f"products run in {step.request.precision.of_products}, not in float16")
+    if narrow < 1.5 * rates.get("float16", narrow):
+        raise InapplicableError(f"matrix units of {step.device.id} add in float32 as fast, or faster")
+    return with_figures(step, f"matrix_flops.float16={narrow} FLOP/s")
 
 
 @transform(
