@@ -196,18 +196,19 @@ def chunked_loss(workload: Workload, parts: int = 0) -> Workload:
             those of a slice as large as all of that (Hsu et al. 2024, section 3.2), of a power of two of tokens.
 
     Raises:
-        InapplicableError: no loss of a product's result is part of the step.
+        InapplicableError: no loss of a product's result is part of the step, or its logits are no larger than what they
+            are made of.
     """
     step = unrolled(workload)
     graph = ValueGraph(step)
-    chosen = {place for place in _stretch(graph, step, _heads(graph)) if is_plain(graph, place)}
+    heads = _heads(graph)
+    parts = parts or _chunks(graph, heads)
+    chosen = {place for place in _stretch(graph, step, heads) if is_plain(graph, place)}
     step = fuse_among(step, chosen)
     graph = ValueGraph(step)
     heads = _heads(graph)
     stretch = [step.nodes[place] for place in sorted(_stretch(graph, step, heads))]
     nodes = [node for node in stretch if node.kernels]
-    product: Any = next(kernel for kernel in step.nodes[max(heads)].kernels if isinstance(kernel, Gemm))
-    parts = parts or _chunks(product)
     slices = _Slices(step, parts)
     at: tuple[int, Phase] = (nodes[0].id, "forward")
     sums = {
@@ -226,6 +227,9 @@ def chunked_loss(workload: Workload, parts: int = 0) -> Workload:
 def _heads(graph: ValueGraph) -> set[int]:
     """Places of the forward products whose results a loss over classes is of: their backward products take what comes
     of that of the loss.
+
+    Raises:
+        InapplicableError: there are none.
     """
     losses = [place for place, node in enumerate(graph.nodes) if node.phase == "backward" and is_loss(node)]
     layers, seen = set[str](), set[int]()
@@ -236,17 +240,18 @@ def _heads(graph: ValueGraph) -> set[int]:
         products = {r for r in readers if any(isinstance(k, Gemm) for k in graph.nodes[r].kernels)}
         layers |= {graph.nodes[r].layer.name() for r in products}
         losses += readers - products
-    return {
+    heads = {
         place
         for place, node in enumerate(graph.nodes)
         if node.phase == "forward" and node.layer.name() in layers and any(isinstance(k, Gemm) for k in node.kernels)
     }
+    if not heads:
+        raise InapplicableError("no loss of a product's result is part of the step")
+    return heads
 
 
 def _stretch(graph: ValueGraph, step: Workload, heads: set[int]) -> set[int]:
     """Places of products with their loss, forward and backward."""
-    if not heads:
-        raise InapplicableError("no loss of a product's result is part of the step")
     todo, found = list(heads), set(heads)
     while todo:
         more = {r for value in graph.values(todo.pop()) for r in graph.readers[value]} - found
@@ -271,7 +276,10 @@ def _and_sum(slices: _Slices, node: Node, sums: dict[int, int], at: tuple[int, P
         yield slices.add(made, sums[made], at)
 
 
-def _chunks(product: Gemm) -> int:
+def _chunks(graph: ValueGraph, heads: set[int]) -> int:
+    product: Any = next(kernel for kernel in graph.nodes[max(heads)].kernels if isinstance(kernel, Gemm))
     tokens, classes, hidden = product.m, product.n, product.k
+    if classes <= hidden:
+        raise InapplicableError("logits are no larger than what they are made of: one slice would hold them all")
     rows = 2 ** (ceil(tokens / ceil(classes / hidden)) - 1).bit_length()
     return ceil(tokens / rows)

@@ -196,3 +196,8 @@ def test_a_function_in_python_costs_the_host_more_than_an_operator() -> None:
     kinds = step_kinds(written.fused_chains(step("relu-squared")))
     assert kinds["hand_written"] == 2
     assert DISPATCHES["hand_written"] > DISPATCHES["library"]
+
+
+def test_a_loss_of_fewer_classes_than_inputs_is_not_sliced() -> None:
+    with pytest.raises(InapplicableError, match="no larger than what they are made of"):
+        sliced.chunked_loss(step("linear-cross-entropy", vocabulary=32, batch=1))
