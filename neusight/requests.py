@@ -13,7 +13,9 @@ from neusight.kernels.precision import OWN_PRECISION, Precision
 
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
-DTYPES = ("float32", "float32_ieee", "bfloat16", "float16", "tf32", "amp_float16", "amp_bfloat16")
+INTEGERS = "int8"
+"""All of a step in integers of 8 bits, as converters for microcontrollers write it."""
+DTYPES = ("float32", "float32_ieee", "bfloat16", "float16", "tf32", "amp_float16", "amp_bfloat16", INTEGERS)
 """Precisions that whole models are estimated in, see ``Precision``; single kernels have more."""
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "bert_adam")
 """``bert_adam`` is Adam as NVIDIA's BERT has it for float32, one parameter after another."""

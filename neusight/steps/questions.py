@@ -13,8 +13,9 @@ from neusight.devices import DeviceSpec, load_device
 from neusight.engines import Host, Libraries
 from neusight.errors import DeviceError, ModelError, shown
 from neusight.executors import Options
-from neusight.kernels.precision import OWN_PRECISION
-from neusight.requests import Plan, Request
+from neusight.kernels.precision import OWN_PRECISION, Precision
+from neusight.requests import INTEGERS, Plan, Request
+from neusight.transforms.narrowed import wholly_in_int8
 from neusight.transforms.optimizer import fuse_optimizer
 from neusight.transforms.passes import Pass
 from neusight.transforms.precision import as_computed
@@ -216,7 +217,11 @@ def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inpu
     """
     from neusight.workloads import load_workload
 
-    workload = load_workload(model, request, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
+    whole = request.precision.activations == INTEGERS
+    traced = replace(request, precision=Precision.named("float32_ieee")) if whole else request
+    workload = load_workload(model, traced, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
+    if whole:
+        workload = wholly_in_int8(workload, request.precision)
     if (zeros := setting.sparsity) is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, ByContent) else as_profile(zeros))
     if setting.fused_optimizer:

@@ -1,5 +1,5 @@
 """Products of weights in few bits or with zeros, as engines of inference have them: 8-bit integers whose scales were
-calibrated before, and two of four weights.
+calibrated before, all of a step in such integers, and two of four weights.
 """
 
 from __future__ import annotations
@@ -8,11 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from neusight.errors import InapplicableError
-from neusight.kernels.families import Elementwise, Gemm, Kernel, KernelBatch, Memory, RowReduction
-from neusight.kernels.precision import stored_bytes
+from neusight.errors import CoverageError, InapplicableError
+from neusight.kernels.families import Conv2d, Elementwise, Gemm, Kernel, KernelBatch, Memory, RowReduction
+from neusight.kernels.precision import Precision, stored_bytes
 from neusight.kernels.work import work_of
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.partition import ValueGraph
+from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _MULTIPLE = 32
@@ -101,6 +102,83 @@ class _Sizes:
         old = {r.tensor: self.before[r.tensor].touched_bytes for r in references}
         new = sum(size * (self.factors.get(at, 1.0) + surplus.get(at, 0.0)) for at, size in old.items())
         return new / sum(old.values()) if sum(old.values()) else 1.0
+
+
+_ACTIVATIONS = frozenset({"relu", "relu_", "relu6", "hardtanh", "clamp", "batch_norm"})
+"""What ends a layer of integers: a clamp of its results. Norms by constants change weights and biases alone."""
+
+
+def wholly_in_int8(workload: Workload, precision: Precision) -> Workload:
+    """The step in integers alone, as converters write it for runtimes without floating point: tensors of 8 bits and
+    biases of 32; biases, norms and clamps are part of the layer whose results they take (Jacob et al. 2018,
+    Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, sections 2.4 and 3.2).
+    Inputs lie in the arena of intermediate results, whose place is free after the last reader (David et al. 2021,
+    TensorFlow Lite Micro, section 4.4.2).
+
+    Args:
+        workload: a step forward in float32.
+        precision: that of integers, as it was asked for.
+
+    Raises:
+        InapplicableError: a step with a backward pass. CoverageError: a kernel that such runtimes do not have.
+    """
+    if workload.request.mode != "inference":
+        raise InapplicableError("integers take no gradients: this is of inference")
+    step = _layers_of(unrolled(workload))
+    last = {one.tensor: node.id for node in step.nodes for one in node.reads}
+    biases = {
+        one.tensor
+        for node in step.nodes
+        for one in node.reads
+        if isinstance(node.kernels[0], Gemm | Conv2d) and len(step.tensors[one.tensor].shape) == 1
+    }
+    tensors = (
+        replace(tensor, died=last.get(at, tensor.died)) if tensor.kind == "input" else tensor
+        for at, tensor in enumerate(step.tensors)
+    )
+    return replace(
+        step,
+        request=replace(workload.request, precision=precision),
+        nodes=tuple(replace(node, kernels=tuple(map(_as_integers, node.kernels))) for node in step.nodes),
+        tensors=tuple(
+            replace(tensor, dtype="int32") if at in biases else _in_bytes(tensor) for at, tensor in enumerate(tensors)
+        ),
+        inputs=tuple(text.replace(":float32", ":int8") for text in workload.inputs),
+    )
+
+
+def _layers_of(step: Workload) -> Workload:
+    """An unrolled step without views, each layer one node of one kernel."""
+    graph, nodes, made_by = ValueGraph(step), list(step.nodes), dict[int, int]()
+    for place, node in enumerate(step.nodes):
+        made_by[place] = place
+        last = node.kernels[0] if node.kernels else None
+        sources = [value for value in graph.sources[place].values() if value.place >= 0]
+        ends = isinstance(last, Elementwise) and last.op in _ACTIVATIONS and len(sources) == 1
+        if ends and graph.readers[sources[0]] == [place] and not graph.stays(sources[0]):
+            made_by[place] = layer = made_by[sources[0].place]
+            nodes[layer] = replace(nodes[layer], writes=node.writes[:1])
+            nodes[place] = replace(node, kernels=())
+    return rebuilt(step, [replace(node, kernels=node.kernels[:1]) for node in nodes if node.kernels])
+
+
+def _as_integers(kernel: Kernel) -> Kernel:
+    if isinstance(kernel, Gemm | Conv2d):
+        return replace(kernel, dtype="int8")
+    if not isinstance(kernel, Elementwise | RowReduction | Memory):
+        raise CoverageError(
+            f"no runtime of integers has a kernel of {kernel.family}: write it out, as --attention eager does"
+        )
+    narrow = 1.0 / stored_bytes("float32")
+    read, written = (round(size * narrow) for size in (kernel.read_bytes, kernel.write_bytes))
+    return replace(kernel, dtype="int8", read_bytes=read, write_bytes=written)
+
+
+def _in_bytes(tensor: Tensor) -> Tensor:
+    if tensor.dtype != "float32":
+        return tensor
+    size = int(stored_bytes("float32"))
+    return replace(tensor, dtype="int8", nbytes=tensor.nbytes // size, touched_bytes=tensor.touched_bytes // size)
 
 
 def with_sparse_weights(workload: Workload, ridge_flops_per_byte: float = RIDGE_FLOPS_PER_BYTE) -> Workload:

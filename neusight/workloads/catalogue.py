@@ -24,6 +24,7 @@ KINDS = {
     "recommendation": "probability of a click",
     "recurrent": "recurrent layers",
     "audio": "spectrograms to speech",
+    "tiny": "keywords, images and sounds on microcontrollers",
 }
 
 

@@ -86,7 +86,7 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
         return _from_module(model, inputs)
     text = str(model)
     if (source := described(text)) is not None:
-        return WorkloadSource(name=text, described=source, digest=_sha(source.content))
+        return _described(text, source)
     if _is_path(text):
         return _from_file(user_path(text))
     if known := canonical_name(text):
@@ -122,13 +122,19 @@ def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> Wo
 def _from_traced(name: str, found: Mapping[str, Any] | ModelSource) -> WorkloadSource:
     if isinstance(found, Mapping):
         return _from_config(name, dict(found), None)
-    return WorkloadSource(name=name, described=found, digest=_sha(found.content))
+    return _described(name, found)
+
+
+def _described(name: str, source: ModelSource) -> WorkloadSource:
+    """In the dtype that the source states, where it states one."""
+    stated = getattr(source, "dtype", None)
+    return WorkloadSource(name=name, described=source, digest=_sha(source.content), dtype=stated)
 
 
 def _from_file(path: Path) -> WorkloadSource:
     file = path / "config.json" if path.is_dir() else path
     if (source := described_file(file)) is not None:
-        return WorkloadSource(name=str(path), described=source, digest=_sha(source.content))
+        return _described(str(path), source)
     config = read_config(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return _stated(name, config, str(file))

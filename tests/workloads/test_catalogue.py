@@ -83,6 +83,7 @@ UNPUBLISHED = {
     "translation-decoder",  # of the words of a checkpoint
     *("wide-and-deep", "ssd300-resnet50", "nnu-net-2d", "transformer-xl-large"),  # sizes of examples that count none
     "hifi-gan",  # of which the generator alone is counted
+    *("mlperf-tiny-kws", "mlperf-tiny-vww", "mlperf-tiny-ic", "mlperf-tiny-ad"),  # in bytes of their files alone
 }
 
 

@@ -8,7 +8,11 @@ import torch
 from torch import nn
 
 from neusight.errors import CoverageError, ModelError
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import work_of
+from neusight.steps.questions import Setting, step_request, workload_of
 from neusight.workloads import load_workload
+from tests.workloads.tflite_files import small_classifier
 
 with_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="needs the extra onnx")
 
@@ -201,3 +205,35 @@ def test_results_have_the_shapes_of_the_operator_s_definition(tmp_path, operator
     assert tuple(output.shape) == result
     if operator not in ("LSTM", "GRU"):  # whose gates lie in another order
         assert output.detach().numpy() == pytest.approx(ReferenceEvaluator(model).run(None, values)[0], abs=1e-4)
+
+
+@pytest.fixture
+def tflite_file(tmp_path):
+    pytest.importorskip("tflite", reason="needs the extra tflite")
+    file = tmp_path / "model.tflite"
+    file.write_bytes(small_classifier())
+    return str(file)
+
+
+def test_a_tflite_graph_runs_its_layers_in_the_integers_of_its_file(tflite_file):
+    request, message = step_request(tflite_file, {})
+    assert request.dtype == "int8" and "as the configuration says" in message
+    step = workload_of(tflite_file, request, Setting(cache=False), tf32=False)
+    kernels = [kernel for node in step.nodes for kernel in node.kernels]
+    macs = [int(work_of(KernelBatch.of([k])).flops[0]) // 2 for k in kernels if k.family in ("conv2d", "gemm")]
+    # Outputs times taps of each; activations and biases are part of them.
+    assert macs == [4 * 4 * 4 * 27, 4 * 4 * 4 * 9, 5 * 4]
+    assert [k.family for k in kernels] == ["conv2d", "conv2d", "elementwise", "gemm", "row_reduction"]
+    assert {k.dtype for k in kernels} == {"int8"}
+    assert step.memory.weights == 4 * 27 + 4 * 9 + 5 * 4 + 4 * (4 + 4 + 5)
+    # The image and what the first convolution makes of it; later layers have both in less.
+    assert step.memory.temporary == 8 * 8 * 3 + 4 * 4 * 4
+    assert step.inputs == ("image=1x8x8x3:int8",)
+
+
+def test_a_tflite_file_of_something_else_is_refused(tmp_path):
+    pytest.importorskip("tflite", reason="needs the extra tflite")
+    file = tmp_path / "model.tflite"
+    file.write_bytes(b"something else")
+    with pytest.raises(ModelError, match=r"model\.tflite is no graph of TensorFlow Lite: write it"):
+        load_workload(str(file), cache=False)

@@ -13,7 +13,14 @@ from neusight.workloads.sources.block_models import block_model
 from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.sources.diffusion_models import CLASS, DiffusionModel, diffusion_model, from_path
 from neusight.workloads.sources.diffusion_pipelines import PIPELINE, PipelineModel
-from neusight.workloads.sources.files import EXPORTED_SUFFIX, ONNX_SUFFIX, ExportedModel, OnnxModel
+from neusight.workloads.sources.files import (
+    EXPORTED_SUFFIX,
+    ONNX_SUFFIX,
+    TFLITE_SUFFIX,
+    ExportedModel,
+    OnnxModel,
+    TfliteModel,
+)
 from neusight.workloads.sources.image_models import image_model
 from neusight.workloads.sources.plain_models import MODULE, plain_model
 
@@ -35,6 +42,8 @@ def described_file(file: Path) -> ModelSource | None:
         return ExportedModel(file=file)
     if file.suffix == ONNX_SUFFIX:
         return OnnxModel(file=file)
+    if file.suffix == TFLITE_SUFFIX:
+        return TfliteModel(file=file)
     with suppress(OSError, ValueError):
         if file.suffix == ".json" and CLASS in (read_json(file) or ()):
             return from_path(file)

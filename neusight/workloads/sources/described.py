@@ -66,7 +66,7 @@ def refuse_others(request: Request, *known: str) -> Request:
     return request
 
 
-EXTRAS = {"timm": "timm", "torchvision": "vision", "diffusers": "diffusers", "onnx": "onnx"}
+EXTRAS = {"timm": "timm", "torchvision": "vision", "diffusers": "diffusers", "onnx": "onnx", "tflite": "tflite"}
 """Packages, and the extra of this one that installs each."""
 
 

@@ -1,6 +1,7 @@
-"""Files of a graph: programs of ``torch.export`` (``model.pt2``) and ONNX files (``model.onnx``).
+"""Files of a graph: programs of ``torch.export`` (``model.pt2``), ONNX files (``model.onnx``) and those of TensorFlow
+Lite (``model.tflite``).
 
-Weights of ONNX are not read; extents that a file leaves open take what was asked for.
+Of weights nothing but the shape is read; extents that a file leaves open take what was asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from neusight.workloads.tensors import TensorSpec
 if TYPE_CHECKING:
     import torch
 
-EXPORTED_SUFFIX, ONNX_SUFFIX = ".pt2", ".onnx"
+EXPORTED_SUFFIX, ONNX_SUFFIX, TFLITE_SUFFIX = ".pt2", ".onnx", ".tflite"
 SEQ_LEN = 128
 """Tokens where a file leaves a second extent of integers open and none are asked for."""
 _IMAGE_DIMENSIONS = 4
@@ -200,3 +201,41 @@ class OnnxModel(GraphFile):
         if not model.graph.node:
             raise ModelError(f"{self.file} holds no operators: write it again with torch.onnx.export")
         return model
+
+
+class TfliteModel(GraphFile):
+    """A graph of TensorFlow Lite."""
+
+    @property
+    def dtype(self) -> str:
+        """In which most of its operators run."""
+        model = self._model
+        from neusight.workloads.tflite import dtype_of
+
+        return dtype_of(model)
+
+    def build(self, request: Request) -> torch.nn.Module:
+        """The graph as a module.
+
+        Raises:
+            ModelError: tflite is missing, or the file is no graph. CoverageError: an operator has no form.
+        """
+        model = self._model
+        from neusight.workloads.tflite import TfliteModule
+
+        return TfliteModule(model)
+
+    def inputs(self, request: Request) -> Inputs:
+        """By name."""
+        from neusight.workloads.tflite import inputs_of
+
+        named = inputs_of(self._model).items()
+        return {name: sized(name, shape, "float32", request) for name, (_, shape) in named}
+
+    @cached_property
+    def _model(self) -> Any:
+        tflite = library("tflite")
+        content = self.file.read_bytes()
+        if content[4:8] != b"TFL3":
+            raise ModelError(f"{self.file} is no graph of TensorFlow Lite: write it with tf.lite.TFLiteConverter")
+        return tflite.Model.GetRootAsModel(content, 0)

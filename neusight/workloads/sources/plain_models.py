@@ -47,6 +47,9 @@ _KINDS = {
     "hifi-gan": _Kind("vocoder", "HiFiGan", "vocoder_inputs", ("seconds", "mode")),
     "u-net": _Kind("segmentation", "UNet", "unet_inputs"),
     "ssd": _Kind("detection", "SingleShotDetector", "detector_inputs"),
+    "separable": _Kind("tiny", "SeparableClassifier", "image_inputs"),
+    "small-resnet": _Kind("tiny", "SmallResNet", "image_inputs"),
+    "autoencoder": _Kind("tiny", "Autoencoder", "window_inputs"),
 }
 
 
@@ -64,6 +67,11 @@ class PlainModel:
     def content(self) -> str:
         """The sizes; the module itself is part of the program, whose version counts anyway."""
         return f"{json.dumps(self.config, sort_keys=True)} {self.option}"
+
+    @property
+    def dtype(self) -> str | None:
+        """In which it is deployed, where its configuration states one."""
+        return self.config.get("dtype")
 
     def settled(self, request: Request) -> Request:
         """Sequences and sounds of a length may be asked for where there are any."""
