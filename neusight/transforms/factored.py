@@ -77,7 +77,7 @@ def low_rank(workload: Workload, share: float) -> Workload:
         InapplicableError: no weight would be smaller.
     """
     step = unrolled(workload)
-    weights = list(_weights(step).items())
+    weights = list(weights_of(step).items())
     factors = {
         layer: replace(one, rank=max(1, round(share * min(one.rows, one.columns))))
         for layer, one in weights[len(weights) // 2 : -1]
@@ -98,15 +98,17 @@ def adapted(workload: Workload, rank: int) -> Workload:
     if workload.request.mode != "training":
         raise InapplicableError("inference trains no weights")
     step = unrolled(workload)
-    weights = list(_weights(step, Gemm).items())[:-1]
+    weights = list(weights_of(step, Gemm).items())[:-1]
     if not weights:
         raise InapplicableError("the model has no products of weights beside its head")
     factors = {layer: replace(one, rank=rank) for layer, one in weights}
     return _Factored(step, factors, frozen=True).step_of()
 
 
-def _weights(step: Workload, *kinds: type) -> dict[str, LowRank]:
-    """Weights by their layers, in the order of the forward pass, without a rank."""
+def weights_of(step: Workload, *kinds: type) -> dict[str, LowRank]:
+    """Weights of products and convolutions, or of some ``kinds``, by their layers, in the order of the forward pass,
+    without a rank.
+    """
     found: dict[str, LowRank] = {}
     for node in step.nodes:
         for kernel in node.kernels if node.phase == "forward" else ():

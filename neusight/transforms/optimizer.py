@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from neusight.errors import InapplicableError
-from neusight.kernels.families import Optimizer
+from neusight.kernels.families import Collective, Kernel, Optimizer
 from neusight.kernels.operators import operator, operator_bytes
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.optimizer import STATE_BYTES
@@ -86,6 +86,19 @@ def narrow_moments(workload: Workload, name: str) -> Workload:
     return _with_step(fused, last, (narrow,), state / size)
 
 
+def paged_moments(workload: Workload) -> Workload:
+    """Adam's step fused, with moments in the host's memory, whose pages come to the device to be updated and go back
+    (Dettmers et al. 2023, QLoRA, section 3: paged optimizers, where none fits beside the rest).
+
+    Raises:
+        InapplicableError: another optimizer, whose moments are not kept so.
+    """
+    fused, (last, kernel) = _stepped(workload)
+    moments = round(2 * kernel.elements * stored_bytes(kernel.dtype))
+    copy = Collective(op="host_copy", ranks=2, bytes=moments, dtype=kernel.dtype)
+    return _with_step(fused, last, (copy, kernel, copy), 0.0)
+
+
 def factored_moments(workload: Workload) -> Workload:
     """Adafactor in place of Adam: sums of rows and of columns stand for the second moment, and there is no first
     (Shazeer & Stern 2018, algorithm 4).
@@ -117,7 +130,7 @@ def _stepped(workload: Workload) -> tuple[Workload, tuple[Node, Optimizer]]:
     return fused, steps[-1]
 
 
-def _with_step(workload: Workload, last: Node, kernels: tuple[Optimizer, ...], share: float) -> Workload:
+def _with_step(workload: Workload, last: Node, kernels: tuple[Kernel, ...], share: float) -> Workload:
     """With other kernels in the optimizer's node, and so much of its states."""
     nodes = tuple(replace(node, kernels=kernels) if node is last else node for node in workload.nodes)
     tensors = tuple(

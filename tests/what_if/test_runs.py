@@ -185,3 +185,10 @@ def test_products_of_four_bits_need_a_device_with_them() -> None:
         applied(torchtitan(), ["nvfp4"])
     run = usual_run(LLAMA, cluster_of("b200", 8), {"global_batch": 8, "seq_len": 1024}, "megatron-te")
     assert applied(run, ["nvfp4"])[-1].products == "nvfp4"
+
+
+def test_muon_keeps_one_moment_of_matrices(predictor: Predictor) -> None:
+    run = on_one()
+    after = applied(run, ["muon"])[-1]
+    before_bytes, after_bytes = (predictor.training(one).memory_terms["optimizer"] for one in (run, after))
+    assert 0.5 * before_bytes < after_bytes < 0.65 * before_bytes

@@ -6,7 +6,10 @@ from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
 
 
-@transform("sdpa", group="attention", source="Rabe & Staats 2021; PyTorch, scaled_dot_product_attention")
+@transform(
+    "sdpa", group="attention", source="Rabe & Staats 2021; PyTorch, scaled_dot_product_attention",
+    aliases=("xformers", "memory-efficient-attention"),
+)  # fmt: skip
 def sdpa(step: StepQuestion) -> StepQuestion:
     """Attention by the fused kernel that PyTorch picks; scores stay on the chip."""
     return step.running(attention="sdpa")

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
-from neusight.transforms.optimizer import factored_moments, narrow_moments
+from neusight.transforms.optimizer import factored_moments, narrow_moments, paged_moments
 from neusight.transforms.passes import LATE, Pass
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
+from neusight.workloads.decoders.decoder import Decoder
 
 
 @transform("fused-optimizer", group="optimizer", source="Apex, FusedAdam; PyTorch, torch.optim.Adam(fused=True)")
@@ -71,6 +72,28 @@ def adam_4bit(step: StepQuestion) -> StepQuestion:
 def adam_4bit_of_runs(run: TrainingRun) -> TrainingRun:
     """The same of a run."""
     return _narrow_of_runs(run, "adamw4bit")
+
+
+@transform(
+    "paged-optimizer", group="optimizer", source="Dettmers et al. 2023, QLoRA, section 3; bitsandbytes, PagedAdamW",
+    effort="a library", aliases=("paged-adam",),
+)  # fmt: skip
+def paged_optimizer(step: StepQuestion) -> StepQuestion:
+    """Moments are pages of the host's memory, all of which come to the device in each step and go back."""
+    _of_adam(step.request.optimizer)
+    return step.changed_by(Pass(part="optimizer", order=LATE, change=paged_moments))
+
+
+@transform(
+    "muon", group="optimizer", source="Jordan et al. 2024, Muon; Megatron Core, get_megatron_muon_optimizer",
+    effort="a library", accuracy="fewer steps than AdamW, as the source states it",
+)  # fmt: skip
+def muon(run: TrainingRun) -> TrainingRun:
+    """Momentum of matrices made orthogonal by five iterations of products, AdamW for all else."""
+    _of_adam(run.optimizer)
+    if not isinstance(run.decoder, Decoder):
+        raise InapplicableError("Muon of a traced model is not built: name an engine that runs decoders")
+    return replace(run, optimizer="muon")
 
 
 @transform(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import stored_bytes
-from neusight.transforms.passes import Pass
+from neusight.transforms.passes import Change, Pass
 from neusight.transforms.quantised import SCHEMES, quantised
+from neusight.transforms.trained import int8_products, sparse_products
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
 
@@ -81,3 +82,31 @@ def fp8_dynamic_rows(step: StepQuestion) -> StepQuestion:
 def int4_dynamic(step: StepQuestion) -> StepQuestion:
     """Weights rounded to 4 bits and activations to 8, for devices that multiply so; here products stay in 16 bits."""
     return _in(step, "int4dq")
+
+
+def _of_training(step: StepQuestion, part: str, change: Change) -> StepQuestion:
+    if step.request.mode != "training":
+        raise InapplicableError("the step has no backward pass: this is of training")
+    return step.changed_by(Pass(part=part, order=2, change=change))
+
+
+@transform(
+    "int8-training", group="quantisation", source="PyTorch, torchao, int8_mixed_precision_training", effort="a library",
+    accuracy="8 bits, a scale a row, also of gradients",
+)  # fmt: skip
+def int8_training(step: StepQuestion) -> StepQuestion:
+    """Products of weights and for gradients in int8, of operands that are scaled by rows as they come."""
+    step.device.gemm_flops_per_s("int8")
+    return _of_training(step, "dtype of products", int8_products)
+
+
+@transform(
+    "2:4-training", group="quantisation", source="Hubara et al. 2021, Accelerated sparse neural training; PyTorch, "
+    "Accelerating neural network training with semi-structured (2:4) sparsity", effort="a library",
+    accuracy="0.1 to 0.4 points where the last tenth of steps is dense, as the source states it",
+)  # fmt: skip
+def two_of_four_training(step: StepQuestion) -> StepQuestion:
+    """Two of four weights are zero, along both sides, in products forward and for gradients of activations."""
+    if not step.device.facts.sparse_products:
+        raise InapplicableError(f"matrix units of {step.device.id} skip no zeros")
+    return _of_training(step, "zeros of weights", sparse_products)
