@@ -1,4 +1,4 @@
-"""Kernels of Liger as measured: blocks are named, phases told apart, and what is not told is said."""
+"""Kernels written by hand as measured: blocks are named, phases told apart, and what is not told is said."""
 
 from __future__ import annotations
 
@@ -59,3 +59,27 @@ def test_what_is_not_told_or_not_known_is_said() -> None:
         pair("swiglu", {"t": "1", "bsz": "1"})
     with pytest.raises(DataError, match="mhc is not written as a block"):
         pair("mhc", {})
+
+
+def test_a_layer_of_an_encoder_gains_what_its_paper_measured(predictor: Predictor) -> None:
+    told = {"batch": "8", "seq": "512", "dtype": "fp16"}
+    layer = {"set": "training_ladder_hf_issues_and_small_tables", "gpu": "v100-sxm2-16gb", "optimisation": "other"}
+    case = pair("BERT-large encoder layer", told, "data movement recipe (Substation)", **layer)
+    assert 1.2 < gain(predictor, case) < 1.45
+    with pytest.raises(DataError, match="XLA"):
+        pair("BERT-large encoder layer", told, "XLA (TensorFlow)", **layer)
+
+
+def test_layers_of_transformer_engine_are_faster_than_those_of_transformers(predictor: Predictor) -> None:
+    told = {"batch": "8", "seq": "256", "dtype": "bf16"}
+    written = "TransformerEngine fused layer (HF -> TE)"
+    case = pair("Llama-2-7B", told, written, set="misc_ladders", gpu="h100-sxm-80gb")
+    assert 1.1 < gain(predictor, case) < 1.5
+    with pytest.raises(UnnamedModelError, match="batch is not told"):
+        pair("Llama-2-7B", {"dtype": "bf16"}, written, set="misc_ladders")
+
+
+def test_kernels_of_no_stated_shape_are_not_guessed() -> None:
+    for name, kernel in (("horizontal_fusion_hfuse", "vertical fusion"), ("misc_ladders", "LightSeq fused kernels")):
+        with pytest.raises(UnnamedModelError, match="not told"):
+            pair("Transformer", {"dtype": "fp16"}, kernel, set=name)

@@ -50,6 +50,9 @@ def test_another_device_is_ranked_but_not_among_what_is_done_together(predictor:
 def test_a_model_without_tables_has_none_to_move(predictor: Predictor) -> None:
     with pytest.raises(InapplicableError, match="no tables of embeddings"):
         predictor.what_if(STEP, ["host-tables"])
+    block = StepQuestion.of("block:softmax@tokens=8,hidden=8,round=1", "a100-sxm-80gb", mode="training")
+    with pytest.raises(InapplicableError, match="no tables of embeddings"):
+        predictor.what_if(block, ["hot-rows"])
 
 
 def test_twice_the_links_halve_what_a_run_exchanges(predictor: Predictor) -> None:

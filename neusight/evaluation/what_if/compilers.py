@@ -213,3 +213,25 @@ def of_dynamo_benchmarks(record: Row, stated: dict[str, str]) -> Pair:
         **({} if length is None else {"seq_len": length}),
     )
     return Pair.of(record, before, ["compile" if "without" in str(record["as_written"]) else "reduce-overhead"])
+
+
+_TRAINERS = {"GPT-2 124M (nanoGPT)": "gpt2"}
+
+
+@reads("misc_ladders", of=lambda record: str(record["as_written"]) == "torch.compile")
+def of_trainers(record: Row, stated: dict[str, str]) -> Pair:
+    """A step of a trainer under autocast, whose attention is PyTorch's own, without what ranks exchange."""
+    name = _TRAINERS.get(str(record["model"]))
+    if name is None or stated.get("dtype") != "bf16":
+        raise UnnamedModelError(f"the model '{record['model']}' or its dtype is not told")
+    before = StepQuestion.of(
+        name,
+        gpu_of(record),
+        mode="training",
+        batch=whole(_first(stated, "micro_batch", "batch"), "batch"),
+        seq_len=whole(_first(stated, "seq", "seq_len"), "length"),
+        dtype="amp_bf16",
+        optimizer="adamw",
+        attention="sdpa",
+    )
+    return Pair.of(record, before, ["compile"])

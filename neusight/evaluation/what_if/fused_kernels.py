@@ -1,5 +1,5 @@
-"""Kernels of Liger against PyTorch's operators: layers and losses by themselves, timed by ``triton.testing.do_bench``
-in a loop of the host, memory as ``torch.cuda.max_memory_allocated`` says.
+"""Kernels written by hand against PyTorch's operators. Those of Liger are layers and losses by themselves, timed by
+``triton.testing.do_bench`` in a loop of the host, memory as ``torch.cuda.max_memory_allocated`` says.
 """
 
 from __future__ import annotations
@@ -249,3 +249,68 @@ def _neighbourhood(record: Row, told: Told) -> Pair:
         loop = Pass(part="loop", order=_LAST + 1, change=phases.looped, arguments=("block.hidden.mask", cells))
         step = step.changed_by(loop)
     return Pair(before=step, after=after, applied=(str(record["as_written"]),), metric=metric_of(record))
+
+
+_ENCODERS = {"BERT-large encoder layer": {"hidden": 1024, "heads": 16}}
+_OF_LAYERS = ("data movement recipe", "DeepSpeed fused transformer kernel")
+
+
+@reads(
+    "training_ladder_hf_issues_and_small_tables", of=lambda record: str(record["model"]).endswith("encoder layer")
+)  # fmt: skip
+def of_encoder_layers(record: Row, stated: dict[str, str]) -> Pair:
+    """A layer of an encoder forward and backward, between whose products each chain of operators is one kernel (Ivanov
+    et al. 2021, Data movement is all you need, table 3).
+    """
+    sizes, words = _ENCODERS.get(str(record["model"])), str(record["as_written"])
+    if sizes is None or not words.startswith(_OF_LAYERS):
+        raise DataError(f"'{words}' of {record['model']} is not read")
+    batch, length = _number(stated, "batch"), _number(stated, "seq")
+    given = {"batch": batch, "tokens": length, "round": 1} | sizes
+    name = f"block:encoder-layer@{','.join(f'{key}={size}' for key, size in given.items())}"
+    dtype = {"fp16": "float16", "fp32": "float32"}.get(stated.get("dtype", ""), stated.get("dtype"))
+    step = StepQuestion.of(name, gpu_of(record), mode="training", dtype=dtype, attention="eager")
+    return Pair.of(record, step, ["fused-pointwise"])
+
+
+_FINE_TUNED = {"Llama-2-7B": "llama-2-7b", "Mixtral-8x7B": "mixtral-8x7b"}
+_OF_TRANSFORMER_ENGINE = ("fused-norm", "fused-rope", "fused-glu", "flash")
+
+
+@reads("misc_ladders", of=lambda record: str(record["as_written"]).endswith("(HF -> TE)"))
+def of_transformer_engine(record: Row, stated: dict[str, str]) -> Pair:
+    """Fine-tuning by Hugging Face's layers, whose attention was written out, against ``te.TransformerLayer``."""
+    model = _FINE_TUNED.get(str(record["model"]))
+    if model is None or stated.get("dtype") != "bf16":
+        raise UnnamedModelError(f"the model '{record['model']}' or its dtype is not told")
+    before = StepQuestion.of(
+        model,
+        gpu_of(record),
+        mode="training",
+        batch=_number(stated, "batch"),
+        seq_len=_number(stated, "seq"),
+        dtype="bfloat16",
+        optimizer="adamw",
+        attention="eager",
+    )
+    return Pair.of(record, before, _OF_TRANSFORMER_ENGINE)
+
+
+@reads("misc_ladders", of=lambda record: str(record["as_written"]) == "LightSeq fused kernels")
+def of_lightseq(record: Row, stated: dict[str, str]) -> Pair:
+    """Transformers of LightSeq.
+
+    Raises:
+        UnnamedModelError: the source says no more than that.
+    """
+    raise UnnamedModelError(f"layers and widths of the model '{record['model']}' are not told")
+
+
+@reads("horizontal_fusion_hfuse")
+def of_hfuse(record: Row, stated: dict[str, str]) -> Pair:
+    """Two kernels side by side on one multiprocessor (Li et al. 2022, Automatic horizontal fusion for GPU kernels).
+
+    Raises:
+        UnnamedModelError: shapes and resources of kernels are not told.
+    """
+    raise UnnamedModelError(f"shapes and instructions of the kernels {record['model']} are not told")

@@ -22,7 +22,8 @@ UPDATED = 0.5
 
 def _skew(step: StepQuestion) -> float:
     """The exponent that the model's name states, such as ``dlrm-terabyte@1.05``."""
-    return float(str(step.model).partition("@")[2] or SKEW)
+    stated = str(step.model).partition("@")[2]
+    return float(stated) if stated.replace(".", "", 1).isdecimal() else SKEW
 
 
 @transform(

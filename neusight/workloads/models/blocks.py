@@ -318,6 +318,12 @@ def _neighbourhood(sizes: Sizes) -> nn.Module:
     return Timed(block, (sizes["batch"], *_rows(sizes)), round_=sizes["round"])
 
 
+def _encoder_layer(sizes: Sizes) -> nn.Module:
+    hidden = sizes["hidden"]
+    block = nn.TransformerEncoderLayer(hidden, sizes["heads"], 4 * hidden, activation="gelu", batch_first=True)
+    return Timed(block, (sizes["batch"], *_rows(sizes)), round_=sizes["round"])
+
+
 _TWO = ("hidden", "round", "tokens")
 _OF_HEADS = (*_TWO, "batch", "vocabulary")
 BLOCKS: dict[str, tuple[tuple[str, ...], Made]] = {
@@ -341,5 +347,6 @@ BLOCKS: dict[str, tuple[tuple[str, ...], Made]] = {
         for end in ("", "-frozen")
     },
     "neighbourhood": ((*_TWO, "batch", "heads"), _neighbourhood),
+    "encoder-layer": ((*_TWO, "batch", "heads"), _encoder_layer),
 }
 """Sizes, and the block in its loop, by name."""
