@@ -12,6 +12,7 @@ from neusight.steps.questions import StepQuestion
 from neusight.transforms.factored import low_rank
 from neusight.transforms.layers import joined_products
 from neusight.transforms.passes import EARLY, Pass
+from neusight.transforms.scanned import scanned
 from neusight.transforms.windows import windowed
 from neusight.what_if.transforms import transform
 
@@ -54,3 +55,14 @@ def products_of_one_operand(step: StepQuestion) -> StepQuestion:
 def sliding_window(step: StepQuestion) -> StepQuestion:
     """Each token attends to the 1,024 before it, in kernels that skip all other tiles."""
     return step.changed_by(Pass(part="window", order=EARLY, change=windowed, arguments=(WINDOW,)))
+
+
+@transform(
+    "scanned-backward", group="structure", source="Wang et al. 2020, BPPSA", effort="kernels of one's own",
+    aliases=("bppsa",),
+)  # fmt: skip
+def scanned_backward(step: StepQuestion) -> StepQuestion:
+    """Gradients of a recurrent layer's steps as a scan: products of Jacobians, level by level."""
+    if step.request.mode != "training":
+        raise InapplicableError("inference has no backward pass")
+    return step.changed_by(Pass(part="recurrent layers", order=EARLY, change=scanned))

@@ -20,8 +20,10 @@ from neusight.workloads.tensors import Call, TensorSpec
 
 _CELLS = {0: ("rnn_cell", 1), 1: ("rnn_cell", 1), 2: ("lstm_cell", 4), 3: ("gru_cell", 3)}
 """PyTorch's modes (relu, tanh, LSTM, GRU): the cell and its gates."""
-_STATES = {"rnn_cell": 1, "gru_cell": 1, "lstm_cell": 2}
+STATES = {"rnn_cell": 1, "gru_cell": 1, "lstm_cell": 2}
 """Vectors that a cell hands to its next step."""
+CELL_BACKWARD = "_backward"
+"""What the name of a cell's kernel ends with in the backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +62,7 @@ class _Direction:
         """All steps' products with the input, then each step's with the state; gates of both are read."""
         rows = self.gates * self.hidden
         inputs = self.product(self.steps * self.batch, rows, self.width, "tn")
-        states = _STATES[self.cell]
+        states = STATES[self.cell]
         step: tuple[Kernel, ...] = (
             self.product(self.batch, rows, self.state, "tn"),
             self.pointwise(self.cell, 2 * self.gates + states - 1, self.gates + states),
@@ -73,11 +75,11 @@ class _Direction:
 
         A step's kernel reads the kept gates and states and two gradients for each state, and writes those of the gates.
         """
-        rows, all_rows, states = self.gates * self.hidden, self.steps * self.batch, _STATES[self.cell]
+        rows, all_rows, states = self.gates * self.hidden, self.steps * self.batch, STATES[self.cell]
         turned = tuple(self.product(p.m, p.k, p.n, "nn") for p in self.projection)
         step: tuple[Kernel, ...] = (
             *turned,
-            self.pointwise(f"{self.cell}_backward", self.gates + 3 * states, self.gates + states - 1),
+            self.pointwise(f"{self.cell}{CELL_BACKWARD}", self.gates + 3 * states, self.gates + states - 1),
             self.product(self.batch, self.state, rows, "nn"),
         )
         after = (
