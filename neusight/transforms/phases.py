@@ -93,9 +93,8 @@ def looped(workload: Workload, layer: str, times: int) -> Workload:
     whole = [node for node in step.nodes if node.layer.name() == layer][1:]
     if not whole:
         raise InapplicableError(f"nothing runs in {layer}")
-    views = [node for node in whole if not node.kernels]
-    step = rebuilt(step, [node for node in step.nodes if node not in views[:-1]])
-    series = [node for node in step.nodes if node.layer.name() == layer][1:]
+    views = sum(1 for node in whole if not node.kernels)
+    series = whole[max(0, views - 1) :]
     last, more = series[-1].id, (times - 1) * len(series)
     inside = {node.id for node in series}
 

@@ -158,10 +158,12 @@ def test_a_loop_of_the_host_repeats_what_a_module_runs() -> None:
     before = step("neighbourhood", batch=1, heads=2)
     mask = "block.hidden.mask"
     once, often = looped(before, mask, 1), looped(before, mask, 50)
-    assert once.memory == often.memory
-    cell = [n for n in once.nodes if n.layer.name() == mask][1:]
+    assert once.length == before.length and once.memory == before.memory == often.memory
+    cell = [n for n in often.nodes if n.copies == 50]
     assert [bool(n.kernels) for n in cell] == [False, True]
-    assert often.length == once.length + 49 * len(cell)
+    assert often.length == before.length + 49 * len(cell)
+    kept = retained(before)
+    assert looped(kept, mask, 50).memory == kept.memory
     assert {n.layer.name() for n in without(before, "block.hidden").nodes}.isdisjoint({mask, "block.hidden"})
 
 
