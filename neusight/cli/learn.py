@@ -130,13 +130,16 @@ def fit(
     data: Annotated[Path | None, typer.Option(help="Folder of data sets; default: $NEUSIGHT_DATA.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File to write; default: physics.json, links.json, engines.json or training.json."),
+        typer.Option(help="File to write; default: physics.json, or links.json and so on."),
     ] = None,
     links: Annotated[
         bool, typer.Option("--links", help="The constants of collectives instead, without each architecture too.")
     ] = False,
     engines: Annotated[
         bool, typer.Option("--engines", help="The constants of serving engines instead, from measured runs.")
+    ] = False,
+    arrays: Annotated[
+        bool, typer.Option("--arrays", help="The constants of systolic accelerators instead, without each of them too.")
     ] = False,
     training: Annotated[
         bool, typer.Option("--training", help="What kernels take in training steps instead, from measured steps.")
@@ -158,9 +161,13 @@ def fit(
 
     - `neusight fit --engines --out tile_models/engines.json`
 
+    - `neusight fit --arrays --out tile_models/arrays.json`
+
     - `neusight fit --training --out tile_models/training.json`
     """
-    chosen = [name for name, on in (("links", links), ("engines", engines), ("training", training)) if on]
+    chosen = [
+        name for name, on in (("links", links), ("engines", engines), ("arrays", arrays), ("training", training)) if on
+    ]
     if len(chosen) > 1:
         raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} are two fits: give one", param_hint="--" + chosen[1])
     what = chosen[0] if chosen else "physics"
@@ -175,6 +182,8 @@ def fit(
             content, listed_rows, lines = _fit_physics(folder, path, report, hold_out=hold_out, rows=rows, seed=seed)
         elif what == "links":
             content, listed_rows, lines = _fit_links(folder, path, report, seed)
+        elif what == "arrays":
+            content, listed_rows, lines = _fit_arrays(folder, path, report, seed)
         else:
             content, listed_rows, lines = {"engines": _fit_engines, "training": _fit_training}[what](
                 folder, path, report
@@ -192,6 +201,16 @@ def _fit_links(folder: Path, out: Path, report: Report, seed: int) -> Fitted:
     fitted = fit_links(folder, seed=seed, report=report)
     fitted.save(out)
     return fitted.values, fitted.errors, _lines_of_constants(out, fitted)
+
+
+def _fit_arrays(folder: Path, out: Path, report: Report, seed: int) -> Fitted:
+    from neusight.learn.arrays import fit_arrays
+
+    fitted = fit_arrays(folder, seed=seed, report=report)
+    fitted.save(out)
+    head = f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {', '.join(fitted.gpus)}"
+    lines = [f"{e['fit']}: {e['gpu']} {e['family']}, mean {e['mean']} %, median {e['median']} %" for e in fitted.errors]
+    return fitted.values, fitted.errors, [head, *lines]
 
 
 SERVING_TABLES = ("serving/cells.parquet", "serving-more/cells.parquet")

@@ -159,8 +159,10 @@ def tables_in(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     folder = path / "kernels" if (path / "kernels").is_dir() else path
-    files = (file for file in folder.glob("*.parquet") if not file.match(SKIPPED))
-    return sorted(file for file in files if not beside_kernels(_columns(file)))
+    files = {file: _columns(file) for file in sorted(folder.glob("*.parquet")) if not file.match(SKIPPED)}
+    others = [file for file, names in files.items() if published(names)]
+    # Tables that others publish may lie beside those of whole models.
+    return others or [file for file, names in files.items() if not beside_kernels(names)]
 
 
 def _kernel_frame(path: Path) -> pd.DataFrame:

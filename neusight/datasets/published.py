@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -168,7 +169,7 @@ def _aiter_experts(rows: pd.DataFrame) -> pd.DataFrame:
 _TUNED = {"framework": "aiter", "timing": "profiler", "operands": "flushed", "burst": _EXECUTIONS}
 
 
-def _frame(rows: pd.DataFrame, **columns: Any) -> pd.DataFrame:
+def _frame(rows: pd.DataFrame, /, **columns: Any) -> pd.DataFrame:
     """The rows with these columns, the device's id, the latency in milliseconds, and what else tables of ours have."""
     columns = {"op": columns["family"], **columns, "gpu": _devices(rows)}
     out = rows.assign(**columns)
@@ -184,7 +185,74 @@ class PublishedTable:
     canonical: Callable[[Any], Any]
 
 
+_XLA_OPS = {
+    **{"linear": "mul_scalar", "binary_step": "sign", "parametric_relu": "leaky_relu", "selu": "elu"},
+}
+"""Operators of a table of activations by the names of ours that do as much."""
+_XLA_TILE = (8, 128)
+"""What XLA pads the last two extents of an array to on a TPU (its layouts are written T(8,128))."""
+
+
+def _xla_arrays(rows: pd.DataFrame) -> pd.DataFrame:
+    """Pointwise programs of one tensor a shape ``16x24x16``, whose arrays lie padded in memory."""
+    stored = np.array([_stored(shape) for shape in rows["shape"]])
+    op = _each(rows["op"], lambda name: _XLA_OPS.get(name, name))
+    return _frame(
+        rows,
+        family=np.where(op == "layer_norm", "row_reduction", "elementwise"),
+        op=op,
+        dtype=_each(rows["dtype"], _plain),
+        rows=stored[:, 0],
+        cols=stored[:, 1],
+        **_PROGRAM,
+    )
+
+
+def _stored(shape: str) -> tuple[int, int]:
+    """Rows and columns of an array as it lies in memory: in the order of its extents that pads least, as XLA chooses
+    its layout; one of one dimension is not padded.
+    """
+    extents = tuple(map(int, shape.split("x")))
+    if len(extents) == 1:
+        return 1, extents[0]
+    padded = [
+        (int(np.prod(images, dtype=np.int64)) * _multiple(row, _XLA_TILE[0]), _multiple(last, _XLA_TILE[1]))
+        for *images, row, last in permutations(extents)
+    ]
+    return min(padded, key=lambda stored: stored[0] * stored[1])
+
+
+def _multiple(extent: int, of: int) -> int:
+    return -(-extent // of) * of
+
+
+def _xla_programs(rows: pd.DataFrame) -> pd.DataFrame:
+    """Products, each a program; a host's clock around one holds its dispatch. Products of float32 are rounded to
+    bfloat16, as XLA does by default.
+    """
+    hosts = rows["timing"].str.startswith("host").to_numpy(dtype=bool)
+    return _frame(
+        rows,
+        family="gemm",
+        op="linear",
+        dtype=_each(rows["dtype"], lambda name: _plain(name).replace("tf32", "float32")),
+        bias=False,
+        **_PROGRAM | {"timing": np.where(hosts, "wall", "profiler")},
+    )
+
+
+def _xla_copies(rows: pd.DataFrame) -> pd.DataFrame:
+    """Copies from HBM to on-chip memory: their bytes, a few of the event among them, are read from HBM once."""
+    return _frame(rows, family="memory", op="copy_in", dtype="uint8", rows=1, cols=rows["raw_bytes"], **_PROGRAM)
+
+
+_PROGRAM = {"framework": "xla", "timing": "profiler", "operands": "flushed", "burst": 1.0}
+
+
 PUBLISHED = (
+    PublishedTable(frozenset(["accelerator", "op", "m", "n", "k", "timing", "time_us"]), _xla_programs),
+    PublishedTable(frozenset(["accelerator", "shape", "elements", "time_std_us"]), _xla_arrays),
+    PublishedTable(frozenset(["accelerator", "shape", "raw_bytes", "time_us"]), _xla_copies),
     PublishedTable(frozenset(["dtypes", "b", "m", "n", "k", "time_us"]), _xla_products),
     PublishedTable(frozenset(["op", "dims", "group_size", "network_throughput_bytes_per_s"]), _xla_collectives),
     PublishedTable(frozenset(["op", "dtype", "scale", "lib", "b", "m", "n", "k", "time_us"]), _aiter_products),

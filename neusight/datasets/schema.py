@@ -95,7 +95,7 @@ _LATENT = f"{_CACHED} phase batch q_len kv_len num_heads qk_dim v_dim"
 
 TWO_TENSOR_OPS = ("add", "mul", "div", "pow", "sub")
 ONE_TENSOR_OPS = ("add_scalar", "mul_scalar", "div_scalar", "pow_scalar", "sub_scalar")
-FUNCTION_OPS = ("relu", "gelu", "tanh", "sigmoid", "silu", "exp", "log", "sqrt", "neg")
+FUNCTION_OPS = ("relu", "leaky_relu", "elu", "gelu", "tanh", "sigmoid", "silu", "exp", "log", "sqrt", "neg", "sign")
 SERVING_OPS = ("rope", "rope_eager", "silu_and_mul", "silu_mul_eager", "add3")
 
 KERNEL_TABLES: dict[str, Table] = {
@@ -114,7 +114,7 @@ KERNEL_TABLES: dict[str, Table] = {
             f"{_OPERATOR} rows cols {_PROFILE}",
             ("softmax", "layer_norm", "rms_norm", "rms_norm_eager", "add_rms_norm"),
         ),
-        ("memory", f"{_OPERATOR} rows cols", ("embedding",)),
+        ("memory", f"{_OPERATOR} rows cols", ("embedding", "copy_in")),
         (
             "conv2d",
             f"{_OPERATOR} batch in_channels out_channels kernel_size input_size stride padding {_PROFILE}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from neusight.devices.spec import SPECS, Vendor
+from neusight.devices.spec import SPECS, LinkKind, Topology, Vendor
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Figure:
         return not self.kinds or kind in self.kinds
 
 
-_GPU = ("gpu", "tensordash")
+_GPU, _ARRAYS = ("gpu", "tensordash"), ("systolic",)
 
 # Limits refuse slips of unit or prefix (GB for TB), not unusual designs: they lie far outside what is built.
 FIGURES: dict[str, Figure] = {
@@ -63,6 +63,17 @@ FIGURES: dict[str, Figure] = {
     "max_threads_per_sm": Figure("max_threads_per_sm", "count", 1, 1_000_000, kinds=_GPU),
     "max_blocks_per_sm": Figure("max_blocks_per_sm", "count", 1, 100_000, kinds=_GPU),
     "warp_size": Figure("warp_size", "count", 1, 1024, kinds=_GPU),
+    "cores": Figure("cores", "count", 1, 100_000, kinds=_ARRAYS),
+    "clock": Figure("clock_hz", "hz", 1e6, 10e9, kinds=_ARRAYS),
+    "array_rows": Figure("array_rows", "count", 1, 65_536, kinds=_ARRAYS),
+    "array_columns": Figure("array_columns", "count", 1, 65_536, kinds=_ARRAYS),
+    "array_count": Figure("array_count", "count", 1, 100_000, kinds=_ARRAYS),
+    "padded_rows": Figure("padded_rows", "count", 1, 65_536, kinds=_ARRAYS),
+    "padded_columns": Figure("padded_columns", "count", 1, 65_536, kinds=_ARRAYS),
+    "on_chip_capacity": Figure("on_chip_capacity_bytes", "bytes", 1e3, 100e9, kinds=_ARRAYS),
+    "on_chip_bandwidth": Figure(
+        "on_chip_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e16, optional=True, kinds=_ARRAYS
+    ),
     "tdp": Figure("tdp_w", "w", 1, 50e3),
     "launch_overhead": Figure("launch_overhead_s", "s", 1e-9, 0.1),
     "links": Figure("links", "plain", optional=True),
@@ -70,8 +81,8 @@ FIGURES: dict[str, Figure] = {
 }
 
 LINK_BANDWIDTH = Figure("bandwidth_bytes_per_s", "bytes_per_s", 1e6, 100e12)
-LINK_KINDS = ("nvlink", "pcie", "infinity-fabric", "xe-link")
-TOPOLOGIES = ("switch", "mesh", "bridge", "host")
+LINK_KINDS = get_args(LinkKind)
+TOPOLOGIES = tuple(name for name in get_args(Topology) if name)
 """How links join devices; see ``Link``."""
 
 RATES = ("matrix_flops", "vector_flops")

@@ -19,6 +19,9 @@ catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB.""
 ECC_LEAVES = 1.015
 """Usable bytes over decimal GB of the datasheet: 15/16 of GiB are 1.007 of GB, all of them 1.07."""
 
+CARRIERS = ("bfloat16", "float16", "float32")
+"""Formats in which arrays multiply what they do not take by itself, the first that they have: XLA's default precision
+rounds operands to bfloat16 (jax.lax.Precision)."""
 HALVES = ("float16", "bfloat16")
 """Floating-point formats of 16 bits."""
 
@@ -27,24 +30,26 @@ L2_BYTES_PER_CLOCK_PER_SM = 64.0
 via Microbenchmarking), at most that before."""
 
 
-Kind = Literal["gpu", "tensordash"]
-Vendor = Literal["nvidia", "amd", "intel", "other"]
+Kind = Literal["gpu", "tensordash", "systolic"]
+Vendor = Literal["nvidia", "amd", "intel", "google", "aws", "other"]
+LinkKind = Literal["nvlink", "pcie", "infinity-fabric", "xe-link", "ici", "neuronlink", "roce"]
+Topology = Literal["", "switch", "mesh", "bridge", "host", "torus-2d", "torus-3d"]
 
 
 class Link(BaseModel):
     """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together.
 
     ``topology`` is how the devices of a node are joined: all to all by a ``switch`` that gives each pair the whole
-    bandwidth, in a ``mesh`` of lanes between pairs, two by two by a ``bridge``, or through the ``host``; "" for what is
-    usual of the kind.
+    bandwidth, in a ``mesh`` of lanes between pairs, two by two by a ``bridge``, through the ``host``, or each with its
+    neighbours along two or three dimensions that close (``torus-2d``, ``torus-3d``); "" for what is usual of the kind.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    kind: Literal["nvlink", "pcie", "infinity-fabric", "xe-link"]
+    kind: LinkKind
     generation: str
     bandwidth_bytes_per_s: PositiveFloat
-    topology: Literal["", "switch", "mesh", "bridge", "host"] = ""
+    topology: Topology = ""
 
     @property
     def joins(self) -> str:
@@ -279,7 +284,58 @@ class GpuSpec(DeviceSpec):
         return self.dram_family == "GDDR" and board.facts.inline_ecc and withheld
 
 
-SPECS: dict[str, type[DeviceSpec]] = {"gpu": GpuSpec, "tensordash": GpuSpec}
+class SystolicSpec(DeviceSpec):
+    """A chip whose products run in systolic arrays beside vector units: TPU, Trainium, Gaudi, or one of one's own.
+
+    ``matrix_flops_per_s`` names the formats that arrays multiply; floating-point operands of 16 and 32 bits in others
+    are converted by the vector units.
+    """
+
+    resources = (
+        *("clock_hz", "array_count", "dram_bandwidth_bytes_per_s", "on_chip_capacity_bytes", "tdp_w"),
+        "on_chip_bytes_per_s",
+    )
+    cores_field = "cores"
+    clock_field = "clock_hz"
+    sets_rates = ("array_count", "array_rows", "array_columns", "clock_hz")
+
+    kind: Literal["systolic"] = "systolic"
+    cores: PositiveInt
+    clock_hz: PositiveFloat
+    array_rows: PositiveInt
+    """Along which products are summed: the stationary operand's part of the contraction."""
+    array_columns: PositiveInt
+    array_count: PositiveInt
+    """Of all cores."""
+    padded_rows: PositiveInt
+    padded_columns: PositiveInt
+    """What the last two extents of a tensor are padded to in memory, 1 for nothing."""
+    on_chip_capacity_bytes: PositiveFloat
+    on_chip_bandwidth_bytes_per_s: PositiveFloat | None = None
+    original: SystolicSpec | None = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def on_chip_bytes(self) -> float:
+        """Capacity of the memories that software fills [B]."""
+        return self.on_chip_capacity_bytes
+
+    @property
+    def on_chip_bytes_per_s(self) -> float:
+        """Their bandwidth [B/s]; not a limit where it is not published."""
+        return self.on_chip_bandwidth_bytes_per_s or float("inf")
+
+    @property
+    def cached_bytes(self) -> float:
+        """A program finds in the on-chip memories what the one before left there [B]."""
+        return self.on_chip_capacity_bytes
+
+    def _rate(self, dtype: str) -> float | None:
+        """That of the format itself, else of the format that operands of 16 and 32 bits are rounded to."""
+        known = (dtype, *CARRIERS) if dtype in (*CARRIERS, "tf32") else (dtype,)
+        return next((self.matrix_flops_per_s[name] for name in known if name in self.matrix_flops_per_s), None)
+
+
+SPECS: dict[str, type[DeviceSpec]] = {"gpu": GpuSpec, "tensordash": GpuSpec, "systolic": SystolicSpec}
 """What describes a device of each kind."""
 
 

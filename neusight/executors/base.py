@@ -13,7 +13,11 @@ from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 
-_HOMES = {"gpu": "neusight.executors.gpu.predictor", "tensordash": "neusight.executors.tensordash.device"}
+_HOMES = {
+    "gpu": "neusight.executors.gpu.predictor",
+    "systolic": "neusight.executors.systolic.predictor",
+    "tensordash": "neusight.executors.tensordash.device",
+}
 LINK, _LINK_HOME = "link", "neusight.executors.link"
 """What answers collectives, whatever kind of device they join."""
 

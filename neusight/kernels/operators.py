@@ -166,6 +166,7 @@ MEMORY: dict[str, Operator] = {
     "transpose": Operator(0),
     "fill": Operator(0, _NONE),
     "embedding": Operator(0, bytes_read=_INDEX_A_ROW),
+    "copy_in": Operator(0, written=_NONE),  # from device memory to memory on the chip
     "embedding_backward": Operator(0, _TWO, bytes_read=_INDEX_A_ROW),
     "gather": Operator(0, bytes_read=_INDEX_A_ROW),
     "scatter": Operator(0, bytes_read=_INDEX_A_ROW),

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from neusight.errors import ArtifactError
-from neusight.laws import link_constants, physics
+from neusight.laws import array_constants, link_constants, physics
+from neusight.laws.array_constants import ArrayPhysics
 from neusight.laws.constants import priors, with_values
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
@@ -154,6 +155,37 @@ class FittedLinks(FittedToDevices):
         """The constants; see ``FittedConstants``."""
         constants: LinkPhysics = self._constants()
         return constants
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedArrays(FittedConstants):
+    """What ``neusight fit --arrays`` found. ``scatter`` is the standard deviation of the log error of single kernels
+    by family; ``errors`` are mean and median errors in percent by device and family: seen, left out, larger half.
+    """
+
+    file: ClassVar[str] = "arrays.json"
+    command: ClassVar[str] = "neusight fit --arrays"
+    prior: ClassVar[ArrayPhysics] = array_constants.PRIOR
+
+    scatter: dict[str, float]
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def physics(self) -> ArrayPhysics:
+        """The constants; see ``FittedConstants``."""
+        constants: ArrayPhysics = self._constants()
+        return constants
+
+
+@lru_cache(maxsize=4)
+def shipped_arrays(directory: Path | None = None) -> FittedArrays:
+    """The constants beside the tile models in ``directory``, or those that ship where it has none.
+
+    Raises:
+        ArtifactError: they do not load.
+    """
+    own = (directory or tile_models_dir()) / FittedArrays.file
+    return FittedArrays.load(own if own.is_file() else tile_models_dir() / FittedArrays.file)
 
 
 @lru_cache(maxsize=4)

@@ -14,6 +14,10 @@ from neusight.laws.link_constants import LinkPhysics
 
 MESH_PEERS = 7.0
 """Peers among which the lanes of a mesh are divided: nodes of eight (assumption; MI300X has a link to each)."""
+TORUS = {"torus-2d": 2.0, "torus-3d": 3.0}
+"""Dimensions of links that close, by what a link's topology says."""
+TORUS_BLOCK = 4.0
+"""Devices along a dimension from which on its links close to a ring."""
 ADAPTER_SHARE = 25.0 / 31.5
 """Network adapter of a device over its PCIe link where no network is told, one adapter a device: 200 Gb/s at PCIe 4.0
 x16 and 400 Gb/s at 5.0 (NVIDIA DGX A100 and DGX H100 datasheets: eight ConnectX-6 and ConnectX-7 for eight GPUs)."""
@@ -98,7 +102,7 @@ def inside(
 ) -> tuple[np.ndarray, np.ndarray]:
     r"""(bandwidth of a rank [B/s], whether its own links carry it) among so many devices of a node.
 
-    A switch gives every rank the whole of its links, a mesh as many of its lanes as it has peers, a bridge one other
+    A switch gives every rank the whole of its links, a mesh and a torus what ``_lanes`` says, a bridge one other
     device. What is left of p pairs passes the host; several cross its root complexes or sockets, whose links are the
     same whatever PCIe its boards have:
 
@@ -115,9 +119,9 @@ def inside(
     node of at most 16 devices.
     """
     own, host = fastest(device), host_link(device)
-    peers = np.maximum(within - 1.0, 1.0)
-    lanes = np.minimum(peers / MESH_PEERS, 1.0) if own.joins == "mesh" else np.ones_like(peers)
-    alone = {"switch": np.full(within.shape, True), "mesh": np.full(within.shape, True), "bridge": within <= 2}
+    lanes = _lanes(own.joins, within)
+    everywhere = dict.fromkeys(("switch", "mesh", *TORUS), np.full(within.shape, True))
+    alone = everywhere | {"bridge": within <= 2}
     carried = alone.get(own.joins, np.full(within.shape, False))
     # In a ring of bridged pairs every second edge is a bridge.
     pairs = np.where(own.joins == "bridge", np.ceil(within / 2.0), within)
@@ -127,6 +131,20 @@ def inside(
     through_host = slot_bytes_per_s * np.maximum(pairs / 2.0, 1.0) ** (-rates.redirected_contention * redirected)
     share = rates.bridge_share if own.joins == "bridge" else rates.nvlink_share
     return np.where(carried, share * own.bandwidth_bytes_per_s * lanes, through_host), carried
+
+
+def _lanes(joins: str, within: np.ndarray) -> np.ndarray:
+    """Share of a device's links that so many devices of a node use.
+
+    A mesh has as many lanes as peers. A torus of d dimensions carries a ring along each in which the devices lie, two
+    links a ring (Jouppi et al. 2023, TPU v4, section 2: slices are cuboids of blocks of 4 in each dimension).
+    """
+    if joins == "mesh":
+        return np.minimum(np.maximum(within - 1.0, 1.0) / MESH_PEERS, 1.0)
+    if joins not in TORUS:
+        return np.ones_like(within)
+    crossed = np.floor(np.log(np.maximum(within, TORUS_BLOCK)) / np.log(TORUS_BLOCK) + 1e-9)
+    return np.minimum(crossed, TORUS[joins]) / TORUS[joins]
 
 
 def among(batch: KernelBatch, place: Place, links: LinkPhysics) -> tuple[np.ndarray, np.ndarray]:

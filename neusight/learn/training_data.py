@@ -25,7 +25,7 @@ from neusight.datasets.columns import strings_or
 from neusight.datasets.conditions import WALL_FLOOR_S, conditions_of
 from neusight.datasets.load import sets_in
 from neusight.datasets.measured import answerable
-from neusight.devices import DeviceSpec, GpuSpec, gpu_of
+from neusight.devices import DeviceSpec, GpuSpec
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
 from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
@@ -229,7 +229,9 @@ PRODUCTS = Rule(
 def _by_model(frame: pd.DataFrame, brought: Mapping[str, DeviceSpec]) -> dict[str, list[DeviceRows]]:
     rows: dict[str, list[DeviceRows]] = {model: [] for model in MODELS}
     for gpu, part in frame.groupby("gpu", sort=True):
-        device, tiles = gpu_of(device_of(str(gpu), brought)), observed_tiles(part)
+        device, tiles = device_of(str(gpu), brought), observed_tiles(part)
+        if not isinstance(device, GpuSpec):
+            continue
         for batch, where in to_batches(part):
             own = _device_rows(device, batch, part.iloc[where], tiles.iloc[where])
             names = answering_model(batch, device)

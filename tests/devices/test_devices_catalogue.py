@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from neusight.devices import DeviceSpec, device_ids, list_devices, load_device, to_toml
+from neusight.devices import DeviceSpec, GpuSpec, device_ids, list_devices, load_device, to_toml
 from neusight.devices.schema import DTYPES, FIGURES, RATES
-from neusight.devices.spec import USABLE_SHARE
+from neusight.devices.spec import USABLE_SHARE, SystolicSpec
 
 REQUIRED = """
 p4 p100-pcie-16gb p100-sxm2-16gb v100-pcie-16gb v100-pcie-32gb v100-sxm2-16gb v100-sxm2-32gb v100-sxm3-32gb t4
@@ -25,6 +25,7 @@ rtx-3050 rtx-3060 rtx-3060-ti rtx-3070 rtx-3070-ti rtx-3080 rtx-3080-ti rtx-3090
 rtx-4060 rtx-4060-ti-16gb rtx-4060-ti-8gb rtx-4070 rtx-4070-super rtx-4070-ti rtx-4070-ti-super rtx-4080
 rtx-4080-super rtx-4090-d rtx-4500-ada rtx-5000-ada rtx-5060 rtx-5060-ti rtx-5060-ti-16gb rtx-5070 rtx-5070-ti
 rtx-5080 rtx-5090-d rtx-a2000-12gb rtx-a4000 rtx-a4500 rtx-a5000 rtx-a5500 rtx-pro-6000-max-q rtx-pro-6000-workstation
+tpu-v2 tpu-v3 tpu-v4 tpu-v5e tpu-v5p tpu-v6e tpu-v7 trainium1 trainium2 inferentia1 inferentia2 gaudi1 gaudi2 gaudi3
 rx-7700-xt rx-7800-xt rx-7900-xt rx-7900-xtx titan-rtx titan-v titan-xp v100s-pcie-32gb
 """
 
@@ -77,7 +78,7 @@ def names(spec: DeviceSpec) -> Iterator[str]:
 def sources(spec: DeviceSpec) -> Iterator[str]:
     """Every figure has a source, which is a document and no address."""
     for key, figure in FIGURES.items():
-        value = getattr(spec, figure.field)
+        value = getattr(spec, figure.field, None)
         if value in (None, {}, ()):
             continue
         by_dtype = [f"{figure.field}.{dtype}" for dtype in value] if key in RATES else []
@@ -159,12 +160,27 @@ def host(spec: DeviceSpec) -> Iterator[str]:
         yield f"is of kind {spec.kind}"
 
 
-RULES: tuple[Callable[[DeviceSpec], Iterator[str]], ...] = (names, sources, rates, sums, memory, host)
+def arrays(spec: SystolicSpec) -> Iterator[str]:
+    """The rate of 16 bits is that of the multipliers at the clock; memories grow outwards."""
+    multipliers = spec.array_count * spec.array_rows * spec.array_columns
+    if spec.matrix_flops_per_s["bfloat16"] != pytest.approx(2 * multipliers * spec.clock_hz, rel=0.07):
+        yield f"bfloat16 is not {2 * multipliers * spec.clock_hz:g}"
+    if not spec.on_chip_capacity_bytes < spec.dram_capacity_bytes:
+        yield "its memories do not grow outwards"
+    if {link.kind for link in spec.links} & {"ici", "neuronlink", "roce"} == set():
+        yield "has no links of its own"
+
+
+EVERY: tuple[Callable[[DeviceSpec], Iterator[str]], ...] = (names, sources)
+RULES: dict[type[DeviceSpec], tuple[Callable[..., Iterator[str]], ...]] = {
+    GpuSpec: (rates, sums, memory, host),
+    SystolicSpec: (arrays,),
+}
 
 
 @pytest.mark.parametrize("spec", DEVICES, ids=lambda spec: spec.id)
 def test_a_device_has_no_fault(spec: DeviceSpec, tmp_path: Path) -> None:
-    faults = [fault for rule in RULES for fault in rule(spec)]
+    faults = [fault for rule in (*EVERY, *RULES.get(type(spec), ())) for fault in rule(spec)]
     path = tmp_path / "copy.toml"
     path.write_text(to_toml(spec), encoding="utf-8")
     if load_device(str(path)) != spec:

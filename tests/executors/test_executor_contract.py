@@ -53,5 +53,5 @@ def test_what_an_executor_says_of_itself(kind: str) -> None:
 
 
 def test_a_kind_without_an_executor_is_named_with_those_that_have_one() -> None:
-    with pytest.raises(DeviceError, match=r"kind 'abacus': one of gpu, tensordash"):
+    with pytest.raises(DeviceError, match=r"kind 'abacus': one of gpu, systolic, tensordash"):
         load_executor("abacus")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_grids import EVERY, grid
 
-from neusight.devices import DeviceSpec, device_ids, load_device
+from neusight.devices import DeviceSpec, list_gpus, load_device
 from neusight.errors import CoverageError, DeviceError
 from neusight.executors.gpu.calibration.inputs import LENGTHS
 from neusight.executors.gpu.expected.laws import answering_model
@@ -181,7 +181,7 @@ def test_every_formula_is_documented_and_serves_a_contract_or_a_correction() -> 
 
 @settings(max_examples=80, deadline=None)
 @given(
-    gpu=st.sampled_from(device_ids()),
+    gpu=st.sampled_from([gpu.id for gpu in list_gpus()]),
     family=st.sampled_from(sorted(EVERY)),
     dtype=st.sampled_from(["float32", "float16", "bfloat16", "tf32"]),
     seed=st.integers(0, 10**6),

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.devices import list_devices, load_device
+from neusight.devices import list_gpus, load_device
 from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tile_models.artifact import sm_kind
@@ -250,7 +250,7 @@ def test_constants_of_strangers_are_fitted_without_any_board_of_their_kind(
 
     monkeypatch.setattr("neusight.learn.training._refits", lambda *_: refit)
     train(options())
-    boards = {kind: {d.id for d in list_devices() if sm_kind(d) == kind} for kind in KINDS.values()}
+    boards = {kind: {d.id for d in list_gpus() if sm_kind(d) == kind} for kind in KINDS.values()}
     assert "a30" in boards["nvidia 8.0"]
     assert [gpus for gpus in left_out if gpus] == list(boards.values())
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from kernel_grids import MAKERS, grid
 
-from neusight.devices import device_ids, load_device
+from neusight.devices import list_gpus, load_device
 from neusight.errors import CoverageError
 from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.features.situation import LawfulSituation
@@ -59,7 +59,7 @@ def test_tiles_cover_the_output_and_none_lies_outside(choice: TileChoice, subtes
 
 
 def test_products_take_tiles_that_the_library_has(choice: TileChoice, subtests: pytest.Subtests) -> None:
-    for gpu in device_ids():
+    for gpu in [gpu.id for gpu in list_gpus()]:
         with subtests.test(gpu=gpu):
             tiles = tile(grid("gemm"), load_device(gpu), choice, PHYSICS)
             assert set(zip(tiles.tile_m.tolist(), tiles.tile_n.tolist(), strict=True)) <= set(TILES)
@@ -154,7 +154,7 @@ def test_a_full_sum_keeps_every_gpu_busy(choice: TileChoice) -> None:
     batch = KernelBatch.from_columns(
         "row_reduction", op="sum", rows=1, cols=10**8, read_bytes=4 * 10**8, write_bytes=4, flops=10**8
     )
-    for device in map(load_device, device_ids()):
+    for device in list_gpus():
         if device.kind == "gpu":
             found = situate(batch, device, choice, physics=PHYSICS)
             assert isinstance(found, LawfulSituation)

@@ -20,7 +20,7 @@ from neusight.datasets.conditions import conditions_of
 from neusight.datasets.load import root_of, sets_in, tables_in
 from neusight.datasets.measured import unable
 from neusight.datasets.schema import read_parquet
-from neusight.devices import gpu_of, load_gpu
+from neusight.devices import load_gpu
 from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError, DeviceError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
@@ -135,10 +135,12 @@ class ObservationReader:
         for rows in frame.groupby(names, dropna=False, sort=True).indices.values():
             part = frame.iloc[rows[self._sample(len(rows))]].reset_index(drop=True)
             device = device_of(str(part["gpu"][0]), beside)
-            if reason := unable(device, str(part["family"][0]), str(part["dtype"][0])):
+            if not isinstance(device, GpuSpec):
+                self.skipped[f"of devices of kind {device.kind}"] += len(rows)
+            elif reason := unable(device, str(part["family"][0]), str(part["dtype"][0])):
                 self.skipped[reason] += len(rows)
             else:
-                yield from _with_laws(gpu_of(device), part)
+                yield from _with_laws(device, part)
 
     def _sample(self, rows: int) -> np.ndarray:
         """Which of so many rows are kept, in their order."""

@@ -1,0 +1,1 @@
+"""Accelerators whose products run in systolic arrays: TPU, Trainium, Gaudi, and arrays of one's own."""

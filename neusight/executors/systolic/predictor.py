@@ -1,0 +1,89 @@
+"""The executor of systolic accelerators: kernels in, latencies with bound and interval out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec, SystolicSpec
+from neusight.errors import DeviceError
+from neusight.executors.base import Options
+from neusight.executors.costs import NORMAL_90, Costs
+from neusight.executors.systolic.times import launch_s, tile_counts, times_of
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import work_of
+from neusight.laws.bounds import bound_of
+from neusight.laws.fitted import FittedArrays, shipped_arrays
+
+SOURCE = "arrays"
+UNKNOWN_SPREAD = 0.15
+"""Of the log error that kernels share on a device of which none were measured (assumption: twice what two generations
+differ by)."""
+UNKNOWN_SCATTER = 0.2
+"""Of the log error of single kernels of a family that nobody measured (assumption)."""
+
+
+@dataclass(frozen=True)
+class ArrayPredictor:
+    """Fitted constants of systolic accelerators."""
+
+    fitted: FittedArrays
+    takes: ClassVar[frozenset[str]] = frozenset()
+
+    def cost(
+        self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
+    ) -> Costs:
+        """Costs of every kernel of a batch, each a program of its own; programs of many kernels pay the launch once.
+
+        Raises:
+            CoverageError: no law for such kernels. DeviceError: another kind of device, or a format that it lacks.
+        """
+        if not isinstance(device, SystolicSpec):
+            raise DeviceError(f"{device.id} has no systolic arrays: it is of kind {device.kind}")
+        bound = bound_of(batch, work_of(batch), device)
+        times = times_of(batch, device, self.fitted.physics)
+        execution_s = np.maximum(times.execution_s, bound.bound_s)
+        known = Conditions.requested(len(batch)) if conditions is None else conditions
+        overhead_s = launch_s(device, known, self.fitted.physics)
+        spread, scatter = self._spread(device, batch.family)
+        factor = np.exp(NORMAL_90 * np.hypot(spread, scatter))
+        tiles = tile_counts(batch, device)
+        starts = times.start_s > np.maximum(times.arrays_s + times.vectors_s, times.dram_s)
+        return Costs(
+            latency_s=overhead_s + execution_s,
+            low_s=overhead_s + np.maximum(execution_s / factor, bound.bound_s),
+            high_s=overhead_s + execution_s * factor,
+            bound_s=bound.bound_s,
+            overhead_s=overhead_s,
+            utilisation=bound.bound_s / execution_s,
+            limiter=np.where(starts, "launch", times.limiter),
+            tile=np.full(len(batch), f"{device.array_rows}x{device.array_columns}"),
+            tile_count=tiles,
+            waves=tiles / device.array_count,
+            outside=np.full(len(batch), "" if device.id in self.fitted.gpus else "no kernels of the device measured"),
+            source=np.full(len(batch), SOURCE),
+            spread=np.full(len(batch), spread),
+        )
+
+    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
+        """The constants, and the devices that they were fitted to."""
+        known = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
+        return {"tile_models": known, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
+
+    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
+        """Zeros mean nothing to an array."""
+        return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
+
+    def _spread(self, device: DeviceSpec, family: str) -> tuple[float, float]:
+        """Of what kernels of a family share on a device, half of it where it was measured, and of each by itself."""
+        measured = (device.original or device).measured_id in self.fitted.gpus
+        return UNKNOWN_SPREAD * (0.5 if measured else 1.0), self.fitted.scatter.get(family, UNKNOWN_SCATTER)
+
+
+def load(tile_models: Path | None = None, calibrations: Path | None = None) -> ArrayPredictor:
+    """The executor of systolic accelerators with the constants beside the tile models; calibrations know none."""
+    return ArrayPredictor(shipped_arrays(tile_models))

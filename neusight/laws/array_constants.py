@@ -1,0 +1,59 @@
+"""Constants of systolic accelerators that no datasheet states, the same for all of them; ``neusight fit --arrays``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from neusight.laws.constants import constant
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayProducts:
+    """Products in arrays."""
+
+    share: float = constant(0.85, 0.7, "MaxText, TPU v4 and v5p: large products at 80 to 90 % of the peak", "share")
+    """Of the arrays' rate that they sustain between stalls."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorRates:
+    """Vector units."""
+
+    conversion_ops: float = constant(
+        15.0, 0.7, "guess: sign, exponent and mantissa moved apart and subnormals treated, a few operations each"
+    )
+    """Operations for an element of a format that the chip does not compute in, each way."""
+    share: float = constant(0.6, 0.7, "guess: loads and stores share their slots", "share")
+    """Of the rate of the vector units that arithmetic sustains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """HBM."""
+
+    share: float = constant(0.85, 0.5, "STREAM-like copies of accelerators with HBM: 80 to 93 %", "share")
+    """Of its bandwidth that copies to on-chip memory sustain."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramLaunch:
+    """Programs and their start."""
+
+    dispatch_s: float = constant(100e-6, 0.4, "guess: a host enqueues an executable and waits for its result")
+    """Of a program by a host that waits for its end, as its clock has it."""
+    start_s: float = constant(0.2e-6, 1.0, "guess: a copy of some kilobytes from HBM, at its latency")
+    """Of a kernel in a program, for its first operands to arrive."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayPhysics:
+    """All of them."""
+
+    launch: ProgramLaunch = field(default_factory=ProgramLaunch)
+
+    products: ArrayProducts = field(default_factory=ArrayProducts)
+    vectors: VectorRates = field(default_factory=VectorRates)
+    memory: DeviceMemory = field(default_factory=DeviceMemory)
+
+
+PRIOR = ArrayPhysics()

@@ -1,0 +1,200 @@
+"""Constants of systolic accelerators, from measured programs: ``neusight fit --arrays``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.datasets import device_of, load_kernels, to_batches
+from neusight.datasets.conditions import conditions_of
+from neusight.datasets.load import sets_in, tables_in
+from neusight.devices import device_ids, load_device
+from neusight.devices.spec import SystolicSpec
+from neusight.errors import DataError
+from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.executors.systolic.times import launch_s, times_of
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import work_of
+from neusight.laws.array_constants import PRIOR, ArrayPhysics
+from neusight.laws.constants import decode, encode, priors, values, with_values
+from neusight.laws.fitted import FittedArrays
+from neusight.learn import Report
+from neusight.learn.sums import robust_spread
+
+EACH = 400
+"""Rows of a device, table and family, at most."""
+WEIGHT = 60.0
+"""Rows that a device's family counts as against the priors: shapes of one grid tell of few constants."""
+NOISE = 0.15
+"""Log error from which on rows count less (assumption: what compilers choose moves times as much)."""
+
+
+@dataclass(frozen=True)
+class ArrayRows:
+    """Programs of one family on one device, columns of shape (n,)."""
+
+    device: SystolicSpec
+    batch: KernelBatch
+    conditions: Conditions
+    latency_s: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @property
+    def root_weight(self) -> float:
+        """By which families count the same."""
+        return float(np.sqrt(WEIGHT / len(self)))
+
+    def take(self, index: np.ndarray) -> ArrayRows:
+        """The rows that ``index`` selects."""
+        return ArrayRows(self.device, self.batch.take(index), self.conditions.take(index), self.latency_s[index])
+
+    def times_s(self, physics: ArrayPhysics) -> np.ndarray:
+        """Expected times [s] by the law."""
+        executed = times_of(self.batch, self.device, physics).execution_s
+        return launch_s(self.device, self.conditions, physics) + executed
+
+    def log_error(self, physics: ArrayPhysics) -> np.ndarray:
+        """Logarithm of expected over measured times."""
+        return np.log(self.times_s(physics) / self.latency_s)
+
+
+def read_rows(data: Path, seed: int = 0) -> list[ArrayRows]:
+    """Programs of all data sets in a folder, a device and family each; long tables are sampled.
+
+    Raises:
+        DataError: none there.
+    """
+    parts = [part for path in _tables(data) for part in _of_file(path, seed)]
+    if not parts:
+        raise DataError(f"{data} has no kernels of systolic accelerators: give the folder of the data sets")
+    return parts
+
+
+def _tables(data: Path) -> list[Path]:
+    return [path for folder in sets_in(data) for path in tables_in(folder) if _names_arrays(path)]
+
+
+def _names_arrays(path: Path) -> bool:
+    import pyarrow.parquet as pq
+
+    if "accelerator" not in pq.read_schema(path).names:
+        return False
+    names = pq.read_table(path, columns=["accelerator"])["accelerator"].unique().to_pylist()
+    return any(name in device_ids() and isinstance(load_device(name), SystolicSpec) for name in names)
+
+
+def _of_file(path: Path, seed: int) -> list[ArrayRows]:
+    frame, parts, generator = load_kernels(path), [], np.random.default_rng(seed)
+    for gpu, own in frame.groupby("gpu", sort=True):
+        device, rows = device_of(str(gpu), {}), own.reset_index(drop=True)
+        if not isinstance(device, SystolicSpec):
+            continue
+        for batch, positions in to_batches(rows):
+            kept = np.sort(generator.permutation(len(batch))[:EACH])
+            mine = rows.iloc[positions[kept]]
+            conditions = conditions_of(mine, batch.take(kept), device)
+            parts.append(ArrayRows(device, batch.take(kept), conditions, 1e-3 * mine["latency_ms"].to_numpy(float)))
+    return parts
+
+
+def fit_arrays(data: Path, seed: int = 0, report: Report | None = None) -> FittedArrays:
+    """Estimate all constants, again without each device, and from the smaller half of each family's kernels alone.
+
+    Args:
+        data: folder of data sets.
+        seed: of the sample of rows.
+        report: called with (task, done, of, error).
+
+    Raises:
+        DataError: no systolic accelerators there.
+    """
+    parts = read_rows(data, seed)
+    devices = sorted({part.device.id for part in parts})
+    errors: list[dict[str, Any]] = []
+    for done, left_out in enumerate(devices):
+        if report:
+            report(f"arrays without {left_out}", done, len(devices) + 2, float("nan"))
+        kept, held = _split(parts, left_out)
+        errors += _errors("left out", held, _at(_solved(kept)[0])) if kept else []
+    if report:
+        report("arrays from small kernels", len(devices), len(devices) + 2, float("nan"))
+    halves = [_halves(part) for part in parts]
+    errors += _errors("larger half", [large for _, large in halves], _at(_solved([small for small, _ in halves])[0]))
+    place, deviation = _solved(parts)
+    names, physics = tuple(priors(PRIOR)), _at(place)
+    found = values(physics)
+    return FittedArrays(
+        values={name: float(f"{found[name]:.5g}") for name in names},
+        deviations={name: float(f"{d:.3g}") for name, d in zip(names, deviation, strict=True)},
+        gpus=devices,
+        data={f"{path.relative_to(data)}": file_sha256(path) for path in _tables(data)},
+        rows=sum(map(len, parts)),
+        error=round(float(np.mean([row["mean"] for row in _errors("seen", parts, physics)])) / 100.0, 4),
+        scatter=_scatter(parts, physics),
+        errors=_errors("seen", parts, physics) + errors,
+    )
+
+
+def _at(place: np.ndarray) -> ArrayPhysics:
+    """Constants at a place on the scales on which they are estimated."""
+    return with_values(PRIOR, {name: decode(p, v) for (name, p), v in zip(priors(PRIOR).items(), place, strict=True)})
+
+
+def _solved(parts: Sequence[ArrayRows]) -> tuple[np.ndarray, np.ndarray]:
+    """Place and standard deviations of the constants: least squares around the priors, in which a row far off counts
+    little. Devices are too few to tell what each has of its own.
+    """
+    from scipy.optimize import least_squares
+
+    known = list(priors(PRIOR).values())
+    centre, spread = np.array([encode(p, p.value) for p in known]), np.array([p.spread for p in known])
+
+    def residuals(place: np.ndarray) -> np.ndarray:
+        physics = _at(place)
+        off = [part.root_weight * _tamed(part.log_error(physics) / NOISE) for part in parts]
+        return np.concatenate([*off, (place - centre) / spread])
+
+    found = least_squares(residuals, centre)
+    return found.x, np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
+
+
+def _tamed(off: np.ndarray) -> np.ndarray:
+    """Whose squares are twice the pseudo-Huber loss of residuals."""
+    return np.asarray(np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0)))
+
+
+def _split(parts: Sequence[ArrayRows], left_out: str) -> tuple[list[ArrayRows], list[ArrayRows]]:
+    return [p for p in parts if p.device.id != left_out], [p for p in parts if p.device.id == left_out]
+
+
+def _halves(part: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
+    """The smaller half of the kernels by their work, and the larger one."""
+    order = np.argsort(work_of(part.batch).flops, kind="stable")
+    middle = len(order) // 2
+    return part.take(order[:middle]), part.take(order[middle:])
+
+
+def _scatter(parts: Sequence[ArrayRows], physics: ArrayPhysics) -> dict[str, float]:
+    """Robust standard deviation of the log error of single kernels, by family, without what a table's share."""
+    offs: dict[str, list[np.ndarray]] = {}
+    for part in parts:
+        off = part.log_error(physics)
+        offs.setdefault(part.batch.family, []).append(off - np.median(off))
+    return {family: round(float(robust_spread(np.concatenate(each))), 4) for family, each in offs.items()}
+
+
+def _errors(how: str, parts: Sequence[ArrayRows], physics: ArrayPhysics) -> list[dict[str, Any]]:
+    """Errors in percent by device and family."""
+    rows = []
+    for part in parts:
+        off = 100.0 * np.abs(part.times_s(physics) / part.latency_s - 1.0)
+        names = {"fit": how, "gpu": part.device.id, "family": part.batch.family, "rows": len(part)}
+        rows.append(names | {"mean": round(float(off.mean()), 2), "median": round(float(np.median(off)), 2)})
+    return rows

@@ -1,0 +1,57 @@
+"""Cycles of systolic arrays: SCALE-Sim's counts, NKI's published cost, and what no array can do."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neusight.laws.systolic import overlapped_cycles, serial_cycles
+
+EXTENTS = np.array([1, 7, 8, 33, 64, 127, 128, 129, 500, 1024], dtype=float)
+M, N, K = (axis.ravel() for axis in np.meshgrid(EXTENTS, EXTENTS, EXTENTS))
+
+
+def test_one_tile_fills_streams_and_drains() -> None:
+    # 8 weights a column are loaded, 5 rows enter skewed over 8 rows and leave skewed over 4 columns.
+    assert serial_cycles(5, 4, 8, rows=8, columns=4) == 5 + 2 * 8 + 4 - 2 - 1
+    assert serial_cycles(5, 4, 8, rows=8, columns=4, dataflow="os") == 8 + 8 + 4 - 2 - 1
+    # Inputs that stay are weights that stay with rows and columns exchanged.
+    stay = {"rows": 16, "columns": 32}
+    assert np.array_equal(serial_cycles(M, N, K, **stay, dataflow="is"), serial_cycles(N, M, K, **stay))
+
+
+def test_a_stationary_tile_takes_the_rows_that_stream_past_or_half_its_own() -> None:
+    # NKI: max(N, 64) cycles for 128 x 128 stationary values.
+    fill = 128 + 128 - 2
+    side = np.full(3, 128.0)
+    tiles = overlapped_cycles(np.array([512.0, 64.0, 16.0]), side, side, rows=128, columns=128)
+    assert (tiles - fill).tolist() == [512.0, 64.0, 64.0]
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(128, 128), (256, 256), (16, 64)])
+def test_no_array_is_faster_than_its_multipliers(rows: int, columns: int) -> None:
+    least = M * N * K / (rows * columns)
+    for cycles_of in (overlapped_cycles, serial_cycles):
+        cycles = cycles_of(M, N, K, rows=rows, columns=columns)
+        assert (cycles >= least).all()
+
+
+def test_larger_products_are_never_faster() -> None:
+    array = {"rows": 128, "columns": 128}
+    for grown in ((M + 1, N, K), (M, N + 1, K), (M, N, K + 1)):
+        for cycles_of in (overlapped_cycles, serial_cycles):
+            assert (cycles_of(*grown, **array) >= cycles_of(M, N, K, **array)).all()
+
+
+def test_cycles_of_scale_sim() -> None:
+    table = Path(os.environ.get("NEUSIGHT_DATA", "")) / "accelerators" / "scalesim_gemm_cycles.parquet"
+    if not table.is_file():
+        pytest.skip("the measured data are not here")
+    rows = pd.read_parquet(table)
+    assert len(rows) == 1890
+    for (height, width, dataflow), own in rows.groupby(["rows", "cols", "dataflow"]):
+        array = {"rows": int(height), "columns": int(width), "dataflow": dataflow}
+        counted = serial_cycles(*(own[name].to_numpy(float) for name in "mnk"), **array)
+        assert np.array_equal(counted, own["total_cycles"])
