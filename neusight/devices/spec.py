@@ -73,6 +73,8 @@ class DeviceSpec(BaseModel):
     clock_field: ClassVar[str]
     sets_rates: ClassVar[tuple[str, ...]] = ()
     """Figures that peak rates are proportional to."""
+    runs_programs: ClassVar[bool] = False
+    """Whether software compiles each step to one program, which the host starts once."""
 
     id: str
     name: str
@@ -298,6 +300,7 @@ class SystolicSpec(DeviceSpec):
     cores_field = "cores"
     clock_field = "clock_hz"
     sets_rates = ("array_count", "array_rows", "array_columns", "clock_hz")
+    runs_programs = True
 
     kind: Literal["systolic"] = "systolic"
     cores: PositiveInt

@@ -290,6 +290,12 @@ class Engine:
         """PyTorch, by its forms of attention and of launching, and the layout of images."""
         return replace(ENGINES[f"torch-{launch}"], attention=attention, layout=layout)
 
+    def on(self, device: DeviceSpec) -> Engine:
+        """As it runs steps on a device: through the compiler of one that runs whole programs alone."""
+        if not device.runs_programs or self.server is not None or self.launch not in ("eager", "compiled", "graph"):
+            return self
+        return replace(_TORCH_PROGRAM, attention=self.attention, layout=self.layout)
+
     def dispatch_s(self, dispatches: float) -> float:
         """What the host takes to dispatch a pass [s], see ``workloads.dispatch``; a graph it launches at once."""
         return 0.0 if self.launch == "graph" else dispatches * self.host_s_per_operator
@@ -362,6 +368,10 @@ graph is started; the middle of all is taken."""
 _TORCH_GRAPH = replace(_TORCH_COMPILED, name="torch-graph", launch="graph", copies_inputs=True)
 """The same as one CUDA graph (``mode="reduce-overhead"``), whose replays copy what is not a weight to where the graph
 reads it (``torch/_inductor/cudagraph_trees.py``, ``_copy_inputs_and_remove_from_src``)."""
+_TORCH_PROGRAM = replace(_TORCH_GRAPH, name="torch-program", copies_inputs=False, epilogues=True)
+"""A module through XLA, Neuron's compiler or Synapse: one program a step (PyTorch/XLA, lazy tensors; AWS Neuron,
+``torch-neuronx``; Intel Gaudi, HPU graphs), in which pointwise work is fused with what it follows from, products among
+it (XLA, ``InstructionFusion``)."""
 _TORCH_CUDAGRAPHS = replace(
     _TORCH, name="torch-cudagraphs", launch="graph", copies_inputs=True, host_s_per_call=_TORCH_GRAPH.host_s_per_call
 )

@@ -208,7 +208,7 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
     if request.precision != OWN_PRECISION:
         device.gemm_flops_per_s(request.precision.of_products)
     plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
-    return device, micro_batch_of(request, plan)
+    return device, micro_batch_of(replace(request, engine=request.engine.on(device)), plan)
 
 
 def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inputs: Any = None) -> Workload:

@@ -8,6 +8,7 @@ from kernel_grids import MAKERS, grid
 
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.spec import SystolicSpec
+from neusight.engines import Engine
 from neusight.errors import DeviceError
 from neusight.executors import Options, load_executor
 from neusight.executors.systolic.times import MatrixProduct, arrays_s, times_of
@@ -72,3 +73,11 @@ def test_a_unit_of_time_is_the_same_for_scaled_extents() -> None:
     fill_s = (128 + 128 - 2) * 2 * 128 * 128 * 8 / 275e12
     single_s, all_s = (arrays_s(each, gemm(512, 512, 512), array())[0] for each in (one, four))
     assert all_s - fill_s == pytest.approx(4 * (single_s - fill_s))
+
+
+def test_a_step_is_one_program_that_the_host_starts_once() -> None:
+    eager, graph = (Engine.torch(launch=launch).on(V4) for launch in ("eager", "graph"))
+    assert eager == graph
+    assert eager.launch == "graph"
+    assert eager.generated
+    assert Engine.torch().on(load_device("t4")) == Engine.torch()
