@@ -484,6 +484,22 @@ _TORCHTITAN_COMPILED = replace(
     loss="fused",
 )
 """The same with each block, and the loss, through ``torch.compile``."""
+_MAXTEXT = Engine(
+    name="maxtext",
+    launch="graph",
+    attention="flash",
+    joined_projections=False,
+    residual="norm",
+    generated=True,
+    loss="generated",
+    shard="zero3",
+    keeps_activated_gate=False,
+    logit_bytes=6.0,
+)
+"""MaxText: a whole step is one program of XLA, which fuses pointwise work; weights, gradients and states are shared
+among the chips of a slice (``ici_fsdp_parallelism``), attention is a Pallas kernel (``attention: flash``)."""
+_NEURON = replace(_MAXTEXT, name="neuron", shard="zero1")
+"""NeuronX Distributed: Megatron's tensor and pipeline parallelism in programs of Neuron's compiler, with ZeRO-1."""
 _COMPOSER = replace(
     _FSDP,
     name="composer",
@@ -591,7 +607,7 @@ ENGINES: dict[str, Engine] = {
         _TORCH, _TORCHSCRIPT, _TORCH_COMPILED, _TORCH_GRAPH, _TORCH_CUDAGRAPHS, _TORCH_STATIC,
         _TENSORFLOW_XLA, _TENSORFLOW,
         _MEGATRON, _MEGATRON_LOCAL, _MEGATRON_FLEX, _TORCHTITAN, _TORCHTITAN_COMPILED,
-        _FSDP, _COMPOSER, _SERVING, _SGLANG, _TENSORRT_LLM,
+        _FSDP, _COMPOSER, _MAXTEXT, _NEURON, _SERVING, _SGLANG, _TENSORRT_LLM,
         _TRANSFORMERS, _GPT_FAST, _TINYCHAT, _LLAMA_CPP,
     )
 }  # fmt: skip

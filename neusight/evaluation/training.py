@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.datasets.published_runs import canonical_run
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.datasets.runs import RUN_NEEDED, RUN_NOTES, RUN_READ, RunRow, training_run
 from neusight.devices import cluster_of, load_cluster, load_device
@@ -62,11 +63,11 @@ def evaluate_training(
     Raises:
         DataError: no such file, a foreign file, or no row left.
     """
-    records = Selection(gpus=tuple(gpus)).of(read_rows(path, RUN_NEEDED, WHAT))
+    records = Selection(gpus=tuple(gpus)).of(_records(path))
     assumed: Counter[tuple[str, str, str]] = Counter()
 
     def ask(record: Row) -> dict[str, Any]:
-        row = training_run(record)
+        row = training_run(canonical_run(record))
         answer = _row(row, predictor.training(run_of(row), factors))
         assumed.update(row.assumed)
         return answer
@@ -81,7 +82,7 @@ def evaluate_training(
         "memory": _memory(rows),
         "assumed": [{"what": w, "value": v, "why": y, "rows": n} for (w, v, y), n in assumed.most_common()],
         "skipped": skipped,
-        "unread": unread_columns(records, RUN_READ, RUN_NOTES),
+        "unread": [] if "accelerator" in records[0] else unread_columns(records, RUN_READ, RUN_NOTES),
     }
 
 
@@ -91,16 +92,24 @@ def measured_steps(tables: Iterable[Path]) -> tuple[list[MeasuredStep], list[dic
     Raises:
         DataError: a table is missing, or another kind of table.
     """
-    records = [record for table in tables for record in read_rows(table, RUN_NEEDED, WHAT)]
+    records = [record for table in tables for record in _records(table)]
 
     def ask(record: Row) -> MeasuredStep | None:
-        row = training_run(record)
+        row = training_run(canonical_run(record))
         if row.step_ms is None:
             return None
         return MeasuredStep(source=row.source, seconds=row.step_ms / 1e3, run=run_of(row))
 
     steps, skipped = answered(records, ask, _named)
     return [step for step in steps if step is not None], skipped
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Rows of a table in columns of ours; see ``canonical_run``."""
+    rows = read_rows(path, ("model",), WHAT)
+    if "accelerator" in rows[0]:
+        return [row | {"gpu": row["accelerator"]} for row in rows]
+    return read_rows(path, RUN_NEEDED, WHAT)
 
 
 def run_of(row: RunRow) -> TrainingRun:

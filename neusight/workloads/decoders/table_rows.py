@@ -72,6 +72,8 @@ def decoder_of_columns(row: Mapping[str, Any]) -> Decoder:
     """
     columns = {name: value for name, value in row.items() if value is not None and value == value and value != ""}
     name = str(columns.get("model") or columns.get("case") or "the row")
+    if not set(_NEEDED) & columns.keys() and "model" in columns:
+        return known_decoder(name)
     if missing := [column for column in _NEEDED if column not in columns]:
         raise ModelError(f"{name}: no {', '.join(missing)}: fill in the column")
     if columns.get("attention_type") == "mla" and "kv_lora_rank" not in columns:
