@@ -40,6 +40,7 @@ ROOMS = [
     "steps",
     "what_if",
     "api",
+    "design",
     "learn",
     "evaluation",
     "benchmark",

@@ -84,6 +84,7 @@ _COMMANDS = {
     "memory": "memory:memory",
     "training": "training:training",
     "plan": "training:plan",
+    "design": "design:design",
     "fit": "learn:fit",
     "train": "learn:train",
     "bench": "evaluate:bench",

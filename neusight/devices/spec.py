@@ -173,9 +173,6 @@ class DeviceSpec(BaseModel):
     def gemm_flops_per_s(self, dtype: str) -> float:
         """Dense peak [FLOP/s] of matrix products in ``dtype``: matrix units where they take it, else vector pipelines.
 
-        Where 16-bit arithmetic is slower than float32 (compute capability 6.1: 1/64), products of 16-bit operands run
-        in float32, in which PyTorch asks cuBLAS to accumulate them in any case (``CUBLAS_COMPUTE_32F``).
-
         Raises:
             DeviceError: the device has no rate for the dtype.
         """
@@ -183,7 +180,7 @@ class DeviceSpec(BaseModel):
         if rate is None:
             known = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
             raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(known)}")
-        return max(rate, self.vector_flops_per_s.get("float32", 0.0)) if dtype in HALVES else rate
+        return rate
 
     def multiplies(self, dtype: str) -> bool:
         """Whether it has a rate for matrix products in ``dtype``."""
@@ -220,6 +217,14 @@ class GpuSpec(DeviceSpec):
     max_blocks_per_sm: PositiveInt
     warp_size: PositiveInt
     original: GpuSpec | None = Field(default=None, exclude=True, repr=False)
+
+    def gemm_flops_per_s(self, dtype: str) -> float:
+        """As of any device. Where 16-bit arithmetic is slower than float32 (compute capability 6.1: 1/64), products of
+        16-bit operands run in float32, in which PyTorch asks cuBLAS to accumulate them in any case
+        (``CUBLAS_COMPUTE_32F``).
+        """
+        rate = super().gemm_flops_per_s(dtype)
+        return max(rate, self.vector_flops_per_s.get("float32", 0.0)) if dtype in HALVES else rate
 
     @property
     def on_chip_bytes(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -103,11 +104,19 @@ class PricedSegment:
         """One pass of the segment [s]: its kernels, collectives in their way, and of overlapped ones what kernels do
         not hide.
         """
+        exposed_s = sum(t.total_s for t in self._of(phase) if t.part.group and not t.part.overlapped)
+        return exposed_s + max(self._beside_s(phase))
+
+    def hides_kernels(self, phase: Phase) -> bool:
+        """Whether what is overlapped takes longer than the kernels of a pass."""
+        kernels_s, overlapped_s = self._beside_s(phase)
+        return overlapped_s > kernels_s
+
+    def _beside_s(self, phase: Phase) -> tuple[float, float]:
+        """Kernels of a pass, and collectives that run beside them [s]."""
         times = list(self._of(phase))
         kernels_s = sum(t.total_s for t in times if not t.part.group)
-        exposed_s = sum(t.total_s for t in times if t.part.group and not t.part.overlapped)
-        overlapped_s = sum(t.total_s for t in times if t.part.group and t.part.overlapped)
-        return kernels_s + exposed_s + max(0.0, overlapped_s - kernels_s)
+        return kernels_s, sum(t.total_s for t in times if t.part.group and t.part.overlapped)
 
     def _hidden_experts(self, share: float) -> dict[Phase, float]:
         """Of each pass [s], what exchanges of tokens run beside the kernels of another micro-batch's other pass, less
@@ -128,6 +137,22 @@ class PricedSegment:
         return (t for t in self.times if t.part.phase == phase)
 
 
+def stream_costs(batch: KernelBatch, device: DeviceSpec, pricer: Pricer, engine: Engine) -> Costs:
+    """Costs of kernels of one family that follow each other in a stream that the host keeps filled.
+
+    Args:
+        batch: kernels, or collectives.
+        device: that runs them.
+        pricer: answers for kernels and collectives.
+        engine: whose kernels run.
+    """
+    if engine.kernel_timing == "stream":
+        return in_stream(pricer(batch, device, Conditions.of(len(batch))), launch_interval_s(engine, device))
+    variant = engine.attention_on(device.facts.reads_shared_memory) if batch.family == "attention" else ""
+    conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, variant=variant)
+    return pricer(batch, device, conditions)
+
+
 def price_parts(
     parts: Sequence[Part], device: DeviceSpec, pricer: Pricer, engine: Engine, factors: Factors
 ) -> list[PartTime]:
@@ -146,13 +171,7 @@ def price_parts(
         DeviceError: the device lacks a dtype. CoverageError: no rule for a kernel.
     """
 
-    def cost(batch: KernelBatch) -> Costs:
-        if engine.kernel_timing == "stream":
-            return in_stream(pricer(batch, device, Conditions.of(len(batch))), launch_interval_s(engine, device))
-        variant = engine.attention_on(device.facts.reads_shared_memory) if batch.family == "attention" else ""
-        conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, variant=variant)
-        return pricer(batch, device, conditions)
-
+    cost = partial(stream_costs, device=device, pricer=pricer, engine=engine)
     return [
         PartTime(
             part=part,

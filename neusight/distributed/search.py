@@ -27,8 +27,8 @@ from neusight.requests import Plan
 from neusight.schedule.run import step_s
 from neusight.workloads.decoders.shares import Local
 
-_TOGETHER = 64
-"""Plans that are looked at together."""
+TOGETHER = 64
+"""Plans that are looked at together, unless asked otherwise."""
 REACH = 1.25
 """How many times as long as the fastest step those of a frontier may be, unless asked otherwise."""
 Split = tuple[Local, str, int, int]
@@ -70,6 +70,9 @@ def search(
     count: int = 5,
     *,
     reach: float = REACH,
+    within_s: float = np.inf,
+    together: int = TOGETHER,
+    plans: Sequence[Plan] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Found:
     """The fastest plans of a step, and what less memory costs.
@@ -80,35 +83,38 @@ def search(
         space: which plans there are.
         count: how many of the best.
         reach: how many times as long as the fastest step those of the frontier may be.
+        within_s: a step that is known; plans whose bounds are no shorter are left out, be they all.
+        together: how many plans are looked at together.
+        plans: the only ones to look at; default all of the space.
         progress: called with (decided, of) plans.
 
     Raises:
         ModelError: no plan divides model and batch, or none fits.
     """
-    plans = _plans(request, space or Space())
+    plans = plans or plans_of(request, space or Space())
     bounds = bounds_s(request, plans, pricer)
     order = np.argsort(bounds, kind="stable")
     usable = request.cluster.device.usable_bytes
     tried: list[Tried] = []
     too_large = 0
-    for start in range(0, len(order), _TOGETHER):
-        some = order[start : start + _TOGETHER]
-        if bounds[some[0]] > _last_s(tried, count, reach):
+    for start in range(0, len(order), together):
+        some = order[start : start + together]
+        if bounds[some[0]] > _last_s(tried, count, reach) or bounds[some[0]] >= within_s:
             break
         runs = [replace(request, plan=plans[at]) for at in some]
         needs = np.array([max(rank.total for rank in memory(run)) for run in runs])
         too_large += int((needs > usable).sum())
-        is_open = _open(bounds[some], needs, tried, count) & (needs <= usable)
+        is_open = _open(bounds[some], needs, tried, count) & (needs <= usable) & (bounds[some] < within_s)
         tried += _simulated([(float(needs[at]), runs[at]) for at in np.flatnonzero(is_open)], pricer)
         if progress:
             progress(start + len(some), len(order))
-    if not tried:
+    if not tried and within_s == np.inf:
         raise ModelError(
             f"{request.decoder.name} fits on {request.cluster.devices} x {request.cluster.device.id} under none of "
             f"{len(plans)} plans: take more devices or a shorter sequence"
         )
     tried.sort(key=lambda one: one[:2])
-    best, frontier = tried[:count], _frontier(tried, reach * tried[0].step_s)
+    best, frontier = tried[:count], _frontier(tried, reach)
     answers = {id(one.run): estimated(timed([one.run], pricer)[0]) for one in (*best, *frontier)}
     return Found(
         best=tuple(answers[id(one.run)] for one in best),
@@ -119,7 +125,12 @@ def search(
     )
 
 
-def _plans(request: TrainingRun, space: Space) -> list[Plan]:
+def plans_of(request: TrainingRun, space: Space) -> list[Plan]:
+    """All plans of a space for a step.
+
+    Raises:
+        ModelError: none divides model and batch.
+    """
     plans = list(plans_in(space, source_of(request), request.cluster, request.seq_len, request.plan.global_batch))
     if not plans:
         raise ModelError(
@@ -152,11 +163,11 @@ def _simulated(fitting: Sequence[tuple[float, TrainingRun]], pricer: Pricer) -> 
         yield Tried(step_s(made.pipeline, made.times, contention(run)), need, run)
 
 
-def _frontier(tried: Sequence[Tried], longest_s: float) -> list[Tried]:
-    """Of plans sorted by time those that need less memory than all before them."""
+def _frontier(tried: Sequence[Tried], reach: float) -> list[Tried]:
+    """Of plans sorted by time those within reach of the first that need less memory than all before them."""
     frontier: list[Tried] = []
     for one in tried:
-        if one.step_s <= longest_s and (not frontier or one.bytes < frontier[-1].bytes):
+        if one.step_s <= reach * tried[0].step_s and (not frontier or one.bytes < frontier[-1].bytes):
             frontier.append(one)
     return frontier
 

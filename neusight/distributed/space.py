@@ -17,7 +17,7 @@ class Space:
     """What plans may have, where that is not decided by what divides what.
 
     Tensor-parallel ranks stay in a node. ``longest_micro_batch`` in sequences; ``least_tokens`` of a context-parallel
-    rank, below which no one shares a sequence.
+    rank, below which no one shares a sequence; ``most_vp`` chunks of layers of a rank.
     """
 
     schedules: tuple[str, ...] = ("1f1b", "zero-bubble", "gpipe")
@@ -26,6 +26,7 @@ class Space:
     longest_micro_batch: int = 16
     least_tokens: int = 1024
     most_cp: int = 16
+    most_vp: int = 1024
 
 
 def plans_in(space: Space, source: Source, cluster: Cluster, seq_len: int, global_batch: int) -> Iterator[Plan]:
@@ -89,7 +90,7 @@ def _orders(space: Space, depth: int, pp: int, micro_batches: int) -> Iterator[t
     for schedule in space.schedules:
         yield schedule, 1
         if schedule == "1f1b" and micro_batches % pp == 0:
-            yield from (("1f1b", vp) for vp in divisors(depth // pp) if vp > 1)
+            yield from (("1f1b", vp) for vp in divisors(depth // pp) if 1 < vp <= space.most_vp)
 
 
 def divisors(n: int) -> list[int]:

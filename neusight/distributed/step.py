@@ -23,7 +23,7 @@ from neusight.schedule.run import Run, simulate
 from neusight.schedule.times import StepTimes
 from neusight.transforms.recompute import recomputed
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.program import Part, Phase, Program
+from neusight.workloads.program import PHASES, Part, Phase, Program
 
 Counted = tuple[PartTime, float]
 """A part and how often it runs in a step on one rank of each stage together, all micro-batches counted."""
@@ -205,11 +205,7 @@ class TimedStep:
             whichever takes longest in phases that follow each other.
             """
             rows = np.stack([table(lambda unit, name=name: float(getattr(unit, name))) for name in phases])  # type: ignore
-            dispatch = np.stack([table(lambda unit, name=name: unit.dispatch[name]) for name in phases])  # type: ignore
-            kernels_s = rows.sum(axis=(0, 2))
-            host_s = np.maximum(dispatch.sum(axis=(0, 2)), self._copied_s)
-            slower = np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
-            return np.asarray(rows * np.maximum(1.0, slower)[:, None])
+            return np.asarray(rows * np.maximum(1.0, self._host_share(phases, seconds))[:, None])
 
         (forward,), (backward, weights) = passes("forward"), passes("backward", "weights")
         each = [sum(t.total_s for t in update) / (plan.vp * plan.directions) for update in self.updates]
@@ -226,6 +222,55 @@ class TimedStep:
             reduce=table(lambda unit: unit.reduce),
             **self._updated([each[chunk % plan.pp] for chunk in range(len(chunks))]),
         )
+
+    def _host_share(self, phases: Sequence[Phase], seconds: Sequence[SegmentSeconds]) -> np.ndarray:
+        """Of each chunk, what the host or copies take in phases that follow each other, over what kernels take."""
+        kernels = [sum(getattr(unit, name) for name in phases) for unit in seconds]
+        dispatch = [sum(unit.dispatch[name] for name in phases) for unit in seconds]
+        kernels_s, dispatch_s = (
+            np.array([sum(of[number] for number in chunk) for chunk in self._chunks]) for of in (kernels, dispatch)
+        )
+        host_s = np.maximum(dispatch_s, self._copied_s)
+        return np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
+
+    def kernel_slopes(self, schedule: Run) -> Iterator[Counted]:
+        """Kernels with the seconds by which the step ends later for a second that one of their runs takes longer: none
+        of what the host, or a collective beside it, hides.
+
+        Args:
+            schedule: of ``pipeline`` and ``times``.
+        """
+        slopes, plan = schedule.slopes, self.run.plan
+        for phase, number, at in self._slots():
+            slope = float(np.atleast_2d(getattr(slopes, phase).T).T[at])
+            for time in self._kernels_of(phase, number) if slope else ():
+                yield time, slope * float(time.part.runs)
+        for chunk, slope in enumerate(np.asarray(slopes.optimizer).ravel()):
+            for time in self.updates[chunk % plan.pp] if plan.offload != "optimizer" else ():
+                if not time.part.group:
+                    yield time, float(slope) / (plan.vp * plan.directions) * float(time.part.runs)
+
+    def _slots(self) -> Iterator[tuple[str, int, tuple[int, int]]]:
+        """(part of a pass, segment, its place in a table of ``times``) of all passes whose kernels can be late."""
+        share = collectives_share(self.run.cluster.device)
+        seconds = [segment.seconds(self.run.plan, self.run.engine, share) for segment in self.segments]
+        groups: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "weights"))
+        held = {phase: self._host_share(phases, seconds) > 1.0 for phases in groups for phase in phases}
+        for chunk, numbers in enumerate(self._chunks):
+            for at, number in enumerate(numbers):
+                place = chunk, min(at, self._pieces - 1)
+                yield from ((phase, number, place) for phase in PHASES if not held[phase][chunk])
+                if (chunk, at) in self._again:
+                    yield "recompute", number, place
+
+    def _kernels_of(self, name: str, number: int) -> Iterator[PartTime]:
+        """Kernels of a segment that run in a pass, or again in its backward pass."""
+        segment = self.segments[number]
+        if name == "recompute":
+            again = {id(part) for part in recomputed(segment.segment, self.run.plan.recompute, self.run.engine)}
+            yield from (time for time in segment.times if id(time.part) in again and not time.part.group)
+        elif not any(segment.hides_kernels(phase) for phase in PHASES if phase == name):
+            yield from (time for time in segment.times if time.part.phase == name and not time.part.group)
 
     def _updated(self, on_device_s: Sequence[float]) -> dict[str, np.ndarray]:
         """The update of each chunk on its device, or by the host's cores, which all ranks of a node share, with its

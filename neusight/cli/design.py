@@ -1,0 +1,135 @@
+"""``neusight design``: the best of the devices that nobody has built, for workloads, with its proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neusight.cli import options as opt
+from neusight.cli.options import OUTPUT, PLAN, STEP, Spec
+from neusight.cli.output import Output, busy, line, note, table
+
+if TYPE_CHECKING:
+    from neusight.design.report import BestDesign
+    from neusight.design.space import DesignSpace
+    from neusight.design.workloads import Training
+
+SEARCH = "Search"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignWorkloads:
+    """Training steps that designs are judged by."""
+
+    model: Annotated[
+        str, Spec("--model -m", STEP, "Models to train. Default: workloads of the space.", "NAME[,NAME…]").text()
+    ] = ""
+    global_batch: Annotated[int, Spec("--global-batch -b", STEP, "Sequences of a step.").number()] = 1024
+    seq_len: opt.SeqLen = None
+    per_node: Annotated[int, Spec("--per-node", PLAN, "Devices of a node.").number(most=2**20)] = 8
+    nodes: Annotated[int, Spec("--nodes", PLAN, "Nodes.").number(most=2**20)] = 1
+    engine: Annotated[str, Spec("--engine", STEP, "Of the training steps.", "NAME").text()] = "maxtext"
+
+    def of(self, space: DesignSpace) -> tuple[Training, ...]:
+        """Those that are named, or those of the space.
+
+        Raises:
+            BadParameter: neither.
+        """
+        from neusight.design.workloads import Training
+
+        if not self.model and not space.workloads:
+            raise typer.BadParameter("the space has no workloads: name models to train", param_hint="--model")
+        sizes = {"global_batch": self.global_batch, "seq_len": self.seq_len, "per_node": self.per_node}
+        common: dict[str, Any] = {**sizes, "nodes": self.nodes, "engine": self.engine}
+        return (
+            tuple(Training(model=name, **common) for name in opt.listed(self.model, "--model"))
+            if self.model
+            else (space.workloads)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class DesignSearchOptions:
+    """How far, and by whom."""
+
+    gap: Annotated[
+        float, Spec("--gap", SEARCH, "Share by which a design may be faster that is not found.").number(0, 1)
+    ] = 0.0
+    minutes: Annotated[float, Spec("--minutes", SEARCH, "End after so long, with the gap then.").number(0.01, 1e5)] = (
+        10.0
+    )
+    jobs: Annotated[int, Spec("--jobs", SEARCH, "Processes that share the work.").number(most=1024)] = 1
+    ray: Annotated[
+        str,
+        Spec("--ray", SEARCH, "Ray cluster whose cores share the work: auto, host:port, or local.", "ADDRESS").text(),
+    ] = ""
+
+
+def design(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="A space that ships (gpu, phaze), or a TOML file.")],
+    workloads: DesignWorkloads,
+    search: DesignSearchOptions,
+    against: Annotated[
+        str, Spec("--against", OUTPUT, "Device to compare with. Default: the space's baseline.", "NAME").text()
+    ] = "",
+    listing: Annotated[
+        bool, Spec("--list", OUTPUT, "Only count the space's designs, with their areas.").text()
+    ] = False,
+    form: opt.Format = "human",
+) -> None:
+    """Find the best device of a space that nobody has built, for training steps that share it in the best way.
+
+    Every design has a bound; the search ends when none is below the best that was simulated.
+
+    Examples:
+
+    - `neusight design phaze --list`
+
+    - `neusight design phaze --jobs 2 --against tpu-v4`
+    """
+    from neusight.design.report import answers
+    from neusight.design.space import load_space
+
+    chosen = load_space(space)
+    if listing:
+        designs = chosen.admitted
+        areas, powers = designs.area_mm2, designs.power_w
+        row = {
+            "designs": len(designs), "least_area_mm2": float(areas.min()), "area_mm2": float(areas.max()),
+            "least_power_w": float(powers.min()), "power_w": float(powers.max()),
+        }  # fmt: skip
+        words = f"{len(designs):,} designs of {areas.min():.1f} to {areas.max():.1f} mm2, "
+        Output(form).data(row, [row], lambda: line(words + f"{powers.min():.0f} to {powers.max():.0f} W"))
+        return
+    with busy("searching"):
+        found = answers(
+            chosen, workloads.of(chosen), against=against, gap=search.gap, limit_s=60.0 * search.minutes,
+            jobs=search.jobs, ray=search.ray,
+        )  # fmt: skip
+    rows = [answer.to_dict() for answer in found]
+    Output(form).data(rows, rows, lambda: _show(found))
+    if any(answer.optimum.least_share < 1.0 for answer in found):
+        note("note: where the column gap is not 0 %, a design may be faster by that much: give --minutes more")
+
+
+def _show(found: list[BestDesign]) -> None:
+    table(
+        ["workload", "~design", ">area", ">W", ">step", ">gain", "", ">gap", ">simulated"],
+        (
+            (
+                answer.workload.name,
+                " ".join(f"{name}={value:g}" for name, value in answer.design.items()),
+                f"{answer.area_mm2:.0f}",
+                f"{answer.power_w:.0f}",
+                f"{answer.optimum.steps_s[0]:.4g} s",
+                f"{answer.gain.ratio:.2f}x",
+                f"{answer.gain.low:.2f} - {answer.gain.high:.2f}",
+                f"{1.0 / answer.optimum.least_share - 1.0:.1%}",
+                f"{answer.optimum.simulated:,} of {answer.optimum.designs:,}",
+            )
+            for answer in found
+        ),
+    )

@@ -1,0 +1,229 @@
+"""What no plan of a training step can be faster than on a device: linear in the times of the kernels that it runs.
+
+Two kinds of such bounds: what all kernels of a micro-batch take, shared among stages as well as can be; and cuts. The
+end of a step is a maximum of sums of its parts' times, convex in them, so that its tangent at one device is below it at
+all others (Kelley 1960, The Cutting-Plane Method for Solving Convex Programs): a step that was simulated once bounds it
+on every design. Kernels are priced by a law that is cheap, the roofline, or by the devices' executor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec
+from neusight.distributed.factors import factors_of
+from neusight.distributed.priced import Pricer, stream_costs
+from neusight.distributed.search import plans_of
+from neusight.distributed.sources import memory
+from neusight.distributed.space import Space
+from neusight.distributed.step import TimedStep, programs_by_share
+from neusight.distributed.training_run import TrainingRun
+from neusight.engines import Engine
+from neusight.kernels.families import KernelBatch
+from neusight.kernels.work import work_of
+from neusight.laws.bounds import bound_of
+from neusight.requests import Plan
+from neusight.schedule.run import simulate
+from neusight.transforms.recompute import recomputed
+from neusight.workloads.program import PHASES, Part, Program
+
+MEMORY_MARGIN = 0.02
+"""Share of a plan's memory by which it may differ between devices of one space (assumption: what allocators round)."""
+_FURTHER = 3
+"""Terms of a bound beside kernels: bytes of kernels that are not among them, their number, and seconds."""
+_AT_ONCE = 1024
+"""Devices that are bounded together, for the memory's sake."""
+
+
+def least_share(plan: Plan) -> float:
+    r"""Least time of a step over that of all kernels of one micro-batch on all stages.
+
+    .. math:: T \ge \frac{W}{1 - (1 - 1 / m)^p}
+
+    A stage starts after the forward passes of the first micro-batch on the stages before it, and ends before the
+    backward passes of the last one on them: :math:`T \ge \sum_{j<i} w_j + m w_i` for each i. Of all ways to share
+    :math:`W = \sum w_i`, the least T has :math:`w_i = (1 - 1/m)^i T / m`. Of interleaved chunks, and where gradients of
+    weights run later, only the mean stage counts: :math:`T \ge m W / p`.
+
+    Args:
+        plan: m micro-batches on p stages.
+    """
+    batches, stages = plan.micro_batches, plan.pp
+    if plan.vp > 1 or plan.schedule not in ("1f1b", "gpipe"):
+        return batches / stages
+    return float(1.0 / (1.0 - (1.0 - 1.0 / batches) ** stages))
+
+
+class Cut(NamedTuple):
+    """A bound of a step under one plan: coefficients of the resources of ``StepBounds``, shape (K + 3,)."""
+
+    plan: Plan
+    coefficients: np.ndarray
+
+
+@dataclass(eq=False, kw_only=True)
+class StepBounds:
+    """The distinct kernels of all plans of a step, and what bounds the step under each plan.
+
+    Attributes:
+        engine: that runs them.
+        plans: P of them.
+        parts: distinct kernels, K.
+        counts: runs of one micro-batch on all stages, of each of S shares and ways of recomputing, shape (S, K).
+        split: of each plan, its row of ``counts``.
+        share: of each plan, ``least_share``.
+        needs_bytes: of each plan, what its fullest rank needs.
+        cuts: of plans that were simulated.
+    """
+
+    engine: Engine
+    plans: tuple[Plan, ...]
+    parts: tuple[Part, ...]
+    counts: np.ndarray
+    split: np.ndarray
+    share: np.ndarray
+    needs_bytes: np.ndarray
+    cuts: list[Cut] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, request: TrainingRun, space: Space) -> StepBounds:
+        """Of all plans of a space.
+
+        Raises:
+            ModelError: no plan divides model and batch.
+        """
+        plans = tuple(plans_of(request, space))
+        runs = [replace(request, plan=plan) for plan in plans]
+        programs = programs_by_share(runs)
+        keys = [(run.local, run.plan.recompute) for run in runs]
+        splits = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        counted = [_counted(programs[local], how, request.engine) for local, how in splits]
+        parts = {key: part for each in counted for key, (part, _) in each.items()}
+        columns = {key: number for number, key in enumerate(parts)}
+        counts = np.zeros((len(splits), len(parts)))
+        for row, each in enumerate(counted):
+            for key, (_, number) in each.items():
+                counts[row, columns[key]] = number
+        return cls(
+            engine=request.engine,
+            plans=plans,
+            parts=tuple(parts.values()),
+            counts=counts,
+            split=np.array([splits[key] for key in keys]),
+            share=np.array([least_share(plan) for plan in plans]),
+            needs_bytes=np.array([max(rank.total for rank in memory(run)) for run in runs]),
+        )
+
+    def roofline(self, device: DeviceSpec) -> np.ndarray:
+        """Resources by the roofline: of each part its arithmetic and traffic at peak rates, times the engine's factor
+        [s]; then what a byte, what a cache of a kernel's bytes, and what a second takes: shape (K + 3,).
+        """
+        return self._resources(device, lambda batch: bound_of(batch, work_of(batch), device).bound_s)
+
+    def priced(self, device: DeviceSpec, pricer: Pricer) -> np.ndarray:
+        """Resources as ``roofline`` has them, kernels by what the device's executor answers: at full clock, since those
+        that others lend power to are not slowed.
+
+        Raises:
+            DeviceError: the device lacks a dtype. CoverageError: no rule for a kernel.
+        """
+
+        def seconds_of(batch: KernelBatch) -> np.ndarray:
+            costs = stream_costs(batch, device, pricer, self.engine)
+            return np.minimum(costs.latency_s, costs.at_clock(1.0).latency_s)
+
+        return self._resources(device, seconds_of)
+
+    def least_s(self, resources: np.ndarray, usable_bytes: np.ndarray) -> np.ndarray:
+        """Least time of a step under any plan that may fit [s], shape (n,); infinite where none does.
+
+        Args:
+            resources: of each device a row, shape (n, K + 3).
+            usable_bytes: of each device's memory, shape (n,).
+        """
+        starts = range(0, len(resources), _AT_ONCE)
+        return np.concatenate(
+            [
+                self._least_s(resources[at : at + _AT_ONCE], usable_bytes[at : at + _AT_ONCE]).min(axis=0)
+                for at in starts
+            ]
+        )
+
+    def plans_within(self, resources: np.ndarray, usable_bytes: float, longest_s: float) -> list[Plan]:
+        """Plans whose bound on a device is below a time, those of the least bounds first."""
+        bounds = self._least_s(resources[None], np.array([usable_bytes]))[:, 0]
+        return [self.plans[at] for at in np.argsort(bounds, kind="stable") if bounds[at] < longest_s]
+
+    def _least_s(self, resources: np.ndarray, usable_bytes: np.ndarray) -> np.ndarray:
+        """Of each plan on each device, shape (P, n)."""
+        work_s = self.counts @ resources[:, :-_FURTHER].T
+        least = self.share[:, None] * work_s[self.split]
+        if self.cuts:
+            places = {plan: number for number, plan in enumerate(self.plans)}
+            rows = np.array([places[cut.plan] for cut in self.cuts])
+            np.maximum.at(least, rows, np.array([cut.coefficients for cut in self.cuts]) @ resources.T)
+        fits = (1.0 - MEMORY_MARGIN) * self.needs_bytes[:, None] <= usable_bytes
+        return np.where(fits, least, np.inf)
+
+    def cut(self, timed: TimedStep) -> Cut:
+        """The tangent of a step, its collectives taking nothing from kernels beside them: at most what it takes on any
+        device of the same links.
+        """
+        schedule = simulate(timed.pipeline, timed.times)
+        columns = {_key(part.batch): number for number, part in enumerate(self.parts)}
+        coefficients, rest = np.zeros(len(self.parts) + _FURTHER), 0.0
+        for time, slope in timed.kernel_slopes(schedule):
+            rest += slope * time.latency_s
+            column = columns.get(_key(time.part.batch))
+            if column is None:
+                weight = slope * factors_of(self.engine).of(time.part, self.engine)
+                coefficients[-_FURTHER:-1] += weight * float(work_of(time.part.batch).bytes[0]), -weight
+            else:
+                coefficients[column] += slope
+        coefficients[-1] = max(0.0, schedule.step_s - rest)
+        return Cut(timed.run.plan, coefficients)
+
+    def _resources(self, device: DeviceSpec, seconds_of: Callable[[KernelBatch], np.ndarray]) -> np.ndarray:
+        seconds = np.zeros(len(self.parts))
+        for rows, batch, factor in self._families:
+            seconds[rows] = factor * seconds_of(batch)
+        a_byte_s = 1.0 / device.dram_bandwidth_bytes_per_s
+        return np.array([*seconds, a_byte_s, device.cached_bytes * a_byte_s, 1.0])
+
+    @cached_property
+    def _families(self) -> list[tuple[np.ndarray, KernelBatch, np.ndarray]]:
+        """Parts of each family: their places, their kernels, and the engine's factors."""
+        families: dict[str, list[int]] = {}
+        for number, part in enumerate(self.parts):
+            families.setdefault(part.batch.family, []).append(number)
+        factors = factors_of(self.engine)
+        return [
+            (
+                np.array(numbers),
+                KernelBatch.joined([self.parts[number].batch for number in numbers]),
+                np.array([factors.of(self.parts[number], self.engine) for number in numbers]),
+            )
+            for numbers in families.values()
+        ]
+
+
+def _counted(program: Program, recompute: str, engine: Engine) -> dict[Hashable, tuple[Part, float]]:
+    """Distinct kernels of a micro-batch on all stages, each with its runs, second forward passes included."""
+    total: dict[Hashable, tuple[Part, float]] = {}
+    counts = [1, *np.bincount(program.order, minlength=len(program.layers)).tolist(), 1]
+    for segment, count in zip(program.segments, counts, strict=True):
+        again = recomputed(segment, recompute, engine) if segment.layer >= 0 else ()
+        for part in (*(part for part in segment.parts if part.phase in PHASES), *again):
+            if not part.group:
+                key = _key(part.batch)
+                total[key] = part, total.get(key, (part, 0.0))[1] + count * float(part.runs)
+    return total
+
+
+def _key(batch: KernelBatch) -> Hashable:
+    return batch.family, *(column[0].item() for column in batch.columns.values())

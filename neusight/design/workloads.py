@@ -1,0 +1,70 @@
+"""What designs are judged by: training steps, each on so many devices that share it in the best way there is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, PositiveInt
+
+from neusight.devices.cluster import cluster_of
+from neusight.devices.spec import DeviceSpec
+from neusight.distributed.space import Space
+from neusight.requests import Plan
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+    from neusight.distributed.training_run import TrainingRun
+
+
+class Training(BaseModel):
+    """A training step: a model, its batch, on how many devices, and which plans may share it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    seq_len: PositiveInt | None = None
+    global_batch: PositiveInt
+    per_node: PositiveInt = 8
+    nodes: PositiveInt = 1
+    network: str = ""
+    engine: str = "megatron-te"
+    dtype: str = "bfloat16"
+    optimizer: str = "adam"
+    schedules: tuple[str, ...] = ("1f1b",)
+    shards: tuple[str, ...] = ("zero1",)
+    recomputes: tuple[str, ...] = ("none", "selective", "full")
+    longest_micro_batch: PositiveInt = 16
+    most_cp: PositiveInt = 1
+    most_vp: PositiveInt = 1
+
+    @property
+    def name(self) -> str:
+        """In tables."""
+        tokens = f" x {self.seq_len}" if self.seq_len else ""
+        return f"{self.model}, {self.global_batch}{tokens} on {self.per_node * self.nodes}"
+
+    @property
+    def space(self) -> Space:
+        """Of plans."""
+        return Space(
+            schedules=self.schedules,
+            shards=self.shards,
+            recomputes=self.recomputes,
+            longest_micro_batch=self.longest_micro_batch,
+            most_cp=self.most_cp,
+            most_vp=self.most_vp,
+        )
+
+    def run(self, predictor: Predictor, device: DeviceSpec) -> TrainingRun:
+        """The step on some devices, its plan open but for the batch.
+
+        Raises:
+            ModelError: an unknown model, engine or word. DeviceError: devices without links, or without the dtype.
+        """
+        cluster = cluster_of(device, self.per_node, self.nodes, self.network)
+        options = {"seq_len": self.seq_len, "dtype": self.dtype, "optimizer": self.optimizer}
+        one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
+        given = {name: value for name, value in (options | one_each).items() if value is not None}
+        usual = predictor.training_run(self.model, cluster, given, self.engine)
+        return replace(usual, plan=Plan(global_batch=self.global_batch))

@@ -1,0 +1,55 @@
+"""Spaces of designs: formulas, PHAZE's template to the design and the square millimetre, limits."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from neusight.design.formulas import Formula
+from neusight.design.space import list_spaces, load_space
+from neusight.errors import DataError
+
+
+def test_a_formula_is_arithmetic_over_columns() -> None:
+    values = {"width": np.array([4.0, 64.0]), "kib": {1.0: 5.0, 64.0: 7.0}}
+    assert Formula.of("max(1, width ** 2 / 64)").value(values).tolist() == [1.0, 64.0]
+    assert Formula.of("kib[max(1, width ** 2 / 64)] if width > 1 else 0").value(values).tolist() == [5.0, 7.0]
+
+
+@pytest.mark.parametrize("text", ["width +", "__import__('os')", "[1, 2]", "hight * 2", "kib[3]"])
+def test_what_is_no_formula_says_so(text: str) -> None:
+    with pytest.raises(DataError, match="formula"):
+        Formula.of(text).value({"width": 2.0, "kib": {1.0: 5.0}})
+
+
+@pytest.mark.parametrize("name", list_spaces())
+def test_the_baseline_of_every_space_is_a_device(name: str) -> None:
+    space = load_space(name)
+    designs = space.admitted
+    row = designs.row(**space.baseline)
+    assert designs.described(row) == space.baseline
+    assert designs.device(row).tdp_w == pytest.approx(designs.power_w[row])
+
+
+def test_phaze_admits_its_designs_and_the_baseline_lies_on_the_limit() -> None:
+    space = load_space("phaze")
+    designs = space.admitted
+    assert len(designs) == 29_360
+    assert designs.area_mm2[designs.row(**space.baseline)] == designs.area_mm2.max()
+
+
+@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs measured data")
+def test_areas_are_those_of_phaze() -> None:
+    import pandas as pd
+
+    published = pd.read_parquet(Path(os.environ["NEUSIGHT_DATA"]) / "accelerators" / "phaze_cores.parquet")
+    named = {"num_tc": "tensor_units", "num_vc": "vector_units"}
+    published = published.rename(columns=named).assign(buffer_mib=published["GLB_Buffer"] / 2**20)
+    designs = load_space("phaze").admitted
+    ours = pd.DataFrame(designs.axes | {"ours": designs.area_mm2})
+    joined = ours.merge(published, on=list(designs.axes), how="outer")
+    assert len(joined) == len(published)
+    np.testing.assert_allclose(joined["ours"] * 1e6, joined["area"], rtol=1e-3)
