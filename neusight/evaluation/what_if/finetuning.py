@@ -122,18 +122,20 @@ def _low_rank(record: Row, run: TrainingRun, name: str, *, deep: bool) -> Pair:
 
 
 def of_litgpt(record: Row, stated: dict[str, str]) -> Pair:
-    """LoRA of rank 8 of queries and values on Alpaca, frozen weights in NF4 or in 16 bits; Thunder's compilers."""
+    """LoRA of rank 8 of queries and values on Alpaca, or ten keys and values of each layer (Zhang et al. 2023,
+    LLaMA-Adapter), which are next to nothing; frozen weights in NF4 or in 16 bits; Thunder's compilers.
+    """
     if "micro_batch" in stated:
         return _compiled(record, stated)
-    if stated.get("method") != "finetune_lora":
-        raise DataError(f"LitGPT's {stated.get('method')} is no way of training that is built")
+    ways: dict[str, tuple[str, ...]] = {"finetune_lora": ("query", "value"), "finetune_adapter": ()}
+    if (way := stated.get("method", "")) not in ways:
+        raise DataError(f"LitGPT's {way} is no way of training that is built: one of {', '.join(ways)}")
     lengths = LONGEST if record["metric"] == "memory" else MEAN_LENGTH
     run = run_on_one(
         record, ENGINES["torch-eager"], micro_batch=whole(stated["batch"], "batch"), seq_len=lengths["alpaca"]
     )
     wide, narrow = (
-        replace(run, adapters=Adapters(rank=8, method=method, targets=("query", "value")))
-        for method in ("lora", "qlora")
+        replace(run, adapters=Adapters(rank=8, method=method, targets=ways[way])) for method in ("lora", "qlora")
     )
     return Pair.between(record, wide, narrow, ["qlora"])
 
@@ -166,7 +168,7 @@ def trained_by(run: TrainingRun, method: str, rank: int, *, mlp: bool = False) -
         DataError: a method whose kernels are not built.
     """
     if method in PROMPTS:
-        adapters, own = Adapters(rank=rank or PROMPTS[method], method="prompt"), method != "prefixtuning"
+        adapters, own = Adapters(rank=rank or PROMPTS[method], method="prompt"), method not in IN_ATTENTION
         return replace(run, adapters=adapters, seq_len=run.seq_len + own * adapters.rank)
     kind = next((kind for kind, names in KINDS.items() if method in names), "")
     if not kind:
@@ -184,20 +186,22 @@ RUNGS = {
     "activation offload": "activation-offload", "8-bit": "adam-8bit",
 }  # fmt: skip
 """Optimisations by words for them: of adapters, then those of torchtune's ladder from the first rung on."""
-PROMPTS = {"prompt_tuning": 200, "prefixtuning": 200, "ptuning": 20}
+PROMPTS = {"prompt_tuning": 200, "prefixtuning": 200, "ptuning": 20, "adaptionprompt": 10}
 """Tokens that the comparison's configurations of each method train."""
+IN_ATTENTION = ("prefixtuning", "adaptionprompt")
+"""Methods whose tokens are keys and values of layers alone."""
 NOWHERE = ("ln_tuning", "beft", "trainable_tokens")
 """Methods that train values which are there already: weights of norms, biases, rows of the embedding."""
 KINDS = {
     "lora": (
         "lora", "adalora", "delora", "vera", "pvera", "tinylora", "unilora", "vblora", "miss", "c3a", "gralora", "deft",
-        "lily", "oft",
+        "lily", "oft", "glora", "psoft",
     ),
     "dora": ("dora",),
-    "loha": ("loha", "lokr", "hira"),
+    "loha": ("loha", "lokr", "hira", "shira", "fourierft", "waveft", "randlora", "peanut"),
     "ia3": ("ia3", "road", *NOWHERE),
 }  # fmt: skip
 """Methods by what runs of them: two narrow products, or one by small blocks; a matrix made whole of
-factors, and its product; results scaled."""
+factors, frequencies or a few of its values, and its product; results scaled."""
 USUAL_RANK = {"vera": 256, "pvera": 256}
 """Where a configuration's name leaves it out; 32 in others."""
