@@ -69,6 +69,12 @@ def test_bitsandbytes_means_its_own_int8_and_by_version() -> None:
     assert new.before.load.batch == 8  # type: ignore[union-attr]
 
 
+def test_prompts_with_awq_are_summed_in_float16_on_geforce_boards() -> None:
+    asked = row("int4 AWQ prefill (TinyChat)", "Llama-2-7B", '{"batch": "1", "seq": "256"}', mode="prefill")
+    boards = (pair_of(asked | {"set": "misc_ladders", "gpu": gpu}) for gpu in ("rtx-4090", "a100-sxm-80gb"))
+    assert [pair.applied for pair in boards] == [("awq", "fp16-accumulation"), ("awq",)]
+
+
 def test_llama_cpp_gives_each_device_some_layers() -> None:
     told = '{"phase": "prefill", "tokens": "4096", "batch": "1", "dtype": "F16 -> Q4_K_M", "framework": "llama.cpp"}'
     asked = row("weight-only Q4_K_M (llama.cpp)", "Llama-3-70B", told, mode="prefill", gpu_as_written="A100 * 4")

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.training_run import usual_run
 from neusight.errors import InapplicableError
+from neusight.serving.load import Static
 from neusight.what_if import Ranking, StepQuestion, applied
+from neusight.what_if.questions import DeploymentQuestion
 from neusight.workloads.decoders.known import known_decoder
 
 STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", dtype="bf16", batch=1, seq_len=64, launch="graph")
@@ -19,6 +23,15 @@ def test_a_better_figure_gains_as_far_as_it_limits(predictor: Predictor, name: s
     ratio = predictor.what_if(STEP, [name]).gain().ratio
     assert 1.0 <= ratio + 1e-9 <= most + 2e-9
     assert (ratio > 1.01) == (most > 1.0)
+
+
+def test_a_served_decoder_is_summed_in_float16_where_it_has_that_dtype() -> None:
+    llama = known_decoder("llama-2-7b")
+    served = DeploymentQuestion(model=llama, gpu="rtx-4090", load=Static(batch=1, isl=64, osl=1))
+    with pytest.raises(InapplicableError, match="not in float16"):
+        applied(served, ["fp16-accumulation"])
+    (after,) = applied(replace(served, model=replace(llama, dtype="float16")), ["fp16-accumulation"])
+    assert after.device.matrix_flops_per_s["float16"] == pytest.approx(330.3e12, rel=1e-3)
 
 
 def test_figures_that_are_changed_already_are_not_changed_again() -> None:

@@ -15,6 +15,7 @@ from neusight.serving.load import Load, Offline, Static
 from neusight.what_if.catalogue.deployments import reused
 from neusight.what_if.gain import MetricName
 from neusight.what_if.questions import DeploymentQuestion
+from neusight.what_if.transforms import applicable
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 
@@ -79,7 +80,12 @@ def generated(record: Row, stated: dict[str, str]) -> Pair:
     if "torch.compile" in written or "Thunder" in written:
         eager = before.deployed(engine="transformers")
         return _pair(record, stated, eager, "reduce-overhead" if "graph" in written.lower() else "compile")
-    return _pair(record, stated, before, scheme_of(f"{written} {stated.get('dtype', '')}"))
+    scheme = scheme_of(f"{written} {stated.get('dtype', '')}")
+    if record.get("mode") == "prefill" and before.setup.engine == "tinychat":
+        # Its kernels for many rows do more operations than matrix units of GeForce boards have with sums in float32.
+        names = [scheme, *applicable(before, ["fp16-accumulation"])[0]]
+        return Pair.of(record, before, names).measured_in(_metric(record, before))
+    return _pair(record, stated, before, scheme)
 
 
 def _generates(record: Row) -> bool:
@@ -149,7 +155,7 @@ def _load_of(record: Row, stated: dict[str, str]) -> Load:
 
 
 def _asked(record: Row, stated: dict[str, str], load: Load, setup: Setup) -> DeploymentQuestion:
-    words = f"{stated.get('dtype', '')} {record['model']}".lower()
+    words = f"{stated.get('dtype', '')} {record['model']} {'fp16' * (setup.engine == 'tinychat')}".lower()
     return DeploymentQuestion(
         model=decoder_of_words(str(record["model"]), dtype="float16" if re.search(r"\bf(p|)16", words) else "bfloat16"),
         gpu=gpu_of(record),

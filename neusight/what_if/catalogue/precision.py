@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from neusight.devices import DeviceSpec
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import Precision
+from neusight.steps.questions import as_device
 from neusight.what_if.catalogue.deployments import OF_SCHEMES
 from neusight.what_if.catalogue.devices import with_figures
-from neusight.what_if.questions import StepQuestion
+from neusight.what_if.questions import DeploymentQuestion, StepQuestion
 from neusight.what_if.transforms import transform
+from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.recipes import recipe_named
 
 _PYTORCH_AMP = "Micikevicius et al. 2018, Mixed precision training; PyTorch, Automatic mixed precision"
@@ -72,13 +76,31 @@ def fp16_accumulation(step: StepQuestion) -> StepQuestion:
     """Products, convolutions and attention of float16 add up in float16, at half the rate of integers: matrix units of
     GeForce boards add in float32 half as fast (NVIDIA Ada GPU architecture, appendix A).
     """
-    rates = step.device.matrix_flops_per_s
+    return with_figures(step, _summed_narrow(step.device, step.request.precision.of_products))
+
+
+@fp16_accumulation.also
+def fp16_accumulation_of_a_deployment(served: DeploymentQuestion) -> DeploymentQuestion:
+    """The same of a served decoder."""
+    model = known_decoder(served.model) if isinstance(served.model, str) else served.model
+    if isinstance(model, Path):
+        raise InapplicableError("the dtype of a served file is not read: name a decoder")
+    return replace(served, gpu=as_device(served.gpu, (_summed_narrow(served.device, model.dtype),)))
+
+
+def _summed_narrow(device: DeviceSpec, dtype: str) -> str:
+    """The change of a device whose products of a dtype are summed in float16.
+
+    Raises:
+        InapplicableError: another dtype, or a device that gains nothing.
+    """
+    if dtype != "float16":
+        raise InapplicableError(f"products run in {dtype}, not in float16")
+    rates = device.matrix_flops_per_s
     narrow = rates.get("int8", 0.0) / 2
-    if step.request.precision.of_products != "float16":
-        raise InapplicableError(f"products run in {step.request.precision.of_products}, not in float16")
     if narrow < 1.5 * rates.get("float16", narrow):
-        raise InapplicableError(f"matrix units of {step.device.id} add in float32 as fast, or faster")
-    return with_figures(step, f"matrix_flops.float16={narrow} FLOP/s")
+        raise InapplicableError(f"matrix units of {device.id} add in float32 as fast, or faster")
+    return f"matrix_flops.float16={narrow} FLOP/s"
 
 
 @transform(
