@@ -72,7 +72,8 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     """Find a model.
 
     Args:
-        model: a catalogue name or alias; the path of a Hugging Face ``config.json`` or of the folder that holds it;
+        model: a catalogue name or alias, also with other numbers in its configuration
+            (``bert-base@max_position_embeddings=4096``); the path of a Hugging Face ``config.json`` or of the folder that holds it;
             ``timm:NAME``, ``torchvision:NAME`` or ``diffusers:PATH``, see ``neusight.workloads.sources``;
             ``package.module:function``, where the function returns a module and its example inputs (the current
             folder is importable; it may take ``batch`` and ``seq_len``); a ``torch.nn.Module``, or a function without
@@ -93,6 +94,8 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
         return _from_config(known, catalogue_config(known), known)
     if is_there(text):
         return _from_file(Path(text))
+    if (changed := _changed(text)) is not None:
+        return changed
     if (hub := _of_hub(text)) is not None:
         return hub
     if (traced := traced_model(text)) is not None:
@@ -117,6 +120,26 @@ def _from_module(module: Any, inputs: Any) -> WorkloadSource:
 def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> WorkloadSource:
     content = json.dumps(config, sort_keys=True)
     return WorkloadSource(name=name, config=config, digest=_sha(content), catalogue=catalogue)
+
+
+def _changed(text: str) -> WorkloadSource | None:
+    """A ready workload with other numbers in its configuration, after ``@``; None for other names.
+
+    Raises:
+        ModelError: it states no such number.
+    """
+    name, _, options = text.partition("@")
+    known = canonical_name(name)
+    if known is None or "=" not in options:
+        return None
+    config = catalogue_config(known)
+    for option in options.split(","):
+        key, _, value = option.partition("=")
+        if type(config.get(key)) is not int or not value.isdigit():
+            numbers = ", ".join(one for one in sorted(config) if type(config[one]) is int)
+            raise ModelError(f"cannot read '{shown(option)}' of {known}: NUMBER=VALUE, of {numbers}")
+        config[key] = int(value)
+    return _from_config(text, config, same_workload(config))
 
 
 def _from_traced(name: str, found: Mapping[str, Any] | ModelSource) -> WorkloadSource:

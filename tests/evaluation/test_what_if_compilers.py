@@ -61,6 +61,18 @@ def test_decoding_replaces_layers_and_search_and_decoder_layers_alone() -> None:
     assert pair_of({**rows, "as_written": "FasterTransformer: FT Decoding"}).applied == ("fused-layers", "fused-search")
 
 
+def test_a_slow_processor_beside_a_gpu_takes_longer_for_each_operator() -> None:
+    rows = {**row(FASTER, batch_size="1", precision="FP16", before="TF"), "model": "decoder", "metric": "throughput"}
+    on_t4, on_v100 = (pair_of({**rows, "gpu": gpu}).before.request.engine for gpu in ("t4", "v100-sxm2-16gb"))
+    assert on_t4.host_s_per_operator / on_v100.host_s_per_operator == pytest.approx(3.6 / 1.7)
+
+
+def test_longer_sequences_than_bert_has_positions_lengthen_its_table() -> None:
+    rows = row("compiler_aitemplate", batch_size="1", dtype="fp16")
+    models = [pair_of({**rows, "model": f"BERT Sequence length {length}"}).before.model for length in (512, 4096)]
+    assert models == ["bert-base", "bert-base@max_position_embeddings=4096"]
+
+
 def test_sparse_products_are_compared_with_dense_ones_of_the_same_library() -> None:
     case = pair_of({**row(FASTER, **{"<batch_size,_seq_len>": "<8, 128>"}), "as_written": "2:4 sparse GEMMs"})
     assert case.applied == ("2:4-sparsity",)

@@ -184,3 +184,12 @@ def test_a_function_s_model_takes_no_memory_and_may_read_values(module):
     assert load_workload("half_model:model", batch=2, cache=False).request.dtype == "bfloat16"
     module("reads_model", body.format("int(torch.linspace(4, 8, 2).sum())"))
     assert load_workload("reads_model:model", batch=2, cache=False).parameters == 12**2
+
+
+def test_a_ready_workload_with_another_number_names_those_that_it_has():
+    assert resolve("bert-base@max_position_embeddings=4096").max_seq_len == 4096
+    assert resolve("bert-base@max_position_embeddings=512").catalogue == "bert-base"
+    for option in ("positions=4096", "max_position_embeddings=many", "hidden_act=3"):
+        line = refusal(lambda option=option: resolve(f"bert-base@{option}"))
+        assert option in line
+        assert "max_position_embeddings" in line

@@ -17,6 +17,11 @@ _FUSED_LENGTH = 384
 """Tokens up to which FasterTransformer has fused attention, in 16 bits (``getAttentionType``)."""
 _DTYPES = {"FP32": "float32_ieee", "TF32": "tf32", "FP16": "float16", "INT8": "float16"}
 _GPUS = {"A100": "a100-sxm-40gb", "A10": "a10", "T4": "t4", "V100": "v100-sxm2-16gb"}
+_CLOCKS_GHZ = {"t4": 1.7, "v100-sxm2-16gb": 3.6}
+"""Highest, of the processors that the guide of decoders has beside some GPUs: Xeon E5-2603 v4 and E5-2698 v4 (Intel,
+specifications)."""
+_USUAL_GHZ = 3.5
+"""Highest of servers' processors, from Intel's Broadwell to AMD's EPYC 7003 between 3.4 and 3.7."""
 _INT8 = {"v1": "int8-static-wide", "v2": "int8-static"}
 _ENCODERS = {
     "bert": ("bert-base", None),
@@ -91,17 +96,20 @@ def of_faster_transformer(record: Row, stated: dict[str, str]) -> Pair:
 
 def _decoding(record: Row, stated: dict[str, str]) -> Pair:
     """A token of a translation: of beams, or drawn, which takes what one beam does. FT Decoder replaces the layers, FT
-    Decoding the search as well.
+    Decoding the search as well. A thread of the host takes the longer, the lower its clock.
     """
     beams = _first(stated, "beam_width") or "1"
+    gpu = _headed_gpu(record, stated)
     before = StepQuestion.of(
         f"translation-decoder@{whole(beams, 'beams')}",
-        _headed_gpu(record, stated),
+        gpu,
         batch=whole(_first(stated, "batch_size"), "batch"),
         dtype=_precision(stated),
         attention="eager",
     )
-    before = before.asking(engine=_before(_first(stated, "before"), encoder=False))
+    engine = _before(_first(stated, "before"), encoder=False)
+    slower = _USUAL_GHZ / _CLOCKS_GHZ.get(gpu, _USUAL_GHZ)
+    before = before.asking(engine=replace(engine, host_s_per_operator=slower * engine.host_s_per_operator))
     search = ["fused-search"] if "Decoding" in str(record["as_written"]) else []
     return Pair.of(record, before, ["fused-layers", *search])
 
@@ -113,6 +121,8 @@ def _sparse(record: Row, before: StepQuestion, layers: list[str]) -> Pair:
     return Pair.of(record, dense, ["2:4-sparsity"])
 
 
+_POSITIONS = 512
+"""Of BERT; the example makes its table longer where it asks for more."""
 _DIES = re.compile(r"\((\d) GCD")
 _IMAGES = re.compile(r"(\d+)x(\d+)")
 
@@ -138,7 +148,9 @@ def _example(model: str, module: str) -> tuple[str, dict[str, Any]]:
     if kind == "ResNet-50":
         return "resnet-50", {}
     if kind == "BERT":
-        return "bert-base", {"seq_len": whole(rest.rpartition(" ")[2], "length"), "attention": "eager"}
+        length = whole(rest.rpartition(" ")[2], "length")
+        longer = f"@max_position_embeddings={length}" if length > _POSITIONS else ""
+        return f"bert-base{longer}", {"seq_len": length, "attention": "eager"}
     if kind == "ViT":
         return f"timm:{rest}", {"attention": "eager"}
     if kind == "Detectron2" and (size := _IMAGES.search(rest)):
