@@ -73,7 +73,8 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
 
     Args:
         model: a catalogue name or alias, also with other numbers in its configuration
-            (``bert-base@max_position_embeddings=4096``); the path of a Hugging Face ``config.json`` or of the folder that holds it;
+            (``bert-base@max_position_embeddings=4096``); the path of a Hugging Face ``config.json`` or of the folder
+            that holds it;
             ``timm:NAME``, ``torchvision:NAME`` or ``diffusers:PATH``, see ``neusight.workloads.sources``;
             ``package.module:function``, where the function returns a module and its example inputs (the current
             folder is importable; it may take ``batch`` and ``seq_len``); a ``torch.nn.Module``, or a function without
