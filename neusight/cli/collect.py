@@ -196,7 +196,12 @@ def measure(
     image_size: Annotated[
         int | None, typer.Option(metavar="PIXELS", max=100_000, help="Edge of an image; default: the model's own.")
     ] = None,
-    steps: Annotated[int, typer.Option(max=1000, help="Training steps to read, after 3 updates.")] = 2,
+    steps: Annotated[int, typer.Option(max=1000, help="Training steps to read, after the updates.")] = 2,
+    updates: Annotated[int, typer.Option(max=100_000, help="Updates of the weights before.")] = 3,
+    data: Annotated[
+        Literal["noise", "digits"],
+        typer.Option(help="Images to train on: synthetic ones, or handwritten digits with their classes."),
+    ] = "noise",
     seed: Seed = 0,
     prune: Annotated[
         str, typer.Option(metavar="RATE|N:M", help="Weights to set to zero first: `0.8` by magnitude, or `2:4`.")
@@ -206,8 +211,8 @@ def measure(
 ) -> None:
     """Measure the zeros of each layer's activations, gradients and weights in real training steps on this CPU.
 
-    The network starts from random weights and trains on synthetic inputs: the profile says so. Text models take 128
-    tokens a sample unless `--seq-len` is given.
+    The network starts from random weights and trains on synthetic inputs, or on the digits that scikit-learn ships:
+    the profile says so. Text models take 128 tokens a sample unless `--seq-len` is given.
 
     Examples:
 
@@ -216,6 +221,8 @@ def measure(
     - `neusight sparsity measure resnet-50 --image-size 128 --steps 1 --prune 2:4`
 
     - `neusight sparsity measure opt-125m --batch 1 --seq-len 64 --format csv`
+
+    - `neusight sparsity measure vgg16 --batch 16 --image-size 64 --data digits --updates 400 --out vgg16.json`
     """
     from neusight.cli.output import note, progress
     from neusight.collect.sparsity import measure as measured
@@ -227,8 +234,9 @@ def measure(
     how = pruning(prune) if prune else None
     with progress(f"training {model}") as report:
         profile = measured(
-            model, batch, seq_len=seq_len, image_size=image_size, steps=steps, seed=seed, pruning=how, progress=report
-        )
+            model, batch, seq_len=seq_len, image_size=image_size, steps=steps, warmup=updates, data=data, seed=seed,
+            pruning=how, progress=report,
+        )  # fmt: skip
     if out is not None:
         note(f"next: neusight sparsity show {profile.save(out)}")
     _show_profile(profile, form)

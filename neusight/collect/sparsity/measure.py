@@ -1,6 +1,6 @@
 """Measure a sparsity profile: hooks on a network's layers over real training steps on the CPU.
 
-The network itself, synthetic inputs and targets, and updates by SGD. Needs torch at once.
+The network itself, synthetic inputs and targets or small real images, and updates by SGD. Needs torch at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -18,13 +18,17 @@ from torch import nn
 from torch.nn import functional
 
 from neusight.collect.sparsity.prune import Pruning, hold_pruned, prune_module
+from neusight.collect.sparsity.samples import Data, Digits, noise
 from neusight.collect.sparsity.streams import Readings
 from neusight.collect.steps import logit_rows, real_input
 from neusight.errors import ModelError
+from neusight.steps.questions import step_request
 from neusight.transforms.sparsity import SparsityProfile
 from neusight.workloads import WorkloadSource, resolve
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.resolve import call_function, importable_here
+from neusight.workloads.sources.described import ModelSource
+from neusight.workloads.tensors import TensorSpec
 from neusight.workloads.trace.tracing import explained
 
 WARMUP = 3
@@ -33,6 +37,7 @@ SEQ_LEN = 128
 """Tokens a sample unless asked for otherwise: few enough for a CPU."""
 LEARNING_RATE = 0.01
 MOMENTUM = 0.9
+ADAM_RATE = 1e-4
 _COPIES = 3
 """Of every weight: itself, its gradient and its momentum, in float32."""
 
@@ -48,6 +53,8 @@ class TrainedModule:
     inputs: Callable[[], Inputs]
     described: str
     origin: str = "random initialisation"
+    targets: Callable[[], torch.Tensor | None] = lambda: None
+    """Classes of the last inputs; None where there are none."""
 
 
 def measure(
@@ -59,6 +66,7 @@ def measure(
     image_size: int | None = None,
     steps: int = 2,
     warmup: int = WARMUP,
+    data: Data = "noise",
     seed: int = 0,
     pruning: Pruning | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
@@ -68,9 +76,9 @@ def measure(
     """Zeros of each convolution and linear layer, as the layer sees them, mean over training steps.
 
     The network is real, but small in batch: random initialisation (unless ``weights`` are given), noise as smooth as
-    photographs or random tokens as inputs, random targets, float32, dropout active. ``warmup`` updates by SGD come
-    first, since rectifiers of a network as it was initialised are not those of one in training; what long training on
-    real data would make of them, no such measurement knows. ``source`` of the profile says what was done.
+    photographs or random tokens as inputs, random targets, or real images with their classes; float32, dropout active.
+    ``warmup`` updates by SGD come first, since rectifiers of a network as it was initialised are not those of one in
+    training. ``source`` of the profile says what was done.
 
     Shares of zeros count every value of a layer's input, of the gradient of its output and of its weights. Clustering
     is that of at most 256 of an operand's streams a step, drawn evenly (see ``streams``); 0 where it comes out below.
@@ -87,6 +95,7 @@ def measure(
         image_size: pixels along an edge; the model's own unless given.
         steps: training steps that are read.
         warmup: updates before.
+        data: what models of images are trained on: ``noise``, or ``digits`` with their classes.
         seed: of weights, inputs, targets, dropout and the streams drawn. Equal seeds give equal profiles.
         pruning: of the weights before training; what is pruned stays zero.
         weights: a state_dict to start from.
@@ -100,21 +109,31 @@ def measure(
     _hold_counts({"warm-up": warmup}, least=0)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        training = prepared(resolve(model, inputs), batch, seq_len, image_size)
+        training = prepared(resolve(model, inputs), batch, seq_len, image_size, data)
         _start_from(training, weights)
         masks = prune_module(training.module, pruning) if pruning else {}
         readings = Readings(training.module, seed)
-        optimizer = torch.optim.SGD(training.module.train().parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+        optimizer = _optimizer(training.module.train(), data)
+        losses = []
         for done in range(1, warmup + steps + 1):
             readings.active = done > warmup
-            _update(training, optimizer, loss or _loss)
+            losses.append(_update(training, optimizer, loss or _loss_for(training.targets)))
             hold_pruned(training.module, masks)
             progress(done, warmup + steps)
     begin = "given weights" if weights is not None else training.origin
     how = f", {pruning}" if pruning else ""
-    counts = f"{_counted(steps, 'training step')} after {_counted(warmup, 'update')} by SGD"
-    source = f"measured over {counts}, from {begin}{how}; {training.described}; seed {seed}"
+    by = type(optimizer).__name__
+    counts = f"{_counted(steps, 'training step')} after {_counted(warmup, 'update')} by {by}"
+    learned = f"loss {losses[0]:.2f} to {sum(losses[-steps:]) / steps:.2f}"
+    source = f"measured over {counts}, from {begin}{how}; {training.described}; {learned}; seed {seed}"
     return SparsityProfile(model=training.name, layers=readings.finish(), source=source)
+
+
+def _optimizer(module: nn.Module, data: Data) -> torch.optim.Optimizer:
+    """SGD; Adam where real images are to be learned, which networks without normalisation otherwise take long to."""
+    if data == "noise":
+        return torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    return torch.optim.Adam(module.parameters(), lr=ADAM_RATE)
 
 
 def _counted(count: int, what: str) -> str:
@@ -138,7 +157,11 @@ def _start_from(training: TrainedModule, weights: Mapping[str, torch.Tensor] | N
 
 
 def prepared(
-    source: WorkloadSource, batch: int = 2, seq_len: int | None = None, image_size: int | None = None
+    source: WorkloadSource,
+    batch: int = 2,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    data: Data = "noise",
 ) -> TrainedModule:
     """The real module with random weights, of the caller's seed, and a source of inputs.
 
@@ -146,18 +169,21 @@ def prepared(
         ModelError: inputs that it does not take, or one too large for this host.
     """
     if source.config is not None:
-        return _from_config(source, source.config, batch, seq_len, image_size)
+        return _from_config(source, source.config, batch, seq_len, image_size, data)
+    if source.described is not None:
+        return _of_library(source, source.described, batch, image_size, data)
     if image_size is not None:
         raise ModelError(f"the inputs of {source.name} come with it: leave out the image size")
     if source.function is not None:
         return _from_function(source, batch, seq_len)
     module = source.module if isinstance(source.module, nn.Module) else source.module()
     # A copy, since training changes it.
-    return _given(source.name, copy.deepcopy(module), source.inputs)
+    training = _given(source.name, copy.deepcopy(module), source.inputs)
+    return _of_digits(training) if data == "digits" else training
 
 
-def _update(training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor]) -> None:
-    """One training step.
+def _update(training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor]) -> float:
+    """One training step, and its loss.
 
     Raises:
         ModelError: the module does not run with its inputs, or diverges.
@@ -170,12 +196,15 @@ def _update(training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Cal
         raise ModelError(f"the loss of {training.name} is {value.item()}: give weights that training can go on from")
     optimizer.step()
     optimizer.zero_grad()
+    return value.item()
 
 
 def _from_config(
-    source: WorkloadSource, config: dict[str, Any], batch: int, seq_len: int | None, image_size: int | None
+    source: WorkloadSource, config: dict[str, Any], batch: int, seq_len: int | None, image_size: int | None, data: Data
 ) -> TrainedModule:
     name = source.name
+    if source.takes_seq_len and data != "noise":
+        raise ModelError(f"{name} reads tokens, and {data} are images: leave out --data")
     if source.takes_seq_len and image_size is not None:
         raise ModelError(f"{name} reads tokens, which have no image size: leave out --image-size")
     if not source.takes_seq_len and seq_len is not None:
@@ -188,11 +217,14 @@ def _from_config(
         _hold_size(name, config)
         module = build_model(config, "training", "eager")
     shape = f"{seq_len} tokens" if seq_len else f"{config['image_size']}x{config['image_size']} pixels"
+    real = Digits() if data == "digits" else None
+    images = real.images if real else noise
     return TrainedModule(
         name=name,
         module=module,
-        inputs=lambda: ((), {k: real_input(k, spec, module, images=_images) for k, spec in specs.items()}),
-        described=f"random inputs of batch {batch}, {shape}",
+        inputs=lambda: ((), {k: real_input(k, spec, module, images=images) for k, spec in specs.items()}),
+        described=f"{'handwritten digits' if real else 'random inputs'} of batch {batch}, {shape}",
+        targets=lambda: real.classes if real else None,
     )
 
 
@@ -214,17 +246,6 @@ def _hold_size(name: str, config: dict[str, Any]) -> None:
     if needed > there:
         sizes = f"{needed / 1e9:.0f} GB for weights, gradients and updates, this host has {there / 1e9:.0f} GB"
         raise ModelError(f"training {name} takes {sizes}: measure a smaller model of its kind")
-
-
-def _images(shape: tuple[int, ...]) -> torch.Tensor:
-    """Noise whose amplitudes fall as 1/f, as those of natural images do (Field 1987, JOSA A 4(12)); each channel of
-    mean 0 and variance 1. White noise would not excite the same units at neighbouring pixels.
-    """
-    height, width = shape[-2:]
-    frequency = torch.hypot(torch.fft.fftfreq(height)[:, None], torch.fft.rfftfreq(width))
-    frequency[0, 0] = torch.inf
-    smooth = torch.fft.irfft2(torch.fft.rfft2(torch.randn(shape)) / frequency, s=(height, width))
-    return smooth / smooth.std(dim=(-2, -1), correction=0, keepdim=True).clamp(min=1e-12)
 
 
 def _from_function(source: WorkloadSource, batch: int, seq_len: int | None) -> TrainedModule:
@@ -258,14 +279,73 @@ def _given(name: str, module: nn.Module, inputs: Any) -> TrainedModule:
     )
 
 
-def _loss(result: Any) -> torch.Tensor:
-    """The result's own loss, or the cross-entropies of its logits over all positions for random targets."""
-    own = getattr(result, "loss", None)
-    if isinstance(own, torch.Tensor):
-        return own
-    rows = [each.float() for each in logit_rows(result)]
-    if not rows:
-        kind = type(result).__name__
-        raise ModelError(f"cannot form a loss from {kind}: return logits, or pass loss=, from the result to a scalar")
-    losses = [functional.cross_entropy(each, torch.randint(each.shape[1], (len(each),))) for each in rows]
-    return torch.stack(losses).sum()
+def _of_library(
+    source: WorkloadSource, described: ModelSource, batch: int, image_size: int | None, data: Data
+) -> TrainedModule:
+    """A model of timm or torchvision, which name their inputs."""
+    request, _ = step_request(source.name, {"mode": "training", "batch": batch, "image_size": image_size})
+    request = described.settled(request)
+    with explained(source.name, "train"):
+        module, specs = described.build(request), described.inputs(request)
+    if not isinstance(specs, tuple) or not all(isinstance(spec, TensorSpec) for spec in specs):
+        raise ModelError(f"{source.name} takes more than images: give it as package.module:function, with its inputs")
+    batch, *_, height, width = specs[0].shape
+    training = TrainedModule(
+        name=source.name,
+        module=module,
+        inputs=lambda: (tuple(noise(spec.shape) for spec in specs), {}),
+        described=f"random inputs of batch {batch}, {height}x{width} pixels",
+    )
+    return _of_digits(training) if data == "digits" else training
+
+
+def _of_digits(training: TrainedModule) -> TrainedModule:
+    """With real images of the shape of those that came with the module.
+
+    Raises:
+        ModelError: it takes no images.
+    """
+    args, kwargs = training.inputs()
+    real = Digits()
+
+    def image(value: Any) -> bool:
+        return isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim == 4
+
+    def drawn(value: Any) -> Any:
+        return real.images(tuple(value.shape)) if image(value) else value
+
+    shapes = [tuple(value.shape) for value in (*args, *kwargs.values()) if image(value)]
+    if len(shapes) != 1:
+        raise ModelError(f"{training.name} takes no batch of images: leave out --data")
+    batch, _, height, width = shapes[0]
+    return replace(
+        training,
+        inputs=lambda: (tuple(map(drawn, args)), {name: drawn(value) for name, value in kwargs.items()}),
+        described=f"handwritten digits of batch {batch}, {height}x{width} pixels",
+        targets=lambda: real.classes,
+    )
+
+
+def _loss_for(targets: Callable[[], torch.Tensor | None]) -> Callable[[Any], torch.Tensor]:
+    """The result's own loss, or the cross-entropies of its logits over all positions for classes, random ones where
+    none are known.
+    """
+
+    def loss(result: Any) -> torch.Tensor:
+        own = getattr(result, "loss", None)
+        if isinstance(own, torch.Tensor):
+            return own
+        rows = [each.float() for each in logit_rows(result)]
+        if not rows:
+            kind = type(result).__name__
+            raise ModelError(
+                f"cannot form a loss from {kind}: return logits, or pass loss=, from the result to a scalar"
+            )
+        known = targets()
+        losses = [
+            functional.cross_entropy(each, torch.randint(each.shape[1], (len(each),)) if known is None else known)
+            for each in rows
+        ]
+        return torch.stack(losses).sum()
+
+    return loss
