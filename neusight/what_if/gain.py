@@ -32,24 +32,21 @@ class Doubt:
 
     Attributes:
         scale: of what sources of both answers leave after they cancel.
-        change: of a change of everything, in proportion to what is not the same in both answers.
         effect: as a share of the logarithm of the ratio: an optimisation does more or less than its mechanism tells.
         floor: of any change.
     """
 
     scale: float
-    change: float
     effect: float
     floor: float
 
-    def deviation(self, sources: float, same: float, ratio: float) -> float:
-        """Of a ratio, whose sources leave a deviation of ``sources`` where a share of ``same`` is the same."""
-        parts = (self.scale * sources, self.change * (1.0 - same), self.effect * log(ratio), self.floor)
-        return hypot(*parts)
+    def deviation(self, sources: float, ratio: float) -> float:
+        """Of a ratio, whose sources leave a deviation of ``sources``."""
+        return hypot(self.scale * sources, self.effect * log(ratio), self.floor)
 
 
-OF_TIME = Doubt(scale=1.44, change=0.0, effect=0.33, floor=0.105)
-OF_MEMORY = Doubt(scale=1.6, change=0.26, effect=0.35, floor=0.064)
+OF_TIME = Doubt(scale=1.42, effect=0.272, floor=0.094)
+OF_MEMORY = Doubt(scale=1.64, effect=0.288, floor=0.075)
 """Fitted by ``neusight.evaluation.what_if.doubts.fitted`` to pairs that public projects measured, so that nine of ten
 lie inside where every set counts alike; with a set left out, 71 to 100 % of its pairs."""
 
@@ -118,14 +115,12 @@ def _throughput(answer: Answer) -> float:
 
 
 def _deviation(before: Answer, after: Answer, metric: MetricName, ratio: float) -> float:
-    sources, same = known_doubt(before, after, metric)
-    return (OF_MEMORY if metric == "memory" else OF_TIME).deviation(sources, same, ratio)
+    doubt = OF_MEMORY if metric == "memory" else OF_TIME
+    return doubt.deviation(known_doubt(before, after, metric), ratio)
 
 
-def known_doubt(before: Answer, after: Answer, metric: MetricName) -> tuple[float, float]:
-    """What named sources of both answers leave as the standard deviation of the logarithm of their ratio, and the share
-    of both answers that is the same.
-    """
+def known_doubt(before: Answer, after: Answer, metric: MetricName) -> float:
+    """What named sources of both answers leave as the standard deviation of the logarithm of their ratio."""
     if metric == "memory":
         return _memory_sources(before, after)
     same = shared_time(before, after)
@@ -134,7 +129,7 @@ def known_doubt(before: Answer, after: Answer, metric: MetricName) -> tuple[floa
     errors = {s: (before.errors.get(s, 0.0), after.errors.get(s, 0.0)) for s in sources}
     own = errors.pop(OWN, (0.0, 0.0))
     squares = [_difference(a, b, alike) for a, b in errors.values()]
-    return sqrt(sum(squares) + _difference(own[0], own[1], same)), same
+    return sqrt(sum(squares) + _difference(own[0], own[1], same))
 
 
 def _difference(first: float, second: float, correlation: float) -> float:
@@ -158,7 +153,7 @@ def parts_s(answer: Answer) -> Mapping[Any, float]:
     return {name: share * answer.latency_s for name, share in answer.time_shares.items()}
 
 
-def _memory_sources(before: Answer, after: Answer) -> tuple[float, float]:
+def _memory_sources(before: Answer, after: Answer) -> float:
     """The same of two peaks: terms of the same size err alike."""
     first, second = before.memory_terms, after.memory_terms
     spreads = []
@@ -167,4 +162,4 @@ def _memory_sources(before: Answer, after: Answer) -> tuple[float, float]:
         spreads.append(log(max(high, 1.0) / max(low, 1.0)) / (2 * NORMAL_90))
     total = max(sum(first.values()), sum(second.values()), 1.0)
     same = sum(min(size, second.get(name, 0.0)) for name, size in first.items()) / total
-    return sqrt(_difference(spreads[0], spreads[1], ALIKE + (1.0 - ALIKE) * same)), same
+    return sqrt(_difference(spreads[0], spreads[1], ALIKE + (1.0 - ALIKE) * same))

@@ -28,7 +28,6 @@ class Residual:
     memory: bool
     error: float
     sources: float
-    same: float
     ratio: float
 
 
@@ -44,7 +43,7 @@ def residuals(path: Path, ask: Callable[[Question], Answer]) -> list[Residual]:
         ratio = Gain.of(before, after, pair.metric).ratio
         known = known_doubt(before, after, pair.metric)
         error = float(np.log(ratio / float(record["gain"])))
-        found.append(Residual(str(record.get("set")), pair.metric == "memory", error, *known, ratio))
+        found.append(Residual(str(record.get("set")), pair.metric == "memory", error, known, ratio))
     return found
 
 
@@ -61,14 +60,14 @@ def fitted(pairs: Sequence[Residual]) -> Doubt:
 
     def of(parts: Sequence[float]) -> np.ndarray:
         doubt = Doubt(1.0, *(abs(float(part)) for part in parts))
-        return np.array([max(doubt.deviation(p.sources, p.same, p.ratio), 1e-3) for p in pairs])
+        return np.array([max(doubt.deviation(p.sources, p.ratio), 1e-3) for p in pairs])
 
     def unlikely(parts: Sequence[float]) -> float:
         deviations = of(parts)
         tails = (_DEGREES + 1.0) / 2.0 * np.log1p((errors / deviations) ** 2 / _DEGREES)
         return float(weights @ (np.log(deviations) + tails))
 
-    shape = minimize(unlikely, [0.1, 0.15, 0.02], method="Nelder-Mead").x
+    shape = minimize(unlikely, [0.15, 0.02], method="Nelder-Mead").x
     scores = np.abs(errors) / of(shape)
     order = np.argsort(scores)
     most = scores[order][np.searchsorted(np.cumsum(weights[order]), _INSIDE)] / NORMAL_90
