@@ -14,7 +14,7 @@ def test_nine_of_ten_lie_inside_and_the_shape_is_found() -> None:
     pairs = []
     for at in range(600):
         ratio, sources = float(np.exp(draw.normal(0.4, 0.5))), float(draw.uniform(0.02, 0.2))
-        error = draw.normal(0.0, known.deviation(sources, 0.0, ratio))
+        error = draw.normal(0.0, known.deviation(sources, ratio))
         pairs.append(Residual(f"set {at % 3}", False, error, sources, ratio))
     found = fitted(pairs)
     inside = [abs(p.error) <= 1.645 * found.deviation(p.sources, p.ratio) for p in pairs]
