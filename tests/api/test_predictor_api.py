@@ -154,7 +154,7 @@ def test_nothing_that_is_given_is_ignored(predictor: Predictor) -> None:
                 ("batch True", {"batch": True}),
                 ("at most 1024", {"seq_len": 10**6}),
                 ("mode 'dreaming'", {"mode": "dreaming"}),
-                ("'int8' of a whole model", {"dtype": "int8"}),
+                ("'float8' of a whole model", {"dtype": "float8"}),
                 ("inference has no optimizer", {"optimizer": "adamw"}),
             )
         ),
