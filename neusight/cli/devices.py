@@ -26,7 +26,10 @@ def list_devices(form: opt.Format = "human") -> None:
     from neusight.devices import list_devices as known
 
     specs = known()
-    rows = [_device_row(spec) for spec in specs]
+    described = [_device_row(spec) for spec in specs]
+    # Kinds of devices have figures of their own.
+    figures = dict.fromkeys(name for row in described for name in row)
+    rows = [{name: row.get(name) for name in figures} for row in described]
 
     def human() -> None:
         line("Peaks in TFLOP/s, dense (half: bfloat16, else float16); DRAM; TDP in W.")

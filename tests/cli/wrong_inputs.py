@@ -326,6 +326,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
                               ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
         "evaluate what-if": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--calibration", calibration), *common],
         "what-if": [("", model), ("--gpu!", gpu), ("--apply!", word("compile")), ("--batch", count), ("--set", change)],
+        "design": [("", words("phaze")), ("--model", words("gpt2-xl")), ("--against!", gpu), ("--nodes!", count)],
         "evaluate gate": [],
         "devices list": [("--format!", form)],
         "devices show": [("", gpu), ("--set", change), ("--format", form)],

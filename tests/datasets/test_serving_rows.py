@@ -284,9 +284,10 @@ def answered(frame: pd.DataFrame) -> pd.DataFrame:
 
 def test_every_set_of_kernels_is_fitted(data):
     fitted = {path.name for path in sets_in(data)}
-    assert fitted == {*ROWS, "rocm-kernels", "xla-tables"}
+    arrays = {"accelerators"}  # `neusight fit --arrays` has constants of their own
+    assert fitted == {*ROWS, "rocm-kernels", "xla-tables"} | arrays
     shipped = json.loads((checkout_dir("tile_models") / "physics.json").read_text())["data"]
-    assert {file.split("/")[0] for file in shipped} >= fitted | {"matmul-rates"}
+    assert {file.split("/")[0] for file in shipped} >= fitted - arrays | {"matmul-rates"}
     one = data / "llm-serving-blackwell"
     assert sets_of(one) == [one]
 

@@ -19,7 +19,7 @@ PRODUCT = {"m": None, "n": None, "k": None, "batch": 1, "note": "", "best_of": "
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "list_devices", lambda: [load_device(gpu) for gpu in GPUS])
+    monkeypatch.setattr(rates, "list_gpus", lambda: [load_device(gpu) for gpu in GPUS])
 
 
 @pytest.fixture
