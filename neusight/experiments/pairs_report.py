@@ -68,7 +68,7 @@ def _published(results: Results) -> list[str]:
     columns = (
         ("effect", "{as_written}"),
         ("GPU", "{gpu}"),
-        ("stated", "{measured_gain:.2f}"),
+        ("stated", "{stated_gain:.2f}"),
         ("predicted", "{predicted_gain:.2f}"),
         ("90 % interval", "{low_gain:.2f} - {high_gain:.2f}"),
     )

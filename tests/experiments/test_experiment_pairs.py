@@ -48,7 +48,7 @@ def test_coverage_and_signs_are_counted_by_optimisation(results: dict[str, Any])
 
 
 def test_effects_stand_beside_what_papers_state(results: dict[str, Any]) -> None:
-    assert [row["measured_gain"] for row in results["published"]] == [1.4]
+    assert [row["stated_gain"] for row in results["published"]] == [1.4]
     assert "no-such-model" in results["unanswered"][0]["reason"]
 
 

@@ -85,8 +85,8 @@ def _differences(drafted: GpuSpec, catalogued: GpuSpec) -> tuple[str, ...]:
 def _comparable(spec: GpuSpec) -> dict[str, tuple[str, Figure, float | str]]:
     """Single figures by their key in the file, links by kind: the field, what kind of figure it is, and its value."""
     figures: dict[str, tuple[str, Figure, float | str]] = {}
-    for key, figure in FIGURES.items():
-        value = getattr(spec, figure.field) if figure.describes(spec.kind) else None
+    for key, figure in ((key, figure) for key, figure in FIGURES.items() if figure.describes(spec.kind)):
+        value = getattr(spec, figure.field)
         if key == "links":
             figures |= {f"links.{each.kind}": ("links", LINK_BANDWIDTH, each.bandwidth_bytes_per_s) for each in value}
         elif value and isinstance(value, int | float | str):
