@@ -234,7 +234,7 @@ def measure(
     how = pruning(prune) if prune else None
     with progress(f"training {model}") as report:
         profile = measured(
-            model, batch, seq_len=seq_len, image_size=image_size, steps=steps, warmup=updates, data=data, seed=seed,
+            model, batch, seq_len=seq_len, image_size=image_size, steps=steps, warmup=updates, inputs=None if data == "noise" else data, seed=seed,
             pruning=how, progress=report,
         )  # fmt: skip
     if out is not None:

@@ -66,7 +66,6 @@ def measure(
     image_size: int | None = None,
     steps: int = 2,
     warmup: int = WARMUP,
-    data: Data = "noise",
     seed: int = 0,
     pruning: Pruning | None = None,
     weights: Mapping[str, torch.Tensor] | None = None,
@@ -90,12 +89,12 @@ def measure(
     Args:
         model: what ``neusight predict`` takes, or a ``torch.nn.Module`` with ``inputs`` (it is copied).
         batch: samples a step.
-        inputs: for a module, what its ``forward`` takes, by name or in order, with values.
+        inputs: for a module, what its ``forward`` takes, by name or in order, with values; for a model of images also
+            ``"digits"``, real ones with their classes.
         seq_len: tokens a sample; 128 unless given, or less where the model allows no more.
         image_size: pixels along an edge; the model's own unless given.
         steps: training steps that are read.
         warmup: updates before.
-        data: what models of images are trained on: ``noise``, or ``digits`` with their classes.
         seed: of weights, inputs, targets, dropout and the streams drawn. Equal seeds give equal profiles.
         pruning: of the weights before training; what is pruned stays zero.
         weights: a state_dict to start from.
@@ -109,7 +108,9 @@ def measure(
     _hold_counts({"warm-up": warmup}, least=0)
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
-        training = prepared(resolve(model, inputs), batch, seq_len, image_size, data)
+        data: Data = "digits" if isinstance(inputs, str) and inputs == "digits" else "noise"
+        given = None if data == "digits" else inputs
+        training = prepared(resolve(model, given), batch, seq_len, image_size, data)
         _start_from(training, weights)
         masks = prune_module(training.module, pruning) if pruning else {}
         readings = Readings(training.module, seed)
