@@ -234,8 +234,8 @@ def measure(
     how = pruning(prune) if prune else None
     with progress(f"training {model}") as report:
         profile = measured(
-            model, batch, seq_len=seq_len, image_size=image_size, steps=steps, warmup=updates, inputs=None if data == "noise" else data, seed=seed,
-            pruning=how, progress=report,
+            model, batch, inputs=None if data == "noise" else data, seq_len=seq_len, image_size=image_size,
+            steps=steps, warmup=updates, seed=seed, pruning=how, progress=report,
         )  # fmt: skip
     if out is not None:
         note(f"next: neusight sparsity show {profile.save(out)}")

@@ -232,3 +232,11 @@ def test_what_cannot_be_measured_is_one_line() -> None:
             measure(model, **options)
         assert "\n" not in str(raised.value)
         assert all(word in str(raised.value) for word in words), raised.value
+
+
+def test_digits_are_learned_and_have_their_classes() -> None:
+    profile = measure("torchvision:squeezenet1_1@64", 8, inputs="digits", steps=1, warmup=6)
+    first, last = (float(text) for text in profile.source.split("loss ")[1].split(";")[0].split(" to "))
+    assert last < first and "handwritten digits of batch 8, 64x64 pixels" in profile.source
+    with pytest.raises(ModelError, match="reads tokens"):
+        measure("opt-125m", 1, inputs="digits", seq_len=8, steps=1)

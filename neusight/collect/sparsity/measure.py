@@ -170,7 +170,7 @@ def prepared(
         ModelError: inputs that it does not take, or one too large for this host.
     """
     if source.config is not None:
-        return _from_config(source, source.config, batch, seq_len, image_size, data)
+        return _from_config(source, batch, seq_len, image_size, data)
     if source.described is not None:
         return _of_library(source, source.described, batch, image_size, data)
     if image_size is not None:
@@ -201,8 +201,9 @@ def _update(training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Cal
 
 
 def _from_config(
-    source: WorkloadSource, config: dict[str, Any], batch: int, seq_len: int | None, image_size: int | None, data: Data
+    source: WorkloadSource, batch: int, seq_len: int | None, image_size: int | None, data: Data
 ) -> TrainedModule:
+    config = source.config or {}
     name = source.name
     if source.takes_seq_len and data != "noise":
         raise ModelError(f"{name} reads tokens, and {data} are images: leave out --data")
