@@ -1,8 +1,9 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares rows, what is left out, predictors and targets.
 
-Six kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others, ``sparse``
-compares a simulated machine with its dense twin, ``serving``, ``training``, ``programs`` and ``pairs`` hold served
-language models, steps of distributed training, exported programs and gains of optimisations against what was measured.
+Seven kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others,
+``sparse`` compares a simulated machine with its dense twin, ``serving``, ``training``, ``programs``, ``pairs`` and
+``energy`` hold served language models, steps of distributed training, exported programs, gains of optimisations and
+what boards draw against what was measured.
 """
 
 from __future__ import annotations
@@ -219,25 +220,35 @@ class RandomZeros(StrictModel):
 
 
 class SimulatedNetwork(StrictModel):
-    """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros, a file in the
-    experiment's folder that the command ``measured`` wrote.
+    """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros after ``updates``, a
+    file in the experiment's folder that the command ``measured`` wrote.
+
+    Attributes:
+        course: profiles after fewer updates, by their number.
+        others: profiles of the same network measured otherwise, by what was different.
+        in_mean: whether it counts in the mean of networks.
     """
 
     name: str
     model: str
     batch: int = Field(default=4, ge=1)
     profile: str
+    updates: int = Field(default=3, ge=0)
     measured: str
+    course: dict[int, str] = Field(default_factory=dict)
+    others: dict[str, str] = Field(default_factory=dict)
+    in_mean: bool = True
 
 
 class SparseDeclaration(Declared):
-    """The content of ``experiment.toml`` of kind ``sparse``; ``designs`` are values of a figure of the machine, one
-    figure changed at a time.
+    """The content of ``experiment.toml`` of kind ``sparse``; ``uniform`` are shares of zeros that all layers are given,
+    ``designs`` values of a figure of the machine, one figure changed at a time.
     """
 
     kind: Literal["sparse"]
     random: RandomZeros = RandomZeros()
     networks: tuple[SimulatedNetwork, ...] = Field(min_length=1)
+    uniform: tuple[float, ...] = ()
     designs: dict[Literal["rows", "depth", "lanes"], tuple[int, ...]] = Field(default_factory=dict)
     report: tuple[str, ...] = ("random zeros", "networks", "designs")
     subject: str = "simulator"
@@ -366,8 +377,22 @@ class PairsDeclaration(Declared):
         return self.pairs.split("/")[0]
 
 
+class EnergyDeclaration(Declared):
+    """The content of ``experiment.toml`` of kind ``energy``: all readings of meters below ``NEUSIGHT_DATA``."""
+
+    kind: Literal["energy"]
+    report: tuple[str, ...] = ("readings",)
+    subject: str = "meters"
+
+
 AnyDeclaration = (
-    Declaration | SparseDeclaration | ServingDeclaration | TrainingDeclaration | ProgramsDeclaration | PairsDeclaration
+    Declaration
+    | SparseDeclaration
+    | ServingDeclaration
+    | TrainingDeclaration
+    | ProgramsDeclaration
+    | PairsDeclaration
+    | EnergyDeclaration
 )
 KINDS: dict[str, type[AnyDeclaration]] = {
     "sparse": SparseDeclaration,
@@ -375,6 +400,7 @@ KINDS: dict[str, type[AnyDeclaration]] = {
     "training": TrainingDeclaration,
     "programs": ProgramsDeclaration,
     "pairs": PairsDeclaration,
+    "energy": EnergyDeclaration,
 }
 """Declarations of other kinds than ``measured``."""
 

@@ -101,3 +101,14 @@ def test_usage_exits_with_2(arguments: list[str]) -> None:
 def test_help_has_examples() -> None:
     assert "neusight sparsity measure alexnet --out" in run("measure", "--help").stdout
     assert "neusight sparsity show alexnet.json" in run("show", "--help").stdout
+
+
+def test_profiles_after_fewer_updates_lie_beside_the_last(tmp_path: Path) -> None:
+    (tmp_path / "small.json").write_text(SMALL)
+    options = ("--batch", "1", "--image-size", "32", "--steps", "1")
+    result = run("measure", tmp_path / "small.json", *options, "--updates", "0,2", "--out", tmp_path / "p.json")
+    assert result.exit_code == 0, result.output
+    for name, count in (("p-after-0.json", "0 updates"), ("p.json", "2 updates")):
+        assert f"after {count}" in SparsityProfile.load(tmp_path / name).source
+    assert "rising numbers" in error("measure", tmp_path / "small.json", *options, "--updates", "2,1")
+    assert "whole numbers" in run("measure", tmp_path / "small.json", "--updates", "two").output

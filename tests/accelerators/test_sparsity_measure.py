@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from neusight.collect.sparsity import SparsityProfile, measure, pruning
+from neusight.collect.sparsity import SparsityProfile, measure, measure_course, pruning
 from neusight.collect.sparsity.streams import operand_streams
 from neusight.errors import ModelError
 from neusight.executors.tensordash.masks import CLUSTERS, clustering_of, random_mask
@@ -240,3 +240,33 @@ def test_digits_are_learned_and_have_their_classes() -> None:
     assert last < first and "handwritten digits of batch 8, 64x64 pixels" in profile.source
     with pytest.raises(ModelError, match="reads tokens"):
         measure("opt-125m", 1, inputs="digits", seq_len=8, steps=1)
+
+
+def test_a_course_is_of_trainings_with_fewer_updates() -> None:
+    module = Known(inplace=False)
+    inputs = (torch.ones(10, 6),)
+    course = measure_course(module, inputs=inputs, updates=(0, 3, 6))
+    assert course == {count: measure(module, inputs=inputs, warmup=count) for count in (0, 3, 6)}
+    for updates in ((6, 0), (5, 6), (6, 6)):
+        with pytest.raises(ModelError, match="rising numbers, 2 apart"):
+            measure_course(module, inputs=inputs, updates=updates)
+
+
+class Drawing(nn.Linear):
+    """Draws what it learns from."""
+
+    def samples(self) -> tuple[tuple[torch.Tensor, ...], torch.Tensor]:
+        """Signs of numbers.
+
+        More of them.
+        """
+        x = torch.randn(32, 4)
+        return (x.clamp(min=0),), (x[:, 0] > 0).long()
+
+
+def test_a_module_that_draws_its_samples_learns_from_them() -> None:
+    profile = measure(Drawing(4, 2), inputs=(torch.zeros(32, 4),), warmup=3000, steps=1)
+    assert "by Adam" in profile.source and "; Signs of numbers; " in profile.source
+    first, last = (float(text) for text in profile.source.split("loss ")[1].split(";")[0].split(" to "))
+    assert last < first - 0.1
+    assert 0.3 < profile.of("").activations.sparsity < 0.7

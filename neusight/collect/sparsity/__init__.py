@@ -3,7 +3,7 @@
 ``measure`` trains and reads, ``streams`` lays operands out and counts, ``prune`` makes weights zero.
 """
 
-from neusight.collect.sparsity.measure import measure
+from neusight.collect.sparsity.measure import measure, measure_course
 from neusight.collect.sparsity.prune import prune_module, prune_profile, pruning
 from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
 
@@ -12,6 +12,7 @@ __all__ = [
     "OperandSparsity",
     "SparsityProfile",
     "measure",
+    "measure_course",
     "prune_module",
     "prune_profile",
     "pruning",

@@ -9,8 +9,9 @@ import copy
 import importlib
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,19 +43,22 @@ _COPIES = 3
 """Of every weight: itself, its gradient and its momentum, in float32."""
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+Samples = tuple[Inputs, torch.Tensor | None]
+"""What a step is given, and its classes where there are some."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainedModule:
-    """A module in training and where its inputs come from; ``described``: these in words, ``origin``: its weights."""
+    """A module in training and the samples of its steps; ``described``: these in words, ``origin``: its weights.
+    Classes that are ``real`` can be learned.
+    """
 
     name: str
     module: nn.Module
-    inputs: Callable[[], Inputs]
+    samples: Callable[[], Samples]
     described: str
     origin: str = "random initialisation"
-    targets: Callable[[], torch.Tensor | None] = lambda: None
-    """Classes of the last inputs; None where there are none."""
+    real: bool = False
 
 
 def measure(
@@ -75,8 +79,8 @@ def measure(
     """Zeros of each convolution and linear layer, as the layer sees them, mean over training steps.
 
     The network is real, but small in batch: random initialisation (unless ``weights`` are given), noise as smooth as
-    photographs or random tokens as inputs, random targets, or real images with their classes; float32, dropout active.
-    ``warmup`` updates by SGD come first, since rectifiers of a network as it was initialised are not those of one in
+    photographs or random tokens as inputs, random targets, or real samples with their classes; float32, dropout active.
+    ``warmup`` updates come first, since rectifiers of a network as it was initialised are not those of one in
     training. ``source`` of the profile says what was done.
 
     Shares of zeros count every value of a layer's input, of the gradient of its output and of its weights. Clustering
@@ -87,7 +91,9 @@ def measure(
     Layers that never ran are left out, and the default is dense: zeros that nobody saw save nothing.
 
     Args:
-        model: what ``neusight predict`` takes, or a ``torch.nn.Module`` with ``inputs`` (it is copied).
+        model: what ``neusight predict`` takes, or a ``torch.nn.Module`` with ``inputs`` (it is copied). One that has a
+            method ``samples`` trains on what that gives for each step: inputs of its ``forward``, in order, and
+            classes of every row of its logits, -100 where there is none.
         batch: samples a step.
         inputs: for a module, what its ``forward`` takes, by name or in order, with values; for a model of images also
             ``"digits"``, real ones with their classes.
@@ -104,8 +110,40 @@ def measure(
     Raises:
         ModelError: an unknown model, a count that is too small, inputs or weights that do not fit, or no such layer.
     """
+    profiles = measure_course(
+        model, batch, inputs=inputs, seq_len=seq_len, image_size=image_size, steps=steps, updates=(warmup,), seed=seed,
+        pruning=pruning, weights=weights, loss=loss, progress=progress,
+    )  # fmt: skip
+    return profiles[warmup]
+
+
+def measure_course(
+    model: Any,
+    batch: int = 2,
+    *,
+    updates: Sequence[int],
+    inputs: Any = None,
+    seq_len: int | None = None,
+    image_size: int | None = None,
+    steps: int = 2,
+    seed: int = 0,
+    pruning: Pruning | None = None,
+    weights: Mapping[str, torch.Tensor] | None = None,
+    loss: Callable[[Any], torch.Tensor] | None = None,
+    progress: Callable[[int, int], None] = lambda done, of: None,
+) -> dict[int, SparsityProfile]:
+    """Profiles as ``measure`` gives them after each of several numbers of updates, in one training.
+
+    Args:
+        updates: rising, ``steps`` apart at least, since steps that are read update as well.
+
+    Raises:
+        ModelError: as ``measure``, or updates that do not rise.
+    """
     _hold_counts({"batch": batch, "steps": steps, "sequence length": seq_len, "image size": image_size}, least=1)
-    _hold_counts({"warm-up": warmup}, least=0)
+    _hold_counts({"warm-up": updates[0]}, least=0)
+    _hold_rising(updates, steps)
+    profiles = {}
     with torch.random.fork_rng(devices=[]), torch.enable_grad():
         torch.manual_seed(seed)
         data: Data = "digits" if isinstance(inputs, str) and inputs == "digits" else "noise"
@@ -114,27 +152,35 @@ def measure(
         _start_from(training, weights)
         masks = prune_module(training.module, pruning) if pruning else {}
         readings = Readings(training.module, seed)
-        optimizer = _optimizer(training.module.train(), data)
-        losses = []
-        for done in range(1, warmup + steps + 1):
-            readings.active = done > warmup
-            losses.append(_update(training, optimizer, loss or _loss_for(training.targets)))
-            hold_pruned(training.module, masks)
-            progress(done, warmup + steps)
-    begin = "given weights" if weights is not None else training.origin
-    how = f", {pruning}" if pruning else ""
-    by = type(optimizer).__name__
-    counts = f"{_counted(steps, 'training step')} after {_counted(warmup, 'update')} by {by}"
-    learned = f"loss {losses[0]:.2f} to {sum(losses[-steps:]) / steps:.2f}"
-    source = f"measured over {counts}, from {begin}{how}; {training.described}; {learned}; seed {seed}"
-    return SparsityProfile(model=training.name, layers=readings.finish(), source=source)
+        optimizer = _optimizer(training)
+        begin = "given weights" if weights is not None else training.origin
+        begun = f"from {begin}{f', {pruning}' if pruning else ''}; {training.described}"
+        losses: list[float] = []
+        for at in updates:
+            for done in range(len(losses), at + steps):
+                readings.active = done >= at
+                losses.append(_update(training, optimizer, loss))
+                hold_pruned(training.module, masks)
+                progress(done + 1, updates[-1] + steps)
+            counts = f"{_counted(steps, 'training step')} after {_counted(at, 'update')} by {type(optimizer).__name__}"
+            learned = f"loss {losses[0]:.2f} to {sum(losses[-steps:]) / steps:.2f}"
+            source = f"measured over {counts}, {begun}; {learned}; seed {seed}"
+            profiles[at] = SparsityProfile(model=training.name, layers=readings.taken(), source=source)
+    return profiles
 
 
-def _optimizer(module: nn.Module, data: Data) -> torch.optim.Optimizer:
-    """SGD; Adam where real images are to be learned, which networks without normalisation otherwise take long to."""
-    if data == "noise":
-        return torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
-    return torch.optim.Adam(module.parameters(), lr=ADAM_RATE)
+def _hold_rising(updates: Sequence[int], steps: int) -> None:
+    for before, after in pairwise(updates):
+        if after - before < steps:
+            raise ModelError(f"updates {before} and {after}: give rising numbers, {steps} apart at least")
+
+
+def _optimizer(training: TrainedModule) -> torch.optim.Optimizer:
+    """SGD; Adam where real classes are to be learned, which networks without normalisation otherwise take long to."""
+    parameters = training.module.train().parameters()
+    if training.real:
+        return torch.optim.Adam(parameters, lr=ADAM_RATE)
+    return torch.optim.SGD(parameters, lr=LEARNING_RATE, momentum=MOMENTUM)
 
 
 def _counted(count: int, what: str) -> str:
@@ -183,15 +229,18 @@ def prepared(
     return _of_digits(training) if data == "digits" else training
 
 
-def _update(training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor]) -> float:
+def _update(
+    training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor] | None
+) -> float:
     """One training step, and its loss.
 
     Raises:
         ModelError: the module does not run with its inputs, or diverges.
     """
     with explained(training.name, "train"):
-        args, kwargs = training.inputs()
-        value = loss(training.module(*args, **kwargs))
+        (args, kwargs), classes = training.samples()
+        result = training.module(*args, **kwargs)
+        value = loss(result) if loss else _loss_of(result, classes)
         value.backward()
     if not torch.isfinite(value):
         raise ModelError(f"the loss of {training.name} is {value.item()}: give weights that training can go on from")
@@ -221,13 +270,13 @@ def _from_config(
     shape = f"{seq_len} tokens" if seq_len else f"{config['image_size']}x{config['image_size']} pixels"
     real = Digits() if data == "digits" else None
     images = real.images if real else noise
-    return TrainedModule(
-        name=name,
-        module=module,
-        inputs=lambda: ((), {k: real_input(k, spec, module, images=images) for k, spec in specs.items()}),
-        described=f"{'handwritten digits' if real else 'random inputs'} of batch {batch}, {shape}",
-        targets=lambda: real.classes if real else None,
-    )
+
+    def samples() -> Samples:
+        inputs = {k: real_input(k, spec, module, images=images) for k, spec in specs.items()}
+        return ((), inputs), real.classes if real else None
+
+    described = f"{'handwritten digits' if real else 'random inputs'} of batch {batch}, {shape}"
+    return TrainedModule(name=name, module=module, samples=samples, described=described, real=real is not None)
 
 
 def _seq_len(source: WorkloadSource, requested: int | None) -> int | None:
@@ -265,7 +314,11 @@ def _from_function(source: WorkloadSource, batch: int, seq_len: int | None) -> T
 
 
 def _given(name: str, module: nn.Module, inputs: Any) -> TrainedModule:
-    """The caller's own inputs, the same in every step."""
+    """The caller's own inputs, the same in every step, or what its module draws for each."""
+    if callable(draw := getattr(module, "samples", None)):
+        return TrainedModule(
+            name=name, module=module, samples=lambda: _drawn(draw()), described=_first_line(draw), real=True
+        )
     if isinstance(inputs, Mapping):
         given: Inputs = (), dict(inputs)
     else:
@@ -275,10 +328,19 @@ def _given(name: str, module: nn.Module, inputs: Any) -> TrainedModule:
     return TrainedModule(
         name=name,
         module=module,
-        inputs=lambda: given,
+        samples=lambda: (given, None),
         described="the given inputs in every step",
         origin="the weights it came with",
     )
+
+
+def _drawn(sample: tuple[tuple[Any, ...], torch.Tensor]) -> Samples:
+    args, classes = sample
+    return (args, {}), classes
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "its own samples").splitlines()[0].rstrip(".")
 
 
 def _of_library(
@@ -295,7 +357,7 @@ def _of_library(
     training = TrainedModule(
         name=source.name,
         module=module,
-        inputs=lambda: (tuple(noise(spec.shape) for spec in specs), {}),
+        samples=lambda: ((tuple(noise(spec.shape) for spec in specs), {}), None),
         described=f"random inputs of batch {batch}, {height}x{width} pixels",
     )
     return _of_digits(training) if data == "digits" else training
@@ -307,7 +369,7 @@ def _of_digits(training: TrainedModule) -> TrainedModule:
     Raises:
         ModelError: it takes no images.
     """
-    args, kwargs = training.inputs()
+    (args, kwargs), _ = training.samples()
     real = Digits()
 
     def image(value: Any) -> bool:
@@ -320,34 +382,30 @@ def _of_digits(training: TrainedModule) -> TrainedModule:
     if len(shapes) != 1:
         raise ModelError(f"{training.name} takes no batch of images: leave out --data")
     batch, _, height, width = shapes[0]
-    return replace(
-        training,
-        inputs=lambda: (tuple(map(drawn, args)), {name: drawn(value) for name, value in kwargs.items()}),
-        described=f"handwritten digits of batch {batch}, {height}x{width} pixels",
-        targets=lambda: real.classes,
-    )
+
+    def samples() -> Samples:
+        inputs = tuple(map(drawn, args)), {name: drawn(value) for name, value in kwargs.items()}
+        return inputs, real.classes
+
+    described = f"handwritten digits of batch {batch}, {height}x{width} pixels"
+    return replace(training, samples=samples, described=described, real=True)
 
 
-def _loss_for(targets: Callable[[], torch.Tensor | None]) -> Callable[[Any], torch.Tensor]:
+def _loss_of(result: Any, classes: torch.Tensor | None) -> torch.Tensor:
     """The result's own loss, or the cross-entropies of its logits over all positions for classes, random ones where
     none are known.
     """
-
-    def loss(result: Any) -> torch.Tensor:
-        own = getattr(result, "loss", None)
-        if isinstance(own, torch.Tensor):
-            return own
-        rows = [each.float() for each in logit_rows(result)]
-        if not rows:
-            kind = type(result).__name__
-            raise ModelError(
-                f"cannot form a loss from {kind}: return logits, or pass loss=, from the result to a scalar"
-            )
-        known = targets()
-        losses = [
-            functional.cross_entropy(each, torch.randint(each.shape[1], (len(each),)) if known is None else known)
-            for each in rows
-        ]
-        return torch.stack(losses).sum()
-
-    return loss
+    own = getattr(result, "loss", None)
+    if isinstance(own, torch.Tensor):
+        return own
+    rows = [each.float() for each in logit_rows(result)]
+    if not rows:
+        kind = type(result).__name__
+        raise ModelError(f"cannot form a loss from {kind}: return logits, or pass loss=, from the result to a scalar")
+    losses = [
+        functional.cross_entropy(
+            each, torch.randint(each.shape[1], (len(each),)) if classes is None else classes.flatten()
+        )
+        for each in rows
+    ]
+    return torch.stack(losses).sum()

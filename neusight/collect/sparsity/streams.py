@@ -147,7 +147,7 @@ class _Mean:
 
 
 class Readings:
-    """Reads each layer of a module that runs while ``active``, until ``finish``."""
+    """Reads each layer of a module that runs while ``active``; ``taken`` gives what it read since the last time."""
 
     def __init__(self, module: nn.Module, seed: int) -> None:
         self.active = False
@@ -156,25 +156,28 @@ class Readings:
         self.layers = measured_layers(module)
         if not self.layers:
             raise ModelError(f"{type(module).__name__} has no convolution and no linear layer: nothing to measure")
-        self.means = {path: {name: _Mean() for name in OPERANDS} for path in self.layers}
-        self.handles = [self._watch(path, layer) for path, layer in self.layers.items()]
+        self.means = self._nothing()
+        for path, layer in self.layers.items():
+            self._watch(path, layer)
 
-    def finish(self) -> dict[str, LayerSparsity]:
-        """Take the hooks off; means of every layer that ran forward and backward.
+    def _nothing(self) -> dict[str, dict[str, _Mean]]:
+        return {path: {name: _Mean() for name in OPERANDS} for path in self.layers}
+
+    def taken(self) -> dict[str, LayerSparsity]:
+        """Means of every layer that ran forward and backward; the next ones begin anew.
 
         Raises:
             ModelError: none did.
         """
-        for handle in self.handles:
-            handle.remove()
         ran = {path: means for path, means in self.means.items() if all(m.values for m in means.values())}
+        self.means = self._nothing()
         if not ran:
             raise ModelError("no convolution and no linear layer ran forward and backward: nothing was measured")
         return {
             path: LayerSparsity(**{name: mean.result() for name, mean in means.items()}) for path, means in ran.items()
         }
 
-    def _watch(self, path: str, layer: nn.Module) -> Any:
+    def _watch(self, path: str, layer: nn.Module) -> None:
         def ran(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
             given = next(v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
             if not self.active or not given.numel():
@@ -187,7 +190,7 @@ class Readings:
                 # one still sees the gradient of what the layer put out.
                 output.register_hook(lambda gradient: self._read(path, "gradients", gradient.detach()))
 
-        return layer.register_forward_hook(ran, with_kwargs=True)
+        layer.register_forward_hook(ran, with_kwargs=True)
 
     def _read(self, path: str, operand: str, values: torch.Tensor) -> None:
         mask = by_lanes(operand_streams(self.layers[path], operand, values, STREAMS, self.generator)).numpy()
