@@ -1,0 +1,121 @@
+"""``Chart``: what a figure shows, apart from who draws it.
+
+Three marks are enough: bars in lanes (memory, time, a waterfall, a flame graph, a timeline), dots and lines.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.errors import DataError
+from neusight.figures.marks import COLOURS, GREY, Bar, Dot, Line, Scale
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """Marks on two axes; with ``lanes`` there are bars, and the vertical axis names their lanes.
+
+    ``rows`` are the figures behind the marks, ``series`` the names in the order of their colours, where it is not that
+    of the marks, ``zoom`` whether one looks closer at parts of it.
+    """
+
+    name: str
+    title: str
+    x: Scale
+    y: Scale | None = None
+    lanes: tuple[str, ...] = ()
+    bars: tuple[Bar, ...] = ()
+    dots: tuple[Dot, ...] = ()
+    lines: tuple[Line, ...] = ()
+    rows: tuple[Mapping[str, Any], ...] = ()
+    series: tuple[str, ...] = ()
+    zoom: bool = False
+
+    @property
+    def colours(self) -> dict[str, str]:
+        """Series that occur → colour."""
+        marks: tuple[Bar | Dot | Line, ...] = (*self.bars, *self.dots, *self.lines)
+        names = tuple(dict.fromkeys((*self.series, *(mark.series for mark in marks))))
+        used = {mark.series for mark in marks}
+        coloured = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(filter(None, names))}
+        return {name: coloured.get(name, GREY) for name in names if name in used}
+
+    @property
+    def outside(self) -> bool:
+        """Whether any mark lies outside of what was measured, and is grey."""
+        return any(bar.outside for bar in self.bars) or any(dot.outside for dot in self.dots)
+
+    def to_json(self) -> str:
+        """The rows."""
+        return json.dumps([dict(row) for row in self.rows], indent=2, ensure_ascii=False, default=str)
+
+    def to_csv(self) -> str:
+        """The rows."""
+        names = list(dict.fromkeys(name for row in self.rows for name in row))
+        text = io.StringIO()
+        writer = csv.DictWriter(text, fieldnames=names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        return text.getvalue()
+
+    def drawn(self) -> Figure:
+        """By matplotlib."""
+        from neusight.figures.matplotlib import drawn
+
+        return drawn(self)
+
+    def echarts(self) -> dict[str, Any]:
+        """Options of Apache ECharts, for a page that has ``charts.js``."""
+        from neusight.figures.echarts import options
+
+        return options(self)
+
+    def picture(self, suffix: str = ".png") -> bytes:
+        """As a file of one of ``PICTURES``, without the date and the version of the library."""
+        out = io.BytesIO()
+        metadata = {".png": {"Software": None}, ".svg": {"Date": None}}.get(suffix)
+        self.drawn().savefig(out, format=suffix.removeprefix("."), dpi=100, metadata=metadata)
+        return out.getvalue()
+
+    def save(self, path: str | Path) -> None:
+        """As a picture, CSV or JSON, by the ending of its name.
+
+        Raises:
+            DataError: another ending.
+        """
+        file = Path(path)
+        texts = {".csv": self.to_csv, ".json": self.to_json}
+        if file.suffix in texts:
+            file.write_text(texts[file.suffix](), encoding="utf-8")
+        elif file.suffix in PICTURES:
+            file.write_bytes(self.picture(file.suffix))
+        else:
+            raise DataError(f"'{file.name}' does not end in {', '.join((*texts, *PICTURES))}: name it so")
+
+    def trace(self) -> str:
+        """Bars in time as Chrome's trace events, which Perfetto opens: a thread a lane, microseconds."""
+        names = [
+            {"ph": "M", "name": "thread_name", "pid": 0, "tid": lane, "args": {"name": name}}
+            for lane, name in enumerate(self.lanes)
+        ]
+        slices = [
+            {"ph": "X", "name": bar.label or bar.series, "cat": bar.series, "pid": 0, "tid": bar.lane,
+             "ts": 1e6 * bar.start, "dur": 1e6 * (bar.end - bar.start)}
+            for bar in self.bars
+        ]  # fmt: skip
+        return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*names, *slices]})
+
+    def _repr_png_(self) -> bytes:
+        """What a notebook shows."""
+        return self.picture()

@@ -1,0 +1,50 @@
+// What ECharts draws of a chart beside its own marks: bars in lanes, intervals, bands; and quantities with prefixes.
+window.neusight = (() => {
+  const scaled = (value, unit) => {
+    if (!unit) return Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toPrecision(3) : String(+value.toPrecision(6));
+    if (unit === "%") return `${+value.toPrecision(3)} %`;
+    const large = [["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3], ["", 1]];
+    const small = [["m", 1e-3], ["µ", 1e-6], ["n", 1e-9], ["p", 1e-12]];
+    if (!value) return `0 ${unit}`;
+    const [prefix, factor] = [...large, ...small].find(([, f]) => Math.abs(value) >= f * 0.9999) || ["p", 1e-12];
+    return `${+(value / factor).toPrecision(3)} ${prefix}${unit}`;
+  };
+  const escaped = (text) => String(text).replace(/[&<>"]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;" })[c]);
+  const note = (mark) => {
+    const said = mark.data && mark.data.note;
+    if (!said) return escaped(mark.seriesName);
+    if (typeof said === "string") return escaped(said).replace(/\n/g, "<br>");
+    const lines = said.figures.map(([name, value, unit]) => `${escaped(name)}: ${scaled(value, unit)}`);
+    return [`<b>${escaped(said.what)}</b>`, ...lines].join("<br>");
+  };
+  const readable = (colour) => {
+    const parts = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16) / 255);
+    const [r, g, b] = parts.map((p) => (p <= 0.04045 ? p / 12.92 : ((p + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
+  };
+  const bar = (params, api) => {
+    const lane = api.value(2), fill = api.visual("color"), label = String(api.value(3) || "");
+    const [from, to] = [api.coord([api.value(0), lane]), api.coord([api.value(1), lane])];
+    const height = api.size([0, 1])[1] * 0.72;
+    const x = Math.min(from[0], to[0]), width = Math.max(1, Math.abs(to[0] - from[0]));
+    const children = [{ type: "rect", shape: { x, y: from[1] - height / 2, width, height }, style: { fill, stroke: "rgba(255,255,255,0.6)", lineWidth: 0.5 } }];
+    if (label && width > 6.2 * label.length + 6) {
+      const style = { text: label, x: x + width / 2, y: from[1], fill: readable(fill), fontSize: 11, align: "center", verticalAlign: "middle" };
+      children.push({ type: "text", style, silent: true });
+    }
+    return { type: "group", children };
+  };
+  const whisker = (params, api) => {
+    const [a, b] = [api.coord([api.value(0), api.value(1)]), api.coord([api.value(2), api.value(3)])];
+    const across = a[1] === b[1], stroke = "#333333", style = { stroke, lineWidth: 1.2 };
+    const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style });
+    const cap = ([x, y]) => (across ? line(x, y - 4, x, y + 4) : line(x - 4, y, x + 4, y));
+    return { type: "group", children: [line(...a, ...b), cap(a), cap(b)] };
+  };
+  const band = (params, api) => {
+    const at = (x, y) => api.coord([api.value(x), api.value(y)]);
+    const points = [at(0, 1), at(3, 4), at(3, 5), at(0, 2)];
+    return { type: "polygon", shape: { points }, style: { fill: api.visual("color"), opacity: 0.16 } };
+  };
+  return { scaled, note, bar, whisker, band };
+})();

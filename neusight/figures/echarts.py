@@ -1,0 +1,173 @@
+"""A chart on a screen, as options of Apache ECharts; what JavaScript draws of it is in ``charts.js``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.figures.marks import GREY, Bar, Dot, Interval, Line, Scale
+
+if TYPE_CHECKING:
+    from neusight.figures.chart import Chart
+
+SCRIPT = Path(__file__).with_name("charts.js")
+INK, GRID = "#333333", "#d5d5d5"
+"""Of letters and of the grid: a dark page turns them by their names."""
+_LANE_PX, _HEIGHT_PX, _LEGEND_PX = 30, 380, 90
+_LARGEST_PX, _DOT_PX = 56.0, 9.0
+"""Diameters of the largest dot of those that have sizes, and of one without."""
+_INSIDE = {"containLabel": True}
+_WHISKER = {"color": INK}
+
+
+def height_px(chart: Chart) -> int:
+    """That a chart needs."""
+    return _LEGEND_PX + 20 + _LANE_PX * len(chart.lanes) if chart.lanes else _HEIGHT_PX
+
+
+def options(chart: Chart) -> dict[str, Any]:
+    """Of ``echarts.setOption``; keys that begin with ":" hold JavaScript."""
+    lanes = bool(chart.lanes)
+    names = [name for name in chart.colours if name]
+    return {
+        "animation": False,
+        "aria": {"enabled": True, "label": {"description": chart.title}},
+        "textStyle": {"color": INK, "fontFamily": "inherit"},
+        "grid": {"left": 12, "right": 26, "top": 14 if lanes else 34, "bottom": 64 if names else 40} | _INSIDE,
+        "legend": {
+            "type": "scroll", "bottom": 0, "left": 0, "data": names, "itemWidth": 12, "itemHeight": 12,
+            "textStyle": {"color": INK}, "show": len(names) > 1,
+        },
+        "tooltip": {"trigger": "item", "confine": True, ":formatter": "neusight.note"},
+        "xAxis": _axis(chart.x, down=False),
+        "yAxis": _lanes(chart.lanes) if lanes else _axis(chart.y or Scale(name=""), down=True),
+        "dataZoom": [{"type": "inside", "filterMode": "none"}] if chart.zoom else [],
+        "series": [*_lines(chart), *(_bars(chart) if chart.bars else []), *_dots(chart), _whiskers(chart)],
+    }  # fmt: skip
+
+
+def _axis(axis: Scale, *, down: bool) -> dict[str, Any]:
+    return {
+        "type": "log" if axis.log else "value",
+        "name": axis.name,
+        "nameTextStyle": {"color": INK, "align": "left"} if down else {"color": INK},
+        **({"min": "dataMin", "max": "dataMax"} if axis.log and not down else {}),
+        "nameLocation": "end" if down else "middle",
+        "nameGap": 10 if down else 24,
+        "scale": axis.log,
+        "axisLine": {"show": True, "lineStyle": {"color": GRID}},
+        "splitLine": {"lineStyle": {"color": GRID}},
+        "axisLabel": {
+            "color": INK, "hideOverlap": True, ":formatter": f"(v) => neusight.scaled(v, {json.dumps(axis.unit)})"
+        },
+    }  # fmt: skip
+
+
+def _lanes(lanes: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "category",
+        "data": list(lanes),
+        "inverse": True,
+        "axisTick": {"show": False},
+        "axisLine": {"lineStyle": {"color": GRID}},
+        "axisLabel": {"color": INK, "interval": 0, "width": 150, "overflow": "truncate"},
+    }
+
+
+def _bars(chart: Chart) -> list[dict[str, Any]]:
+    """One series a name: each bar as (start, end, lane)."""
+
+    def data(bar: Bar, colour: str) -> dict[str, Any]:
+        value = [bar.start, bar.end, bar.lane, bar.label]
+        return {
+            "value": value,
+            "note": bar.note or _note(bar.label or bar.series, bar.end - bar.start, None, chart.x),
+            "itemStyle": {"color": GREY if bar.outside else colour},
+        }
+
+    return [
+        {
+            "type": "custom", "name": name, "clip": True, ":renderItem": "neusight.bar", "color": colour,
+            "encode": {"x": [0, 1], "y": 2}, "itemStyle": {"color": colour},
+            "data": [data(bar, colour) for bar in chart.bars if bar.series == name],
+        }
+        for name, colour in chart.colours.items()
+    ]  # fmt: skip
+
+
+def _dots(chart: Chart) -> list[dict[str, Any]]:
+    def data(dot: Dot, colour: str) -> dict[str, Any]:
+        return {
+            "value": [dot.x, dot.y],
+            "name": dot.label,
+            "link": dot.link,
+            "label": {"show": bool(dot.label), "formatter": "{b}", "position": [8, -12], "fontSize": 10, "color": INK},
+            "note": dot.note or _note(dot.label or dot.series, dot.x, dot.y, chart.x, chart.y),
+            "symbolSize": _DOT_PX if dot.size is None else max(6.0, _LARGEST_PX * dot.size**0.5),
+            "itemStyle": {"color": GREY if dot.outside else colour, "opacity": 0.8},
+        }
+
+    return [
+        {
+            "type": "scatter", "name": name, "color": colour, "itemStyle": {"color": colour},
+            "data": [data(dot, colour) for dot in chart.dots if dot.series == name],
+        }
+        for name, colour in chart.colours.items()
+        if any(dot.series == name for dot in chart.dots)
+    ]  # fmt: skip
+
+
+def _note(what: str, x: float, y: float | None, x_axis: Scale, y_axis: Scale | None = None) -> dict[str, Any]:
+    """What a browser writes beside a mark."""
+    figures = [[x_axis.name, x, x_axis.unit]]
+    figures += [] if y is None or y_axis is None else [[y_axis.name, y, y_axis.unit]]
+    return {"what": what, "figures": figures}
+
+
+def _lines(chart: Chart) -> list[dict[str, Any]]:
+    return [each for line in chart.lines for each in _line(line, chart.colours[line.series])]
+
+
+def _line(line: Line, colour: str) -> list[dict[str, Any]]:
+    look = {"color": colour, "width": 1.5, "type": "dashed" if line.dashed else "solid"}
+    same: dict[str, Any] = {"type": "line", "name": line.series, "symbol": "none", "color": colour}
+    drawn = [{**same, "lineStyle": look, "data": [list(pair) for pair in zip(line.xs, line.ys, strict=True)]}]
+    if line.label:
+        end = {"show": True, ":formatter": f"() => {json.dumps(line.label)}", "color": INK, "fontSize": 10}
+        drawn[0] |= {"endLabel": {**end, "align": "right", "verticalAlign": "bottom"}, "silent": True}
+    if line.band:
+        pieces = list(zip(line.xs, *line.band, strict=True))
+        shape: dict[str, Any] = {
+            "type": "custom",
+            "name": line.series,
+            "clip": True,
+            ":renderItem": "neusight.band",
+            "silent": True,
+        }
+        data = [[*first, *second] for first, second in pairwise(pieces)]
+        drawn.append({**shape, "color": colour, "encode": {"x": [0, 3], "y": [1, 2, 4, 5]}, "data": data})
+    return drawn
+
+
+def _whiskers(chart: Chart) -> dict[str, Any]:
+    """All intervals, each as (x, y) of its two ends."""
+    ends: list[list[float]] = []
+    for bar in chart.bars:
+        ends += _ends(bar.interval, (bar.lane, bar.lane), across=True)
+    for dot in chart.dots:
+        ends += _ends(dot.x_interval, (dot.y, dot.y), across=True)
+        ends += _ends(dot.y_interval, (dot.x, dot.x), across=False)
+    return {
+        "type": "custom", "name": "90 % interval", "clip": True, "silent": True, ":renderItem": "neusight.whisker",
+        "encode": {"x": [0, 2], "y": [1, 3]}, "data": ends, "itemStyle": _WHISKER, "z": 5,
+    }  # fmt: skip
+
+
+def _ends(interval: Interval | None, others: Interval, *, across: bool) -> list[list[float]]:
+    if interval is None:
+        return []
+    low, high = interval
+    return [[low, others[0], high, others[1]] if across else [others[0], low, others[1], high]]

@@ -1,0 +1,83 @@
+"""What a chart is made of: bars in lanes, dots, lines, the scales that they lie on, and their colours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+COLOURS = ("#0b5fa5", "#e07b00", "#5a9e4b", "#8d6bb1", "#b5423c", "#6b6b6b", "#2aa6a6", "#c9a227", "#d36fa5")
+"""Such that people of most kinds of sight can tell them apart."""
+GREY = "#9a9a9a"
+"""Of what lies outside of what was measured, and of what only helps to read."""
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """What an axis measures, and its SI unit ("": a plain number)."""
+
+    name: str
+    unit: str = ""
+    log: bool = False
+
+    @property
+    def title(self) -> str:
+        """With the unit, whose prefixes stand at the ticks."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """From ``start`` to ``end`` in a lane, counted from the top; ``interval``: of ``end``, or of the sum it ends."""
+
+    lane: int
+    start: float
+    end: float
+    series: str
+    label: str = ""
+    note: str = ""
+    interval: Interval | None = None
+    outside: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dot:
+    """At (x, y); ``link``: element of a page that it leads to; ``size``: share of the largest dot's area."""
+
+    x: float
+    y: float
+    series: str
+    label: str = ""
+    note: str = ""
+    x_interval: Interval | None = None
+    y_interval: Interval | None = None
+    size: float | None = None
+    link: str = ""
+    outside: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """Through dots, with the ``band`` of lower and upper ends of their intervals; without a series it helps to read,
+    and ``label`` stands at its end.
+    """
+
+    series: str = ""
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+    band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    dashed: bool = False
+    label: str = ""
+
+
+def stacked(lane: int, parts: Iterable[tuple[str, float]], interval: Interval | None = None) -> tuple[Bar, ...]:
+    """One bar after the other in a lane, those of no length left out; ``interval`` is of the sum."""
+    bars: list[Bar] = []
+    for series, length in parts:
+        start = bars[-1].end if bars else 0.0
+        if length > 0:
+            bars.append(Bar(lane=lane, start=start, end=start + length, series=series, label=series))
+    if not bars:
+        return ()
+    last = bars.pop()
+    return (*bars, replace(last, interval=interval))

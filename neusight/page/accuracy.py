@@ -1,0 +1,181 @@
+"""How far estimates are from what was measured: the figures of committed experiments, ours and others', in one form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from neusight.errors import DataError, nearest
+from neusight.figures import Chart, Dot, Scale
+from neusight.paths import checkout_dir, read_json
+
+OURS = "ours"
+LEFT_OUT, AMONG = "ours, left out of the fit", "ours, among the fit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy:
+    """Of one predictor in one cell of an experiment's summary, errors in percent of what was measured.
+
+    ``row``: where the cell stands, ``runs``: the share of what ours answers that another predictor can run;
+    ``left_out``: whether what is named was kept out of everything that is fitted.
+    """
+
+    experiment: str
+    row: str
+    name: str
+    predictor: str
+    left_out: bool
+    count: int
+    mean: float
+    median: float | None = None
+    bias: float | None = None
+    inside: float | None = None
+    runs: float | None = None
+
+    @property
+    def id(self) -> str:
+        """Of its row in a table."""
+        return f"{self.experiment}-{self.row}-{self.predictor}".replace(" ", "-")
+
+    @property
+    def series(self) -> str:
+        """Ours by whether it knew what is named, others by name."""
+        if self.predictor != OURS:
+            return self.predictor
+        return LEFT_OUT if self.left_out else AMONG
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells:
+    """Cells of a summary that are by one thing: where they stand, and their name by their words. A mean over GPUs
+    counts these.
+
+    ``where`` are words that a cell must have; ``peers``: they are of other predictors, with ours beside.
+    """
+
+    experiment: str
+    path: str
+    name: str
+    left_out: bool = False
+    where: tuple[tuple[str, str], ...] = ()
+    peers: bool = False
+
+    def read(self, summary: Mapping[str, Any]) -> Iterator[Accuracy]:
+        """Those of a summary, none where it has no such cells."""
+        cells: Any = summary
+        for key in self.path.split("."):
+            cells = cells.get(key, ()) if isinstance(cells, Mapping) else ()
+        of = self._of_peers(summary) if self.peers else self._of
+        for place, cell in enumerate(cells):
+            if "mean" in cell and all(str(cell.get(key, "")) == word for key, word in self.where):
+                yield from of(f"{self.path}[{place}]", cell)
+
+    def _of(self, row: str, cell: Mapping[str, Any]) -> Iterator[Accuracy]:
+        words = {key: value for key, value in cell.items() if isinstance(value, str) and value}
+        try:
+            name = self.name.format_map(words)
+        except KeyError:  # Of what the source does not tell.
+            return
+        figures = {name: cell.get(name) for name in ("median", "bias", "inside")}
+        yield Accuracy(
+            experiment=self.experiment, row=row, left_out=self.left_out, name=name,
+            predictor=str(cell.get("predictor", OURS)), mean=cell["mean"], **figures,
+            count=cell.get("count") or cell.get("gpus") or 0,
+        )  # fmt: skip
+
+    def _of_peers(self, summary: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Iterator[Accuracy]]:
+        """Of another predictor, and ours where that one answers."""
+        answered = {(one.get("source"), one.get("quantity")): one["count"] for one in summary["means"]}
+
+        def read(row: str, cell: Mapping[str, Any]) -> Iterator[Accuracy]:
+            name, count = f"{cell['source']}, {cell['quantity']}", cell["count"]
+            same: dict[str, Any] = {"experiment": self.experiment, "row": row, "left_out": False, "name": name}
+            yield Accuracy(**same, predictor=OURS, count=count, mean=cell["ours_mean"], median=cell["ours_median"])
+            runs = min(1.0, count / answered.get((cell["source"], cell["quantity"]), count))
+            figures = {"mean": cell["mean"], "median": cell["median"], "runs": runs}
+            yield Accuracy(**same, predictor=cell["peer"], count=count, **figures)
+
+        return read
+
+
+_LEAST = 0.1
+"""Percent: smaller errors are drawn there."""
+_STEPS = ("leave-one-gpu-out", "leave-one-architecture-out", "cross-vendor", "asplos25")
+BY: dict[str, tuple[Cells, ...]] = {
+    "GPU": (
+        *(Cells(experiment=id_, path="models.by_gpu", name="{gpu}", left_out=id_ != "asplos25") for id_ in _STEPS),
+        Cells(experiment="serving", path="means", name="{gpu}", where=(("by", "gpu"),)),
+        Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "gpu"),)),
+        Cells(experiment="what-if", path="by_gpu", name="{gpu}"),
+    ),
+    "family": tuple(
+        Cells(experiment=id_, path="kernels.by_kind", name="{kind}", left_out=True, where=(("group", "held_out"),))
+        for id_ in _STEPS
+    ),
+    "kinship": (Cells(experiment="left-out-dies", path="kernels.cells", name="{kind}, {group}", left_out=True),),
+    "source": (
+        Cells(experiment="serving", path="means", name="{source}", where=(("by", "source"),)),
+        Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "source"),)),
+        Cells(experiment="what-if", path="by_set", name="{set}"),
+    ),
+    "optimisation": (Cells(experiment="what-if", path="optimisations", name="{optimisation}"),),
+    "quantity and other predictors": (Cells(experiment="serving", path="peers", name="{source}", peers=True),),
+}
+"""What accuracy is told by."""
+
+
+def accuracies(by: str) -> tuple[Accuracy, ...]:
+    """All that committed experiments say by one thing, in their order.
+
+    Raises:
+        DataError: accuracy is not told by that.
+    """
+    if by not in BY:
+        raise DataError(f"accuracy is not told by '{by}'{nearest(by, BY)}: by {', '.join(BY)}")
+    from neusight.experiments.results import SUMMARY
+
+    found: list[Accuracy] = []
+    for cells in BY[by]:
+        path = checkout_dir("experiments") / cells.experiment / SUMMARY
+        if path.is_file():
+            found += cells.read(read_json(path))
+    return tuple(found)
+
+
+def chart(by: str, rows: Sequence[Accuracy]) -> Chart:
+    """Mean errors by name, ours and others', the smallest of ours first."""
+    mine = {row.name: row.mean for row in reversed(rows) if row.predictor == OURS}
+    names = sorted(dict.fromkeys(row.name for row in rows), key=lambda name: mine.get(name, float("inf")))
+    dots = (
+        Dot(
+            x=max(row.mean, _LEAST), y=names.index(row.name), series=row.series, note=described(row), link=row.id,
+        )
+        for row in rows
+    )  # fmt: skip
+    return Chart(
+        name="accuracy", title=f"Mean error by {by}", x=Scale(name="mean error", unit="%", log=True),
+        lanes=tuple(names), dots=tuple(dots), rows=tuple(vars(row) for row in rows), series=(LEFT_OUT, AMONG),
+    )  # fmt: skip
+
+
+def described(row: Accuracy) -> str:
+    """One row in words."""
+    inside = "" if row.inside is None else f", {row.inside:.0f} % inside the interval"
+    bias = "" if row.bias is None else f", bias {row.bias:+.1f} %"
+    return f"{row.name}: {row.predictor}\n{row.mean:.1f} % of {row.count:,}{bias}{inside}\n{row.experiment}, {row.row}"
+
+
+HEAD = ("", "predictor", "mean error", "median", "bias", "inside", "rows", "can run", "experiment", "row")
+
+
+def cells_of(row: Accuracy) -> tuple[str, ...]:
+    """Of a table with ``HEAD``."""
+
+    def percent(value: float | None, form: str = ".1f") -> str:
+        return "" if value is None else f"{value:{form}} %"
+
+    runs = percent(None if row.runs is None else 100 * row.runs, ".0f")
+    figures = (percent(row.mean), percent(row.median), percent(row.bias, "+.1f"), percent(row.inside, ".0f"))
+    return (row.name, row.series, *figures, f"{row.count:,}", runs, row.experiment, row.row)

@@ -1,0 +1,144 @@
+"""Answers of the Python API, off the event loop: each question once, the last few hundred kept."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeVar
+
+from neusight.api import Predictor, as_device
+from neusight.errors import ModelError, NeusightError, reason, shown
+from neusight.estimates import Estimate
+from neusight.page.form import Form
+from neusight.paths import calibrations_dir, is_there
+from neusight.serving.estimate import ServingEstimate
+from neusight.steps.questions import version_of
+from neusight.workloads.catalogue import canonical_name
+
+_KEPT = 512
+"""Answers: tens of kilobytes each."""
+T = TypeVar("T")
+Question = Callable[[Predictor, Form], T]
+
+
+@dataclass(frozen=True)
+class DeviceAnswer:
+    """Of one device: an estimate, or why there is none in one line."""
+
+    gpu: str
+    estimate: Estimate | ServingEstimate | None = None
+    error: str = ""
+
+
+class _Lane:
+    """One thread with a predictor of its own, since a predictor remembers what it meets."""
+
+    def __init__(self, calibrations: Path | None) -> None:
+        self._calibrations = calibrations
+        self._threads = ThreadPoolExecutor(1)
+
+    @cached_property
+    def _predictor(self) -> Predictor:
+        return Predictor.load(calibrations=self._calibrations)
+
+    def submit(self, ask: Question[T], form: Form) -> Future[T]:
+        return self._threads.submit(lambda: ask(self._predictor, form))
+
+
+class Answers:
+    """Questions of all tabs: those of ready models in one lane, those that trace or search in another, so that nobody
+    who drags waits for them.
+
+    Args:
+        functions: ``package.module:function`` models that may run; a URL alone runs no code.
+    """
+
+    def __init__(self, functions: Sequence[str] = ()) -> None:
+        self._functions = frozenset(functions)
+        self._kept: OrderedDict[object, Future[Any]] = OrderedDict()
+        self._lock = Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """All answers, since there is a calibration more."""
+        calibrations = calibrations_dir() if calibrations_dir().is_dir() else None
+        with self._lock:
+            self._quick, self._slow = _Lane(calibrations), _Lane(calibrations)
+            self._kept.clear()
+
+    async def of(self, ask: Question[T], form: Form, *, slow: bool = False) -> T:
+        """What ``ask`` says of a form.
+
+        Args:
+            ask: a function of a predictor and a form.
+            form: the question.
+            slow: whether it takes longer than anyone who drags should wait.
+
+        Raises:
+            NeusightError: what is wrong with the question.
+        """
+        return await asyncio.wrap_future(self.submit(ask, form, slow=slow))
+
+    def submit(self, ask: Question[T], form: Form, *, slow: bool = False) -> Future[T]:
+        """As ``of``, without waiting.
+
+        Raises:
+            ModelError: a function that may not run.
+        """
+        self._check(form)
+        key = (ask, form, version_of(form.model))
+        with self._lock:
+            future = self._kept.get(key)
+            if future is None:
+                lane = self._slow if slow or canonical_name(form.model) is None else self._quick
+                future = lane.submit(ask, form)
+                self._kept[key] = future
+                while len(self._kept) > _KEPT:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(key)
+        return future
+
+    def _check(self, form: Form) -> None:
+        model = form.model
+        known = model in self._functions or model.startswith(_PREFIXES)
+        if ":" in model and not known and not is_there(model):
+            raise ModelError(f"{shown(model)} is not run by a URL: start `neusight page {shown(model)}`")
+
+
+_PREFIXES = ("timm:", "torchvision:", "diffusers:")
+
+
+def answered(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
+    """On each device of the form."""
+    return tuple(_answered(predictor, form, gpu) for gpu in form.gpus)
+
+
+def _answered(predictor: Predictor, form: Form, gpu: str) -> DeviceAnswer:
+    try:
+        return DeviceAnswer(gpu, estimated(predictor, form, gpu))
+    except NeusightError as error:
+        return DeviceAnswer(gpu, error=str(error))
+    except Exception as error:  # A page goes on where a command would end.
+        return DeviceAnswer(gpu, error=f"{type(error).__name__}: {reason(error)}")
+
+
+def estimated(predictor: Predictor, form: Form, gpu: str) -> Estimate | ServingEstimate:
+    """On one device.
+
+    Raises:
+        NeusightError: as ``Predictor.estimate`` and ``Predictor.serving``.
+    """
+    if form.serving:
+        from neusight.serving import closed
+
+        load = closed(form.concurrency, form.isl, form.osl)
+        return predictor.serving(form.model, as_device(gpu, form.changes), load, **form.setup)
+    estimate = predictor.estimate(form.model, gpu, **form.step)
+    _ = estimate.interval, estimate.coverage
+    return estimate

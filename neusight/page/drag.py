@@ -1,0 +1,252 @@
+"""Drag: batch, length, devices, bandwidth or clients on the chart itself, redrawn at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from math import exp, log, log2
+from typing import Any
+
+from nicegui import background_tasks, ui
+
+from neusight.api import Predictor, as_device
+from neusight.errors import NeusightError
+from neusight.estimates import figures
+from neusight.figures import Chart, Dot, Line, Scale
+from neusight.page.answers import answered
+from neusight.page.form import Form
+from neusight.page.tab import Shown, Tab, View
+from neusight.units import exact, milliseconds, scaled
+
+_POINTS = 9
+"""Of a curve."""
+_WAIT_S = 0.2
+"""After which what is computed ahead looks again whether somebody drags."""
+_STEP = 0.05
+"""Of the slider, whose scale is logarithmic: a twentieth more."""
+_BANDWIDTH = "dram_bandwidth"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dragged:
+    """A field that one drags from ``least`` to ``most``, in ``steps``: the ``values`` where only those can be."""
+
+    title: str
+    least: float
+    most: float
+    values: tuple[int, ...] = ()
+    unit: str = ""
+
+    @cached_property
+    def steps(self) -> tuple[float, ...]:
+        """All that can be: quarters of a doubling, whole numbers unless there is a unit."""
+        if self.values:
+            return tuple(map(float, self.values))
+        doublings = log2(self.most / self.least)
+        each = [self.least * 2.0**whole * (1 + part / 4) for whole in range(int(doublings) + 1) for part in range(4)]
+        inside = [step if self.unit else float(round(step)) for step in each if step <= self.most]
+        return tuple(sorted({*inside, self.most}))
+
+    def near(self, value: float) -> float:
+        """The nearest that can be."""
+        inside = min(max(value, self.least), self.most)
+        return min(self.steps, key=lambda step: abs(log(step / inside)))
+
+    @property
+    def curve(self) -> list[float]:
+        """Where a curve is known, evenly on a logarithmic scale."""
+        steps = [self.least * (self.most / self.least) ** (at / (_POINTS - 1)) for at in range(_POINTS)]
+        return sorted({self.near(step) for step in steps})
+
+
+_COUNTS = (1, 2, 4, 8)
+STEP = {
+    "batch": Dragged(title="batch", least=1, most=256),
+    "seq_len": Dragged(title="sequence length", least=16, most=2048),
+    "tp": Dragged(title="GPUs that share each layer", least=1, most=8, values=_COUNTS),
+    "dp": Dragged(title="replicas", least=1, most=8, values=_COUNTS),
+    _BANDWIDTH: Dragged(title="memory bandwidth", least=1e11, most=2e13, unit="B/s"),
+}
+LOAD = {
+    "concurrency": Dragged(title="clients", least=1, most=256),
+    "isl": Dragged(title="prompt tokens", least=64, most=16384),
+    "osl": Dragged(title="answer tokens", least=16, most=4096),
+    "tp": Dragged(title="GPUs that share each layer", least=1, most=8, values=_COUNTS),
+}
+
+
+def dragged(form: Form) -> tuple[str, Dragged]:
+    """What one drags, the first that there is unless the form says it."""
+    axes = LOAD if form.serving else STEP
+    name = form.axis if form.axis in axes else next(iter(axes))
+    return name, axes[name]
+
+
+def moved(form: Form, name: str, value: float) -> Form:
+    """With another value of what one drags; a batch is for all replicas."""
+    if name == _BANDWIDTH:
+        return form.with_change(name, exact(float(f"{value:.3g}"), "bytes_per_s"))
+    form = form.changed(**{name: f"{value:.0f}"})
+    return replace(form, batch=-(-form.batch // form.dp) * form.dp) if not form.serving else form
+
+
+def ask(predictor: Predictor, form: Form) -> Shown:
+    """Now, and along what one drags."""
+    name, axis = dragged(form)
+    answers = answered(predictor, form)
+    estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
+    if not estimates:
+        raise NeusightError(answers[0].error)
+    charts = [_along(predictor, form, name, axis, estimates)]
+    charts += [] if form.serving else [figures.time(estimates)]
+    return Shown(charts=(*charts, figures.memory(estimates)), rest=(estimates, _now(form, name, estimates)))
+
+
+def _now(form: Form, name: str, estimates: Sequence[Any]) -> float:
+    if name == _BANDWIDTH:
+        return float(as_device(form.gpus[0], form.changes).dram_bandwidth_bytes_per_s)
+    return float(getattr(form, name) or estimates[0].seq_len or 1)
+
+
+def _along(predictor: Predictor, form: Form, name: str, axis: Dragged, estimates: Sequence[Any]) -> Chart:
+    """Time along what one drags, a curve a device, and where the question stands."""
+    now = _now(form, name, estimates)
+    curves = curve(predictor, moved(form, name, axis.curve[0]), name, axis)
+    lines = [
+        Line(
+            series=gpu, xs=tuple(x for x, _ in points), ys=tuple(e.latency_s for _, e in points),
+            band=(tuple(e.interval[0] for _, e in points), tuple(e.interval[1] for _, e in points)),
+        )
+        for gpu, points in curves.items()
+    ]  # fmt: skip
+    dots = [
+        Dot(x=now, y=e.latency_s, series=e.gpu, label=milliseconds(e.latency_s), y_interval=e.interval,
+            outside=not e.fits or getattr(e, "in_domain", 1.0) < 0.5)
+        for e in estimates
+    ]  # fmt: skip
+    heights = [y for line in lines for y in (line.band or ((), ()))[0] + (line.band or ((), ()))[1]]
+    ends = [*heights, *(y for e in estimates for y in e.interval)]
+    marker = Line(xs=(now, now), ys=(min(ends), max(ends)), dashed=True, label=_shown(axis, now))
+    rows = [
+        {"gpu": gpu, name: x, "latency_s": e.latency_s, "low_s": e.interval[0], "high_s": e.interval[1],
+         "peak_bytes": e.fit.needed_bytes, "fits": e.fits}
+        for gpu, points in curves.items()
+        for x, e in points
+    ]  # fmt: skip
+    title = f"Time by {axis.title}: drag on the chart"
+    return Chart(
+        name="along", title=title, x=Scale(name=axis.title, unit=axis.unit, log=True),
+        y=Scale(name="time", unit="s", log=True), lines=(*lines, marker), dots=tuple(dots), rows=tuple(rows),
+    )  # fmt: skip
+
+
+def _shown(axis: Dragged, value: float) -> str:
+    return scaled(value, axis.unit) if axis.unit else f"{value:g}"
+
+
+@lru_cache(maxsize=128)
+def curve(predictor: Predictor, form: Form, name: str, axis: Dragged) -> dict[str, list[tuple[float, Any]]]:
+    """Answers along what one drags, device by device, where there are any; kept, since dragging leaves them."""
+    points: dict[str, list[tuple[float, Any]]] = {}
+    for value in axis.curve:
+        for answer in answered(predictor, moved(form, name, value)):
+            if answer.estimate:
+                points.setdefault(answer.estimate.gpu, []).append((value, answer.estimate))
+    return points
+
+
+_DRAG = """
+(() => {
+  const plot = getElement(%d);
+  const wait = setInterval(() => {
+    if (!plot.chart || !plot.chart.getOption()) return;
+    clearInterval(wait);
+    const render = plot.chart.getZr();
+    let down = false, last = 0;
+    const send = (e, end) => {
+      if (!end && performance.now() - last < 25) return;
+      last = performance.now();
+      const [value] = plot.chart.convertFromPixel({ seriesIndex: 0 }, [e.offsetX, e.offsetY]);
+      emitEvent('dragged', value);
+    };
+    render.on('mousedown', (e) => {
+      down = plot.chart.containPixel('grid', [e.offsetX, e.offsetY]);
+      if (down) send(e, true);
+    });
+    render.on('mousemove', (e) => { if (down) send(e, false); });
+    render.on('mouseup', (e) => { if (down) send(e, true); down = false; });
+    render.on('globalout', () => { down = false; });
+  }, 50);
+})();
+"""
+
+
+def controls(tab: Tab) -> None:
+    """Which field one drags, a slider for keyboards and fingers, and the chart itself."""
+    with ui.element("div").classes("question"):
+        axes = {name: axis.title for name, axis in (LOAD if tab.form.serving else STEP).items()}
+        name, axis = dragged(tab.form)
+
+        async def chosen(event: Any) -> None:
+            await tab.change(axis=event.value)
+            tab.rebuild()
+
+        ui.select(axes, value=name, label="drag", on_change=chosen).props("dense").mark("axis")
+
+        async def slid(event: Any) -> None:
+            await _move(tab, exp(float(event.args)))
+
+        slider = ui.slider(min=log(axis.least), max=log(axis.most), step=_STEP, value=log(axis.least))
+        slider.props('aria-label="what one drags"').classes("wide").mark("slider")
+        slider.on("update:model-value", slid, throttle=0.03)
+    if "slider" not in tab.fields:
+        ui.on("dragged", lambda event: _move(tab, float(event.args)))
+    tab.fields["slider"] = slider
+
+
+async def _move(tab: Tab, value: float) -> None:
+    name, axis = dragged(tab.form)
+    await tab.ask(moved(tab.form, name, axis.near(value)))
+    for field in ("batch", "seq_len", "tp", "dp", "isl", "osl", "concurrency"):
+        tab.reflect(field)
+
+
+async def _prepare(tab: Tab, base: Form, name: str, axis: Dragged) -> None:
+    """Answers at all steps, ahead of who drags there: one after the other, so that nobody waits for more than one."""
+    for value in axis.steps:
+        while tab.busy:
+            await asyncio.sleep(_WAIT_S)
+        if tab.prepared != base:
+            return
+        with suppress(NeusightError):
+            await tab.answers.of(ask, moved(base, name, value))
+
+
+def texts(tab: Tab, shown: Shown) -> None:
+    """The answer of each device, in a line."""
+    estimates, now = shown.rest
+    name, axis = dragged(tab.form)
+    base = moved(tab.form, name, axis.steps[0])
+    if tab.prepared != base:
+        tab.prepared = base
+        background_tasks.create(_prepare(tab, base, name, axis))
+    slider = tab.fields["slider"]
+    # What a step of the slider does not change yet must not hold it back.
+    if axis.near(exp(slider.value)) != now:
+        slider.value = log(now)
+    for e in estimates:
+        low_s, high_s = e.interval
+        time = f"{milliseconds(e.latency_s)} (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})"
+        ui.label(f"{axis.title} {_shown(axis, now)}, {e.gpu}: {time}; {e.fit.words}").classes("answer")
+
+
+def placed(tab: Tab) -> None:
+    """Once the chart is there, it listens."""
+    if "along" in tab.plots:
+        ui.run_javascript(_DRAG % tab.plots["along"].id)
+
+
+VIEW = View(path="/drag", title="Drag", ask=ask, texts=texts, controls=controls, placed=placed)

@@ -1,0 +1,105 @@
+"""What all views share: the head with their names, the question, and light or dark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from nicegui import ui
+
+from neusight.devices import list_devices
+from neusight.figures.echarts import SCRIPT
+from neusight.page.form import LAUNCHES, MODES
+from neusight.page.tab import Tab, View
+from neusight.requests import OPTIMIZERS
+from neusight.workloads.catalogue import list_hub, list_workloads
+
+STYLE = Path(__file__).with_name("style.css")
+PRIMARY = "#0b5fa5"
+_SWITCH = """() => {
+  const dark = !document.body.classList.contains('body--dark');
+  Quasar.Dark.set(dark);
+  document.cookie = `dark=${dark ? 1 : 0}; path=/; SameSite=Strict`;
+}"""
+_DROP = """
+document.body.addEventListener('dragover', (e) => e.preventDefault());
+document.body.addEventListener('drop', (e) => {
+  e.preventDefault();
+  getElement(%d).$refs.qRef.addFiles(e.dataTransfer.files);
+});
+"""
+_MOST_BYTES = 64 * 2**20
+"""Of a file that is dropped: a model's description, not its weights."""
+_STEP = (("batch", "batch"), ("seq_len", "sequence"))
+_LOAD = (("isl", "prompt tokens"), ("osl", "answer tokens"), ("concurrency", "clients"))
+
+
+def frame(tab: Tab, views: Sequence[View], dark: bool | None) -> None:
+    """The head, the question, and places for the answer."""
+    ui.add_head_html(f"<style>{STYLE.read_text()}</style><script>{SCRIPT.read_text()}</script>")
+    ui.dark_mode(dark)
+    ui.colors(primary=PRIMARY)
+    ui.page_title(f"{tab.view.title} · neusight")
+    with ui.header().props("reveal").style("padding: 8px 16px; background: #0b3f6b"):
+        _head(tab, views)
+    if tab.view.asks:
+        question(tab)
+    tab.build()
+
+
+def _head(tab: Tab, views: Sequence[View]) -> None:
+    with ui.element("nav").classes("views").props('aria-label="views"').style("width: 100%"):
+        ui.label("neusight").classes("brand")
+        for view in views:
+            link = ui.link(view.title, f"{view.path}?{tab.form.query}")
+            if view is tab.view:
+                link.props('aria-current="page"')
+            tab.links[view.path] = link
+        ui.space()
+        ui.button(icon="contrast").props('flat dense color=white aria-label="light or dark"').on(
+            "click", js_handler=_SWITCH
+        )
+
+
+def question(tab: Tab) -> None:
+    """Fields of the question; those of a step or of a load show with the mode."""
+    with ui.element("div").classes("question"):
+        models = [info.name for info in list_workloads()] + list(list_hub())
+        tab.field("model", "model: name, hub id or file", wide=True, known=models)
+        tab.field("gpu", "devices, with commas", wide=True, known=[device.id for device in list_devices()])
+        tab.choice("mode", MODES)
+        tab.field("dtype", "dtype", known=("bf16", "fp16", "fp32", "tf32", "amp", "fp8"))
+        tab.field("tp", "tensor parallel")
+        _files(tab)
+    step, load = ui.element("div").classes("question"), ui.element("div").classes("question")
+    with step:
+        for name, title in _STEP:
+            tab.field(name, title)
+        tab.choice("optimizer", OPTIMIZERS)
+        tab.choice("launch", tuple(LAUNCHES))
+        tab.field("dp", "replicas")
+    with load:
+        for name, title in _LOAD:
+            tab.field(name, title)
+    tab.of_mode = {"step": step, "load": load}
+    step.set_visibility(not tab.form.serving)
+    load.set_visibility(tab.form.serving)
+
+
+def _files(tab: Tab) -> None:
+    """A button that chooses a file, and the whole page as the place to drop it."""
+    upload = ui.upload(on_upload=lambda event: _dropped(tab, event)).style("display: none")
+    upload.props(f'auto-upload max-file-size={_MOST_BYTES} accept=".json,.onnx,.pt2"')
+    button = ui.button("or drop a file", on_click=lambda: upload.run_method("pickFiles"))
+    button.props('flat dense no-caps title="config.json, .onnx or .pt2"')
+    ui.run_javascript(_DROP % upload.id)
+
+
+async def _dropped(tab: Tab, event: Any) -> None:
+    """A file becomes the model; it lies in a folder of its own until the page ends."""
+    path = Path(mkdtemp(prefix="neusight-")) / Path(event.file.name).name
+    await event.file.save(path)
+    tab.fields["model"].set_value(str(path))
+    event.sender.reset()

@@ -1,0 +1,119 @@
+"""Drag, look and decide in a real browser."""
+
+import csv
+import io
+from typing import Any
+
+import pytest
+
+from neusight import Predictor
+from neusight.units import milliseconds
+from tests.page.conftest import Opened, serious
+
+STEP = "model=gpt2-large&gpu=h100&mode=training&batch=4"
+
+
+def drawn(page: Any, charts: int) -> None:
+    page.wait_for_function(f"document.querySelectorAll('.plot svg').length === {charts}")
+
+
+def test_dragging_on_the_chart_moves_the_question(opened: Opened, predictor: Predictor) -> None:
+    page = opened(f"/drag?{STEP}")
+    drawn(page, 3)
+    page.wait_for_timeout(400)
+    box = page.locator(".plot svg").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.4)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + box["height"] * 0.4, steps=8)
+    page.mouse.up()
+    page.wait_for_function("+new URLSearchParams(location.search).get('batch') > 30")
+    page.wait_for_timeout(300)
+    batch = int(page.get_by_label("batch", exact=True).first.input_value())
+    expected = predictor.estimate("gpt2-large", "h100-sxm-80gb", mode="training", batch=batch)
+    assert f"batch {batch}, h100-sxm-80gb: {milliseconds(expected.latency_s)}" in page.locator(".answer").inner_text()
+
+
+def test_the_slider_does_the_same_by_keyboard(opened: Opened) -> None:
+    page = opened(f"/drag?{STEP}")
+    drawn(page, 3)
+    before = page.locator(".answer").inner_text()
+    page.locator(".q-slider [tabindex]").first.focus()
+    for _ in range(3):
+        page.keyboard.press("PageUp")
+    page.wait_for_function(f"document.querySelector('.answer').innerText !== {before!r}")
+
+
+def test_other_modes_have_other_things_to_drag(opened: Opened) -> None:
+    page = opened("/drag?model=llama-3.1-8b&gpu=h100&mode=serving&concurrency=8")
+    drawn(page, 2)
+    assert "clients 8" in page.locator(".answer").inner_text()
+
+
+def test_look_shows_one_step_from_all_sides(opened: Opened) -> None:
+    page = opened(f"/look?{STEP}")
+    drawn(page, 5)
+    assert "limited by compute" in page.locator(".answer").inner_text()
+    titles = page.locator(".plot h2").all_inner_texts()
+    assert titles[0].startswith("Roofline of NVIDIA H100")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="CSV").first.click()
+    text = download.value.path().read_text()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert {"kernel", "flop", "moved_bytes", "latency_s"} <= set(rows[0])
+    for form, first in (("PNG", b"\x89PNG"), ("SVG", b"<?xml"), ("JSON", b"[")):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=form).first.click()
+        assert download.value.path().read_bytes().startswith(first)
+
+
+def test_two_devices_part_by_part(opened: Opened) -> None:
+    page = opened(f"/decide?{STEP.replace('h100', 'h100,mi300x')}")
+    drawn(page, 2)
+    assert "as fast as h100-sxm-80gb (90 %:" in page.locator(".answer").inner_text()
+
+
+def test_a_switch_tells_what_an_optimisation_brings(opened: Opened) -> None:
+    page = opened(f"/decide?{STEP}")
+    drawn(page, 1)
+    page.get_by_text("bf16", exact=True).click()
+    page.locator("table.figures").wait_for(timeout=60_000)
+    assert "bf16" in page.locator("table.figures").inner_text()
+    assert "apply=bf16" in page.url
+    assert "--apply bf16" in page.locator(".lines").inner_text()
+
+
+def test_a_frontier_and_the_cheapest_that_holds(opened: Opened) -> None:
+    page = opened("/decide?model=llama-3.1-8b&gpu=h100,l4&mode=serving&among=these")
+    drawn(page, 1)
+    page.get_by_label("service level, such as ttft=200ms,tpot=30ms").fill("ttft=500ms")
+    page.locator(".answer").wait_for(timeout=60_000)
+    assert "holds the level for" in page.locator(".answer").inner_text()
+    assert "vllm serve" in page.locator(".lines").first.inner_text()
+    page.get_by_label("service level, such as ttft=200ms,tpot=30ms").fill("ttft=soon")
+    page.locator("[role=alert]:visible").first.wait_for()
+
+
+VIEWS = (f"/drag?{STEP}", f"/look?{STEP}", f"/decide?{STEP}", "/decide?mode=serving&model=llama-3.1-8b")
+
+
+@pytest.mark.parametrize("path", VIEWS)
+@pytest.mark.parametrize("dark", [False, True])
+def test_nothing_serious_and_nothing_wider_than_a_phone(opened: Opened, path: str, dark: bool) -> None:
+    page = opened(path, width=390, dark=dark)
+    page.locator(".plot svg").first.wait_for()
+    assert serious(page) == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("mode=serving&model=llama-3.1-8b&slo=ttft=900ms&gpu=l40s,h100", "holds the level for"),
+        ("mode=training&model=gpt2-xl&cluster=dgx-h100&batch=16", "a step, MFU"),
+        ("mode=training&gpu=l4&apply=amp&apply=fused-optimizer&optimizer=adam", "amp, fused-optimizer: together"),
+    ],
+)
+def test_what_takes_long_is_opened_by_its_address_as_well(opened: Opened, query: str, said: str) -> None:
+    page = opened(f"/decide?{query}")
+    page.locator(".answer").filter(has_text=said).wait_for(timeout=60_000)
+    page.locator(".plot svg").first.wait_for()
