@@ -1,6 +1,6 @@
 """Steps of public benchmarks made canonical: image models of timm and torchvision, and training of others.
 
-Three tables of other people's benchmarks, each with columns of its own; what a row does not tell is taken as its
+Tables of other people's benchmarks, each with columns of its own; what a row does not tell is taken as its
 benchmark's code has it, and said beside the prediction.
 """
 
@@ -32,7 +32,7 @@ STEP_NEEDED = ("gpu", "model", "step_ms")
 STEP_READ = frozenset((
     *STEP_NEEDED, "workload", "precision", "layout", "compile", "reparam", "batch", "batch_failed", "image_size",
     "torch", "timm", "global_batch", "host_copy", "mixed", "sequence_or_image", "run",
-    "cudnn",
+    "cudnn", "library", "energy_uj",
 ))  # fmt: skip
 STEP_NOTES = frozenset((
     "samples_per_s", "mega_params", "gmacs", "mega_activations", "cuda", "source", "commit", "num_gpus",
@@ -50,7 +50,7 @@ class StepRow:
     optimizer; ``columns`` name the row; ``assumed`` is what it does not tell; ``batch_failed`` the next larger batch,
     where that was tried and did not run. ``run`` names the host of steps that are each waited for, "" where it is
     not told, None where steps follow each other; ``copied_bytes`` [B] they copy from it. ``version`` of PyTorch, or of
-    cuDNN where only that is told, such as "torch 1.13"; "" where neither is.
+    cuDNN where only that is told, such as "torch 1.13"; "" where neither is. ``energy_j`` [J] where a meter was read.
     """
 
     gpu: str
@@ -64,6 +64,7 @@ class StepRow:
     run: str | None = None
     copied_bytes: int = 0
     version: str = ""
+    energy_j: float | None = None
 
 
 def benchmark_step(row: Row) -> StepRow:
@@ -73,6 +74,8 @@ def benchmark_step(row: Row) -> StepRow:
         DataError: a model, precision or way to run that is not estimated, or no time.
     """
     positive(row, "step_ms", 1e12)
+    if "library" in row:
+        return _of_board(row)
     if "timm" in row:
         return _of_timm(row)
     return _of_torchvision(row) if "host_copy" in row else _of_training_benchmark(row)
@@ -91,6 +94,13 @@ def _of_timm(row: Row) -> StepRow:
     step = _step(row, f"timm:{row['model']}@{size}", options, layout=layout, compile=compiled, image_size=size)
     failed = row.get("batch_failed", 0)
     return replace(step, batch_failed=int(failed)) if failed == failed and failed > options["batch"] else step
+
+
+def _of_board(row: Row) -> StepRow:
+    """One inference in integers, at a clock that may not be the board's usual one."""
+    clock = {"overrides": [f"clock={row['clock_mhz']:g}MHz"]} if "clock_mhz" in row else {}
+    options = {"mode": "inference", "batch": 1, "dtype": "int8", **clock}
+    return replace(_step(row, str(row["model"]), options), version=str(row["library"]))
 
 
 def _of_torchvision(row: Row) -> StepRow:
@@ -131,6 +141,7 @@ def _step(row: Row, model: str, options: Row, **columns: Any) -> StepRow:
         measured_ms=float(row["step_ms"]),
         columns=named,
         version=_libraries(row),
+        energy_j=1e-6 * float(row["energy_uj"]) if "energy_uj" in row else None,
     )
 
 

@@ -44,7 +44,8 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
         _apply(changed, change)
     changed["hypothetical"] = [*table.get("hypothetical", []), *given]
     # A user's figure needs no document: the change itself is its source.
-    changed["sources"] = _with_sources(table.get("sources", {}), given, stale)
+    if "sources" in table:
+        changed["sources"] = _with_sources(table["sources"], given, stale)
     after = read_table(changed, f"--set on {where}")
     if stale - keys:
         share = before.usable_bytes / before.dram_capacity_bytes
@@ -109,7 +110,7 @@ def _follow(before: DeviceSpec, after: DeviceSpec, keys: set[str]) -> DeviceSpec
     scale = prod(getattr(after, field) / getattr(before, field) for field in before.sets_rates)
     if scale == 1:
         return after
-    causes = " and ".join(map(key_of, before.sets_rates))
+    causes = " and ".join(key_of(field, before.kind) for field in before.sets_rates)
     update: Table = {"hypothetical": (*after.hypothetical, f"rates=x{scale:.3g} with {causes}")}
     for key in RATES:
         field = FIGURES[key].field

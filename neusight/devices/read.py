@@ -22,12 +22,15 @@ from neusight.devices.schema import (
     Figure,
     keys_of,
 )
-from neusight.devices.spec import SPECS, DeviceSpec
+from neusight.devices.spec import CARRIERS, SPECS, DeviceSpec
 from neusight.errors import DeviceError, UnitError, nearest
 
 Table = dict[str, Any]
 GIB_OVER_GB = 2**30 / 1e9
 """Datasheets name the GiB of a card in GB."""
+OWN = "the device file, which names no source"
+ROUNDED = 1.1
+"""Rates that documents state over multipliers times clock, at most: Trainium2 has 1.06 by its own."""
 
 
 def read_table(table: Table, where: str) -> DeviceSpec:
@@ -38,7 +41,7 @@ def read_table(table: Table, where: str) -> DeviceSpec:
         where: name of the file, for messages.
 
     Raises:
-        DeviceError: unknown or missing key, impossible value, figure without a source.
+        DeviceError: unknown or missing key, impossible value, figure without a source where others have one.
         UnitError: a value without its unit or with another one.
     """
     _check_keys(table, where)
@@ -175,8 +178,10 @@ def _link(link: Table, where: str) -> Table:
 
 
 def _sources(table: Table, where: str) -> dict[str, str]:
-    """Field → document, from the file's document → list of keys; every figure must appear."""
-    said = table.get("sources", {})
+    """Field → document, from the file's document → list of keys; every figure must appear. A file that names no
+    documents speaks for itself.
+    """
+    said = table.get("sources", {OWN: [key for key in FIGURES if table.get(key) not in (None, {}, [])]})
     if not isinstance(said, dict) or not all(_is_words(keys) for keys in said.values()):
         raise DeviceError(f'{where}: sources must list keys by document: write it like "X datasheet" = ["tdp"]')
     documents: dict[str, list[str]] = {}
@@ -223,6 +228,22 @@ def _check_together(values: Table, where: str) -> None:
         raise DeviceError(f'{where}: vector_flops is empty: give at least vector_flops.float32 = "… TFLOP/s"')
     if "sm_count" in values:
         _check_gpu(values, where)
+    # Rates of a variant follow its arrays after they were read.
+    if "array_count" in values and "hypothetical" not in values:
+        _check_arrays(values, where)
+
+
+def _check_arrays(values: Table, where: str) -> None:
+    """Refuse rates that arrays cannot sustain at their clock."""
+    lanes = values["array_rows"] * values["array_columns"] * values["array_count"]
+    peak = 2.0 * lanes * values["clock_hz"]
+    rates = values.get("matrix_flops_per_s", {})
+    for dtype in rates.keys() & {*CARRIERS, "tf32"}:
+        if rates[dtype] > ROUNDED * peak:
+            raise DeviceError(
+                f"{where}: matrix_flops.{dtype} is above the {peak / 1e12:.3g} TFLOP/s of its arrays at their clock: "
+                "correct one of them"
+            )
 
 
 def _check_gpu(values: Table, where: str) -> None:

@@ -36,7 +36,9 @@ class Figure:
         return not self.kinds or kind in self.kinds
 
 
-_GPU, _ARRAYS = ("gpu", "tensordash"), ("systolic",)
+_GPU, _ARRAYS, _BOARD = ("gpu", "tensordash"), ("systolic",), ("microcontroller",)
+_OTHERS = (*_GPU, *_ARRAYS)
+"""Kinds whose tensors lie in DRAM, and which have a limit of power."""
 
 # Limits refuse slips of unit or prefix (GB for TB), not unusual designs: they lie far outside what is built.
 FIGURES: dict[str, Figure] = {
@@ -46,12 +48,12 @@ FIGURES: dict[str, Figure] = {
     "sm_count": Figure("sm_count", "count", 1, 100_000, kinds=_GPU),
     "base_clock": Figure("base_clock_hz", "hz", 50e6, 10e9, kinds=_GPU),
     "boost_clock": Figure("boost_clock_hz", "hz", 50e6, 10e9, kinds=_GPU),
-    "matrix_flops": Figure("matrix_flops_per_s", "flops_per_s", 1e9, 1e18, optional=True),
-    "vector_flops": Figure("vector_flops_per_s", "flops_per_s", 1e9, 1e18),
-    "dram_kind": Figure("dram_kind", "plain"),
-    "dram_bandwidth": Figure("dram_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 100e12),
-    "dram_capacity": Figure("dram_capacity_bytes", "bytes", 64e6, 100e12),
-    "dram_usable": Figure("dram_usable_bytes", "bytes", 64e6, 100e12, optional=True),
+    "matrix_flops": Figure("matrix_flops_per_s", "flops_per_s", 1e6, 1e18, optional=True),
+    "vector_flops": Figure("vector_flops_per_s", "flops_per_s", 1e6, 1e18),
+    "dram_kind": Figure("dram_kind", "plain", kinds=_OTHERS),
+    "dram_bandwidth": Figure("dram_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 100e12, kinds=_OTHERS),
+    "dram_capacity": Figure("dram_capacity_bytes", "bytes", 64e6, 100e12, kinds=_OTHERS),
+    "dram_usable": Figure("dram_usable_bytes", "bytes", 64e6, 100e12, optional=True, kinds=_OTHERS),
     "l2_capacity": Figure("l2_capacity_bytes", "bytes", 16e3, 10e9, kinds=_GPU),
     "l2_bandwidth": Figure("l2_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e15, optional=True, kinds=_GPU),
     "memory_cache_capacity": Figure("memory_cache_capacity_bytes", "bytes", 1e6, 100e9, optional=True, kinds=_GPU),
@@ -63,19 +65,23 @@ FIGURES: dict[str, Figure] = {
     "max_threads_per_sm": Figure("max_threads_per_sm", "count", 1, 1_000_000, kinds=_GPU),
     "max_blocks_per_sm": Figure("max_blocks_per_sm", "count", 1, 100_000, kinds=_GPU),
     "warp_size": Figure("warp_size", "count", 1, 1024, kinds=_GPU),
-    "cores": Figure("cores", "count", 1, 100_000, kinds=_ARRAYS),
-    "clock": Figure("clock_hz", "hz", 1e6, 10e9, kinds=_ARRAYS),
+    "cores": Figure("cores", "count", 1, 100_000, optional=True, kinds=_ARRAYS),
+    "clock": Figure("clock_hz", "hz", 1e6, 10e9, kinds=(*_ARRAYS, *_BOARD)),
     "array_rows": Figure("array_rows", "count", 1, 65_536, kinds=_ARRAYS),
     "array_columns": Figure("array_columns", "count", 1, 65_536, kinds=_ARRAYS),
     "array_count": Figure("array_count", "count", 1, 100_000, kinds=_ARRAYS),
-    "padded_rows": Figure("padded_rows", "count", 1, 65_536, kinds=_ARRAYS),
-    "padded_columns": Figure("padded_columns", "count", 1, 65_536, kinds=_ARRAYS),
+    "padded_rows": Figure("padded_rows", "count", 1, 65_536, optional=True, kinds=_ARRAYS),
     "on_chip_capacity": Figure("on_chip_capacity_bytes", "bytes", 1e3, 100e9, kinds=_ARRAYS),
     "on_chip_bandwidth": Figure(
         "on_chip_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e16, optional=True, kinds=_ARRAYS
     ),
-    "tdp": Figure("tdp_w", "w", 1, 50e3),
-    "launch_overhead": Figure("launch_overhead_s", "s", 1e-9, 0.1),
+    "coremark": Figure("coremark_per_mhz", "coremark", 0.1, 100.0, kinds=_BOARD),
+    "sram_capacity": Figure("dram_capacity_bytes", "bytes", 1e3, 1e9, kinds=_BOARD),
+    "sram_bandwidth": Figure("dram_bandwidth_bytes_per_s", "bytes_per_s", 1e6, 1e12, kinds=_BOARD),
+    "flash_capacity": Figure("flash_capacity_bytes", "bytes", 1e3, 10e9, kinds=_BOARD),
+    "active_power": Figure("tdp_w", "w", 1e-5, 10, kinds=_BOARD),
+    "tdp": Figure("tdp_w", "w", 1, 50e3, kinds=_OTHERS),
+    "launch_overhead": Figure("launch_overhead_s", "s", 1e-9, 0.1, kinds=_OTHERS),
     "links": Figure("links", "plain", optional=True),
     "price": Figure("price_usd_per_hour", "usd_per_hour", 1e-4, 1e5, optional=True),
 }
@@ -122,8 +128,8 @@ def keys_of(kind: str) -> tuple[str, ...]:
     return (*WORDS, *(key for key, figure in FIGURES.items() if figure.describes(kind)), "sources")
 
 
-def key_of(field: str) -> str:
-    """Key of a device file for a field of a ``DeviceSpec``: ``tdp_w`` gives ``tdp``; a dtype after a dot stays."""
+def key_of(field: str, kind: str) -> str:
+    """Key of a device file of a kind for a field: ``tdp_w`` gives ``tdp``; a dtype after a dot stays."""
     name, dot, dtype = field.partition(".")
-    key = next(key for key, figure in FIGURES.items() if figure.field == name)
+    key = next(key for key, figure in FIGURES.items() if figure.field == name and figure.describes(kind))
     return f"{key}{dot}{dtype}"

@@ -30,7 +30,7 @@ L2_BYTES_PER_CLOCK_PER_SM = 64.0
 via Microbenchmarking), at most that before."""
 
 
-Kind = Literal["gpu", "tensordash", "systolic"]
+Kind = Literal["gpu", "tensordash", "systolic", "microcontroller"]
 Vendor = Literal["nvidia", "amd", "intel", "google", "aws", "other"]
 LinkKind = Literal["nvlink", "pcie", "infinity-fabric", "xe-link", "ici", "neuronlink", "roce"]
 Topology = Literal["", "switch", "mesh", "bridge", "host", "torus-2d", "torus-3d"]
@@ -113,6 +113,16 @@ class DeviceSpec(BaseModel):
     def usable_bytes(self) -> float:
         """What a process may allocate [B]: what the driver tells, else ``USABLE_SHARE`` of the datasheet's capacity."""
         return self.dram_usable_bytes or USABLE_SHARE * self.dram_capacity_bytes
+
+    @property
+    def weights_capacity_bytes(self) -> float | None:
+        """Of a memory of their own that weights lie in [B]; None where they lie with all other tensors."""
+        return None
+
+    @property
+    def has_driver(self) -> bool:
+        """Whether a driver's context and the slack of its allocator lie in memory beside tensors."""
+        return True
 
     @property
     def cached_bytes(self) -> float:
@@ -294,8 +304,8 @@ class GpuSpec(DeviceSpec):
 class SystolicSpec(DeviceSpec):
     """A chip whose products run in systolic arrays beside vector units: TPU, Trainium, Gaudi, or one of one's own.
 
-    ``matrix_flops_per_s`` names the formats that arrays multiply; floating-point operands of 16 and 32 bits in others
-    are converted by the vector units.
+    ``matrix_flops_per_s`` names the formats that arrays multiply, bfloat16 where it is empty; floating-point operands
+    of 16 and 32 bits in others are converted by the vector units.
     """
 
     resources = (
@@ -308,16 +318,15 @@ class SystolicSpec(DeviceSpec):
     runs_programs = True
 
     kind: Literal["systolic"] = "systolic"
-    cores: PositiveInt
+    cores: PositiveInt = 1
     clock_hz: PositiveFloat
     array_rows: PositiveInt
     """Along which products are summed: the stationary operand's part of the contraction."""
     array_columns: PositiveInt
     array_count: PositiveInt
     """Of all cores."""
-    padded_rows: PositiveInt
-    padded_columns: PositiveInt
-    """What the last two extents of a tensor are padded to in memory, 1 for nothing."""
+    padded_rows: PositiveInt = 1
+    """What rows that stream through an array are padded to, 1 for nothing."""
     on_chip_capacity_bytes: PositiveFloat
     on_chip_bandwidth_bytes_per_s: PositiveFloat | None = None
     original: SystolicSpec | None = Field(default=None, exclude=True, repr=False)
@@ -337,13 +346,75 @@ class SystolicSpec(DeviceSpec):
         """A program finds in the on-chip memories what the one before left there [B]."""
         return self.on_chip_capacity_bytes
 
+    @property
+    def multiplier_flops_per_s(self) -> float:
+        """Two operations of every multiplier a clock [FLOP/s]."""
+        return 2.0 * self.array_rows * self.array_columns * self.array_count * self.clock_hz
+
     def _rate(self, dtype: str) -> float | None:
-        """That of the format itself, else of the format that operands of 16 and 32 bits are rounded to."""
-        known = (dtype, *CARRIERS) if dtype in (*CARRIERS, "tf32") else (dtype,)
-        return next((self.matrix_flops_per_s[name] for name in known if name in self.matrix_flops_per_s), None)
+        """That of the format itself, else of the format that operands of 16 and 32 bits are rounded to, else, where no
+        rate is stated, that of the multipliers.
+        """
+        rounded = dtype in (*CARRIERS, "tf32")
+        known = (dtype, *CARRIERS) if rounded else (dtype,)
+        stated = next((self.matrix_flops_per_s[name] for name in known if name in self.matrix_flops_per_s), None)
+        return self.multiplier_flops_per_s if rounded and not self.matrix_flops_per_s else stated
 
 
-SPECS: dict[str, type[DeviceSpec]] = {"gpu": GpuSpec, "tensordash": GpuSpec, "systolic": SystolicSpec}
+class MicrocontrollerSpec(DeviceSpec):
+    """A microcontroller: one core without DRAM. What the base calls ``dram`` is its SRAM, which holds tensors; weights
+    and program lie in flash. ``tdp_w`` is what it draws while it runs at full clock.
+
+    ``vector_flops_per_s`` are rates of multiply-adds by the core's SIMD instructions alone, loads beside it. How fast
+    everything else of a kernel runs, ``coremark_per_mhz`` tells: the score of EEMBC's CoreMark over the clock, from the
+    memories and with the caches that the chip has.
+    """
+
+    resources = ("clock_hz", "dram_bandwidth_bytes_per_s", "coremark_per_mhz")
+    clock_field = "clock_hz"
+    sets_rates = ("clock_hz",)
+
+    kind: Literal["microcontroller"] = "microcontroller"
+    dram_kind: str = "SRAM"
+    clock_hz: PositiveFloat
+    coremark_per_mhz: PositiveFloat
+    flash_capacity_bytes: PositiveFloat
+    launch_overhead_s: PositiveFloat = 1e-6
+    """A call of a function (assumption: about a hundred cycles)."""
+    original: MicrocontrollerSpec | None = Field(default=None, exclude=True, repr=False)
+
+    @property
+    def usable_bytes(self) -> float:
+        """All of the SRAM [B]."""
+        return self.dram_capacity_bytes
+
+    @property
+    def has_driver(self) -> bool:
+        """None: the program lies in flash."""
+        return False
+
+    @property
+    def weights_capacity_bytes(self) -> float:
+        """Of the flash memory [B]."""
+        return self.flash_capacity_bytes
+
+    @property
+    def core_count(self) -> int:
+        """One."""
+        return 1
+
+    def lanes(self, dtype: str) -> float:
+        """Multiply-adds a cycle in a dtype.
+
+        Raises:
+            DeviceError: the core has none.
+        """
+        return self.gemm_flops_per_s(dtype) / (2.0 * self.clock_hz)
+
+
+SPECS: dict[str, type[DeviceSpec]] = {
+    "gpu": GpuSpec, "tensordash": GpuSpec, "systolic": SystolicSpec, "microcontroller": MicrocontrollerSpec,
+}  # fmt: skip
 """What describes a device of each kind."""
 
 

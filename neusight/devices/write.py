@@ -17,7 +17,7 @@ def to_toml(spec: DeviceSpec) -> str:
     lines = [_line(key, getattr(spec, key)) for key in WORDS if getattr(spec, key)]
     lines.append("")
     for key, figure in FIGURES.items():
-        value = getattr(spec, figure.field, None)
+        value = getattr(spec, figure.field, None) if figure.describes(spec.kind) else None
         if key not in (*RATES, "links") and value is not None:
             lines.append(_line(key, _written(key, value)))
     return "\n".join([*lines, *_rates(spec), *_links(spec), *_sources(spec)]) + "\n"
@@ -54,7 +54,7 @@ def _links(spec: DeviceSpec) -> list[str]:
 def _sources(spec: DeviceSpec) -> list[str]:
     keys: dict[str, list[str]] = {}
     for field, document in spec.sources.items():
-        keys.setdefault(document, []).append(key_of(field))
+        keys.setdefault(document, []).append(key_of(field, spec.kind))
     return ["", "[sources]", *(_listed(document, names) for document, names in keys.items())]
 
 

@@ -6,18 +6,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from neusight.devices.spec import DeviceSpec, GpuSpec
-from neusight.engines.server import shipped_power
+from neusight.estimates.energy import board_energy
 from neusight.estimates.estimate import Estimate
 from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
 from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.convolutions import is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
-from neusight.executors.pricing import energy_j
 from neusight.kernels.describe import describe
 from neusight.kernels.families import KernelBatch
+from neusight.kernels.work import work_of
 from neusight.schedule.timeline import Errors, Timeline, Wait
 from neusight.workloads.workload import Workload
 
@@ -31,20 +29,23 @@ _TIGHT = 0.9
 """Above this share of the capacity, fragmentation may decide."""
 
 
-def estimate_of(timeline: Timeline, device: DeviceSpec, provenance: Provenance) -> Estimate:
-    """The estimate of a step on one device."""
+def estimate_of(
+    timeline: Timeline, device: DeviceSpec, provenance: Provenance, reserve_bytes: int | None = None
+) -> Estimate:
+    """The estimate of a step on one device, with what lies in memory beside tensors [B], default as usual."""
     workload = timeline.program.workload
     estimate = step_estimate(
         workload,
         device,
         workload.request.batch,
         rows=(*_kernel_rows(timeline), *map(wait_row, timeline.waits)),
-        memory=MemoryEstimate.of(timeline.program.memory, device.usable_bytes),
+        memory=MemoryEstimate.of(timeline.program.memory, device, reserve_bytes),
         provenance=provenance,
     )
     batches = zip(timeline.program.batches, timeline.costs, strict=True)
-    kernels_j = sum(float(timeline.program.counts[at] @ energy_j(costs)) for (_, at), costs in batches)
-    estimate = replace(estimate, board_energy_j=board_energy_j(device, kernels_j, estimate.latency_s))
+    kernels_j = sum(float(timeline.program.counts[at] @ costs.drawn.total_j) for (_, at), costs in batches)
+    times_s = estimate.low_s, estimate.latency_s, estimate.high_s
+    estimate = replace(estimate, board_energy=board_energy(device, kernels_j, times_s))
     return warnings_of(estimate, (*workload.warnings, *_of_versions(timeline, device, estimate.latency_s)))
 
 
@@ -78,16 +79,6 @@ def step_estimate(
     )
 
 
-def board_energy_j(device: DeviceSpec, kernels_j: float, latency_s: float) -> float | None:
-    """What a board draws in a step of ``latency_s`` [J]: what its kernels take at least, and what it draws all the
-    time; None where nothing tells.
-    """
-    power = shipped_power()
-    if power is None or not isinstance(device, GpuSpec) or device.kind != "gpu":
-        return None
-    return float(power.energy_j(device, np.array([kernels_j]), np.array([latency_s]))[0])
-
-
 def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> Iterator[str]:
     """What takes much of a step in some versions of a library alone."""
     if not isinstance(device, GpuSpec):
@@ -109,39 +100,47 @@ def lone_kernels(batch: KernelBatch, costs: Costs) -> list[KernelEstimate]:
     low_s, high_s = costs.interval_s()
     costs, errors = replace(costs, low_s=low_s, high_s=high_s), costs.errors_s()
     kernels = [describe(batch.kernel(at)) for at in range(len(batch))]
-    return list(kernel_rows(batch.family, costs, errors, kernels=kernels, labels=[("", "", 1)] * len(kernels)))
+    return list(kernel_rows(batch, costs, errors, kernels=kernels, labels=[("", "", 1, ())] * len(kernels)))
+
+
+Label = tuple[str, str, float, tuple[tuple[str, int], ...]]
+"""Of a row: operator, phase, how often, and in which modules."""
 
 
 def kernel_rows(
-    family: str, costs: Costs, errors: Errors, *, kernels: Sequence[str], labels: Sequence[tuple[str, str, float]]
+    batch: KernelBatch, costs: Costs, errors: Errors, *, kernels: Sequence[str], labels: Sequence[Label]
 ) -> Iterator[KernelEstimate]:
     """Kernels of one family as rows.
 
     Args:
-        family: of the kernels.
+        batch: the kernels.
         costs: of each.
         errors: of each by source [s].
         kernels: what each is, in words.
-        labels: on whose behalf each runs, in which phase, and how often.
+        labels: on whose behalf each runs, in which phase, how often, and in which modules.
     """
-    for kernel, (operator, phase, count), row in zip(kernels, labels, _rows(costs, errors), strict=True):
-        yield KernelEstimate(kernel=kernel, family=family, operator=operator, phase=phase, count=count, **row)
+    work = work_of(batch)
+    rows = zip(kernels, labels, work.flops.tolist(), work.bytes.tolist(), _rows(costs, errors), strict=True)
+    for kernel, (operator, phase, count, modules), flop, moved_bytes, row in rows:
+        yield KernelEstimate(
+            kernel=kernel, family=batch.family, operator=operator, phase=phase, count=count, modules=modules,
+            flop=flop, moved_bytes=moved_bytes, **row,
+        )  # fmt: skip
 
 
 def _kernel_rows(timeline: Timeline) -> Iterator[KernelEstimate]:
     program = timeline.program
     for (batch, places), costs, errors in zip(program.batches, timeline.costs, timeline.errors_s, strict=True):
         launches = [program.launches[at] for at in places]
-        labels = [(launch.operator, launch.phase, launch.count) for launch in launches]
+        labels = [(launch.operator, launch.phase, launch.count, launch.modules) for launch in launches]
         kernels = [program.descriptions[at] for at in places]
-        yield from kernel_rows(batch.family, costs, errors, kernels=kernels, labels=labels)
+        yield from kernel_rows(batch, costs, errors, kernels=kernels, labels=labels)
 
 
 def _rows(costs: Costs, errors: Errors) -> list[dict[str, Any]]:
     """Columns to rows, as Python values."""
     columns = {name: getattr(costs, name).tolist() for name in _COLUMNS}
-    if costs.energy is not None:
-        columns |= {name: column.tolist() for name, column in vars(costs.energy).items()}
+    columns |= {name: column.tolist() for name, column in vars(costs.drawn).items()}
     sources = list(errors)
     columns["errors_s"] = [
         tuple(zip(sources, sizes, strict=True)) for sizes in zip(*(errors[s].tolist() for s in sources), strict=True)

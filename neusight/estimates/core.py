@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 
@@ -13,7 +14,8 @@ def core(estimate: Any) -> dict[str, Any]:
     in a 90 % ``interval`` [s]; ``errors`` are standard deviations by source, as shares of it, and ``limiter`` is the
     resource that most of it is limited by. ``memory_terms`` are bytes of the device that needs most, ``fits`` says
     whether every device has them, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the
-    boards of all devices draw in that time, ``usd_per_hour`` the price of one device: None where nothing tells.
+    boards of all devices draw in that time, ``board_energy`` the same with its interval, ``usd_per_hour`` the price of
+    one device: None where nothing tells.
     ``warnings``: what was assumed, or is missing.
     """
     low_s, high_s = estimate.interval
@@ -32,6 +34,7 @@ def core(estimate: Any) -> dict[str, Any]:
         "fits": estimate.fits,
         "fit": estimate.fit.to_dict(),
         "board_energy_j": estimate.board_energy_j,
+        "board_energy": estimate.board_energy and asdict(estimate.board_energy),
         "usd_per_hour": estimate.usd_per_hour,
         "warnings": list(estimate.warnings),
     }

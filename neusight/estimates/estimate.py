@@ -8,10 +8,11 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from math import exp, sqrt
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from neusight.errors import DataError, DeviceError
 from neusight.estimates.core import largest, summed
+from neusight.estimates.energy import BoardEnergy
 from neusight.estimates.records import (
     HOST,
     KernelEstimate,
@@ -24,6 +25,9 @@ from neusight.estimates.records import (
 from neusight.estimates.report import headline, html
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.plans.margins import MemoryFit
+
+if TYPE_CHECKING:
+    from neusight.figures import Chart
 
 Source = Literal["trained", "transferred", "fallback"]
 
@@ -65,8 +69,8 @@ class Estimate:
     inputs: tuple[str, ...] = ()
     usd_per_hour: float | None = None
     devices: int = 1
-    board_energy_j: float | None = None
-    """What the boards of all devices draw in that time [J]; None where nothing tells."""
+    board_energy: BoardEnergy | None = None
+    """What the boards of all devices draw in that time; None where nothing tells."""
 
     @cached_property
     def latency_s(self) -> float:
@@ -184,11 +188,21 @@ class Estimate:
         sums = summed((k.outside, k.total_s) for k in kernels if k.outside)
         return {reason: sums[reason] / total for reason in sorted(sums, key=lambda reason: -sums[reason])}
 
+    @property
+    def board_energy_j(self) -> float | None:
+        """What the boards of all devices draw in that time [J]; None where nothing tells."""
+        return None if self.board_energy is None else self.board_energy.expected_j
+
     @cached_property
     def energy_j(self) -> dict[str, float]:
-        """Part (compute, sram, dram) → joules; empty where the device's energy is not known."""
+        """Part (compute, sram, dram) → joules that kernels add to what boards draw all the time, in the proportions in
+        which they ask for them; empty where the device's energy is not known.
+        """
         parts = {name: sum(k.count * getattr(k, f"{name}_j") for k in self.by_kernel) for name in ENERGY_PARTS}
-        return parts if any(parts.values()) else {}
+        if self.board_energy is None or not any(parts.values()):
+            return {}
+        share = (self.board_energy.expected_j - self.board_energy.idle_j) / sum(parts.values())
+        return {name: share * joules for name, joules in parts.items()}
 
     @property
     def memory_terms(self) -> dict[str, int]:
@@ -251,7 +265,7 @@ class Estimate:
             memory=max(self.memory, other.memory, key=lambda m: m.peak_bytes / m.capacity_bytes),
             provenance=self.provenance.merged(other.provenance),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
-            board_energy_j=_both(self.board_energy_j, other.board_energy_j),
+            board_energy=_both(self.board_energy, other.board_energy),
         )
 
     def __radd__(self, other: int) -> Estimate:
@@ -265,10 +279,33 @@ class Estimate:
         if times < 0:
             raise ValueError(f"a step cannot run {times} times")
         kernels = tuple(replace(k, count=k.count * times) for k in self.by_kernel)
-        energy_j = None if self.board_energy_j is None else self.board_energy_j * times
-        return replace(self, samples=self.samples * times, by_kernel=kernels, board_energy_j=energy_j)
+        energy = None if self.board_energy is None else self.board_energy * times
+        return replace(self, samples=self.samples * times, by_kernel=kernels, board_energy=energy)
 
     __rmul__ = __mul__
+
+    @cached_property
+    def by_module(self) -> dict[tuple[str, str], float]:
+        """(module, limiter) → seconds, modules by the patterns of their paths; what is of no module under ""."""
+        parts = (
+            ((module, row.limiter), row.total_s * count / sum(each for _, each in row.modules or (("", 1),)))
+            for row in self.by_kernel
+            for module, count in row.modules or (("", 1),)
+        )
+        return summed(parts)
+
+    def figure(self, name: str) -> Chart:
+        """A chart of ``neusight.estimates.figures.CHARTS``: ``memory``, ``time``, ``operators``, ``roofline`` or
+        ``modules``.
+
+        >>> predictor.estimate("gpt2-large", "h100", mode="training").figure("roofline").save("roofline.png")
+
+        Raises:
+            DataError: an unknown chart. DeviceError: a roofline of a device that the catalogue lacks.
+        """
+        from neusight.estimates.figures import chart
+
+        return chart(self, name)
 
     def __repr__(self) -> str:
         return f"<Estimate {headline(self)}, limited by {self.limiter}, {'fits' if self.fits else 'does not fit'}>"
@@ -293,6 +330,7 @@ class Estimate:
                 "by_kernel": tuple(_kernel(k) for k in data["by_kernel"]),
                 "memory": MemoryEstimate(**data["memory"]),
                 "provenance": Provenance(**_tuples(data["provenance"])),
+                "board_energy": BoardEnergy(**energy) if (energy := data.get("board_energy")) else None,
             }
             return Estimate(**{**_tuples(data), **nested})
         except (KeyError, TypeError) as error:
@@ -317,12 +355,13 @@ class Estimate:
         return Estimate.from_dict(data)
 
 
-def _both(first: float | None, second: float | None) -> float | None:
+def _both(first: BoardEnergy | None, second: BoardEnergy | None) -> BoardEnergy | None:
     return None if first is None or second is None else first + second
 
 
 def _kernel(data: dict[str, Any]) -> KernelEstimate:
-    return KernelEstimate(**data | {"errors_s": tuple((source, size) for source, size in data["errors_s"])})
+    pairs = {name: tuple(map(tuple, data.get(name, ()))) for name in ("errors_s", "modules")}
+    return KernelEstimate(**data | pairs)
 
 
 def _tuples(data: dict[str, Any]) -> dict[str, Any]:

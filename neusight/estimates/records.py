@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
+from neusight.devices.spec import DeviceSpec
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.plans.margins import MemoryFit, reserved
 from neusight.workloads.workload import MemoryProfile
@@ -23,7 +24,9 @@ class KernelEstimate:
     latency: compute, dram, l2, power, launch, or host. ``source`` is the tile model that answered,
     that model with ``(transferred)`` when it was trained on another family, or ``roofline``. ``outside`` says in words
     what of the kernel or its device lies outside of that model's training, "" where nothing does. ``compute_j``,
-    ``sram_j`` and ``dram_j`` are the energy of one launch, 0 where the device's is not known.
+    ``sram_j`` and ``dram_j`` are the energy of one launch, 0 where the device's is not known. ``flop`` and
+    ``moved_bytes`` are its arithmetic and its compulsory bytes. ``modules`` says how many of the launches are of each
+    module, by the pattern of its path, ``h.{}.mlp``: none where that is not known.
     """
 
     kernel: str
@@ -46,6 +49,9 @@ class KernelEstimate:
     compute_j: float = 0.0
     sram_j: float = 0.0
     dram_j: float = 0.0
+    flop: float = 0.0
+    moved_bytes: float = 0.0
+    modules: tuple[tuple[str, int], ...] = ()
 
     @property
     def in_domain(self) -> bool:
@@ -74,6 +80,7 @@ class OperatorEstimate:
 class MemoryEstimate:
     """Device memory at the moment of the peak, part by part, against what the device has; bytes.
 
+    ``weights_capacity_bytes`` are of a memory of their own that weights lie in, 0 where they lie with all other parts.
     ``reserve`` is what the driver's context, libraries' workspaces and the allocator's slack take beside the tensors.
     """
 
@@ -84,12 +91,18 @@ class MemoryEstimate:
     temporary: int = 0
     reserve: int = 0
     capacity_bytes: float
+    weights_capacity_bytes: float = 0.0
 
     @staticmethod
-    def of(profile: MemoryProfile, capacity_bytes: float) -> MemoryEstimate:
-        """The profile of a step against a capacity, with the reserve."""
-        reserve = int(CONTEXT_BYTES + ALLOCATOR_SHARE * profile.peak)
-        return MemoryEstimate(**asdict(profile), reserve=reserve, capacity_bytes=capacity_bytes)
+    def of(profile: MemoryProfile, device: DeviceSpec, reserve: int | None = None) -> MemoryEstimate:
+        """The profile of a step against a device's memory, with the reserve, default the usual one."""
+        usual = int(CONTEXT_BYTES + ALLOCATOR_SHARE * profile.peak) if device.has_driver else 0
+        return MemoryEstimate(
+            **asdict(profile),
+            reserve=usual if reserve is None else reserve,
+            capacity_bytes=device.usable_bytes,
+            weights_capacity_bytes=device.weights_capacity_bytes or 0.0,
+        )
 
     @property
     def parts(self) -> dict[str, int]:
@@ -104,8 +117,16 @@ class MemoryEstimate:
 
     @property
     def fit(self) -> MemoryFit:
-        """The peak and the reserve against the capacity."""
-        return MemoryFit(terms=reserved(self.parts, self.reserve), usable_bytes=self.capacity_bytes)
+        """The peak and the reserve against the capacity; of two memories that of the fuller one."""
+        terms, capacity = reserved(self.parts, self.reserve), self.weights_capacity_bytes
+        if not capacity:
+            return MemoryFit(terms=terms, usable_bytes=self.capacity_bytes)
+        others = {name: size for name, size in terms.items() if name != "weights"}
+        memories = (
+            MemoryFit(terms=others, usable_bytes=self.capacity_bytes, memory="SRAM"),
+            MemoryFit(terms={"weights": terms["weights"]}, usable_bytes=capacity, memory="flash"),
+        )
+        return max(memories, key=lambda one: one.needed_bytes / one.usable_bytes)
 
     @property
     def fits(self) -> bool:

@@ -5,11 +5,12 @@ kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models ro
 predictor)``: served language models cell by cell; ``evaluate_steps(path, predictor)``: image models and training steps
 of public benchmarks; ``evaluate_programs(path, predictor)``: exported programs, eager and compiled;
 ``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_rates(data, predictor)``: what every GPU of
-the catalogue sustains beside what is published; ``evaluate_memory(path)``: memory of training runs;
-``evaluate_what_if(path, predictor)``: gains of optimisations. All of them make a ``Scored`` of their rows. ``gate``
-holds the predictor that ships against what it said before.
+the catalogue sustains beside what is published; ``evaluate_energy(data, predictor)``: what meters of boards read;
+``evaluate_memory(path)``: memory of training runs; ``evaluate_what_if(path, predictor)``: gains of optimisations. All
+of them make a ``Scored`` of their rows. ``gate`` holds the predictor that ships against what it said before.
 """
 
+from neusight.evaluation.energy import evaluate_energy
 from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
 from neusight.evaluation.memory import evaluate_memory
 from neusight.evaluation.models import evaluate_models
@@ -24,6 +25,7 @@ __all__ = [
     "Scored",
     "Selection",
     "compare_kernels",
+    "evaluate_energy",
     "evaluate_kernels",
     "evaluate_memory",
     "evaluate_models",

@@ -11,14 +11,15 @@ import numpy as np
 
 from neusight.datasets.benchmarks import (
     BERT_MODELS,
-    STEP_NEEDED,
     STEP_NOTES,
     STEP_READ,
     StepRow,
     benchmark_step,
 )
-from neusight.datasets.rows import read_rows, unread_columns
+from neusight.datasets.published_steps import TINY_NOTES, TINY_READ, measured_steps
+from neusight.datasets.rows import unread_columns
 from neusight.devices import load_device
+from neusight.engines import Libraries
 from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, half_of
 from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
 from neusight.evaluation.versions import Version, VersionFit
@@ -67,12 +68,12 @@ def evaluate_steps(
         ``means`` by ``BY``, ``by_kind``: of kernels, see ``errors_by_kind``, and ``total``. ``memory``: of both kinds
         of steps the count, and the percentage whose memory is as it was. ``assumed``: what rows do not tell.
         ``skipped``: rows that are not compared, each with its reason. ``unread``: columns that nothing reads, with the
-        number of rows.
+        number of rows. Where a meter was read also predicted_j, low_j, high_j, measured_j.
 
     Raises:
         DataError: no such file, a foreign file, or no row left.
     """
-    records = (selection or Selection()).of(read_rows(path, STEP_NEEDED, "measured steps"))
+    records = (selection or Selection()).of(measured_steps(path))
 
     fits = _Fits.of(records, predictor)
 
@@ -92,7 +93,7 @@ def evaluate_steps(
         "memory": memory_verdicts(rows),
         "assumed": sorted({text for row in rows for text in row["assumed"]}),
         "skipped": skipped,
-        "unread": unread_columns(records, STEP_READ, STEP_NOTES),
+        "unread": unread_columns(records, STEP_READ | TINY_READ, STEP_NOTES | TINY_NOTES),
     }
 
 
@@ -120,6 +121,7 @@ class _Fits:
 
     hosts: HostFit
     versions: VersionFit
+    usual: Callable[[str], Libraries | None]
 
     @classmethod
     def of(cls, records: Sequence[Row], predictor: Predictor) -> _Fits:
@@ -141,13 +143,15 @@ class _Fits:
                 kernels_s *= versions.libraries(_version(row), row.gpu).factor
                 call = TimedCall(_waited_s(row), kernels_s, kinds)
                 calls.setdefault((_group(row), half_of(row.model)), []).append(call)
-        return cls(hosts=HostFit(calls=calls), versions=versions)
+        return cls(hosts=HostFit(calls=calls), versions=versions, usual=predictor.libraries_on)
 
     def options(self, row: StepRow, hosts: str) -> dict[str, Any]:
         """Those of a row's estimate: no host where steps follow each other, no libraries where nobody knows them."""
         host = self.hosts.host(_group(row), half_of(row.model), hosts)
         known = None if row.run is None else replace(host, copied_bytes=row.copied_bytes)
-        return {"host": known, "libraries": self.versions.libraries(_version(row), row.gpu) if row.version else None}
+        libraries = self.versions.libraries(_version(row), row.gpu) if row.version else None
+        untold = self.usual(row.gpu) if row.version and not self.versions.tells(_version(row), row.gpu) else None
+        return {"host": known, "libraries": untold or libraries}
 
 
 def _shared_versions(records: Sequence[Row]) -> set[str]:
@@ -219,12 +223,22 @@ def _row(row: StepRow, estimate: Estimate) -> dict[str, Any]:
     return {
         **row.columns,
         **compared(1e3 * estimate.latency_s, (1e3 * low_s, 1e3 * high_s), row.measured_ms, "_ms"),
+        **_energies(row, estimate),
         "covered": not estimate.uncovered,
         "fits": estimate.memory.fits,
         "family": str(row.columns["model"]).split("_")[0].rstrip("0123456789"),
         "shares": _shares(estimate),
         "assumed": row.assumed,
     }
+
+
+def _energies(row: StepRow, estimate: Estimate) -> dict[str, Any]:
+    """Of the board, beside the meter where one was read."""
+    energy = estimate.board_energy
+    if row.energy_j is None or energy is None:
+        return {}
+    figures = compared(energy.expected_j, (energy.low_j, energy.high_j), row.energy_j, "_j")
+    return {name: figures[name] for name in ("predicted_j", "low_j", "high_j", "measured_j")}
 
 
 def _shares(estimate: Estimate) -> dict[str, float]:

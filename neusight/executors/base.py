@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from neusight.devices.spec import DeviceSpec
+from neusight.engines import Libraries
 from neusight.errors import DeviceError
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
@@ -16,6 +17,7 @@ from neusight.kernels.families import KernelBatch
 _HOMES = {
     "gpu": "neusight.executors.gpu.predictor",
     "systolic": "neusight.executors.systolic.predictor",
+    "microcontroller": "neusight.executors.microcontroller",
     "tensordash": "neusight.executors.tensordash.device",
 }
 LINK, _LINK_HOME = "link", "neusight.executors.link"
@@ -46,6 +48,10 @@ class Executor(Protocol):
 
     takes: ClassVar[frozenset[str]]
     """Options that mean something to it, and ``sparsity`` where zeros do."""
+
+    @property
+    def libraries(self) -> Libraries | None:
+        """Those whose kernels run where nothing else is said; None for those that were measured."""
 
     def cost(
         self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from neusight.laws.board_power import EnergyUse, metered
+from neusight.laws.fitted import shipped_boards
 from neusight.laws.power import PowerDemand
 
 NORMAL_90 = 1.645
@@ -15,19 +17,6 @@ NORMAL_90 = 1.645
 LAUNCH_SPREAD = 0.25
 """Standard deviation of the logarithm of a launch's time (assumption: hosts of one generation differ by up to half
 either way, ln(1.5) / 1.645)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnergyUse:
-    """Energy of single launches in joules, by where it goes; columns of shape (n,)."""
-
-    compute_j: np.ndarray
-    sram_j: np.ndarray
-    dram_j: np.ndarray
-
-    def take(self, rows: np.ndarray) -> EnergyUse:
-        """Of some of the launches."""
-        return EnergyUse(compute_j=self.compute_j[rows], sram_j=self.sram_j[rows], dram_j=self.dram_j[rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +51,15 @@ class Costs:
     demand: PowerDemand | None = None
     """Power that the kernels draw at full clock, for streams that share a budget; None where it is not known."""
     energy: EnergyUse | None = None
-    """Where the device's energy is known."""
+    """Of kernels whose energy does not hang on a clock; see ``drawn``."""
+
+    @property
+    def drawn(self) -> EnergyUse:
+        """What the kernels add to what the board draws all the time, zeros where no law answers."""
+        if self.demand is not None:
+            return metered(self.demand, shipped_boards().physics.gpu)
+        none = np.zeros(len(self.latency_s))
+        return self.energy or EnergyUse(compute_j=none, sram_j=none, dram_j=none)
 
     @property
     def in_domain(self) -> np.ndarray:
@@ -109,12 +106,16 @@ class Costs:
         return replace(self, **times, bound_s=bound_s, utilisation=share, limiter=limiter)
 
     def times(self, factor: np.ndarray | float) -> Costs:
-        """The same kernels with executions that take ``factor`` times as long, and none less than its bound."""
+        """The same kernels with executions that take ``factor`` times as long, and none less than its bound; what hangs
+        on no clock draws its power for as long.
+        """
         times = {
             name: self.overhead_s + np.maximum(factor * (getattr(self, name) - self.overhead_s), self.bound_s)
             for name in ("latency_s", "low_s", "high_s")
         }
-        return replace(self, **times, utilisation=self.bound_s / (times["latency_s"] - self.overhead_s))
+        longer_s = times["latency_s"] - self.overhead_s
+        energy = None if self.energy is None else self.energy.times(longer_s / self.execution_s)
+        return replace(self, **times, utilisation=self.bound_s / longer_s, energy=energy)
 
     def at_clock(self, clock: float, share: np.ndarray | float = 0.0) -> Costs:
         """The same kernels with the core at a share of its boost clock, whatever each would run at by itself; what

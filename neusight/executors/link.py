@@ -66,6 +66,7 @@ class LinkPredictor:
 
     fitted: FittedLinks
     takes: ClassVar[frozenset[str]] = frozenset()
+    libraries: ClassVar[None] = None
 
     def cost(self, batch: KernelBatch, device: Place, options: Options, conditions: Conditions | None = None) -> Costs:
         """Costs of every collective of a batch on nodes of a device, by default each launched alone by PyTorch.

@@ -11,6 +11,7 @@ import numpy as np
 from neusight.executors.costs import Costs
 from neusight.kernels.distinct import distinct_rows
 from neusight.kernels.families import KernelBatch
+from neusight.laws.board_power import EnergyUse
 from neusight.laws.power import PowerDemand, shared_clock
 from neusight.workloads.program import Part
 
@@ -19,15 +20,15 @@ class PartCosts(NamedTuple):
     """What the kernels of one part take, columns of shape (n,) but for ``costs``, one row a row of ``Part.batch``.
 
     ``spread`` is the standard deviation of the log error that kernels of an operator share on the device,
-    ``own_spread`` that of each by itself; ``energy_j`` what arithmetic and traffic take, zeros where it was not asked
-    for or no power law answers.
+    ``own_spread`` that of each by itself; ``energy`` what they add to what the board draws all the time, None where it
+    was not asked for.
     """
 
     latency_s: np.ndarray
     spread: np.ndarray
     own_spread: np.ndarray
     limiter: np.ndarray
-    energy_j: np.ndarray
+    energy: EnergyUse | None
     costs: Costs
     """Of all kernels of the part's family that were asked for together."""
     rows: np.ndarray
@@ -55,22 +56,20 @@ def price(parts: Sequence[Part], cost: Callable[[KernelBatch], Costs], *, energy
         batch = KernelBatch.joined([parts[n].batch.take(rows) for n, (rows, _) in zip(numbers, distinct, strict=True)])
         starts = np.cumsum([0, *(len(rows) for rows, _ in distinct)])
         costs = cost(batch)
-        joules = energy_j(costs) if energy else np.zeros(len(batch))
+        drawn = costs.drawn if energy else None
         spread, own_spread = costs.spread, costs.own_spread
         for number, start, (_, places) in zip(numbers, starts.tolist(), distinct, strict=False):
             rows = start + places
             priced[number] = PartCosts(
-                costs.latency_s[rows], spread[rows], own_spread[rows], costs.limiter[rows], joules[rows], costs, rows
+                costs.latency_s[rows],
+                spread[rows],
+                own_spread[rows],
+                costs.limiter[rows],
+                drawn and drawn.take(rows),
+                costs,
+                rows,
             )
     return [priced[number] for number in range(len(parts))]
-
-
-def energy_j(costs: Costs) -> np.ndarray:
-    """What arithmetic and traffic of each kernel take at the clock that the power limit leaves it [J]; zeros where no
-    power law answers.
-    """
-    demand = costs.demand
-    return np.zeros(len(costs.latency_s)) if demand is None else np.asarray(demand.energy_j(demand.running_clock))
 
 
 def sharing_power(costs: Sequence[Costs], counts: Sequence[np.ndarray]) -> list[Costs]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from neusight.experiments.kernels import main_group
 from neusight.experiments.models import step_of
-from neusight.experiments.page import COLOURS, GREY, SMALL, Drawing, canvas, legend, style
+from neusight.experiments.page import SMALL, Drawing, canvas, legend, style
 from neusight.experiments.results import PLANNED, gpus_in, judged, kinds_in, titles
+from neusight.figures.marks import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

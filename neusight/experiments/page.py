@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.figures.marks import COLOURS
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0b5fa5", "#e07b00", "#5a9e4b", "#8d6bb1", "#b5423c", "#6b6b6b", "#2aa6a6", "#c9a227", "#d36fa5")
 MARKERS = "osD^vP*X<"
-GREY = "#9a9a9a"
 DPI = 85
 LEGEND_SHARE = 0.97
 """Of a figure's width, at most."""
@@ -76,7 +76,8 @@ def canvas(
 
 def style(place: int) -> dict[str, Any]:
     """Colour and marker of the series at a place."""
-    return {"color": COLOURS[place % len(COLOURS)], "marker": MARKERS[place % len(MARKERS)]}
+    round_, colour = divmod(place, len(COLOURS))
+    return {"color": COLOURS[colour], "marker": MARKERS[(colour + round_) % len(MARKERS)]}
 
 
 def legend(figure: Figure, axes: Iterable[Axes], scale: float = 1.0) -> None:

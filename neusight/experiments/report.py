@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
+from neusight.experiments.energy import ENERGY
 from neusight.experiments.measured_report import MEASURED
 from neusight.experiments.page import Drawing, ReportForm, save, table, wrapped
 from neusight.experiments.pairs_report import PAIRS
@@ -27,6 +28,7 @@ REPORTS: dict[str, ReportForm] = {
     "training": TRAINING,
     "programs": PROGRAMS,
     "pairs": PAIRS,
+    "energy": ENERGY,
 }
 """By kind of experiment."""
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"

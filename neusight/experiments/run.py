@@ -45,6 +45,7 @@ QUICK_REMARKS = {
     "serving": "A quick run: forty cells. Its figures are no results.",
     "training": "A quick run: nothing is left out. Its figures are no results.",
     "programs": "A quick run: forty timings of each GPU that is left out. Its figures are no results.",
+    "energy": "A quick run: forty readings of each table. Its figures are no results.",
     "pairs": "A quick run: sixty pairs. Its figures are no results.",
 }
 """The remark beside figures of a quick run, wherever they stand, by kind of experiment."""
@@ -108,11 +109,12 @@ def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> di
         from neusight.experiments.pairs import run_pairs
 
         return run_pairs(declared, experiment.folder, quick, report)
+    from neusight.experiments.energy import run_energy
     from neusight.experiments.programs import run_programs
     from neusight.experiments.runs import run_serving, run_training
 
     runners: dict[str, Callable[..., dict[str, Any]]]
-    runners = {"serving": run_serving, "training": run_training, "programs": run_programs}
+    runners = {"serving": run_serving, "training": run_training, "programs": run_programs, "energy": run_energy}
     return runners[declared.kind](declared, quick, report)
 
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from neusight.experiments.page import (
-    COLOURS,
-    GREY,
     SMALL,
     Drawing,
     ReportForm,
@@ -20,6 +18,7 @@ from neusight.experiments.page import (
     table,
     wrapped,
 )
+from neusight.figures.marks import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

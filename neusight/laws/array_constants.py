@@ -23,6 +23,8 @@ class VectorRates:
         15.0, 0.7, "guess: sign, exponent and mantissa moved apart and subnormals treated, a few operations each"
     )
     """Operations for an element of a format that the chip does not compute in, each way."""
+    row_ops: float = constant(1800.0, 1.0, "two sums over 128 lanes, halved seven times by steps of all lanes")
+    """Operations for a row whose elements are reduced across lanes."""
     share: float = constant(0.6, 0.7, "guess: loads and stores share their slots", "share")
     """Of the rate of the vector units that arithmetic sustains."""
 
@@ -33,6 +35,10 @@ class DeviceMemory:
 
     share: float = constant(0.85, 0.5, "STREAM-like copies of accelerators with HBM: 80 to 93 %", "share")
     """Of its bandwidth that copies to on-chip memory sustain."""
+    working_set_bytes: float = constant(
+        22 * 2.0**20, 0.3, "XLA's limit of scoped VMEM: 16 MiB (v5e) and 32 MiB (v6e; tpu-inference, pull request 3407)"
+    )
+    """On-chip memory for the tiles that a product works on; the rest holds operands that stay."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +47,8 @@ class ProgramLaunch:
 
     dispatch_s: float = constant(100e-6, 0.4, "guess: a host enqueues an executable and waits for its result")
     """Of a program by a host that waits for its end, as its clock has it."""
+    share: float = constant(1.0, 0.1, "TPU v4: device events of the smallest programs, 1.0 to 1.2 us")
+    """Of the device's figure for the start of a program."""
     start_s: float = constant(0.2e-6, 1.0, "guess: a copy of some kilobytes from HBM, at its latency")
     """Of a kernel in a program, for its first operands to arrive."""
 

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from neusight.errors import ArtifactError
-from neusight.laws import array_constants, link_constants, physics
+from neusight.laws import array_constants, board_power, integer_kernels, link_constants, physics
 from neusight.laws.array_constants import ArrayPhysics
+from neusight.laws.board_power import BoardPhysics
 from neusight.laws.constants import priors, with_values
+from neusight.laws.integer_kernels import IntegerPhysics
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
 from neusight.paths import read_json, tile_models_dir
@@ -175,6 +177,74 @@ class FittedArrays(FittedConstants):
         """The constants; see ``FittedConstants``."""
         constants: ArrayPhysics = self._constants()
         return constants
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedBoards(FittedConstants):
+    """What ``neusight fit --boards`` found. ``spread`` is the standard deviation of the log power of GPUs that were
+    left out; ``errors`` are mean and median errors in percent by device and source: seen, left out.
+    """
+
+    file: ClassVar[str] = "boards.json"
+    command: ClassVar[str] = "neusight fit --boards"
+    prior: ClassVar[BoardPhysics] = board_power.PRIOR
+
+    spread: float
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def physics(self) -> BoardPhysics:
+        """The constants; see ``FittedConstants``."""
+        constants: BoardPhysics = self._constants()
+        return constants
+
+    def spread_of(self, kind: str) -> float:
+        """Standard deviation of the log energy of a kind's boards."""
+        return self.spread if kind == "gpu" else board_power.UNKNOWN_SPREAD
+
+
+@dataclass(frozen=True, kw_only=True)
+class FittedMicrocontrollers(FittedConstants):
+    """What ``neusight fit --microcontrollers`` found. ``spread`` are standard deviations of logarithms: of what a
+    ``board`` and a ``library`` have of their own in time, and of a board's ``power``; ``effects`` those of measured
+    boards, by ``latency`` and ``power``. ``errors`` are mean errors in percent of each kind of core left out.
+    """
+
+    file: ClassVar[str] = "microcontrollers.json"
+    command: ClassVar[str] = "neusight fit --microcontrollers"
+    prior: ClassVar[IntegerPhysics] = integer_kernels.PRIOR
+
+    spread: dict[str, float]
+    effects: dict[str, dict[str, float]]
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def physics(self) -> IntegerPhysics:
+        """The constants; see ``FittedConstants``."""
+        constants: IntegerPhysics = self._constants()
+        return constants
+
+
+@lru_cache(maxsize=4)
+def shipped_microcontrollers(directory: Path | None = None) -> FittedMicrocontrollers:
+    """The constants beside the tile models in ``directory``, or those that ship where it has none.
+
+    Raises:
+        ArtifactError: they do not load.
+    """
+    own = (directory or tile_models_dir()) / FittedMicrocontrollers.file
+    return FittedMicrocontrollers.load(own if own.is_file() else tile_models_dir() / FittedMicrocontrollers.file)
+
+
+@lru_cache(maxsize=4)
+def shipped_boards(directory: Path | None = None) -> FittedBoards:
+    """The constants beside the tile models in ``directory``, or those that ship where it has none.
+
+    Raises:
+        ArtifactError: they do not load.
+    """
+    own = (directory or tile_models_dir()) / FittedBoards.file
+    return FittedBoards.load(own if own.is_file() else tile_models_dir() / FittedBoards.file)
 
 
 @lru_cache(maxsize=4)

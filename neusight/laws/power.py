@@ -94,8 +94,9 @@ class PowerDemand:
 
     ``clocked_s`` is the time of what runs at the core clock (arithmetic, L2, chains of accesses) [s], ``dram_s`` of
     what does not [s], ``ports_s`` of the same bytes on their way through L2, of which and DRAM the longer counts [s];
-    ``overlap`` the exponent of the norm in which clocked work and memory join. ``core_j`` is the energy that falls with
-    the core clock, stated at boost clock [J], ``memory_j`` that of memories, which run at a clock of their own [J];
+    ``overlap`` the exponent of the norm in which clocked work and memory join. Energies ``compute_j`` of arithmetic and
+    ``sram_j`` of bytes between memory and SMs fall with the core clock and are stated at boost clock [J], ``dram_j`` is
+    that of memories, which run at a clock of their own [J];
     ``lone`` the factor [-] by which each was measured to take longer at its ``sustained_clock``, all by itself, beyond
     what it takes longer at a clock that others have a part in.
     ``clock_w`` at boost clock, ``budget_w`` [W] and ``speed_exponent`` are the device's, the same for all kernels;
@@ -106,8 +107,9 @@ class PowerDemand:
     ports_s: np.ndarray
     dram_s: np.ndarray
     overlap: np.ndarray
-    core_j: np.ndarray
-    memory_j: np.ndarray
+    compute_j: np.ndarray
+    sram_j: np.ndarray
+    dram_j: np.ndarray
     lone: np.ndarray
     clock_w: float
     budget_w: float
@@ -129,7 +131,8 @@ class PowerDemand:
         lower clock needs less voltage.
         """
         clocks_j = self.clock_w * clock * self.time_s(clock)
-        return (self.core_j + clocks_j) * clock ** (1 / self.speed_exponent - 1) + self.memory_j
+        core_j = self.compute_j + self.sram_j + clocks_j
+        return core_j * clock ** (1 / self.speed_exponent - 1) + self.dram_j
 
     def scaled(self, factor: np.ndarray | float) -> PowerDemand:
         """Of kernels that take so many times as long at the same power."""
@@ -146,7 +149,7 @@ class PowerDemand:
         return replace(parts[0], **columns)
 
 
-_AMOUNTS = ("clocked_s", "ports_s", "dram_s", "core_j", "memory_j")
+_AMOUNTS = ("clocked_s", "ports_s", "dram_s", "compute_j", "sram_j", "dram_j")
 _COLUMNS = (*_AMOUNTS, "overlap", "lone")
 
 

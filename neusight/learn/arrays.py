@@ -15,7 +15,9 @@ from neusight.datasets.load import sets_in, tables_in
 from neusight.devices import device_ids, load_device
 from neusight.devices.spec import SystolicSpec
 from neusight.errors import DataError
+from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.executors.systolic.predictor import UNKNOWN_SCATTER, UNKNOWN_SPREAD
 from neusight.executors.systolic.times import launch_s, times_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -122,7 +124,7 @@ def fit_arrays(data: Path, seed: int = 0, report: Report | None = None) -> Fitte
         if report:
             report(f"arrays without {left_out}", done, len(devices) + 2, float("nan"))
         kept, held = _split(parts, left_out)
-        errors += _errors("left out", held, _at(_solved(kept)[0])) if kept else []
+        errors += _left_out(kept, held) if kept else []
     if report:
         report("arrays from small kernels", len(devices), len(devices) + 2, float("nan"))
     halves = [_halves(part) for part in parts]
@@ -175,8 +177,10 @@ def _split(parts: Sequence[ArrayRows], left_out: str) -> tuple[list[ArrayRows], 
 
 
 def _halves(part: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
-    """The smaller half of the kernels by their work, and the larger one."""
-    order = np.argsort(work_of(part.batch).flops, kind="stable")
+    """The smaller half of the kernels by their largest extent or their work, and the larger one."""
+    work = work_of(part.batch).flops
+    extent = np.max([part.batch[name] for name in "mnk"], axis=0) if part.batch.family == "gemm" else work
+    order = np.lexsort((work, extent))
     middle = len(order) // 2
     return part.take(order[:middle]), part.take(order[middle:])
 
@@ -188,6 +192,16 @@ def _scatter(parts: Sequence[ArrayRows], physics: ArrayPhysics) -> dict[str, flo
         off = part.log_error(physics)
         offs.setdefault(part.batch.family, []).append(off - np.median(off))
     return {family: round(float(robust_spread(np.concatenate(each))), 4) for family, each in offs.items()}
+
+
+def _left_out(kept: Sequence[ArrayRows], held: Sequence[ArrayRows]) -> list[dict[str, Any]]:
+    """Errors on devices that are not fitted to, and how many percent of rows lie within the interval of a stranger."""
+    physics = _at(_solved(kept)[0])
+    scatter, errors = _scatter(kept, physics), _errors("left out", held, physics)
+    for row, part in zip(errors, held, strict=True):
+        width = np.hypot(UNKNOWN_SPREAD, scatter.get(part.batch.family, UNKNOWN_SCATTER))
+        row["inside"] = round(100.0 * float(np.mean(np.abs(part.log_error(physics)) <= NORMAL_90 * width)), 1)
+    return errors
 
 
 def _errors(how: str, parts: Sequence[ArrayRows], physics: ArrayPhysics) -> list[dict[str, Any]]:

@@ -11,21 +11,20 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neusight.engines.server import COMMON, GROUPS, HOST, ROCM, BoardPower
+from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
 from neusight.errors import NeusightError
 from neusight.learn import Report
-from neusight.learn.sums import fit_sums, robust_spread
+from neusight.learn.sums import fit_sums
 from neusight.serving.cells import ServingCase
 from neusight.serving.deployment import Deployment, share_prices
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun
-from neusight.serving.serve import sampled
 from neusight.serving.simulate import simulate
 from neusight.workloads.decoders.shares import Steps
 
@@ -51,8 +50,6 @@ class EngineObservation:
     terms: np.ndarray
     late_s: float = np.nan
     """By how much the first token came later than simulated, where requests hardly wait; else NaN."""
-    watts: tuple[float, float, float] | None = None
-    """Of each GPU its limit, what its kernels ask for by the power law, and what was measured [W]; None where not."""
 
 
 def observed(case: ServingCase, deployment: Deployment) -> EngineObservation | None:
@@ -75,7 +72,6 @@ def observed(case: ServingCase, deployment: Deployment) -> EngineObservation | N
         seconds=seconds,
         terms=summed(deployment, run, weight),
         late_s=_late_s(case, run),
-        watts=_watts(case, deployment, run),
     )
 
 
@@ -123,15 +119,6 @@ def _late_s(case: ServingCase, run: ServingRun) -> float:
         return np.nan
     waiting = run.queue_s.mean > WAITING_SHARE * run.ttft_s.mean
     return np.nan if waiting else case.cell.measured["ttft_ms"] / 1e3 - run.ttft_s.mean
-
-
-def _watts(case: ServingCase, deployment: Deployment, run: ServingRun) -> tuple[float, float, float] | None:
-    """As ``EngineObservation``: kernels of boards that wait for requests, or have no share of them, ask for nothing."""
-    if case.cell.power_w is None:
-        return None
-    busy = _busy(run) * deployment.shares(case.load) / deployment.groups
-    kernels_w = busy * sampled(deployment, run).kernels_w
-    return deployment.replica.device.tdp_w, kernels_w, case.cell.power_w / case.cell.n_gpus
 
 
 def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.ndarray:
@@ -184,8 +171,6 @@ of small kernels runs tell little, so that those stay near what was measured. An
 hosts of programs (``Engine.host_s_per_operator``)."""
 OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
-LEAST_POWER = 20
-"""Cells whose power was measured, without which nothing is said of it."""
 
 Cells = Iterable[Sequence[tuple[ServingCase | None, Deployment | NeusightError]]]
 """Cells with what they deploy or why they cannot, those of the same kernels together; None of what is no cell."""
@@ -208,8 +193,8 @@ def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | No
     for number in range(rounds):
         observations, left_out = observe(cells(), fitted, report, number + 1)
         fitted = fit_eras(observations)
-    common, power = fit_era(observations), fit_power(observations)
-    return EngineFit(engines=fitted, observations=observations, common=common, power=power, left_out=left_out)
+    common = fit_era(observations)
+    return EngineFit(engines=fitted, observations=observations, common=common, left_out=left_out)
 
 
 def observe(
@@ -260,7 +245,6 @@ class EngineFit:
     engines: dict[str, FittedEngine]
     observations: list[EngineObservation]
     common: FittedEngine | None = None
-    power: BoardPower | None = None
     left_out: Counter[str] = field(default_factory=Counter)
 
     def without(self, gpus: Collection[str]) -> dict[str, FittedEngine]:
@@ -273,30 +257,14 @@ class EngineFit:
     def save(self, file: Path, data: Mapping[str, str]) -> None:
         """Write constants by era, with the hashes of the files that they come from, and what of them was left out."""
         engines = {era: fitted.to_dict() for era, fitted in self.engines.items()}
-        power = None if self.power is None else asdict(self.power)
         common = self.common.to_dict() if self.common else None
         content = {
             "engines": engines,
             COMMON: common,
-            "power": power,
             "data": dict(data),
             "skipped": dict(self.left_out),
         }
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def fit_power(observations: Sequence[EngineObservation]) -> BoardPower | None:
-    """Shares of ``BoardPower``, none below 0, by least squares of relative errors; None without measured power."""
-    from scipy.optimize import nnls
-
-    watts = np.array([o.watts for o in observations if o.watts])
-    if len(watts) < LEAST_POWER:
-        return None
-    shares = watts[:, :2] / watts[:, 2:]
-    fitted, _ = nnls(shares, np.ones(len(watts)))
-    spread = robust_spread(np.log(shares @ fitted))
-    static, dynamic = (float(f"{share:.4g}") for share in fitted)
-    return BoardPower(static_share=static, dynamic_share=dynamic, spread=float(f"{spread:.3g}"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ import pytest
 
 from neusight.errors import DataError
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, pair_of
+from neusight.evaluation.what_if.mixed_precision import OPERATOR_S
 
 DATA = Path(os.environ.get("NEUSIGHT_DATA", "/nowhere")) / "what-if" / "pairs.parquet"
 
@@ -70,6 +71,27 @@ def test_speech_is_inferred_in_half_and_trained_under_autocast() -> None:
     told = {"batch": "4", "duration": "7.0", "where": "Inference performance"}
     assert pair("Jasper (PyTorch)", **told).applied == ("fp16",)
     assert pair("Jasper (PyTorch)", **{"batch_size_/_gpu": "4"}).applied == ("amp",)
+
+
+@pytest.mark.parametrize(("gpu", "spectra"), [("v100-sxm2-16gb", 1), ("a100-sxm-80gb", 0)])
+def test_long_filters_are_spectra_in_float32_alone(gpu: str, spectra: int) -> None:
+    case = pair("Jasper (PyTorch)", gpu, batch="4", duration="7.0")
+    steps = case.before, case.after
+    assert [len(one.setting.passes) for one in steps] == [spectra, 0]  # type: ignore[union-attr]
+    assert {one.request.engine.host_s_per_operator for one in steps} == {OPERATOR_S}  # type: ignore[union-attr]
+
+
+def test_images_of_inference_are_copied_before_each_call() -> None:
+    called = pair("SSD (PyTorch)", batch_size="2").before.setting.host  # type: ignore[union-attr]
+    trained = pair("SSD (PyTorch)", **{"batch_size_/_gpu": "2"}).before.setting.host  # type: ignore[union-attr]
+    assert called is not None
+    assert (called.copied_bytes, trained) == (2 * 3 * 300 * 300 * 4, None)
+
+
+def test_joined_batches_count_as_one_in_training_alone() -> None:
+    trained = pair("wav2vec2 (PyTorch)", **{"concat_batches_/_gpu": "8"})
+    called = pair("wav2vec2 (PyTorch)", batch="8", duration="6.54 s")
+    assert [one.before.request.batch for one in (trained, called)] == [40, 8]  # type: ignore[union-attr]
 
 
 def test_what_is_not_told_is_said() -> None:

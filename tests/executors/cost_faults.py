@@ -14,8 +14,7 @@ LIMITERS = ("compute", "dram", "l2", "power", "launch", "link", "latency")
 
 def faults(found: Costs, batch: KernelBatch) -> list[str]:
     columns = {f.name: getattr(found, f.name) for f in fields(Costs) if f.name not in ("demand", "energy")}
-    if found.energy is not None:
-        columns |= {f.name: getattr(found.energy, f.name) for f in fields(EnergyUse)}
+    columns |= {f.name: getattr(found.drawn, f.name) for f in fields(EnergyUse)}
     held = {name: np.shape(column) == (len(batch),) for name, column in columns.items()}
     low_s, high_s = found.interval_s()
     held |= {
@@ -30,6 +29,7 @@ def faults(found: Costs, batch: KernelBatch) -> list[str]:
             found.latency_s, found.overhead_s + found.bound_s / found.utilisation
         ),
         "sources": bool((found.source != "").all() and np.isin(found.limiter, LIMITERS).all()),
+        "energy": all((c >= 0).all() for c in vars(found.drawn).values()),
         "errors": all((error >= 0).all() for error in found.errors_s().values()),
     }
     return [name for name, holds in held.items() if not holds]

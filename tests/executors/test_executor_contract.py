@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from itertools import product
 
+import numpy as np
 import pytest
 from cost_faults import faults
 from kernel_grids import MAKERS, grid
@@ -13,6 +14,7 @@ from neusight.devices import DeviceSpec, device_ids, load_device
 from neusight.errors import DeviceError
 from neusight.executors import Options, load_executor
 from neusight.executors.base import _HOMES
+from neusight.kernels import KernelBatch
 
 PROVENANCE = {"tile_models", "training_gpus", "calibration"}
 OPTIONS = {f.name for f in fields(Options)}
@@ -35,6 +37,15 @@ def test_costs_of_every_family(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", _HOMES)
+def test_products_take_energy_wherever_they_run(kind: str) -> None:
+    executor = load_executor(kind)
+    for device in devices(kind):
+        products = KernelBatch.from_columns("gemm", m=[64, 512, 4096], n=64, k=64, dtype="float32")
+        drawn_j = executor.cost(products, device, Options()).drawn.total_j
+        assert (drawn_j > 0.0).all() and (np.diff(drawn_j) > 0.0).all(), device.id
+
+
+@pytest.mark.parametrize("kind", _HOMES)
 def test_what_an_executor_says_of_itself(kind: str) -> None:
     executor = load_executor(kind)
     assert executor.takes <= OPTIONS | {"sparsity"}
@@ -53,5 +64,5 @@ def test_what_an_executor_says_of_itself(kind: str) -> None:
 
 
 def test_a_kind_without_an_executor_is_named_with_those_that_have_one() -> None:
-    with pytest.raises(DeviceError, match=r"kind 'abacus': one of gpu, systolic, tensordash"):
+    with pytest.raises(DeviceError, match=r"kind 'abacus': one of gpu, systolic, microcontroller, tensordash"):
         load_executor("abacus")

@@ -26,7 +26,7 @@ from neusight.executors.gpu.predictor import (
     answering_model,
 )
 from neusight.executors.gpu.tiling import decompose
-from neusight.executors.pricing import energy_j, sharing_power
+from neusight.executors.pricing import sharing_power
 from neusight.kernels import KernelBatch, work
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import requested
@@ -251,7 +251,7 @@ def test_kernels_of_a_step_on_a_small_board_share_its_power(predictor: KernelPre
     # A kernel that runs by itself, however often, is at its own clock; a higher limit makes no step slower.
     lone = sharing_power(alone[:1], [5 * once])[0]
     assert lone.latency_s == pytest.approx(alone[0].latency_s, rel=1e-9)
-    assert energy_j(lone) == pytest.approx(energy_j(alone[0]), rel=1e-9)
+    assert lone.drawn.total_j == pytest.approx(alone[0].drawn.total_j, rel=1e-9)
     generous = l4.model_copy(update={"tdp_w": 1.2 * l4.tdp_w})
     faster = sharing_power([predictor.predict(batch, generous) for batch in (linear(), copies)], [once, once])
     assert faster[0].execution_s < linears.execution_s

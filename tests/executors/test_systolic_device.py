@@ -1,6 +1,7 @@
 """Systolic accelerators: formulas of single kernels, and what more of a resource does."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,15 +9,15 @@ from kernel_grids import MAKERS, grid
 
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.spec import SystolicSpec
-from neusight.engines import Engine
-from neusight.errors import DeviceError
+from neusight.engines.torch import run_on, torch_engine
+from neusight.errors import DeviceError, NeusightError
 from neusight.executors import Options, load_executor
-from neusight.executors.systolic.times import MatrixProduct, arrays_s, times_of
+from neusight.executors.systolic.times import RESULT_OPS, MatrixProduct, arrays_s, times_of
 from neusight.kernels import KernelBatch
 from neusight.laws.array_constants import PRIOR
 
 V4 = load_device("tpu-v4")
-FIGURES = ("dram_bandwidth=2400 GB/s", "array_count=16", "clock=2100 MHz")
+FIGURES = ("dram_bandwidth=2400 GB/s", "array_count=16", "clock=2100 MHz", "on_chip_capacity=320 MiB")
 
 
 def array(gpu: str = "tpu-v4", *changes: str) -> SystolicSpec:
@@ -36,13 +37,28 @@ def test_a_large_product_runs_at_the_rate_of_the_arrays() -> None:
     assert taken_s == pytest.approx(2 * 8192**3 / 275e12, rel=1e-3)
 
 
+def test_rows_are_reduced_across_lanes_after_the_first_of_them_came() -> None:
+    sizes = {"op": "layer_norm", "dtype": "bfloat16", "read_bytes": 2**24, "write_bytes": 2**24, "flops": 2**26}
+    few, many, short = (
+        times_of(KernelBatch.from_columns("row_reduction", rows=rows, cols=2**23 // rows, **sizes), array(), PRIOR)
+        for rows in (2**10, 2**13, 2**22)
+    )
+    each_s = PRIOR.vectors.row_ops / 4.3e12
+    assert many.vectors_s - few.vectors_s == pytest.approx((2**13 - 2**10) * each_s)
+    # Rows of two elements lie side by side in 128 lanes.
+    assert short.vectors_s - few.vectors_s == pytest.approx((2**23 / 128 - 2**10) * each_s)
+    assert 0 < few.fill_s < few.dram_s
+    assert few.execution_s == pytest.approx(few.start_s + np.maximum(few.vectors_s + few.fill_s, few.dram_s))
+
+
 def test_formats_that_a_chip_lacks_are_converted_by_its_vector_units() -> None:
     native, foreign = (times_of(gemm(1024, 1024, 1024, dtype), array(), PRIOR) for dtype in ("bfloat16", "float16"))
     assert np.array_equal(native.arrays_s, foreign.arrays_s)
     converted = 3 * 1024**2 * PRIOR.vectors.conversion_ops / 4.3e12
     assert foreign.vectors_s - native.vectors_s == pytest.approx(converted)
     # Trainium computes in float16 itself.
-    assert times_of(gemm(1024, 1024, 1024, "float16"), array("trainium1"), PRIOR).vectors_s == 0
+    half = times_of(gemm(1024, 1024, 1024, "float16"), array("trainium1"), PRIOR)
+    assert half.vectors_s == pytest.approx(RESULT_OPS * 1024**2 / 0.645e12)
 
 
 @pytest.mark.parametrize("family", MAKERS)
@@ -53,12 +69,98 @@ def test_more_of_a_resource_is_never_slower(family: str, change: str) -> None:
     assert (after <= before * (1 + 1e-12)).all()
 
 
+def test_convolutions_of_single_channels_run_on_vector_units() -> None:
+    sizes = {"batch": 64, "height": 14, "width": 14, "kernel_height": 5, "kernel_width": 5, "padding": 2}
+    channels = {"in_channels": 240, "out_channels": 240, "dtype": "bfloat16"}
+    apart, together = (
+        times_of(KernelBatch.from_columns("conv2d", groups=groups, **sizes, **channels), array(), PRIOR).arrays_s[0]
+        for groups in (240, 1)
+    )
+    outputs = 64 * 240 * 14 * 14
+    assert apart == pytest.approx(2 * 25 * outputs / PRIOR.vectors.share / 4.3e12)
+    assert together == pytest.approx(2 * 25 * 240 * outputs / PRIOR.products.share / 275e12, rel=0.1)
+
+
 def test_rates_follow_arrays_and_clock() -> None:
     twice = array("tpu-v4", "array_count=16")
     assert twice.matrix_flops_per_s["bfloat16"] == pytest.approx(2 * V4.matrix_flops_per_s["bfloat16"])
     assert any("array_count" in change for change in twice.hypothetical)
     with pytest.raises(DeviceError, match="unknown key 'sm_count'"):
         array("tpu-v4", "sm_count=4")
+
+
+OWN_ARRAY = """
+id = "mine"
+name = "An array of my own"
+vendor = "other"
+kind = "systolic"
+architecture = "Mine"
+release_date = 2026-01-01
+process = "7 nm"
+dram_kind = "LPDDR5"
+dram_bandwidth = "100 GB/s"
+dram_capacity = "16 GiB"
+clock = "1 GHz"
+array_rows = 64
+array_columns = 64
+array_count = 4
+on_chip_capacity = "8 MiB"
+tdp = "15 W"
+launch_overhead = "2 us"
+vector_flops.float32 = "256 GFLOP/s"
+"""
+
+
+def test_an_array_of_ones_own_needs_no_documents_and_no_rates(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN_ARRAY)
+    one, two = load_device(str(path)), load_device(str(path), ["array_count=8", "clock=500 MHz"])
+    assert one.gemm_flops_per_s("bfloat16") == two.gemm_flops_per_s("bfloat16") == 2 * 4 * 64 * 64 * 1e9
+    cost = load_executor("systolic").cost(gemm(1024, 1024, 1024), one, Options())
+    assert 2 * 1024**3 / 32.8e12 < cost.latency_s[0] < 3 * 1024**3 / 32.8e12
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ("array_count = 4", "array_counts = 4", "unknown key 'array_counts'; did you mean array_count"),
+        ("array_count = 4\n", "", "array_count missing: add it"),
+        ('clock = "1 GHz"', "clock = 1", "clock: '1' has no unit, expected hz"),
+        ("array_rows = 64", "array_rows = 0", "array_rows = 0 is not above zero"),
+        ('kind = "systolic"', 'kind = "sistolic"', "unknown kind 'sistolic'; did you mean systolic"),
+        ('tdp = "15 W"', 'tdp = "15 W"\nmatrix_flops.bfloat16 = "328 TFLOP/s"', "above the 32.8 TFLOP/s of its arrays"),
+    ],
+)
+def test_slips_in_a_file_of_arrays_are_one_line(line: str, instead: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(OWN_ARRAY.replace(line, instead))
+    with pytest.raises(NeusightError, match=message) as error:
+        load_device(str(path))
+    assert str(error.value).startswith("mine.toml: ")
+
+
+GENERATIONS = (
+    ("tpu-v2", "tpu-v3", "tpu-v4", "tpu-v5p", "tpu-v7"),
+    ("tpu-v5e", "tpu-v6e"),
+    ("trainium1", "trainium2", "trainium3"),
+    ("inferentia1", "inferentia2"),
+    ("gaudi1", "gaudi2", "gaudi3"),
+)
+
+
+@pytest.mark.parametrize("line", GENERATIONS)
+def test_newer_generations_are_not_slower_in_large_products(line: tuple[str, ...]) -> None:
+    batch = gemm(8192, 8192, 8192)
+    latencies = [load_executor("systolic").cost(batch, array(gpu), Options()).latency_s[0] for gpu in line]
+    assert latencies == sorted(latencies, reverse=True)
+
+
+@pytest.mark.parametrize("family", MAKERS)
+@pytest.mark.parametrize("gpu", ["tpu-v4", "trainium2", "gaudi3", "inferentia1"])
+def test_nothing_is_faster_than_its_bound(family: str, gpu: str) -> None:
+    cost = load_executor("systolic").cost(grid(family, n=12), array(gpu), Options())
+    assert (cost.latency_s > cost.bound_s).all()
+    assert (cost.low_s >= cost.bound_s).all()
 
 
 def test_arrays_refuse_other_devices() -> None:
@@ -76,8 +178,8 @@ def test_a_unit_of_time_is_the_same_for_scaled_extents() -> None:
 
 
 def test_a_step_is_one_program_that_the_host_starts_once() -> None:
-    eager, graph = (Engine.torch(launch=launch).on(V4) for launch in ("eager", "graph"))
+    eager, graph = (run_on(V4, torch_engine(launch=launch)) for launch in ("eager", "graph"))
     assert eager == graph
     assert eager.launch == "graph"
     assert eager.generated
-    assert Engine.torch().on(load_device("t4")) == Engine.torch()
+    assert run_on(load_device("t4"), torch_engine()) == torch_engine()

@@ -115,9 +115,10 @@ def written(results: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
 def sparse(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
     """A simulated experiment with a profile of its network."""
     root = declare(tmp_path_factory.mktemp("sparse"), SPARSE)
-    layer = LayerSparsity(OperandSparsity(0.6), OperandSparsity(0.6), OperandSparsity(0.0))
-    layers = dict.fromkeys(("first", "second"), layer)
-    SparsityProfile(model="mine", layers=layers).save(root / "mine" / "zeros.json")
+    for file, share in (("zeros.json", 0.6), ("zeros-after-4.json", 0.1)):
+        layer = LayerSparsity(OperandSparsity(share), OperandSparsity(share), OperandSparsity(0.0))
+        layers = dict.fromkeys(("first", "second"), layer)
+        SparsityProfile(model="mine", layers=layers).save(root / "mine" / file)
     return find_experiment("mine", root)
 
 

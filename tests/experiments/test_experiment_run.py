@@ -18,8 +18,11 @@ from neusight.experiments import Experiment, load_results, run, write_results
 from neusight.experiments.declare import Contestant
 from neusight.experiments.figures import FIGURES
 from neusight.experiments.report import render
+from neusight.experiments.sparse_networks import CHANGES
 from neusight.kernels.sparsity import OperandSparsity
 from neusight.transforms.sparsity import LayerSparsity, SparsityProfile
+
+PARTS = ("A·W", "G·W", "G·A", "attention", "all")
 
 
 def changed(experiment: Experiment, **changes: Any) -> Experiment:
@@ -167,6 +170,31 @@ def test_simulated_networks_are_sums_of_their_products(sparse_results: dict[str,
     assert 1.0 < network["energy"] < network["compute_energy"]
     (tile_model,) = sparse_results["tile_model"]
     assert tile_model["worst"] == pytest.approx(max(abs(row["model_error"]) for row in products))
+
+
+def test_zeros_grow_with_updates_and_their_changes_are_told_apart(sparse_results: dict[str, Any]) -> None:
+    network = sparse_results["networks"][0]
+    course = {row["updates"]: row for row in sparse_results["course"]}
+    assert course[9] == {"network": "mine", "updates": 9} | {part: network[part] for part in PARTS}
+    assert 1.0 <= course[4]["all"] < course[9]["all"]
+    changed = {row["zeros"]: row["speedup"] for row in sparse_results["changed"] if row["network"] == "mine"}
+    means = {row["zeros"]: row["speedup"] for row in sparse_results["changed"] if row["network"] == "geometric mean"}
+    assert means == pytest.approx(changed)
+    # Zeros that are independent, in no weights, and as many in gradients: nothing is left to change.
+    assert {changed[name] for name in CHANGES} == {changed["as measured"]} == {network["all"]}
+    assert changed["few zeros"] == course[4]["all"]
+
+
+def test_without_zeros_the_machine_is_its_dense_twin(sparse_results: dict[str, Any]) -> None:
+    uniform = {row["share"]: row["speedup"] for row in sparse_results["uniform"]}
+    # The second layer's ten classes leave six of sixteen lanes empty, which are skipped like zeros.
+    assert 1.0 <= uniform[0.0] < 1.1 < uniform[0.5] <= 3.0
+    assert {row["product"]: row["zeros"] for row in sparse_results["zeros"]} == {
+        "A·W": 0.6,
+        "G·W": 0.6,
+        "G·A": 0.6,
+        "all": 0.6,
+    }
 
 
 def test_a_profile_that_is_not_there_or_of_other_layers_is_one_line(sparse: Experiment, tmp_path: Path) -> None:

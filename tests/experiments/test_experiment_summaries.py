@@ -23,7 +23,7 @@ from neusight.experiments.kernels import (
 from neusight.experiments.models import kept_steps, layer_count, sum_of_step, summarise_models, summarise_oracle
 from neusight.experiments.page import table
 from neusight.experiments.results import gpus_in
-from neusight.experiments.sparse import summarised, tile_model_errors
+from neusight.experiments.sparse_networks import summarised, tile_model_errors
 from neusight.experiments.targets import AccuracyTarget, verdicts
 from neusight.kernels import Gemm, KernelBatch
 
@@ -303,8 +303,9 @@ def test_geometric_means_by_hand() -> None:
         return {**known, "dense": dense, "cycles": cycles, **energy}
 
     products = [row("a", 4.0, 1.0, -2.0), row("b", 1.0, 1.0, 5.0)]
-    networks = summarised(products)
+    networks = summarised(products, {"a", "b"})
     assert [n["all"] for n in networks] == [4.0, 1.0, pytest.approx(2.0)]
+    assert summarised(products, {"a"})[-1]["all"] == pytest.approx(4.0)
     assert networks[-1]["G·W"] is None
     (a, b) = tile_model_errors(products)
     assert (a["mean"], b["worst"]) == (2.0, 5.0)

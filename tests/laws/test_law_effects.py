@@ -156,7 +156,15 @@ SECONDS, JOULES = st.floats(1e-6, 1.0), st.floats(0.0, 500.0)
 def demand(
     clocked: float, dram: float, core: float, memory: float, budget: float = 100.0, clocks: float = 0.0
 ) -> PowerDemand:
-    values = {"clocked_s": clocked, "ports_s": 0.0, "dram_s": dram, "core_j": core, "memory_j": memory, "overlap": 3.0}
+    values = {
+        "clocked_s": clocked,
+        "ports_s": 0.0,
+        "dram_s": dram,
+        "compute_j": core,
+        "sram_j": 0.0,
+        "dram_j": memory,
+        "overlap": 3.0,
+    }
     values["lone"] = 1.0
     columns = {name: np.full(1, value) for name, value in values.items()}
     return PowerDemand(**columns, clock_w=clocks, budget_w=budget, speed_exponent=EXPONENT)

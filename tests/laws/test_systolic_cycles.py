@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.laws.systolic import overlapped_cycles, serial_cycles
+from neusight.laws.systolic import overlapped_cycles, reread_bytes, serial_cycles
 
 EXTENTS = np.array([1, 7, 8, 33, 64, 127, 128, 129, 500, 1024], dtype=float)
 M, N, K = (axis.ravel() for axis in np.meshgrid(EXTENTS, EXTENTS, EXTENTS))
@@ -43,6 +43,24 @@ def test_larger_products_are_never_faster() -> None:
     for grown in ((M + 1, N, K), (M, N + 1, K), (M, N, K + 1)):
         for cycles_of in (overlapped_cycles, serial_cycles):
             assert (cycles_of(*grown, **array) >= cycles_of(M, N, K, **array)).all()
+
+
+def test_operands_that_fit_on_the_chip_are_read_once() -> None:
+    # 16 MiB make tiles of 1024 x 1024, whose row of four reads the right operand again for each of four rows of tiles.
+    side, memory = np.array([1024.0, 4096.0]), {"on_chip_bytes": 24.0 * 2**20, "working_set_bytes": 16.0 * 2**20}
+    again = reread_bytes(side, side, side, width=np.array([2.0]), **memory)
+    assert again.tolist() == [0.0, 2 * 4096**2 * 2 * 3.0]
+    assert reread_bytes(side, side, side, width=np.array([2.0]), **memory | {"on_chip_bytes": 64e6}).tolist() == [0, 0]
+
+
+def test_larger_products_and_less_memory_never_read_less() -> None:
+    memory = {"width": np.array([2.0]), "on_chip_bytes": 3e6, "working_set_bytes": 1e6}
+    once = reread_bytes(8 * M, 8 * N, 8 * K, **memory)
+    for grown in ((8 * M + 1, 8 * N, 8 * K), (8 * M, 8 * N + 1, 8 * K), (8 * M, 8 * N, 8 * K + 1)):
+        assert (reread_bytes(*grown, **memory) >= once).all()
+    assert (reread_bytes(8 * M, 8 * N, 8 * K, **memory | {"on_chip_bytes": 1.5e6}) >= once).all()
+    assert (once >= 0).all()
+    assert (once > 0).any()
 
 
 def test_cycles_of_scale_sim() -> None:

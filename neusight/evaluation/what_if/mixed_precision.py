@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from neusight.engines import Host
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
@@ -40,7 +41,8 @@ class Example:
         wide: what a step in float32 has alone.
         channels_last: images lie in NHWC with mixed precision alone.
         launch: as its framework launches where '', ``eager`` where an example has XLA off unless told.
-        counted: samples of what a table counts as one.
+        counted: samples of a batch that several were joined to, which tables of training count as one.
+        copied_bytes: of a sample, from pageable memory of the host before each call of inference, which is waited for.
         devices: of a table that states none; 0: as the row has it.
     """
 
@@ -56,15 +58,17 @@ class Example:
     channels_last: bool = False
     launch: str = ""
     counted: int = 1
+    copied_bytes: int = 0
     devices: int = 0
 
 
 _SGD = {"optimizer": "sgd"}
+_ONE_BY_ONE = {"optimizer": "bert_adam"}
+"""An operator after another on each parameter, as Adam is written out in an example of BERT: NovoGrad in PyTorch, LAMB
+in TensorFlow 1, whose variables by reference XLA does not compile."""
 _LAMB = {"optimizer": "adam", "fused_optimizer": True, "attention": "eager"}
 """LAMB reads and writes what Adam does, by Apex's kernels over all parameters."""
 _ADAM = {"optimizer": "adam", "fused_optimizer": True}
-_ONE_BY_ONE = {"optimizer": "bert_adam"}
-"""NovoGrad, an operator of PyTorch after another on each parameter, as Adam is written out in an example of BERT."""
 _SPEECH: dict[str, Any] = {"inference": ("fp16",), "length": ("seconds", 16.7, 16.7), "words": _ONE_BY_ONE}
 """Speech: ``train.py`` under autocast, ``inference.py`` with ``model.half()``."""
 _NETS = {
@@ -102,7 +106,9 @@ def _unet(name: str, **more: Any) -> Example:
 _RESNET50 = _net("timm:resnet50", {"float32": (128, 256), "tf32": (256, 256)})
 EXAMPLES: dict[str, Example] = {
     "BERT": Example(model="bert-large", words=_LAMB, length=("seq_len", 512, 384), launch="compiled"),
-    "BERT/biobert": Example(model="bert-base", words=_LAMB, length=("seq_len", 128, 128)),
+    "BERT/biobert": Example(
+        model="bert-base", words=_ONE_BY_ONE | {"attention": "eager"}, length=("seq_len", 128, 128)
+    ),
     "ELECTRA": Example(model="google/electra-base-discriminator", words=_LAMB, length=("seq_len", 128, 384)),
     "ConvNets": _net(devices=8),
     "ConvNets/efficientnet": _net(),
@@ -115,7 +121,9 @@ EXAMPLES: dict[str, Example] = {
     "nnUNet": _unet("", models={"2": "nnu-net-2d", "3": "nnu-net-3d"}),
     "UNet_3D_Medical": _unet("nnu-net-3d"),
     "UNet_Medical": _unet("u-net"),
-    "SSD": Example(model="ssd300-resnet50", words={"optimizer": "sgd", "layout": "nhwc"}, launch="eager"),
+    "SSD": Example(
+        model="ssd300-resnet50", words=_SGD | {"layout": "nhwc"}, launch="eager", copied_bytes=4 * 3 * 300 * 300
+    ),
     "WideAndDeep": Example(model="wide-and-deep", launch="eager"),
     "DLRM": Example(models={"small": "dlrm-terabyte"}),
     "HiFiGAN": Example(model="hifi-gan", words=_ADAM),
@@ -163,9 +171,10 @@ def of_examples(record: Row, stated: dict[str, str]) -> Pair:
         before = [before, *applied(before, example.wide)][-1]
     devices = (example.devices or _devices(record, stated)) if mode == "training" else 1
     steps = _accumulated(stated)
+    copied_bytes = example.copied_bytes if mode == "inference" else 0
     return Pair(
-        before=_shared(before, devices, first, steps[0]),
-        after=_shared(after, devices, second, steps[1]),
+        before=_called(_shared(before, devices, first, steps[0]), copied_bytes),
+        after=_called(_shared(after, devices, second, steps[1]), copied_bytes),
         applied=names,
         metric=metric_of(record),
     )
@@ -233,7 +242,8 @@ def _batches(example: Example, model: str, stated: Mapping[str, str], wide: str)
             raise UnnamedModelError("the batch is not told")
         return usual[wide.removesuffix("_ieee")]
     first, second = _pair(stated[key], key)
-    batches = example.counted * first, example.counted * second
+    counted = example.counted if key.startswith("concat") else 1
+    batches = counted * first, counted * second
     if "accumulated" in "".join(stated):
         return batches
     # Some tables state what a device has of a whole step.
@@ -284,3 +294,10 @@ def _shared(step: StepQuestion, devices: int, batch: int, accumulated: int) -> S
     samples = batch * devices * accumulated
     plan = Plan(dp=devices, micro_batch=batch, global_batch=samples)
     return step.asking(batch=samples).under(plan=plan if plan.world > 1 or accumulated > 1 else None)
+
+
+def _called(step: StepQuestion, copied_bytes: int) -> StepQuestion:
+    """A step that is waited for, after so many bytes of each sample were copied, where any are."""
+    engine, copied = step.request.engine, copied_bytes * step.request.batch
+    host = Host(call_s=0.0, operator_s=OPERATOR_S, spread=engine.host_spread, copied_bytes=copied)
+    return step.under(host=host) if copied else step

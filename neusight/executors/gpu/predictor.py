@@ -116,6 +116,7 @@ class KernelPredictor:
         return cls(load_artifacts(path), shipped_choice(path), shipped_physics(path).physics)
 
     takes: ClassVar[frozenset[str]] = frozenset({"learned"})
+    libraries: ClassVar[None] = None
 
     def cost(
         self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None

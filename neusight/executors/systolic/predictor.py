@@ -15,14 +15,17 @@ from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.systolic.times import launch_s, tile_counts, times_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import work_of
+from neusight.kernels.work import element_bytes, work_of
+from neusight.laws.board_power import EnergyUse, array_energy
 from neusight.laws.bounds import bound_of
-from neusight.laws.fitted import FittedArrays, shipped_arrays
+from neusight.laws.fitted import FittedArrays, shipped_arrays, shipped_boards
 
 SOURCE = "arrays"
 UNKNOWN_SPREAD = 0.15
 """Of the log error that kernels share on a device of which none were measured (assumption: twice what two generations
 differ by)."""
+KNOWN_SPREAD = 0.03
+"""The same on a device that was measured: what families err by together there, after the fit."""
 UNKNOWN_SCATTER = 0.2
 """Of the log error of single kernels of a family that nobody measured (assumption)."""
 
@@ -33,6 +36,7 @@ class ArrayPredictor:
 
     fitted: FittedArrays
     takes: ClassVar[frozenset[str]] = frozenset()
+    libraries: ClassVar[None] = None
 
     def cost(
         self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
@@ -67,6 +71,7 @@ class ArrayPredictor:
             outside=np.full(len(batch), "" if device.id in self.fitted.gpus else "no kernels of the device measured"),
             source=np.full(len(batch), SOURCE),
             spread=np.full(len(batch), spread),
+            energy=_energy(batch, device),
         )
 
     def provenance(self, device: DeviceSpec) -> dict[str, Any]:
@@ -79,9 +84,15 @@ class ArrayPredictor:
         return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
 
     def _spread(self, device: DeviceSpec, family: str) -> tuple[float, float]:
-        """Of what kernels of a family share on a device, half of it where it was measured, and of each by itself."""
+        """Of what kernels of a family share on a device, and of each by itself."""
         measured = (device.original or device).measured_id in self.fitted.gpus
-        return UNKNOWN_SPREAD * (0.5 if measured else 1.0), self.fitted.scatter.get(family, UNKNOWN_SCATTER)
+        return KNOWN_SPREAD if measured else UNKNOWN_SPREAD, self.fitted.scatter.get(family, UNKNOWN_SCATTER)
+
+
+def _energy(batch: KernelBatch, device: SystolicSpec) -> EnergyUse:
+    """What kernels add to what the chip draws all the time."""
+    work, board = work_of(batch), shipped_boards().physics.systolic
+    return array_energy(work.flops, work.bytes, element_bytes(batch), device, board)
 
 
 def load(tile_models: Path | None = None, calibrations: Path | None = None) -> ArrayPredictor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,11 +22,20 @@ from neusight.kernels.work import (
     work_of,
 )
 from neusight.laws.array_constants import ArrayPhysics
-from neusight.laws.systolic import overlapped_cycles, tiles_of
+from neusight.laws.systolic import overlapped_cycles, reread_bytes, tiles_of
 
-SOFTMAX_OPS = 14.0
-"""Vector operations for a score: scale, maximum, exponential (8) and sum, and the rescaling of what came before
-(Dao 2023, algorithm 1)."""
+SOFTMAX_OPS = 7.0
+"""Vector operations for a score: scale, maximum, difference, exponential, sum, and the rescaling of what came before
+(Dao 2023, algorithm 1). Units of their own evaluate functions, an element as fast as a sum (AWS Neuron
+documentation, NKI: scalar engine)."""
+LANES = 128
+"""Of vector units, which take a row's elements side by side (TPU's registers, Trainium's partitions)."""
+MOST_OPS = 4.0
+"""Vector operations for an element that a pointwise kernel reads or writes, at most (assumption): what counts more are
+functions, which units of their own evaluate."""
+RESULT_OPS = 3.0
+"""Vector operations for an element of a product: its sum in float32 is read, rounded and stored (AWS Neuron
+documentation, NKI: engines copy from PSUM to SBUF)."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +50,18 @@ class MatrixProduct:
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceTimes:
-    """What resources are busy for [s], columns of shape (n,)."""
+    """What resources are busy for [s], columns of shape (n,). ``fill_s`` of ``dram_s`` nothing else can overlap."""
 
     arrays_s: np.ndarray
     vectors_s: np.ndarray
     dram_s: np.ndarray
+    fill_s: np.ndarray
     start_s: np.ndarray
 
     @property
     def execution_s(self) -> np.ndarray:
         """Vector units convert and reduce what arrays take and give, one after the other; copies run ahead of both."""
-        return self.start_s + np.maximum(self.arrays_s + self.vectors_s, self.dram_s)
+        return self.start_s + np.maximum(self.arrays_s + self.vectors_s + self.fill_s, self.dram_s)
 
     @property
     def limiter(self) -> np.ndarray:
@@ -107,25 +117,71 @@ def times_of(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) ->
     Raises:
         CoverageError: a family without a law. DeviceError: a format that arrays cannot multiply.
     """
-    dram_s = work_of(batch).bytes / (physics.memory.share * device.dram_bandwidth_bytes_per_s)
-    start_s = np.full(len(batch), physics.launch.start_s)
     if batch.family in POINTWISE:
-        vectors_s = _pointwise_s(batch, device, physics)
-        return ResourceTimes(arrays_s=np.zeros(len(batch)), vectors_s=vectors_s, dram_s=dram_s, start_s=start_s)
+        return _pointwise_times(batch, device, physics)
     if batch.family not in _PRODUCTS:
         raise CoverageError(f"no law of kernels of '{batch.family}' on systolic arrays")
     products = list(_PRODUCTS[batch.family](batch))
+    again = np.sum([_reread_bytes(each, batch, device, physics) for each in products], axis=0)
+    multiplied_s = np.sum([arrays_s(each, batch, device, physics.products.share) for each in products], axis=0)
     return ResourceTimes(
-        arrays_s=np.sum([arrays_s(each, batch, device) for each in products], axis=0) / physics.products.share,
-        vectors_s=_around_products_s(batch, device, physics),
-        dram_s=dram_s,
-        start_s=start_s,
+        arrays_s=np.minimum(multiplied_s, _on_vectors_s(batch, device, physics)),
+        vectors_s=_around_products_s(batch, products, device, physics),
+        dram_s=(work_of(batch).bytes + again) / dram_bytes_per_s(device, physics),
+        fill_s=np.zeros(len(batch)),
+        start_s=np.full(len(batch), physics.launch.start_s),
     )
 
 
-def arrays_s(product: MatrixProduct, batch: KernelBatch, device: SystolicSpec) -> np.ndarray:
+def _on_vectors_s(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) -> np.ndarray | float:
+    """Convolutions of groups on vector units, where groups of few channels leave most of an array idle [s]."""
+    if batch.family != "conv2d":
+        return np.inf
+    alone_s = work_of(batch).flops / physics.vectors.share / vector_ops_per_s(device)
+    return np.where(batch["groups"] > 1, alone_s, np.inf)
+
+
+def _pointwise_times(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) -> ResourceTimes:
+    """Results of a reduction wait for the statistics of its first rows, half a working set of them."""
+    dram_s = work_of(batch).bytes / dram_bytes_per_s(device, physics)
+    waits_s = working_set_bytes(device, physics) / 2.0 / dram_bytes_per_s(device, physics)
+    return ResourceTimes(
+        arrays_s=np.zeros(len(batch)),
+        vectors_s=_pointwise_s(batch, device, physics),
+        dram_s=dram_s,
+        fill_s=np.minimum(dram_s, waits_s if batch.family == "row_reduction" else 0.0),
+        start_s=np.full(len(batch), physics.launch.start_s),
+    )
+
+
+def dram_bytes_per_s(device: SystolicSpec, physics: ArrayPhysics) -> float:
+    """What copies between HBM and on-chip memory sustain [B/s]."""
+    return physics.memory.share * device.dram_bandwidth_bytes_per_s
+
+
+def working_set_bytes(device: SystolicSpec, physics: ArrayPhysics) -> float:
+    """On-chip memory for what a kernel works on: half of what a small chip has, at most."""
+    return min(physics.memory.working_set_bytes, device.on_chip_bytes / 2.0)
+
+
+def _reread_bytes(
+    product: MatrixProduct, batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics
+) -> np.ndarray:
+    """Bytes of operands that do not fit beside the tiles of a product."""
+    return product.count * reread_bytes(
+        product.m,
+        product.n,
+        product.k,
+        width=element_bytes(batch),
+        on_chip_bytes=device.on_chip_bytes,
+        working_set_bytes=working_set_bytes(device, physics),
+    )
+
+
+def arrays_s(product: MatrixProduct, batch: KernelBatch, device: SystolicSpec, share: float = 1.0) -> np.ndarray:
     """Products on all arrays of a chip at their rate in the kernel's format [s]: stationary tiles are dealt out to the
-    arrays, each of which fills and drains once. The rate counts, not the clock, which formats of fewer bits share.
+    arrays, each of which fills and drains once and streams at a ``share`` of its rate. The rate counts, not the clock,
+    which formats of fewer bits share.
     """
     alone = overlapped_cycles(
         product.m,
@@ -136,29 +192,40 @@ def arrays_s(product: MatrixProduct, batch: KernelBatch, device: SystolicSpec) -
         multiple=device.padded_rows,
     )
     fill = device.array_rows + device.array_columns - 2.0
-    cycles = product.count * (alone - fill) / device.array_count + fill
+    cycles = product.count * (alone - fill) / (share * device.array_count) + fill
     lanes = 2.0 * device.array_rows * device.array_columns * device.array_count
     return cycles * lanes / by_distinct(batch["dtype"], device.gemm_flops_per_s)
 
 
-def _around_products_s(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) -> np.ndarray:
-    """Conversions of operands and results, and the softmax of attention [s]."""
+def _around_products_s(
+    batch: KernelBatch, products: Sequence[MatrixProduct], device: SystolicSpec, physics: ArrayPhysics
+) -> np.ndarray:
+    """Conversions of operands and results, and what becomes of sums that leave the arrays [s]: they are rounded and
+    stored, or scores of attention.
+    """
     touched = work_of(batch).bytes / element_bytes(batch)
     converted = touched * _foreign(batch, device) * physics.vectors.conversion_ops
-    scores = np.zeros(len(batch))
     if batch.family == "attention":
         scores = batch["batch"] * batch["heads"].astype(float) * attention_pairs(batch)
-    return (converted + SOFTMAX_OPS * scores / physics.vectors.share) / vector_ops_per_s(device)
+        leaving = SOFTMAX_OPS * scores / physics.vectors.share
+    else:
+        leaving = RESULT_OPS * np.sum([each.count * each.m * each.n for each in products], axis=0)
+    return (converted + leaving) / vector_ops_per_s(device)
 
 
 def _pointwise_s(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) -> np.ndarray:
     work = work_of(batch)
-    converted = work.bytes / element_bytes(batch) * _foreign(batch, device) * physics.vectors.conversion_ops
-    return (converted + work.flops / physics.vectors.share) / vector_ops_per_s(device)
+    touched = work.bytes / element_bytes(batch)
+    converted = touched * _foreign(batch, device) * physics.vectors.conversion_ops
+    if batch.family == "row_reduction":
+        # Rows shorter than the lanes lie across them, and are summed up lane by lane.
+        converted = converted + batch["rows"] * np.minimum(batch["cols"] / LANES, 1.0) * physics.vectors.row_ops
+    operations = np.minimum(work.flops, MOST_OPS * touched)
+    return (converted + operations / physics.vectors.share) / vector_ops_per_s(device)
 
 
 def vector_ops_per_s(device: SystolicSpec) -> float:
-    """Operations of the vector units in float32, in which they compute [1/s]."""
+    """Operations of the vector units in the format in which they are fastest [1/s]."""
     return max(device.vector_flops_per_s.values())
 
 
@@ -170,7 +237,8 @@ def _foreign(batch: KernelBatch, device: SystolicSpec) -> np.ndarray:
 
 def launch_s(device: SystolicSpec, conditions: Conditions, physics: ArrayPhysics) -> np.ndarray:
     """What a program takes beside its kernels [s]: its start on the device, with the host's dispatch by its clock."""
-    return np.where(conditions.timing == "wall", physics.launch.dispatch_s, 0.0) + device.launch_overhead_s
+    dispatch_s = np.where(conditions.timing == "wall", physics.launch.dispatch_s, 0.0)
+    return dispatch_s + physics.launch.share * device.launch_overhead_s
 
 
 def tile_counts(batch: KernelBatch, device: SystolicSpec) -> np.ndarray:

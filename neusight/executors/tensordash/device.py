@@ -178,6 +178,7 @@ class TensorDash:
     """The executor of TensorDash machines and their dense twins."""
 
     takes: ClassVar[frozenset[str]] = frozenset({"sparsity", "simulate", "compression"})
+    libraries: ClassVar[None] = None
 
     def cost(
         self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 
 import numpy as np
@@ -168,20 +169,15 @@ def simulated(columns: Columns, machine: Machine) -> np.ndarray:
     """
     count = len(columns["length"])
     lines = [{name: column[i].item() for name, column in columns.items()} for i in range(count)]
-    known: dict[tuple[object, ...], float] = {}
-    per_pass = np.empty(count)
-    for i, line in enumerate(lines):
+    for line in lines:
         line["row_streams"] = min(int(line["row_streams"]), max(LIKE_ALL, machine.rows))
         line.pop("column_streams")
-        key = tuple(line.values())
-        if key not in known:
-            known[key] = _simulated(line, machine)
-        per_pass[i] = known[key]
-    return per_pass
+    return np.array([_simulated(tuple(sorted(line.items())), machine) for line in lines])
 
 
-def _simulated(line: Mapping[str, object], machine: Machine) -> float:
-    seed = int.from_bytes(sha256(repr(sorted(line.items())).encode()).digest()[:8], "big")
+@lru_cache(maxsize=2**16)
+def _simulated(items: tuple[tuple[str, object], ...], machine: Machine) -> float:
+    line, seed = dict(items), int.from_bytes(sha256(repr(list(items)).encode()).digest()[:8], "big")
     taps, channels, streams = (int(str(line[name])) for name in ("taps", "channels", "row_streams"))
     filled = filled_slots(taps, channels, machine.lanes)
     sparsity, clustering = (float(str(line[name])) for name in ("sparsity", "clustering"))

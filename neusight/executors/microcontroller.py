@@ -1,0 +1,100 @@
+"""The executor of microcontrollers: one core, kernels one after another, tensors in SRAM and weights in flash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from neusight.devices.spec import DeviceSpec, MicrocontrollerSpec
+from neusight.engines import Libraries
+from neusight.errors import DeviceError
+from neusight.executors.base import Options
+from neusight.executors.costs import NORMAL_90, Costs, EnergyUse
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import work_of
+from neusight.laws.bounds import GEMM_FAMILIES, TINY_S
+from neusight.laws.fitted import FittedMicrocontrollers, shipped_microcontrollers
+from neusight.laws.integer_kernels import active_power_w, kernel_cycles
+
+SOURCE = "integer kernels"
+NOT_INTEGERS = "kernels of int8 alone were measured: others run in plain loops"
+KERNEL_SPREAD = 0.3
+"""Standard deviation of the logarithm of a single layer's time (assumption: models alone were measured, and kinds of
+layers differ by so much from one library to the next)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MicrocontrollerPredictor:
+    """Fitted constants of microcontrollers."""
+
+    fitted: FittedMicrocontrollers
+    takes: ClassVar[frozenset[str]] = frozenset()
+
+    @property
+    def libraries(self) -> Libraries:
+        """Those that are not told: of the middle of all, which lie far apart."""
+        return Libraries(spread=self.fitted.spread["library"])
+
+    def cost(
+        self, batch: KernelBatch, device: DeviceSpec, options: Options, conditions: Conditions | None = None
+    ) -> Costs:
+        """Costs of every kernel of a batch, by the middle of libraries.
+
+        Raises:
+            DeviceError: no microcontroller, or a dtype that it lacks.
+        """
+        if not isinstance(device, MicrocontrollerSpec):
+            raise DeviceError(f"{device.id} is no microcontroller: it is of kind {device.kind}")
+        n, work = len(batch), work_of(batch)
+        dram_s = work.bytes / device.dram_bandwidth_bytes_per_s
+        arithmetic_s = np.full(n, TINY_S)
+        if batch.family in GEMM_FAMILIES:
+            arithmetic_s = work.flops / np.array([device.gemm_flops_per_s(str(dtype)) for dtype in batch["dtype"]])
+        bound_s = np.maximum(np.maximum(arithmetic_s, dram_s), TINY_S)
+        cycles = kernel_cycles(batch, device, self.fitted.physics)
+        execution_s = np.maximum(np.exp(self._own(device, "latency")) * cycles / device.clock_hz, bound_s)
+        spread = 0.0 if self._is_known(device, "latency") else self.fitted.spread["board"]
+        doubt = np.exp(NORMAL_90 * np.hypot(spread, KERNEL_SPREAD))
+        power_w = active_power_w(device, self.fitted.physics) * np.exp(self._own(device, "power"))
+        zeros, overhead_s = np.zeros(n), np.full(n, device.launch_overhead_s)
+        return Costs(
+            latency_s=overhead_s + execution_s,
+            low_s=overhead_s + np.maximum(execution_s / doubt, bound_s),
+            high_s=overhead_s + execution_s * doubt,
+            bound_s=bound_s,
+            overhead_s=overhead_s,
+            utilisation=bound_s / execution_s,
+            limiter=np.where(arithmetic_s >= dram_s, "compute", "dram"),
+            tile=np.full(n, ""),
+            tile_count=zeros,
+            waves=zeros,
+            outside=np.where(np.isin(batch["dtype"], ("int8", "uint8")), "", NOT_INTEGERS),
+            source=np.full(n, SOURCE),
+            spread=np.full(n, spread),
+            energy=EnergyUse(compute_j=power_w * execution_s, sram_j=zeros, dram_j=zeros),
+        )
+
+    def _is_known(self, device: DeviceSpec, what: str) -> bool:
+        return (device.original or device).id in self.fitted.effects[what]
+
+    def _own(self, device: DeviceSpec, what: str) -> float:
+        """Of a measured board, at whatever clock."""
+        return self.fitted.effects[what].get((device.original or device).id, 0.0)
+
+    def provenance(self, device: DeviceSpec) -> dict[str, Any]:
+        """The constants, and the boards that they were fitted to."""
+        known = {SOURCE: f"{len(self.fitted.values)} constants, {self.fitted.rows} rows"}
+        return {"tile_models": known, "training_gpus": tuple(self.fitted.gpus), "calibration": ""}
+
+    def advice(self, device: DeviceSpec, has_zeros: bool) -> tuple[str, ...]:
+        """Zeros are multiplied like all else."""
+        return (f"zeros of tensors change nothing on {device.id}, which multiplies them",) if has_zeros else ()
+
+
+def load(tile_models: Path | None = None, calibrations: Path | None = None) -> MicrocontrollerPredictor:
+    """The executor of microcontrollers with the constants beside the tile models; calibrations know none."""
+    return MicrocontrollerPredictor(fitted=shipped_microcontrollers(tile_models))

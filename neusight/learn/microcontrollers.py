@@ -1,0 +1,238 @@
+"""Constants of microcontrollers, from measured inferences of whole models: ``neusight fit --microcontrollers``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from neusight.datasets.benchmarks import StepRow, benchmark_step
+from neusight.datasets.published_steps import measured_steps
+from neusight.datasets.rows import Row
+from neusight.devices.spec import MicrocontrollerSpec
+from neusight.errors import DataError, NeusightError
+from neusight.kernels.families import KernelBatch
+from neusight.laws.constants import decode, encode, priors, values, with_values
+from neusight.laws.fitted import FittedMicrocontrollers
+from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
+from neusight.steps.answers import StepAnswers
+from neusight.steps.questions import StepQuestion
+
+NOISE, LIBRARY, BOARD, POWER = 0.1, 0.5, 0.1, 0.2
+"""Standard deviations of logarithms (assumptions): of an inference; of what a library, and a board, have of their own;
+of a board's power."""
+LINE = replace(PRIOR, layers=LayerCycles(**dict.fromkeys(vars(PRIOR.layers), 1.0) | {"run": 0.0, "element": 0.0}))
+"""Time in proportion to multiply-adds whatever the layer (Banbury et al. 2021, MicroNets, arXiv 2010.11267, figure 3).
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inferences:
+    """Repetitions of one model on one board at one clock by one library; ``power_w`` where a meter was read, else 0."""
+
+    device: MicrocontrollerSpec
+    model: str
+    library: str
+    kernels: Sequence[tuple[KernelBatch, np.ndarray]]
+    latency_s: float
+    power_w: float
+
+    @property
+    def board(self) -> str:
+        """Id of the board at its usual clock."""
+        return (self.device.original or self.device).id
+
+    def cycles(self, physics: IntegerPhysics) -> float:
+        """By the middle of libraries."""
+        return sum(float(counts @ kernel_cycles(batch, self.device, physics)) for batch, counts in self.kernels)
+
+    def time_s(self, physics: IntegerPhysics) -> float:
+        """The same [s], with calls of layers."""
+        calls = sum(float(counts.sum()) for _, counts in self.kernels)
+        return self.cycles(physics) / self.device.clock_hz + calls * self.device.launch_overhead_s
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """Constants, and what libraries and boards have of their own, as logarithms."""
+
+    physics: IntegerPhysics
+    libraries: Mapping[str, float]
+    boards: Mapping[str, float]
+    deviations: Mapping[str, float]
+
+    def off(self, rows: Sequence[Inferences]) -> np.ndarray:
+        """Logarithms of expected over measured times; a board that is not in the fit has nothing of its own."""
+        own = np.array([self.libraries[one.library] + self.boards.get(one.board, 0.0) for one in rows])
+        return own + np.log([one.time_s(self.physics) / one.latency_s for one in rows])
+
+
+def read_inferences(tables: Sequence[Path]) -> list[Inferences]:
+    """All inferences of tables, repetitions as their medians.
+
+    Raises:
+        DataError: none of a board that is known.
+    """
+    groups: dict[tuple[Any, ...], list[tuple[Row, StepRow]]] = {}
+    for row in (row for path in tables for row in measured_steps(path)):
+        try:
+            step = benchmark_step(row)
+        except DataError:
+            continue
+        groups.setdefault((step.gpu, step.model, step.version, *step.options.get("overrides", ())), []).append(
+            (row, step)
+        )
+    answers = StepAnswers({})
+    found = [one for rows in groups.values() if (one := _inferences(rows, answers)) is not None]
+    if not found:
+        raise DataError(f"{', '.join(map(str, tables))}: no inferences of microcontrollers")
+    return found
+
+
+def _inferences(rows: Sequence[tuple[Row, StepRow]], answers: StepAnswers) -> Inferences | None:
+    """None of a board or model that nothing is known of."""
+    step = rows[0][1]
+    try:
+        ready = answers.ready(StepQuestion.of(step.model, step.gpu, **step.options))
+    except NeusightError:
+        return None
+    if not isinstance(ready.device, MicrocontrollerSpec):
+        return None
+    powers = [1e-3 * row["energy_uj"] / row["latency_ms"] for row, _ in rows if "energy_uj" in row]
+    return Inferences(
+        device=ready.device,
+        model=step.model,
+        library=step.version,
+        kernels=[(batch, ready.program.counts[at]) for batch, at in ready.program.batches],
+        latency_s=1e-3 * float(np.median([each.measured_ms for _, each in rows])),
+        power_w=float(np.median(powers)) if powers else 0.0,
+    )
+
+
+def fit_microcontrollers(tables: Sequence[Path], data: Mapping[str, str]) -> FittedMicrocontrollers:
+    """Estimate all constants, and again without each kind of core.
+
+    Args:
+        tables: of inferences, see ``neusight.datasets.published_steps``.
+        data: names and hashes of the tables.
+
+    Raises:
+        DataError: no inferences there.
+    """
+    rows = read_inferences(tables)
+    fit, errors = _solved(rows), _left_out(rows)
+    share, own_power = _power(rows)
+    physics = with_values(fit.physics, {"power.share": share})
+    found = values(physics)
+    return FittedMicrocontrollers(
+        values={name: float(f"{found[name]:.5g}") for name in priors(PRIOR)},
+        deviations={name: float(f"{fit.deviations[name]:.3g}") for name in priors(PRIOR)},
+        gpus=sorted(fit.boards),
+        data=dict(data),
+        rows=len(rows),
+        error=round(float(np.mean(np.abs(np.expm1(fit.off(rows))))), 4),
+        spread={"board": BOARD, "library": round(float(np.std(list(fit.libraries.values()))), 4), "power": POWER},
+        effects={
+            "latency": {board: round(effect, 4) for board, effect in fit.boards.items()},
+            "power": {board: round(effect, 4) for board, effect in own_power.items()},
+        },
+        errors=errors,
+    )
+
+
+def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> _Fit:
+    """Least squares around the priors; with constants that are given only libraries and boards have something of their
+    own.
+    """
+    from scipy.optimize import least_squares
+
+    known = priors(PRIOR)
+    free = [name for name in known if name.startswith("layers.")] if prior is None else []
+    libraries, boards = (sorted({getattr(one, name) for one in rows}) for name in ("library", "board"))
+    centre = np.concatenate(
+        [[encode(known[name], known[name].value) for name in free], np.zeros(len(libraries + boards))]
+    )
+    spread = np.array([*(known[name].spread for name in free), *[LIBRARY] * len(libraries), *[BOARD] * len(boards)])
+
+    def at(place: np.ndarray) -> _Fit:
+        constants = {name: decode(known[name], value) for name, value in zip(free, place, strict=False)}
+        own = place[len(free) :].tolist()
+        return _Fit(
+            with_values(prior or PRIOR, constants),
+            dict(zip(libraries, own[: len(libraries)], strict=True)),
+            dict(zip(boards, own[len(libraries) :], strict=True)),
+            {},
+        )
+
+    def residuals(place: np.ndarray) -> np.ndarray:
+        return np.concatenate([at(place).off(rows) / NOISE, (place - centre) / spread])
+
+    found = least_squares(residuals, centre)
+    deviation = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
+    return replace(at(found.x), deviations=_deviations(free, deviation))
+
+
+def _deviations(free: Sequence[str], found: np.ndarray) -> dict[str, float]:
+    return {name: prior.spread for name, prior in priors(PRIOR).items()} | dict(zip(free, found.tolist(), strict=False))
+
+
+def _left_out(rows: Sequence[Inferences]) -> list[dict[str, Any]]:
+    """Mean errors in percent on each kind of core that nothing was fitted to, of libraries that others were measured
+    with, by model and of all; and those of a line through the multiply-adds.
+    """
+    errors = []
+    for core in sorted({one.device.architecture for one in rows}):
+        kept = [one for one in rows if one.device.architecture != core]
+        shared = {one.library for one in kept}
+        held = [one for one in rows if one.device.architecture == core and one.library in shared]
+        if not held:
+            continue
+        law, line = (np.abs(np.expm1(_solved(kept, prior).off(held))) for prior in (None, _line(kept)))
+        for model in ("all", *sorted({one.model for one in held})):
+            mine = [model in ("all", one.model) for one in held]
+            means = {"law": law[mine].mean(), "line": line[mine].mean()}
+            percent = {name: round(100.0 * float(mean), 1) for name, mean in means.items()}
+            errors.append({"core": core, "model": model, "rows": sum(mine)} | percent)
+        share, _ = _power(kept)
+        errors += _power_errors(core, held, share)
+    return errors
+
+
+def _line(rows: Sequence[Inferences]) -> IntegerPhysics:
+    """Cycles of a multiply-add of the middle of all rows."""
+    each = float(np.exp(np.mean([np.log(one.latency_s * one.device.clock_hz / one.cycles(LINE)) for one in rows])))
+    names = {f"layers.{name}": each for name in vars(LINE.layers) if name not in ("run", "element")}
+    return with_values(LINE, names)
+
+
+def _power(rows: Sequence[Inferences]) -> tuple[float, dict[str, float]]:
+    """Share of what datasheets state, and what each board has of its own, as a logarithm."""
+    prior, metered = priors(PRIOR)["power.share"], _metered(rows)
+    if not metered:
+        return prior.value, {}
+    off = np.array(list(metered.values())) - np.log(prior.value)
+    weight = prior.spread**2 / (prior.spread**2 + POWER**2 / len(off))
+    shared = weight * float(off.mean())
+    return float(np.exp(shared + np.log(prior.value))), dict(zip(metered, (off - shared).tolist(), strict=True))
+
+
+def _metered(rows: Sequence[Inferences]) -> dict[str, float]:
+    """Logarithm of measured power over what datasheets state, by board: the median of its inferences."""
+    stated = with_values(PRIOR, {"power.share": 1.0})
+    offs: dict[str, list[float]] = {}
+    for one in rows:
+        if one.power_w:
+            offs.setdefault(one.board, []).append(float(np.log(one.power_w / active_power_w(one.device, stated))))
+    return {board: float(np.median(each)) for board, each in offs.items()}
+
+
+def _power_errors(core: str, held: Sequence[Inferences], share: float) -> list[dict[str, Any]]:
+    off = [abs(np.expm1(np.log(share) - each)) for each in _metered(held).values()]
+    return (
+        [{"core": core, "model": "power", "rows": len(off), "law": round(100.0 * float(np.mean(off)), 1)}]
+        if off
+        else []
+    )
