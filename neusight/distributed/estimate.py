@@ -13,8 +13,8 @@ from neusight.devices.cluster import Cluster
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import Counted, TimedStep, counted
 from neusight.distributed.training_run import TrainingRun
-from neusight.estimates.build import board_energy_j
 from neusight.estimates.core import core, largest, summed
+from neusight.estimates.energy import BoardEnergy, board_energy
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
@@ -49,7 +49,7 @@ class TrainingEstimate:
         recomputed_flop: of what is computed again.
         peak_flops_per_s: of a device, in the dtype of its large products.
         memory: of a rank of each kind.
-        board_energy_j: of a step on all devices; None where nothing tells what boards draw.
+        board_energy: what the boards of all devices draw in a step.
         warnings: what was assumed or approximated.
     """
 
@@ -65,7 +65,7 @@ class TrainingEstimate:
     recomputed_flop: float
     peak_flops_per_s: float
     memory: tuple[RankMemory, ...]
-    board_energy_j: float | None = None
+    board_energy: BoardEnergy | None = None
     warnings: tuple[str, ...] = ()
 
     @property
@@ -102,6 +102,11 @@ class TrainingEstimate:
     def memory_terms(self) -> Mapping[str, float]:
         """Of the fullest rank [B]."""
         return fullest(self.memory).parts
+
+    @property
+    def board_energy_j(self) -> float | None:
+        """What the boards of all devices draw in a step [J]."""
+        return None if self.board_energy is None else self.board_energy.expected_j
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -227,7 +232,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         recomputed_flop=again,
         peak_flops_per_s=question.cluster.device.gemm_flops_per_s(precision),
         memory=source_of(question).memory(question, timed.work.stages),
-        board_energy_j=step_energy_j(timed, parts),
+        board_energy=step_energy(timed, parts, factor),
         warnings=question.decoder.notes,
     )
 
@@ -281,9 +286,8 @@ def _flop(timed: TimedStep) -> tuple[float, float]:
     return ranks * needed, ranks * again
 
 
-def step_energy_j(timed: TimedStep, parts: Iterable[Counted]) -> float | None:
-    """Of all boards in a step, see ``board_energy_j``."""
-    cluster = timed.run.cluster
+def step_energy(timed: TimedStep, parts: Iterable[Counted], factor: float) -> BoardEnergy:
+    """Of all boards in a step; ``factor`` is that of the interval of its time."""
+    cluster, step_s = timed.run.cluster, timed.schedule.step_s
     kernels_j = sum(n * t.energy_j for t, n in parts) / timed.run.plan.pp
-    each = board_energy_j(cluster.device, kernels_j, timed.schedule.step_s)
-    return None if each is None else each * cluster.devices
+    return board_energy(cluster.device, kernels_j, (step_s / factor, step_s, step_s * factor)) * cluster.devices

@@ -13,7 +13,7 @@ from neusight.distributed.exchanges import GATHER, REDUCE
 from neusight.distributed.factors import Factors
 from neusight.engines import Engine
 from neusight.executors.costs import Costs
-from neusight.executors.pricing import energy_j, price
+from neusight.executors.pricing import price
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.requests import Plan
@@ -45,7 +45,7 @@ class PartTime:
     def as_in(self, costs: Costs, row: int) -> PartTime:
         """The part as one of a family's kernels at another clock."""
         longer = float(costs.latency_s[row] / self.costs.latency_s[self.row])
-        joules = float(energy_j(costs.take(np.array([row])))[0])
+        joules = float(costs.take(np.array([row])).drawn.total_j[0])
         return replace(self, latency_s=self.latency_s * longer, energy_j=joules, costs=costs, row=row)
 
     @property
@@ -179,7 +179,7 @@ def price_parts(
             spread=float(costs.spread[0]),
             own_spread=float(costs.own_spread[0]),
             limiter=str(costs.limiter[0]),
-            energy_j=float(costs.energy_j[0]),
+            energy_j=float(costs.energy.total_j[0]) if costs.energy else 0.0,
             costs=costs.costs,
             row=int(costs.rows[0]),
         )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from neusight.distributed.estimate import step_energy_j
+from neusight.distributed.estimate import step_energy
 from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
 from neusight.distributed.step import TimedStep, counted, counted_on
@@ -47,8 +47,8 @@ def shared_estimate(
     estimate = step_estimate(
         workload, device, samples, rows=(*rows, *waits), memory=_memory(timed), provenance=provenance
     )
-    energy_j = step_energy_j(timed, counted(timed))
-    return warnings_of(replace(estimate, devices=devices, board_energy_j=energy_j), workload.warnings)
+    energy = step_energy(timed, counted(timed), estimate.high_s / estimate.latency_s)
+    return warnings_of(replace(estimate, devices=devices, board_energy=energy), workload.warnings)
 
 
 def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
@@ -60,11 +60,11 @@ def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
         batch = KernelBatch.joined([time.part.batch for time, _ in group])
         costs = group[0][0].costs.take(np.array([time.row for time, _ in group]))
         yield from kernel_rows(
-            batch.family,
+            batch,
             costs,
             stream_errors_s(costs, launch_interval_s(timed.run.engine, timed.run.cluster.device)),
             kernels=[describe(batch.kernel(at)) for at in range(len(batch))],
-            labels=[(time.part.name, PHASES[time.part.phase], runs) for time, runs in group],
+            labels=[(time.part.name, PHASES[time.part.phase], runs, ()) for time, runs in group],
         )
 
 
@@ -104,5 +104,5 @@ def _memory(timed: TimedStep) -> MemoryEstimate:
     ranks = source_of(timed.run).memory(timed.run, timed.work.stages)
     rank = fullest(ranks)
     terms = {name: int(rank.parts[name]) for name in ("weights", "gradients", "optimizer", "activations", "temporary")}
-    memory = MemoryEstimate.of(MemoryProfile(**terms), timed.run.cluster.device.usable_bytes)
+    memory = MemoryEstimate.of(MemoryProfile(**terms), timed.run.cluster.device)
     return replace(memory, reserve=memory.reserve + int(rank.total) - memory.peak_bytes)

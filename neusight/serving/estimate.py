@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from neusight.estimates.core import core
+from neusight.estimates.energy import BoardEnergy
 from neusight.plans.margins import MemoryFit
 from neusight.serving.memory import ServingMemory
 from neusight.units import milliseconds
@@ -86,8 +87,8 @@ class ServingEstimate:
     memory: ServingMemory
     usd_per_hour: float | None
     usd_per_million_output_tokens: float | None
-    joule_per_output_token: float | None
-    power_w: float | None
+    power_w: float
+    token_energy: BoardEnergy
     prefix_hit: float
     preempted: int
     diverges: str
@@ -120,9 +121,19 @@ class ServingEstimate:
         return self.memory.fits
 
     @property
-    def board_energy_j(self) -> float | None:
-        """What the boards of all devices draw in ``latency_s`` [J]; None where nothing tells."""
-        return None if self.power_w is None else self.power_w * self.latency_s
+    def joule_per_output_token(self) -> float:
+        """What the boards of all devices draw for an output token [J]."""
+        return self.token_energy.expected_j
+
+    @property
+    def board_energy_j(self) -> float:
+        """What the boards of all devices draw in ``latency_s`` [J]."""
+        return self.board_energy.expected_j
+
+    @property
+    def board_energy(self) -> BoardEnergy:
+        """What the boards of all devices draw in ``latency_s``."""
+        return self.token_energy * (self.power_w * self.latency_s / self.joule_per_output_token)
 
     @property
     def output_tokens_per_s_per_device(self) -> float:
@@ -198,6 +209,8 @@ class ServingEstimate:
             **_limiter_columns("decode", self.decode),
             "usd_per_million_output_tokens": self.usd_per_million_output_tokens,
             "joule_per_output_token": self.joule_per_output_token,
+            "joule_per_output_token_low": self.token_energy.low_j,
+            "joule_per_output_token_high": self.token_energy.high_j,
             "power_w": self.power_w,
             "prefix_hit": self.prefix_hit,
             "preempted": self.preempted,

@@ -198,7 +198,7 @@ def _beyond(tokens: float, most: float) -> LoadError:
 Key = tuple[str, str]
 """A kind of sum (``part``, ``group``, ``error``, ``energy``), and whose it is."""
 PART, GROUP = "part", "group"
-SHARED, OWN, ENERGY = ("error", "shared"), ("error", "own"), ("energy", "")
+SHARED, OWN, ENERGY = ("error", "shared"), ("error", "own"), "energy"
 _SQRT2 = 2**0.5
 
 

@@ -10,7 +10,7 @@ stage for each of those before it, and so does what follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -20,13 +20,15 @@ from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.engines.libraries import variant_of
-from neusight.engines.server import GROUPS, HOST, shipped_power
+from neusight.engines.server import GROUPS, HOST
 from neusight.errors import ModelError
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import MANY_LAUNCHES, Conditions
 from neusight.kernels.precision import stored_bytes
+from neusight.laws.board_power import EnergyUse, board_j, idle_w, stream_energy
+from neusight.laws.fitted import shipped_boards, shipped_physics
 from neusight.laws.routes import Place
 from neusight.plans.placement import Placement
 from neusight.requests import Plan
@@ -80,9 +82,9 @@ class PassCosts:
     limiters: dict[str, np.ndarray]
     groups_s: dict[str, np.ndarray]
     energy_j: np.ndarray
-    """Of each board in a pass [J], where it was asked for; NaN where nothing tells what boards draw."""
-    kernels_j: np.ndarray
-    """Of its kernels alone, by the power law [J]."""
+    """Of each board in a pass [J], where it was asked for."""
+    drawn: EnergyUse
+    """What its kernels add in that to what it draws all the time [J]."""
 
     @property
     def spread(self) -> np.ndarray:
@@ -106,7 +108,7 @@ class PassCosts:
             limiters=self.limiters | {name: other.limiters[longest]},
             groups_s={group: own_s + runs * other.groups_s[group] for group, own_s in self.groups_s.items()},
             energy_j=self.energy_j + runs * other.energy_j,
-            kernels_j=self.kernels_j + runs * other.kernels_j,
+            drawn=self.drawn.plus(other.drawn, runs),
         )
 
 
@@ -320,12 +322,16 @@ class ReplicaPricer:
 
     @property
     def idle_w(self) -> float:
-        """Of a board that waits for requests [W]; NaN where nothing tells what boards draw."""
-        return float(self._board_j(np.zeros(1), np.ones(1))[0])
+        """Of a board that waits for requests [W]."""
+        return idle_w(self.device, shipped_boards().physics)
 
     def _board_j(self, kernels_j: np.ndarray, time_s: np.ndarray) -> np.ndarray:
-        power = shipped_power()
-        return np.full(len(time_s), np.nan) if power is None else power.energy_j(self.device, kernels_j, time_s)
+        return board_j(self.device, kernels_j, time_s, shipped_boards().physics)
+
+    def _sampling(self, steps: Steps) -> EnergyUse:
+        """Of what the engine does for each sequence: samplers stream the logits through the device, again and again."""
+        moved_bytes = self.engine.serving.sequence_s * steps.sequences * self.device.dram_bandwidth_bytes_per_s
+        return stream_energy(moved_bytes, self.device, shipped_boards().physics, shipped_physics().physics)
 
     def _sums(self, steps: Steps, groups: Collection[str], *, energy: bool = True) -> PassSums:
         """What adds up over the kernels of some groups."""
@@ -333,7 +339,7 @@ class ReplicaPricer:
         parts = self._parts(steps, groups)
         columns: dict[Key, np.ndarray] = {(GROUP, group): np.zeros(n) for group in groups}
         columns |= {(PART, part.name): np.zeros(n) for part in parts}
-        columns |= {SHARED: np.zeros(n), OWN: np.zeros(n), ENERGY: np.zeros(n)}
+        columns |= {SHARED: np.zeros(n), OWN: np.zeros(n)} | {(ENERGY, f.name): np.zeros(n) for f in fields(EnergyUse)}
         limiters: dict[str, np.ndarray] = {}
         for part, costs in self._priced(parts, energy=energy):
             group, kernels_s = group_of(part.batch), part.runs * costs.latency_s
@@ -342,7 +348,9 @@ class ReplicaPricer:
             columns[PART, part.name] += total_s
             columns[SHARED] += total_s * costs.spread
             columns[OWN] += np.square(total_s * costs.own_spread)
-            columns[ENERGY] += part.runs * costs.energy_j
+            if costs.energy:
+                for name, drawn_j in vars(costs.energy).items():
+                    columns[ENERGY, name] += part.runs * drawn_j
             limiters.setdefault(part.name, costs.limiter)
         return PassSums(columns=columns, limiters=limiters)
 
@@ -355,6 +363,7 @@ class ReplicaPricer:
         waits_s = np.maximum(launches_s - kernels_s, 0.0)
         host_s = self._host_s(steps) + waits_s
         latency_s = kernels_s + host_s
+        drawn = EnergyUse(**{f.name: columns[ENERGY, f.name] for f in fields(EnergyUse)}).plus(self._sampling(steps))
         device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, self.engine.serving.spread
         host, scheme = self._host_spread(launches_s, kernels_s), self._scheme_spread * kernels_s / latency_s
         factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2 + host**2 + scheme**2))
@@ -374,8 +383,8 @@ class ReplicaPricer:
             parts_s=parts_s,
             limiters=dict(sums.limiters),
             groups_s=groups_s,
-            energy_j=self._board_j(columns[ENERGY], latency_s),
-            kernels_j=columns[ENERGY],
+            energy_j=self._board_j(drawn.total_j, latency_s),
+            drawn=drawn,
         )
 
     @property

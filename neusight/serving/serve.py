@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from neusight.estimates.core import largest
+from neusight.estimates.energy import BoardEnergy, around
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.deployment import Deployment
@@ -95,7 +96,8 @@ def _of_both(
     runs = run.prefill, run.decode
     busy = (float(each.passes.lasts_s.sum()) / each.schedulers / run.whole.makespan_s for each in runs)
     powers = [_power_w(d, p.power_w, part) for d, p, part in zip(deployments, passes, busy, strict=True)]
-    power_w = None if None in powers else sum(power or 0.0 for power in powers)
+    pairs = zip(deployments, powers, strict=True)
+    energies = [_token_energy(d, watts, estimate.output_tokens_per_s) for d, watts in pairs]
     prefill = deployments[0]
     return {
         "devices": devices,
@@ -106,8 +108,8 @@ def _of_both(
         "decode": passes[1].limiter(~passes[1].with_prompts),
         "usd_per_hour": None if usd is None else usd / devices,
         "usd_per_million_output_tokens": None if usd is None else usd / HOUR_S / rate * MILLION,
-        "power_w": power_w,
-        "joule_per_output_token": None if power_w is None else power_w / rate,
+        "power_w": sum(powers),
+        "token_energy": energies[0] + energies[1],
     }
 
 
@@ -178,13 +180,15 @@ class SampledPasses:
 
     @property
     def power_w(self) -> float:
-        """Of each board, while passes run; NaN where it is not known."""
+        """Of each board, while passes run."""
         return float(self.counts @ self.costs.energy_j / self.seconds.sum())
 
     @property
-    def kernels_w(self) -> float:
-        """Of a board's kernels alone, by the power law."""
-        return float(self.counts @ self.costs.kernels_j / self.seconds.sum())
+    def drawn_w(self) -> tuple[float, float]:
+        """What arithmetic and traffic of a board's kernels add to it."""
+        drawn = self.costs.drawn
+        compute_w, traffic_w = (float(self.counts @ j / self.seconds.sum()) for j in (drawn.compute_j, drawn.traffic_j))
+        return compute_w, traffic_w
 
     def limiter(self, mask: np.ndarray) -> Limiter | None:
         """Of some rows."""
@@ -253,8 +257,8 @@ def _estimate(
         memory=deployment.memory,
         usd_per_hour=price,
         usd_per_million_output_tokens=usd,
-        joule_per_output_token=None if power_w is None else power_w / rate.mean,
         power_w=power_w,
+        token_energy=_token_energy(deployment, power_w, rate),
         prefix_hit=float(run.cached_tokens.sum() / run.prompt_tokens.sum()),
         preempted=round(groups * run.preempted.sum()),
         diverges=run.diverges,
@@ -265,13 +269,18 @@ def _estimate(
     )
 
 
-def _power_w(deployment: Deployment, busy_w: float, busy: float) -> float | None:
-    """Of all boards on average [W], which draw ``busy_w`` for the share ``busy`` of the time; None where no one knows.
+def _power_w(deployment: Deployment, busy_w: float, busy: float) -> float:
+    """Of all boards on average [W], which draw ``busy_w`` for the share ``busy`` of the time.
 
     Else a board draws what it draws whatever it does: it keeps its clocks between two requests.
     """
-    idle_w = deployment.replica.idle_w
-    return None if np.isnan(busy_w) else float(deployment.devices * (busy * busy_w + (1.0 - busy) * idle_w))
+    return float(deployment.devices * (busy * busy_w + (1.0 - busy) * deployment.replica.idle_w))
+
+
+def _token_energy(deployment: Deployment, power_w: float, rate: Metric) -> BoardEnergy:
+    """Of all boards for an output token."""
+    times_s = 1.0 / rate.high, 1.0 / rate.mean, 1.0 / rate.low
+    return around(deployment.replica.device, power_w / deployment.devices / rate.mean, times_s) * deployment.devices
 
 
 def _all_at_start(load: Load) -> bool:

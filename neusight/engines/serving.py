@@ -1,0 +1,97 @@
+"""Engines that serve requests, or generate for one user."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.engines.engine import Engine
+from neusight.engines.server import ALL_AT_ONCE, NATIVE_OPERATOR_S, TRTLLM, VLLM, Server
+from neusight.engines.server import SGLANG as SGLANG_SCHEDULER
+
+SERVING = Engine(
+    name="vllm",
+    library="vllm",
+    launch="graph",
+    attention="flash",
+    residual="add_norm",
+    quantises_in_products=True,
+    dispatcher="allgather",
+    attention_does="write",
+    vocabulary_multiple=64,
+    master_weights=False,
+    sequence_parallel=False,
+    server=Server(scheduler=VLLM, memory_share=0.9),
+)
+"""vLLM with its ``gpu_memory_utilization`` of 0.9 and its limits before 0.8 (later ones: ``Server.started_on``);
+vocabularies are padded to ``DEFAULT_VOCAB_PADDING_SIZE``."""
+SGLANG = replace(SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG_SCHEDULER, memory_share=0.88))
+"""SGLang with its ``mem_fraction_static`` of about 0.88 and ``chunked_prefill_size`` of 8192."""
+TENSORRT_LLM = replace(
+    SERVING,
+    name="tensorrt-llm",
+    library="trtllm",
+    calibrated_scales=True,
+    mxfp8_activations=True,
+    fused_cache_write=True,
+    attention_does="rotate",
+    server=Server(scheduler=TRTLLM, memory_share=0.9, memory_of="free", max_num_seqs=2048, block_tokens=32),
+)
+"""TensorRT-LLM with its ``free_gpu_memory_fraction`` of 0.9, ``max_batch_size`` 2048, ``max_num_tokens`` 8192, and 32
+tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``). Models come to it
+through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``); MXFP4 on Blackwell is
+W4A8_MXFP4_MXFP8 (``tensorrt_llm/_torch/model_config.py``)."""
+TRANSFORMERS = replace(
+    SERVING,
+    name="transformers",
+    library="",
+    launch="eager",
+    attention="sdpa",
+    joined_projections=False,
+    residual="eager",
+    attention_does="",
+    quantises_in_products=False,
+    grouped_queries=False,
+    eager_passes=True,
+    grown_cache=True,
+    vocabulary_multiple=1,
+    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, decode_graphs=False),
+)
+"""``generate`` of transformers in eager PyTorch: modules as ``modeling_llama.py`` writes them, ``repeat_kv`` before
+attention, ``DynamicCache``, which joins each new key to those before it."""
+GPT_FAST = replace(
+    TRANSFORMERS,
+    name="gpt-fast",
+    launch="graph",
+    joined_projections=True,
+    residual="norm",
+    grouped_queries=True,
+    eager_passes=False,
+    grown_cache=False,
+    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1),
+)
+"""gpt-fast and what torchao generates with: ``wqkv`` in one, a cache of the longest sequence that is written in place,
+each token one CUDA graph of what ``torch.compile(mode="reduce-overhead")`` generates; prompts run eagerly unless
+``--compile_prefill``."""
+TINYCHAT = replace(
+    TRANSFORMERS,
+    name="tinychat",
+    joined_projections=True,
+    grouped_queries=True,
+    eager_passes=False,
+    grown_cache=False,
+    attention_does="rotate",
+)
+"""TinyChat of AWQ (Lin et al. 2024, section 5): PyTorch with fused norms, ``QuantLlamaAttentionFused``, whose attention
+rotates and writes to the cache (``awq_inference_engine``), launched kernel by kernel."""
+LLAMA_CPP = replace(
+    GPT_FAST,
+    name="llama.cpp",
+    joined_projections=False,
+    residual="eager",
+    server=Server(
+        scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, max_num_batched_tokens=512,
+        operator_s=NATIVE_OPERATOR_S, decode_graphs=False,
+    ),
+)  # fmt: skip
+"""llama.cpp: ``ggml-cuda`` launches a kernel for each node of its graph, from C++; prompts in passes of ``n_ubatch``
+tokens, 512 unless stated."""

@@ -1,0 +1,119 @@
+"""Frameworks that train decoders on many devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from neusight.engines.engine import Engine
+
+MEGATRON = Engine(
+    name="megatron-te",
+    step_factors=True,
+    attention="cudnn",
+    newer_attention_variant="fa3",
+    deferred_bias=True,
+    residual="fused",
+    joined_norm_gradients=True,
+    loss="fused",
+    vocabulary_multiple=128,
+    regathers=True,
+    overlaps_weights=True,
+    accumulation="product",
+    shard="zero1",
+    sequence_first=True,
+    keeps_activated_gate=False,
+    logit_bytes=6.0,
+    transformer_engine=True,
+)
+"""Megatron Core on Transformer Engine, as NeMo runs it: ``TransformerConfig`` with ``bias_activation_fusion``,
+``bias_dropout_fusion``, ``gradient_accumulation_fusion``, ``cross_entropy_loss_fusion``, ``apply_rope_fusion``; padding
+by ``--make-vocab-size-divisible-by`` (128); sequence parallelism as in Korthikanti et al. 2022, section 4.2.2. On
+Hopper it takes cuDNN's attention (``get_attention_backend``), which runs as fast as FlashAttention 3 (Shah et al. 2024,
+figures 5 and 6). A logit is kept in 16 bits and, for the loss, once in 32 (``VocabParallelCrossEntropy`` works in
+place: megatron/core/tensor_parallel/cross_entropy.py). Its users share optimizer states among replicas and run what
+those exchange beside other work (NeMo's recipes; ``--use-distributed-optimizer``, ``--overlap-grad-reduce``,
+``--overlap-param-gather``). What ``--tp-comm-overlap`` hides, products in pieces lose: steps of H100 that have it
+come out as if they had not, by factors of A100's."""
+MEGATRON_LOCAL = replace(
+    MEGATRON,
+    name="megatron-local",
+    attention="eager",
+    attention_variant="",
+    newer_attention_variant="",
+    attention_dropout=True,
+    hidden_dropout=True,
+    joined_norm_gradients=False,
+    loss="written out",
+    rotary="complex",
+    shard="none",
+    overlaps_exchanges=False,
+    transformer_engine=False,
+)
+"""Megatron-LM of 2022 (Korthikanti et al. 2022; Megatron-LM v3.0): scores in memory, its own fused softmax, Apex's
+layer norm, ``vocab_parallel_cross_entropy``, dropout of 0.1 of attention and of the residual stream; replicas keep
+copies and exchange gradients after all passes."""
+MEGATRON_FLEX = replace(MEGATRON, name="megatron-flex", dispatcher="once")
+"""The same with ``--moe-token-dispatcher-type flex``: DeepEP, or HybridEP within an NVLink domain."""
+FSDP = Engine(
+    name="fsdp",
+    step_factors=True,
+    attention="flash",
+    cp_comm="all_gather",
+    ring="float32",
+    repeats_keys=True,
+    activation="eager",
+    rotary="complex",
+    stops_early=True,
+    shard="zero3",
+)
+"""Models in plain PyTorch under ``FullyShardedDataParallel``, such as fms-fsdp's Llama (SDPA, ``F.silu(wg) * w1``), not
+compiled, with checkpoints that are not reentrant. Keys and values are expanded to all heads
+(``MultiHeadAttention.forward``); sequences are shared by PyTorch's ``context_parallel``, which gathers keys unless told
+(``_ContextParallelOptions``). Its cross entropy keeps logits in 16 bits, log-probabilities, their
+gradient and that of the logits in 32 (``log_softmax`` and ``nll_loss``, backward)."""
+TORCHTITAN = replace(FSDP, name="torchtitan", copies_gathered=True, joined_projections=False, hidden_tp=0.4)
+"""torchtitan of 2024 with ``compile = false`` and ``norm_type = "fused_rmsnorm"``: separate ``wq``, ``wk``, ``wv``,
+``w1``, ``w3``; scaled-dot-product attention by FlashAttention 2; ``F.cross_entropy`` of logits in float32; DTensor
+keeps what it gathered, of sequences that lie one after the other; FSDP2, each of whose parameters is sharded by itself
+(torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``foreach_all_gather_copy_out``,
+``foreach_reduce_scatter_copy_in``); ``torch.utils.checkpoint`` that stops early. Asynchronous tensor parallelism gains
+some 8 % of a step of Llama 3 on 64 H100, of whose time exchanges are a fifth (H. Wang et al. 2024, Introducing Async
+Tensor Parallelism in PyTorch)."""
+TORCHTITAN_COMPILED = replace(
+    TORCHTITAN,
+    name="torchtitan-compiled",
+    launch="compiled",
+    activation="fused",
+    residual="norm",
+    rotary="fused",
+    loss="fused",
+)
+"""The same with each block, and the loss, through ``torch.compile``."""
+MAXTEXT = Engine(
+    name="maxtext",
+    launch="graph",
+    attention="flash",
+    joined_projections=False,
+    residual="norm",
+    generated=True,
+    loss="generated",
+    shard="zero3",
+    keeps_activated_gate=False,
+    logit_bytes=6.0,
+)
+"""MaxText: a whole step is one program of XLA, which fuses pointwise work; weights, gradients and states are shared
+among the chips of a slice (``ici_fsdp_parallelism``), attention is a Pallas kernel (``attention: flash``)."""
+NEURON = replace(MAXTEXT, name="neuron", shard="zero1")
+"""NeuronX Distributed: Megatron's tensor and pipeline parallelism in programs of Neuron's compiler, with ZeRO-1."""
+COMPOSER = replace(
+    FSDP,
+    name="composer",
+    attention_generation=1,
+    stops_early=False,
+    keeps_activated_gate=False,
+    logit_bytes=2.0,
+    held_logit_bytes=2.0,
+)
+"""llm-foundry's MPT in Composer, until the end of 2023: ``Wqkv`` in one, FlashAttention in Triton (``attn_impl:
+triton``), reentrant or complete checkpoints; FlashAttention's cross entropy, whose gradient takes the place of the
+logits in 16 bits (llm-foundry, ``loss_fn: fused_crossentropy``, its default)."""
