@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Processes that the tests run in.
 JOBS ?= 2
 
-.PHONY: demo test lint types bench train notebooks clean
+.PHONY: demo test lint types bench train notebooks pictures clean
 
 demo: $(STAMP)
 	$(BIN)/neusight predict gpt2-large --gpu l4 --mode training --batch 1
@@ -32,11 +32,15 @@ train: $(STAMP)
 notebooks: $(STAMP)
 	$(BIN)/python tests/execute_notebooks.py notebooks/*.ipynb
 
+# Needs Debian's chromium. Draws the pictures of the page again.
+pictures: $(STAMP)
+	$(BIN)/python tests/picture_page.py docs/page
+
 clean:
 	rm -rf $(VENV)
 
 # Installed once, and again when what is needed changes.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,diffusers,onnx]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev,timm,diffusers,onnx,tflite,page]'
 	touch $@

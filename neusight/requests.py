@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine
+from neusight.engines.torch import torch_engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import OWN_PRECISION, Precision
 
@@ -113,7 +114,7 @@ class Request:
         _known("mode", fields.get("mode", "inference"), MODES)
         _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
         extents = {f: fields.pop(f) for f in Extents.__dataclass_fields__ if f in fields}
-        engine = Engine.torch(attention or "", launch, layout)
+        engine = torch_engine(attention or "", launch, layout)
         request = cls(model=model, precision=precision, engine=engine, extents=Extents(**extents), **fields)
         for what, value in _counts(request):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
@@ -329,6 +330,30 @@ class Plan:
     def expert_dp(self) -> int:
         """Replicas of each expert."""
         return max(1, self.dp * self.cp * self.tp // (self.ep * self.expert_tp))
+
+    @classmethod
+    def of_step(cls, batch: int, *, training: bool, **words: Any) -> Plan | None:
+        """The usual plan for ``batch`` samples a step; None for one device that takes the batch at once.
+
+        As PyTorch's ``DistributedDataParallel`` does, replicas sum gradients during the backward pass unless told not
+        to (Li et al. 2020, section 3.2.3).
+
+        Args:
+            batch: samples of a step, over all replicas.
+            training: whether there are gradients.
+            words: other fields; one that is None or "" is as usual.
+
+        Raises:
+            ModelError: a batch that replicas or micro-batches do not divide.
+        """
+        given = {name: value for name, value in words.items() if value not in (None, "")}
+        dp = given.get("dp", 1)
+        usual: dict[str, Any] = {
+            "micro_batch": 1 if given.get("pp", 1) > 1 else max(1, batch // dp),
+            "overlap_gradients": training and dp > 1,
+        }
+        plan = cls(**usual | given, global_batch=batch)
+        return None if plan == cls(micro_batch=batch, global_batch=batch) else plan
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Plan:

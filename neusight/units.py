@@ -23,6 +23,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "s": {f"{p}s": f for p, f in _SMALL.items()},
     "m": {f"{p}m": f for p, f in _SMALL.items()},
     "j": {f"{p}J": f for p, f in _SMALL.items()},
+    "coremark": {"CoreMark/MHz": 1.0},
     "usd_per_hour": {"USD/h": 1.0, "$/h": 1.0},
 }
 _EXAMPLES = {
@@ -35,6 +36,7 @@ _EXAMPLES = {
     "s": "5us",
     "m": "7nm",
     "j": "20pJ",
+    "coremark": "3.4 CoreMark/MHz",
     "usd_per_hour": "1.2USD/h",
 }
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
@@ -45,7 +47,8 @@ def parse(text: str, quantity: str) -> float:
 
     Args:
         text: a number directly or after blanks followed by its unit.
-        quantity: the kind expected: bytes, bytes_per_s, bits_per_s, flops_per_s, hz, w, s, m, j or usd_per_hour.
+        quantity: the kind expected: bytes, bytes_per_s, bits_per_s, flops_per_s, hz, w, s, m, j, coremark or
+            usd_per_hour.
 
     Raises:
         UnitError: no number, no unit, or a unit of another kind.
@@ -83,9 +86,13 @@ def milliseconds(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
+_SMALL_BYTES = 2**30 / 200
+"""Below that two digits of GiB say nothing."""
+
+
 def gib(value_bytes: float) -> str:
-    """Memory for people, in GiB, the unit that drivers report."""
-    return f"{value_bytes / 2**30:.2f} GiB"
+    """Memory for people: in GiB, the unit that drivers report; in KiB what is less than a hundredth of one."""
+    return f"{value_bytes / 2**30:.2f} GiB" if abs(value_bytes) >= _SMALL_BYTES else f"{value_bytes / 2**10:,.0f} KiB"
 
 
 def exact(value: float, quantity: str) -> str:

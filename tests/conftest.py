@@ -3,6 +3,7 @@ is touched.
 """
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -19,6 +20,13 @@ def trace_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         del os.environ["NEUSIGHT_CACHE"]
     else:
         os.environ["NEUSIGHT_CACHE"] = before
+
+
+@pytest.fixture(scope="session", autouse=True)
+def heeded_interrupts() -> None:
+    """Shells start what runs in the background with Ctrl-C ignored, and so would the processes that tests interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,7 @@ SPARSE = """
 kind = "sparse"
 title = "Mine"
 question = "How fast?"
+uniform = [0.0, 0.5]
 
 [random]
 length = 64
@@ -61,7 +62,10 @@ name = "mine"
 model = "neusight.experiments.networks:graph_convolution"
 batch = 1
 profile = "zeros.json"
+updates = 9
 measured = "by hand"
+course = { 4 = "zeros-after-4.json" }
+others = { "few zeros" = "zeros-after-4.json" }
 
 [designs]
 rows = [1, 4]

@@ -22,6 +22,7 @@ ROOMS = [
     "errors",
     "units",
     "paths",
+    "figures",
     "workers",
     "kernels",
     "devices",
@@ -43,9 +44,10 @@ ROOMS = [
     "design",
     "learn",
     "evaluation",
-    "benchmark",
     "collect",
     "experiments",
+    "page",
+    "benchmark",
     "cli",
 ]
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from neusight.what_if.answers import Goal
     from neusight.what_if.gain import Answer
     from neusight.workloads.decoders.decoder import Decoder
+    from neusight.workloads.workload import Workload
 
 _DEPLOYMENTS = 64
 """Served models that a predictor keeps with the times of their passes: about a megabyte each."""
@@ -235,6 +236,14 @@ class Predictor:
         return self._steps.answer(
             StepQuestion(model=model, gpu=gpu, request=chosen, setting=setting, inputs=inputs, message=message)
         )
+
+    def workload(self, question: StepQuestion) -> Workload:
+        """What a step runs on its device: operators in their order, with the memory that they hold.
+
+        Raises:
+            As ``estimate``.
+        """
+        return self._steps.ready(question).program.workload
 
     def deployment(
         self, model: str | Path | Decoder, gpu: Gpu, longest: int, options: EngineOptions | None = None, **setup: Any
@@ -469,6 +478,10 @@ class Predictor:
         from neusight.distributed.search import search
 
         return search(run, self.on_cluster(run.cluster, run.engine), space, count, **options)
+
+    def libraries_on(self, gpu: Gpu) -> Libraries | None:
+        """Libraries that a step on a device is taken to run with where none are given; None for those measured."""
+        return self._steps.executor(as_device(gpu)).libraries
 
     def answer(self, question: Question) -> Answer:
         """The answer to a question as a value, whatever is asked.

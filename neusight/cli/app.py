@@ -80,6 +80,7 @@ _COMMANDS = {
     "sweep": "sweep:sweep",
     "what-if": "what_if:what_if",
     "serving": "serving:serving",
+    "page": "page:page",
     "observe": "observe:observe",
     "memory": "memory:memory",
     "training": "training:training",

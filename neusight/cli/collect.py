@@ -197,7 +197,10 @@ def measure(
         int | None, typer.Option(metavar="PIXELS", max=100_000, help="Edge of an image; default: the model's own.")
     ] = None,
     steps: Annotated[int, typer.Option(max=1000, help="Training steps to read, after the updates.")] = 2,
-    updates: Annotated[int, typer.Option(max=100_000, help="Updates of the weights before.")] = 3,
+    updates: Annotated[
+        str,
+        typer.Option(metavar="N[,N…]", help="Updates of the weights before; the profiles after fewer go beside FILE."),
+    ] = "3",
     data: Annotated[
         Literal["noise", "digits"],
         typer.Option(help="Images to train on: synthetic ones, or handwritten digits with their classes."),
@@ -211,8 +214,9 @@ def measure(
 ) -> None:
     """Measure the zeros of each layer's activations, gradients and weights in real training steps on this CPU.
 
-    The network starts from random weights and trains on synthetic inputs, or on the digits that scikit-learn ships:
-    the profile says so. Text models take 128 tokens a sample unless `--seq-len` is given.
+    The network starts from random weights and trains on synthetic inputs, on the digits that scikit-learn ships, or
+    on what its own method `samples` draws: the profile says so. Text models take 128 tokens a sample unless `--seq-len`
+    is given.
 
     Examples:
 
@@ -222,24 +226,28 @@ def measure(
 
     - `neusight sparsity measure opt-125m --batch 1 --seq-len 64 --format csv`
 
-    - `neusight sparsity measure vgg16 --batch 16 --image-size 64 --data digits --updates 400 --out vgg16.json`
+    - `neusight sparsity measure vgg16 --batch 16 --image-size 64 --data digits --updates 20,400 --out vgg16.json`
     """
     from neusight.cli.output import note, progress
-    from neusight.collect.sparsity import measure as measured
+    from neusight.collect.sparsity import measure_course as measured
     from neusight.collect.sparsity import pruning
     from neusight.paths import writable
 
     if out is not None:
         writable(out)
     how = pruning(prune) if prune else None
+    counts = numbers(updates, "--updates", 100_000, least=0)
     with progress(f"training {model}") as report:
-        profile = measured(
+        profiles = measured(
             model, batch, inputs=None if data == "noise" else data, seq_len=seq_len, image_size=image_size,
-            steps=steps, warmup=updates, seed=seed, pruning=how, progress=report,
+            steps=steps, updates=counts, seed=seed, pruning=how, progress=report,
         )  # fmt: skip
+    *earlier, last = profiles
     if out is not None:
-        note(f"next: neusight sparsity show {profile.save(out)}")
-    _show_profile(profile, form)
+        for count in earlier:
+            profiles[count].save(out.with_stem(f"{out.stem}-after-{count}"))
+        note(f"next: neusight sparsity show {profiles[last].save(out)}")
+    _show_profile(profiles[last], form)
 
 
 @sparsity.command("show")

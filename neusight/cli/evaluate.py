@@ -209,6 +209,33 @@ def rates(
     show(errors, form, show_rates, predictor)
 
 
+@app.command()
+def energy(
+    data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder of the data sets, as for `neusight fit`.")],
+    gpu: GpuFilter = "",
+    limit: Limit = None,
+    seed: Draw = 0,
+    tile_models: TileModels = None,
+    calibration: Calibrations = "",
+    form: Format = "human",
+) -> None:
+    """Compare what boards draw with their meters: beside steady kernels, and for an output token of served models.
+
+    `--limit` and `--gpu` choose among the rows of each table.
+
+    Example: `neusight evaluate energy $NEUSIGHT_DATA`
+    """
+    from neusight.cli.output import progress
+    from neusight.cli.show_errors import show, show_energy
+    from neusight.evaluation import Selection, evaluate_energy
+
+    predictor = loaded(tile_models, calibration)
+    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
+    with progress("predicting") as advance:
+        errors = evaluate_energy(data, predictor, selection, advance)
+    show(errors, form, show_energy, predictor)
+
+
 @app.command("what-if")
 def what_if(
     path: Annotated[Path, typer.Argument(metavar="PAIRS.parquet", help="Gains of optimisations, before and after.")],

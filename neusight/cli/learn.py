@@ -141,6 +141,13 @@ def fit(
     arrays: Annotated[
         bool, typer.Option("--arrays", help="The constants of systolic accelerators instead, without each of them too.")
     ] = False,
+    boards: Annotated[
+        bool, typer.Option("--boards", help="What boards draw instead, from meters, without each GPU too.")
+    ] = False,
+    microcontrollers: Annotated[
+        bool,
+        typer.Option("--microcontrollers", help="The constants of microcontrollers instead, without each core too."),
+    ] = False,
     training: Annotated[
         bool, typer.Option("--training", help="What kernels take in training steps instead, from measured steps.")
     ] = False,
@@ -163,11 +170,17 @@ def fit(
 
     - `neusight fit --arrays --out tile_models/arrays.json`
 
+    - `neusight fit --boards --out tile_models/boards.json`
+
+    - `neusight fit --microcontrollers --out tile_models/microcontrollers.json`
+
     - `neusight fit --training --out tile_models/training.json`
     """
-    chosen = [
-        name for name, on in (("links", links), ("engines", engines), ("arrays", arrays), ("training", training)) if on
-    ]
+    fits = {
+        "links": links, "engines": engines, "arrays": arrays, "boards": boards, "microcontrollers": microcontrollers,
+        "training": training,
+    }  # fmt: skip
+    chosen = [name for name, on in fits.items() if on]
     if len(chosen) > 1:
         raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} are two fits: give one", param_hint="--" + chosen[1])
     what = chosen[0] if chosen else "physics"
@@ -185,9 +198,11 @@ def fit(
         elif what == "arrays":
             content, listed_rows, lines = _fit_arrays(folder, path, report, seed)
         else:
-            content, listed_rows, lines = {"engines": _fit_engines, "training": _fit_training}[what](
-                folder, path, report
-            )
+            others = {
+                "engines": _fit_engines, "boards": _fit_boards, "microcontrollers": _fit_microcontrollers,
+                "training": _fit_training,
+            }  # fmt: skip
+            content, listed_rows, lines = others[what](folder, path, report)
     Output(form).data(content, listed_rows, lambda: line("\n".join(lines)))
 
 
@@ -209,7 +224,11 @@ def _fit_arrays(folder: Path, out: Path, report: Report, seed: int) -> Fitted:
     fitted = fit_arrays(folder, seed=seed, report=report)
     fitted.save(out)
     head = f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {', '.join(fitted.gpus)}"
-    lines = [f"{e['fit']}: {e['gpu']} {e['family']}, mean {e['mean']} %, median {e['median']} %" for e in fitted.errors]
+    lines = [
+        f"{e['fit']}: {e['gpu']} {e['family']}, mean {e['mean']} %, median {e['median']} %"
+        + (f", inside {e['inside']} %" if "inside" in e else "")
+        for e in fitted.errors
+    ]
     return fitted.values, fitted.errors, [head, *lines]
 
 
@@ -234,6 +253,44 @@ def _fit_engines(folder: Path, out: Path, report: Report) -> Fitted:
         for era, each in fitted.engines.items()
     ]
     return rows, rows, [*lines, *_left_out_lines("cells", fitted.left_out)]
+
+
+def _fit_boards(folder: Path, out: Path, report: Report) -> Fitted:
+    from neusight.cli.options import loaded
+    from neusight.datasets.power import ROOFLINES
+    from neusight.evaluation.serving import deployed_cells
+    from neusight.executors.gpu.tile_models.artifact import file_sha256
+    from neusight.learn.boards import fit_boards, served_observations, steady_observations
+
+    predictor, left_out = loaded(None, "none"), Counter[str]()
+    hashes = {name: file_sha256(folder / name) for name in (str(ROOFLINES), *SERVING_TABLES)}
+    cells = chain.from_iterable(deployed_cells(folder / name, predictor) for name in SERVING_TABLES)
+    observations = [*steady_observations(folder), *served_observations(cells, left_out)]
+    fitted = fit_boards(observations, hashes, left_out)
+    fitted.save(out)
+    head = f"{out}: {len(fitted.values)} constants from {fitted.rows:,} readings of {', '.join(fitted.gpus)}"
+    lines = [
+        f"{e['fit']}: {e['gpu']} {e['source']}, mean {e['mean']} %, median {e['median']} %, bias {e['bias']:+} %"
+        for e in fitted.errors
+    ]
+    return fitted.values, fitted.errors, [head, *lines, *_left_out_lines("cells", fitted.skipped)]
+
+
+def _fit_microcontrollers(folder: Path, out: Path, report: Report) -> Fitted:
+    from neusight.datasets.published_steps import INFERENCES
+    from neusight.executors.gpu.tile_models.artifact import file_sha256
+    from neusight.learn.microcontrollers import fit_microcontrollers
+
+    path = folder / INFERENCES
+    fitted = fit_microcontrollers([path], {INFERENCES: file_sha256(path)})
+    fitted.save(out)
+    head = f"{out}: {len(fitted.values)} constants from {fitted.rows:,} inferences on {', '.join(fitted.gpus)}"
+    lines = [
+        f"without {e['core']}: {e['model']}, {e['rows']} rows, mean error {e['law']} %"
+        + (f", of a line through the multiply-adds {e['line']} %" if "line" in e else "")
+        for e in fitted.errors
+    ]
+    return fitted.values, fitted.errors, [head, *lines]
 
 
 STEP_TABLES = ("training-runs/runs.parquet", "training-throughput/a100_training.csv")

@@ -389,18 +389,18 @@ def listed(text: str, option: str) -> list[str]:
     return parts
 
 
-def numbers(text: str, option: str, most: int = _MOST) -> list[int]:
+def numbers(text: str, option: str, most: int = _MOST, least: int = 1) -> list[int]:
     """``1,2`` as ``[1, 2]``.
 
     Raises:
-        BadParameter: nothing, something else, or a number below 1 or beyond all reason.
+        BadParameter: nothing, something else, or a number below ``least`` or beyond all reason.
     """
     try:
         values = [int(part) for part in listed(text, option)]
     except ValueError:
         message = f"'{text}' is not a list of whole numbers: write it like 1,2,4"
         raise typer.BadParameter(message, param_hint=option) from None
-    return [int(within(number, 1, most, option)) for number in values]
+    return [int(within(number, least, most, option)) for number in values]
 
 
 def pairs(texts: Sequence[str], option: str) -> dict[str, str]:

@@ -117,25 +117,12 @@ class StepSharing(opt.SharedStep):
     nodes: opt.Nodes = None
 
     def plan(self, batch: int, *, training: bool) -> Plan | None:
-        """The plan for ``batch`` samples a step; None for one GPU that takes the batch at once.
-
-        As PyTorch's ``DistributedDataParallel`` does, replicas sum gradients during the backward pass unless told not
-        to (Li et al. 2020, section 3.2.3).
-
-        Raises:
-            ModelError: a batch that replicas or micro-batches do not divide.
-        """
+        """The plan for ``batch`` samples a step, see ``Plan.of_step``."""
         from neusight.requests import Plan
 
-        dp = self.dp or 1
-        usual = 1 if self.pp > 1 else max(1, batch // dp)
-        plan = Plan(
-            dp=dp, tp=self.tp, pp=self.pp, vp=self.vp, micro_batch=self.micro_batch or usual, global_batch=batch,
-            schedule=self.schedule, shard=self.shard or "none", recompute=self.recompute,
-            recompute_layers=self.recompute_layers or 0, sequence_parallel=bool(self.sequence_parallel),
-            overlap_gradients=training and dp > 1 if self.overlap_gradients is None else self.overlap_gradients,
-        )  # fmt: skip
-        return None if plan == Plan(micro_batch=batch, global_batch=batch) else plan
+        degrees = ("dp", "tp", "pp", "vp", "micro_batch", "schedule", "shard", "recompute", "recompute_layers")
+        names = (*degrees, "sequence_parallel", "overlap_gradients")
+        return Plan.of_step(batch, training=training, **{name: getattr(self, name) for name in names})
 
 
 def predict(
@@ -284,9 +271,10 @@ def _headline(e: Estimate) -> None:
     share = e.bound_s / e.latency_s if e.latency_s else 0.0
     paragraph("bound", f"no faster than {milliseconds(e.bound_s)} ({share:.0%} of the latency)")
     paragraph("limited by", e.limiter)
-    if e.energy_j:
-        parts = ", ".join(f"{name} {joules:.3g}" for name, joules in e.energy_j.items())
-        paragraph("energy", f"{sum(e.energy_j.values()):.3g} J ({parts})")
+    if (energy := e.board_energy) is not None:
+        parts = {"idle": energy.idle_j, **e.energy_j}
+        listed = ", ".join(f"{name} {joules:.3g}" for name, joules in parts.items() if joules)
+        paragraph("energy", f"{energy.expected_j:.3g} J (90 %: {energy.low_j:.3g} to {energy.high_j:.3g}): {listed}")
 
 
 def _phases(e: Estimate) -> None:

@@ -260,6 +260,11 @@ def _summaries(errors: Mapping[str, Any]) -> None:
     figures({"by": "{by}", "": "{name}"} | _SUMMARY, [*rows, {"by": "all", "name": "", **errors["total"]}])
 
 
+def show_energy(errors: Mapping[str, Any]) -> None:
+    """Means by source, GPU and reading."""
+    _summaries(errors)
+
+
 def show_training(errors: Mapping[str, Any]) -> None:
     """Means, then the rows that err most, then memory and defaults."""
     line("Errors in percent. bias above 0: too slow; inside: within the 90 % interval.\n")

@@ -115,9 +115,10 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     yield "prefill", _limiter(e.prefill)
     yield "decode", _limiter(e.decode)
     yield "cost", _cost(e)
-    if e.power_w is not None and e.joule_per_output_token is not None:
-        watts = f"{e.power_w / e.devices:,.0f} W for each GPU on average"
-        yield "power", f"{watts}, {e.joule_per_output_token:.3g} J per output token"
+    energy = e.token_energy
+    interval = f"(90 %: {energy.low_j:.3g} to {energy.high_j:.3g})"
+    yield "power", f"{e.power_w / e.devices:,.0f} W for each GPU on average"
+    yield "energy", f"{energy.expected_j:.3g} J per output token {interval}, {energy.idle_j:.3g} of it idle"
     if e.prefix_hit:
         yield "cached", f"{e.prefix_hit:.0%} of the tokens of prompts"
     if e.preempted:
@@ -278,7 +279,7 @@ def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
     Raises:
         DataError: no point has an answer.
     """
-    from neusight.experiments.page import canvas, style
+    from neusight.serving.figures import frontier
 
     series: dict[str, list[ServingEstimate]] = {}
     for point in points:
@@ -286,31 +287,11 @@ def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
             series.setdefault(_series(point, points), []).append(point.estimate)
     if not series:
         raise DataError("nothing to draw: no combination has an estimate with more than one output token")
-    figure, (axes,) = canvas(1, 1, width_in=8.0, height_in=5.0)
-    for place, (name, estimates) in enumerate(series.items()):
-        xs = [e.output_tokens_per_s_per_user or 0.0 for e in estimates]
-        ys = [e.output_tokens_per_s_per_device for e in estimates]
-        look = style(place)
-        axes.plot(xs, ys, label=name, linewidth=1.2, markersize=5, **look)
-        for x, y, e in zip(xs, ys, estimates, strict=True):
-            where: dict[str, Any] = {"xytext": (4, 4), "textcoords": "offset points"}
-            axes.annotate(_size(e), (x, y), fontsize=7, color=look["color"], **where)
-    axes.set(xlabel="output tokens/s of each user (1 / TPOT)", ylabel="output tokens/s of each GPU")
     sizes = next((words for name, words in _SIZES.items() if name in points[0].options), "clients")
-    axes.set_title(f"{points[0].options['model']}; numbers: {sizes}", fontsize=10)
-    axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)
-    axes.legend(fontsize=8, frameon=False)
-    figure.savefig(file, dpi=150)
+    frontier(series, f"{points[0].options['model']}; numbers: {sizes}").save(file)
 
 
 def _series(point: Point[ServingEstimate], points: Sequence[Point[ServingEstimate]]) -> str:
     names = differing(points, _KEYS)
     words = [str(point.options[n]) if n in ("gpu", "dtype") else f"{n} {point.options[n]}" for n in names]
     return ", ".join(words) or str(point.options["gpu"])
-
-
-def _size(e: ServingEstimate) -> str:
-    sizes = [e.load[name] for name in ("concurrency", "batch", "rate_per_s", "number") if name in e.load]
-    return f"{sizes[0]:g}"

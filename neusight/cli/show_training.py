@@ -144,11 +144,20 @@ def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, str]]:
         every = f"a fault every {faults['mtbf_s'] / HOUR_S:,.1f} h, a checkpoint every"
         yield "", f"{every} {faults['checkpoint_interval_s'] / 60:,.0f} min, {faults['useful']:.1%} of the time useful"
     if run["energy_mwh"] is not None:
-        yield "", f"{run['energy_mwh']:,.1f} MWh for the GPU boards, {_watts(e)} W each"
+        yield "", f"{run['energy_mwh']:,.1f} MWh for the GPU boards{_energy_interval(e)}, {_watts(e)} W each"
 
 
 def _cost(e: TrainingEstimate, usd: float | None) -> str:
     return f"cost unknown: {e.cluster.device.id} has no price" if usd is None else f"{usd:,.0f} USD"
+
+
+def _energy_interval(e: TrainingEstimate) -> str:
+    energy = e.board_energy
+    return (
+        f" ({energy.low_j / energy.expected_j - 1:+.0%} to {energy.high_j / energy.expected_j - 1:+.0%})"
+        if energy
+        else ""
+    )
 
 
 def _watts(e: TrainingEstimate) -> str:

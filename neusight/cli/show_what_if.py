@@ -12,7 +12,6 @@ from neusight.what_if.gain import Gain, figure
 
 if TYPE_CHECKING:
     from neusight.what_if import Rung, Transform, WhatIf
-    from neusight.what_if.gain import Answer
 
 _COLUMNS = ("name", "group", "summary", "source", "accuracy", "effort")
 
@@ -112,27 +111,7 @@ def _why(name: str, why: str) -> str:
 
 def draw(answer: WhatIf, file: Path) -> None:
     """A waterfall: the time before, what each rung of the ladder takes from it with its interval, and what is left."""
-    from neusight.experiments.page import COLOURS, GREY, canvas
+    from neusight.what_if.figures import ladder
 
-    rungs = answer.rungs or answer.alone
-    names = ["before", *(rung.transform.name for rung in rungs), "after"]
-    picture, (axes,) = canvas(1, 1, width_in=max(5.0, 1.1 * len(names)), height_in=4.2)
-    first_ms = 1e3 * answer.before.latency_s
-    axes.bar(0, first_ms, color=GREY)
-    for place, rung in enumerate(rungs, start=1):
-        before_ms, after_ms = 1e3 * rung.time.before, 1e3 * rung.time.after
-        faster = after_ms <= before_ms
-        axes.bar(place, before_ms - after_ms, bottom=after_ms, color=COLOURS[0 if faster else 1])
-        ends = [abs(after_ms - 1e3 * rung.time.before / ratio) for ratio in (rung.time.high, rung.time.low)]
-        axes.errorbar(place, after_ms, yerr=[[ends[0]], [ends[1]]], color="black", linewidth=1, capsize=3)
-        axes.annotate(
-            f"{rung.time.ratio:.2f}x", (place, max(before_ms, after_ms)), ha="center", va="bottom", fontsize=8
-        )
-    last: Answer = answer.after if answer.rungs else answer.before
-    axes.bar(len(names) - 1, 1e3 * last.latency_s, color=GREY)
-    axes.set_xticks(range(len(names)), labels=names, rotation=30, ha="right", fontsize=8)
-    axes.set(ylabel="time, ms", ylim=(0, None))
-    axes.set_title(f"{answer.before.model} on {answer.before.gpu}", fontsize=10)
-    axes.grid(axis="y", linewidth=0.3)
-    picture.savefig(file, dpi=150)
+    ladder(answer).save(file)
     note(f"wrote {file}")

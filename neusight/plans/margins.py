@@ -71,12 +71,14 @@ def reserved(terms: Mapping[str, float], reserve: float | None = None) -> dict[s
 @dataclass(frozen=True, kw_only=True)
 class MemoryFit:
     """What a device needs, by ``terms``, against what a process may allocate there [B]; ``rank`` names the device,
-    ``shares`` are deviations of sources that differ from those of ``SOURCES``.
+    ``memory`` one of several memories of it, and ``shares`` are deviations of sources that differ from those of
+    ``SOURCES``.
     """
 
     terms: Mapping[str, float]
     usable_bytes: float
     rank: str = ""
+    memory: str = ""
     shares: Mapping[str, float] = field(default_factory=lambda: _NONE)
 
     @property
@@ -115,6 +117,7 @@ class MemoryFit:
         spare = self.usable_bytes - self.needed_bytes
         left = f"{gib(spare)} to spare" if self.fits else f"{gib(-spare)} too much"
         needs = f"{gib(self.needed_bytes)} (90 %: {gib(low)} to {gib(high)}) of {gib(self.usable_bytes)}"
+        needs += f" of {self.memory}" if self.memory else ""
         return f"{self.words}: {who} {needs}, {left}"
 
     def to_dict(self) -> dict[str, Any]:

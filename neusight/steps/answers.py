@@ -27,10 +27,12 @@ from neusight.steps.questions import (
     checked,
     runs_tf32,
     step_request,
+    unchanged,
     version_of,
     workload_of,
 )
 from neusight.transforms.compiled import compiled
+from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import as_profile
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ if TYPE_CHECKING:
 Price = Callable[[KernelBatch], Costs]
 _REMEMBERED = 256
 """Programs that are kept: a few hundred kernels each."""
+_SHARED = 16
+"""Workloads that are kept for the passes that come upon them: some megabytes each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +68,8 @@ class StepAnswers:
     def __init__(self, executors: Mapping[str, Executor], tile_models: Path | None = None) -> None:
         self._executors = dict(executors)
         self._tile_models = tile_models
-        self._programs = lru_cache(maxsize=_REMEMBERED)(_program)
+        self._programs = lru_cache(maxsize=_REMEMBERED)(self._compiled)
+        self._workloads = lru_cache(maxsize=_SHARED)(self._changed)
 
     def executor(self, device: DeviceSpec, family: str = "") -> Executor:
         """What answers for kernels of a family on a device; collectives are those of links."""
@@ -105,10 +110,10 @@ class StepAnswers:
         price = price or self._price_of(ready)
         costs = [price(batch) for batch, _ in program.batches]
         engine = program.workload.request.engine
-        timeline = one_stream(program, costs, device, engine, setting.host, libraries=setting.libraries)
-        estimate = estimate_of(timeline, device, self._provenance(device, setting))
-        reserve = program.reserve_bytes(device.usable_bytes)
-        estimate = replace(estimate, memory=replace(estimate.memory, reserve=reserve))
+        libraries = setting.libraries or self.executor(device).libraries
+        timeline = one_stream(program, costs, device, engine, setting.host, libraries=libraries)
+        reserve = program.reserve_bytes(device.usable_bytes) if device.has_driver else 0
+        estimate = estimate_of(timeline, device, self._provenance(device, setting), reserve)
         return self._with_advice(estimate, device, setting, engine.layout, ready.message)
 
     def _price_of(self, ready: ReadyStep) -> Price:
@@ -157,6 +162,16 @@ class StepAnswers:
         )
         return self._programs(str(model), version_of(model), request, remembered, tf32)
 
+    def _compiled(self, model: str, version: int, request: Request, setting: Setting, tf32: bool) -> TracedStep:
+        return single(compiled(as_computed(self._workloads(model, version, request, setting), tf32)))
+
+    def _changed(self, model: str, version: int, request: Request, setting: Setting) -> Workload:
+        """A step with its passes: the last upon what those before it made, which many questions share."""
+        if not setting.passes:
+            return unchanged(model, request, setting)
+        before = replace(setting, passes=setting.passes[:-1])
+        return setting.passes[-1](self._workloads(model, version, request, before))
+
     def _provenance(self, device: DeviceSpec, setting: Setting) -> Provenance:
         executor = self.executor(device)
         zeros = as_profile(setting.sparsity).source if setting.sparsity is not None else ""
@@ -203,10 +218,6 @@ def traced_training(
         return workload_of(model, replace(request, batch=batch), Setting(), runs_tf32(cluster.device), inputs)
 
     return traced_run(trace, request, plan, cluster)
-
-
-def _program(model: str, _version: int, request: Request, setting: Setting, tf32: bool) -> TracedStep:
-    return single(compiled(workload_of(model, request, setting, tf32)))
 
 
 def _without_effect(

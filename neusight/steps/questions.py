@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.devices import DeviceSpec, load_device
 from neusight.engines import Host, Libraries
+from neusight.engines.torch import run_on
 from neusight.errors import DeviceError, ModelError, shown
 from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION, Precision
@@ -208,13 +209,21 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
     if request.precision != OWN_PRECISION:
         device.gemm_flops_per_s(request.precision.of_products)
     plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
-    return device, micro_batch_of(replace(request, engine=request.engine.on(device)), plan)
+    return device, micro_batch_of(replace(request, engine=run_on(device, request.engine)), plan)
 
 
 def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inputs: Any = None) -> Workload:
-    """The step on one device, with the zeros and the optimizer that are asked for; ``tf32`` as ``as_computed`` has
-    it.
+    """The step on one device, with the zeros, the optimizer and the passes that are asked for; ``tf32`` as
+    ``as_computed`` has it.
     """
+    workload = unchanged(model, request, setting, inputs)
+    for change in setting.passes:
+        workload = change(workload)
+    return as_computed(workload, tf32)
+
+
+def unchanged(model: Any, request: Request, setting: Setting, inputs: Any = None) -> Workload:
+    """The step before any pass."""
     from neusight.workloads import load_workload
 
     whole = request.precision.activations == INTEGERS
@@ -224,11 +233,7 @@ def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inpu
         workload = wholly_in_int8(workload, request.precision)
     if (zeros := setting.sparsity) is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, ByContent) else as_profile(zeros))
-    if setting.fused_optimizer:
-        workload = fuse_optimizer(workload)
-    for change in setting.passes:
-        workload = change(workload)
-    return as_computed(workload, tf32)
+    return fuse_optimizer(workload) if setting.fused_optimizer else workload
 
 
 def runs_tf32(device: DeviceSpec) -> bool:

@@ -14,6 +14,8 @@ def unrolled(workload: Workload) -> Workload:
     """The same step without series: ``nodes`` in the order of execution, each with its place as ``id``, and
     ``tensors`` of one copy each.
     """
+    if _is_unrolled(workload):
+        return workload
     copies = np.array([tensor.copies for tensor in workload.tensors], dtype=np.int64)
     starts = (copies.cumsum() - copies).tolist()
     tensors = tuple(one for tensor in workload.tensors for one in _each_tensor(tensor))
@@ -30,6 +32,11 @@ def unrolled(workload: Workload) -> Workload:
         for node, copy in workload.expanded()
     )
     return replace(workload, nodes=nodes, tensors=tensors)
+
+
+def _is_unrolled(workload: Workload) -> bool:
+    lone = all(node.copies == 1 and node.id == place for place, node in enumerate(workload.nodes))
+    return lone and all(tensor.copies == 1 for tensor in workload.tensors)
 
 
 def each_copy(node: Node) -> Iterator[Node]:

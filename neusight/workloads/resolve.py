@@ -263,6 +263,25 @@ def _source_file(module_name: str, text: str) -> Path:
     return Path(spec.origin)
 
 
+def module_sources(text: str) -> dict[str, str]:
+    """Where the classes of each module of ``package.module:function`` stand, as ``file:line`` by the pattern of its
+    path, ``h.{}.mlp``.
+
+    Raises:
+        ModelError: as ``call_function``.
+    """
+    import inspect
+    import re
+
+    module, _ = call_function(text, 1, None)
+    lines: dict[str, dict[str, None]] = {}
+    for name, one in module.named_modules():
+        pattern = re.sub(r"(^|\.)\d+(?=\.|$)", r"\1{}", name)
+        line = f"{inspect.getsourcefile(type(one))}:{inspect.getsourcelines(type(one))[1]}"
+        lines.setdefault(pattern, {})[line] = None
+    return {pattern: ", ".join(each) for pattern, each in lines.items()}
+
+
 def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]:
     """Call ``package.module:function``; it gives a module and its example inputs.
 

@@ -59,8 +59,10 @@ class Reference:
         """What one copy of a node reads, as the reference of a lone node."""
         if self.first < 0 and copies == 1:
             return self
-        tensor, number = self.each(copies)
-        return Reference(int(tensor[copy]), int(number[copy]))
+        for place, tensor, number in self.edges:
+            if place == copy:
+                return Reference(tensor, number)
+        return Reference(self.tensor, self.first + self.step * copy)
 
     def each(self, copies: int) -> tuple[np.ndarray, np.ndarray]:
         """Tensor and its copy for every copy of a node, each of shape (copies,)."""
@@ -126,13 +128,16 @@ class Repeat:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """A kernel that occurs ``count`` times in one phase, on behalf of one operator, with the same zeros."""
+    """A kernel that occurs ``count`` times in one phase, on behalf of one operator, with the same zeros; ``modules``
+    says how often in each, by the pattern of its path.
+    """
 
     kernel: Kernel
     operator: str
     phase: Phase
     count: int
     zeros: Zeros | None = None
+    modules: tuple[tuple[str, int], ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,13 +191,17 @@ class Workload:
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
         """Unique (kernel, operator, phase, zeros) with counts, in order of first occurrence."""
-        counts: Counter[tuple[Kernel, str, Phase, Zeros | None]] = Counter()
+        counts: dict[tuple[Kernel, str, Phase, Zeros | None], Counter[str]] = {}
         for node in self.nodes:
             for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
                 # What ranks exchange around an operator is told apart from it.
                 operator = kernel.op if kernel.family == "collective" else node.operator
-                counts[kernel, operator, node.phase, zeros] += node.copies
-        return tuple(Launch(kernel=k, operator=o, phase=p, zeros=z, count=c) for (k, o, p, z), c in counts.items())
+                each = counts.setdefault((kernel, operator, node.phase, zeros), Counter())
+                each[node.layer.pattern] += node.copies
+        return tuple(
+            Launch(kernel=k, operator=o, phase=p, zeros=z, count=each.total(), modules=tuple(each.items()))
+            for (k, o, p, z), each in counts.items()
+        )
 
     def expanded(self) -> Iterator[tuple[Node, int]]:
         """Every operator of every layer in the order of execution: a stored node and which of its copies."""

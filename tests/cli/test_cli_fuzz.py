@@ -54,4 +54,5 @@ def test_the_grammar_knows_every_command(tmp_path: Path) -> None:
     groups = {name: command for name, command in root.commands.items() if hasattr(command, "commands")}
     names |= {f"{group} {name}" for group, command in groups.items() for name in command.commands}
     names |= {"calibrate", "collect"}
+    names -= {"page"}  # Serves until Ctrl-C.
     assert names == set(commands(Mistakes(Random(0), tmp_path)))

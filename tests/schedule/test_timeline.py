@@ -12,6 +12,7 @@ import pytest
 
 from neusight.devices import DeviceSpec, load_device
 from neusight.engines import Host, Libraries
+from neusight.engines.torch import torch_engine
 from neusight.estimates import Estimate, Provenance
 from neusight.estimates.build import estimate_of, lone_kernels
 from neusight.executors import Costs
@@ -95,7 +96,7 @@ def test_neither_a_graph_nor_a_host_that_is_known_spaces_short_kernels() -> None
         sum(float(c.latency_s[0]) for c in one_stream(of, costs, L4, engine, host).costs)
         for engine, host in (
             (ENGINE, None),
-            (Engine.torch(launch="graph"), None),
+            (torch_engine(launch="graph"), None),
             (ENGINE, Host(call_s=0.0, operator_s=1e-6, spread=0.2)),
         )
     )
@@ -224,7 +225,7 @@ def test_a_call_of_compiled_code_costs_the_host_its_guards_where_the_host_decide
         for call_s in (0.0, 6e-5)
     )
     assert guarded.latency_s - plain.latency_s == pytest.approx(6e-5)
-    assert Engine.torch(launch="compiled").host_s_per_call > Engine.torch().host_s_per_call
+    assert torch_engine(launch="compiled").host_s_per_call > torch_engine().host_s_per_call
 
 
 def test_kernels_of_other_libraries_take_longer_and_their_launches_do_not() -> None:

@@ -19,7 +19,6 @@ from neusight.learn.engines import (
     constants_for,
     fit_era,
     fit_eras,
-    fit_power,
     observed,
     with_fitted,
 )
@@ -169,38 +168,6 @@ def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
         assert terms["pass_s"] == pytest.approx(64, abs=1)
         assert terms["sequence_s"] == pytest.approx(64 * 8 / pp, rel=0.02)
         assert (terms["rank_s"] > 0) == (pp > 1)
-
-
-def test_boards_that_wait_ask_for_the_less_power(predictor: Predictor) -> None:
-    """Between its four requests a client waits three times."""
-    load = Closed(concurrency=1, number=4, isl=256, osl=64)
-    at_once, waiting = (with_true_constants(deployed(predictor, Setup()), request_s=s) for s in (0.0, 0.2))
-    case = case_of(load, "closed", {"tokens_per_s": 100.0}, power_w=60.0)
-    busy_s = 4 * serve(at_once, load).e2e_s.mean
-    power = [seen.watts for each in (at_once, waiting) if (seen := observed(case, each)) and seen.watts]
-    (limit_w, plain_w, measured_w), (_, waiting_w, _) = power
-    assert (limit_w, measured_w) == (72.0, 60.0)
-    assert waiting_w == pytest.approx(plain_w * busy_s / (busy_s + 3 * 0.2), rel=1e-3)
-
-
-def test_shares_of_power_are_found_again_and_no_board_exceeds_its_limit() -> None:
-    random = np.random.default_rng(2)
-    asked = np.stack([random.choice([300.0, 400.0, 700.0], 60), random.uniform(20, 250, 60)], 1)
-    seen = [
-        replace(o, watts=(float(limit), float(kernels), float(0.6 * limit + 0.5 * kernels)))
-        for o, (limit, kernels) in zip(observations("vllm", "l4", 60), asked, strict=True)
-    ]
-    found = fit_power(seen)
-    assert found is not None
-    assert (found.static_share, found.dynamic_share) == (pytest.approx(0.6), pytest.approx(0.5))
-    assert fit_power(seen[:10]) is None
-    falling = fit_power([replace(o, watts=(o.watts[0], o.watts[1], o.watts[0] - o.watts[1])) for o in seen if o.watts])
-    assert falling is not None
-    assert (falling.static_share > 0, falling.dynamic_share) == (True, 0.0)
-    board = load_device("l4")
-    energy_j = found.energy_j(board, np.array([0.0, 20.0, 1e4]), np.full(3, 2.0))
-    assert energy_j[:2] == pytest.approx([0.6 * 72 * 2, 0.6 * 72 * 2 + 10])
-    assert energy_j[2] == pytest.approx(72 * 2)
 
 
 def deployed(predictor: Predictor, setup: Setup) -> Deployment:

@@ -7,9 +7,9 @@ import pytest
 
 from neusight import Predictor
 from neusight.devices import load_device
-from neusight.engines.server import BoardPower
 from neusight.estimates.core import core
 from neusight.executors.costs import NORMAL_90
+from neusight.laws.fitted import shipped_boards
 from neusight.serving import Closed, Offline, Open, Static, closed
 from neusight.serving.batching import Chunks
 from neusight.serving.passes import PipelinedTimes, in_flight
@@ -47,12 +47,8 @@ def test_shares_make_up_the_load(predictor: Predictor, load: Static, shares: flo
     assert predictor.deployment(MODEL, "l40s", 16, replicas=3).shares(load) == pytest.approx(shares)
 
 
-def test_boards_that_wait_draw_what_they_draw_whatever_they_do(
-    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    power = BoardPower(static_share=0.3, dynamic_share=0.5, spread=0.1)
-    monkeypatch.setattr("neusight.serving.passes.shipped_power", lambda: power)
-    idle_w = 0.3 * predictor.deployment(MODEL, "l40s", 16).replica.device.tdp_w
+def test_boards_that_wait_draw_what_they_draw_whatever_they_do(predictor: Predictor) -> None:
+    idle_w = shipped_boards().physics.gpu.idle_share * predictor.deployment(MODEL, "l40s", 16).replica.device.tdp_w
     load = Open(rate_per_s=1e-3, number=4, isl=64, osl=8, arrivals="uniform")
     rare = predictor.serving(MODEL, "l40s", load, replicas=2)
     assert rare.power_w == pytest.approx(2 * idle_w, rel=1e-3)

@@ -38,7 +38,9 @@ def more_bandwidth(step: StepQuestion) -> StepQuestion:
 @transform("faster-clock", group="device", source=_ROOFLINE, effort="another device")
 def faster_clock(step: StepQuestion) -> StepQuestion:
     """A clock a quarter higher, and all rates with it."""
-    return with_figures(step, f"{key_of(step.device.clock_field)}={1.25 * step.device.core_clock_hz / 1e6} MHz")
+    return with_figures(
+        step, f"{key_of(step.device.clock_field, step.device.kind)}={1.25 * step.device.core_clock_hz / 1e6} MHz"
+    )
 
 
 @transform("faster-link", group="device", source=_ROOFLINE, effort="another device")

@@ -25,9 +25,10 @@ def pooling(call: Call) -> tuple[Kernel, ...]:
 
 
 def _window(call: Call) -> tuple[int, ...]:
-    """The kernel size along each dimension; one number stands for all."""
-    size = call.arg(1, "kernel_size")
-    return size if len(size) > 1 else size * _dimensions(call.name)
+    """The kernel size along each dimension, at most what there is of the image; one number stands for all."""
+    size, dimensions = call.arg(1, "kernel_size"), _dimensions(call.name)
+    sizes = size if len(size) > 1 else size * dimensions
+    return tuple(map(min, sizes, call.args[0].shape[-dimensions:]))
 
 
 @rule("_adaptive_avg_pool2d", "adaptive_avg_pool2d", "_adaptive_avg_pool3d", "adaptive_max_pool2d",
