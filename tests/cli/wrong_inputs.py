@@ -325,6 +325,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "evaluate programs": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--hosts", word("own")),
                               ("--limit", count), ("--seed", seed), ("--calibration", calibration), *common],
         "evaluate what-if": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--calibration", calibration), *common],
+        "evaluate energy": [("", data), ("--gpu", gpu), ("--limit", count), ("--seed", seed),
+                            ("--calibration", calibration), *common],
         "what-if": [("", model), ("--gpu!", gpu), ("--apply!", word("compile")), ("--batch", count), ("--set", change)],
         "design": [("", words("phaze")), ("--model", words("gpt2-xl")), ("--against!", gpu), ("--nodes!", count)],
         "evaluate gate": [],
