@@ -27,8 +27,9 @@ LONGEST_S = 1e7
 
 
 class Best(NamedTuple):
-    """The fastest plan of a workload on a device, with the cut that its simulation gives; ``step_s`` is infinite and
-    the rest None where no plan fits, or none is as fast as was asked for.
+    """The fastest plan of a workload on a device; ``step_s`` is infinite and there is no plan where none fits, or none is
+    as fast as was asked for. With the cut of its simulation, or of the first plan that was asked for: what refuted the
+    bound of this device raises those of others.
     """
 
     step_s: float
@@ -74,7 +75,7 @@ class Workbench:
         space, longest_s = self.workload.space, min(within_s, LONGEST_S)
         found = search(run, pricer, space, 1, reach=1.0, within_s=longest_s, together=_TOGETHER, plans=plans).best
         if not found or found[0].latency_s >= longest_s:
-            return Best(np.inf)
+            return Best(np.inf, cut=self.cut(device, plans[0]) if plans else None)
         return Best(found[0].latency_s, found[0].plan, self.cut(device, found[0].plan))
 
     def cut(self, device: DeviceSpec, plan: Plan) -> Cut:

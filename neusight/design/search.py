@@ -1,9 +1,10 @@
 """The best design of a space for workloads, by branch and bound over all of its designs.
 
-Every design has a bound from the roofline first, then, where it is among the least, from its executor's kernels, then
-the fastest plan, simulated. What a simulation gives is a cut that raises all bounds of that plan. The search ends when
-no bound is below the best design by more than the gap: that is its proof. Rounds are of fixed size, so that the answer
-does not depend on how many workers share them.
+Every design has a bound from the roofline first; where it is among the least, from the kernels of a design that is no
+slower than any of a group with it, of ever smaller groups, at last its own; then the fastest plan, simulated. What a
+simulation gives is a cut that raises all bounds of that plan. The search ends when no bound is below the best design by
+more than the gap: that is its proof. Rounds are of fixed size, so that the answer does not depend on how many workers
+share them.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from neusight.errors import ModelError
 from neusight.requests import Plan
 from neusight.workers import Worker, shared
 
-PRICED, SIMULATED = 64, 4
+PRICED, SIMULATED = 512, 8
 """Designs of a round: whose kernels are priced, and whose plans are simulated."""
 CUT_REACH = 1.3
 """Plans whose bounds are so many times as long as the reference's step at most are simulated there for their cuts."""
 MOST_CUTS = 64
-ROOFLINE, KERNELS, EXACT = range(3)
-"""What is known of a design's step: its bound by the roofline, or by kernels, or the step."""
+ROOFLINE, EXACT = -1, 2**30
+"""What is known of a design's step: its bound by the roofline, or the step. Between them is the number of the groups, as
+``Designs.loosened`` has them, by whose kernels it is bounded.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,46 +60,47 @@ class Optimum:
 
 @dataclass(eq=False)
 class _KnownDesigns:
-    """What is known of all designs under one workload: a row of resources each, which alike designs share at first, the
+    """What is known of all designs under one workload: a row of resources each, which designs of a group share, the
     bound that follows, and the steps that were simulated.
     """
 
     bench: Workbench
-    usable_bytes: np.ndarray
     rows: list[np.ndarray]
+    usable_bytes: list[float]
     place: np.ndarray
     level: np.ndarray
     step_s: np.ndarray
+    least_s: np.ndarray
     plans: dict[int, Plan] = field(default_factory=dict)
-    least_s: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def bound(self) -> None:
-        """Bounds of all designs by all cuts."""
-        distinct = self.bench.bounds.least_s(np.array(self.rows), self._usable)
-        self.least_s = np.where(self.level == EXACT, self.step_s, np.maximum(distinct[self.place], self.step_s))
+    def bound(self, designs: np.ndarray) -> None:
+        """Bounds of some designs by all cuts: none falls."""
+        open_ = designs[self.level[designs] != EXACT]
+        if not len(open_):
+            return
+        distinct, at = np.unique(self.place[open_], return_inverse=True)
+        resources = np.array([self.rows[row] for row in distinct])
+        least = self.bench.bounds.least_s(resources, np.array([self.usable_bytes[row] for row in distinct]))
+        self.least_s[open_] = np.maximum(self.least_s[open_], least[at.ravel()])
 
-    @property
-    def _usable(self) -> np.ndarray:
-        usable = np.zeros(len(self.rows))
-        usable[self.place] = self.usable_bytes
-        return usable
-
-    def price(self, design: int, resources: np.ndarray) -> None:
-        """Kernels of a design are known."""
-        self.place[design] = len(self.rows)
+    def price(self, designs: np.ndarray, level: int, resources: np.ndarray, usable_bytes: float) -> None:
+        """Kernels of a design are known that is no slower than any of these."""
+        self.place[designs] = len(self.rows)
         self.rows.append(resources)
-        self.level[design] = KERNELS
+        self.usable_bytes.append(usable_bytes)
+        self.level[designs] = np.where(self.level[designs] == EXACT, EXACT, level)
 
     def simulate(self, design: int, best: Best, within_s: float) -> None:
         """The step of a design is known, or that it is no shorter than ``within_s``."""
-        if best.plan is None and np.isfinite(within_s):
-            self.step_s[design] = within_s
-            return
-        self.step_s[design], self.level[design] = best.step_s, EXACT
-        if best.plan is not None:
-            self.plans[design] = best.plan
         if best.cut is not None:
             self.bench.bounds.cuts.append(best.cut)
+        if best.plan is None and np.isfinite(within_s):
+            self.least_s[design] = max(self.least_s[design], within_s)
+            return
+        self.step_s[design] = self.least_s[design] = best.step_s
+        self.level[design] = EXACT
+        if best.plan is not None:
+            self.plans[design] = best.plan
 
 
 @dataclass(eq=False)
@@ -118,23 +122,24 @@ class DesignSearch:
     def __post_init__(self) -> None:
         rows, groups = self.designs.alike()
         devices = [self.designs.device(int(row)) for row in rows]
-        usable = np.array([device.usable_bytes for device in devices])[groups]
+        self.levels = self.designs.loosened()
         self.known = [
             _KnownDesigns(
                 bench=bench,
-                usable_bytes=usable,
                 rows=[bench.bounds.roofline(device) for device in devices],
+                usable_bytes=[device.usable_bytes for device in devices],
                 place=groups.copy(),
                 level=np.full(len(self.designs), ROOFLINE),
-                step_s=np.zeros(len(self.designs)),
+                step_s=np.full(len(self.designs), np.inf),
+                least_s=np.zeros(len(self.designs)),
             )
             for bench in self.benches
         ]
 
     def refer(self, design: int) -> None:
         """Simulate a design under all workloads, and all plans there that are within reach for their cuts."""
-        numbers = range(len(self.known))
-        self._price([(number, design) for number in numbers])
+        numbers, itself = range(len(self.known)), len(self.levels) - 1
+        self._price([(number, itself, int(self.levels[-1][1][design])) for number in numbers])
         self._simulate([(number, design) for number in numbers], [np.inf for _ in numbers])
         device, tasks = self.designs.device(design), []
         for number, known in enumerate(self.known):
@@ -157,14 +162,15 @@ class DesignSearch:
             ModelError: no plan fits on any design.
         """
         began, chosen = monotonic(), [self.known[number] for number in workloads]
-        before = self._counts(workloads)
+        before, left = self._counts(workloads), np.arange(len(self.designs))
         while True:
             for known in chosen:
-                known.bound()
+                known.bound(left)
             mean = np.mean([np.log(known.least_s) for known in chosen], axis=0)
             exact = np.all([known.level == EXACT for known in chosen], axis=0)
             best = self._least(np.where(exact, mean, np.inf))
-            left = np.flatnonzero(~exact & (mean < mean[best] - np.log1p(gap) if exact.any() else ~exact))
+            # Bounds rise and the best falls, so that what is not left now will not be again.
+            left = left[~exact[left] & (mean[left] < (mean[best] - np.log1p(gap) if exact.any() else np.inf))]
             least = float(np.exp(mean[left].min() - mean[best])) if len(left) and exact.any() else 1.0
             if self.progress:
                 self.progress(least)
@@ -193,31 +199,50 @@ class DesignSearch:
         return int(same[np.lexsort((same, self.designs.area_mm2[same]))][0])
 
     def _counts(self, workloads: Sequence[int]) -> tuple[int, int]:
+        """Designs whose own kernels are known, and whose step is."""
         levels = np.max([self.known[number].level for number in workloads], axis=0)
-        return int((levels >= KERNELS).sum()), int((levels == EXACT).sum())
+        return int((levels >= len(self.levels) - 1).sum()), int((levels == EXACT).sum())
 
     def _refine(self, workloads: Sequence[int], left: np.ndarray, best: float) -> None:
-        """The next round: kernels of the designs of least bounds, or, where they are priced, their plans."""
-        first = left[:SIMULATED]
-        open_ = [(n, int(d)) for d in left[:PRICED] for n in workloads if self.known[n].level[d] == ROOFLINE]
-        if any(self.known[n].level[d] == ROOFLINE for d in first for n in workloads):
-            self._price(open_)
+        """The next round: kernels of smaller groups of the designs of least bounds, or, where it is a design's own that
+        are known, its plans.
+        """
+        first, itself = left[:SIMULATED], len(self.levels) - 1
+        if any(self.known[n].level[d] < itself for d in first for n in workloads):
+            self._price(self._next_groups(workloads, left))
             return
         logs = {n: np.log(self.known[n].least_s[first]) for n in workloads}
         others = sum(logs.values())
         pairs, within_s = [], []
         for at, design in enumerate(first.tolist()):
             for n in workloads:
-                if self.known[n].level[design] == KERNELS:
+                if self.known[n].level[design] != EXACT:
                     pairs.append((n, design))
                     # Beyond it the mean is no less than the best's, whatever the other workloads take.
                     within_s.append(float(np.exp(len(workloads) * best - (others[at] - logs[n][at]))))
         self._simulate(pairs, within_s)
 
-    def _price(self, pairs: Sequence[tuple[int, int]]) -> None:
-        tasks = [DesignQuestion(number, self.designs.device(design)) for number, design in pairs]
-        for (number, design), resources in zip(pairs, shared(self.workers, evaluate.priced, tasks), strict=True):
-            self.known[number].price(design, resources)
+    def _next_groups(self, workloads: Sequence[int], left: np.ndarray) -> list[tuple[int, int, int]]:
+        """Workload, level and number of the groups of designs, the least first, that are next to be priced."""
+        itself = len(self.levels) - 1
+        found: dict[tuple[int, int, int], None] = {}
+        for design in left:
+            for n in workloads:
+                if (level := int(self.known[n].level[design]) + 1) <= itself:
+                    found.setdefault((n, level, int(self.levels[level][1][design])))
+            if len(found) >= PRICED:
+                break
+        return list(found)
+
+    def _price(self, asked: Sequence[tuple[int, int, int]]) -> None:
+        """Price the designs that are no slower than any of a group."""
+        devices = [self.levels[level][0].device(group) for _, level, group in asked]
+        tasks = [DesignQuestion(number, device) for (number, _, _), device in zip(asked, devices, strict=True)]
+        found = shared(self.workers, evaluate.priced, tasks)
+        for (number, level, group), device, resources in zip(asked, devices, found, strict=True):
+            known = self.known[number]
+            members = np.flatnonzero((self.levels[level][1] == group) & (known.level < level))
+            known.price(members, level, resources, device.usable_bytes)
 
     def _simulate(self, pairs: Sequence[tuple[int, int]], within_s: Sequence[float]) -> None:
         tasks = [self._task(*pair, longest_s) for pair, longest_s in zip(pairs, within_s, strict=True)]

@@ -33,7 +33,11 @@ _UNITS = {"bytes": "B", "bytes_per_s": "B/s", "hz": "Hz", "w": "W", "s": "s", "m
 
 
 class Axis(BaseModel):
-    """What designs vary: ``values`` as they are listed, or from ``first`` to ``last`` by ``times`` or ``plus``."""
+    """What designs vary: ``values`` as they are listed, or from ``first`` to ``last`` by ``times`` or ``plus``.
+
+    Of two designs that differ in an axis that is ``never_slower`` alone, the kernels of the one with more of it take no
+    longer than those of the other, so that its bounds hold for both.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,6 +46,7 @@ class Axis(BaseModel):
     last: float = 0.0
     times: float = Field(default=0.0, ge=0.0)
     plus: float = Field(default=0.0, ge=0.0)
+    never_slower: bool = False
 
     def column(self, where: str) -> np.ndarray:
         """All values, in their order.
@@ -193,6 +198,26 @@ class Designs:
                 columns.append(column)
         _, rows, groups = np.unique(np.stack([product, *columns]), axis=1, return_index=True, return_inverse=True)
         return rows, groups.ravel()
+
+    def loosened(self) -> list[tuple[Designs, np.ndarray]]:
+        """Ever smaller groups of designs, each with one that is no slower than any of its group, admitted or not: first
+        those that differ in axes that are ``never_slower`` alone, then in all of these but the first, and so on; at last
+        the designs themselves. With the group of every design, shape (n,).
+        """
+        loose = [name for name, axis in self.space.axes.items() if axis.never_slower]
+        levels = []
+        for first in range(len(loose) + 1):
+            free = set(loose[first:])
+            kept = np.stack([column for name, column in self.axes.items() if name not in free])
+            _, rows, groups = np.unique(kept, axis=1, return_index=True, return_inverse=True)
+            groups = groups.ravel()
+            axes = {name: column[rows] for name, column in self.axes.items()}
+            for name in free:
+                most = np.full(len(rows), -np.inf)
+                np.maximum.at(most, groups, self.axes[name])
+                axes[name] = most
+            levels.append((self.space.designs(axes), groups))
+        return levels
 
     def device(self, row: int) -> DeviceSpec:
         """The base device with the figures of one design.

@@ -63,3 +63,24 @@ def test_a_pipeline_cannot_be_shorter_than_its_kernels() -> None:
     assert least_share(one) == 8.0
     # Eight micro-batches on four equal stages take eleven of their twelfths; unequal stages are never better than this.
     assert 8.0 / 4.0 < least_share(four) < 11.0 / 4.0
+
+
+def test_more_of_a_never_slower_axis_slows_no_kernel() -> None:
+    """What bounds of groups rest on: each group's own designs against the one that stands for them."""
+    space = load_space("phaze")
+    designs = space.admitted
+    evaluate.begin((WORKLOAD,), designs.device(designs.row(**space.baseline)))
+    (bench,) = evaluate.benches()
+    some = np.random.default_rng(0).choice(len(designs), 12, replace=False)
+    for loose, groups in designs.loosened():
+        for design in some:
+            least = bench.priced(loose.device(int(groups[design])))[:-3]
+            assert (least <= bench.priced(designs.device(int(design)))[:-3] * (1.0 + 1e-9)).all()
+
+
+def test_groups_of_designs_end_in_the_designs_themselves() -> None:
+    designs = load_space("phaze").admitted
+    levels = designs.loosened()
+    assert [len(loose) for loose, _ in levels] == sorted(len(loose) for loose, _ in levels)
+    last, groups = levels[-1]
+    assert all((last.axes[name][groups] == designs.axes[name]).all() for name in designs.axes)
