@@ -27,9 +27,9 @@ LONGEST_S = 1e7
 
 
 class Best(NamedTuple):
-    """The fastest plan of a workload on a device; ``step_s`` is infinite and there is no plan where none fits, or none is
-    as fast as was asked for. With the cut of its simulation, or of the first plan that was asked for: what refuted the
-    bound of this device raises those of others.
+    """The fastest plan of a workload on a device; ``step_s`` is infinite and there is no plan where none fits, or none
+    is as fast as was asked for. With the cut of its simulation, or of the first plan that was asked for: what refuted
+    the bound of this device raises those of others.
     """
 
     step_s: float

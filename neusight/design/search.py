@@ -28,8 +28,8 @@ CUT_REACH = 1.3
 """Plans whose bounds are so many times as long as the reference's step at most are simulated there for their cuts."""
 MOST_CUTS = 64
 ROOFLINE, EXACT = -1, 2**30
-"""What is known of a design's step: its bound by the roofline, or the step. Between them is the number of the groups, as
-``Designs.loosened`` has them, by whose kernels it is bounded.
+"""What is known of a design's step: its bound by the roofline, or the step. Between them is the number of the groups,
+as ``Designs.loosened`` has them, by whose kernels it is bounded.
 """
 
 

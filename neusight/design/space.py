@@ -201,8 +201,8 @@ class Designs:
 
     def loosened(self) -> list[tuple[Designs, np.ndarray]]:
         """Ever smaller groups of designs, each with one that is no slower than any of its group, admitted or not: first
-        those that differ in axes that are ``never_slower`` alone, then in all of these but the first, and so on; at last
-        the designs themselves. With the group of every design, shape (n,).
+        those that differ in axes that are ``never_slower`` alone, then in all of these but the first, and so on; at
+        last the designs themselves. With the group of every design, shape (n,).
         """
         loose = [name for name, axis in self.space.axes.items() if axis.never_slower]
         levels = []

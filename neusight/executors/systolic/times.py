@@ -142,9 +142,11 @@ def _on_vectors_s(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysic
 
 
 def _pointwise_times(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) -> ResourceTimes:
-    """Results of a reduction wait for the statistics of its first rows, half a working set of them."""
+    """Results of a reduction wait for the statistics of its first rows, half a working set of them, or for all of its
+    rows, whatever memory there is beside: more of it makes no kernel slower.
+    """
     dram_s = work_of(batch).bytes / dram_bytes_per_s(device, physics)
-    waits_s = working_set_bytes(device, physics) / 2.0 / dram_bytes_per_s(device, physics)
+    waits_s = physics.memory.working_set_bytes / 2.0 / dram_bytes_per_s(device, physics)
     return ResourceTimes(
         arrays_s=np.zeros(len(batch)),
         vectors_s=_pointwise_s(batch, device, physics),
