@@ -61,6 +61,15 @@ class DesignSearchOptions:
     minutes: Annotated[float, Spec("--minutes", SEARCH, "End after so long, with the gap then.").number(0.01, 1e5)] = (
         10.0
     )
+    front: Annotated[
+        int,
+        Spec("--front", SEARCH, "Look below so many limits of area and of power too, for what no other beats.").number(
+            least=0, most=100
+        ),
+    ] = 0
+    every: Annotated[
+        bool, Spec("--every", SEARCH, "Simulate every design, whatever its bound is: for small spaces.").text()
+    ] = False
     jobs: Annotated[int, Spec("--jobs", SEARCH, "Processes that share the work.").number(most=1024)] = 1
     ray: Annotated[
         str,
@@ -75,6 +84,11 @@ def design(
     against: Annotated[
         str, Spec("--against", OUTPUT, "Device to compare with. Default: the space's baseline.", "NAME").text()
     ] = "",
+    axis: Annotated[
+        list[str] | None,
+        Spec("--axis", SEARCH, "Take these values of an axis alone; may be repeated.", "NAME=V[,V…]").text(),
+    ] = None,
+    figure: opt.Picture = None,
     listing: Annotated[
         bool, Spec("--list", OUTPUT, "Only count the space's designs, with their areas.").text()
     ] = False,
@@ -89,11 +103,17 @@ def design(
     - `neusight design phaze --list`
 
     - `neusight design phaze --jobs 2 --against tpu-v4`
+
+    - `neusight design phaze --model gpt2-xl -b 4096 --nodes 128 --front 5 --figure designs.png`
     """
+    from neusight.design.front import chart
     from neusight.design.report import answers
     from neusight.design.space import load_space
 
+    opt.check_out(figure, "--figure", *opt.PICTURES)
     chosen = load_space(space)
+    if axis:
+        chosen = chosen.narrowed({name: _values(text) for name, text in opt.pairs(axis, "--axis").items()})
     if listing:
         designs = chosen.admitted
         areas, powers = designs.area_mm2, designs.power_w
@@ -107,12 +127,29 @@ def design(
     with busy("searching"):
         found = answers(
             chosen, workloads.of(chosen), against=against, gap=search.gap, limit_s=60.0 * search.minutes,
-            jobs=search.jobs, ray=search.ray,
+            front=search.front, every=search.every, jobs=search.jobs, ray=search.ray,
         )  # fmt: skip
     rows = [answer.to_dict() for answer in found]
     Output(form).data(rows, rows, lambda: _show(found))
+    if figure is not None:
+        area_mm2 = None if against else float(chosen.of_baseline["area_mm2"][0])
+        chart(found, against or "the baseline", area_mm2).save(figure)
+        note(f"wrote {figure}")
     if any(answer.optimum.least_share < 1.0 for answer in found):
         note("note: where the column gap is not 0 %, a design may be faster by that much: give --minutes more")
+
+
+def _values(text: str) -> list[float]:
+    """Of an axis.
+
+    Raises:
+        BadParameter: no numbers.
+    """
+    try:
+        return [float(part) for part in opt.listed(text, "--axis")]
+    except ValueError:
+        message = f"'{text}' is not a list of numbers: write it like width=64,128"
+        raise typer.BadParameter(message, param_hint="--axis") from None
 
 
 def _show(found: list[BestDesign]) -> None:
@@ -121,7 +158,7 @@ def _show(found: list[BestDesign]) -> None:
         (
             (
                 answer.workload.name,
-                " ".join(f"{name}={value:g}" for name, value in answer.design.items()),
+                answer.design_words,
                 f"{answer.area_mm2:.0f}",
                 f"{answer.power_w:.0f}",
                 f"{answer.optimum.steps_s[0]:.4g} s",

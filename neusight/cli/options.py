@@ -322,7 +322,7 @@ Picture = Annotated[
     Spec(
         "--figure",
         OUTPUT,
-        "Draw throughput against latency of combinations, or time after optimisations.",
+        "Draw throughput against latency of combinations, time after optimisations, or designs by area.",
         "FILE.png",
     ).text(),
 ]

@@ -7,5 +7,6 @@
 | ``workloads`` | training steps that designs are judged by, with the plans that may share them |
 | ``bounds`` | what no plan of a step can be faster than, linear in the times of kernels |
 | ``evaluate``, ``search`` | one design under one workload, in any process; the best design, by branch and bound |
+| ``front`` | designs that no other beats in throughput, area and power; their chart |
 | ``report`` | the best design of each workload beside another device |
 """

@@ -1,18 +1,24 @@
-"""The answer to a search: the best design of each workload beside a device, with the interval of the gain."""
+"""The answer to a search: the best designs of each workload beside a device, with the interval of the gain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any
 
+import numpy as np
+
 from neusight.design import evaluate
+from neusight.design.front import limits, unbeaten
 from neusight.design.search import DesignSearch, Optimum
 from neusight.design.space import DesignSpace
 from neusight.design.workloads import Training
 from neusight.devices.load import load_device
-from neusight.errors import DataError
+from neusight.devices.spec import DeviceSpec
+from neusight.distributed.estimate import TrainingEstimate
+from neusight.errors import DataError, ModelError
 from neusight.requests import Plan
 from neusight.what_if.gain import Gain
 from neusight.workers import hired
@@ -29,6 +35,11 @@ class BestDesign:
     optimum: Optimum
     plan: str
     gain: Gain
+
+    @property
+    def design_words(self) -> str:
+        """The values of its axes."""
+        return " ".join(f"{name}={value:g}" for name, value in self.design.items())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, one level deep."""
@@ -48,10 +59,12 @@ def answers(
     against: str = "",
     gap: float = 0.0,
     limit_s: float = 600.0,
+    front: int = 0,
+    every: bool = False,
     jobs: int = 1,
     ray: str = "",
 ) -> list[BestDesign]:
-    """The best design of a space for each workload.
+    """The best design of a space for each workload, or the designs that no other beats.
 
     Args:
         space: of designs.
@@ -59,6 +72,9 @@ def answers(
         against: a device to compare with; "" for the space's baseline.
         gap: by how much, as a share, a design may be faster that is not found.
         limit_s: seconds for all workloads.
+        front: limits of area, and as many of power, below each of which the best design is looked for too: what is left
+            of them are those that no other beats in throughput, area and power.
+        every: whether every design is simulated, whatever its bound is.
         jobs, ray: who share the work, see ``workers.hired``.
 
     Raises:
@@ -66,35 +82,63 @@ def answers(
     """
     if not space.baseline:
         raise DataError(f"{space.id} states no baseline: add a table [baseline] with a value of each axis")
-    began, designs = monotonic(), space.admitted
+    ends, designs = monotonic() + limit_s, space.admitted
     first = designs.row(**space.baseline)
     usual = designs.device(first)
-    beside = load_device(against) if against else usual
-
-    found = []
     with hired(jobs, ray, evaluate.begin, tuple(workloads), usual) as workers:
         # This process bounds and estimates, whoever else prices.
         evaluate.begin(tuple(workloads), usual)
-        benches = evaluate.benches()
-        search = DesignSearch(designs, benches, workers)
+        search = DesignSearch(designs, evaluate.benches(), workers)
         search.refer(first)
-        for number, bench in enumerate(benches):
-            left_s = (limit_s - (monotonic() - began)) / (len(benches) - number)
-            best = search.optimum([number], gap, left_s)
-            after = bench.estimate(designs.device(best.row), search.known[number].plans[best.row])
-            before = bench.estimate(beside, bench.best(beside).plan or after.plan)
-            found.append(
-                BestDesign(
-                    workload=bench.workload,
-                    design=designs.described(best.row),
-                    area_mm2=float(designs.area_mm2[best.row]),
-                    power_w=float(designs.power_w[best.row]),
-                    optimum=best,
-                    plan=_plan_words(after.plan),
-                    gain=Gain.of(before, after, "throughput"),
-                )
-            )
+        if every:
+            search.simulate_all()
+        judges = [
+            _Judge(search, number, load_device(against) if against else usual) for number in range(len(workloads))
+        ]
+        found: list[BestDesign] = []
+        for judge in judges:
+            searches = (len(judges) - judge.number) * (1 + 2 * front)
+            found += judge.front(front, gap, (ends - monotonic()) / searches)
     return found
+
+
+@dataclass(eq=False)
+class _Judge:
+    """Searches for one workload, and says what is found beside a device."""
+
+    search: DesignSearch
+    number: int
+    beside: DeviceSpec
+    before: TrainingEstimate | None = field(default=None, init=False)
+
+    def front(self, count: int, gap: float, limit_s: float) -> list[BestDesign]:
+        """The best design, and with ``count`` those below so many limits of area and of power that no other beats."""
+        best = self.best(gap, limit_s)
+        if not count:
+            return [best]
+        found = [best]
+        for within in limits(self.search.designs, best.optimum.row, count):
+            # The least designs may have too little memory for any plan.
+            with suppress(ModelError):
+                found.append(self.best(gap, limit_s, within))
+        return unbeaten(found)
+
+    def best(self, gap: float, limit_s: float, within: np.ndarray | None = None) -> BestDesign:
+        """The best of those that may be taken."""
+        optimum = self.search.optimum([self.number], gap, limit_s, within)
+        designs, row, bench = self.search.designs, optimum.row, self.search.benches[self.number]
+        after = bench.estimate(designs.device(row), self.search.known[self.number].plans[row])
+        if self.before is None:
+            self.before = bench.estimate(self.beside, bench.best(self.beside).plan or after.plan)
+        return BestDesign(
+            workload=bench.workload,
+            design=designs.described(row),
+            area_mm2=float(designs.area_mm2[row]),
+            power_w=float(designs.power_w[row]),
+            optimum=optimum,
+            plan=_plan_words(after.plan),
+            gain=Gain.of(self.before, after, "throughput"),
+        )
 
 
 def _plan_words(plan: Plan) -> str:

@@ -150,24 +150,39 @@ class DesignSearch:
         for task, cut in zip(tasks, shared(self.workers, evaluate.cut, tasks), strict=True):
             self.known[task.workload].bench.bounds.cuts.append(cut)
 
-    def optimum(self, workloads: Sequence[int], gap: float = 0.0, limit_s: float = np.inf) -> Optimum:
+    def simulate_all(self) -> None:
+        """Every design under every workload, whatever its bound is: what bounds are checked against."""
+        pairs = [(number, design) for number in range(len(self.known)) for design in range(len(self.designs))]
+        tasks = [DesignQuestion(number, self.designs.device(design)) for number, design in pairs]
+        for (number, design), best in zip(pairs, shared(self.workers, evaluate.best, tasks), strict=True):
+            self.known[number].simulate(design, best, np.inf)
+
+    def optimum(
+        self,
+        workloads: Sequence[int],
+        gap: float = 0.0,
+        limit_s: float = np.inf,
+        within: np.ndarray | None = None,
+    ) -> Optimum:
         """The design of the least geometric mean of the workloads' steps; of equals the smallest.
 
         Args:
             workloads: their numbers.
             gap: by how much, as a share, a design may be faster that is not found.
             limit_s: seconds after which the search ends with the bound that it has then.
+            within: which designs may be taken, shape (n,); default all.
 
         Raises:
             ModelError: no plan fits on any design.
         """
         began, chosen = monotonic(), [self.known[number] for number in workloads]
-        before, left = self._counts(workloads), np.arange(len(self.designs))
+        admitted = np.ones(len(self.designs), bool) if within is None else within
+        before, left = self._counts(workloads), np.flatnonzero(admitted)
         while True:
             for known in chosen:
                 known.bound(left)
             mean = np.mean([np.log(known.least_s) for known in chosen], axis=0)
-            exact = np.all([known.level == EXACT for known in chosen], axis=0)
+            exact = admitted & np.all([known.level == EXACT for known in chosen], axis=0)
             best = self._least(np.where(exact, mean, np.inf))
             # Bounds rise and the best falls, so that what is not left now will not be again.
             left = left[~exact[left] & (mean[left] < (mean[best] - np.log1p(gap) if exact.any() else np.inf))]

@@ -116,6 +116,24 @@ class DesignSpace(BaseModel):
             raise DataError(f"{self.id}: no design is within the limits: widen one of {', '.join(self.limits)}")
         return every.take(np.flatnonzero(kept))
 
+    def narrowed(self, values: Mapping[str, Sequence[float]]) -> DesignSpace:
+        """With some of the values of some axes alone.
+
+        Raises:
+            DataError: no such axis, or a value that it does not have.
+        """
+        changed = dict(self.axes)
+        for name, chosen in values.items():
+            if name not in self.axes:
+                near = nearest(name, tuple(self.axes))
+                raise DataError(f"{self.id} has no axis '{shown(name)}'{near}: its axes are {', '.join(self.axes)}")
+            known = self.axes[name].column(f"{self.id}: axis {name}").tolist()
+            if unknown := [value for value in chosen if value not in known]:
+                have = ", ".join(f"{value:g}" for value in known)
+                raise DataError(f"{self.id}: axis {name} has no value {unknown[0]:g}: it has {have}")
+            changed[name] = Axis(values=tuple(chosen), never_slower=self.axes[name].never_slower)
+        return DesignSpace(**{**{key: getattr(self, key) for key in DesignSpace.model_fields}, "axes": changed})
+
     @property
     def of_baseline(self) -> dict[str, Any]:
         """Area and power of the baseline, with all that formulas name."""

@@ -7,8 +7,10 @@ import pytest
 
 from neusight.design import evaluate
 from neusight.design.bounds import least_share
+from neusight.design.front import chart
+from neusight.design.report import answers
 from neusight.design.search import DesignSearch, Optimum
-from neusight.design.space import Axis, DesignSpace, load_space
+from neusight.design.space import DesignSpace, load_space
 from neusight.design.workloads import Training
 from neusight.requests import Plan
 from neusight.workers import hired
@@ -16,9 +18,8 @@ from neusight.workers import hired
 WORKLOAD = Training(model="gpt2", global_batch=32, seq_len=512, nodes=1, engine="maxtext", recomputes=("none",))
 
 
-@pytest.fixture(scope="module")
-def space() -> DesignSpace:
-    """A corner of PHAZE's, with the baseline in it."""
+def corner() -> DesignSpace:
+    """Of PHAZE's space, with the baseline in it, and without limits."""
     axes = {
         "tensor_units": (4, 8, 32),
         "vector_units": (2, 8),
@@ -26,9 +27,12 @@ def space() -> DesignSpace:
         "depth": (128,),
         "buffer_mib": (128,),
     }
-    return load_space("phaze").model_copy(
-        update={"axes": {name: Axis(values=values) for name, values in axes.items()}, "limits": ()}
-    )
+    return load_space("phaze").model_copy(update={"limits": ()}).narrowed(axes)
+
+
+@pytest.fixture(scope="module")
+def space() -> DesignSpace:
+    return corner()
 
 
 def _found(space: DesignSpace, jobs: int) -> tuple[Optimum, DesignSearch]:
@@ -57,6 +61,19 @@ def test_many_workers_find_what_one_finds(space: DesignSpace) -> None:
     assert (one.row, one.steps_s, one.simulated) == (two.row, two.steps_s, two.simulated)
 
 
+def test_a_front_is_the_best_below_each_limit(space: DesignSpace) -> None:
+    found = answers(space, (WORKLOAD,), front=3)
+    every = answers(space, (WORKLOAD,), front=3, every=True)
+    assert [answer.optimum.row for answer in found] == [answer.optimum.row for answer in every]
+    assert every[0].optimum.simulated == 0 and len(found) > 1
+    gains = np.array([[-a.gain.ratio, a.area_mm2, a.power_w] for a in found])
+    for one in range(len(found)):
+        assert not any((gains[other] <= gains[one]).all() for other in range(len(found)) if other != one)
+    picture = chart(found, "the baseline", 278.8)
+    assert len(picture.dots) == len(found) + 1
+    assert all(low < dot.y < high for dot in picture.dots if dot.y_interval for low, high in [dot.y_interval])
+
+
 def test_a_pipeline_cannot_be_shorter_than_its_kernels() -> None:
     one = Plan(dp=1, pp=1, micro_batch=1, global_batch=8)
     four = Plan(dp=1, pp=4, micro_batch=1, global_batch=8)
@@ -65,9 +82,10 @@ def test_a_pipeline_cannot_be_shorter_than_its_kernels() -> None:
     assert 8.0 / 4.0 < least_share(four) < 11.0 / 4.0
 
 
-def test_more_of_a_never_slower_axis_slows_no_kernel() -> None:
+@pytest.mark.parametrize("name", ["phaze", "systolic"])
+def test_more_of_a_never_slower_axis_slows_no_kernel(name: str) -> None:
     """What bounds of groups rest on: each group's own designs against the one that stands for them."""
-    space = load_space("phaze")
+    space = load_space(name)
     designs = space.admitted
     evaluate.begin((WORKLOAD,), designs.device(designs.row(**space.baseline)))
     (bench,) = evaluate.benches()

@@ -41,6 +41,17 @@ def test_phaze_admits_its_designs_and_the_baseline_lies_on_the_limit() -> None:
     assert designs.area_mm2[designs.row(**space.baseline)] == designs.area_mm2.max()
 
 
+def test_axes_are_narrowed_to_values_that_they_have() -> None:
+    narrow = load_space("phaze").narrowed({"width": (64, 128), "depth": (128,)})
+    designs = narrow.admitted
+    assert set(designs.axes["width"]) == {64, 128} and set(designs.axes["depth"]) == {128}
+    assert len(narrow.workloads) == len(load_space("phaze").workloads)
+    with pytest.raises(DataError, match="axis width has no value 100: it has 2, 4"):
+        load_space("phaze").narrowed({"width": (100,)})
+    with pytest.raises(DataError, match="no axis 'widht'"):
+        load_space("phaze").narrowed({"widht": (64,)})
+
+
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs measured data")
 def test_areas_are_those_of_phaze() -> None:
     import pandas as pd
