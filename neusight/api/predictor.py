@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -74,6 +75,7 @@ class Predictor:
         self.kernel_predictor = kernels
         self._steps = StepAnswers({"gpu": kernels} | ({LINK: links} if links else {}), tile_models)
         self._replicas: OrderedDict[tuple[Any, ...], ReplicaPricer] = OrderedDict()
+        self._sharing: dict[str, Any] = {}
 
     @classmethod
     def load(cls, tile_models: str | Path | None = None, calibrations: str | Path | None = None) -> Predictor:
@@ -540,6 +542,19 @@ class Predictor:
         costs: Costs = executor.cost(batch, place, Options(learned=False), conditions)
         return costs
 
+    def shared(self, jobs: int = 1, ray: str = "") -> Predictor:
+        """The same predictor, whose sweeps are shared.
+
+        >>> predictor.shared(jobs=8).sweep(models, gpus, range(1, 65))
+
+        Args:
+            jobs: processes that share the work.
+            ray: address of a Ray cluster whose cores do, at most ``jobs`` of them, 0 for all; "" for this host.
+        """
+        other = copy(self)
+        other._sharing = {"jobs": jobs, "ray": ray}
+        return other
+
     def sweep(
         self,
         models: str | Iterable[str],
@@ -570,10 +585,13 @@ class Predictor:
             optimizer: of the steps of training.
             attention, launch, layout, sparsity: of all steps, as ``estimate`` takes them.
             progress: called with (done, of) after each row.
+
+        Raises:
+            DeviceError: of a predictor that is shared, no such cluster.
         """
         options = {"optimizer": optimizer, "attention": attention, "launch": launch, "layout": layout}
         grid = (models, gpus, modes, batches, seq_lens, dtypes)
-        return swept(self._steps, grid, options, Setting(sparsity=sparsity), progress)
+        return swept(self._steps, grid, options, Setting(sparsity=sparsity), progress=progress, **self._sharing)
 
 
 def _check_operands(operands: str) -> None:

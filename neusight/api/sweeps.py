@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Any
 
 from neusight.devices import DeviceSpec
@@ -14,12 +14,13 @@ from neusight.estimates import Estimate
 from neusight.executors.together import BatchedPricer
 from neusight.steps.answers import Price, ReadyStep, StepAnswers
 from neusight.steps.questions import Gpu, Setting, StepQuestion, step_request
+from neusight.workers import hired, shared
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_TOGETHER = 200
-"""Steps of a sweep whose kernels are priced at once; beyond that a call's own price no longer shows."""
+_TOGETHER = 64
+"""Steps of a sweep whose kernels are priced at once, by one worker; beyond that a call's own price no longer shows."""
 SWEEP_COLUMNS = (
     *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter"),
     *("samples_per_s", "tokens_per_s", "peak_bytes", "fits", "board_energy_j", "usd_per_million_samples", "error"),
@@ -31,7 +32,10 @@ def swept(
     grid: Sequence[Any],
     options: Mapping[str, Any],
     setting: Setting,
+    *,
     progress: Callable[[int, int], None] | None = None,
+    jobs: int = 1,
+    ray: str = "",
 ) -> pd.DataFrame:
     """Every combination as one row a step.
 
@@ -40,21 +44,54 @@ def swept(
         grid: what to combine, each a list or one value: models, devices, modes, batches, lengths, dtypes.
         options: of all steps.
         setting: how they are estimated.
-        progress: called with (done, of) after each row.
+        progress: called with (done, of) after each row, or, where others do them, after some.
+        jobs, ray: who share the work, see ``workers.hired``.
+
+    Raises:
+        DeviceError: no such cluster.
     """
     import pandas as pd
 
     points = [_Point.of(*point) for point in product(*map(_several, grid))]
+    shares = [points[start : start + _TOGETHER] for start in range(0, len(points), _TOGETHER)]
     rows: list[dict[str, Any]] = []
-    for start in range(0, len(points), _TOGETHER):
-        some = points[start : start + _TOGETHER]
-        steps = [_ready(answers, point, options, setting) for point in some]
-        prices = _prices(answers, [step for step in steps if isinstance(step, ReadyStep)])
-        for point, step in zip(some, steps, strict=True):
-            rows.append(point.columns | _answer(answers, step, prices))
+    if jobs == 1 and not ray:
+        for row in chain.from_iterable(_rows(answers, options, setting, share) for share in shares):
+            rows.append(row)
             if progress:
                 progress(len(rows), len(points))
+    else:
+        with hired(jobs, ray, _begin, answers, options, setting) as workers:
+            found = shared(workers, _asked, shares, _by_share(progress, len(points)))
+        rows = list(chain.from_iterable(found))
     return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
+
+
+_ASKED: list[tuple[StepAnswers, Mapping[str, Any], Setting]] = []
+"""Of this process, where it is a worker."""
+
+
+def _begin(answers: StepAnswers, options: Mapping[str, Any], setting: Setting) -> None:
+    _ASKED[:] = [(answers, options, setting)]
+
+
+def _asked(points: Sequence[_Point]) -> list[dict[str, Any]]:
+    return list(_rows(*_ASKED[0], points))
+
+
+def _by_share(progress: Callable[[int, int], None] | None, rows: int) -> Callable[[int, int], None] | None:
+    """Rows that are done, from shares that are."""
+    return progress and (lambda done, _: progress(min(done * _TOGETHER, rows), rows))
+
+
+def _rows(
+    answers: StepAnswers, options: Mapping[str, Any], setting: Setting, points: Sequence[_Point]
+) -> Iterator[dict[str, Any]]:
+    """Of steps whose kernels are priced together."""
+    steps = [_ready(answers, point, options, setting) for point in points]
+    prices = _prices(answers, [step for step in steps if isinstance(step, ReadyStep)])
+    for point, step in zip(points, steps, strict=True):
+        yield point.columns | _answer(answers, step, prices)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,7 +53,7 @@ class DesignWorkloads:
 
 @dataclass(frozen=True, kw_only=True)
 class DesignSearchOptions:
-    """How far, and by whom."""
+    """How far."""
 
     gap: Annotated[
         float, Spec("--gap", SEARCH, "Share by which a design may be faster that is not found.").number(0, 1)
@@ -70,17 +70,16 @@ class DesignSearchOptions:
     every: Annotated[
         bool, Spec("--every", SEARCH, "Simulate every design, whatever its bound is: for small spaces.").text()
     ] = False
-    jobs: Annotated[int, Spec("--jobs", SEARCH, "Processes that share the work.").number(most=1024)] = 1
-    ray: Annotated[
-        str,
-        Spec("--ray", SEARCH, "Ray cluster whose cores share the work: auto, host:port, or local.", "ADDRESS").text(),
-    ] = ""
 
 
 def design(
-    space: Annotated[str, typer.Argument(metavar="SPACE", help="A space that ships (gpu, phaze), or a TOML file.")],
+    space: Annotated[
+        str,
+        typer.Argument(metavar="SPACE", help="One that ships (gpu, phaze, systolic, tensordash), or a TOML file."),
+    ],
     workloads: DesignWorkloads,
     search: DesignSearchOptions,
+    workers: opt.Workers,
     against: Annotated[
         str, Spec("--against", OUTPUT, "Device to compare with. Default: the space's baseline.", "NAME").text()
     ] = "",
@@ -127,7 +126,7 @@ def design(
     with busy("searching"):
         found = answers(
             chosen, workloads.of(chosen), against=against, gap=search.gap, limit_s=60.0 * search.minutes,
-            front=search.front, every=search.every, jobs=search.jobs, ray=search.ray,
+            front=search.front, every=search.every, **workers.given,
         )  # fmt: skip
     rows = [answer.to_dict() for answer in found]
     Output(form).data(rows, rows, lambda: _show(found))
@@ -153,20 +152,21 @@ def _values(text: str) -> list[float]:
 
 
 def _show(found: list[BestDesign]) -> None:
-    table(
-        ["workload", "~design", ">area", ">W", ">step", ">gain", "", ">gap", ">simulated"],
-        (
-            (
-                answer.workload.name,
-                answer.design_words,
-                f"{answer.area_mm2:.0f}",
-                f"{answer.power_w:.0f}",
-                f"{answer.optimum.steps_s[0]:.4g} s",
-                f"{answer.gain.ratio:.2f}x",
-                f"{answer.gain.low:.2f} - {answer.gain.high:.2f}",
-                f"{1.0 / answer.optimum.least_share - 1.0:.1%}",
-                f"{answer.optimum.simulated:,} of {answer.optimum.designs:,}",
-            )
-            for answer in found
-        ),
-    )
+    names = list(dict.fromkeys(answer.workload.name for answer in found))
+    if len(names) == 1:
+        line(names[0])
+    several = len(names) > 1
+    columns = ["workload"] * several + ["~design", ">area", ">W", ">step", ">gain", "", ">gap"]
+    table(columns, ([answer.workload.name] * several + _cells(answer) for answer in found))
+
+
+def _cells(answer: BestDesign) -> list[str]:
+    return [
+        answer.design_words,
+        f"{answer.area_mm2:.0f}",
+        f"{answer.power_w:.0f}",
+        f"{answer.optimum.steps_s[0]:.4g} s",
+        f"{answer.gain.ratio:.2f}x",
+        f"{answer.gain.low:.2f} - {answer.gain.high:.2f}",
+        f"{1.0 / answer.optimum.least_share - 1.0:.1%}",
+    ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli.commands import Commands
-from neusight.cli.options import Format
+from neusight.cli.options import Format, Workers
 
 if TYPE_CHECKING:
     from neusight.experiments import Comparison
@@ -48,11 +48,14 @@ def run(
     quick: Annotated[
         bool, typer.Option("--quick", help="A small sample and little training, to see that all works; needs --out.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, max=1024, help="Trainings at a time.")] = 1,
+    *,
+    workers: Workers,
     form: Format = "human",
 ) -> None:
     """Run an experiment and write results.json, summary.json, report.md and figures, and README's accuracy section if
     it has a part. Row by row, results stay out of the repository; their summary is committed.
+
+    Trainings are shared among processes or the cores of a cluster, whose hosts need NEUSIGHT_DATA as well.
 
     What was trained is kept in the user's cache: a second run only predicts, as long as data and code are the same.
 
@@ -74,7 +77,7 @@ def run(
     experiment = find_experiment(name)
     (out or experiment.folder).mkdir(parents=True, exist_ok=True)
     with tasks() as report:
-        results = carry_out(experiment, quick, jobs, report)
+        results = carry_out(experiment, quick, report=report, **workers.given)
     for path in write_results(out or experiment.folder, results):
         note(f"wrote {path}")
     if out is None and experiment.declared.readme:

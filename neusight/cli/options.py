@@ -21,6 +21,7 @@ _DEGREE = 2**20
 """Of devices that share anything, likewise."""
 STEP, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD, OUTPUT = "Parallelism", "Cluster", "Load", "Prediction and output"
+WORKERS = "Who shares the work"
 
 
 @dataclass(frozen=True)
@@ -375,6 +376,27 @@ class Models:
         if self.calibration not in ("", "none") and not any(as_device(gpu).id in known for gpu in gpus):
             note(f"warning: --calibration has no effect: it is of {', '.join(known) or 'no GPU'}")
         return predictor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers:
+    """Who shares the work."""
+
+    jobs: Annotated[
+        int | None,
+        Spec("--jobs", WORKERS, "Processes that share the work. Default: one, or all cores of a cluster.").number(
+            most=1024
+        ),
+    ] = None
+    ray: Annotated[
+        str,
+        Spec("--ray", WORKERS, "Ray cluster whose cores share it: auto, host:port, or local.", "ADDRESS").text(),
+    ] = ""
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """As ``workers.hired`` takes them."""
+        return {"jobs": self.jobs or (0 if self.ray else 1), "ray": self.ray}
 
 
 def listed(text: str, option: str) -> list[str]:

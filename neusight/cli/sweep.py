@@ -118,6 +118,7 @@ def sweep(
     model: Annotated[str, typer.Argument(metavar="MODEL[,MODEL…]", help="Models, as for `neusight predict`.")],
     grid: Grid,
     models: opt.Models,
+    workers: opt.Workers,
     optimizer: opt.Optimizer = "none",
     attention: opt.Attention = None,
     sparsity: opt.Sparsity = "",
@@ -140,7 +141,7 @@ def sweep(
     _note_unused_zeros(gpus, sparsity)
     predictor = models.load(gpus)
     with progress("predicting") as advance:
-        frame = predictor.sweep(
+        frame = predictor.shared(**workers.given).sweep(
             names, gpus, values["batches"], modes=values["modes"], seq_lens=values["seq_lens"],
             dtypes=values["dtypes"], optimizer=optimizer, attention=attention, sparsity=sparsity or None,
             progress=advance,

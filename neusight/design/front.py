@@ -65,7 +65,6 @@ def chart(found: Sequence[BestDesign], beside: str, area_mm2: float | None = Non
                 x=a.area_mm2,
                 y=a.gain.ratio,
                 series=name,
-                label=f"{a.power_w:.0f} W",
                 note=f"{a.design_words}, {a.power_w:.0f} W",
                 y_interval=(a.gain.low, a.gain.high),
                 size=a.power_w / most_w,
@@ -73,12 +72,12 @@ def chart(found: Sequence[BestDesign], beside: str, area_mm2: float | None = Non
             for a in points
         ]
     if area_mm2 is not None:
-        dots.append(Dot(x=area_mm2, y=1.0, series="", label=beside, note=beside))
+        dots.append(Dot(x=area_mm2, y=1.0, series="", note=beside))
     return Chart(
         name="designs",
-        title=f"Designs that no other beats, beside {beside}",
+        title="Designs that no other beats in throughput, area and power (size of a dot)",
         x=Scale(name="area [mm2]"),
-        y=Scale(name="throughput over it"),
+        y=Scale(name=f"throughput over that of {beside}"),
         lines=tuple(lines),
         dots=tuple(dots),
         rows=tuple(answer.to_dict() for answer in found),

@@ -69,7 +69,8 @@ def _habits(
     """Schedules, chunks, sharding of states and recomputation of plans of the same degrees."""
     dp, tp, pp = degrees["dp"], degrees["tp"], degrees["pp"]
     micro_batches = global_batch // (dp * micro_batch)
-    shards = [s for s in space.shards if s == "none" or dp * degrees["cp"] > 1]
+    # Of one replica there is nothing to shard: all ways of it are none.
+    shards = list(dict.fromkeys(s if dp * degrees["cp"] > 1 else "none" for s in space.shards))
     for schedule, vp in _orders(space, source.depth, pp, micro_batches):
         for shard, recompute, sequence in product(shards, space.recomputes, (True, False) if tp > 1 else (False,)):
             if shard == "zero3" and pp > 1:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
@@ -31,6 +30,7 @@ from neusight.laws.constants import with_values
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import DeviceRows, load_corpus
 from neusight.paths import cache_dir, checkout_dir
+from neusight.workers import hired, shared
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -216,9 +216,9 @@ def trained_with(options: Mapping[str, Any], quick: bool) -> dict[str, Any]:
 
 
 def rounds_of(
-    learning: Learning, declared: Declaration, jobs: int = 1, report: Report | None = None
+    learning: Learning, declared: Declaration, jobs: int = 1, report: Report | None = None, ray: str = ""
 ) -> tuple[list[Round], float]:
-    """Train what has to be trained, ``jobs`` at a time, and take every fold's predictors.
+    """Train what has to be trained, ``jobs`` at a time, here or on a Ray cluster, and take every fold's predictors.
 
     Returns:
         The rounds, and the seconds that their trainings took, when they were done.
@@ -235,7 +235,7 @@ def rounds_of(
         if contestant.kind in TRAINED
     }
     fitting = monotonic() - began
-    train_all(wanted.values(), jobs, report)
+    train_all(wanted.values(), jobs, report, ray)
     began = monotonic()
     rounds = []
     for fold in learning.folds:
@@ -290,20 +290,37 @@ def _tile_models(fold: Fold, contestant: Contestant, seed: int, folder: Path | N
     return entrant
 
 
-def train_all(wanted: Iterable[Job], jobs: int = 1, report: Report | None = None) -> None:
-    """Train what the cache lacks, ``jobs`` at a time; an interrupted training goes on where it was."""
+def train_all(wanted: Iterable[Job], jobs: int = 1, report: Report | None = None, ray: str = "") -> None:
+    """Train what the cache lacks, ``jobs`` at a time; an interrupted training goes on where it was.
+
+    Raises:
+        DeviceError: no such cluster.
+    """
     missing = list({job.out: job for job in wanted if not (job.out / DONE).is_file()}.values())
-    if jobs == 1 or len(missing) < 2:
+    if (jobs == 1 and not ray) or len(missing) < 2:
         for job in missing:
             _train(job, report)
         return
-    from multiprocessing import get_context
+    with hired(min(jobs, len(missing)), ray) as workers:
+        trained = shared(workers, _trained, missing, report and (lambda done, of: report("trainings", done, of, nan)))
+    for job, files in zip(missing, trained, strict=True):
+        # Another host has a folder of its own.
+        if not (job.out / DONE).is_file():
+            _keep(job.out, files)
 
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done, future in enumerate(as_completed([pool.submit(_train, job) for job in missing]), start=1):
-            future.result()
-            if report:
-                report("trainings", done, len(missing), nan)
+
+def _trained(job: Job) -> dict[str, bytes]:
+    """The files that a training left, by their path in its folder, that of its end last."""
+    _train(job)
+    files = sorted((path for path in job.out.rglob("*") if path.is_file()), key=lambda path: path.name == DONE)
+    return {path.relative_to(job.out).as_posix(): path.read_bytes() for path in files}
+
+
+def _keep(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
 
 
 def training_seconds(folders: Iterable[Path]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from neusight.learn import Report
 
 Rounds = Sequence[Round]
+Trainer = Callable[[Learning, Declaration], tuple[list[Round], float]]
+"""``rounds_of`` with who shares the trainings."""
 COUNTERPARTS = {
     "neusight-paper": "published:neusight",
     "habitat": "published:habitat",
@@ -65,7 +68,9 @@ class Clock:
         self.seconds[part] = self.seconds.get(part, 0.0) + monotonic() - began
 
 
-def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Report | None = None) -> dict[str, Any]:
+def run(
+    experiment: Experiment, quick: bool = False, jobs: int = 1, report: Report | None = None, ray: str = ""
+) -> dict[str, Any]:
     """Do what an experiment declares.
 
     Args:
@@ -73,6 +78,7 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
         quick: on a small sample and with little training, to see that all works; the results say so.
         jobs: trainings at a time.
         report: called with progress.
+        ray: address of a cluster whose cores train, at most ``jobs`` of them, 0 for all; "" for this host.
 
     Returns:
         What ``results.json`` holds: the declaration, versions, ``seconds``, the parts that were asked for, and
@@ -84,7 +90,7 @@ def run(experiment: Experiment, quick: bool = False, jobs: int = 1, report: Repo
     """
     declared, clock = experiment.declared, Clock()
     if isinstance(declared, Declaration):
-        parts = _measured(declared, quick, jobs, report, clock)
+        parts = _measured(declared, quick, partial(rounds_of, jobs=jobs, report=report, ray=ray), report, clock)
     else:
         with clock.timing("predicting"):
             parts = _predicted(experiment, quick, report)
@@ -118,24 +124,26 @@ def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> di
     return runners[declared.kind](declared, quick, report)
 
 
-def _measured(declared: Declaration, quick: bool, jobs: int, report: Report | None, clock: Clock) -> dict[str, Any]:
+def _measured(
+    declared: Declaration, quick: bool, trained: Trainer, report: Report | None, clock: Clock
+) -> dict[str, Any]:
     """Train, predict and compare with what was measured."""
     if declared.data.sets:
         from neusight.experiments.sets import SeveralSets
 
         several = SeveralSets(declared, quick)
-        return _evaluated(declared, several, jobs, report, clock) | several.parts(report)
+        return _evaluated(declared, several, trained, report, clock) | several.parts(report)
     with kernels_of(declared, quick) as source:
         learning = OneSet(declared, source, quick)
-        parts = _evaluated(declared, learning, jobs, report, clock)
+        parts = _evaluated(declared, learning, trained, report, clock)
     return {"sha256": data_sha256(declared), **parts}
 
 
 def _evaluated(
-    declared: Declaration, learning: Learning, jobs: int, report: Report | None, clock: Clock
+    declared: Declaration, learning: Learning, trained: Trainer, report: Report | None, clock: Clock
 ) -> dict[str, Any]:
     """What was trained, and the parts of the report that were asked for."""
-    rounds, clock.seconds["training"] = rounds_of(learning, declared, jobs, report)
+    rounds, clock.seconds["training"] = trained(learning, declared)
     parts: dict[str, Any] = {"trained": {r.fold.name: {e.label: e.provenance() for e in r.entrants} for r in rounds}}
     if "models" in declared.report:
         with clock.timing("models"):

@@ -71,6 +71,10 @@ class StepAnswers:
         self._programs = lru_cache(maxsize=_REMEMBERED)(self._compiled)
         self._workloads = lru_cache(maxsize=_SHARED)(self._changed)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process goes what answers, not what is remembered of answers."""
+        return StepAnswers, (self._executors, self._tile_models)
+
     def executor(self, device: DeviceSpec, family: str = "") -> Executor:
         """What answers for kernels of a family on a device; collectives are those of links."""
         kind = LINK if family == "collective" else device.kind

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from neusight import Estimate, Predictor, load_device
@@ -242,3 +243,12 @@ def test_words_of_pytorch_and_single_values_are_taken(predictor: Predictor) -> N
     assert row["latency_s"] == pytest.approx(half.latency_s)
     with pytest.raises(TypeError, match="batch_size"):
         predictor.estimate("gpt2", "l4", batch_size=4)  # type: ignore[call-arg]
+
+
+def test_a_sweep_says_the_same_whoever_does_it(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("neusight.api.sweeps._TOGETHER", 2)
+    grid: dict[str, Any] = {"models": ["gpt2", "gtp2"], "gpus": ["l4", "t4"], "batches": [1, 4]}
+    done: list[tuple[int, int]] = []
+    two = predictor.shared(jobs=2).sweep(**grid, progress=lambda *each: done.append(each))
+    pd.testing.assert_frame_equal(two, predictor.sweep(**grid))
+    assert sorted(done) == [(2, 8), (4, 8), (6, 8), (8, 8)]
