@@ -30,7 +30,7 @@ def draw(folder: Path) -> None:
             scheme = "dark" if name in ("serving", "trust") else "light"
             page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, color_scheme=scheme)
             page.goto(f"{url}{path}")
-            page.locator(".plot svg").first.wait_for()
+            page.locator(".plot canvas").first.wait_for()
             page.wait_for_timeout(1500)
             file = folder / f"{name}.png"
             page.screenshot(path=file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.search import Found
+from neusight.estimates.figures import GIB
 from neusight.figures import Bar, Chart, Dot, Line, Scale
 
 _MOST_BARS = 3000
@@ -16,23 +17,24 @@ def pareto(found: Found) -> Chart:
     others = {e.plan: e for e in found.best if e.plan not in front}
     dots = [_dot("no other is better in both", e) for e in front.values()]
     dots += [_dot("also fast", e) for e in others.values()]
-    xs, ys = (tuple(getattr(e, name) for e in front.values()) for name in ("peak_bytes", "latency_s"))
+    xs, ys = zip(*((e.fit.needed_bytes / GIB, e.latency_s) for e in front.values()), strict=True)
     rows = [
         {"plan": e.plan.short, "latency_s": e.latency_s, "low_s": e.low_s, "high_s": e.high_s, "mfu": e.mfu,
-         "peak_bytes": e.peak_bytes}
+         "needed_bytes": e.fit.needed_bytes}
         for e in (*front.values(), *others.values())
     ]  # fmt: skip
     return Chart(
-        name="pareto", title="Plans by time and memory", x=Scale(name="memory of the fullest rank", unit="B"),
+        name="pareto", title="Plans by time and memory", x=Scale(name="memory of the fullest rank in GiB"),
         y=Scale(name="time of a step", unit="s"), dots=tuple(dots), rows=tuple(rows),
         lines=(Line(series="no other is better in both", xs=xs, ys=ys, dashed=True),),
     )  # fmt: skip
 
 
 def _dot(series: str, e: TrainingEstimate) -> Dot:
+    low, high = e.fit.interval
     return Dot(
-        x=float(e.peak_bytes), y=e.latency_s, series=series, label=e.plan.short, x_interval=e.fit.interval,
-        y_interval=e.interval,
+        x=e.fit.needed_bytes / GIB, y=e.latency_s, series=series, label=e.plan.short,
+        x_interval=(low / GIB, high / GIB), y_interval=e.interval,
     )  # fmt: skip
 
 

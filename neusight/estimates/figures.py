@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, log10
+from math import ceil, floor, inf, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,13 +26,17 @@ LIMITERS = ("compute", "dram", "l2", "power", "launch", "host", "link", "pipelin
 """In the order of their colours."""
 TERMS = ("weights", "gradients", "optimizer", "activations", "temporary", "context", "fragments")
 CAPACITY = "capacity"
-TIME, BYTES = Scale(name="time", unit="s"), Scale(name="memory", unit="B")
+GIB = 2.0**30
+TIME, MEMORY = Scale(name="time", unit="s"), Scale(name="memory in GiB")
+"""Memory is drawn in the unit that drivers report, which has no prefixes."""
 _LAYER = re.compile(r"^(.*?\.\d+)\..*")
 """A module below a layer of a list, by the path of the layer."""
 _MOMENTS = 240
 """Of a step, at which its memory is shown, beside its peak."""
 _OPERATORS, _PARTS = 12, 8
 """Lanes of the costliest operators, and of the largest differences."""
+_APART = 5.0
+"""Between roofs that are named on their own."""
 _LEAST_SHARE = 0.003
 """Of a step, below which a module is too thin to see."""
 
@@ -54,14 +58,23 @@ def memory(estimates: Sequence[Any]) -> Chart:
     Args:
         estimates: of any kind.
     """
-    bars = [bar for lane, e in enumerate(estimates) for bar in stacked(lane, e.fit.terms.items(), e.fit.interval)]
-    ends = [Bar(lane=lane, start=e.fit.usable_bytes, end=e.fit.usable_bytes, series=CAPACITY, note=f"{e.gpu} has "
-            f"{gib(e.fit.usable_bytes)}") for lane, e in enumerate(estimates)]  # fmt: skip
+    bars = [bar for lane, e in enumerate(estimates) for bar in _terms(lane, e)]
+    ends = [_capacity(lane, e) for lane, e in enumerate(estimates)]
     rows = [{"gpu": e.gpu, **e.fit.terms, "usable_bytes": e.fit.usable_bytes, "fits": e.fits} for e in estimates]
     return Chart(
-        name="memory", title="Memory by term", x=BYTES, lanes=_lanes(estimates), bars=(*bars, *ends), rows=tuple(rows),
+        name="memory", title="Memory by term", x=MEMORY, lanes=_lanes(estimates), bars=(*bars, *ends), rows=tuple(rows),
         series=(*TERMS, CAPACITY),
     )  # fmt: skip
+
+
+def _terms(lane: int, e: Any) -> tuple[Bar, ...]:
+    low, high = e.fit.interval
+    return stacked(lane, ((name, size / GIB) for name, size in e.fit.terms.items()), (low / GIB, high / GIB))
+
+
+def _capacity(lane: int, e: Any) -> Bar:
+    has = e.fit.usable_bytes / GIB
+    return Bar(lane=lane, start=has, end=has, series=CAPACITY, note=f"{e.gpu} has {gib(e.fit.usable_bytes)}")
 
 
 def time(estimates: Sequence[Estimate]) -> Chart:
@@ -85,10 +98,13 @@ def time(estimates: Sequence[Estimate]) -> Chart:
 def operators(estimate: Estimate) -> Chart:
     """The costliest operators by phase."""
     shown = estimate.by_operator[:_OPERATORS]
+    rows = estimate.by_kernel
+    parts = [tuple(k for k in rows if (k.operator, k.phase) == (row.operator, row.phase)) for row in shown]
     bars = (
-        Bar(lane=lane, start=0.0, end=row.latency_s, series=row.limiter, label=f"{row.share:.1%}")
-        for lane, row in enumerate(shown)
-    )
+        Bar(lane=lane, start=0.0, end=row.latency_s, series=row.limiter, label=f"{row.share:.1%}",
+            interval=replace(estimate, by_kernel=part).interval)
+        for lane, (row, part) in enumerate(zip(shown, parts, strict=True))
+    )  # fmt: skip
     lanes = (f"{short(row.operator)}, {row.phase}" for row in shown)
     return Chart(
         name="operators", title="Costliest operators, by what limits them", x=TIME, lanes=tuple(lanes),
@@ -145,15 +161,21 @@ def _kernel_figures(row: KernelEstimate) -> dict[str, Any]:
 
 
 def _roofs(device: DeviceSpec, rates: Mapping[str, float], least: float, most: float) -> Iterator[Line]:
-    """Of each rate from memory's slope on, equal rates once."""
+    """Of each rate from memory's slope on, equal rates once; of rates that lie close together the uppermost names all,
+    since letters need room.
+    """
     by_rate: dict[float, list[str]] = {}
     for dtype, rate in rates.items():
         by_rate.setdefault(rate, []).append(dtype)
-    for rate, dtypes in sorted(by_rate.items()):
+    names: list[str] = []
+    last = 10.0 ** ceil(log10(10 * max(most, max(rates.values()) / device.dram_bandwidth_bytes_per_s)))
+    for (rate, dtypes), above in zip(sorted(by_rate.items()), [*sorted(by_rate)[1:], inf], strict=True):
         ridge = rate / device.dram_bandwidth_bytes_per_s
-        xs = (10.0 ** floor(log10(min(least, ridge))), ridge, 10.0 ** ceil(log10(10 * max(most, ridge))))
+        xs = (10.0 ** floor(log10(min(least, ridge))), ridge, last)
         ys = tuple(min(rate, x * device.dram_bandwidth_bytes_per_s) for x in xs)
-        yield Line(series="", label=f"{scaled(rate, 'FLOP/s')}, {', '.join(dtypes[:2])}", xs=xs, ys=ys, dashed=True)
+        names.insert(0, f"{dtypes[-1]} {scaled(rate, 'FLOP/s')}")
+        yield Line(series="", label=", ".join(names) if above > _APART * rate else "", xs=xs, ys=ys, dashed=True)
+        names = [] if above > _APART * rate else names
 
 
 @dataclass(kw_only=True)
@@ -215,20 +237,21 @@ def memory_over_time(workload: Workload, usable_bytes: float) -> Chart:
     """What a step holds from operator to operator, term upon term, against what there is [B]."""
     alive = workload.alive
     shown = np.unique([*np.linspace(0, len(alive) - 1, _MOMENTS).astype(int), int(alive.sum(axis=1).argmax())])
-    tops = alive[shown].cumsum(axis=1)
+    sizes_gib = alive[shown] / GIB
+    tops = sizes_gib.cumsum(axis=1)
     xs = tuple(shown.astype(float).tolist())
     lines = [
         Line(series=term, xs=xs, ys=tuple(top), band=(tuple(bottom), tuple(top)))
-        for term, bottom, top in zip(MEMORY_PARTS, (tops - alive[shown]).T.tolist(), tops.T.tolist(), strict=True)
+        for term, bottom, top in zip(MEMORY_PARTS, (tops - sizes_gib).T.tolist(), tops.T.tolist(), strict=True)
         if max(top) > max(bottom)
     ]
-    capacity = Line(xs=(xs[0], xs[-1]), ys=(usable_bytes,) * 2, dashed=True, label=CAPACITY)
+    capacity = Line(xs=(xs[0], xs[-1]), ys=(usable_bytes / GIB,) * 2, dashed=True, label=CAPACITY)
     rows = (
         {"operator": at, **dict(zip(MEMORY_PARTS, sizes, strict=True))}
         for at, sizes in zip(shown.tolist(), alive[shown].tolist(), strict=True)
     )
     return Chart(
-        name="memory-over-time", title="Memory over the operators of the step", x=Scale(name="operator"), y=BYTES,
+        name="memory-over-time", title="Memory over the operators of the step", x=Scale(name="operator"), y=MEMORY,
         lines=(*lines, capacity), rows=tuple(rows), series=TERMS,
     )  # fmt: skip
 

@@ -54,7 +54,7 @@ class Chart:
     @property
     def outside(self) -> bool:
         """Whether any mark lies outside of what was measured, and is grey."""
-        return any(bar.outside for bar in self.bars) or any(dot.outside for dot in self.dots)
+        return any(mark.outside for marks in (self.bars, self.dots, self.lines) for mark in marks)
 
     def to_json(self) -> str:
         """The rows."""

@@ -22,13 +22,25 @@ window.neusight = (() => {
     const [r, g, b] = parts.map((p) => (p <= 0.04045 ? p / 12.92 : ((p + 0.055) / 1.055) ** 2.4));
     return 0.2126 * r + 0.7152 * g + 0.0722 * b > 0.179 ? "#000000" : "#ffffff";
   };
+  const lane = (name) => {
+    const most = window.innerWidth < 600 ? 18 : 44, half = (most - 1) >> 1;
+    return name.length > most ? `${name.slice(0, half)}…${name.slice(-half)}` : name;
+  };
   const bar = (params, api) => {
     const lane = api.value(2), fill = api.visual("color"), label = String(api.value(3) || "");
     const [from, to] = [api.coord([api.value(0), lane]), api.coord([api.value(1), lane])];
     const height = api.size([0, 1])[1] * 0.72;
     const x = Math.min(from[0], to[0]), width = Math.max(1, Math.abs(to[0] - from[0]));
-    const children = [{ type: "rect", shape: { x, y: from[1] - height / 2, width, height }, style: { fill, stroke: "rgba(255,255,255,0.6)", lineWidth: 0.5 } }];
-    if (label && width > 6.2 * label.length + 6) {
+    const mark = api.value(0) === api.value(1);
+    const shape = { x: mark ? x - 1.5 : x, y: from[1] - height / 2, width: mark ? 3 : width, height };
+    const children = [{ type: "rect", shape, style: mark ? { fill } : { fill, stroke: "rgba(255,255,255,0.6)", lineWidth: 0.5 } }];
+    const long = 6.2 * label.length + 6, beside = api.value(4);
+    if (label && width <= long && !Number.isNaN(beside)) {
+      const right = api.coord([beside, lane])[0] + 5, fits = right + long < params.coordSys.x + params.coordSys.width;
+      const style = { text: label, x: fits ? right : x - 5, y: from[1], fill: "#333333", fontSize: 11, align: fits ? "left" : "right", verticalAlign: "middle" };
+      children.push({ type: "text", style, silent: true });
+    }
+    if (label && width > long) {
       const style = { text: label, x: x + width / 2, y: from[1], fill: readable(fill), fontSize: 11, align: "center", verticalAlign: "middle" };
       children.push({ type: "text", style, silent: true });
     }
@@ -36,7 +48,8 @@ window.neusight = (() => {
   };
   const whisker = (params, api) => {
     const [a, b] = [api.coord([api.value(0), api.value(1)]), api.coord([api.value(2), api.value(3)])];
-    const across = a[1] === b[1], stroke = "#333333", style = { stroke, lineWidth: 1.2 };
+    const across = a[1] === b[1], stroke = "#333333", style = { stroke, lineWidth: 1.2, opacity: 0.75 };
+    if (api.value(4)) for (const end of [a, b]) end[1] += 0.27 * api.size([0, 1])[1];
     const line = (x1, y1, x2, y2) => ({ type: "line", shape: { x1, y1, x2, y2 }, style });
     const cap = ([x, y]) => (across ? line(x, y - 4, x, y + 4) : line(x - 4, y, x + 4, y));
     return { type: "group", children: [line(...a, ...b), cap(a), cap(b)] };
@@ -46,5 +59,21 @@ window.neusight = (() => {
     const points = [at(0, 1), at(3, 4), at(3, 5), at(0, 2)];
     return { type: "polygon", shape: { points }, style: { fill: api.visual("color"), opacity: 0.16 } };
   };
-  return { scaled, note, bar, whisker, band };
+  const live = (value) => {
+    if (Array.isArray(value)) return value.map(live);
+    if (!value || typeof value !== "object") return value;
+    const known = ([key, each]) => (key.startsWith(":") ? [key.slice(1), new Function(`return (${each})`)()] : [key, live(each)]);
+    return Object.fromEntries(Object.entries(value).map(known));
+  };
+  const counts = new Map();
+  const draw = (charts) => {
+    for (const [id, options] of charts) {
+      const plot = getElement(id), count = options.series.length;
+      if (!plot || !plot.chart) continue;
+      const before = counts.get(id) ?? plot.options.series.length;
+      plot.chart.setOption(live(options), count === before ? {} : { notMerge: true });
+      counts.set(id, count);
+    }
+  };
+  return { scaled, note, lane, draw, bar, whisker, band };
 })();

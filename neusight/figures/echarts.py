@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,46 +17,82 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("charts.js")
 INK, GRID = "#333333", "#d5d5d5"
-"""Of letters and of the grid: a dark page turns them by their names."""
-_LANE_PX, _HEIGHT_PX, _LEGEND_PX = 30, 380, 90
+"""Of letters and of the grid: a dark page turns all colours."""
+_LANE_PX, _HEIGHT_PX, _AXIS_PX, _LEGEND_PX = 30, 380, 74, 30
 _LARGEST_PX, _DOT_PX = 56.0, 9.0
 """Diameters of the largest dot of those that have sizes, and of one without."""
+_WIDE = 1e3
+"""Over which ends of an axis are powers of ten."""
 _INSIDE = {"containLabel": True}
 _WHISKER = {"color": INK}
 
 
 def height_px(chart: Chart) -> int:
     """That a chart needs."""
-    return _LEGEND_PX + 20 + _LANE_PX * len(chart.lanes) if chart.lanes else _HEIGHT_PX
+    lanes_px = _AXIS_PX + _LANE_PX * len(chart.lanes) if chart.lanes else _HEIGHT_PX - _LEGEND_PX
+    return lanes_px + (_LEGEND_PX if len(_named(chart)) > 1 else 0)
+
+
+def _named(chart: Chart) -> list[str]:
+    """Series that a legend tells."""
+    return [name for name in chart.colours if name]
 
 
 def options(chart: Chart) -> dict[str, Any]:
     """Of ``echarts.setOption``; keys that begin with ":" hold JavaScript."""
     lanes = bool(chart.lanes)
-    names = [name for name in chart.colours if name]
+    names = _named(chart)
+    legend = [
+        {"name": name, "icon": "roundRect", "itemStyle": {"color": chart.colours[name], "opacity": 1}} for name in names
+    ]
     return {
         "animation": False,
-        "aria": {"enabled": True, "label": {"description": chart.title}},
-        "textStyle": {"color": INK, "fontFamily": "inherit"},
-        "grid": {"left": 12, "right": 26, "top": 14 if lanes else 34, "bottom": 64 if names else 40} | _INSIDE,
+        "textStyle": {"color": INK, "fontFamily": "Roboto, sans-serif"},
+        "grid": {"left": 12, "right": 26, "top": 14 if lanes else 34, "bottom": 64 if len(names) > 1 else 34}
+        | _INSIDE,
         "legend": {
-            "type": "scroll", "bottom": 0, "left": 0, "data": names, "itemWidth": 12, "itemHeight": 12,
+            "type": "scroll", "bottom": 0, "left": 0, "data": legend, "itemWidth": 12, "itemHeight": 12,
             "textStyle": {"color": INK}, "show": len(names) > 1,
         },
-        "tooltip": {"trigger": "item", "confine": True, ":formatter": "neusight.note"},
-        "xAxis": _axis(chart.x, down=False),
-        "yAxis": _lanes(chart.lanes) if lanes else _axis(chart.y or Scale(name=""), down=True),
+        "tooltip": {"trigger": "item", "confine": True, "className": "chart-note", ":formatter": "neusight.note"},
+        "xAxis": _axis(chart.x, _across(chart), down=False),
+        "yAxis": _lanes(chart.lanes) if lanes else _axis(chart.y or Scale(name=""), _up(chart), down=True),
         "dataZoom": [{"type": "inside", "filterMode": "none"}] if chart.zoom else [],
         "series": [*_lines(chart), *(_bars(chart) if chart.bars else []), *_dots(chart), _whiskers(chart)],
     }  # fmt: skip
 
 
-def _axis(axis: Scale, *, down: bool) -> dict[str, Any]:
+def _across(chart: Chart) -> dict[str, float]:
+    """Ends of the horizontal axis: of curves where they end, of other marks on a logarithmic scale at round ones."""
+    bars = [end for bar in chart.bars for end in (bar.start, bar.end, *(bar.interval or ()))]
+    dots = [end for dot in chart.dots for end in (dot.x, *(dot.x_interval or ()))]
+    lines = [x for line in chart.lines for x in line.xs]
+    if lines and not any(dot.x_interval for dot in chart.dots):
+        return {"min": min(lines), "max": max(lines)}
+    return _round(bars + dots + lines) if chart.x.log else {}
+
+
+def _up(chart: Chart) -> dict[str, float]:
+    """Ends of the vertical axis, where it is logarithmic."""
+    dots = [end for dot in chart.dots for end in (dot.y, *(dot.y_interval or ()))]
+    lines = [y for line in chart.lines for ys in (line.ys, *(line.band or ())) for y in ys]
+    return _round(dots + lines) if chart.y and chart.y.log else {}
+
+
+def _round(values: Sequence[float]) -> dict[str, float]:
+    """Outwards to a power of ten, in a narrow range to 1, 2 or 5 times one."""
+    low, high = min(values), max(values)
+    heads = (1, 2, 5) if high < _WIDE * low else (1,)
+    each = [head * 10.0**e for e in range(floor(log10(low)) - 1, ceil(log10(high)) + 2) for head in heads]
+    return {"min": max(v for v in each if v <= low * 1.001), "max": min(v for v in each if v >= high * 0.999)}
+
+
+def _axis(axis: Scale, ends: Mapping[str, float], *, down: bool) -> dict[str, Any]:
     return {
         "type": "log" if axis.log else "value",
         "name": axis.name,
         "nameTextStyle": {"color": INK, "align": "left"} if down else {"color": INK},
-        **({"min": "dataMin", "max": "dataMax"} if axis.log and not down else {}),
+        **ends,
         "nameLocation": "end" if down else "middle",
         "nameGap": 10 if down else 24,
         "scale": axis.log,
@@ -73,15 +111,17 @@ def _lanes(lanes: Sequence[str]) -> dict[str, Any]:
         "inverse": True,
         "axisTick": {"show": False},
         "axisLine": {"lineStyle": {"color": GRID}},
-        "axisLabel": {"color": INK, "interval": 0, "width": 150, "overflow": "truncate"},
+        "axisLabel": {"color": INK, "interval": 0, ":formatter": "neusight.lane"},
     }
 
 
 def _bars(chart: Chart) -> list[dict[str, Any]]:
-    """One series a name: each bar as (start, end, lane)."""
+    """One series a name: each bar as (start, end, lane, label, where a label may stand beside it)."""
+    in_lane = Counter(bar.lane for bar in chart.bars)
 
     def data(bar: Bar, colour: str) -> dict[str, Any]:
-        value = [bar.start, bar.end, bar.lane, bar.label]
+        beside = max(bar.start, bar.end, *(bar.interval or ())) if in_lane[bar.lane] == 1 else None
+        value = [bar.start, bar.end, bar.lane, bar.label, beside]
         return {
             "value": value,
             "note": bar.note or _note(bar.label or bar.series, bar.end - bar.start, None, chart.x),
@@ -104,7 +144,14 @@ def _dots(chart: Chart) -> list[dict[str, Any]]:
             "value": [dot.x, dot.y],
             "name": dot.label,
             "link": dot.link,
-            "label": {"show": bool(dot.label), "formatter": "{b}", "position": [8, -12], "fontSize": 10, "color": INK},
+            "label": {
+                "show": bool(dot.label),
+                "formatter": "{b}",
+                "position": [8, -12],
+                "fontSize": 10,
+                "color": INK,
+                "minMargin": 4,
+            },
             "note": dot.note or _note(dot.label or dot.series, dot.x, dot.y, chart.x, chart.y),
             "symbolSize": _DOT_PX if dot.size is None else max(6.0, _LARGEST_PX * dot.size**0.5),
             "itemStyle": {"color": GREY if dot.outside else colour, "opacity": 0.8},
@@ -113,6 +160,7 @@ def _dots(chart: Chart) -> list[dict[str, Any]]:
     return [
         {
             "type": "scatter", "name": name, "color": colour, "itemStyle": {"color": colour},
+            "labelLayout": {"hideOverlap": True},
             "data": [data(dot, colour) for dot in chart.dots if dot.series == name],
         }
         for name, colour in chart.colours.items()
@@ -128,7 +176,7 @@ def _note(what: str, x: float, y: float | None, x_axis: Scale, y_axis: Scale | N
 
 
 def _lines(chart: Chart) -> list[dict[str, Any]]:
-    return [each for line in chart.lines for each in _line(line, chart.colours[line.series])]
+    return [each for line in chart.lines for each in _line(line, GREY if line.outside else chart.colours[line.series])]
 
 
 def _line(line: Line, colour: str) -> list[dict[str, Any]]:
@@ -137,7 +185,7 @@ def _line(line: Line, colour: str) -> list[dict[str, Any]]:
     drawn = [{**same, "lineStyle": look, "data": [list(pair) for pair in zip(line.xs, line.ys, strict=True)]}]
     if line.label:
         end = {"show": True, ":formatter": f"() => {json.dumps(line.label)}", "color": INK, "fontSize": 10}
-        drawn[0] |= {"endLabel": {**end, "align": "right", "verticalAlign": "bottom"}, "silent": True}
+        drawn[0] |= {"endLabel": {**end, "align": "right", "offset": [-8, -8]}, "silent": True}
     if line.band:
         pieces = list(zip(line.xs, *line.band, strict=True))
         shape: dict[str, Any] = {
@@ -153,10 +201,10 @@ def _line(line: Line, colour: str) -> list[dict[str, Any]]:
 
 
 def _whiskers(chart: Chart) -> dict[str, Any]:
-    """All intervals, each as (x, y) of its two ends."""
+    """All intervals, each as (x, y) of its two ends, and whether it is of a bar, whose label stands above it."""
     ends: list[list[float]] = []
     for bar in chart.bars:
-        ends += _ends(bar.interval, (bar.lane, bar.lane), across=True)
+        ends += [[*each, 1.0] for each in _ends(bar.interval, (bar.lane, bar.lane), across=True)]
     for dot in chart.dots:
         ends += _ends(dot.x_interval, (dot.y, dot.y), across=True)
         ends += _ends(dot.y_interval, (dot.x, dot.x), across=False)

@@ -110,7 +110,7 @@ def _ends(value: float, interval: Interval | None) -> np.ndarray | None:
 
 def _lines(axes: Axes, chart: Chart) -> None:
     for line in chart.lines:
-        colour = chart.colours[line.series]
+        colour = GREY if line.outside else chart.colours[line.series]
         axes.plot(line.xs, line.ys, color=colour, lw=1.2, ls="--" if line.dashed else "-")
         if line.label:
             axes.annotate(line.label, (line.xs[-1], line.ys[-1]), ha="right", va="bottom", fontsize=SMALL - 1)

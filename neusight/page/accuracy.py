@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from neusight.errors import DataError, nearest
@@ -52,27 +53,29 @@ class Cells:
     """Cells of a summary that are by one thing: where they stand, and their name by their words. A mean over GPUs
     counts these.
 
-    ``where`` are words that a cell must have; ``peers``: they are of other predictors, with ours beside.
+    ``where`` are words that a cell must have; ``peers``: they are of other predictors, with ours beside; ``left_out``
+    None: where any fold of the experiment holds the cell's GPU out.
     """
 
     experiment: str
     path: str
     name: str
-    left_out: bool = False
+    left_out: bool | None = False
     where: tuple[tuple[str, str], ...] = ()
     peers: bool = False
 
     def read(self, summary: Mapping[str, Any]) -> Iterator[Accuracy]:
         """Those of a summary, none where it has no such cells."""
         cells: Any = summary
+        held_out = {gpu for fold in summary.get("declared", {}).get("folds", ()) for gpu in fold["held_out"]}
         for key in self.path.split("."):
             cells = cells.get(key, ()) if isinstance(cells, Mapping) else ()
-        of = self._of_peers(summary) if self.peers else self._of
+        of = self._of_peers(summary) if self.peers else partial(self._of, held_out)
         for place, cell in enumerate(cells):
             if "mean" in cell and all(str(cell.get(key, "")) == word for key, word in self.where):
                 yield from of(f"{self.path}[{place}]", cell)
 
-    def _of(self, row: str, cell: Mapping[str, Any]) -> Iterator[Accuracy]:
+    def _of(self, held_out: Collection[str], row: str, cell: Mapping[str, Any]) -> Iterator[Accuracy]:
         words = {key: value for key, value in cell.items() if isinstance(value, str) and value}
         try:
             name = self.name.format_map(words)
@@ -80,7 +83,8 @@ class Cells:
             return
         figures = {name: cell.get(name) for name in ("median", "bias", "inside")}
         yield Accuracy(
-            experiment=self.experiment, row=row, left_out=self.left_out, name=name,
+            experiment=self.experiment, row=row, name=name,
+            left_out=cell["gpu"] in held_out if self.left_out is None else self.left_out,
             predictor=str(cell.get("predictor", OURS)), mean=cell["mean"], **figures,
             count=cell.get("count") or cell.get("gpus") or 0,
         )  # fmt: skip
@@ -105,7 +109,7 @@ _LEAST = 0.1
 _STEPS = ("leave-one-gpu-out", "leave-one-architecture-out", "cross-vendor", "asplos25")
 BY: dict[str, tuple[Cells, ...]] = {
     "GPU": (
-        *(Cells(experiment=id_, path="models.by_gpu", name="{gpu}", left_out=id_ != "asplos25") for id_ in _STEPS),
+        *(Cells(experiment=id_, path="models.by_gpu", name="{gpu}", left_out=None) for id_ in _STEPS),
         Cells(experiment="serving", path="means", name="{gpu}", where=(("by", "gpu"),)),
         Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "gpu"),)),
         Cells(experiment="what-if", path="by_gpu", name="{gpu}"),
@@ -141,7 +145,11 @@ def accuracies(by: str) -> tuple[Accuracy, ...]:
         path = checkout_dir("experiments") / cells.experiment / SUMMARY
         if path.is_file():
             found += cells.read(read_json(path))
-    return tuple(found)
+    # Ours stands beside each of the others, and is the same where they answer the same.
+    seen: dict[tuple[Any, ...], Accuracy] = {}
+    for row in found:
+        seen.setdefault((row.experiment, row.name, row.predictor, row.count, row.mean, row.median), row)
+    return tuple(seen.values())
 
 
 def chart(by: str, rows: Sequence[Accuracy]) -> Chart:

@@ -6,17 +6,20 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
 from neusight.api import Predictor, as_device
+from neusight.devices import load_cluster
+from neusight.distributed.search import Found
 from neusight.errors import ModelError, NeusightError, reason, shown
 from neusight.estimates import Estimate
 from neusight.page.form import Form
 from neusight.paths import calibrations_dir, is_there
+from neusight.requests import Plan
 from neusight.serving.estimate import ServingEstimate
 from neusight.steps.questions import version_of
 from neusight.workloads.catalogue import canonical_name
@@ -126,6 +129,20 @@ def _answered(predictor: Predictor, form: Form, gpu: str) -> DeviceAnswer:
         return DeviceAnswer(gpu, error=str(error))
     except Exception as error:  # A page goes on where a command would end.
         return DeviceAnswer(gpu, error=f"{type(error).__name__}: {reason(error)}")
+
+
+def planned(predictor: Predictor, form: Form) -> Found:
+    """Plans of training on a cluster, the fastest first.
+
+    Raises:
+        ModelError: another mode. DeviceError: an unknown cluster.
+    """
+    if form.mode != "training":
+        raise ModelError("plans on a cluster are of training: choose mode training")
+    cluster = load_cluster(form.cluster, form.nodes)
+    usual = {"dp": cluster.devices, "global_batch": cluster.devices, "seq_len": form.seq_len, "dtype": form.dtype}
+    run = predictor.training_run(form.model, cluster, {name: value for name, value in usual.items() if value})
+    return predictor.plans(replace(run, plan=Plan(global_batch=form.batch)))
 
 
 def estimated(predictor: Predictor, form: Form, gpu: str) -> Estimate | ServingEstimate:

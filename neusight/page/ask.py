@@ -13,6 +13,7 @@ from neusight.page.answers import DeviceAnswer, answered
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.serving.estimate import ServingEstimate
+from neusight.serving.figures import passes
 from neusight.units import exact, milliseconds, scaled
 
 _ASSUMED = (
@@ -20,6 +21,7 @@ _ASSUMED = (
     ("dram_bandwidth", "dram_bandwidth_bytes_per_s", "bytes_per_s", "memory bandwidth"),
     ("dram_capacity", "dram_capacity_bytes", "bytes", "memory"),
     ("tdp", "tdp_w", "w", "power limit"),
+    ("launch_overhead", "launch_overhead_s", "s", "launch of a kernel"),
 )
 """Figures of a device that are edited where they are printed: key of ``--set``, field, kind, name."""
 
@@ -29,6 +31,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     answers = answered(predictor, form)
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     charts = [figures.time(estimates)] if estimates and not form.serving else []
+    charts += [passes(estimates[0])] if form.serving and len(estimates) == 1 else []
     charts += [figures.memory(estimates)] if estimates else []
     device = as_device(form.gpus[0], form.changes) if len(form.gpus) == 1 else None
     return Shown(charts=tuple(charts), rest=(answers, device))
@@ -41,7 +44,7 @@ def texts(tab: Tab, shown: Shown) -> None:
         with ui.element("div"):
             for answer in answers:
                 _line(answer)
-            for warning in dict.fromkeys(text for answer in answers for text in _warnings(answer)):
+            for warning in dict.fromkeys(text for answer in answers for text in _warnings(answer, len(answers))):
                 ui.label(warning).classes("quiet")
             if device is not None:
                 _assumptions(tab, device)
@@ -58,32 +61,36 @@ def _line(answer: DeviceAnswer) -> None:
     where = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
     low_s, high_s = e.interval
     what = "an answer takes" if isinstance(e, ServingEstimate) else f"a step of {e.mode} takes"
-    time = f"<strong>{milliseconds(e.latency_s)}</strong> (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})"
+    time = f'<strong class="whole">{milliseconds(e.latency_s)}</strong>'
+    interval = f'<span class="whole">(90 %: {milliseconds(low_s)} to {milliseconds(high_s)})</span>'
     ui.html(
         f'<p class="answer" data-latency="{e.latency_s!r}"><strong>{escape(e.model)}</strong>'
-        f" on <strong>{escape(where)}</strong>: {what} {time}</p>"
+        f" on <strong>{escape(where)}</strong>: {what} {time} {interval}</p>"
         f'<p class="facts">{"".join(f"<span>{escape(fact)}</span>" for fact in _facts(e))}</p>',
         sanitize=False,
-    )
+    ).classes("device")
 
 
-def _warnings(answer: DeviceAnswer) -> list[str]:
-    """What the line on memory does not say."""
+def _warnings(answer: DeviceAnswer, of: int) -> list[str]:
+    """What the line on memory does not say, with the device where there are several."""
     e = answer.estimate
-    return [text for text in e.warnings if not text.startswith(str(e.fit))] if e else []
+    texts = [text for text in e.warnings if not text.startswith(str(e.fit))] if e else []
+    return [f"{answer.gpu}: {text}" for text in texts] if of > 1 else texts
 
 
 def _facts(e: Any) -> list[str]:
     """Memory, throughput, cost, energy, limiter."""
     facts = [f"memory {e.fit}", f"limited by {e.limiter}"]
     if isinstance(e, ServingEstimate):
+        facts += [f"room for {e.memory.kv_tokens:,} tokens of cache"]
         facts += [f"first token after {milliseconds(e.ttft_s.mean)}, then one every {milliseconds(e.tpot_s.mean)}"]
         facts += [f"{e.output_tokens_per_s.mean:,.0f} tokens/s"]
         usd = e.usd_per_million_output_tokens
         facts += [] if usd is None else [f"{usd:.3g} USD for a million tokens"]
         joules = e.joule_per_output_token
         return facts + ([] if joules is None else [f"{joules:.3g} J for a token"])
-    facts.append(f"{e.samples_per_s:.3g} samples/s")
+    facts += [f"{e.dtype}, batch {e.batch}{f' of {e.seq_len:,} tokens' if e.seq_len else ''}"]
+    facts += [f"{e.samples_per_s:.3g} samples/s"]
     facts += [] if e.usd_per_hour is None else [f"{e.cost_usd(1e6):,.3g} USD for a million samples"]
     return facts + ([] if e.board_energy_j is None else [f"{scaled(e.board_energy_j, 'J')} for a step"])
 

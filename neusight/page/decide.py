@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from shlex import join
 from typing import Any
@@ -10,16 +10,15 @@ from typing import Any
 from nicegui import ui
 
 from neusight.api import Predictor
-from neusight.devices import load_cluster
+from neusight.design.report import BestDesign
 from neusight.distributed import figures as distributed
 from neusight.distributed.search import Found
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, figures
-from neusight.page.answers import DeviceAnswer, answered
+from neusight.page.answers import DeviceAnswer, answered, planned
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
-from neusight.requests import Plan
 from neusight.serving import Choice, Demand, Slo
 from neusight.serving import figures as served
 from neusight.steps import StepQuestion
@@ -32,24 +31,28 @@ EVERY = "all"
 _COMMON = ("compile", "amp-bf16", "bf16", "flash", "fused-optimizer", "checkpointing", "cuda-graphs")
 """Switches; all others are in a list."""
 _CLIENTS = "holds the level for"
+_LIMITS, _MINUTES, _PER_NODE, _ENGINE = 3, 1.0, 8, "maxtext"
+"""Of a search for a device to build: limits of area and of power, how long, and what else its command takes."""
 
 
 def ask(predictor: Predictor, form: Form) -> Shown:
     """By what the form is about: a deployment, a cluster, a step."""
     if form.serving:
         return _served(predictor, form)
+    if form.space:
+        return _designed(form)
     return _planned(predictor, form) if form.cluster else _stepped(predictor, form)
 
 
 def is_slow(form: Form) -> bool:
     """Whether anything is searched or traced for it."""
-    return bool(form.slo if form.serving else form.cluster or form.apply)
+    return bool(form.slo if form.serving else form.space or form.cluster or form.apply)
 
 
 def _stepped(predictor: Predictor, form: Form) -> Shown:
     answers = answered(predictor, form)
     estimates = [answer.estimate for answer in answers if isinstance(answer.estimate, Estimate)]
-    charts = [figures.time(estimates)] if estimates else []
+    charts = [figures.time(estimates), figures.memory(estimates)] if estimates else []
     gains = _optimised(predictor, form) if form.apply else None
     charts += [ladder(gains)] if gains else []
     charts += [figures.difference(*estimates[:2])] if len(estimates) > 1 else []
@@ -65,7 +68,7 @@ def _served(predictor: Predictor, form: Form) -> Shown:
     if form.slo:
         demand = Demand(slo=Slo.named(form.slo), isl=form.isl, osl=form.osl, rate_per_s=form.rate)
         gpus = None if form.among == EVERY else list(form.gpus)
-        fixed: dict[str, Any] = {"dtype": form.dtype} if form.dtype else {}
+        fixed = {name: value for name, value in form.setup.items() if name != "tp"}
         choices = predictor.cheapest(form.model, gpus, demand, **fixed)
         return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
     lengths = (form.isl, form.osl)
@@ -74,13 +77,25 @@ def _served(predictor: Predictor, form: Form) -> Shown:
 
 
 def _planned(predictor: Predictor, form: Form) -> Shown:
-    if form.mode != "training":
-        raise ModelError("plans on a cluster are of training: choose mode training")
-    cluster = load_cluster(form.cluster, form.nodes)
-    usual = {"dp": cluster.devices, "global_batch": cluster.devices, "seq_len": form.seq_len, "dtype": form.dtype}
-    run = predictor.training_run(form.model, cluster, {name: value for name, value in usual.items() if value})
-    found = predictor.plans(replace(run, plan=Plan(global_batch=form.batch)))
+    found = planned(predictor, form)
     return Shown(charts=(distributed.pareto(found), distributed.timeline(found.best[0])), rest=found)
+
+
+def _designed(form: Form) -> Shown:
+    """Designs of a space that no other beats, for training of the model."""
+    from neusight.design.front import chart
+    from neusight.design.report import answers
+    from neusight.design.space import load_space
+    from neusight.design.workloads import Training
+
+    if form.mode != "training":
+        raise ModelError("designs are judged by training: choose mode training")
+    training = Training(
+        model=form.model, global_batch=form.batch, seq_len=form.seq_len, nodes=form.nodes, per_node=_PER_NODE,
+        engine=_ENGINE,
+    )  # fmt: skip
+    found = answers(load_space(form.space), [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
+    return Shown(charts=(chart(found, "the baseline"),), rest=tuple(found))
 
 
 def controls(tab: Tab) -> None:
@@ -94,6 +109,7 @@ def controls(tab: Tab) -> None:
             _switches(tab)
             tab.field("cluster", "plans on a cluster, such as dgx-h100")
             tab.field("nodes", "nodes")
+            tab.field("space", "a device to build, such as gpu or phaze")
 
 
 def _switches(tab: Tab) -> None:
@@ -122,6 +138,8 @@ def texts(tab: Tab, shown: Shown) -> None:
     """What came of it, and the command that gives the same."""
     if isinstance(shown.rest, Found):
         _plans(shown.rest)
+    elif tab.form.space and not tab.form.serving:
+        _designs(shown.rest)
     elif isinstance(shown.rest, list):
         _choices(shown.rest, tab.form.slo)
     elif shown.rest is not None:
@@ -176,7 +194,7 @@ def _choices(choices: list[Choice], slo: str) -> None:
         return
     cost = "" if best.usd_per_hour is None else f" at {best.usd_per_hour:.3g} USD an hour"
     load = f"{served.load_size(e)} {'requests/s' if 'rate_per_s' in e.load else 'clients'}"
-    where = f"{e.devices} x {best.gpu}, {served.choice_words(best)}"
+    where = served.choice_name(best, e.devices)
     ui.label(f"{where}{cost} {_CLIENTS} {load}, with a probability of {best.probability:.0%}").classes("answer")
     copied("Launch one replica", e.launch)
 
@@ -187,6 +205,15 @@ def _plans(found: Found) -> None:
     time = f"{milliseconds(best.latency_s)} (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})"
     ui.label(f"{best.plan.short}: {time} a step, MFU {best.mfu:.0%}").classes("answer")
     ui.label(f"{found.plans:,} plans divide model and batch; {found.simulated:,} were simulated").classes("quiet")
+
+
+def _designs(found: Sequence[BestDesign]) -> None:
+    best = max(found, key=lambda design: design.gain.ratio)
+    gain = f"{best.gain.ratio:.2f}x the baseline's throughput (90 %: {best.gain.low:.2f} to {best.gain.high:.2f})"
+    ui.label(f"{best.design_words}: {gain}, {best.area_mm2:.0f} mm2, {best.power_w:.0f} W").classes("answer")
+    gap = max(1.0 / design.optimum.least_share - 1.0 for design in found)
+    searched = f"{best.optimum.designs:,} designs, {best.optimum.simulated:,} simulated"
+    ui.label(f"{searched}; what was not found is at most {gap:.1%} faster").classes("quiet")
 
 
 def command(form: Form) -> str:
@@ -204,8 +231,11 @@ def _words(form: Form) -> Iterator[str]:
         yield from ("serving", form.model)
         yield from () if form.slo and form.among == EVERY else ("--gpu", ",".join(form.gpus))
         yield from ("--isl", str(form.isl), "--osl", str(form.osl))
-        yield from form.options("dtype", *(("slo", "rate") if form.slo else ("tp",)))
+        yield from form.options("dtype", "speculate", *(("slo", "rate") if form.slo else ("tp",)))
         yield from () if form.slo else ("--frontier",)
+    elif form.space:
+        yield from ("design", form.space, "--model", form.model, "--global-batch", str(form.batch))
+        yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
     elif form.cluster:
         yield from ("plan", form.model, "--cluster", form.cluster, "--nodes", str(form.nodes))
         yield from ("--global-batch", str(form.batch), *form.options("seq_len", "dtype"))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import groupby, pairwise
 from math import exp, log, log2
 from typing import Any
 
@@ -19,6 +20,8 @@ from neusight.figures import Chart, Dot, Line, Scale
 from neusight.page.answers import answered
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
+from neusight.serving import figures as served
+from neusight.serving.estimate import ServingEstimate
 from neusight.units import exact, milliseconds, scaled
 
 _POINTS = 9
@@ -28,6 +31,8 @@ _WAIT_S = 0.2
 _STEP = 0.05
 """Of the slider, whose scale is logarithmic: a twentieth more."""
 _BANDWIDTH = "dram_bandwidth"
+_HERE = 0.1
+"""Of the largest dot's area, where the question stands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,7 @@ _COUNTS = (1, 2, 4, 8)
 STEP = {
     "batch": Dragged(title="batch", least=1, most=256),
     "seq_len": Dragged(title="sequence length", least=16, most=2048),
-    "tp": Dragged(title="GPUs that share each layer", least=1, most=8, values=_COUNTS),
+    "tp": Dragged(title="tensor-parallel GPUs", least=1, most=8, values=_COUNTS),
     "dp": Dragged(title="replicas", least=1, most=8, values=_COUNTS),
     _BANDWIDTH: Dragged(title="memory bandwidth", least=1e11, most=2e13, unit="B/s"),
 }
@@ -74,7 +79,7 @@ LOAD = {
     "concurrency": Dragged(title="clients", least=1, most=256),
     "isl": Dragged(title="prompt tokens", least=64, most=16384),
     "osl": Dragged(title="answer tokens", least=16, most=4096),
-    "tp": Dragged(title="GPUs that share each layer", least=1, most=8, values=_COUNTS),
+    "tp": Dragged(title="tensor-parallel GPUs", least=1, most=8, values=_COUNTS),
 }
 
 
@@ -100,9 +105,13 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     if not estimates:
         raise NeusightError(answers[0].error)
-    charts = [_along(predictor, form, name, axis, estimates)]
+    now = _now(form, name, estimates)
+    curves = curve(predictor, moved(form, name, axis.curve[0]), name, axis)
+    charts = [_along(curves, name, axis, estimates, now)]
+    charts += [_scaling(curves, axis, estimates, now)] if axis.values else []
+    charts += [_frontier(curves, estimates)] if name == "concurrency" else []
     charts += [] if form.serving else [figures.time(estimates)]
-    return Shown(charts=(*charts, figures.memory(estimates)), rest=(estimates, _now(form, name, estimates)))
+    return Shown(charts=(*charts, figures.memory(estimates)), rest=(estimates, now))
 
 
 def _now(form: Form, name: str, estimates: Sequence[Any]) -> float:
@@ -111,20 +120,41 @@ def _now(form: Form, name: str, estimates: Sequence[Any]) -> float:
     return float(getattr(form, name) or estimates[0].seq_len or 1)
 
 
-def _along(predictor: Predictor, form: Form, name: str, axis: Dragged, estimates: Sequence[Any]) -> Chart:
-    """Time along what one drags, a curve a device, and where the question stands."""
-    now = _now(form, name, estimates)
-    curves = curve(predictor, moved(form, name, axis.curve[0]), name, axis)
+Points = Sequence[tuple[float, Any]]
+Curves = Mapping[str, Points]
+
+
+def _outside(e: Any) -> bool:
+    """Whether most of it is unlike what was measured."""
+    return bool(getattr(e, "in_domain", 1.0) < 0.5)
+
+
+def _pieces(points: Points) -> Iterator[tuple[bool, bool, Points]]:
+    """Of a curve: whether it lies outside of what was measured, whether all of it fits, and its points."""
+    pairs = list(pairwise(points)) or [(points[0], points[0])]
+
+    def kind(pair: tuple[tuple[float, Any], tuple[float, Any]]) -> tuple[bool, bool]:
+        return any(_outside(e) for _, e in pair), all(e.fits for _, e in pair)
+
+    for (outside, fits), each in groupby(pairs, kind):
+        piece = list(each)
+        yield outside, fits, [piece[0][0], *(end for _, end in piece)]
+
+
+def _along(curves: Curves, name: str, axis: Dragged, estimates: Sequence[Any], now: float) -> Chart:
+    """Time along what one drags, a curve a device, dashed where it does not fit, and where the question stands."""
     lines = [
         Line(
             series=gpu, xs=tuple(x for x, _ in points), ys=tuple(e.latency_s for _, e in points),
             band=(tuple(e.interval[0] for _, e in points), tuple(e.interval[1] for _, e in points)),
+            outside=outside, dashed=not fits,
         )
-        for gpu, points in curves.items()
+        for gpu, whole in curves.items()
+        for outside, fits, points in _pieces(whole)
     ]  # fmt: skip
     dots = [
-        Dot(x=now, y=e.latency_s, series=e.gpu, label=milliseconds(e.latency_s), y_interval=e.interval,
-            outside=not e.fits or getattr(e, "in_domain", 1.0) < 0.5)
+        Dot(x=now, y=e.latency_s, series=e.gpu, label=milliseconds(e.latency_s) if len(estimates) == 1 else "",
+            y_interval=e.interval, outside=_outside(e))
         for e in estimates
     ]  # fmt: skip
     heights = [y for line in lines for y in (line.band or ((), ()))[0] + (line.band or ((), ()))[1]]
@@ -136,11 +166,45 @@ def _along(predictor: Predictor, form: Form, name: str, axis: Dragged, estimates
         for gpu, points in curves.items()
         for x, e in points
     ]  # fmt: skip
-    title = f"Time by {axis.title}: drag on the chart"
+    dashes = ", dashed where it does not fit" if any(line.dashed for line in lines) else ""
+    title = f"Time by {axis.title}: drag on the chart{dashes}"
     return Chart(
-        name="along", title=title, x=Scale(name=axis.title, unit=axis.unit, log=True),
+        name="along", title=title, x=Scale(name=axis.title, unit=axis.unit, log=not axis.values),
         y=Scale(name="time", unit="s", log=True), lines=(*lines, marker), dots=tuple(dots), rows=tuple(rows),
     )  # fmt: skip
+
+
+def _scaling(curves: Curves, axis: Dragged, estimates: Sequence[Any], now: float) -> Chart:
+    """What more devices bring, beside what they would bring if nothing were lost between them."""
+    lines, rows = [], []
+    for gpu, points in curves.items():
+        xs, ys = tuple(x for x, _ in points), tuple(_rate(e) for _, e in points)
+        ends = [tuple(_rate(e) * e.latency_s / e.interval[end] for _, e in points) for end in (1, 0)]
+        lines.append(Line(series=gpu, xs=xs, ys=ys, band=(ends[0], ends[1])))
+        lost = "" if lines[1:] else "if nothing were lost"
+        lines.append(Line(xs=xs, ys=tuple(ys[0] * x / xs[0] for x in xs), dashed=True, label=lost))
+        rows += [{"gpu": gpu, "devices": x, "per_s": y} for x, y in zip(xs, ys, strict=True)]
+    dots = [
+        Dot(x=now, y=_rate(e), series=e.gpu, outside=_outside(e),
+            y_interval=(_rate(e) * e.latency_s / e.interval[1], _rate(e) * e.latency_s / e.interval[0]))
+        for e in estimates
+    ]  # fmt: skip
+    what = "output tokens/s" if isinstance(estimates[0], ServingEstimate) else "samples/s"
+    return Chart(
+        name="scaling", title=f"Throughput by {axis.title}", x=Scale(name=axis.title), y=Scale(name=what),
+        lines=tuple(lines), dots=tuple(dots), rows=tuple(rows),
+    )  # fmt: skip
+
+
+def _rate(e: Any) -> float:
+    return float(e.output_tokens_per_s.mean if isinstance(e, ServingEstimate) else e.samples_per_s)
+
+
+def _frontier(curves: Curves, estimates: Sequence[Any]) -> Chart:
+    """Throughput against speed under growing loads, and where the question stands."""
+    chart = served.frontier({gpu: [e for _, e in points] for gpu, points in curves.items()})
+    here = served.frontier({e.gpu: [e] for e in estimates})
+    return replace(chart, dots=(*chart.dots, *(replace(dot, size=_HERE, label="") for dot in here.dots)))
 
 
 def _shown(axis: Dragged, value: float) -> str:
@@ -199,7 +263,9 @@ def controls(tab: Tab) -> None:
         async def slid(event: Any) -> None:
             await _move(tab, exp(float(event.args)))
 
-        slider = ui.slider(min=log(axis.least), max=log(axis.most), step=_STEP, value=log(axis.least))
+        slider = ui.slider(
+            min=log(axis.least), max=log(axis.most), step=log(2) if axis.values else _STEP, value=log(axis.least)
+        )
         slider.props('aria-label="what one drags"').classes("wide").mark("slider")
         slider.on("update:model-value", slid, throttle=0.03)
     if "slider" not in tab.fields:
@@ -237,10 +303,14 @@ def texts(tab: Tab, shown: Shown) -> None:
     # What a step of the slider does not change yet must not hold it back.
     if axis.near(exp(slider.value)) != now:
         slider.value = log(now)
-    for e in estimates:
-        low_s, high_s = e.interval
-        time = f"{milliseconds(e.latency_s)} (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})"
-        ui.label(f"{axis.title} {_shown(axis, now)}, {e.gpu}: {time}; {e.fit.words}").classes("answer")
+    tab.say([f"{axis.title} {_shown(axis, now)}, {_line(e)}" for e in estimates])
+
+
+def _line(e: Any) -> str:
+    low_s, high_s = e.interval
+    return (
+        f"{e.gpu}: {milliseconds(e.latency_s)} (90 %: {milliseconds(low_s)} to {milliseconds(high_s)}); {e.fit.words}"
+    )
 
 
 def placed(tab: Tab) -> None:
@@ -249,4 +319,4 @@ def placed(tab: Tab) -> None:
         ui.run_javascript(_DRAG % tab.plots["along"].id)
 
 
-VIEW = View(path="/drag", title="Drag", ask=ask, texts=texts, controls=controls, placed=placed)
+VIEW = View(path="/drag", title="Drag", ask=ask, texts=texts, controls=controls, placed=placed, steady=True)

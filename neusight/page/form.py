@@ -19,6 +19,7 @@ LAUNCHES = {"eager": (), "compiled": ("--compile",), "graph": ("--cuda-graph",)}
 _STEP = ("batch", "seq_len", "dtype")
 _SHARED = ("tp", "dp")
 _LOAD = ("isl", "osl", "concurrency")
+_SETUP = ("tp", "dtype", "speculate")
 _MOST = 10**9
 
 
@@ -27,9 +28,10 @@ class Form:
     """A model on devices: a step of inference or training, or a deployment that is served.
 
     ``gpu`` names one device or several, with commas; ``changes`` are figures of the device, as ``--set`` takes them;
-    ``axis`` is what one drags; ``apply`` optimisations, one upon the other, or ``all``; ``slo`` and ``rate`` what is to
-    hold in serving, ``among`` ``all`` devices with a price or ``these``; ``cluster`` and ``nodes`` where plans of
-    training are looked for; ``by`` what accuracy is told by.
+    ``speculate`` what drafts tokens, as ``--speculate`` takes it; ``axis`` is what one drags; ``apply`` optimisations,
+    one upon the other, or ``all``; ``slo`` and ``rate`` what is to hold in serving, ``among`` ``all`` devices with a
+    price or ``these``; ``cluster`` and ``nodes`` where plans of training are looked for; ``space`` where a device to
+    build is; ``by`` what accuracy is told by.
     """
 
     model: str = "gpt2-large"
@@ -45,12 +47,14 @@ class Form:
     isl: int = 1024
     osl: int = 256
     concurrency: int = 16
+    speculate: str = ""
     axis: str = ""
     slo: str = ""
     rate: float | None = None
     among: str = "all"
     cluster: str = ""
     nodes: int = 1
+    space: str = ""
     by: str = ""
     apply: tuple[str, ...] = ()
     changes: tuple[str, ...] = ()
@@ -135,7 +139,7 @@ class Form:
     @property
     def setup(self) -> dict[str, Any]:
         """Words of ``Predictor.serving``."""
-        return {name: getattr(self, name) for name in ("tp", "dtype") if getattr(self, name) != getattr(Form, name)}
+        return {name: getattr(self, name) for name in _SETUP if getattr(self, name) != getattr(Form, name)}
 
     @property
     def command(self) -> str:
@@ -143,7 +147,7 @@ class Form:
         devices = ",".join(self.gpus)
         if self.serving:
             words = ["neusight", "serving", self.model, "--gpu", devices]
-            words += self.options(*_LOAD, given=True) + self.options("tp", "dtype")
+            words += self.options(*_LOAD, given=True) + self.options(*_SETUP)
         else:
             words = ["neusight", "predict", self.model, "--gpu", devices]
             words += self.step_options

@@ -23,6 +23,13 @@ _SWITCH = """() => {
   Quasar.Dark.set(dark);
   document.cookie = `dark=${dark ? 1 : 0}; path=/; SameSite=Strict`;
 }"""
+_FOLLOW = """
+for (const kind of ['pointerdown', 'focusin', 'click']) document.addEventListener(kind, (e) => {
+  const link = e.target.closest && e.target.closest('.views a, .links a');
+  if (link) link.search = location.search;
+}, true);
+"""
+"""Links take the question along as it stands when they are followed."""
 _DROP = """
 document.body.addEventListener('dragover', (e) => e.preventDefault());
 document.body.addEventListener('drop', (e) => {
@@ -38,7 +45,7 @@ _LOAD = (("isl", "prompt tokens"), ("osl", "answer tokens"), ("concurrency", "cl
 
 def frame(tab: Tab, views: Sequence[View], dark: bool | None) -> None:
     """The head, the question, and places for the answer."""
-    ui.add_head_html(f"<style>{STYLE.read_text()}</style><script>{SCRIPT.read_text()}</script>")
+    ui.add_head_html(f"<style>{STYLE.read_text()}</style><script>{SCRIPT.read_text()}{_FOLLOW}</script>")
     ui.dark_mode(dark)
     ui.colors(primary=PRIMARY)
     ui.page_title(f"{tab.view.title} · neusight")
@@ -53,10 +60,9 @@ def _head(tab: Tab, views: Sequence[View]) -> None:
     with ui.element("nav").classes("views").props('aria-label="views"').style("width: 100%"):
         ui.label("neusight").classes("brand")
         for view in views:
-            link = ui.link(view.title, f"{view.path}?{tab.form.query}")
+            link = ui.link(view.title, view.path)
             if view is tab.view:
                 link.props('aria-current="page"')
-            tab.links[view.path] = link
         ui.space()
         ui.button(icon="contrast").props('flat dense color=white aria-label="light or dark"').on(
             "click", js_handler=_SWITCH
@@ -83,6 +89,7 @@ def question(tab: Tab) -> None:
     with load:
         for name, title in _LOAD:
             tab.field(name, title)
+        tab.field("speculate", "speculation, such as draft=eagle,tokens=4,acceptance=0.7", wide=True)
     tab.of_mode = {"step": step, "load": load}
     step.set_visibility(not tab.form.serving)
     load.set_visibility(tab.form.serving)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from nicegui import ui
 
 from neusight.api import Predictor
+from neusight.distributed import figures as distributed
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
-from neusight.page.answers import estimated
+from neusight.page.answers import estimated, planned
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
 from neusight.serving import figures as served
@@ -18,7 +20,10 @@ _PARTS = 3
 
 
 def ask(predictor: Predictor, form: Form) -> Shown:
-    """Of the first device."""
+    """Of the first device, or of the fastest plan on a cluster."""
+    if form.cluster and form.mode == "training":
+        best = planned(predictor, form).best[0]
+        return Shown(charts=(distributed.timeline(best), figures.memory([best])), rest=best)
     estimate = estimated(predictor, form, form.gpus[0])
     if not isinstance(estimate, Estimate):
         charts: tuple[Chart, ...] = (served.passes(estimate), figures.memory([estimate]))
@@ -54,9 +59,25 @@ def texts(tab: Tab, shown: Shown) -> None:
     if isinstance(e, Estimate):
         parts = ", ".join(f"{figures.short(r.operator)} ({r.phase}, {r.share:.0%})" for r in e.by_operator[:_PARTS])
         text = f"{milliseconds(e.latency_s)} on {e.gpu}, mostly limited by {e.limiter}: {parts}"
+    elif isinstance(e, TrainingEstimate):
+        waits = f"{e.bubble:.0%} of all ranks' time in bubbles, {milliseconds(e.exposed_s)} waiting for others"
+        text = f"{milliseconds(e.latency_s)} a step as {e.plan.short}, mostly limited by {e.limiter}: {waits}"
     else:
         text = f"{milliseconds(e.latency_s)} for an answer on {e.gpu}, mostly limited by {e.limiter}"
     ui.label(text).classes("answer")
 
 
-VIEW = View(path="/look", title="Look", ask=ask, texts=texts)
+def controls(tab: Tab) -> None:
+    """A cluster whose ranks one looks at instead."""
+    if not tab.form.serving:
+        with ui.element("div").classes("question"):
+            tab.field("cluster", "ranks of a cluster, such as dgx-h100")
+            tab.field("nodes", "nodes")
+
+
+def is_slow(form: Form) -> bool:
+    """Whether plans are searched for it."""
+    return bool(form.cluster and form.mode == "training")
+
+
+VIEW = View(path="/look", title="Look", ask=ask, texts=texts, controls=controls, is_slow=is_slow)

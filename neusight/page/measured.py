@@ -26,17 +26,27 @@ _SETTLED_MS = 3000
 _PATIENCE_MS = 60_000
 _ASKED = "text => document.querySelector('.answer')?.dataset.latency !== text"
 _DRAG = """async ([count, steps]) => {
-  const text = () => document.querySelector('.answer').innerText;
   const times = [];
   for (let step = 0; step < count; step++) {
-    const before = text(), started = performance.now();
+    const drawn = new Promise((done) => {
+      const draw = neusight.draw;
+      neusight.draw = (charts) => {
+        draw(charts);
+        neusight.draw = draw;
+        requestAnimationFrame(() => setTimeout(done));
+      };
+      setTimeout(done, 5000);
+    });
+    const started = performance.now();
     emitEvent('dragged', steps[step % steps.length]);
-    while (text() === before && performance.now() - started < 5000) await new Promise((done) => setTimeout(done, 1));
+    await drawn;
     times.push(performance.now() - started);
+    await new Promise((next) => setTimeout(next, 30));
   }
   return times;
 }"""
-"""Each redraw from the moment that a browser sends where one is, until the answer of it is on the screen [ms]."""
+"""Each redraw from the moment that a browser sends where one is, until answer and charts are on the screen: the frame
+after all charts are drawn has been painted [ms]."""
 
 
 def measure() -> Iterator[dict[str, Any]]:
@@ -109,7 +119,7 @@ def _redraws_ms(browser: Any, url: str, model: str) -> list[float]:
     """While one drags the batch of a ready model whose view is there."""
     page = browser.new_page()
     page.goto(f"{url}/drag?model={model}&gpu=h100&mode=training&batch=2")
-    page.locator(".plot svg").first.wait_for(timeout=_PATIENCE_MS)
+    page.locator(".plot canvas").first.wait_for(timeout=_PATIENCE_MS)
     page.wait_for_timeout(_SETTLED_MS)
     page.evaluate(_DRAG, [len(_STEPS), _STEPS])
     times: list[float] = page.evaluate(_DRAG, [_REDRAWS, _STEPS])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
+from itertools import takewhile
 from typing import Any
 
 from nicegui import ui
@@ -24,6 +27,7 @@ _BUTTONS = ("mode",)
 _TO_LINK = "const to = document.getElementById('%s'); if (to) { to.scrollIntoView({block: 'center'}); to.focus(); }"
 FORMS = ("csv", "json", "png", "svg")
 """In which a chart may be taken along."""
+_CALLED = {"trace": "Perfetto"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class View:
 
     ``controls`` stand between question and answer, ``placed`` is called when charts are put on the screen, ``is_slow``
     says whether an answer takes longer than who drags may wait, ``below`` puts texts after the charts, ``asks`` says
-    whether there is a question at all.
+    whether there is a question at all, ``steady`` whether its texts stay where they are.
     """
 
     path: str
@@ -51,6 +55,7 @@ class View:
     placed: Callable[[Tab], None] = lambda tab: None
     below: Callable[[Tab, Shown], None] = lambda tab, shown: None
     asks: bool = True
+    steady: bool = False
     is_slow: Callable[[Form], bool] = lambda form: False
 
 
@@ -64,18 +69,21 @@ class Tab:
     plots: dict[str, ui.echart] = field(default_factory=dict)
     greys: dict[str, Any] = field(default_factory=dict)
     """Of charts, the line that says what grey means."""
-    links: dict[str, Any] = field(default_factory=dict)
-    """Of other views, with the question."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Of the question, by name."""
     prepared: Any = None
     """Of what answers are computed ahead, while nobody asks."""
+    shapes: list[tuple[str, bool, int]] = field(default_factory=list)
+    """Of charts: name, whether it is wide, height."""
+    titles: dict[str, ui.html] = field(default_factory=dict)
     own: Any = None
     """Place of what somebody measured."""
     of_mode: dict[str, Any] = field(default_factory=dict)
     """Fields that are of a step, or of a load."""
     busy: bool = False
     """Whether a question is being answered."""
+    said: list[ui.label] = field(default_factory=list)
+    """Answers that change in place."""
     _again: bool = False
 
     def build(self) -> None:
@@ -119,10 +127,8 @@ class Tab:
             self.view.controls(self)
 
     def point(self) -> None:
-        """The URL and the links to other views, with the question."""
+        """The URL, with the question; links to other views take it from there."""
         ui.navigate.history.replace(f"{self.view.path}?{self.form.query}")
-        for path, link in self.links.items():
-            link.props(f'href="{path}?{self.form.query}"')
 
     async def redraw(self) -> None:
         """The answer to the question as it stands; of those that come while one is answered, to the last."""
@@ -190,8 +196,9 @@ class Tab:
         self.mistake.set_visibility(bool(line))
 
     def show(self, shown: Shown) -> None:
-        """Texts anew; charts in place where they are the same."""
-        self.texts.clear()
+        """Texts anew, unless the view keeps them; charts in place where they are the same."""
+        if not self.view.steady:
+            self.texts.clear()
         with self.texts:
             self.view.texts(self, shown)
         self.draw(shown.charts)
@@ -199,29 +206,38 @@ class Tab:
         with self.after:
             self.view.below(self, shown)
 
+    def say(self, lines: Sequence[str]) -> None:
+        """Answers of a view that keeps its texts, a line each, in place: who drags waits for nothing else."""
+        if len(lines) != len(self.said):
+            self.texts.clear()
+            with self.texts:
+                self.said = [ui.label().classes("answer") for _ in lines]
+        for label, line in zip(self.said, lines, strict=True):
+            label.text = line
+
     def draw(self, charts: Sequence[Chart]) -> None:
         """Charts, in place where they are there."""
-        if list(self.plots) != [chart.name for chart in charts]:
+        shapes = [(chart.name, wide, height_px(chart)) for chart, wide in zip(charts, _wide(charts), strict=True)]
+        if self.shapes != shapes:
+            self.shapes = shapes
             self.plots.clear()
             self.drawings.clear()
             with self.drawings:
-                for chart in charts:
-                    self._place(chart)
+                for chart, (_, wide, _) in zip(charts, shapes, strict=True):
+                    self._place(chart, wide)
                 self.view.placed(self)
             return
         for chart in charts:
-            plot = self.plots[chart.name]
-            plot.style(f"height: {height_px(chart)}px")
             self.greys[chart.name].set_visibility(chart.outside)
-            plot.options.clear()
-            plot.options.update(chart.echarts())
-            plot.update()
+            self.titles[chart.name].set_content(_title(chart))
+        # Past the elements, all of which a browser renders again where one of them is other.
+        drawn = [(self.plots[chart.name].id, chart.echarts()) for chart in charts]
+        ui.run_javascript(f"neusight.draw({json.dumps(drawn)})")
 
-    def _place(self, chart: Chart) -> None:
-        narrow = 0 < len(chart.lanes) <= _FEW and any(chart.lanes) and not chart.zoom
-        with ui.element("section").classes("plot" if narrow else "plot wide"):
-            ui.html(f"<h2>{chart.title}</h2>", sanitize=False)
-            plot = ui.echart(chart.echarts(), renderer="svg").style(f"height: {height_px(chart)}px")
+    def _place(self, chart: Chart, wide: bool) -> None:
+        with ui.element("section").classes("plot wide" if wide else "plot"):
+            self.titles[chart.name] = ui.html(_title(chart), sanitize=False)
+            plot = ui.echart(chart.echarts(), renderer="canvas").style(f"height: {height_px(chart)}px")
             plot.props(f'role="img" aria-label="{chart.title}"').mark(chart.name)
             plot.on_point_click(lambda event: ui.run_javascript(_TO_LINK % event.data.get("link", "")))
             self.plots[chart.name] = plot
@@ -229,14 +245,22 @@ class Tab:
             grey.set_visibility(chart.outside)
             with ui.element("div").classes("links"):
                 for form in (*FORMS, *(("trace",) if chart.zoom else ())):
-                    self._file(chart.name, form)
+                    # Its address is that of the question as it stands when it is followed.
+                    ui.link(_CALLED.get(form, form.upper()), f"/files{self.view.path.rstrip('/')}/{chart.name}.{form}")
 
-    def _file(self, name: str, form: str) -> None:
-        """A link to a chart as a file; its address is made when it is followed, of the question as it stands then."""
-        target = f"/files{self.view.path.rstrip('/')}/{name}.{form}"
-        ui.link(form.upper(), target).on(
-            "click", js_handler=f"(e) => {{ e.preventDefault(); location.href = '{target}' + location.search }}"
-        )
+
+def _title(chart: Chart) -> str:
+    return f"<h2>{escape(chart.title)}</h2>"
+
+
+def _wide(charts: Sequence[Chart]) -> list[bool]:
+    """Which take all of a wide screen: those of many marks, and those that nothing stands beside."""
+    wide = [not (0 < len(chart.lanes) <= _FEW and any(chart.lanes)) or chart.zoom for chart in charts]
+    for at in range(len(charts)):
+        beside = len(list(takewhile(lambda each: not each, reversed(wide[:at]))))
+        alone = beside % 2 == 0 and all(wide[at + 1 : at + 2])
+        wide[at] = wide[at] or alone
+    return wide
 
 
 def copied(title: str, text: str) -> None:
@@ -246,4 +270,5 @@ def copied(title: str, text: str) -> None:
             ui.label(title).classes("quiet")
             button = ui.button("copy", on_click=lambda: ui.clipboard.write(text))
             button.props(f'flat dense no-caps aria-label="copy {title}"')
-        ui.html(f'<pre class="lines" tabindex="0" aria-label="{title}">{escape(text)}</pre>', sanitize=False)
+        words = re.sub(r"[^\s]+", lambda word: f"<span>{escape(word[0])}</span>", text)
+        ui.html(f'<pre class="lines" tabindex="0" aria-label="{title}">{words}</pre>', sanitize=False)

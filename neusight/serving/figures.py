@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
-from neusight.serving.estimate import DEGREES, Metric, ServingEstimate
+from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import Choice
 
-_CHOICES = 12
-"""Deployments that are shown, the cheapest."""
+_CHOICES, _PARTS = 12, 8
+"""Deployments that are shown, the cheapest, and parts of passes, the largest."""
 
 
 def frontier(series: Mapping[str, Sequence[ServingEstimate]], title: str = "Throughput against speed") -> Chart:
@@ -66,24 +66,46 @@ def costs(choices: Sequence[Choice]) -> Chart:
     return Chart(
         name="costs", title="Cheapest deployments that hold; with which probability",
         x=Scale(name="cost an hour", unit="USD") if priced else Scale(name="devices"),
-        lanes=tuple(f"{e.devices} x {choice.gpu}, {choice_words(choice)}" for choice, e in held), bars=tuple(bars),
+        lanes=tuple(choice_name(choice, e.devices) for choice, e in held), bars=tuple(bars),
         rows=tuple(choice.row() for choice in choices),
     )  # fmt: skip
 
 
-def choice_words(choice: Choice) -> str:
+def choice_name(choice: Choice, devices: int) -> str:
+    """``4 x l4, fp8 tp2``."""
+    return ", ".join(filter(None, (f"{devices} x {choice.gpu}", _words(choice))))
+
+
+def _words(choice: Choice) -> str:
     """``fp8 tp2``: dtype and degrees above 1."""
     degrees = [f"{name}{getattr(choice.setup, name)}" for name in DEGREES if getattr(choice.setup, name) > 1]
-    return " ".join(filter(None, (choice.setup.dtype, *degrees))) or "as it is"
+    return " ".join(filter(None, (choice.setup.dtype, *degrees)))
 
 
 def passes(estimate: ServingEstimate) -> Chart:
     """What passes with prompts, and passes that only generate, spend their time on."""
     kinds = {"prompts": estimate.prefill, "generating": estimate.decode}
     known = {name: limiter for name, limiter in kinds.items() if limiter is not None}
-    bars = [bar for lane, limiter in enumerate(known.values()) for bar in stacked(lane, limiter.parts.items())]
+    largest = sorted({part for one in known.values() for part in one.parts}, key=lambda part: -_most(known, part))
+    shown = [(part, part) for part in largest[:_PARTS]]
+    bars = [
+        bar
+        for lane, one in enumerate(known.values())
+        for bar in stacked(
+            lane, [*((name, one.parts.get(part, 0.0)) for name, part in shown), ("", _rest(one, largest))]
+        )
+    ]
     rows = [{"passes": name, "limiter": one.resource, **one.parts} for name, one in known.items()]
     return Chart(
         name="passes", title="What passes spend their time on", x=Scale(name="share of the time"),
         lanes=tuple(known), bars=tuple(bars), rows=tuple(rows),
     )  # fmt: skip
+
+
+def _most(passes: Mapping[str, Limiter], part: str) -> float:
+    return max(one.parts.get(part, 0.0) for one in passes.values())
+
+
+def _rest(one: Limiter, largest: Sequence[str]) -> float:
+    """Of all parts that are not shown by name."""
+    return sum(one.parts.get(part, 0.0) for part in largest[_PARTS:])

@@ -56,7 +56,7 @@ def test_several_devices_and_what_gives_the_same(opened: Opened, predictor: Pred
     command, python = page.locator(".lines").all_inner_texts()
     assert command == "neusight predict gpt2-large --gpu h100-sxm-80gb,rtx-4090 --mode training --batch 8"
     assert "mode='training', batch=8" in python
-    assert page.locator(".plot svg").count() == 2
+    assert page.locator(".plot canvas").count() == 2
 
 
 def test_wrong_inputs_are_the_line_of_the_command(opened: Opened) -> None:
@@ -89,6 +89,18 @@ def test_assumptions_are_edited_where_they_stand(opened: Opened, predictor: Pred
     changed = predictor.estimate("gpt2-large", "h100-sxm-80gb", overrides=["dram_bandwidth=6.7 TB/s"])
     wait_latency(page, changed.latency_s)
     assert "dram_bandwidth" in page.locator(".lines").first.inner_text()
+
+
+def test_acceptance_of_drafted_tokens_is_an_assumption_as_well(opened: Opened) -> None:
+    page = opened("/?model=llama-3.1-8b&gpu=h100&mode=serving")
+    (first,) = latencies(page)
+    fill(page, "speculation, such as draft=eagle,tokens=4,acceptance=0.7", "draft=ngram,tokens=4,acceptance=0.6")
+    page.wait_for_function(f"+document.querySelector('.answer')?.dataset.latency !== {first!r}")
+    command, python = page.locator(".lines").all_inner_texts()
+    assert "--speculate draft=ngram,tokens=4,acceptance=0.6" in command
+    assert "speculate='draft=ngram,tokens=4,acceptance=0.6'" in python
+    fill(page, "speculation, such as draft=eagle,tokens=4,acceptance=0.7", "draft=ngram,tokens=4,acceptance=2")
+    page.get_by_text("acceptance 2: give a probability").first.wait_for()
 
 
 def test_a_dropped_file_is_the_model(opened: Opened, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ LOADS = tuple(
     {"model": "llama-3.1-8b", "gpu": g, "mode": "serving", "concurrency": c, "isl": "512", "osl": "64"}
     for g, c in product(("h100", "l40s", "a100-sxm-80gb", "mi300x"), ("1", "8"))
 )
-QUESTIONS = [Form.of(words.items()) for words in (*STEPS, *LOADS)]
+DRAFTED = {**LOADS[0], "speculate": "draft=ngram,tokens=4,acceptance=0.6"}
+QUESTIONS = [Form.of(words.items()) for words in (*STEPS, *LOADS, DRAFTED)]
 
 
 def test_there_are_fifty() -> None:

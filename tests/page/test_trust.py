@@ -58,7 +58,7 @@ def test_plain_pages_hold_figures_and_refer_to_nothing_else(tmp_path: Path) -> N
 
 def test_a_dot_leads_to_its_row_and_a_report(opened: Opened) -> None:
     page = opened("/trust?by=optimisation")
-    page.locator(".plot svg").wait_for()
+    page.locator(".plot canvas").wait_for()
     assert "amp" in page.locator("table.figures").inner_text()
     assert serious(page) == []
     page.get_by_role("link", name="what-if").click()
@@ -67,7 +67,7 @@ def test_a_dot_leads_to_its_row_and_a_report(opened: Opened) -> None:
 
 def test_own_measurements_are_compared_at_once(opened: Opened, predictor: Predictor, tmp_path: Path) -> None:
     page = opened("/trust", width=390)
-    page.locator(".plot svg").wait_for()
+    page.locator(".plot canvas").wait_for()
     times = [1e3 * predictor.kernel("linear", "l4", m=m, n=1024, k=1024).latency_s for m in (1024, 2048)]
     file = tmp_path / "mine.csv"
     file.write_text(ROWS.format(*times))
