@@ -144,8 +144,10 @@ class ServingCell:
 
     @property
     def median(self) -> bool:
-        """Whether its time of a token is the median over all times between tokens."""
-        return self.steady and "tpot_ms" in self.medians
+        """Whether its time of a token is the median over all times between tokens: of a steady state, or of one batch,
+        whose sequences go together.
+        """
+        return (self.steady or self.mode == "static") and "tpot_ms" in self.medians
 
 
 def source_of(name: str) -> str:

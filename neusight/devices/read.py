@@ -14,6 +14,7 @@ from neusight.devices.schema import (
     FIGURES,
     KINDS,
     LINK_BANDWIDTH,
+    LINK_HOP,
     LINK_KINDS,
     RATES,
     TOPOLOGIES,
@@ -165,7 +166,7 @@ def _links(value: Any, where: str) -> list[Table]:
 
 def _link(link: Table, where: str) -> Table:
     for key in link:
-        known(key, ("kind", "generation", "bandwidth", "topology"), "key in links", where)
+        known(key, ("kind", "generation", "bandwidth", "topology", "hop"), "key in links", where)
     for key in ("kind", "generation", "bandwidth"):
         if not isinstance(link.get(key), str):
             raise DeviceError(f'{where}: links: {key} missing or not text: write it like {key} = "…"')
@@ -174,6 +175,8 @@ def _link(link: Table, where: str) -> Table:
     said = {"topology": link["topology"]} if "topology" in link else {}
     for topology in said.values():
         known(topology, TOPOLOGIES, "topology in links", where)
+    if "hop" in link:
+        said[LINK_HOP.field] = _quantity("links.hop", link["hop"], LINK_HOP, where)
     return {"kind": link["kind"], "generation": link["generation"], LINK_BANDWIDTH.field: bandwidth, **said}
 
 

@@ -87,6 +87,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 LINK_BANDWIDTH = Figure("bandwidth_bytes_per_s", "bytes_per_s", 1e6, 100e12)
+LINK_HOP = Figure("hop_s", "s", 1e-9, 1e-2, optional=True)
 LINK_KINDS = get_args(LinkKind)
 TOPOLOGIES = tuple(name for name in get_args(Topology) if name)
 """How links join devices; see ``Link``."""

@@ -1,4 +1,5 @@
-"""Slices of a GPU that processes share without meeting: SMs, memory and L2 of their own (Multi-Instance GPU)."""
+"""Parts of a board: slices of a GPU with SMs, memory and L2 of their own (Multi-Instance GPU), cores of a chip of
+systolic arrays that programs see as devices."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.devices.load import gpu_of, parse_file
-from neusight.devices.spec import DeviceSpec, GpuSpec
+from neusight.devices.spec import DeviceSpec, GpuSpec, SystolicSpec
 from neusight.errors import DeviceError
 
 _FILE = Path(__file__).parent / "slices.toml"
@@ -62,3 +63,23 @@ def _changes(gpu: GpuSpec, sm_count: int, share: float) -> tuple[str, ...]:
         "l2_capacity": f"{share * gpu.l2_capacity_bytes} B",
     }
     return (f"sm_count={sm_count}", *(f"{name}={value}" for name, value in changes.items()))
+
+
+def core_of(device: DeviceSpec) -> DeviceSpec:
+    """One of a chip's cores with its share of arrays, vector units and memory, and all of the chip's links: in a cycle
+    through all cores every second hop stays inside a chip. A device with one core, or of another kind, is its core.
+    """
+    if not isinstance(device, SystolicSpec) or device.cores == 1:
+        return device
+    cores = device.cores
+    shared: dict[str, Any] = {
+        name: getattr(device, name) / cores
+        for name in ("dram_bandwidth_bytes_per_s", "dram_capacity_bytes", "on_chip_capacity_bytes", "tdp_w")
+    }
+    for name in ("dram_usable_bytes", "on_chip_bandwidth_bytes_per_s", "price_usd_per_hour"):
+        value = getattr(device, name)
+        shared[name] = value / cores if value else None
+    for name in ("matrix_flops_per_s", "vector_flops_per_s"):
+        shared[name] = {dtype: rate / cores for dtype, rate in getattr(device, name).items()}
+    arrays = max(1, device.array_count // cores)
+    return device.model_copy(update={**shared, "cores": 1, "array_count": arrays, "name": f"{device.name}, a core"})

@@ -33,15 +33,17 @@ via Microbenchmarking), at most that before."""
 Kind = Literal["gpu", "tensordash", "systolic", "microcontroller"]
 Vendor = Literal["nvidia", "amd", "intel", "google", "aws", "other"]
 LinkKind = Literal["nvlink", "pcie", "infinity-fabric", "xe-link", "ici", "neuronlink", "roce"]
-Topology = Literal["", "switch", "mesh", "bridge", "host", "torus-2d", "torus-3d"]
+Topology = Literal["", "switch", "mesh", "bridge", "host", "ring", "torus-2d", "torus-3d"]
 
 
 class Link(BaseModel):
     """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together.
 
     ``topology`` is how the devices of a node are joined: all to all by a ``switch`` that gives each pair the whole
-    bandwidth, in a ``mesh`` of lanes between pairs, two by two by a ``bridge``, through the ``host``, or each with its
-    neighbours along two or three dimensions that close (``torus-2d``, ``torus-3d``); "" for what is usual of the kind.
+    bandwidth, in a ``mesh`` of lanes between pairs, two by two by a ``bridge``, through the ``host``, in cycles through
+    all of them that share no link (``ring``), or each with its neighbours along two or three dimensions that close
+    (``torus-2d``, ``torus-3d``); "" for what is usual of the kind. ``hop_s`` is what a step of a collective between two
+    neighbours takes beside its bytes; None for what NCCL's takes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +52,7 @@ class Link(BaseModel):
     generation: str
     bandwidth_bytes_per_s: PositiveFloat
     topology: Topology = ""
+    hop_s: PositiveFloat | None = None
 
     @property
     def joins(self) -> str:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from neusight import units
-from neusight.devices.schema import FIGURES, LINK_BANDWIDTH, RATES, WORDS, key_of
+from neusight.devices.schema import FIGURES, LINK_BANDWIDTH, LINK_HOP, RATES, WORDS, key_of
 from neusight.devices.spec import DeviceSpec
 
 _WIDTH = 120
@@ -48,6 +48,7 @@ def _links(spec: DeviceSpec) -> list[str]:
         lines += ["", "[[links]]", _line("kind", link.kind), _line("generation", link.generation)]
         lines.append(_line("bandwidth", bandwidth))
         lines += [_line("topology", link.topology)] if link.topology else []
+        lines += [_line("hop", units.exact(link.hop_s, LINK_HOP.quantity))] if link.hop_s else []
     return lines
 
 

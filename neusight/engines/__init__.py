@@ -6,7 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 from neusight.engines.engine import ATTENTIONS, EXPERT_LOAD, LAUNCHES, LAYOUTS, AttentionForm, Engine, Host, Libraries
-from neusight.engines.serving import GPT_FAST, LLAMA_CPP, SERVING, SGLANG, TENSORRT_LLM, TINYCHAT, TRANSFORMERS
+from neusight.engines.serving import (
+    GPT_FAST,
+    LLAMA_CPP,
+    OPTIMUM_HABANA,
+    SERVING,
+    SGLANG,
+    TENSORRT_LLM,
+    TINYCHAT,
+    TRANSFORMERS,
+    TRANSFORMERS_NEURONX,
+)
 from neusight.engines.torch import (
     TENSORFLOW,
     TENSORFLOW_XLA,
@@ -42,7 +52,8 @@ ENGINES: dict[str, Engine] = {
         TENSORFLOW_XLA, TENSORFLOW,
         MEGATRON, MEGATRON_LOCAL, MEGATRON_FLEX, TORCHTITAN, TORCHTITAN_COMPILED,
         FSDP, COMPOSER, MAXTEXT, NEURON, SERVING, SGLANG, TENSORRT_LLM,
-        TRANSFORMERS, GPT_FAST, TINYCHAT, LLAMA_CPP,
+        TRANSFORMERS, GPT_FAST, TINYCHAT, LLAMA_CPP, TRANSFORMERS_NEURONX,
+        OPTIMUM_HABANA,
     )
 }  # fmt: skip
 """By name."""

@@ -192,6 +192,12 @@ class Engine:
         transformer_engine: it has a workspace of its own, and four more where it runs experts side by side.
         score_buffer: scores of attention that writes them out lie in a buffer that stays.
 
+    Programs of fixed shapes:
+        ranks: what a rank of a plan is: a ``device``, or one of the ``core`` s that a chip shows as devices.
+        buckets: a program is compiled for each of a few lengths, powers of two: attention reads the cache, and prompts
+            are padded, up to the next one.
+        padded_heads: heads that ranks cannot share evenly are padded to more of them.
+
     Serving:
         server: scheduler, limits and own time of an engine that serves requests; None of one that trains or runs steps.
     """
@@ -281,6 +287,10 @@ class Engine:
     deterministic: bool = False
     transformer_engine: bool = False
     score_buffer: bool = False
+
+    ranks: Literal["device", "core"] = "device"
+    buckets: bool = False
+    padded_heads: bool = False
 
     server: Server | None = None
 

@@ -95,3 +95,29 @@ LLAMA_CPP = replace(
 )  # fmt: skip
 """llama.cpp: ``ggml-cuda`` launches a kernel for each node of its graph, from C++; prompts in passes of ``n_ubatch``
 tokens, 512 unless stated."""
+TRANSFORMERS_NEURONX = replace(
+    SERVING,
+    name="transformers-neuronx",
+    library="",
+    residual="norm",
+    attention_does="",
+    quantises_in_products=False,
+    joined_projections=False,
+    vocabulary_multiple=1,
+    ranks="core",
+    buckets=True,
+    padded_heads=True,
+    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1),
+)
+"""Transformers NeuronX: a program of Neuron's compiler for each length of the cache, powers of two from 128 on, and of
+prompts (Developer Guide, Bucketing: ``n_positions``, ``context_length_estimate``); ``tp_degree`` counts cores, among
+which heads are padded to be shared evenly."""
+OPTIMUM_HABANA = replace(
+    GPT_FAST,
+    name="optimum-habana",
+    joined_projections=False,
+    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, decode_graphs=True),
+)
+"""``generate`` of Optimum for Intel Gaudi with HPU graphs: ``reuse_cache`` writes in place into a cache of the longest
+sequence, of which attention reads buckets of 128 tokens (``bucket_size``, ``bucket_internal``); prompts of a batch are
+one pass."""

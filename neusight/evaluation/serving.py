@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.datasets.cells import CELL_NEEDED, CELL_NOTES, CELL_READ, default_of, serving_cell, source_of
+from neusight.datasets.published_cells import canonical_cell
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.errors import DataError, NeusightError, nearest, shown
 from neusight.evaluation.scored import Scored, Selection, compared
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 MODELS = "models.json"
+WHAT = "serving cells"
 FULL = 0.97
 """Share of the KV cache beyond which there is no room for another request."""
 CELL_KEYS = ("source", "gpu", "n_gpus", "engine", "model", "mode", "concurrency", "isl", "osl")
@@ -111,7 +113,7 @@ def deployed_cells(
 
 
 def _records(path: Path, selection: Selection) -> list[dict[str, Any]]:
-    records = read_rows(path, CELL_NEEDED, "serving cells")
+    records = _cells_of(path)
     if selection.source:
         sources = sorted({source_of(str(record.get("cell", ""))) for record in records})
         if selection.source not in sources:
@@ -119,6 +121,14 @@ def _records(path: Path, selection: Selection) -> list[dict[str, Any]]:
             raise DataError(f"no cell of source '{selection.source}'{hint}: {', '.join(sources)}")
         records = [record for record in records if source_of(str(record.get("cell", ""))) == selection.source]
     return selection.of(records)
+
+
+def _cells_of(path: Path) -> list[dict[str, Any]]:
+    """Rows of a table in columns of cells; see ``canonical_cell``."""
+    rows = read_rows(path, ("model",), WHAT)
+    if any("accelerator" in row for row in rows):
+        return [canonical_cell(row) for row in rows]
+    return read_rows(path, CELL_NEEDED, WHAT)
 
 
 def _cases(records: Sequence[Mapping[str, Any]]) -> tuple[list[ServingCase], list[dict[str, str]]]:

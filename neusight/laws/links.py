@@ -22,6 +22,7 @@ from neusight.laws.routes import (
     Place,
     Route,
     among,
+    crossed_dimensions,
     crossing,
     device_of,
     exchanges,
@@ -136,8 +137,10 @@ def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
 
     .. math:: t = a_p + S h_p + \frac{T}{r_p} + c \sqrt{S h_p T}, \qquad T = \frac{W}{b} + \frac{w}{b_0}
 
-    with steps S, 2 (n - 1) of an all-reduce, n - 1 of an all-gather or reduce-scatter, 1 of an exchange. Where the
-    network of a cluster is told, all-reduces across nodes may also run in trees or through switches that reduce.
+    with steps S, 2 (n - 1) of an all-reduce, n - 1 of an all-gather or reduce-scatter, 1 of an exchange; along each of
+    d dimensions of a torus, one after another, n is the d-th root of the ranks. Links that state what a hop takes have
+    one protocol, the last, with hops of that. Where the network of a cluster is told, all-reduces across nodes may also
+    run in trees or through switches that reduce.
 
     Args:
         batch: W bytes that a rank sends, and w = bytes / n of its own share, which is copied inside the device [B].
@@ -152,8 +155,8 @@ def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
     """
     path, nccl = route(batch, place, links), links.nccl
     clock_hz = device_of(place).core_clock_hz
-    ranks, _ = ranks_of(batch)
-    steps = _steps(batch, ranks)
+    ranks, within = ranks_of(batch)
+    steps = _steps(batch, ranks, crossed_dimensions(fastest(device_of(place)).joins, within))
     ring = Way(steps=steps, network_s=steps * path.through_s, sent_s=work_of(batch).read_bytes / path.bytes_per_s)
     times = _protocols_s(batch, ring, path, nccl, clock_hz)
     switch_s = nccl.switch_start * nccl.start_cycles / clock_hz
@@ -183,7 +186,9 @@ def _protocols_s(batch: KernelBatch, way: Way, path: Route, nccl: Nccl, clock_hz
         (np.where(exchange, nccl.exchange_simple, nccl.simple_start), nccl.simple_hop, transfer_s),
     )
     times = []
-    for start, hop, moving_s in protocols:
+    for start, stated_hop, stated_s in protocols:
+        hop = np.where(path.own_hop, 1.0, stated_hop)
+        moving_s = np.where(path.own_hop, transfer_s, stated_s)
         hops_s = way.steps * hop * path.hop_s + way.network_s
         times.append(start * start_s + hops_s + moving_s + nccl.pipelining * np.sqrt(hops_s * transfer_s))
     return times
@@ -257,8 +262,8 @@ def least_s(batch: KernelBatch, place: Place) -> np.ndarray:
     return np.asarray(np.maximum(least, TINY_S))
 
 
-def _steps(batch: KernelBatch, ranks: np.ndarray) -> np.ndarray:
-    ring = np.where(batch["op"] == "all_reduce", 2.0, 1.0) * (ranks - 1.0)
+def _steps(batch: KernelBatch, ranks: np.ndarray, dimensions: np.ndarray) -> np.ndarray:
+    ring = np.where(batch["op"] == "all_reduce", 2.0, 1.0) * dimensions * (ranks ** (1.0 / dimensions) - 1.0)
     return np.where(exchanges(batch), np.minimum(ranks - 1.0, 1.0), ring)
 
 

@@ -32,7 +32,8 @@ class Route:
 
     ``bytes_per_s`` is what a rank can send while all do, ``hop_s`` a step between two ranks in NCCL's fastest protocol,
     ``through_s`` a step between nodes on top. ``carried``: links of their own join the ranks of a node, not the host.
-    ``reducing``: they are joined by a switch that reduces. ``across``: the ranks are in several nodes.
+    ``reducing``: they are joined by a switch that reduces. ``across``: the ranks are in several nodes. ``own_hop``: the
+    links state what a step takes, whatever NCCL's protocols do.
     """
 
     bytes_per_s: np.ndarray
@@ -41,6 +42,7 @@ class Route:
     carried: np.ndarray
     reducing: np.ndarray
     across: np.ndarray
+    own_hop: np.ndarray
     own_bytes_per_s: float
     """Bandwidth of the device's fastest links, as its datasheet has it [B/s]."""
 
@@ -120,7 +122,7 @@ def inside(
     """
     own, host = fastest(device), host_link(device)
     lanes = _lanes(own.joins, within)
-    everywhere = dict.fromkeys(("switch", "mesh", *TORUS), np.full(within.shape, True))
+    everywhere = dict.fromkeys(("switch", "mesh", "ring", *TORUS), np.full(within.shape, True))
     alone = everywhere | {"bridge": within <= 2}
     carried = alone.get(own.joins, np.full(within.shape, False))
     # In a ring of bridged pairs every second edge is a bridge.
@@ -143,8 +145,15 @@ def _lanes(joins: str, within: np.ndarray) -> np.ndarray:
         return np.minimum(np.maximum(within - 1.0, 1.0) / MESH_PEERS, 1.0)
     if joins not in TORUS:
         return np.ones_like(within)
+    return crossed_dimensions(joins, within) / TORUS[joins]
+
+
+def crossed_dimensions(joins: str, within: np.ndarray) -> np.ndarray:
+    """Along how many dimensions of their links so many devices lie; 1 of what is no torus."""
+    if joins not in TORUS:
+        return np.ones_like(within)
     crossed = np.floor(np.log(np.maximum(within, TORUS_BLOCK)) / np.log(TORUS_BLOCK) + 1e-9)
-    return np.minimum(crossed, TORUS[joins]) / TORUS[joins]
+    return np.minimum(crossed, TORUS[joins])
 
 
 def among(batch: KernelBatch, place: Place, links: LinkPhysics) -> tuple[np.ndarray, np.ndarray]:
@@ -190,13 +199,16 @@ def route(batch: KernelBatch, place: Place, links: LinkPhysics) -> Route:
     ring = np.minimum(local, ring_bytes_per_s * within)
     scattered = 1.0 / np.maximum(leaving / exchange_bytes_per_s, (1.0 - leaving) / local)
     across = within < ranks
+    own_hop_s = fastest(device).hop_s
+    hop_cycles_s = links.nccl.nvlink_hop_cycles / device.core_clock_hz
     return Route(
         bytes_per_s=np.where(across, np.where(exchange, scattered, ring), local),
-        hop_s=np.where(carried, links.nccl.nvlink_hop_cycles / device.core_clock_hz, links.nccl.host_hop_s),
+        hop_s=np.where(carried, own_hop_s or hop_cycles_s, links.nccl.host_hop_s),
         through_s=np.where(across, np.where(exchange, 1.0, 1.0 / within) * hop_s, 0.0),
         carried=carried,
         reducing=~across & reduces(device),
         across=across,
+        own_hop=carried & (own_hop_s is not None),
         own_bytes_per_s=fastest(device).bandwidth_bytes_per_s,
     )
 

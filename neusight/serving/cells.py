@@ -14,6 +14,7 @@ from neusight.engines import server_named
 from neusight.engines.server import era_of
 from neusight.errors import ModelError
 from neusight.serving import Closed, EngineOptions, Lengths, Load, Offline, Open, Setup, Static, Trace
+from neusight.serving.load import longest_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder, known_decoders
 from neusight.workloads.decoders.layers import Layer, SelfAttention
@@ -56,8 +57,11 @@ class ServingCase:
         return self.cell.gpu, self.cell.model, self.cell.weights, replace(self.setup, replicas=1)
 
     def decoder(self, decoder: Decoder) -> Decoder:
-        """A decoder as the cell's engine ran it, see ``served_as`` and ``built_by``."""
-        return built_by(served_as(decoder, self.cell.model, self.cell.weights), self.setup)
+        """A decoder as the cell's engine ran it, see ``served_as`` and ``built_by``; what ran beyond the context of its
+        configuration had a longer one.
+        """
+        built = built_by(served_as(decoder, self.cell.model, self.cell.weights), self.setup)
+        return replace(built, max_len=max(built.max_len, longest_of(self.load))) if built.max_len else built
 
 
 def _options(cell: ServingCell, load: Load) -> EngineOptions:

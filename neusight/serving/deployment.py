@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_per_node
+from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
 from neusight.engines.server import Server
@@ -210,18 +211,20 @@ class Setup:
         slots = AdapterSlots.named(self.lora_adapters) if self.lora_adapters else decoder.slots
         decoder = replace(decoder, slots=slots).served(self.moe_routing, self.redundant_experts)
         engine = server_named(self.engine, self.engine_version)
+        decoder = decoder.shared_among(self.tp) if engine.padded_heads else decoder
+        rank_on = core_of(device) if engine.ranks == "core" else device
         own = decoder.quantisation
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
         precision = replace(precision, quantisation=precision.quantisation.on(device, mxfp8=engine.mxfp8_activations))
         _check_arithmetic(device, precision)
         replica = ReplicaPricer(
             decoder=decoder,
-            device=device,
+            device=rank_on,
             plan=self.plan,
             precision=precision,
             engine=engine.started_on(device, graphs=self.graphs),
             pricer=pricer,
-            cluster=self._cluster(device),
+            cluster=self._cluster(device, rank_on),
             speculation=self.speculation,
             images=Images.named(self.images) if self.images else None,
         )
@@ -236,17 +239,18 @@ class Setup:
             draft = replace(draft, further_dispatches=TREE_LAYER * draft.decoder.depth + TREE_PASS)
         return replace(target, draft=draft, further_dispatches=TREE_LAYER * target.decoder.depth + TREE_ROUND)
 
-    def _cluster(self, device: DeviceSpec) -> Cluster | None:
-        """Where the devices of a replica are, if that is not one node.
+    def _cluster(self, device: DeviceSpec, rank_on: DeviceSpec) -> Cluster | None:
+        """Where the ranks of a replica are, each a device or a core of one, if that is not one node.
 
         Raises:
             DeviceError: words that are no network.
         """
-        world, least = self.plan.world, self.per_node or USUAL_PER_NODE
-        per_node = least if self.per_node or world <= least else usual_per_node(device)
+        cores = device.core_count // rank_on.core_count
+        world, least = self.plan.world, self.per_node or cores * USUAL_PER_NODE
+        per_node = least if self.per_node or world <= least else cores * usual_per_node(device)
         if world <= per_node:
             return None
-        return cluster_of(device, per_node, -(-world // per_node), self.network)
+        return cluster_of(rank_on, per_node, -(-world // per_node), self.network)
 
     def _draft(self, target: ReplicaPricer) -> ReplicaPricer | None:
         """The model that drafts for another, on the same devices; None where none does."""

@@ -49,7 +49,7 @@ from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.shares import Steps
+from neusight.workloads.decoders.shares import LEAST_BUCKET, Steps, bucket_of
 from neusight.workloads.decoders.vision import Images
 from neusight.workloads.dispatch import DISPATCHES, part_dispatches
 from neusight.workloads.program import Part
@@ -152,7 +152,7 @@ class ReplicaPricer:
         Raises:
             ModelError: the plan does not divide the model. DeviceError: the device lacks a dtype.
         """
-        one = in_flight(steps, self.plan.pp, self.engine.serving.max_num_batched_tokens)
+        one = self._as_run(in_flight(steps, self.plan.pp, self.engine.serving.max_num_batched_tokens))
         return self._composed(one, self._sums(one, GROUPS, energy=energy))
 
     def interpolate(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
@@ -162,6 +162,7 @@ class ReplicaPricer:
         """
         key = ("interpolator", max_tokens, max_num_seqs, max_len)
         limits = {"max_tokens": max_tokens, "max_num_seqs": max_num_seqs, "max_len": max_len}
+        steps = self._as_run(steps)
         if key not in self._priced_once:
             self._priced_once[key] = PassInterpolator(self._sums, _SHARED_GROUPS, **limits, queries=self._queries)
         verified = replace(steps, decode_tokens=np.full(len(steps), self._queries))
@@ -174,6 +175,10 @@ class ReplicaPricer:
         costs = costs.with_passes(DRAFT, self.draft.interpolate(steps, **limits))
         runs = (self.speculation.levels - 1) * (steps.decodes > 0)
         return costs.with_passes(DRAFT, self.draft.interpolate(later, **limits), runs)
+
+    def _as_run(self, steps: Steps) -> Steps:
+        """Passes as the engine's programs have them."""
+        return steps.bucketed if self.engine.buckets else steps
 
     def _encoded(self, n: int) -> PassCosts:
         """Of the images of one prompt, n times; the pass that they are in has the host's time.
@@ -198,6 +203,8 @@ class ReplicaPricer:
         """Times of passes for a simulation, which asks for them one by one; priced once, see ``tabulate``."""
         key = ("tables", max_tokens, max_num_seqs, max_len)
         if key not in self._priced_once:
+            if self.engine.buckets:
+                max_tokens, max_len = BucketedTimes.longest(max_tokens), BucketedTimes.longest(max_len)
             tables = tabulate(
                 tokens=self._tokens_s,
                 decodes=lambda steps: self._groups_s(steps, ("decode",)),
@@ -207,7 +214,8 @@ class ReplicaPricer:
                 max_len=max_len,
                 queries=self._queries,
             )
-            self._priced_once[key] = self._launched(tables, max_num_seqs)
+            times = BucketedTimes(tables) if self.engine.buckets else tables
+            self._priced_once[key] = self._launched(times, max_num_seqs)
         verifying = self._priced_once[key]
         if self.images:
             verifying = EncodedTimes(verifying, float(self._encoded(1).latency_s[0]))
@@ -452,6 +460,30 @@ class LaunchedTimes:
         if new_tokens <= self.graph_tokens if chunks else self.decode_graphs:
             return time_s
         return max(time_s, self.least_s[bool(chunks) + 2 * bool(decodes)][len(chunks) + decodes])
+
+
+@dataclass(frozen=True)
+class BucketedTimes:
+    """Times of passes by programs of fixed shapes, see ``Engine.buckets``."""
+
+    times: PassTimes
+
+    @staticmethod
+    def longest(tokens: int) -> int:
+        """Tokens that so many may become."""
+        return max(2 * tokens, LEAST_BUCKET)
+
+    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """As ``PassTimes``."""
+        padded = [(_bucket(new), cached) for new, cached in chunks]
+        own = new_tokens - sum(new for new, _ in chunks)
+        each = own / decodes if decodes else 0.0
+        cached = _bucket(decode_cached_sum / decodes + each) - each if decodes else 0.0
+        return self.times.pass_s(own + sum(new for new, _ in padded), padded, decodes, decodes * cached)
+
+
+def _bucket(tokens: float) -> int:
+    return int(bucket_of(np.asarray(tokens)))
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ MISTAKES: list[tuple[str, str, type[NeusightError], list[str]]] = [
     ("max_threads_per_sm = 1536", "max_threads_per_sm = 16", DeviceError, ["max_threads_per_sm", "warp_size"]),
     ('kind = "pcie"', 'kind = "pcie3"', DeviceError, ["kind in links", "pcie"]),
     ('bandwidth = "31.5 GB/s"', 'bandwidth = "31.5 GB"', UnitError, ["links.bandwidth", "unit 'GB'"]),
-    ('bandwidth = "31.5 GB/s"\n', 'bandwidth = "31.5 GB/s"\ntopology = "rng"\n', DeviceError, ["topology", "bridge"]),
+    ('bandwidth = "31.5 GB/s"\n', 'bandwidth = "31.5 GB/s"\ntopology = "zzz"\n', DeviceError, ["topology", "bridge"]),
     ('bandwidth = "31.5 GB/s"\n', "", DeviceError, ["links", "bandwidth missing"]),
     ('name = "NVIDIA L4"', 'name = ""', DeviceError, ["name", "text"]),
     ('aliases = ["NVIDIA L4"]', 'aliases = "NVIDIA L4"', DeviceError, ["aliases", "list of strings"]),

@@ -134,11 +134,13 @@ def times_of(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) ->
 
 
 def _on_vectors_s(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) -> np.ndarray | float:
-    """Convolutions of groups on vector units, where groups of few channels leave most of an array idle [s]."""
-    if batch.family != "conv2d":
+    """Products on vector units, which compilers take where most of an array would lie idle: convolutions of groups of
+    few channels, attention of few queries [s].
+    """
+    if batch.family not in ("conv2d", "attention"):
         return np.inf
     alone_s = work_of(batch).flops / physics.vectors.share / vector_ops_per_s(device)
-    return np.where(batch["groups"] > 1, alone_s, np.inf)
+    return np.where(batch["groups"] > 1, alone_s, np.inf) if batch.family == "conv2d" else alone_s
 
 
 def _pointwise_times(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics) -> ResourceTimes:
@@ -238,9 +240,11 @@ def _foreign(batch: KernelBatch, device: SystolicSpec) -> np.ndarray:
 
 
 def launch_s(device: SystolicSpec, conditions: Conditions, physics: ArrayPhysics) -> np.ndarray:
-    """What a program takes beside its kernels [s]: its start on the device, with the host's dispatch by its clock."""
+    """What a program takes beside its kernels [s]: its start on the device, which all of its kernels share, with the
+    host's dispatch by its clock.
+    """
     dispatch_s = np.where(conditions.timing == "wall", physics.launch.dispatch_s, 0.0)
-    return dispatch_s + physics.launch.share * device.launch_overhead_s
+    return dispatch_s + physics.launch.share * device.launch_overhead_s / conditions.launches
 
 
 def tile_counts(batch: KernelBatch, device: SystolicSpec) -> np.ndarray:

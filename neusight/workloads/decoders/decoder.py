@@ -8,7 +8,7 @@ import numpy as np
 
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
-from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm
+from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm, SelfAttention
 from neusight.workloads.decoders.quantisation import Quantisation
 from neusight.workloads.decoders.shares import AdapterSlots
 from neusight.workloads.decoders.vision import VisionEncoder
@@ -86,6 +86,21 @@ class Decoder:
             return replace(layer, feed_forward=replace(part, routing=routing, redundant=redundant))
 
         return replace(self, layers=tuple((routed(layer), count) for layer, count in self.layers))
+
+    def shared_among(self, ranks: int) -> Decoder:
+        """The same with as many more heads of self-attention as ranks need to share them evenly, zeros in their
+        weights; heads that have keys of their own get more of those as well.
+        """
+
+        def padded(layer: Layer) -> Layer:
+            part = layer.attention
+            if not isinstance(part, SelfAttention) or part.heads % ranks == 0:
+                return layer
+            heads = -(-part.heads // ranks) * ranks
+            own_keys = part.kv_heads == part.heads
+            return replace(layer, attention=replace(part, heads=heads, kv_heads=heads if own_keys else part.kv_heads))
+
+        return replace(self, layers=tuple((padded(layer), count) for layer, count in self.layers))
 
     @property
     def vision_tower(self) -> Decoder | None:

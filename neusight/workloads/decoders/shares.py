@@ -129,6 +129,23 @@ class Steps:
         """Sequences of a pass, shape (n,)."""
         return np.asarray(self.prompts + self.decodes)
 
+    @property
+    def bucketed(self) -> Steps:
+        """As programs of fixed shapes compute them: prompts, and caches with what is new behind them, padded."""
+        context = np.where(self.decodes > 0, self.decode_cached + self.decode_tokens, 0)
+        cached = np.maximum(bucket_of(context) - self.decode_tokens, 0)
+        return replace(self, prompt_tokens=bucket_of(self.prompt_tokens), decode_cached=cached)
+
+
+LEAST_BUCKET = 128
+"""Tokens of the shortest program of fixed shapes (Transformers NeuronX, Developer Guide: buckets from 128 on)."""
+
+
+def bucket_of(tokens: np.ndarray) -> np.ndarray:
+    """Tokens of the program that holds so many: the next power of two; none stay none."""
+    held = np.maximum(tokens, LEAST_BUCKET)
+    return np.where(tokens > 0, 2 ** np.ceil(np.log2(held) - 1e-9), 0).astype(np.int64)
+
 
 def whole(values: np.ndarray) -> np.ndarray:
     """Counts, rounded; shape (n,), int64."""
