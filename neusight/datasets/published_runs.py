@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from math import ceil, log2
+from math import ceil, floor, log2
 from typing import Any
 
 from neusight.datasets.rows import Row
 from neusight.errors import DataError
 
-NEURON_CORES = 2
-"""Of a Trainium chip; plans count cores."""
+NEURON_CORES, NEURON_FLOPS_PER_S = 2, 190e12
+"""Of a Trainium chip, whose cores plans count."""
+FLASH = (2, 19)
+"""Release of Neuron from which its libraries for training have flash attention."""
+NEURON_SCRIPTS: dict[str, dict[str, Any]] = {
+    "gpt3-23b": {"hidden": 8192, "layers": 28, "heads": 64, "ffn": 32768, "vocab": 50257, "recompute": "selective"},
+    "gpt3-46b": {"hidden": 8192, "layers": 56, "heads": 64, "ffn": 32768, "vocab": 50257, "recompute": "full"},
+    "gpt3-175b": {"recompute": "selective"},
+}
+"""Of neuronx-nemo-megatron (``gpt_23b.sh``, ``gpt_46b.sh``, ``gpt_175b.sh``); its Llamas recompute all (
+``test_llama.sh``)."""
 DCN_GBITS_PER_S = 50
 """Of each chip between slices: 6.25 GB/s (How to Scale Your Model, TPUs)."""
 _SIZES = ("hidden", "layers", "heads", "kv_heads", "head_dim", "ffn", "vocab")
@@ -78,29 +87,53 @@ def _step_ms(row: Row) -> float:
 
 
 def _neuron(row: Row) -> Row:
-    found = re.findall(r"(TP|DP|PP)=(\d+)", str(row["plan"]))
-    degrees: dict[str, Any] = {name.lower(): int(size) for name, size in found}
-    if not degrees or "seq" not in row:
-        raise DataError(f"plan '{row['plan']}' without TP and DP, or a run without seq: give those columns")
-    batch = int(row["global_batch"])
+    """Degrees count cores, and copies are what is left of them: where a plan is a smaller run's, MFU tells the chips.
+
+    Raises:
+        DataError: no degrees of tensors, or a length that nothing tells.
+    """
+    name = re.sub(r"\s*pre-training$", "", str(row["model"])).lower().replace("llama2", "llama-2")
+    degrees = {degree.lower(): int(size) for degree, size in re.findall(r"(TP|PP)=(\d+)", str(row["plan"]))}
+    if "tp" not in degrees:
+        raise DataError(f"{name} is no decoder, as runs of a table are: ask `neusight predict` for a step of it")
+    cores, shared = NEURON_CORES * int(row["chips"]), degrees["tp"] * degrees.get("pp", 1)
+    batch, script = int(row["global_batch"]), NEURON_SCRIPTS.get(name, {})
+    rate = float(row["sequences_per_s"])
     return {
-        "model": re.sub(r"\s*pre-training$", "", str(row["model"])).lower(),
+        "model": name,
+        **{size: value for size, value in script.items() if size in _SIZES},
         "source": str(row.get("source", "")),
         "gpu": row["accelerator"],
-        "framework": "neuron",
+        "framework": "neuron-nemo" if _number(str(row.get("neuron", ""))) < FLASH else "neuron",
         "num_gpus": int(row["chips"]),
         "nodes": int(row["nodes"]),
         "interconnect": "8x100Gb/s efa",
-        "seq_len": int(row["seq"]),
+        "seq_len": int(row["seq"]) if "seq" in row else _told_length(row, name),
         **degrees,
-        "tp": max(1, degrees["tp"] // NEURON_CORES),
+        "dp": cores // shared,
         "micro_batch": int(row["micro_batch"]),
         "global_batch": batch,
         "shard": "zero1",
         "sequence_parallel": True,
-        "recompute": "selective",
-        "step_ms": 1e3 * batch / float(row["sequences_per_s"]),
+        "recompute": script.get("recompute", "full" if degrees.get("pp", 1) > 1 and "seq" not in row else "selective"),
+        "step_ms": 1e3 * batch / rate,
     }
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2]) or FLASH
+
+
+def _told_length(row: Row, name: str) -> int:
+    """Tokens of a sequence by the utilisation that a row states of six operations a token and parameter: the next power
+    of two below.
+    """
+    size = re.search(r"(\d+(?:\.\d+)?)b\b", name)
+    if "mfu" not in row or size is None:
+        raise DataError(f"a run of {name} without seq, or mfu and a size that would tell it: give the column")
+    done = 1e-2 * float(row["mfu"]) * int(row["chips"]) * NEURON_FLOPS_PER_S
+    tokens = done / (6.0 * float(size[1]) * 1e9 * float(row["sequences_per_s"]))
+    return int(2 ** floor(log2(tokens)))
 
 
 def _untold_split(model: str, cards: int) -> dict[str, int]:

@@ -158,7 +158,7 @@ def _framework(row: Row) -> str:
     name = str(row.get("framework", "")).lower()
     if (release := re.match(r"megatron-bridge, (\d+)", name)) and int(release[1]) >= 26:
         return "megatron-flex"
-    if name in ("maxtext", "neuron"):
+    if name in ("maxtext", "neuron", "neuron-nemo"):
         return name
     if "nemo" in name or "transformer engine" in name:
         return "megatron-te"

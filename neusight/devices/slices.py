@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from neusight.devices.cluster import Cluster
 from neusight.devices.load import gpu_of, parse_file
 from neusight.devices.spec import DeviceSpec, GpuSpec, SystolicSpec
 from neusight.errors import DeviceError
@@ -63,6 +64,13 @@ def _changes(gpu: GpuSpec, sm_count: int, share: float) -> tuple[str, ...]:
         "l2_capacity": f"{share * gpu.l2_capacity_bytes} B",
     }
     return (f"sm_count={sm_count}", *(f"{name}={value}" for name, value in changes.items()))
+
+
+def cores_of(cluster: Cluster) -> Cluster:
+    """The same cluster, each core of its devices a device of its own."""
+    own = core_of(cluster.device)
+    cores = cluster.device.core_count // own.core_count
+    return cluster.model_copy(update={"device": own, "per_node": cores * cluster.per_node})
 
 
 def core_of(device: DeviceSpec) -> DeviceSpec:

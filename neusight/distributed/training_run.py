@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.devices.cluster import Cluster
+from neusight.devices.slices import cores_of
 from neusight.engines import Engine, engine_named
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.precision import dtype_named
@@ -123,6 +124,7 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         DeviceError: a cluster that the plan does not fill.
     """
     run_fields(given)
+    cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
     seq_len = given.get("seq_len") or decoder.max_len
     if not seq_len:
         raise ModelError(f"{decoder.name} states no longest sequence: give seq_len")

@@ -103,8 +103,12 @@ MAXTEXT = Engine(
 )
 """MaxText: a whole step is one program of XLA, which fuses pointwise work; weights, gradients and states are shared
 among the chips of a slice (``ici_fsdp_parallelism``), attention is a Pallas kernel (``attention: flash``)."""
-NEURON = replace(MAXTEXT, name="neuron", shard="zero1")
-"""NeuronX Distributed: Megatron's tensor and pipeline parallelism in programs of Neuron's compiler, with ZeRO-1."""
+NEURON = replace(MAXTEXT, name="neuron", shard="zero1", ranks="core")
+"""NeuronX Distributed and neuronx-nemo-megatron: Megatron's tensor and pipeline parallelism among cores in programs of
+Neuron's compiler, with ZeRO-1."""
+NEURON_NEMO = replace(NEURON, name="neuron-nemo", attention="eager", probability_bytes=2)
+"""The same before flash attention: scores are products of their own, softmax a loop between them (``CoreAttention`` of
+neuronx-nemo-megatron)."""
 COMPOSER = replace(
     FSDP,
     name="composer",

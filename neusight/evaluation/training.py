@@ -13,6 +13,7 @@ from neusight.datasets.rows import read_rows, unread_columns
 from neusight.datasets.runs import RUN_NEEDED, RUN_NOTES, RUN_READ, RunRow, training_run
 from neusight.devices import cluster_of, load_cluster, load_device
 from neusight.devices.cluster import Cluster
+from neusight.devices.slices import cores_of
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
@@ -121,12 +122,14 @@ def run_of(row: RunRow) -> TrainingRun:
     Raises:
         NeusightError: an unknown GPU, a model that its columns do not describe, a plan that does not fit.
     """
+    engine = engine_named(row.engine)
+    cluster = cores_of(_cluster(row)) if engine.ranks == "core" else _cluster(row)
     run = TrainingRun(
         decoder=decoder_of_columns(row.columns),
-        cluster=_cluster(row),
+        cluster=cluster,
         plan=Plan(**row.plan),
         seq_len=row.seq_len,
-        engine=engine_named(row.engine),
+        engine=engine,
         dtype=row.dtype,
         products=row.products,
         adapters=Adapters(**row.adapters),

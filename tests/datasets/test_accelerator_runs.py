@@ -36,8 +36,22 @@ def test_plans_of_neuron_count_cores() -> None:
            "chips": 512, "plan": "TP=32 DP=32 PP=1 ZeRO-1", "micro_batch": 1, "global_batch": 1024, "seq": 8192.0,
            "sequences_per_s": 50.0}  # fmt: skip
     run = training_run(canonical_run(row))
-    assert (run.plan["tp"], run.plan["dp"], run.plan["shard"], run.model) == (16, 32, "zero1", "llama-3.1-8b")
+    assert (run.plan["tp"], run.plan["dp"], run.plan["shard"], run.model) == (32, 32, "zero1", "llama-3.1-8b")
     assert run.step_ms == pytest.approx(1e3 * 1024 / 50.0)
+
+
+def test_what_a_run_of_neuron_leaves_out_is_told_by_its_chips_and_utilisation() -> None:
+    row = {"accelerator": "trainium1", "instance": "trn1.32xlarge", "model": "Llama2-7B pre-training", "nodes": 32,
+           "chips": 512, "plan": "TP=8 DP=4 PP=4", "micro_batch": 1, "global_batch": 1024, "sequences_per_s": 82.0,
+           "mfu": 14.8, "neuron": "2.15.0"}  # fmt: skip
+    run = training_run(canonical_run(row))
+    assert run.plan["dp"] == 2 * 512 // (8 * 4)
+    # 6 x 7e9 operations a token at 14.8 % of 512 x 190 TFLOP/s are 4180 tokens.
+    assert (run.seq_len, run.engine, run.model) == (4096, "neuron-nemo", "llama-2-7b")
+    with pytest.raises(DataError, match="without seq"):
+        canonical_run({name: value for name, value in row.items() if name != "mfu"})
+    with pytest.raises(DataError, match="no decoder"):
+        canonical_run(row | {"plan": "[32xNC(DP)]"})
 
 
 @pytest.mark.parametrize(("model", "degrees"), [("llama-2-7b", (1, 1, 64)), ("llama-2-70b", (8, 2, 4))])

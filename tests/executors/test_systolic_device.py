@@ -8,13 +8,18 @@ import pytest
 from kernel_grids import MAKERS, grid
 
 from neusight.devices import DeviceSpec, load_device
+from neusight.devices.slices import core_of
 from neusight.devices.spec import SystolicSpec
 from neusight.engines.torch import run_on, torch_engine
 from neusight.errors import DeviceError, NeusightError
 from neusight.executors import Options, load_executor
-from neusight.executors.systolic.times import RESULT_OPS, MatrixProduct, arrays_s, times_of
+from neusight.executors.systolic.predictor import load
+from neusight.executors.systolic.times import RESULT_OPS, MatrixProduct, arrays_s, times_of, vector_ops_per_s
 from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import Conditions
+from neusight.kernels.work import work_of
 from neusight.laws.array_constants import PRIOR
+from neusight.laws.fitted import shipped_arrays
 
 V4 = load_device("tpu-v4")
 FIGURES = ("dram_bandwidth=2400 GB/s", "array_count=16", "clock=2100 MHz", "on_chip_capacity=320 MiB")
@@ -183,3 +188,32 @@ def test_a_step_is_one_program_that_the_host_starts_once() -> None:
     assert eager.launch == "graph"
     assert eager.generated
     assert run_on(load_device("t4"), torch_engine()) == torch_engine()
+
+
+def test_a_program_of_many_kernels_starts_once() -> None:
+    device, batch = array("trainium1"), gemm(1, 4096, 4096)
+    alone, among = (
+        load().cost(batch, device, Options(), Conditions.of(1, timing="graph", launches=n)).overhead_s[0]
+        for n in (1.0, 1000.0)
+    )
+    assert among == pytest.approx(alone / 1000)
+
+
+def test_attention_of_single_queries_is_no_slower_than_on_vector_units() -> None:
+    shape = {"heads": 32, "kv_heads": 32, "head_dim": 128, "q_len": 1, "kv_len": 192, "batch": 1000}
+    batch = KernelBatch.from_columns("attention", causal=True, dtype="bfloat16", kv_dtype="", **shape)
+    device = array("gaudi2")
+    physics = shipped_arrays().physics
+    on_vectors_s = work_of(batch).flops / physics.vectors.share / vector_ops_per_s(device)
+    assert times_of(batch, device, physics).arrays_s[0] <= on_vectors_s[0]
+
+
+def test_a_core_has_its_share_of_a_chip() -> None:
+    chip, core = array("trainium1"), core_of(array("trainium1"))
+    assert (core.core_count, core.array_count) == (1, chip.array_count // chip.cores)
+    assert core.gemm_flops_per_s("bfloat16") == chip.gemm_flops_per_s("bfloat16") / 2
+    assert core.dram_bandwidth_bytes_per_s == chip.dram_bandwidth_bytes_per_s / 2
+    assert core.links == chip.links
+    assert core_of(core) == core
+    l4 = load_device("l4")
+    assert core_of(l4) is l4

@@ -181,3 +181,14 @@ def test_a_device_without_links_says_so() -> None:
     lone = load_device("l4").model_copy(update={"links": ()})
     with pytest.raises(DeviceError, match="l4 states no links"):
         least_s(collectives(), lone)
+
+
+def test_links_that_state_their_hop_take_so_many_of_them() -> None:
+    # 2 (n - 1) steps of a ring, along one cycle of Trainium and along both dimensions of a torus of TPUs.
+    for gpu, ranks, steps in (("trainium1", 16, 2 * 15), ("tpu-v6e", 16, 2 * 2 * 3), ("tpu-v6e", 256, 2 * 2 * 15)):
+        device = load_device(gpu)
+        slower = tuple(link.model_copy(update={"hop_s": link.hop_s and 2 * link.hop_s}) for link in device.links)
+        small = collectives(8, ranks=ranks)
+        both = [nccl_s(small, each, LINKS)[0] for each in (device, device.model_copy(update={"links": slower}))]
+        # What pipelines lose grows with the root of hops, and next to nothing is sent.
+        assert both[1] - both[0] == pytest.approx(steps * max(link.hop_s or 0.0 for link in device.links), rel=0.01)
