@@ -7,8 +7,13 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from neusight import Predictor
+
+# How fast the machine is at a moment is measured by `neusight bench`, not by tests.
+settings.register_profile("without deadlines", deadline=None)
+settings.load_profile("without deadlines")
 
 
 @pytest.fixture(scope="session", autouse=True)
