@@ -6,6 +6,7 @@ import re
 from math import ceil, floor, log2
 from typing import Any
 
+from neusight.datasets.mlperf_runs import mlperf_run
 from neusight.datasets.rows import Row
 from neusight.errors import DataError
 
@@ -37,6 +38,8 @@ def canonical_run(row: Row) -> Row:
     """
     if "accelerator" not in row:
         return row
+    if "benchmark" in row:
+        return mlperf_run(row)
     if "cards" in row:
         return _gaudi(row)
     return _neuron(row) if "instance" in row else _maxtext(row)

@@ -33,6 +33,8 @@ _RECIPES = {
 }  # fmt: skip
 """Of products alone; what stands around them stays in bfloat16. Megatron-Bridge's FP8 is current scaling (its
 performance guide), runs that tell nothing are of the years of delayed scaling; CS, DS and MX stand behind "FP8-"."""
+TRACED = "torch-compiled"
+"""Engine of models that are traced, not described by their sizes."""
 RUN_NEEDED = ("model", "gpu", "seq_len")
 _MODEL_COLUMNS = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "vocab_padded", "activation", "experts",
@@ -76,6 +78,7 @@ class RunRow:
     seq_len: int
     dtype: str
     products: str
+    optimizer: str
     adapters: Row
     step_ms: float | None
     oom: bool
@@ -112,6 +115,7 @@ def training_run(row: Row) -> RunRow:
         seq_len=integer(row, "seq_len"),
         dtype=_DTYPES[dtype],
         products=_recipe(row, dtype),
+        optimizer="sgd" if str(row.get("optimizer", "adam")).lower() == "sgd" else "adam",
         adapters=_adapters(row, assumed),
         step_ms=positive(row, "step_ms", 1e12) if "step_ms" in row else None,
         oom=flag(row, "oom"),
@@ -145,8 +149,8 @@ def _refuse_runs(row: Row) -> None:
     """Raises what would make the answer another one."""
     if (kind := str(row.get("kind", "pretrain")).lower()) not in (*_WHOLE, *_ADAPTERS):
         raise DataError(f"kind '{kind}' of training is not estimated: one of {', '.join((*_WHOLE, *_ADAPTERS))}")
-    if not (optimizer := str(row.get("optimizer", "adam"))).lower().startswith("adam"):
-        raise DataError(f"optimizer '{optimizer}' of a run is not estimated from a table: adam and adamw are")
+    if not (optimizer := str(row.get("optimizer", "adam"))).lower().startswith(("adam", "sgd")):
+        raise DataError(f"optimizer '{optimizer}' of a run is not estimated from a table: adam, adamw and sgd are")
     if flag(row, "cpu_offload"):
         raise DataError("a run that offloads to the host (cpu_offload) is not estimated from a table")
     if flag(row, "async_tp") and "torchtitan" not in str(row.get("framework", "")).lower():
@@ -158,7 +162,7 @@ def _framework(row: Row) -> str:
     name = str(row.get("framework", "")).lower()
     if (release := re.match(r"megatron-bridge, (\d+)", name)) and int(release[1]) >= 26:
         return "megatron-flex"
-    if name in ("maxtext", "neuron", "neuron-nemo"):
+    if name in ("maxtext", "neuron", "neuron-nemo", TRACED):
         return name
     if "nemo" in name or "transformer engine" in name:
         return "megatron-te"

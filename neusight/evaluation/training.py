@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.datasets.published_runs import canonical_run
 from neusight.datasets.rows import read_rows, unread_columns
-from neusight.datasets.runs import RUN_NEEDED, RUN_NOTES, RUN_READ, RunRow, training_run
+from neusight.datasets.runs import RUN_NEEDED, RUN_NOTES, RUN_READ, TRACED, RunRow, training_run
 from neusight.devices import cluster_of, load_cluster, load_device
 from neusight.devices.cluster import Cluster
 from neusight.devices.slices import cores_of
@@ -22,6 +22,7 @@ from neusight.evaluation.scored import Row, Scored, Selection, answered, compare
 from neusight.learn.training_steps import MeasuredStep
 from neusight.plans.fits import verdict
 from neusight.requests import Plan
+from neusight.steps.answers import traced_training
 from neusight.workloads.decoders.recipes import Adapters
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 
@@ -107,9 +108,9 @@ def measured_steps(tables: Iterable[Path]) -> tuple[list[MeasuredStep], list[dic
 
 def _records(path: Path) -> list[dict[str, Any]]:
     """Rows of a table in columns of ours; see ``canonical_run``."""
-    rows = read_rows(path, ("model",), WHAT)
+    rows = read_rows(path, (), WHAT)
     if "accelerator" in rows[0]:
-        return [row | {"gpu": row["accelerator"]} for row in rows]
+        return [{"model": row.get("benchmark"), **row, "gpu": row["accelerator"]} for row in rows]
     return read_rows(path, RUN_NEEDED, WHAT)
 
 
@@ -123,6 +124,8 @@ def run_of(row: RunRow) -> TrainingRun:
         NeusightError: an unknown GPU, a model that its columns do not describe, a plan that does not fit.
     """
     engine = engine_named(row.engine)
+    if row.engine == TRACED:
+        return _traced(row)
     cluster = cores_of(_cluster(row)) if engine.ranks == "core" else _cluster(row)
     run = TrainingRun(
         decoder=decoder_of_columns(row.columns),
@@ -132,10 +135,18 @@ def run_of(row: RunRow) -> TrainingRun:
         engine=engine,
         dtype=row.dtype,
         products=row.products,
+        optimizer=row.optimizer,
         adapters=Adapters(**row.adapters),
     )
     unknown = any(what == "recompute" for what, _, _ in row.assumed)
     return _fitting(run) if unknown and run.plan.recompute == "none" else run
+
+
+def _traced(row: RunRow) -> TrainingRun:
+    """Of a model that is no decoder: its own passes, as the compiler of its devices runs them."""
+    options = {**row.plan, "dtype": row.dtype, "optimizer": row.optimizer}
+    sizes = {"seq_len": row.seq_len} if row.seq_len > 1 else {}
+    return traced_training(row.model, _cluster(row), options | sizes, row.engine)
 
 
 def _fitting(run: TrainingRun) -> TrainingRun:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import neusight
 from neusight.devices import DeviceSpec
+from neusight.engines.torch import run_on
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, Provenance
 from neusight.estimates.build import estimate_of
@@ -217,6 +218,7 @@ def traced_training(
         raise ModelError("adapters of a traced model are not estimated: name an engine that runs decoders")
     request, _ = step_request(model, step | run_fields(options))
     cluster.device.gemm_flops_per_s(request.precision.of_products)
+    request = replace(request, engine=run_on(cluster.device, request.engine))
 
     def trace(batch: int) -> Workload:
         return workload_of(model, replace(request, batch=batch), Setting(), runs_tf32(cluster.device), inputs)

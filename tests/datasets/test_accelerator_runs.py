@@ -69,7 +69,10 @@ def test_what_a_row_leaves_out_is_named() -> None:
             canonical_run({name: value for name, value in MAXTEXT.items() if name != missing})
 
 
-@pytest.mark.parametrize(("table", "limit"), [("training_llm", 12.0), ("training_neuron", 15.0)])
+@pytest.mark.parametrize(
+    ("table", "limit"),
+    [("training_llm", 12.0), ("training_neuron", 15.0), ("training_gaudi", 15.0), ("mlperf_training", 12.0)],
+)
 def test_published_runs_are_met(table: str, limit: float) -> None:
     path = Path(os.environ.get("NEUSIGHT_DATA", "")) / "accelerators" / f"{table}.parquet"
     if not path.is_file():
@@ -77,3 +80,39 @@ def test_published_runs_are_met(table: str, limit: float) -> None:
     from neusight.api import Predictor
 
     assert evaluate_training(path, Predictor.load())["total"]["mean"] <= limit
+
+
+MLPERF: dict[str, Any] = {
+    "benchmark": "resnet", "submitter": "Google", "accelerator": "TPU-v4", "chips": 4096, "global_batch": 32768.0,
+    "items_per_s": 1e7, "rate_unit": "epochs", "version": "v2.0", "framework": "Tensorflow",
+}  # fmt: skip
+
+
+def test_results_of_mlperf() -> None:
+    run = training_run(canonical_run(MLPERF))
+    assert (run.gpu, run.model, run.engine, run.optimizer) == ("tpu-v4", "resnet-50", "torch-compiled", "sgd")
+    assert (run.plan["dp"], run.plan["micro_batch"], run.plan["shard"]) == (4096, 8, "zero1")
+    assert run.step_ms == pytest.approx(1e3 * 32768 / 1e7)
+    gpt = {"benchmark": "gpt3", "rate_unit": "tokens", "grad_accum": 128.0, "global_batch": 2048.0}
+    gaudi = MLPERF | gpt | {"accelerator": "Intel Gaudi2", "submitter": "Intel-HabanaLabs", "chips": 384}
+    stages = training_run(canonical_run(gaudi)).plan
+    assert (stages["tp"], stages["pp"], stages["dp"]) == (8, 3, 16)
+    packed = training_run(canonical_run(gaudi | {"benchmark": "bert", "chips": 8, "global_batch": 448.0}))
+    assert (packed.plan["global_batch"], packed.plan["micro_batch"], packed.seq_len) == (224, 28, 512)
+    slices = training_run(canonical_run(MLPERF | gpt | {"accelerator": "TPU-trillium", "chips": 1024}))
+    assert (slices.per_node, slices.plan["shard_group"], slices.plan["micro_batch"]) == (256, 256, 2)
+    assert slices.step_ms == pytest.approx(1e3 * 2048 * 2048 / 1e7)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"benchmark": "dlrm"}, "dlrm on TPU-v4 is not estimated"),
+        ({"suspect": "minutes"}, "without a rate"),
+        ({"global_batch": 8.0}, "how they share one is not told"),
+        ({"framework": "tinygrad, branch"}, "tinygrad"),
+    ],
+)
+def test_results_of_mlperf_that_are_not_estimated_say_why(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        canonical_run(MLPERF | changes)
