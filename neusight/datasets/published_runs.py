@@ -12,6 +12,9 @@ from neusight.errors import DataError
 
 NEURON_CORES, NEURON_FLOPS_PER_S = 2, 190e12
 """Of a Trainium chip, whose cores plans count."""
+COPIED = {"bert-large": "bert-large", "vit-base": "vit-base"}
+"""Models of runs without degrees, by parts of their names; BERT's phases have sequences of 128 and 512 tokens (Devlin
+et al. 2019, appendix A.2)."""
 FLASH = (2, 19)
 """Release of Neuron from which its libraries for training have flash attention."""
 NEURON_SCRIPTS: dict[str, dict[str, Any]] = {
@@ -98,7 +101,7 @@ def _neuron(row: Row) -> Row:
     name = re.sub(r"\s*pre-training$", "", str(row["model"])).lower().replace("llama2", "llama-2")
     degrees = {degree.lower(): int(size) for degree, size in re.findall(r"(TP|PP)=(\d+)", str(row["plan"]))}
     if "tp" not in degrees:
-        raise DataError(f"{name} is no decoder, as runs of a table are: ask `neusight predict` for a step of it")
+        return _neuron_copies(row)
     cores, shared = NEURON_CORES * int(row["chips"]), degrees["tp"] * degrees.get("pp", 1)
     batch, script = int(row["global_batch"]), NEURON_SCRIPTS.get(name, {})
     rate = float(row["sequences_per_s"])
@@ -107,7 +110,7 @@ def _neuron(row: Row) -> Row:
         **{size: value for size, value in script.items() if size in _SIZES},
         "source": str(row.get("source", "")),
         "gpu": row["accelerator"],
-        "framework": "neuron-nemo" if _number(str(row.get("neuron", ""))) < FLASH else "neuron",
+        "framework": _neuron_engine(name, str(row.get("neuron", ""))),
         "num_gpus": int(row["chips"]),
         "nodes": int(row["nodes"]),
         "interconnect": "8x100Gb/s efa",
@@ -121,6 +124,44 @@ def _neuron(row: Row) -> Row:
         "recompute": script.get("recompute", "full" if degrees.get("pp", 1) > 1 and "seq" not in row else "selective"),
         "step_ms": 1e3 * batch / rate,
     }
+
+
+def _neuron_copies(row: Row) -> Row:
+    """Runs whose cores each hold a copy of a model that is no decoder; LAMB steps as Adam does, but for norms.
+
+    Raises:
+        DataError: a model that is not known by its name, or one in float32, whose products are rounded as the compiler
+            was told.
+    """
+    words = str(row["model"]).lower()
+    name = next((known for said, known in COPIED.items() if said in words), None)
+    if name is None:
+        raise DataError(f"model '{row['model']}' is not known: {', '.join(COPIED)} are")
+    if str(row["dtype"]) == "FP32":
+        raise DataError(f"{row['model']} in FP32: in which format its products run is not told")
+    length = 512 if "ph2" in words else 128 if "bert" in words else 1
+    return {
+        "model": name,
+        "source": str(row.get("source", "")),
+        "gpu": row["accelerator"],
+        "framework": "torch-neuronx",
+        "num_gpus": int(row["chips"]),
+        "nodes": int(row["nodes"]),
+        "interconnect": "8x100Gb/s efa",
+        "seq_len": int(row.get("seq", length)),
+        "dp": NEURON_CORES * int(row["chips"]),
+        "micro_batch": int(row["micro_batch"]),
+        "global_batch": int(row["global_batch"]),
+        "recompute": "none",
+        "dtype": "amp_bf16" if str(row["dtype"]).endswith("/AMP") else "bfloat16",
+        "step_ms": 1e3 * int(row["global_batch"]) / float(row["sequences_per_s"]),
+    }
+
+
+def _neuron_engine(model: str, version: str) -> str:
+    if _number(version) >= FLASH:
+        return "neuron"
+    return "neuron-nemo" if model in NEURON_SCRIPTS else "neuron-eager"
 
 
 def _number(version: str) -> tuple[int, ...]:

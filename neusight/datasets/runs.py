@@ -33,8 +33,8 @@ _RECIPES = {
 }  # fmt: skip
 """Of products alone; what stands around them stays in bfloat16. Megatron-Bridge's FP8 is current scaling (its
 performance guide), runs that tell nothing are of the years of delayed scaling; CS, DS and MX stand behind "FP8-"."""
-TRACED = "torch-compiled"
-"""Engine of models that are traced, not described by their sizes."""
+TRACED = ("torch-compiled", "torch-neuronx")
+"""Engines of models that are traced, not described by their sizes."""
 RUN_NEEDED = ("model", "gpu", "seq_len")
 _MODEL_COLUMNS = (
     "layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "vocab_padded", "activation", "experts",
@@ -162,7 +162,7 @@ def _framework(row: Row) -> str:
     name = str(row.get("framework", "")).lower()
     if (release := re.match(r"megatron-bridge, (\d+)", name)) and int(release[1]) >= 26:
         return "megatron-flex"
-    if name in ("maxtext", "neuron", "neuron-nemo", TRACED):
+    if name in ("maxtext", "neuron", "neuron-eager", "neuron-nemo", *TRACED):
         return name
     if "nemo" in name or "transformer engine" in name:
         return "megatron-te"

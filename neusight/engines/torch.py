@@ -103,3 +103,7 @@ _BY_LAUNCH = {
     "eager": TORCH, "compiled": TORCH_COMPILED, "graph": TORCH_GRAPH, "cudagraphs": TORCH_CUDAGRAPHS,
     "static": TORCH_STATIC,
 }  # fmt: skip
+
+
+TORCH_NEURONX = replace(TORCH_COMPILED, name="torch-neuronx", ranks="core")
+"""PyTorch through Neuron's compiler, which sees each core of a chip as a device."""

@@ -106,9 +106,11 @@ among the chips of a slice (``ici_fsdp_parallelism``), attention is a Pallas ker
 NEURON = replace(MAXTEXT, name="neuron", shard="zero1", ranks="core")
 """NeuronX Distributed and neuronx-nemo-megatron: Megatron's tensor and pipeline parallelism among cores in programs of
 Neuron's compiler, with ZeRO-1."""
-NEURON_NEMO = replace(NEURON, name="neuron-nemo", attention="eager", probability_bytes=2)
-"""The same before flash attention: scores are products of their own, softmax a loop between them (``CoreAttention`` of
-neuronx-nemo-megatron)."""
+NEURON_EAGER = replace(NEURON, name="neuron-eager", attention="eager", probability_bytes=2)
+"""The same before release 2.19, which brought flash attention (release notes of neuronx-distributed 0.8 and
+neuronx-nemo-megatron 0.6): scores are products of their own, softmax a loop between them."""
+NEURON_NEMO = replace(NEURON_EAGER, name="neuron-nemo", attention_dropout=True, hidden_dropout=True)
+"""GPT of neuronx-nemo-megatron as then (``test.sh``: ``hidden_dropout=0.1``)."""
 COMPOSER = replace(
     FSDP,
     name="composer",

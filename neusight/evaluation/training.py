@@ -124,7 +124,7 @@ def run_of(row: RunRow) -> TrainingRun:
         NeusightError: an unknown GPU, a model that its columns do not describe, a plan that does not fit.
     """
     engine = engine_named(row.engine)
-    if row.engine == TRACED:
+    if row.engine in TRACED:
         return _traced(row)
     cluster = cores_of(_cluster(row)) if engine.ranks == "core" else _cluster(row)
     run = TrainingRun(
@@ -144,7 +144,9 @@ def run_of(row: RunRow) -> TrainingRun:
 
 def _traced(row: RunRow) -> TrainingRun:
     """Of a model that is no decoder: its own passes, as the compiler of its devices runs them."""
-    options = {**row.plan, "dtype": row.dtype, "optimizer": row.optimizer}
+    stated = str(row.columns.get("dtype", row.dtype))
+    dtype = stated if stated.startswith("amp") else row.dtype
+    options = {**row.plan, "dtype": dtype, "optimizer": row.optimizer}
     sizes = {"seq_len": row.seq_len} if row.seq_len > 1 else {}
     return traced_training(row.model, _cluster(row), options | sizes, row.engine)
 

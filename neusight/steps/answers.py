@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import neusight
 from neusight.devices import DeviceSpec
+from neusight.devices.slices import cores_of
 from neusight.engines.torch import run_on
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, Provenance
@@ -210,7 +211,9 @@ def traced_training(
     from neusight.distributed.training_run import USUAL_DTYPE, adapters_of, run_fields, usual_plan
     from neusight.engines import engine_named
 
-    plan = usual_plan(options, cluster.devices, engine)
+    cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
+    # Gradients have the dtype of the module's weights, whatever it is asked in.
+    plan = usual_plan({name: value for name, value in options.items() if name != "dtype"}, cluster.devices, engine)
     step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch, "dtype": USUAL_DTYPE}
     if given := [name for name in ("source_len", "mtp_layers") if options.get(name)]:
         raise ModelError(f"{given[0]} of a traced model is not estimated: name an engine that runs decoders")

@@ -47,11 +47,15 @@ def test_what_a_run_of_neuron_leaves_out_is_told_by_its_chips_and_utilisation() 
     run = training_run(canonical_run(row))
     assert run.plan["dp"] == 2 * 512 // (8 * 4)
     # 6 x 7e9 operations a token at 14.8 % of 512 x 190 TFLOP/s are 4180 tokens.
-    assert (run.seq_len, run.engine, run.model) == (4096, "neuron-nemo", "llama-2-7b")
+    assert (run.seq_len, run.engine, run.model) == (4096, "neuron-eager", "llama-2-7b")
     with pytest.raises(DataError, match="without seq"):
         canonical_run({name: value for name, value in row.items() if name != "mfu"})
-    with pytest.raises(DataError, match="no decoder"):
-        canonical_run(row | {"plan": "[32xNC(DP)]"})
+    copies = row | {"plan": "[32xNC(DP)]", "model": "HuggingFace BERT-Large Ph2 pre-training", "dtype": "BF16/AMP"}
+    bert = training_run(canonical_run(copies))
+    assert (bert.model, bert.seq_len, bert.plan["dp"], bert.engine) == ("bert-large", 512, 1024, "torch-neuronx")
+    for changes, message in (({"dtype": "FP32"}, "FP32"), ({"model": "Perceiver"}, "not known")):
+        with pytest.raises(DataError, match=message):
+            canonical_run(copies | changes)
 
 
 @pytest.mark.parametrize(("model", "degrees"), [("llama-2-7b", (1, 1, 64)), ("llama-2-70b", (8, 2, 4))])
