@@ -32,7 +32,7 @@ STEP_NEEDED = ("gpu", "model", "step_ms")
 STEP_READ = frozenset((
     *STEP_NEEDED, "workload", "precision", "layout", "compile", "reparam", "batch", "batch_failed", "image_size",
     "torch", "timm", "global_batch", "host_copy", "mixed", "sequence_or_image", "run",
-    "cudnn", "library", "energy_uj",
+    "cudnn", "library", "energy_uj", "worker",
 ))  # fmt: skip
 STEP_NOTES = frozenset((
     "samples_per_s", "mega_params", "gmacs", "mega_activations", "cuda", "source", "commit", "num_gpus",
@@ -51,6 +51,7 @@ class StepRow:
     where that was tried and did not run. ``run`` names the host of steps that are each waited for, "" where it is
     not told, None where steps follow each other; ``copied_bytes`` [B] they copy from it. ``version`` of PyTorch, or of
     cuDNN where only that is told, such as "torch 1.13"; "" where neither is. ``energy_j`` [J] where a meter was read.
+    ``worker`` is what runs it by itself: a ``device``, or a ``core`` of one.
     """
 
     gpu: str
@@ -65,6 +66,7 @@ class StepRow:
     copied_bytes: int = 0
     version: str = ""
     energy_j: float | None = None
+    worker: str = "device"
 
 
 def benchmark_step(row: Row) -> StepRow:
@@ -76,6 +78,8 @@ def benchmark_step(row: Row) -> StepRow:
     positive(row, "step_ms", 1e12)
     if "library" in row:
         return _of_board(row)
+    if "worker" in row:
+        return _of_worker(row)
     if "timm" in row:
         return _of_timm(row)
     return _of_torchvision(row) if "host_copy" in row else _of_training_benchmark(row)
@@ -101,6 +105,12 @@ def _of_board(row: Row) -> StepRow:
     clock = {"overrides": [f"clock={row['clock_mhz']:g}MHz"]} if "clock_mhz" in row else {}
     options = {"mode": "inference", "batch": 1, "dtype": "int8", **clock}
     return replace(_step(row, str(row["model"]), options), version=str(row["library"]))
+
+
+def _of_worker(row: Row) -> StepRow:
+    """Of an encoder that transformers names, on a core of its own."""
+    options = _options(row, int(positive(row, "batch")), str(row["precision"]))
+    return replace(_step(row, str(row["model"]), options), seq_len=int(positive(row, "seq")), worker=str(row["worker"]))
 
 
 def _of_torchvision(row: Row) -> StepRow:

@@ -1,4 +1,4 @@
-"""Steps as MLPerf Tiny publishes them, in the columns of ``neusight.datasets.benchmarks``."""
+"""Steps as MLPerf Tiny and AWS Neuron publish them, in the columns of ``neusight.datasets.benchmarks``."""
 
 from __future__ import annotations
 
@@ -19,20 +19,35 @@ TINY_NOTES = frozenset((
     "accelerator", "accel_clock", "system_file", "clock_source", "reference_model", "reference_macs_about",
     "reference_params_about",
 ))  # fmt: skip
+NEURON_READ = frozenset(("accelerator", "model", "batch", "seq", "latency_p50_ms"))
+NEURON_NOTES = frozenset((
+    "instance", "chips_in_instance", "cores_in_instance", "dtype", "autocast", "framework", "run_mode",
+    "throughput_per_s", "latency_p99_ms", "kind", "neuron",
+))  # fmt: skip
 STREAMED = "sww"
 """A task that is measured by the second of sound, not by the inference."""
 
 
 def measured_steps(path: Path) -> list[dict[str, Any]]:
-    """Rows of a table of steps, or of one of MLPerf Tiny's results, in the columns of ``benchmark_step``.
+    """Rows of a table of steps, of MLPerf Tiny's results or of Neuron's, in the columns of ``benchmark_step``.
 
     Raises:
         DataError: no such file, or another table.
     """
-    try:
-        return [_of_tiny(row) for row in read_rows(path, TINY_READ, WHAT)]
-    except DataError:
-        return read_rows(path, STEP_NEEDED, WHAT)
+    for columns, canonical in ((TINY_READ, _of_tiny), (NEURON_READ, _of_neuron)):
+        try:
+            return [canonical(row) for row in read_rows(path, columns, WHAT)]
+        except DataError:
+            continue
+    return read_rows(path, STEP_NEEDED, WHAT)
+
+
+def _of_neuron(row: Row) -> dict[str, Any]:
+    """A worker's inference, while one like it runs on each other core; products are rounded to bfloat16
+    (``autocast``), which the compiler does to weights once.
+    """
+    names = {"gpu": row["accelerator"], "worker": "core", "workload": "inference", "precision": "bfloat16"}
+    return {**row, **names, "step_ms": row["latency_p50_ms"]}
 
 
 def _of_tiny(row: Row) -> dict[str, Any]:

@@ -71,6 +71,7 @@ FIGURES: dict[str, Figure] = {
     "array_columns": Figure("array_columns", "count", 1, 65_536, kinds=_ARRAYS),
     "array_count": Figure("array_count", "count", 1, 100_000, kinds=_ARRAYS),
     "padded_rows": Figure("padded_rows", "count", 1, 65_536, optional=True, kinds=_ARRAYS),
+    "row_lanes": Figure("row_lanes", "count", 1, 65_536, optional=True, kinds=_ARRAYS),
     "on_chip_capacity": Figure("on_chip_capacity_bytes", "bytes", 1e3, 100e9, kinds=_ARRAYS),
     "on_chip_bandwidth": Figure(
         "on_chip_bandwidth_bytes_per_s", "bytes_per_s", 1e9, 1e16, optional=True, kinds=_ARRAYS

@@ -330,6 +330,9 @@ class SystolicSpec(DeviceSpec):
     """Of all cores."""
     padded_rows: PositiveInt = 1
     """What rows that stream through an array are padded to, 1 for nothing."""
+    row_lanes: PositiveInt | None = None
+    """Lanes of the vector units side by side among which the elements of a row lie; 1 where each lane has rows of its
+    own, as many as were fitted where nothing is stated."""
     on_chip_capacity_bytes: PositiveFloat
     on_chip_bandwidth_bytes_per_s: PositiveFloat | None = None
     original: SystolicSpec | None = Field(default=None, exclude=True, repr=False)

@@ -16,10 +16,12 @@ from neusight.datasets.benchmarks import (
     StepRow,
     benchmark_step,
 )
-from neusight.datasets.published_steps import TINY_NOTES, TINY_READ, measured_steps
+from neusight.datasets.published_steps import NEURON_NOTES, NEURON_READ, TINY_NOTES, TINY_READ, measured_steps
 from neusight.datasets.rows import unread_columns
 from neusight.devices import load_device
+from neusight.devices.slices import core_of
 from neusight.engines import Libraries
+from neusight.errors import DataError
 from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, half_of
 from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
 from neusight.evaluation.versions import Version, VersionFit
@@ -34,6 +36,23 @@ if TYPE_CHECKING:
 
 BY = ("gpu", "workload", "precision", "layout", "family")
 _NAMES = ("gpu", "model", "workload", "precision")
+_BASE, _LARGE = (
+    {
+        "num_hidden_layers": layers, "hidden_size": width, "num_attention_heads": heads, "intermediate_size": 4 * width,
+    }
+    for layers, width, heads in ((12, 768, 12), (24, 1024, 16))
+)  # fmt: skip
+ENCODERS: dict[str, tuple[str, dict[str, int]]] = {
+    "albert-base-v2": ("Albert", {**_BASE, "embedding_size": 128}),
+    "bert-base-uncased": ("Bert", _BASE),
+    "bert-large-uncased": ("Bert", _LARGE),
+    "distilbert-base-uncased": ("DistilBert", {"n_layers": 6}),
+    "google/electra-base-discriminator": ("Electra", {**_BASE, "embedding_size": 768}),
+    "roberta-base": ("Roberta", {**_BASE, "vocab_size": 50265}),
+    "roberta-large": ("Roberta", {**_LARGE, "vocab_size": 50265}),
+    "xlm-roberta-base": ("XLMRoberta", {**_BASE, "vocab_size": 250002}),
+}
+"""Encoders of the hub, by the family of transformers and the sizes of their configurations."""
 _LEAST_S = 1e-6
 _DECIDING = 0.5
 """Share of a step from which its kernels decide what it takes (assumption)."""
@@ -93,17 +112,19 @@ def evaluate_steps(
         "memory": memory_verdicts(rows),
         "assumed": sorted({text for row in rows for text in row["assumed"]}),
         "skipped": skipped,
-        "unread": unread_columns(records, STEP_READ | TINY_READ, STEP_NOTES | TINY_NOTES),
+        "unread": unread_columns(records, STEP_READ | TINY_READ | NEURON_READ, STEP_NOTES | TINY_NOTES | NEURON_NOTES),
     }
 
 
 def _estimate(row: StepRow, predictor: Predictor, **options: Any) -> Estimate:
-    load_device(row.gpu)
+    device = load_device(row.gpu)
     model: Any = row.model
     inputs = None
     if row.model in BERT_MODELS:
         model, inputs = question_answering(row)
-    return predictor.estimate(model, row.gpu, inputs=inputs, allow_fallback=True, **{**row.options, **options})
+    if row.worker == "core":
+        device, (model, inputs) = core_of(device), encoder(row)
+    return predictor.estimate(model, device, inputs=inputs, allow_fallback=True, **{**row.options, **options})
 
 
 def _group(row: StepRow) -> tuple[str, ...]:
@@ -203,6 +224,30 @@ def question_answering(row: StepRow) -> tuple[Callable[[], torch.nn.Module], dic
     shapes = (shape, shape, shape[:1], shape[:1])
     tokens = {name: TensorSpec(each, "int64") for name, each in zip(names, shapes, strict=True)}
     return build, tokens | {"attention_mask": TensorSpec((shape[0], 1, 1, shape[1]), "float32")}
+
+
+def encoder(row: StepRow) -> tuple[Callable[[], torch.nn.Module], dict[str, Any]]:
+    """A function that builds an encoder of ``ENCODERS`` with a head that classifies sequences, and its inputs.
+
+    Raises:
+        DataError: another model.
+    """
+    from neusight.workloads.tensors import TensorSpec
+
+    if row.model not in ENCODERS:
+        raise DataError(f"{row.model} is not estimated: {', '.join(ENCODERS)} are")
+    family, sizes = ENCODERS[row.model]
+
+    def build() -> torch.nn.Module:
+        import transformers
+
+        config = getattr(transformers, f"{family}Config")(**sizes)
+        config._attn_implementation = "eager"
+        return getattr(transformers, f"{family}ForSequenceClassification")(config)
+
+    build.__name__ = row.model
+    shape = int(row.options["batch"]), int(row.seq_len or 0)
+    return build, {name: TensorSpec(shape, "int64") for name in ("input_ids", "attention_mask")}
 
 
 def _failed_fits(row: StepRow, predictor: Predictor) -> bool | None:

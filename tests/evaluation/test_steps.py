@@ -11,6 +11,8 @@ import pytest
 from neusight import Predictor
 from neusight.datasets.benchmarks import benchmark_step
 from neusight.datasets.rows import read_rows
+from neusight.devices import load_device
+from neusight.devices.slices import core_of
 from neusight.errors import DataError
 from neusight.evaluation.hosts import IDLE, half_of
 from neusight.evaluation.steps import errors_by_kind, evaluate_steps, memory_verdicts, question_answering
@@ -190,3 +192,16 @@ def test_old_libraries_are_as_slow_as_on_other_boards(tmp_path: Path, predictor:
     known, unknown = (evaluate_steps(tmp_path / f"{table}.csv", predictor)["rows"] for table in ("told", "not told"))
     for told, guessed in zip(known, unknown, strict=True):
         assert told["ape"] < 10 < 20 < guessed["ape"]
+
+
+def test_a_worker_of_neuron_is_a_core(tmp_path: Path) -> None:
+    columns = {"accelerator": "trainium1", "seq": 128.0, "latency_p50_ms": 1.0}
+    rows = [{**columns, "model": "bert-base-uncased", "batch": 2}, {**columns, "model": "other", "batch": 1}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "neuron.parquet")
+    found = evaluate_steps(tmp_path / "neuron.parquet", Predictor.load())
+    [row] = found["rows"]
+    core = core_of(load_device("trainium1"))
+    alone = Predictor.load().estimate("bert-base", core, batch=2, seq_len=128, dtype="bfloat16", attention="eager")
+    # A pooler and a head of two classes stand behind the same layers.
+    assert row["predicted_ms"] == pytest.approx(1e3 * alone.latency_s, rel=0.05)
+    assert [each["model"] for each in found["skipped"]] == ["other"]

@@ -217,3 +217,19 @@ def test_a_core_has_its_share_of_a_chip() -> None:
     assert core_of(core) == core
     l4 = load_device("l4")
     assert core_of(l4) is l4
+
+
+def test_only_rows_that_lie_across_lanes_are_summed_across_them() -> None:
+    rows = KernelBatch.from_columns(
+        "row_reduction", op="softmax", dtype="bfloat16", rows=[4096], cols=[128], read_bytes=[2**20],
+        write_bytes=[2**20], flops=[4096 * 128 * 5],
+    )  # fmt: skip
+    physics = shipped_arrays().physics
+    lanes = {n: times_of(rows, replace_lanes(n), physics).vectors_s[0] for n in (1, 16, 128)}
+    steps = physics.vectors.row_ops * 4096 / vector_ops_per_s(V4)
+    assert lanes[128] - lanes[1] == pytest.approx(steps)
+    assert lanes[16] - lanes[1] == pytest.approx(steps * 4 / 7)
+
+
+def replace_lanes(lanes: int) -> SystolicSpec:
+    return array().model_copy(update={"row_lanes": lanes})

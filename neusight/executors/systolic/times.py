@@ -29,7 +29,7 @@ SOFTMAX_OPS = 7.0
 (Dao 2023, algorithm 1). Units of their own evaluate functions, an element as fast as a sum (AWS Neuron
 documentation, NKI: scalar engine)."""
 LANES = 128
-"""Of vector units, which take a row's elements side by side (TPU's registers, Trainium's partitions)."""
+"""Of the vector units for which sums across lanes were fitted (TPU's registers)."""
 MOST_OPS = 4.0
 """Vector operations for an element that a pointwise kernel reads or writes, at most (assumption): what counts more are
 functions, which units of their own evaluate."""
@@ -222,8 +222,10 @@ def _pointwise_s(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics
     touched = work.bytes / element_bytes(batch)
     converted = touched * _foreign(batch, device) * physics.vectors.conversion_ops
     if batch.family == "row_reduction":
-        # Rows shorter than the lanes lie across them, and are summed up lane by lane.
-        converted = converted + batch["rows"] * np.minimum(batch["cols"] / LANES, 1.0) * physics.vectors.row_ops
+        # Sums across lanes halve what is left of a row step by step; rows shorter than the lanes share the steps.
+        lanes = device.row_lanes or LANES
+        row_ops = physics.vectors.row_ops * np.log2(lanes) / np.log2(LANES)
+        converted = converted + batch["rows"] * np.minimum(batch["cols"] / lanes, 1.0) * row_ops
     operations = np.minimum(work.flops, MOST_OPS * touched)
     return (converted + operations / physics.vectors.share) / vector_ops_per_s(device)
 
