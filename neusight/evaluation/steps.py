@@ -18,7 +18,7 @@ from neusight.datasets.benchmarks import (
 )
 from neusight.datasets.published_steps import NEURON_NOTES, NEURON_READ, TINY_NOTES, TINY_READ, measured_steps
 from neusight.datasets.rows import unread_columns
-from neusight.devices import load_device
+from neusight.devices import DeviceSpec, load_device
 from neusight.devices.slices import core_of
 from neusight.engines import Libraries
 from neusight.errors import DataError
@@ -117,13 +117,13 @@ def evaluate_steps(
 
 
 def _estimate(row: StepRow, predictor: Predictor, **options: Any) -> Estimate:
-    device = load_device(row.gpu)
+    device: DeviceSpec | str = row.gpu
     model: Any = row.model
     inputs = None
     if row.model in BERT_MODELS:
         model, inputs = question_answering(row)
     if row.worker == "core":
-        device, (model, inputs) = core_of(device), encoder(row)
+        device, (model, inputs) = core_of(load_device(row.gpu)), encoder(row)
     return predictor.estimate(model, device, inputs=inputs, allow_fallback=True, **{**row.options, **options})
 
 
