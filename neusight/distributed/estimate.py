@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from math import exp, hypot, sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,9 @@ from neusight.requests import Plan
 from neusight.schedule.run import Run
 from neusight.transforms.recompute import recomputed
 from neusight.workloads.decoders.recipes import recipe_named
+
+if TYPE_CHECKING:
+    from neusight.figures import Chart
 
 PRODUCTS = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families whose arithmetic counts for the utilisation of a device's peak."""
@@ -154,6 +157,17 @@ class TrainingEstimate:
     def peak_bytes(self) -> float:
         """Of memory on the rank that needs most."""
         return fullest(self.memory).total
+
+    def figure(self, name: str) -> Chart:
+        """A chart of ``neusight.distributed.figures.CHARTS``: ``memory`` or ``timeline``, of ranks and their streams.
+
+        Raises:
+            DataError: an unknown chart.
+        """
+        from neusight.distributed.figures import CHARTS
+        from neusight.figures import named
+
+        return named(self, name, CHARTS)
 
     @property
     def fit(self) -> MemoryFit:

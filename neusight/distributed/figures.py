@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from neusight.distributed.estimate import TrainingEstimate
-from neusight.distributed.search import Found
-from neusight.estimates.figures import GIB
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from neusight.estimates.figures import GIB, memory
 from neusight.figures import Bar, Chart, Dot, Line, Scale
+
+if TYPE_CHECKING:
+    from neusight.distributed.estimate import TrainingEstimate
+    from neusight.distributed.search import Found
 
 _MOST_BARS = 3000
 """Of a timeline: what is longest is shown."""
@@ -59,3 +64,10 @@ def timeline(estimate: TrainingEstimate) -> Chart:
         lanes=tuple(f"rank {rank}, {STREAMS[stream]}" for rank, stream in places), bars=tuple(bars),
         rows=tuple(events.to_dict("records")),
     )  # fmt: skip
+
+
+CHARTS: dict[str, Callable[[TrainingEstimate], Chart]] = {
+    "memory": lambda estimate: memory([estimate]),
+    "timeline": timeline,
+}
+"""What ``TrainingEstimate.figure`` draws."""

@@ -303,9 +303,10 @@ class Estimate:
         Raises:
             DataError: an unknown chart. DeviceError: a roofline of a device that the catalogue lacks.
         """
-        from neusight.estimates.figures import chart
+        from neusight.estimates.figures import CHARTS
+        from neusight.figures import named
 
-        return chart(self, name)
+        return named(self, name, CHARTS)
 
     def __repr__(self) -> str:
         return f"<Estimate {headline(self)}, limited by {self.limiter}, {'fits' if self.fits else 'does not fit'}>"

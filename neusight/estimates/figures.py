@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil, floor, inf, log10
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.devices import DeviceSpec, load_device
-from neusight.errors import DataError, nearest
 from neusight.estimates.core import largest, summed
 from neusight.estimates.records import KernelEstimate
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
@@ -39,17 +38,6 @@ _APART = 5.0
 """Between roofs that are named on their own."""
 _LEAST_SHARE = 0.003
 """Of a step, below which a module is too thin to see."""
-
-
-def chart(estimate: Estimate, name: str) -> Chart:
-    """A chart of one estimate, by its name.
-
-    Raises:
-        DataError: an unknown name. DeviceError: a roofline of a device that the catalogue lacks.
-    """
-    if name not in CHARTS:
-        raise DataError(f"unknown figure '{name}'{nearest(name, CHARTS)}: one of {', '.join(CHARTS)}")
-    return CHARTS[name](estimate)
 
 
 def memory(estimates: Sequence[Any]) -> Chart:
@@ -345,7 +333,7 @@ def _place(limiter: str) -> int:
     return LIMITERS.index(limiter) if limiter in LIMITERS else len(LIMITERS)
 
 
-CHARTS = {
+CHARTS: dict[str, Callable[[Estimate], Chart]] = {
     "memory": lambda estimate: memory([estimate]),
     "time": lambda estimate: time([estimate]),
     "operators": operators,

@@ -8,21 +8,33 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from neusight.errors import DataError
+from neusight.errors import DataError, nearest
 from neusight.figures.marks import COLOURS, GREY, Bar, Dot, Line, Scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PICTURES = (".png", ".svg", ".pdf")
+T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
+def named(of: T, name: str, charts: Mapping[str, Callable[[T], Chart]]) -> Chart:
+    """A chart of an answer, by its name.
+
+    Raises:
+        DataError: an unknown name.
+    """
+    if name not in charts:
+        raise DataError(f"unknown figure '{name}'{nearest(name, charts)}: one of {', '.join(charts)}")
+    return charts[name](of)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Chart:
     """Marks on two axes; with ``lanes`` there are bars, and the vertical axis names their lanes.
 
@@ -115,6 +127,9 @@ class Chart:
             for bar in self.bars
         ]  # fmt: skip
         return json.dumps({"displayTimeUnit": "ms", "traceEvents": [*names, *slices]})
+
+    def __repr__(self) -> str:
+        return f"<Chart {self.name}: {self.title}>"
 
     def _repr_png_(self) -> bytes:
         """What a notebook shows."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -74,18 +75,27 @@ def _axis(axes: Axes, which: str, axis: Scale) -> None:
     if axis.log:
         getattr(axes, f"set_{which}scale")("log")
     side = getattr(axes, f"{which}axis")
-    side.set_major_formatter(FuncFormatter(lambda value, _: scaled(value, axis.unit) if axis.unit else f"{value:g}"))
+    side.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, axis.unit)))
     side.set_minor_formatter(NullFormatter())
+
+
+def _tick(value: float, unit: str) -> str:
+    """A percentage takes no prefix."""
+    return scaled(value, unit) if unit and unit != "%" else f"{value:g} {unit}".rstrip()
 
 
 def _bars(axes: Axes, chart: Chart) -> None:
     width = axes.get_xlim()[1] - axes.get_xlim()[0]
+    in_lane = Counter(bar.lane for bar in chart.bars)
     for bar in chart.bars:
         colour = GREY if bar.outside else chart.colours[bar.series]
         axes.barh(bar.lane, bar.end - bar.start, left=bar.start, color=colour, height=0.7, edgecolor="white", lw=0.4)
         if bar.label and abs(bar.end - bar.start) > _LABEL_SHARE * len(bar.label) * width:
             middle = (bar.start + bar.end) / 2
             axes.text(middle, bar.lane, bar.label, ha="center", va="center", fontsize=SMALL - 1, color=ink_on(colour))
+        elif bar.label and in_lane[bar.lane] == 1:
+            beside = max(bar.start, bar.end, *(bar.interval or ())) + _LABEL_SHARE * width
+            axes.text(beside, bar.lane, bar.label, ha="left", va="center", fontsize=SMALL - 1)
         if bar.interval:
             low, high = bar.interval
             axes.plot([low, high], [bar.lane] * 2, color="black", lw=1, marker="|", markersize=6)
@@ -113,7 +123,9 @@ def _lines(axes: Axes, chart: Chart) -> None:
         colour = GREY if line.outside else chart.colours[line.series]
         axes.plot(line.xs, line.ys, color=colour, lw=1.2, ls="--" if line.dashed else "-")
         if line.label:
-            axes.annotate(line.label, (line.xs[-1], line.ys[-1]), ha="right", va="bottom", fontsize=SMALL - 1)
+            end = (line.xs[-1], line.ys[-1])
+            style: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": SMALL - 1}
+            axes.annotate(line.label, end, xytext=(0, 2), textcoords="offset points", **style)
         if line.band:
             axes.fill_between(line.xs, *line.band, color=colour, alpha=0.15, lw=0)
 

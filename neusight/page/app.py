@@ -6,7 +6,7 @@ import asyncio
 import re
 import webbrowser
 from collections.abc import Sequence
-from threading import Timer
+from threading import Thread, Timer
 from typing import Any
 
 import uvicorn
@@ -20,7 +20,7 @@ from neusight.figures import Chart
 from neusight.page import ask, decide, drag, look, trust
 from neusight.page.answers import Answers
 from neusight.page.form import Form
-from neusight.page.frame import STYLE, frame
+from neusight.page.frame import STYLE, frame, known
 from neusight.page.tab import Tab, View
 from neusight.paths import checkout_dir
 
@@ -120,6 +120,7 @@ def serve(form: Form, functions: Sequence[str], port: int, *, show: bool) -> Non
         show: whether a browser opens.
     """
     app = application(Answers(functions), form)
+    Thread(target=known, daemon=True).start()
     if show:
         Timer(1.0, webbrowser.open, [f"http://{HOST}:{port}/"]).start()
     uvicorn.run(app, host=HOST, port=port, log_level="warning")

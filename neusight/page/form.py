@@ -89,7 +89,7 @@ class Form:
         for one in fields(self):
             value = getattr(self, one.name)
             if value != one.default:
-                yield from ((one.name, _text(each)) for each in _each(value))
+                yield from ((one.name, written(each)) for each in _each(value))
 
     @property
     def query(self) -> str:
@@ -168,7 +168,7 @@ class Form:
             word
             for name in names
             if given or getattr(self, name) != getattr(Form, name)
-            for word in (f"--{name.replace('_', '-')}", _text(getattr(self, name)))
+            for word in (f"--{name.replace('_', '-')}", written(getattr(self, name)))
         ]
 
     @property
@@ -233,7 +233,8 @@ def _number(name: str, text: str) -> float:
         raise ModelError(f"{name} '{shown(text)}' is no number: write it like 2.5") from None
 
 
-def _text(value: Any) -> str:
+def written(value: Any) -> str:
+    """As a URL and a field have it."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

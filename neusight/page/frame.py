@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -69,12 +70,18 @@ def _head(tab: Tab, views: Sequence[View]) -> None:
         )
 
 
+@cache
+def known() -> tuple[list[str], list[str]]:
+    """Models and devices that fields complete: read once, since all tabs wait for that."""
+    return [*(info.name for info in list_workloads()), *list_hub()], [device.id for device in list_devices()]
+
+
 def question(tab: Tab) -> None:
     """Fields of the question; those of a step or of a load show with the mode."""
     with ui.element("div").classes("question"):
-        models = [info.name for info in list_workloads()] + list(list_hub())
+        models, devices = known()
         tab.field("model", "model: name, hub id or file", wide=True, known=models)
-        tab.field("gpu", "devices, with commas", wide=True, known=[device.id for device in list_devices()])
+        tab.field("gpu", "devices, with commas", wide=True, known=devices)
         tab.choice("mode", MODES)
         tab.field("dtype", "dtype", known=("bf16", "fp16", "fp32", "tf32", "amp", "fp8"))
         tab.field("tp", "tensor parallel")

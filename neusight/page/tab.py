@@ -17,7 +17,7 @@ from neusight.errors import NeusightError, one_line, reason
 from neusight.figures import Chart
 from neusight.figures.echarts import height_px
 from neusight.page.answers import Answers
-from neusight.page.form import Form
+from neusight.page.form import Form, written
 
 _FEW = 6
 """Lanes of a chart that takes half the width of a wide screen."""
@@ -165,7 +165,7 @@ class Tab:
         async def changed(event: Any) -> None:
             await self.change(**{name: event.value})
 
-        text = "" if value is None else str(value)
+        text = "" if value is None else written(value)
         field = ui.input(title, value=text, on_change=changed, autocomplete=list(known) or None)
         field.props("dense debounce=350").classes("wide" if wide else "").mark(name)
         self.fields[name] = field
@@ -188,7 +188,7 @@ class Tab:
     def reflect(self, name: str) -> None:
         """A field of the question shows what the form has, which somebody changed elsewhere."""
         value = getattr(self.form, name)
-        self.fields[name].value = "" if value is None else str(value)
+        self.fields[name].value = "" if value is None else written(value)
 
     def wrong(self, line: str) -> None:
         """A mistake, in the line that the command would print; "" for none."""

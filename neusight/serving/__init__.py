@@ -5,7 +5,7 @@ Loads
 Answers
     ``Predictor.serving``, or ``serve(deployment, load) -> ServingEstimate``; ``frontier(deployment, isl, osl)``: with
     more and more clients; ``Demand(slo=Slo.named("ttft=1s"), ...)`` is what ``Predictor.cheapest`` takes. An answer's
-    ``launch`` starts the engine with all limits that it assumed.
+    ``launch`` starts the engine with all limits that it assumed. ``figures`` draws frontiers and deployments.
 Simulation
     ``simulate(load, limits, times) -> ServingRun``: with times of passes by anyone; ``StepTimePredictor``: those of
     this project, for other simulators.

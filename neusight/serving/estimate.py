@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neusight.estimates.core import core
 from neusight.estimates.energy import BoardEnergy
 from neusight.plans.margins import MemoryFit
 from neusight.serving.memory import ServingMemory
 from neusight.units import milliseconds
+
+if TYPE_CHECKING:
+    from neusight.figures import Chart
 
 DEGREES = ("tp", "pp", "ep", "dp")
 """Of the plan of a replica."""
@@ -109,6 +112,17 @@ class ServingEstimate:
     def memory_terms(self) -> dict[str, float]:
         """Of a device of the fullest stage [B]."""
         return self.memory.terms
+
+    def figure(self, name: str) -> Chart:
+        """A chart of ``neusight.serving.figures.CHARTS``: ``memory`` or ``passes``.
+
+        Raises:
+            DataError: an unknown chart.
+        """
+        from neusight.figures import named
+        from neusight.serving.figures import CHARTS
+
+        return named(self, name, CHARTS)
 
     @property
     def fit(self) -> MemoryFit:

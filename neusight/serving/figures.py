@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
+from neusight.estimates.figures import memory
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
-from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
-from neusight.serving.planning import Choice
+
+if TYPE_CHECKING:
+    from neusight.serving.estimate import Limiter, Metric, ServingEstimate
+    from neusight.serving.planning import Choice
 
 _CHOICES, _PARTS = 12, 8
 """Deployments that are shown, the cheapest, and parts of passes, the largest."""
@@ -73,13 +77,7 @@ def costs(choices: Sequence[Choice]) -> Chart:
 
 def choice_name(choice: Choice, devices: int) -> str:
     """``4 x l4, fp8 tp2``."""
-    return ", ".join(filter(None, (f"{devices} x {choice.gpu}", _words(choice))))
-
-
-def _words(choice: Choice) -> str:
-    """``fp8 tp2``: dtype and degrees above 1."""
-    degrees = [f"{name}{getattr(choice.setup, name)}" for name in DEGREES if getattr(choice.setup, name) > 1]
-    return " ".join(filter(None, (choice.setup.dtype, *degrees)))
+    return ", ".join(filter(None, (f"{devices} x {choice.gpu}", choice.words)))
 
 
 def passes(estimate: ServingEstimate) -> Chart:
@@ -100,6 +98,13 @@ def passes(estimate: ServingEstimate) -> Chart:
         name="passes", title="What passes spend their time on", x=Scale(name="share of the time"),
         lanes=tuple(known), bars=tuple(bars), rows=tuple(rows),
     )  # fmt: skip
+
+
+CHARTS: dict[str, Callable[[ServingEstimate], Chart]] = {
+    "memory": lambda estimate: memory([estimate]),
+    "passes": passes,
+}
+"""What ``ServingEstimate.figure`` draws."""
 
 
 def _most(passes: Mapping[str, Limiter], part: str) -> float:

@@ -183,6 +183,12 @@ class Choice:
             return None
         return self.estimate.devices * self.price_usd_per_hour
 
+    @property
+    def words(self) -> str:
+        """``fp8 tp2``: dtype and degrees above 1."""
+        degrees = [f"{name}{getattr(self.setup, name)}" for name in DEGREES if getattr(self.setup, name) > 1]
+        return " ".join(filter(None, (self.setup.dtype, *degrees)))
+
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, with the figures of what it holds."""
         setup = {name: getattr(self.setup, name) for name in ("dtype", *DEGREES)}

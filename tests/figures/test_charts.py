@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from neusight import Estimate, Predictor
+from neusight.devices import load_cluster
+from neusight.distributed.figures import CHARTS as TRAINED
 from neusight.errors import DataError
 from neusight.estimates.figures import CHARTS, difference, memory, modules, timeline, waterfall
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
 from neusight.figures.marks import COLOURS, GREY
+from neusight.serving import Closed
+from neusight.serving.figures import CHARTS as SERVED
 from neusight.steps import StepQuestion
 from neusight.workloads.resolve import module_sources
 
@@ -56,6 +60,18 @@ def test_wrong_names_say_what_there_is(step: Estimate, tmp_path: Path) -> None:
         step.figure("rooflines")
     with pytest.raises(DataError, match="does not end in"):
         step.figure("memory").save(tmp_path / "chart.gif")
+
+
+def test_served_models_and_clusters_have_figures_too(predictor: Predictor) -> None:
+    served = predictor.serving("llama-3.1-8b", "h100-sxm-80gb", Closed(concurrency=4, number=8, isl=128, osl=16))
+    run = predictor.training_run("gpt2-xl", load_cluster("dgx-h100", 1), {"dp": 8, "global_batch": 16})
+    trained = predictor.training(run)
+    for answer, charts in ((served, SERVED), (trained, TRAINED)):
+        for name in charts:
+            assert len(answer.figure(name).bars) > 1
+            assert answer.figure(name).picture().startswith(b"\x89PNG")
+        with pytest.raises(DataError, match="unknown figure 'roofline'"):
+            answer.figure("roofline")
 
 
 def test_modules_hold_all_of_the_time(step: Estimate) -> None:

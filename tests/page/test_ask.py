@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import export, nn, ones
 
 from neusight import Predictor
 from tests.page.conftest import Opened, serious
@@ -111,6 +112,17 @@ def test_a_dropped_file_is_the_model(opened: Opened, tmp_path: Path) -> None:
     (first,) = latencies(page)
     page.locator("input[type=file]").set_input_files(file)
     page.wait_for_function(f"+document.querySelector('.answer')?.dataset.latency < {first!r}", timeout=60_000)
+
+
+def test_a_dropped_program_is_the_model_too(opened: Opened, tmp_path: Path) -> None:
+    layer = nn.Linear(64, 64)
+    file = tmp_path / "layer.pt2"
+    export.save(export.export(layer, (ones(8, 64),)), file)
+    page = opened()
+    (first,) = latencies(page)
+    page.locator("input[type=file]").set_input_files(file)
+    page.wait_for_function(f"+document.querySelector('.answer')?.dataset.latency < {first!r}", timeout=60_000)
+    assert "layer" in page.locator(".answer").inner_text()
 
 
 def test_narrow_screens_and_the_dark(opened: Opened) -> None:

@@ -18,6 +18,9 @@ linear,l4,float32,{},train,2048,1024,1024
 """
 
 
+PLOT = "getElement(+document.querySelector('.nicegui-echart').id.slice(1)).chart"
+
+
 @pytest.mark.parametrize("by", BY)
 def test_every_cell_is_that_of_a_summary(by: str) -> None:
     rows = accuracies(by)
@@ -60,6 +63,11 @@ def test_a_dot_leads_to_its_row_and_a_report(opened: Opened) -> None:
     page = opened("/trust?by=optimisation")
     page.locator(".plot canvas").wait_for()
     assert "amp" in page.locator("table.figures").inner_text()
+    page.wait_for_function(f"{PLOT}?.getOption()?.series.length > 1")
+    x, y = page.evaluate(f"{PLOT}.convertToPixel({{ seriesIndex: 0 }}, {PLOT}.getOption().series[0].data[3].value)")
+    link = page.evaluate(f"{PLOT}.getOption().series[0].data[3].link")
+    page.locator(".plot canvas").click(position={"x": x, "y": y})
+    page.wait_for_function("id => document.activeElement.id === id", arg=link)
     assert serious(page) == []
     page.get_by_role("link", name="what-if").click()
     page.get_by_role("heading", name="Targets").wait_for()
