@@ -72,7 +72,7 @@ def _maxtext(row: Row) -> Row:
         "local_batch": int(local),
         "micro_batch": int(local),
         "shard": f"fsdp{chips // slices}" if slices > 1 else "zero3",
-        "recompute": str(row.get("remat", "full")),
+        **({"recompute": str(row["remat"])} if "remat" in row else {}),
         "dtype": "float8" if str(row.get("precision", "")) == "fp8" else "bfloat16",
         **({"step_ms": 1e3 * float(row["step_s"])} if "step_s" in row else {"step_ms": _step_ms(row)}),
     }

@@ -202,7 +202,9 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
         overlap = flag(row, "overlap_grad_reduce")
     elif dp > 1:
         default("overlap of gradients", overlap, "frameworks since 2023 reduce them beside the backward pass")
-    if "recompute" not in row:
+    if "recompute" not in row and framework == "maxtext":
+        recompute = default("recompute", "full", "MaxText's base.yml; layers' inputs on the host if it only fits so")
+    elif "recompute" not in row:
         default("recompute", "none", "not stated; or the fewest layers of a stage with which the run fits")
     schedule, vp = _schedule(row, pp)
     if framework in ("megatron-te", "megatron-flex") and pp > 1 and "vp" not in row:

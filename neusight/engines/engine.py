@@ -149,6 +149,8 @@ class Engine:
             (Maleki et al. 2021, Adasum).
         hidden_tp: share of what tensor-parallel ranks gather and scatter that a plan's ``overlap_tp`` hides behind
             products in pieces, which take longer than whole ones.
+        gathers_matrices: fully sharded weights are gathered one matrix before its product, and each gradient is
+            reduced behind its own; else all of a layer at once.
         copies_gathered: what is gathered is copied out of a buffer of all ranks, and what is reduced into one, between
             other kernels: fully sharded weights and gradients, and rows of sequences that tensor-parallel ranks share;
             else they lie there.
@@ -258,6 +260,7 @@ class Engine:
     gradient_rank: int = 0
     sums: Literal["flat", "levels", "adaptive"] = "flat"
     hidden_tp: float = 0.0
+    gathers_matrices: bool = False
     copies_gathered: bool = False
     stops_early: bool = False
 

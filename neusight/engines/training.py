@@ -98,11 +98,14 @@ MAXTEXT = Engine(
     generated=True,
     loss="generated",
     shard="zero3",
+    gathers_matrices=True,
     keeps_activated_gate=False,
-    logit_bytes=6.0,
+    logit_bytes=4.0,
 )
-"""MaxText: a whole step is one program of XLA, which fuses pointwise work; weights, gradients and states are shared
-among the chips of a slice (``ici_fsdp_parallelism``), attention is a Pallas kernel (``attention: flash``)."""
+"""MaxText: a whole step is one program of XLA, which fuses pointwise work, so that of logits only they and their
+gradient, in 16 bits, are ever written; weights, gradients and states are shared among the chips of a slice
+(``ici_fsdp_parallelism``), each gathered where its product reads it; attention is a Pallas kernel (``attention:
+flash``)."""
 NEURON = replace(MAXTEXT, name="neuron", shard="zero1", ranks="core")
 """NeuronX Distributed and neuronx-nemo-megatron: Megatron's tensor and pipeline parallelism among cores in programs of
 Neuron's compiler, with ZeRO-1."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,8 +117,8 @@ def _records(path: Path) -> list[dict[str, Any]]:
 def run_of(row: RunRow) -> TrainingRun:
     """What a row ran, as a question.
 
-    Where it does not tell what was computed again, that is the fewest layers of a stage with which the run fits: it
-    ran.
+    Where it does not tell what was computed again, that is the fewest layers of a stage with which the run fits; or
+    all of them, with their inputs on the host if it only fits so: it ran.
 
     Raises:
         NeusightError: an unknown GPU, a model that its columns do not describe, a plan that does not fit.
@@ -139,7 +139,7 @@ def run_of(row: RunRow) -> TrainingRun:
         adapters=Adapters(**row.adapters),
     )
     unknown = any(what == "recompute" for what, _, _ in row.assumed)
-    return _fitting(run) if unknown and run.plan.recompute == "none" else run
+    return _fitting(run) if unknown else run
 
 
 def _traced(row: RunRow) -> TrainingRun:
@@ -152,14 +152,23 @@ def _traced(row: RunRow) -> TrainingRun:
 
 
 def _fitting(run: TrainingRun) -> TrainingRun:
-    """The run with the fewest layers of each stage computed again with which it fits; as it is where none do."""
-    device, plan = run.cluster.device, run.plan
-    for layers in range(run.decoder.depth // plan.pp + 1):
-        again = replace(plan, recompute="full", recompute_layers=layers) if layers else plan
-        candidate = replace(run, plan=again)
-        if verdict(memory(candidate), device).fits:
+    """The first of what needs ever less memory that fits; the run as it is where nothing does."""
+    for candidate in _saving(run):
+        if verdict(memory(candidate), run.cluster.device).fits:
             return candidate
     return run
+
+
+def _saving(run: TrainingRun) -> Iterator[TrainingRun]:
+    """The run, and with more and more layers of each stage computed again; where all are, with their inputs on the
+    host.
+    """
+    yield run
+    if run.plan.recompute == "full":
+        yield replace(run, engine=replace(run.engine, offloads_activations=True))
+        return
+    for layers in range(1, run.decoder.depth // run.plan.pp + 1):
+        yield replace(run, plan=replace(run.plan, recompute="full", recompute_layers=layers))
 
 
 def _cluster(row: RunRow) -> Cluster:

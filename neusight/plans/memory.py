@@ -258,14 +258,19 @@ class _StageRank:
         return total
 
     def _gathered(self) -> float:
-        """Of FSDP: two layers' weights, one in use and one fetched ahead; one's gradient as computed and as reduced;
-        and what is outside of layers (PyTorch FSDP, ``BackwardPrefetch.BACKWARD_PRE``; Zhao et al. 2023, section 3.3).
+        """Of FSDP: weights of two gathers, one in use and one fetched ahead; one's gradients as computed and as
+        reduced; and, where layers are gathered, what is outside of them (PyTorch FSDP,
+        ``BackwardPrefetch.BACKWARD_PRE``; Zhao et al. 2023, section 3.3).
         """
-        held = {kind: _every(self.program.layers[kind].held) for kind in set(self.stage.kinds)}
-        layer, every = max(held.values(), default=0.0), sum(held[kind] for kind in self.stage.kinds)
         used, reduced = stored_bytes(self.local.dtype), stored_bytes(self.plan.gradient_dtype)
-        ends = _every(end_weights(self.stage, self.program))
-        return used * min(2 * layer, every) + (used + reduced) * layer + used * ends
+        layers = [self.program.layers[kind].held for kind in self.stage.kinds]
+        ends = tuple(end_weights(self.stage, self.program))
+        if self.training.engine.gathers_matrices:
+            gathers, beside = [float(each.number) for held in (*layers, ends) for each in held], 0.0
+        else:
+            gathers, beside = [_every(held) for held in layers], _every(ends)
+        largest = max(gathers, default=0.0)
+        return used * min(2 * largest, sum(gathers)) + (used + reduced) * largest + used * beside
 
 
 def _every(held: Iterable[HeldWeights]) -> float:

@@ -272,6 +272,12 @@ def test_fsdp_gathers_two_layers_and_what_is_outside_of_layers() -> None:
     assert ranks(plan(dp=8, shard="zero3"), training)["only"].communication == (3 * 2 + 4) * layer + 2 * outside
 
 
+def test_programs_that_gather_matrices_hold_two_of_them_and_one_gradient() -> None:
+    """The widest is the embedding: twice in 16 bits, its gradient in 16 and in 32."""
+    training = replace(TRAINING, engine=replace(FSDP, gathers_matrices=True))
+    assert ranks(plan(dp=8, shard="zero3"), training)["only"].communication == (3 * 2 + 4) * VOCAB * 1024
+
+
 def test_workspaces_of_libraries() -> None:
     """A handle for each of two threads; Transformer Engine's own; five of those for experts side by side."""
     assert workspace_bytes(A100, MEGATRON) == (2 * 8.125 + 4) * MIB
