@@ -13,6 +13,7 @@ at random among its experts and arrive sorted.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import permutations
@@ -246,6 +247,32 @@ def _xla_copies(rows: pd.DataFrame) -> pd.DataFrame:
     return _frame(rows, family="memory", op="copy_in", dtype="uint8", rows=1, cols=rows["raw_bytes"], **_PROGRAM)
 
 
+def _tpu_benchmarks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Copies within HBM, as ``time_us`` has them, and sums over the chips of a slice, or of each chip with those in its
+    place in other slices, which have a part of the matrix each; ``gb_s`` is what a ring's rank sends
+    (accelerator-microbenchmarks, ``benchmark_collectives.py``: psum).
+    """
+    copies = rows["op"].str.startswith("hbm copy").to_numpy(dtype=bool)
+    slices = _each(rows["topology"], lambda name: (re.match(r"(\d+) x ", name) or ["", "1"])[1]).astype(int)
+    chips = _each(rows["topology"], lambda name: (re.findall(r"-(\d+)", name) or ["1"])[0]).astype(int)
+    ranks, size = np.where(slices > 1, slices, chips), rows["bytes"] // slices
+    return _frame(
+        rows,
+        family=np.where(copies, "memory", "nccl"),
+        op=np.where(copies, "copy", ""),
+        collective=np.where(copies, "", "all_reduce"),
+        dtype="bfloat16",
+        rows=1,
+        cols=size // DTYPE_BYTES["bfloat16"],
+        num_gpus=ranks,
+        devices_per_node=np.where(slices > 1, 1, chips),
+        bytes=size,
+        nccl_version="",
+        time_us=rows["time_us"].fillna(1e-3 * size * 2.0 * (ranks - 1) / ranks / rows["gb_s"]),
+        **_PROGRAM,
+    )
+
+
 _PROGRAM = {"framework": "xla", "timing": "profiler", "operands": "flushed", "burst": 1.0}
 
 
@@ -253,6 +280,7 @@ PUBLISHED = (
     PublishedTable(frozenset(["accelerator", "op", "m", "n", "k", "timing", "time_us"]), _xla_programs),
     PublishedTable(frozenset(["accelerator", "shape", "elements", "time_std_us"]), _xla_arrays),
     PublishedTable(frozenset(["accelerator", "shape", "raw_bytes", "time_us"]), _xla_copies),
+    PublishedTable(frozenset(["accelerator", "op", "topology", "gb_s", "time_us"]), _tpu_benchmarks),
     PublishedTable(frozenset(["dtypes", "b", "m", "n", "k", "time_us"]), _xla_products),
     PublishedTable(frozenset(["op", "dims", "group_size", "network_throughput_bytes_per_s"]), _xla_collectives),
     PublishedTable(frozenset(["op", "dtype", "scale", "lib", "b", "m", "n", "k", "time_us"]), _aiter_products),

@@ -40,6 +40,7 @@ def _neuron(row: Row) -> dict[str, Any]:
     return {
         **_common(row),
         "cell": _name("neuron", row, row["batch"]),
+        "engine_version": str(row.get("neuron", "")),
         "tp": int(row["tp_cores"]),
         "weight_dtype": DTYPES.get(weights, weights),
         "mode": "static",

@@ -114,7 +114,7 @@ KERNEL_TABLES: dict[str, Table] = {
             f"{_OPERATOR} rows cols {_PROFILE}",
             ("softmax", "layer_norm", "rms_norm", "rms_norm_eager", "add_rms_norm"),
         ),
-        ("memory", f"{_OPERATOR} rows cols", ("embedding", "copy_in")),
+        ("memory", f"{_OPERATOR} rows cols", ("embedding", "copy", "copy_in")),
         (
             "conv2d",
             f"{_OPERATOR} batch in_channels out_channels kernel_size input_size stride padding {_PROFILE}",

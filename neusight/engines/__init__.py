@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from neusight.engines.engine import ATTENTIONS, EXPERT_LOAD, LAUNCHES, LAYOUTS, AttentionForm, Engine, Host, Libraries
+from neusight.engines.server import era_of
 from neusight.engines.serving import (
     GPT_FAST,
     LLAMA_CPP,
@@ -90,7 +91,8 @@ def server_named(name: str, version: str = "", artifact: Path | None = None) -> 
     """
     word = name.strip().lower()
     engine = ENGINES[_known(_ALIASES.get(word, word), engine_names(serves=True))]
-    return replace(engine, server=engine.serving.of_version(engine.name, version, artifact))
+    attention = "eager" if era_of(engine.name, version).writes_scores else engine.attention
+    return replace(engine, attention=attention, server=engine.serving.of_version(engine.name, version, artifact))
 
 
 def library_named(name: str) -> str:

@@ -48,12 +48,14 @@ class Era:
         rocm_native: whether AMD's GPUs have such graphs, and decode attention of their own. V0's host launched kernel
             by kernel there, and its paged attention read keys and values anew for each query head
             (``csrc/attention/attention_kernels.cu``; ``csrc/rocm`` came with 0.6.2).
+        writes_scores: whether attention of prompts writes scores and probabilities to memory.
     """
 
     engine: str
     before: tuple[int, int] | None = None
     graph_tokens: float = 0.0
     rocm_native: bool = True
+    writes_scores: bool = False
 
     @property
     def name(self) -> str:
@@ -74,10 +76,13 @@ ERAS = (
     Era(engine="tensorrt-llm", before=(0, 19), graph_tokens=BUILT),
     Era(engine="tensorrt-llm"),
     Era(engine="sglang"),
+    Era(engine="transformers-neuronx", before=(2, 19), writes_scores=True),
+    Era(engine="transformers-neuronx"),
 )
 """Older ones first. vLLM's V1 became the default with 0.8 and its asynchronous scheduling with 0.14; V0 captured passes
 that only generate. TensorRT-LLM's executor replaced its Python sessions with 0.12 and its PyTorch backend built engines
-in the overviews from 0.19 on."""
+in the overviews from 0.19 on. Versions of Transformers NeuronX are those of AWS Neuron, whose 2.19 brought flash
+attention (release notes)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from neusight.datasets import device_of, load_kernels, to_batches
+from neusight.datasets.batches import single_kernels
 from neusight.datasets.conditions import conditions_of
 from neusight.datasets.load import sets_in, tables_in
 from neusight.devices import device_ids, load_device
@@ -50,8 +51,8 @@ class ArrayRows:
 
     @property
     def root_weight(self) -> float:
-        """By which families count the same."""
-        return float(np.sqrt(WEIGHT / len(self)))
+        """By which families of many rows count the same."""
+        return float(np.sqrt(min(WEIGHT / len(self), 1.0)))
 
     def take(self, index: np.ndarray) -> ArrayRows:
         """The rows that ``index`` selects."""
@@ -94,7 +95,7 @@ def _names_arrays(path: Path) -> bool:
 
 def _of_file(path: Path, seed: int) -> list[ArrayRows]:
     frame, parts, generator = load_kernels(path), [], np.random.default_rng(seed)
-    for gpu, own in frame.groupby("gpu", sort=True):
+    for gpu, own in frame[single_kernels(frame)].groupby("gpu", sort=True):
         device, rows = device_of(str(gpu), {}), own.reset_index(drop=True)
         if not isinstance(device, SystolicSpec):
             continue
@@ -127,7 +128,7 @@ def fit_arrays(data: Path, seed: int = 0, report: Report | None = None) -> Fitte
         errors += _left_out(kept, held) if kept else []
     if report:
         report("arrays from small kernels", len(devices), len(devices) + 2, float("nan"))
-    halves = [_halves(part) for part in parts]
+    halves = [_halves(part) for part in parts if len(part) > 1]
     errors += _errors("larger half", [large for _, large in halves], _at(_solved([small for small, _ in halves])[0]))
     place, deviation = _solved(parts)
     names, physics = tuple(priors(PRIOR)), _at(place)

@@ -46,6 +46,7 @@ from neusight.serving.lookup import (
 )
 from neusight.serving.speculation import Speculation
 from neusight.workloads.decoders.build import step_program
+from neusight.workloads.decoders.cores import CORE_MODULE
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
 from neusight.workloads.decoders.quantisation import ServingPrecision
@@ -270,7 +271,7 @@ class ReplicaPricer:
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
         parts, factors = self._parts(steps, groups), self.engine.serving.factors
-        each = (factors[group_of(p.batch)] * p.runs * c.latency_s for p, c in self._priced(parts, energy=False))
+        each = (factors[group_of(p)] * p.runs * c.latency_s for p, c in self._priced(parts, energy=False))
         return sum(each, np.zeros(len(steps)))
 
     def _parts(self, steps: Steps, groups: Collection[str]) -> list[Part]:
@@ -279,7 +280,7 @@ class ReplicaPricer:
         if self.cluster:
             program = Placement(plan=self.plan, per_node=self.cluster.per_node).placed(program)
         parts = [*program.counted_parts, *self._sent(steps)]
-        return [part for part in parts if group_of(part.batch) in groups]
+        return [part for part in parts if group_of(part) in groups]
 
     def _sent(self, steps: Steps) -> Iterator[Part]:
         """Between stages each rank sends its slice of the residual stream (vLLM, ``send_tensor_dict`` with an
@@ -350,7 +351,7 @@ class ReplicaPricer:
         columns |= {SHARED: np.zeros(n), OWN: np.zeros(n)} | {(ENERGY, f.name): np.zeros(n) for f in fields(EnergyUse)}
         limiters: dict[str, np.ndarray] = {}
         for part, costs in self._priced(parts, energy=energy):
-            group, kernels_s = group_of(part.batch), part.runs * costs.latency_s
+            group, kernels_s = group_of(part), part.runs * costs.latency_s
             total_s = factors[group] * kernels_s
             columns[GROUP, group] += kernels_s
             columns[PART, part.name] += total_s
@@ -415,11 +416,13 @@ class ReplicaPricer:
 _GROUP_OF = {"gemm": "products", "moe": "experts", "grouped_gemm": "experts", "collective": "collectives"}
 
 
-def group_of(batch: KernelBatch) -> str:
-    """Which of an engine's factors holds for kernels of one part."""
-    if batch.family == "attention":
-        return "decode" if (batch["q_len"] == 1).all() else "context"
-    return _GROUP_OF.get(batch.family, "rest")
+def group_of(part: Part) -> str:
+    """Which of an engine's factors holds for kernels of one part; attention that is written out is that of prompts."""
+    if CORE_MODULE[0] in part.modules:
+        return "context"
+    if part.batch.family == "attention":
+        return "decode" if (part.batch["q_len"] == 1).all() else "context"
+    return _GROUP_OF.get(part.batch.family, "rest")
 
 
 def in_flight(steps: Steps, stages: int, most_tokens: int) -> Steps:

@@ -11,12 +11,18 @@ import pytest
 
 from neusight.datasets.cells import serving_cell
 from neusight.datasets.published_cells import canonical_cell
+from neusight.engines import server_named
 from neusight.evaluation import evaluate_serving
 from neusight.evaluation.scored import Scored
-from neusight.serving.passes import BucketedTimes
+from neusight.kernels.work import work_of
+from neusight.requests import Plan
+from neusight.serving.passes import BucketedTimes, group_of
+from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import SelfAttention
+from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import Steps, bucket_of
+from neusight.workloads.program import Part
 
 NEURON: dict[str, Any] = {
     "accelerator": "trainium1", "model": "Llama-2-13b", "tp_cores": 32, "batch": 8, "isl": 4096, "osl": 4096,
@@ -31,6 +37,24 @@ def test_a_batch_of_neuron() -> None:
     assert (cell.weights, cell.medians) == ("bfloat16", {"ttft_ms", "tpot_ms"})
     assert cell.measured["tpot_ms"] == 19.86
     assert cell.median
+    assert serving_cell(canonical_cell(NEURON | {"neuron": "2.18.0"}), 1).engine_version == "2.18.0"
+
+
+def test_prompts_before_flash_attention_write_their_scores() -> None:
+    def attention(version: str) -> dict[str, Part]:
+        decoder, engine = known_decoder("llama-2-7b"), server_named("transformers-neuronx", version)
+        precision = ServingPrecision(dtype="bfloat16", kv_cache="bfloat16")
+        steps = Steps.of(prompts=[2], prompt_tokens=[256], decodes=[4], decode_cached=[127])
+        parts = step_program(decoder, steps, precision, Plan(tp=32), engine).layers[0].parts
+        return {part.batch.family: part for part in parts if group_of(part) in ("context", "decode")}
+
+    before, since = attention("2.18.1"), attention("2.19")
+    assert set(before) == {"gemm", "row_reduction", "attention"}
+    # A head a core of each of 2 sequences, whole rows of scores whatever is masked.
+    assert work_of(before["gemm"].batch).flops.tolist() == [2 * 2 * 256 * 256 * 128]
+    assert (before["row_reduction"].batch["rows"], before["row_reduction"].batch["cols"]) == (2 * 256, 256)
+    assert set(since) == {"attention"}
+    assert {group_of(part) for part in before.values()} == {"context", "decode"}
 
 
 def test_clients_of_a_tpu_and_a_batch_of_gaudi() -> None:

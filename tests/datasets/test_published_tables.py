@@ -84,6 +84,22 @@ def test_throughput_of_a_collective_is_of_the_larger_of_operand_and_result(parqu
     assert set(conditions.timing) == {"stream"}
 
 
+def test_benchmarks_of_a_tpu_are_a_copy_and_sums_over_chips_or_slices(parquet):
+    common = {"accelerator": "tpu-v6e", "bytes": 2**20, "gb_s": 10.0, "time_us": None}
+    rows = [
+        common | {"op": "hbm copy (read+write)", "topology": "chip", "time_us": 50.0},
+        common | {"op": "psum ici", "topology": "v6e-256 16x16"},
+        common | {"op": "psum dcn", "topology": "2 x v6e-256"},
+    ]
+    frame = load_kernels(parquet(pd.DataFrame(rows)))
+    batches = {batch.family: batch for batch, _ in to_batches(frame)}
+    assert (batches["memory"]["op"][0], batches["memory"]["elements"][0]) == ("copy", 2**19)
+    sums = batches["collective"]
+    assert [sums[name].tolist() for name in ("ranks", "per_node", "bytes")] == [[256, 2], [256, 1], [2**20, 2**19]]
+    # A ring's rank sends 2 (n - 1) / n of its tensor.
+    assert frame["latency_ms"].to_numpy() == pytest.approx([0.05, 2e-7 * 2**20 * 255 / 256, 1e-7 * 2**19])
+
+
 def test_products_of_aiter_arrive_quantised(parquet):
     rows = [AITER, AITER | {"dtype": "int8", "scale": "row/token"}, AITER | {"dtype": "bfloat16", "op": "bmm", "b": 16}]
     frame, batch, conditions = one_batch(parquet(pd.DataFrame(rows)))

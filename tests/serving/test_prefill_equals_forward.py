@@ -139,7 +139,7 @@ def test_a_prefill_takes_what_the_kernels_of_the_forward_pass_take(predictor: Pr
     parts = running(forward(decoder, 1, "vllm").counted_parts)
     seconds = Counter[str]()
     for part, priced in zip(parts, price(parts, cost), strict=True):
-        factor = replica.engine.serving.factors[group_of(part.batch)]
+        factor = replica.engine.serving.factors[group_of(part)]
         seconds[part.name] += factor * part.runs * float(priced.latency_s[0])  # type: ignore[assignment]
     names = {"attention": "attention of prompts"}
     for name in ("qkv", "attention", "output", "gate up", "down", "embedding", "add and norm"):

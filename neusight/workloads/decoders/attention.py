@@ -5,12 +5,13 @@ over a cache.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
-from neusight.workloads.decoders.cores import Heads, core
+from neusight.workloads.decoders.cores import CORE_MODULE, Heads, core
 from neusight.workloads.decoders.layers import CrossAttention, Indexer, LatentAttention, Projection, SelfAttention
 from neusight.workloads.decoders.operations import Operation, moved, pointwise, within
 from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
@@ -158,10 +159,27 @@ def cached_attention(
         ("prompts", common | prompts | of_prompts, passes.prompt_runs),
         ("decodes", common | decodes | of_decodes | verified, passes.decode_runs),
     ):
-        filled = {field: np.maximum(fields[field], 1) for field in ("batch", "q_len", "kv_len")}
-        batch = KernelBatch.from_columns("attention", **(fields | filled))
-        made.append(rank.part(f"{name} of {which}", batch, runs))
+        fields |= {field: np.maximum(fields[field], 1) for field in ("batch", "q_len", "kv_len")}
+        if which == "prompts" and rank.engine.writes_scores:
+            made += [replace(part, runs=runs, modules=CORE_MODULE) for part in _written_out(rank, name, fields)]
+        else:
+            made.append(rank.part(f"{name} of {which}", KernelBatch.from_columns("attention", **fields), runs))
     return Operation(forward=tuple(made))
+
+
+def _written_out(rank: Rank, name: str, fields: dict[str, Any]) -> Iterator[Part]:
+    """Attention of prompts as products of all scores, masked or not, with a softmax between them."""
+    heads = fields["batch"] * fields["heads"]
+    queries, keys, d = fields["q_len"], fields["kv_len"], fields["head_dim"]
+    size = rank.size * heads * queries * keys
+
+    def product_of(n: Count, k: Count, layout: str) -> Part:
+        columns = {"batch": heads, "m": queries, "n": n, "k": k, "layout": layout, "dtype": rank.dtype}
+        return rank.part(f"{name} of prompts", KernelBatch.from_columns("gemm", op="bmm", **columns))
+
+    yield product_of(keys, d, "tn")
+    yield rank.reduced(f"{name} softmax", "softmax", (heads * queries, keys), size, size)
+    yield product_of(fields.get("value_dim", 0) or d, keys, "nn")
 
 
 def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
