@@ -6,8 +6,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from inspect import signature
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from neusight.api.sweeps import swept
@@ -17,7 +19,6 @@ from neusight.errors import LoadError, ModelError, shown
 from neusight.estimates import Estimate, KernelEstimate
 from neusight.estimates.build import lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
-from neusight.executors.base import LINK
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
@@ -59,6 +60,11 @@ _DEPLOYMENTS = 64
 OPERANDS = ("resident", "cold")
 
 
+def _in_steps(engine: Engine) -> Options:
+    """How executors answer for kernels of an engine's steps, see ``Predictor.on_cluster``."""
+    return Options(learned=not engine.step_factors)
+
+
 class Predictor:
     """Latency of kernels and models on any device.
 
@@ -70,10 +76,13 @@ class Predictor:
     """
 
     def __init__(
-        self, kernels: KernelPredictor, tile_models: Path | None = None, links: Executor | None = None
+        self,
+        kernels: KernelPredictor,
+        tile_models: Path | None = None,
+        executors: Mapping[str, Executor] = MappingProxyType({}),
     ) -> None:
         self.kernel_predictor = kernels
-        self._steps = StepAnswers({"gpu": kernels} | ({LINK: links} if links else {}), tile_models)
+        self._steps = StepAnswers({"gpu": kernels, **executors}, tile_models)
         self._replicas: OrderedDict[tuple[Any, ...], ReplicaPricer] = OrderedDict()
         self._sharing: dict[str, Any] = {}
 
@@ -477,9 +486,16 @@ class Predictor:
         Raises:
             ModelError: no plan divides model and batch, or none fits.
         """
-        from neusight.distributed.search import search
+        from neusight.distributed.search import begin, search
+        from neusight.workers import hired
 
-        return search(run, self.on_cluster(run.cluster, run.engine), space, count, **options)
+        jobs, ray = self._sharing.get("jobs", 1), self._sharing.get("ray", "")
+        pricer = self.on_cluster(run.cluster, run.engine)
+        if jobs == 1 and not ray:
+            return search(run, pricer, space, count, **options)
+        pricer_of = partial(self._steps.on_cluster, run.cluster, _in_steps(run.engine))
+        with hired(jobs, ray, begin, pricer_of) as workers:
+            return search(run, pricer, space, count, workers=workers, **options)
 
     def libraries_on(self, gpu: Gpu) -> Libraries | None:
         """Libraries that a step on a device is taken to run with where none are given; None for those measured."""
@@ -534,7 +550,7 @@ class Predictor:
         Where factors of kernels in steps are fitted, they are so over what laws say: corrections that were learned from
         kernels by themselves, in bursts, do not carry over to steps.
         """
-        return self._steps.on_cluster(cluster, Options(learned=not engine.step_factors))
+        return self._steps.on_cluster(cluster, _in_steps(engine))
 
     def _priced(self, batch: KernelBatch, place: Place, conditions: Conditions) -> Costs:
         """Kernels of passes, for whose factors the same holds as for those of ``on_cluster``."""
@@ -543,7 +559,7 @@ class Predictor:
         return costs
 
     def shared(self, jobs: int = 1, ray: str = "") -> Predictor:
-        """The same predictor, whose sweeps are shared.
+        """The same predictor, whose sweeps and searches for plans are shared.
 
         >>> predictor.shared(jobs=8).sweep(models, gpus, range(1, 65))
 

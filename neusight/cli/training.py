@@ -348,6 +348,7 @@ def plan(
     place: Place,
     search: Search,
     models: opt.Models,
+    workers: opt.Workers,
     nodes: opt.Nodes = None,
     out: Annotated[
         Path | None,
@@ -383,7 +384,8 @@ def plan(
     usual = predictor.training_run(model, cluster, {**options, **one_each}, step.engine)
     run = replace(usual, plan=Plan(global_batch=step.global_batch))
     with progress("plans") as advance:
-        matches = predictor.plans(run, space, search.count, reach=search.reach, progress=advance)
+        shared = predictor.shared(**workers.given)
+        matches = shared.plans(run, space, search.count, reach=search.reach, progress=advance)
     opt.note_corrections(predictor, [cluster.device.id])
     if place.network and cluster.nodes == 1:
         note(f"warning: {_ONE_NODE}")

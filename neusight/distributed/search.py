@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from neusight.errors import ModelError
 from neusight.plans.stages import Stage
 from neusight.requests import Plan
 from neusight.schedule.run import step_s
+from neusight.workers import Worker, shared
 from neusight.workloads.decoders.shares import Local
 
 TOGETHER = 64
@@ -55,6 +57,10 @@ class Found:
     too_large: int
 
 
+Fitting = tuple[float, TrainingRun]
+"""A plan that fits the devices, with what its largest rank needs [B]."""
+
+
 class Tried(NamedTuple):
     """A plan that was simulated."""
 
@@ -73,6 +79,7 @@ def search(
     within_s: float = np.inf,
     together: int = TOGETHER,
     plans: Sequence[Plan] = (),
+    workers: Sequence[Worker] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Found:
     """The fastest plans of a step, and what less memory costs.
@@ -86,6 +93,7 @@ def search(
         within_s: a step that is known; plans whose bounds are no shorter are left out, be they all.
         together: how many plans are looked at together.
         plans: the only ones to look at; default all of the space.
+        workers: who simulate them, each begun with ``begin``; default this process.
         progress: called with (decided, of) plans.
 
     Raises:
@@ -105,7 +113,8 @@ def search(
         needs = np.array([max(rank.total for rank in memory(run)) for run in runs])
         too_large += int((needs > usable).sum())
         is_open = _open(bounds[some], needs, tried, count) & (needs <= usable) & (bounds[some] < within_s)
-        tried += _simulated([(float(needs[at]), runs[at]) for at in np.flatnonzero(is_open)], pricer)
+        fitting = [(float(needs[at]), runs[at]) for at in np.flatnonzero(is_open)]
+        tried += _shared(fitting, workers) if workers else _simulated(fitting, pricer)
         if progress:
             progress(start + len(some), len(order))
     if not tried and within_s == np.inf:
@@ -156,7 +165,27 @@ def _open(bounds: np.ndarray, needs: np.ndarray, tried: Sequence[Tried], count: 
     return (bounds < slowest) | ~beaten
 
 
-def _simulated(fitting: Sequence[tuple[float, TrainingRun]], pricer: Pricer) -> Iterator[Tried]:
+_PRICERS: list[Pricer] = []
+"""Of this process, where it is a worker."""
+
+
+def begin(pricer_of: Callable[[], Pricer]) -> None:
+    """Make this process one that simulates plans for a search elsewhere; ``pricer_of`` comes from there."""
+    _PRICERS[:] = [pricer_of()]
+
+
+def _shared(fitting: Sequence[Fitting], workers: Sequence[Worker]) -> list[Tried]:
+    """In their order, neighbours by the same worker: they share most kernels."""
+    cuts = np.linspace(0, len(fitting), len(workers) + 1).astype(int)
+    parts = [fitting[start:stop] for start, stop in pairwise(cuts) if stop > start]
+    return list(chain.from_iterable(shared(workers, _simulated_here, parts)))
+
+
+def _simulated_here(fitting: Sequence[Fitting]) -> list[Tried]:
+    return list(_simulated(fitting, _PRICERS[0]))
+
+
+def _simulated(fitting: Sequence[Fitting], pricer: Pricer) -> Iterator[Tried]:
     if not fitting:
         return
     for (need, run), made in zip(fitting, timed([run for _, run in fitting], pricer), strict=True):

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.datasets.mlperf_runs import CHIPS
 from neusight.datasets.published_runs import canonical_run
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.datasets.runs import RUN_NEEDED, RUN_NOTES, RUN_READ, TRACED, RunRow, training_run
@@ -110,7 +111,9 @@ def _records(path: Path) -> list[dict[str, Any]]:
     """Rows of a table in columns of ours; see ``canonical_run``."""
     rows = read_rows(path, (), WHAT)
     if "accelerator" in rows[0]:
-        return [{"model": row.get("benchmark"), **row, "gpu": row["accelerator"]} for row in rows]
+        chips = (str(row["accelerator"]) for row in rows)
+        ids = [CHIPS.get(chip.lower(), chip) for chip in chips]
+        return [{"model": row.get("benchmark"), **row, "gpu": gpu} for row, gpu in zip(rows, ids, strict=True)]
     return read_rows(path, RUN_NEEDED, WHAT)
 
 

@@ -1,9 +1,9 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares rows, what is left out, predictors and targets.
 
-Seven kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others,
+Eight kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others,
 ``sparse`` compares a simulated machine with its dense twin, ``serving``, ``training``, ``programs``, ``pairs`` and
 ``energy`` hold served language models, steps of distributed training, exported programs, gains of optimisations and
-what boards draw against what was measured.
+what boards draw against what was measured, ``accelerators`` what devices do that are no GPUs.
 """
 
 from __future__ import annotations
@@ -385,6 +385,24 @@ class EnergyDeclaration(Declared):
     subject: str = "meters"
 
 
+class AcceleratorTable(StrictModel):
+    """A file below ``NEUSIGHT_DATA``, and which command of ``neusight evaluate`` reads it."""
+
+    evaluate: Literal["kernels", "steps", "training", "serving"]
+    file: str
+
+
+class AcceleratorsDeclaration(Declared):
+    """The content of ``experiment.toml`` of kind ``accelerators``: constants of arrays are fitted again without the
+    devices of each fold.
+    """
+
+    kind: Literal["accelerators"]
+    tables: tuple[AcceleratorTable, ...] = Field(min_length=1)
+    report: tuple[str, ...] = ("tables", "left out", "cores")
+    subject: str = "accelerators"
+
+
 AnyDeclaration = (
     Declaration
     | SparseDeclaration
@@ -393,6 +411,7 @@ AnyDeclaration = (
     | ProgramsDeclaration
     | PairsDeclaration
     | EnergyDeclaration
+    | AcceleratorsDeclaration
 )
 KINDS: dict[str, type[AnyDeclaration]] = {
     "sparse": SparseDeclaration,
@@ -401,6 +420,7 @@ KINDS: dict[str, type[AnyDeclaration]] = {
     "programs": ProgramsDeclaration,
     "pairs": PairsDeclaration,
     "energy": EnergyDeclaration,
+    "accelerators": AcceleratorsDeclaration,
 }
 """Declarations of other kinds than ``measured``."""
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
+from neusight.experiments.accelerators import ACCELERATORS
 from neusight.experiments.energy import ENERGY
 from neusight.experiments.measured_report import MEASURED
 from neusight.experiments.page import Drawing, ReportForm, save, table, wrapped
@@ -29,6 +30,7 @@ REPORTS: dict[str, ReportForm] = {
     "programs": PROGRAMS,
     "pairs": PAIRS,
     "energy": ENERGY,
+    "accelerators": ACCELERATORS,
 }
 """By kind of experiment."""
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"

@@ -49,6 +49,7 @@ QUICK_REMARKS = {
     "training": "A quick run: nothing is left out. Its figures are no results.",
     "programs": "A quick run: forty timings of each GPU that is left out. Its figures are no results.",
     "energy": "A quick run: forty readings of each table. Its figures are no results.",
+    "accelerators": "A quick run: forty rows of each table. Its figures are no results.",
     "pairs": "A quick run: sixty pairs. Its figures are no results.",
 }
 """The remark beside figures of a quick run, wherever they stand, by kind of experiment."""
@@ -115,12 +116,15 @@ def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> di
         from neusight.experiments.pairs import run_pairs
 
         return run_pairs(declared, experiment.folder, quick, report)
+    from neusight.experiments.accelerators import run_accelerators
     from neusight.experiments.energy import run_energy
     from neusight.experiments.programs import run_programs
     from neusight.experiments.runs import run_serving, run_training
 
-    runners: dict[str, Callable[..., dict[str, Any]]]
-    runners = {"serving": run_serving, "training": run_training, "programs": run_programs, "energy": run_energy}
+    runners: dict[str, Callable[..., dict[str, Any]]] = {
+        "serving": run_serving, "training": run_training, "programs": run_programs, "energy": run_energy,
+        "accelerators": run_accelerators,
+    }  # fmt: skip
     return runners[declared.kind](declared, quick, report)
 
 

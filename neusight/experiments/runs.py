@@ -24,6 +24,7 @@ from neusight.distributed.factors import shipped_factors
 from neusight.evaluation import Scored, Selection, evaluate_memory, evaluate_serving, evaluate_training
 from neusight.evaluation.serving import MODELS, Prepare, deployed_cells, means
 from neusight.evaluation.training import measured_steps
+from neusight.executors.base import LINK
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.link import LinkPredictor
@@ -61,7 +62,7 @@ def unseen(predictor: Predictor, boards: Collection[str], physics: Physics, data
     kernels = predictor.kernel_predictor
     artifacts = {name: artifact.without(boards) for name, artifact in kernels.artifacts.items()}
     links = LinkPredictor(links_without(data, boards, shipped_links()))
-    return Predictor(KernelPredictor(artifacts, kernels.choice, physics=physics), links=links)
+    return Predictor(KernelPredictor(artifacts, kernels.choice, physics=physics), executors={LINK: links})
 
 
 def fold_predictors(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -107,18 +107,21 @@ def _of_file(path: Path, seed: int) -> list[ArrayRows]:
     return parts
 
 
-def fit_arrays(data: Path, seed: int = 0, report: Report | None = None) -> FittedArrays:
+def fit_arrays(data: Path, seed: int = 0, report: Report | None = None, hold_out: Collection[str] = ()) -> FittedArrays:
     """Estimate all constants, again without each device, and from the smaller half of each family's kernels alone.
 
     Args:
         data: folder of data sets.
         seed: of the sample of rows.
         report: called with (task, done, of, error).
+        hold_out: devices whose rows count for nothing.
 
     Raises:
-        DataError: no systolic accelerators there.
+        DataError: no systolic accelerators there, or none of other devices.
     """
-    parts = read_rows(data, seed)
+    parts = [part for part in read_rows(data, seed) if part.device.id not in hold_out]
+    if not parts:
+        raise DataError(f"{data} has programs of {', '.join(sorted(hold_out))} alone: leave fewer devices out")
     devices = sorted({part.device.id for part in parts})
     errors: list[dict[str, Any]] = []
     for done, left_out in enumerate(devices):

@@ -44,6 +44,13 @@ def test_the_best_are_those_of_brute_force(found: Found, every: list[tuple[float
     assert found.simulated < len(every)
 
 
+def test_many_workers_find_what_one_finds(predictor: Predictor, asked: TrainingRun, found: Found) -> None:
+    shared = predictor.shared(jobs=2).plans(asked, SPACE, 3, reach=REACH)
+    assert (shared.plans, shared.simulated, shared.too_large) == (found.plans, found.simulated, found.too_large)
+    assert [e.plan for e in shared.best] == [e.plan for e in found.best]
+    assert [e.latency_s for e in shared.frontier] == pytest.approx([e.latency_s for e in found.frontier], rel=1e-6)
+
+
 def test_nothing_beats_the_frontier_in_both(found: Found, every: list[tuple[float, float, Plan]]) -> None:
     wanted: list[tuple[float, float]] = []
     for step_s, size, _ in every:
