@@ -494,7 +494,7 @@ class Predictor:
         if jobs == 1 and not ray:
             return search(run, pricer, space, count, **options)
         pricer_of = partial(self._steps.on_cluster, run.cluster, _in_steps(run.engine))
-        with hired(jobs, ray, begin, pricer_of) as workers:
+        with hired(jobs, ray, begin, run, pricer_of) as workers:
             return search(run, pricer, space, count, workers=workers, **options)
 
     def libraries_on(self, gpu: Gpu) -> Libraries | None:

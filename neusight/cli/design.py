@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -152,17 +153,29 @@ def _values(text: str) -> list[float]:
 
 
 def _show(found: list[BestDesign]) -> None:
+    """Of one workload its designs; of several the designs by letters, since many have the same."""
     names = list(dict.fromkeys(answer.workload.name for answer in found))
+    columns = [">area", ">W", ">step", ">gain", "", ">gap"]
     if len(names) == 1:
         line(names[0])
-    several = len(names) > 1
-    columns = ["workload"] * several + ["~design", ">area", ">W", ">step", ">gain", "", ">gap"]
-    table(columns, ([answer.workload.name] * several + _cells(answer) for answer in found))
+        table(["~design", *columns], ([answer.design_words, *_cells(answer)] for answer in found))
+        return
+    designs = list(dict.fromkeys(answer.design_words for answer in found))
+    letters = {words: _letter(number) for number, words in enumerate(designs)}
+    rows = ([answer.workload.name, letters[answer.design_words], *_cells(answer)] for answer in found)
+    table(["workload", "design", *columns], rows)
+    line()
+    table(["design", "figures"], ([letters[words], words] for words in designs))
+
+
+def _letter(number: int) -> str:
+    """A to Z, then A1 and so on."""
+    turn, place = divmod(number, len(ascii_uppercase))
+    return ascii_uppercase[place] + (str(turn) if turn else "")
 
 
 def _cells(answer: BestDesign) -> list[str]:
     return [
-        answer.design_words,
         f"{answer.area_mm2:.0f}",
         f"{answer.power_w:.0f}",
         f"{answer.optimum.steps_s[0]:.4g} s",

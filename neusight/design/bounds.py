@@ -1,14 +1,15 @@
 """What no plan of a training step can be faster than on a device: linear in the times of the kernels that it runs.
 
-Two kinds of such bounds: what all kernels of a micro-batch take, shared among stages as well as can be; and cuts. The
-end of a step is a maximum of sums of its parts' times, convex in them, so that its tangent at one device is below it at
-all others (Kelley 1960, The Cutting-Plane Method for Solving Convex Programs): a step that was simulated once bounds it
-on every design. Kernels are priced by a law that is cheap, the roofline, or by the devices' executor.
+Two kinds of such bounds: what all kernels of a micro-batch take, with the collectives in their way, shared among stages
+as well as can be; and cuts. The end of a step is a maximum of sums of its parts' times, convex in them, so that its
+tangent at one device is below it at all others (Kelley 1960, The Cutting-Plane Method for Solving Convex Programs): a
+step that was simulated once bounds it on every design. Kernels are priced by a law that is cheap, the roofline, or by
+the devices' executor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -17,7 +18,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.factors import factors_of
-from neusight.distributed.priced import Pricer, stream_costs
+from neusight.distributed.priced import PartTime, Pricer, price_parts, stream_costs
 from neusight.distributed.search import plans_of
 from neusight.distributed.sources import memory
 from neusight.distributed.space import Space
@@ -75,6 +76,7 @@ class StepBounds:
         plans: P of them.
         parts: distinct kernels, K.
         counts: runs of one micro-batch on all stages, of each of S shares and ways of recomputing, shape (S, K).
+        waits_s: of each of those, collectives in the way of kernels [s], shape (S,).
         split: of each plan, its row of ``counts``.
         share: of each plan, ``least_share``.
         needs_bytes: of each plan, what its fullest rank needs.
@@ -85,14 +87,15 @@ class StepBounds:
     plans: tuple[Plan, ...]
     parts: tuple[Part, ...]
     counts: np.ndarray
+    waits_s: np.ndarray
     split: np.ndarray
     share: np.ndarray
     needs_bytes: np.ndarray
     cuts: list[Cut] = field(default_factory=list)
 
     @classmethod
-    def of(cls, request: TrainingRun, space: Space) -> StepBounds:
-        """Of all plans of a space.
+    def of(cls, request: TrainingRun, space: Space, pricer: Pricer) -> StepBounds:
+        """Of all plans of a space; collectives take what they do on the request's links.
 
         Raises:
             ModelError: no plan divides model and batch.
@@ -103,17 +106,16 @@ class StepBounds:
         keys = [(run.local, run.plan.recompute) for run in runs]
         splits = {key: number for number, key in enumerate(dict.fromkeys(keys))}
         counted = [_counted(programs[local], how, request.engine) for local, how in splits]
-        parts = {key: part for each in counted for key, (part, _) in each.items()}
-        columns = {key: number for number, key in enumerate(parts)}
-        counts = np.zeros((len(splits), len(parts)))
-        for row, each in enumerate(counted):
-            for key, (_, number) in each.items():
-                counts[row, columns[key]] = number
+        parts, counts = _columns(counted, collectives=False)
+        waiting, runs_of = _columns(counted, collectives=True)
+        device, factors = request.cluster.device, factors_of(request.engine)
+        times = price_parts(waiting, device, pricer, request.engine, factors)
         return cls(
             engine=request.engine,
             plans=plans,
-            parts=tuple(parts.values()),
+            parts=parts,
             counts=counts,
+            waits_s=runs_of @ np.array([time.latency_s for time in times]),
             split=np.array([splits[key] for key in keys]),
             share=np.array([least_share(plan) for plan in plans]),
             needs_bytes=np.array([max(rank.total for rank in memory(run)) for run in runs]),
@@ -161,7 +163,7 @@ class StepBounds:
 
     def _least_s(self, resources: np.ndarray, usable_bytes: np.ndarray) -> np.ndarray:
         """Of each plan on each device, shape (P, n)."""
-        work_s = self.counts @ resources[:, :-_FURTHER].T
+        work_s = self.counts @ resources[:, :-_FURTHER].T + self.waits_s[:, None]
         least = self.share[:, None] * work_s[self.split]
         if self.cuts:
             places = {plan: number for number, plan in enumerate(self.plans)}
@@ -174,12 +176,14 @@ class StepBounds:
         """The tangent of a step, its collectives taking nothing from kernels beside them: at most what it takes on any
         device of the same links.
         """
-        schedule = simulate(timed.pipeline, timed.times)
-        columns = {_key(part.batch): number for number, part in enumerate(self.parts)}
-        coefficients, rest = np.zeros(len(self.parts) + _FURTHER), 0.0
+        schedule, slopes = simulate(timed.pipeline, timed.times), dict[int, tuple[PartTime, float]]()
         for time, slope in timed.kernel_slopes(schedule):
+            # Passes of a segment share its kernels.
+            slopes[id(time)] = time, slopes.get(id(time), (time, 0.0))[1] + slope
+        coefficients, rest = np.zeros(len(self.parts) + _FURTHER), 0.0
+        for time, slope in slopes.values():
             rest += slope * time.latency_s
-            column = columns.get(_key(time.part.batch))
+            column = self._columns.get(_key(time.part.batch))
             if column is None:
                 weight = slope * factors_of(self.engine).of(time.part, self.engine)
                 coefficients[-_FURTHER:-1] += weight * float(work_of(time.part.batch).bytes[0]), -weight
@@ -194,6 +198,11 @@ class StepBounds:
             seconds[rows] = factor * seconds_of(batch)
         a_byte_s = 1.0 / device.dram_bandwidth_bytes_per_s
         return np.array([*seconds, a_byte_s, device.cached_bytes * a_byte_s, 1.0])
+
+    @cached_property
+    def _columns(self) -> dict[Hashable, int]:
+        """Places of parts by their kernels."""
+        return {_key(part.batch): number for number, part in enumerate(self.parts)}
 
     @cached_property
     def _families(self) -> list[tuple[np.ndarray, KernelBatch, np.ndarray]]:
@@ -212,17 +221,33 @@ class StepBounds:
         ]
 
 
-def _counted(program: Program, recompute: str, engine: Engine) -> dict[Hashable, tuple[Part, float]]:
-    """Distinct kernels of a micro-batch on all stages, each with its runs, second forward passes included."""
-    total: dict[Hashable, tuple[Part, float]] = {}
+Counted = dict[Hashable, tuple[Part, float]]
+"""Distinct kernels and collectives of a micro-batch on all stages, each with its runs."""
+
+
+def _counted(program: Program, recompute: str, engine: Engine) -> Counted:
+    """Second forward passes included; of collectives those in the way of kernels, whatever the plan hides."""
+    total: Counted = {}
     counts = [1, *np.bincount(program.order, minlength=len(program.layers)).tolist(), 1]
     for segment, count in zip(program.segments, counts, strict=True):
         again = recomputed(segment, recompute, engine) if segment.layer >= 0 else ()
         for part in (*(part for part in segment.parts if part.phase in PHASES), *again):
-            if not part.group:
+            if not part.group or not (part.overlapped or part.group == "ep"):
                 key = _key(part.batch)
                 total[key] = part, total.get(key, (part, 0.0))[1] + count * float(part.runs)
     return total
+
+
+def _columns(counted: Sequence[Counted], *, collectives: bool) -> tuple[tuple[Part, ...], np.ndarray]:
+    """Distinct kernels, or collectives, of all that was counted, and how often each runs in each, a row each."""
+    parts = {key: part for each in counted for key, (part, _) in each.items() if bool(part.group) == collectives}
+    columns = {key: number for number, key in enumerate(parts)}
+    counts = np.zeros((len(counted), len(parts)))
+    for row, each in enumerate(counted):
+        for key, (_, number) in each.items():
+            if key in columns:
+                counts[row, columns[key]] = number
+    return tuple(parts.values()), counts
 
 
 def _key(batch: KernelBatch) -> Hashable:

@@ -15,25 +15,24 @@ from neusight.design.bounds import Cut, StepBounds
 from neusight.design.workloads import Training
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate
+from neusight.distributed.exchanges import contention
 from neusight.distributed.search import search
-from neusight.distributed.step import timed
+from neusight.distributed.sources import memory
+from neusight.distributed.step import TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
+from neusight.errors import ModelError
 from neusight.requests import Plan
+from neusight.schedule.run import step_s
 
 _TOGETHER = 4
 """Plans that are simulated at once: the first few decide."""
-LONGEST_S = 1e7
-"""Of a step that is still one: where no plan fits, none is shorter."""
 
 
-class Best(NamedTuple):
-    """The fastest plan of a workload on a device; ``step_s`` is infinite and there is no plan where none fits, or none
-    is as fast as was asked for. With the cut of its simulation, or of the first plan that was asked for: what refuted
-    the bound of this device raises those of others.
-    """
+class Simulated(NamedTuple):
+    """A workload's step under a plan on a device, with its cut; infinite, and without a cut, where it does not fit."""
 
+    plan: Plan
     step_s: float
-    plan: Plan | None = None
     cut: Cut | None = None
 
 
@@ -52,7 +51,8 @@ class Workbench:
         Raises:
             ModelError: no plan divides model and batch.
         """
-        return StepBounds.of(self.run, self.workload.space)
+        pricer = self.predictor.on_cluster(self.run.cluster, self.run.engine)
+        return StepBounds.of(self.run, self.workload.space, pricer)
 
     @cached_property
     def run(self) -> TrainingRun:
@@ -68,36 +68,43 @@ class Workbench:
         run = self.on(device)
         return self.bounds.priced(device, self.predictor.on_cluster(run.cluster, run.engine))
 
-    def best(self, device: DeviceSpec, within_s: float = np.inf, plans: Sequence[Plan] = ()) -> Best:
-        """The fastest plan, of those that may be faster than ``within_s``, or of ``plans``."""
+    def best(self, device: DeviceSpec) -> Simulated | None:
+        """The fastest plan, without its cut; None where none fits."""
         run = self.on(device)
         pricer = self.predictor.on_cluster(run.cluster, run.engine)
-        space, longest_s = self.workload.space, min(within_s, LONGEST_S)
-        found = search(run, pricer, space, 1, reach=1.0, within_s=longest_s, together=_TOGETHER, plans=plans).best
-        if not found or found[0].latency_s >= longest_s:
-            return Best(np.inf, cut=self.cut(device, plans[0]) if plans else None)
-        return Best(found[0].latency_s, found[0].plan, self.cut(device, found[0].plan))
+        try:
+            found = search(run, pricer, self.workload.space, 1, reach=1.0, together=_TOGETHER).best[0]
+        except ModelError:
+            return None
+        return Simulated(found.plan, found.latency_s)
 
-    def cut(self, device: DeviceSpec, plan: Plan) -> Cut:
-        """Of the step under a plan there."""
-        return self.bounds.cut(self._timed(device, plan))
+    def simulated(self, device: DeviceSpec, plans: Sequence[Plan]) -> list[Simulated]:
+        """The step under each of some plans."""
+        run, found = self.on(device), []
+        pricer = self.predictor.on_cluster(run.cluster, run.engine)
+        for start in range(0, len(plans), _TOGETHER):
+            runs = [replace(run, plan=plan) for plan in plans[start : start + _TOGETHER]]
+            fitting = [one for one in runs if max(rank.total for rank in memory(one)) <= device.usable_bytes]
+            steps = {made.run.plan: made for made in timed(fitting, pricer)} if fitting else {}
+            found += [self._simulated(one, steps.get(one.plan)) for one in runs]
+        return found
+
+    def _simulated(self, run: TrainingRun, made: TimedStep | None) -> Simulated:
+        if made is None:
+            return Simulated(run.plan, np.inf)
+        whole_s = step_s(made.pipeline, made.times, contention(run))
+        return Simulated(run.plan, whole_s, self.bounds.cut(made))
 
     def estimate(self, device: DeviceSpec, plan: Plan) -> TrainingEstimate:
         """Of the step under a plan there."""
         return self.predictor.training(replace(self.on(device), plan=plan))
 
-    def _timed(self, device: DeviceSpec, plan: Plan):  # type: ignore[no-untyped-def]
-        run = self.on(device)
-        (step,) = timed([replace(run, plan=plan)], self.predictor.on_cluster(run.cluster, run.engine))
-        return step
-
 
 class DesignQuestion(NamedTuple):
-    """A question to a workbench: about ``plans`` alone where there are any, and steps shorter than ``within_s``."""
+    """A question to a workbench, about some plans or about none of them."""
 
     workload: int
     device: DeviceSpec
-    within_s: float = np.inf
     plans: tuple[Plan, ...] = ()
 
 
@@ -126,11 +133,11 @@ def priced(task: DesignQuestion) -> np.ndarray:
     return _BENCHES[task.workload].priced(task.device)
 
 
-def best(task: DesignQuestion) -> Best:
-    """The fastest plan of a workload on a device."""
-    return _BENCHES[task.workload].best(task.device, task.within_s, task.plans)
+def best(task: DesignQuestion) -> Simulated | None:
+    """The fastest plan of a workload on a device, whatever its bound is."""
+    return _BENCHES[task.workload].best(task.device)
 
 
-def cut(task: DesignQuestion) -> Cut:
-    """Of a workload's step under a plan on a device."""
-    return _BENCHES[task.workload].cut(task.device, task.plans[0])
+def simulated(task: DesignQuestion) -> list[Simulated]:
+    """A workload's step under plans on a device."""
+    return _BENCHES[task.workload].simulated(task.device, task.plans)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any
 
@@ -99,6 +99,11 @@ def answers(
         for judge in judges:
             searches = (len(judges) - judge.number) * (1 + 2 * front)
             found += judge.front(front, gap, (ends - monotonic()) / searches)
+        if not front:
+            # What some needed less of, those whose proof is open share.
+            still = [number for number, one in enumerate(found) if one.optimum.least_share < 1.0 / (1.0 + gap)]
+            for done, number in enumerate(still):
+                found[number] = judges[number].longer(found[number], gap, (ends - monotonic()) / (len(still) - done))
     return found
 
 
@@ -123,13 +128,21 @@ class _Judge:
                 found.append(self.best(gap, limit_s, within))
         return unbeaten(found)
 
+    def longer(self, found: BestDesign, gap: float, limit_s: float) -> BestDesign:
+        """The best after so much more time."""
+        more, before = self.best(gap, limit_s), found.optimum
+        spent = ("priced", "simulated", "seconds")
+        sums = {name: getattr(before, name) + getattr(more.optimum, name) for name in spent}
+        return replace(more, optimum=replace(more.optimum, **sums))
+
     def best(self, gap: float, limit_s: float, within: np.ndarray | None = None) -> BestDesign:
         """The best of those that may be taken."""
         optimum = self.search.optimum([self.number], gap, limit_s, within)
         designs, row, bench = self.search.designs, optimum.row, self.search.benches[self.number]
         after = bench.estimate(designs.device(row), self.search.known[self.number].plans[row])
         if self.before is None:
-            self.before = bench.estimate(self.beside, bench.best(self.beside).plan or after.plan)
+            beside = bench.best(self.beside)
+            self.before = bench.estimate(self.beside, beside.plan if beside else after.plan)
         return BestDesign(
             workload=bench.workload,
             design=designs.described(row),

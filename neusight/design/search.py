@@ -16,17 +16,19 @@ from time import monotonic
 import numpy as np
 
 from neusight.design import evaluate
-from neusight.design.evaluate import Best, DesignQuestion, Workbench
+from neusight.design.evaluate import DesignQuestion, Simulated, Workbench
 from neusight.design.space import Designs
+from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
 from neusight.requests import Plan
 from neusight.workers import Worker, shared
 
-PRICED, SIMULATED = 512, 8
-"""Designs of a round: whose kernels are priced, and whose plans are simulated."""
-CUT_REACH = 1.3
-"""Plans whose bounds are so many times as long as the reference's step at most are simulated there for their cuts."""
-MOST_CUTS = 64
+PRICED, SIMULATED, PLANS = 512, 4, 8
+"""Of a round: groups of designs whose kernels are priced; designs that are simulated, and plans of each."""
+EACH = 4
+"""Plans that a worker simulates at a time."""
+REFERENCE_PLANS = 64
+"""Plans of the least bounds that are simulated on the reference, for their cuts."""
 ROOFLINE, EXACT = -1, 2**30
 """What is known of a design's step: its bound by the roofline, or the step. Between them is the number of the groups,
 as ``Designs.loosened`` has them, by whose kernels it is bounded.
@@ -61,7 +63,7 @@ class Optimum:
 @dataclass(eq=False)
 class _KnownDesigns:
     """What is known of all designs under one workload: a row of resources each, which designs of a group share, the
-    bound that follows, and the steps that were simulated.
+    bound that follows, the least step that was simulated with its plan, and all plans that were.
     """
 
     bench: Workbench
@@ -72,6 +74,7 @@ class _KnownDesigns:
     step_s: np.ndarray
     least_s: np.ndarray
     plans: dict[int, Plan] = field(default_factory=dict)
+    tried: dict[int, set[Plan]] = field(default_factory=dict)
 
     def bound(self, designs: np.ndarray) -> None:
         """Bounds of some designs by all cuts: none falls."""
@@ -90,17 +93,28 @@ class _KnownDesigns:
         self.usable_bytes.append(usable_bytes)
         self.level[designs] = np.where(self.level[designs] == EXACT, EXACT, level)
 
-    def simulate(self, design: int, best: Best, within_s: float) -> None:
-        """The step of a design is known, or that it is no shorter than ``within_s``."""
-        if best.cut is not None:
-            self.bench.bounds.cuts.append(best.cut)
-        if best.plan is None and np.isfinite(within_s):
-            self.least_s[design] = max(self.least_s[design], within_s)
-            return
-        self.step_s[design] = self.least_s[design] = best.step_s
-        self.level[design] = EXACT
-        if best.plan is not None:
-            self.plans[design] = best.plan
+    def open_plans(self, design: int, device: DeviceSpec, within_s: float) -> list[Plan]:
+        """Those that were not simulated and may be faster than a time, and than those that were."""
+        within_s, tried = min(within_s, float(self.step_s[design])), self.tried.get(design, set())
+        resources = self.rows[self.place[design]]
+        plans = self.bench.bounds.plans_within(resources, device.usable_bytes, within_s)
+        return [plan for plan in plans if plan not in tried]
+
+    def simulate(self, design: int, found: Sequence[Simulated]) -> None:
+        """Steps of a design under some plans are known."""
+        for one in found:
+            self.tried.setdefault(design, set()).add(one.plan)
+            if one.cut is not None:
+                self.bench.bounds.cuts.append(one.cut)
+            if one.step_s < self.step_s[design]:
+                self.step_s[design], self.plans[design] = one.step_s, one.plan
+
+    def settle(self, design: int, within_s: float) -> None:
+        """No other plan of a design is faster than a time, or than those that were simulated."""
+        least_s = min(within_s, float(self.step_s[design]))
+        self.least_s[design] = max(self.least_s[design], least_s)
+        if least_s == self.step_s[design]:
+            self.least_s[design], self.level[design] = least_s, EXACT
 
 
 @dataclass(eq=False)
@@ -140,22 +154,21 @@ class DesignSearch:
         """Simulate a design under all workloads, and all plans there that are within reach for their cuts."""
         numbers, itself = range(len(self.known)), len(self.levels) - 1
         self._price([(number, itself, int(self.levels[-1][1][design])) for number in numbers])
-        self._simulate([(number, design) for number in numbers], [np.inf for _ in numbers])
-        device, tasks = self.designs.device(design), []
-        for number, known in enumerate(self.known):
-            longest_s = CUT_REACH * known.step_s[design]
-            resources = known.rows[known.place[design]]
-            plans = known.bench.bounds.plans_within(resources, device.usable_bytes, longest_s)[:MOST_CUTS]
-            tasks += [DesignQuestion(number, device, plans=(plan,)) for plan in plans]
-        for task, cut in zip(tasks, shared(self.workers, evaluate.cut, tasks), strict=True):
-            self.known[task.workload].bench.bounds.cuts.append(cut)
+        self._settle([(number, design) for number in numbers])
+        device = self.designs.device(design)
+        open_ = [known.open_plans(design, device, np.inf)[:REFERENCE_PLANS] for known in self.known]
+        self._simulate([(number, design, plans) for number, plans in zip(numbers, open_, strict=True)])
 
     def simulate_all(self) -> None:
         """Every design under every workload, whatever its bound is: what bounds are checked against."""
-        pairs = [(number, design) for number in range(len(self.known)) for design in range(len(self.designs))]
+        self._settle([(number, design) for number in range(len(self.known)) for design in range(len(self.designs))])
+
+    def _settle(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """The fastest plan of workloads on designs."""
         tasks = [DesignQuestion(number, self.designs.device(design)) for number, design in pairs]
         for (number, design), best in zip(pairs, shared(self.workers, evaluate.best, tasks), strict=True):
-            self.known[number].simulate(design, best, np.inf)
+            self.known[number].simulate(design, [] if best is None else [best])
+            self.known[number].settle(design, np.inf)
 
     def optimum(
         self,
@@ -182,17 +195,18 @@ class DesignSearch:
             for known in chosen:
                 known.bound(left)
             mean = np.mean([np.log(known.least_s) for known in chosen], axis=0)
-            exact = admitted & np.all([known.level == EXACT for known in chosen], axis=0)
-            best = self._least(np.where(exact, mean, np.inf))
+            exact = np.all([known.level == EXACT for known in chosen], axis=0)
+            steps = np.where(admitted, np.mean([np.log(known.step_s) for known in chosen], axis=0), np.inf)
+            best = self._least(steps)
             # Bounds rise and the best falls, so that what is not left now will not be again.
-            left = left[~exact[left] & (mean[left] < (mean[best] - np.log1p(gap) if exact.any() else np.inf))]
-            least = float(np.exp(mean[left].min() - mean[best])) if len(left) and exact.any() else 1.0
+            left = left[~exact[left] & (mean[left] < steps[best] - np.log1p(gap))]
+            least = float(np.exp(mean[left].min() - steps[best])) if len(left) and np.isfinite(steps[best]) else 1.0
             if self.progress:
                 self.progress(least)
             if not len(left) or monotonic() - began > limit_s:
                 break
-            self._refine(workloads, left[np.lexsort((left, mean[left]))], mean[best] if exact.any() else np.inf)
-        if not exact.any() or not np.isfinite(mean[best]):
+            self._refine(workloads, left[np.lexsort((left, mean[left]))], float(steps[best]))
+        if not np.isfinite(steps[best]):
             raise ModelError(
                 f"no plan of {self.benches[workloads[0]].workload.name} fits on any design: take more devices"
             )
@@ -214,9 +228,10 @@ class DesignSearch:
         return int(same[np.lexsort((same, self.designs.area_mm2[same]))][0])
 
     def _counts(self, workloads: Sequence[int]) -> tuple[int, int]:
-        """Designs whose own kernels are known, and whose step is."""
+        """Designs whose own kernels are known, and those that were simulated."""
         levels = np.max([self.known[number].level for number in workloads], axis=0)
-        return int((levels >= len(self.levels) - 1).sum()), int((levels == EXACT).sum())
+        simulated = {design for number in workloads for design in self.known[number].tried}
+        return int((levels >= len(self.levels) - 1).sum()), len(simulated)
 
     def _refine(self, workloads: Sequence[int], left: np.ndarray, best: float) -> None:
         """The next round: kernels of smaller groups of the designs of least bounds, or, where it is a design's own that
@@ -227,15 +242,19 @@ class DesignSearch:
             self._price(self._next_groups(workloads, left))
             return
         logs = {n: np.log(self.known[n].least_s[first]) for n in workloads}
-        others = sum(logs.values())
-        pairs, within_s = [], []
+        others, asked = sum(logs.values()), []
         for at, design in enumerate(first.tolist()):
+            device = self.designs.device(design)
             for n in workloads:
-                if self.known[n].level[design] != EXACT:
-                    pairs.append((n, design))
-                    # Beyond it the mean is no less than the best's, whatever the other workloads take.
-                    within_s.append(float(np.exp(len(workloads) * best - (others[at] - logs[n][at]))))
-        self._simulate(pairs, within_s)
+                known = self.known[n]
+                # Beyond it the mean is no less than the best's, whatever the other workloads take.
+                within_s = float(np.exp(len(workloads) * best - (others[at] - logs[n][at])))
+                plans = known.open_plans(design, device, within_s) if known.level[design] != EXACT else []
+                if plans:
+                    asked.append((n, design, plans[:PLANS]))
+                else:
+                    known.settle(design, within_s)
+        self._simulate(asked)
 
     def _next_groups(self, workloads: Sequence[int], left: np.ndarray) -> list[tuple[int, int, int]]:
         """Workload, level and number of the groups of designs, the least first, that are next to be priced."""
@@ -259,14 +278,13 @@ class DesignSearch:
             members = np.flatnonzero((self.levels[level][1] == group) & (known.level < level))
             known.price(members, level, resources, device.usable_bytes)
 
-    def _simulate(self, pairs: Sequence[tuple[int, int]], within_s: Sequence[float]) -> None:
-        tasks = [self._task(*pair, longest_s) for pair, longest_s in zip(pairs, within_s, strict=True)]
-        found = shared(self.workers, evaluate.best, tasks)
-        for (number, design), longest_s, best in zip(pairs, within_s, found, strict=True):
-            self.known[number].simulate(design, best, longest_s)
-
-    def _task(self, number: int, design: int, within_s: float) -> DesignQuestion:
-        known, device = self.known[number], self.designs.device(design)
-        resources = known.rows[known.place[design]]
-        plans = known.bench.bounds.plans_within(resources, device.usable_bytes, within_s)
-        return DesignQuestion(number, device, within_s, tuple(plans))
+    def _simulate(self, asked: Sequence[tuple[int, int, Sequence[Plan]]]) -> None:
+        """Workloads on designs under some plans each."""
+        tasks, owners = [], []
+        for number, design, plans in asked:
+            device = self.designs.device(design)
+            for start in range(0, len(plans), EACH):
+                tasks.append(DesignQuestion(number, device, tuple(plans[start : start + EACH])))
+                owners.append((number, design))
+        for (number, design), found in zip(owners, shared(self.workers, evaluate.simulated, tasks), strict=True):
+            self.known[number].simulate(design, found)

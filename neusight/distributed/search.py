@@ -7,8 +7,9 @@ neither. A bound is of the kernels of a plan's busiest rank, between the pipelin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, pairwise
 from typing import NamedTuple
 
@@ -33,6 +34,8 @@ TOGETHER = 64
 """Plans that are looked at together, unless asked otherwise."""
 REACH = 1.25
 """How many times as long as the fastest step those of a frontier may be, unless asked otherwise."""
+Look = Callable[["Step", Sequence[Plan]], list[float]]
+"""A figure of each of some plans."""
 Split = tuple[Local, str, int, int]
 """What decides what a stage takes of one micro-batch: a rank's share of it, what is computed again, pp and vp."""
 
@@ -55,10 +58,6 @@ class Found:
     plans: int
     simulated: int
     too_large: int
-
-
-Fitting = tuple[float, TrainingRun]
-"""A plan that fits the devices, with what its largest rank needs [B]."""
 
 
 class Tried(NamedTuple):
@@ -93,7 +92,7 @@ def search(
         within_s: a step that is known; plans whose bounds are no shorter are left out, be they all.
         together: how many plans are looked at together.
         plans: the only ones to look at; default all of the space.
-        workers: who simulate them, each begun with ``begin``; default this process.
+        workers: who look at them, each begun with ``begin``; default this process.
         progress: called with (decided, of) plans.
 
     Raises:
@@ -105,16 +104,20 @@ def search(
     usable = request.cluster.device.usable_bytes
     tried: list[Tried] = []
     too_large = 0
+    looked = partial(_shared, workers) if workers else partial(_looked, Step(request, pricer))
     for start in range(0, len(order), together):
         some = order[start : start + together]
         if bounds[some[0]] > _last_s(tried, count, reach) or bounds[some[0]] >= within_s:
             break
-        runs = [replace(request, plan=plans[at]) for at in some]
-        needs = np.array([max(rank.total for rank in memory(run)) for run in runs])
+        needs = np.array(looked(_needs_bytes, [plans[at] for at in some]))
         too_large += int((needs > usable).sum())
         is_open = _open(bounds[some], needs, tried, count) & (needs <= usable) & (bounds[some] < within_s)
-        fitting = [(float(needs[at]), runs[at]) for at in np.flatnonzero(is_open)]
-        tried += _shared(fitting, workers) if workers else _simulated(fitting, pricer)
+        chosen = [plans[at] for at in some[is_open]]
+        steps = looked(_steps_s, chosen)
+        tried += [
+            Tried(step_s, need, replace(request, plan=plan))
+            for step_s, need, plan in zip(steps, needs[is_open].tolist(), chosen, strict=True)
+        ]
         if progress:
             progress(start + len(some), len(order))
     if not tried and within_s == np.inf:
@@ -165,31 +168,48 @@ def _open(bounds: np.ndarray, needs: np.ndarray, tried: Sequence[Tried], count: 
     return (bounds < slowest) | ~beaten
 
 
-_PRICERS: list[Pricer] = []
+class Step(NamedTuple):
+    """What is searched for, and who prices it."""
+
+    request: TrainingRun
+    pricer: Pricer
+
+
+_STEP: list[Step] = []
 """Of this process, where it is a worker."""
 
 
-def begin(pricer_of: Callable[[], Pricer]) -> None:
-    """Make this process one that simulates plans for a search elsewhere; ``pricer_of`` comes from there."""
-    _PRICERS[:] = [pricer_of()]
+def begin(request: TrainingRun, pricer_of: Callable[[], Pricer]) -> None:
+    """Make this process one that looks at plans for a search elsewhere; ``pricer_of`` comes from there."""
+    _STEP[:] = [Step(request, pricer_of())]
 
 
-def _shared(fitting: Sequence[Fitting], workers: Sequence[Worker]) -> list[Tried]:
+def _looked(step: Step, look: Look, plans: Sequence[Plan]) -> list[float]:
+    return look(step, plans)
+
+
+def _shared(workers: Sequence[Worker], look: Look, plans: Sequence[Plan]) -> list[float]:
     """In their order, neighbours by the same worker: they share most kernels."""
-    cuts = np.linspace(0, len(fitting), len(workers) + 1).astype(int)
-    parts = [fitting[start:stop] for start, stop in pairwise(cuts) if stop > start]
-    return list(chain.from_iterable(shared(workers, _simulated_here, parts)))
+    cuts = np.linspace(0, len(plans), len(workers) + 1).astype(int)
+    parts = [(look, plans[start:stop]) for start, stop in pairwise(cuts) if stop > start]
+    return list(chain.from_iterable(shared(workers, _looked_here, parts)))
 
 
-def _simulated_here(fitting: Sequence[Fitting]) -> list[Tried]:
-    return list(_simulated(fitting, _PRICERS[0]))
+def _looked_here(task: tuple[Look, Sequence[Plan]]) -> list[float]:
+    look, plans = task
+    return look(_STEP[0], plans)
 
 
-def _simulated(fitting: Sequence[Fitting], pricer: Pricer) -> Iterator[Tried]:
-    if not fitting:
-        return
-    for (need, run), made in zip(fitting, timed([run for _, run in fitting], pricer), strict=True):
-        yield Tried(step_s(made.pipeline, made.times, contention(run)), need, run)
+def _needs_bytes(step: Step, plans: Sequence[Plan]) -> list[float]:
+    """What the fullest rank of each plan needs [B]."""
+    return [float(max(rank.total for rank in memory(replace(step.request, plan=plan)))) for plan in plans]
+
+
+def _steps_s(step: Step, plans: Sequence[Plan]) -> list[float]:
+    """What a step takes under each plan [s], simulated."""
+    runs = [replace(step.request, plan=plan) for plan in plans]
+    made = timed(runs, step.pricer) if runs else []
+    return [step_s(one.pipeline, one.times, contention(run)) for run, one in zip(runs, made, strict=True)]
 
 
 def _frontier(tried: Sequence[Tried], reach: float) -> list[Tried]:

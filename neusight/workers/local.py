@@ -90,11 +90,13 @@ class LocalWorker:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _started(self) -> ProcessPoolExecutor:
-        """One fresh process, because CUDA does not survive a fork."""
+        """One fresh process, because CUDA does not survive a fork; it begins before anything is asked of it."""
         context = get_context("spawn")
-        return ProcessPoolExecutor(
+        pool = ProcessPoolExecutor(
             1, mp_context=context, initializer=_become_worker, initargs=(os.getpid(), *self._begin)
         )
+        pool.submit(os.getpid)
+        return pool
 
 
 def _become_worker(parent: int, begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:

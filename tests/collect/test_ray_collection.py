@@ -54,12 +54,17 @@ def test_a_set_is_complete_although_a_worker_is_killed(tmp_path: Path) -> None:
 
 
 def _actors() -> list[int]:
-    """Numbers of the processes that call themselves actors."""
+    """Numbers of the processes that call themselves actors, of this test's cluster alone: whose parent it started."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if path.read_bytes().startswith(b"ray::Actor"):
+            if path.read_bytes().startswith(b"ray::Actor") and _parent(_parent(int(path.parent.name))) == os.getpid():
                 found.append(int(path.parent.name))
         except OSError:
             continue  # A process that has ended since.
     return found
+
+
+def _parent(process: int) -> int:
+    """The second field behind a process's name in parentheses (proc(5), stat)."""
+    return int(Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[1])
