@@ -34,7 +34,7 @@ TOGETHER = 64
 """Plans that are looked at together, unless asked otherwise."""
 REACH = 1.25
 """How many times as long as the fastest step those of a frontier may be, unless asked otherwise."""
-Look = Callable[["Step", Sequence[Plan]], list[float]]
+Look = Callable[["SearchedStep", Sequence[Plan]], list[float]]
 """A figure of each of some plans."""
 Split = tuple[Local, str, int, int]
 """What decides what a stage takes of one micro-batch: a rank's share of it, what is computed again, pp and vp."""
@@ -104,7 +104,7 @@ def search(
     usable = request.cluster.device.usable_bytes
     tried: list[Tried] = []
     too_large = 0
-    looked = partial(_shared, workers) if workers else partial(_looked, Step(request, pricer))
+    looked = partial(_shared, workers) if workers else partial(_looked, SearchedStep(request, pricer))
     for start in range(0, len(order), together):
         some = order[start : start + together]
         if bounds[some[0]] > _last_s(tried, count, reach) or bounds[some[0]] >= within_s:
@@ -168,23 +168,23 @@ def _open(bounds: np.ndarray, needs: np.ndarray, tried: Sequence[Tried], count: 
     return (bounds < slowest) | ~beaten
 
 
-class Step(NamedTuple):
+class SearchedStep(NamedTuple):
     """What is searched for, and who prices it."""
 
     request: TrainingRun
     pricer: Pricer
 
 
-_STEP: list[Step] = []
+_STEP: list[SearchedStep] = []
 """Of this process, where it is a worker."""
 
 
 def begin(request: TrainingRun, pricer_of: Callable[[], Pricer]) -> None:
     """Make this process one that looks at plans for a search elsewhere; ``pricer_of`` comes from there."""
-    _STEP[:] = [Step(request, pricer_of())]
+    _STEP[:] = [SearchedStep(request, pricer_of())]
 
 
-def _looked(step: Step, look: Look, plans: Sequence[Plan]) -> list[float]:
+def _looked(step: SearchedStep, look: Look, plans: Sequence[Plan]) -> list[float]:
     return look(step, plans)
 
 
@@ -200,12 +200,12 @@ def _looked_here(task: tuple[Look, Sequence[Plan]]) -> list[float]:
     return look(_STEP[0], plans)
 
 
-def _needs_bytes(step: Step, plans: Sequence[Plan]) -> list[float]:
+def _needs_bytes(step: SearchedStep, plans: Sequence[Plan]) -> list[float]:
     """What the fullest rank of each plan needs [B]."""
     return [float(max(rank.total for rank in memory(replace(step.request, plan=plan)))) for plan in plans]
 
 
-def _steps_s(step: Step, plans: Sequence[Plan]) -> list[float]:
+def _steps_s(step: SearchedStep, plans: Sequence[Plan]) -> list[float]:
     """What a step takes under each plan [s], simulated."""
     runs = [replace(step.request, plan=plan) for plan in plans]
     made = timed(runs, step.pricer) if runs else []

@@ -6,7 +6,7 @@ when nothing is cached. Work adds and multiplies, so that a model's work is the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -44,13 +44,19 @@ class Work:
 
 COMPARED = 16
 """Distinct names that are compared with one by one, before the rest is sorted."""
+FEW = 256
+"""Entries that are looked up one by one: fewer than a column's operations cost."""
 
 
 def by_distinct(column: np.ndarray, value: Callable[[str], float]) -> np.ndarray:
     """``value`` of every entry of a column of names, called once a distinct name."""
-    out = np.full(len(column), float(value(str(column[0]))))
     if column.strides == (0,):  # One name, repeated.
-        return out
+        return np.full(len(column), float(value(str(column[0]))))
+    if len(column) <= FEW:
+        listed = column.tolist()
+        values = {name: float(value(str(name))) for name in set(listed)}
+        return np.array([values[name] for name in listed])
+    out = np.full(len(column), float(value(str(column[0]))))
     # Names are few: to compare with each takes a tenth of the time of sorting them.
     left = np.flatnonzero(column != column[0])
     for _ in range(COMPARED):
@@ -62,6 +68,11 @@ def by_distinct(column: np.ndarray, value: Callable[[str], float]) -> np.ndarray
     names, where = np.unique(column[left], return_inverse=True)
     out[left] = np.array([value(str(name)) for name in names], dtype=float)[where]
     return out
+
+
+def among(column: np.ndarray, names: Collection[str]) -> np.ndarray:
+    """Which entries of a column of names are one of some, shape (n,)."""
+    return by_distinct(column, lambda name: float(name in names)) > 0.0
 
 
 def element_bytes(batch: KernelBatch) -> np.ndarray:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
@@ -77,9 +78,9 @@ def overlapped_s(times_s: Sequence[np.ndarray], exponent: np.ndarray | float) ->
     r"""Time [s] of resources that work side by side: :math:`(\sum_i t_i^p)^{1/p}`, p infinite where they overlap
     perfectly and 1 where not at all; at least ``TINY_S``.
     """
-    parts = np.stack(np.broadcast_arrays(*times_s))
-    largest = np.maximum(parts.max(axis=0), TINY_S)
-    return np.asarray(largest * np.maximum(((parts / largest) ** exponent).sum(axis=0), 1.0) ** (1.0 / exponent))
+    largest = np.maximum(reduce(np.maximum, times_s), TINY_S)
+    together = sum((each / largest) ** exponent for each in times_s)
+    return np.asarray(largest * np.maximum(together, 1.0) ** (1.0 / exponent))
 
 
 def bound_of(batch: KernelBatch, work: Work, device: DeviceSpec) -> Bound:

@@ -130,7 +130,15 @@ class PowerDemand:
         """Energy [J] at a share of the boost clock: what is switched needs ``clock^(1/x - 1)`` of its energy, since a
         lower clock needs less voltage.
         """
-        clocks_j = self.clock_w * clock * self.time_s(clock)
+        return self._energy_j(clock, self.time_s(clock))
+
+    def over_j(self, clock: np.ndarray | float) -> np.ndarray:
+        """Energy beyond the budget [J] at a share of the boost clock."""
+        time_s = self.time_s(clock)
+        return self._energy_j(clock, time_s) - self.budget_w * time_s
+
+    def _energy_j(self, clock: np.ndarray | float, time_s: np.ndarray) -> np.ndarray:
+        clocks_j = self.clock_w * clock * time_s
         core_j = self.compute_j + self.sram_j + clocks_j
         return core_j * clock ** (1 / self.speed_exponent - 1) + self.dram_j
 
@@ -166,10 +174,9 @@ def sustained_clock(demand: PowerDemand) -> np.ndarray:
     window of some ten milliseconds.
     """
     clock = np.ones(demand.dram_s.shape)
-    hot = np.flatnonzero(_over(demand, clock) > 0.0)
+    hot = np.flatnonzero(demand.over_j(clock) > 0.0)
     if len(hot):
-        some = demand.take(hot)
-        clock[hot] = _root(lambda c: _over(some, c), len(hot))
+        clock[hot] = _root(demand.take(hot).over_j, len(hot))
     return clock
 
 
@@ -188,14 +195,9 @@ def shared_clock(demand: PowerDemand) -> float:
     """
 
     def over(clock: np.ndarray) -> np.ndarray:
-        return _over(demand, clock).sum(keepdims=True)
+        return demand.over_j(clock).sum(keepdims=True)
 
     return 1.0 if over(np.ones(1)) <= 0.0 else float(_root(over, 1)[0])
-
-
-def _over(demand: PowerDemand, clock: np.ndarray) -> np.ndarray:
-    """Energy beyond the budget [J]."""
-    return demand.energy_j(clock) - demand.budget_w * demand.time_s(clock)
 
 
 def _root(over: Callable[[np.ndarray], np.ndarray], n: int) -> np.ndarray:

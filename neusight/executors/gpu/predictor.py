@@ -34,7 +34,7 @@ from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import by_distinct
+from neusight.kernels.work import among, by_distinct
 from neusight.laws.bounds import GEMM_FAMILIES
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import Physics
@@ -67,7 +67,7 @@ def _outside(artifact: Artifact, s: Situation, native: np.ndarray, inputs: np.nd
     if native.all():
         return beyond
     ops, dtypes = (batch[name].astype(str) for name in ("op", "dtype"))
-    known = np.isin(ops, artifact.manifest.domain["ops"])
+    known = among(ops, artifact.manifest.domain["ops"])
     return np.where(native, beyond, np.where(known, np.char.add("dtype ", dtypes), np.char.add("operator ", ops)))
 
 

@@ -21,7 +21,7 @@ from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
-from neusight.kernels.work import SCALE_BLOCK, element_bytes, work_of
+from neusight.kernels.work import SCALE_BLOCK, among, element_bytes, work_of
 from neusight.laws.cache import missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -236,7 +236,7 @@ def _cuttable(batch: KernelBatch, p: Product, conditions: Conditions) -> np.ndar
     """Whether the library has kernels that cut the inner extent."""
     if batch.family != "gemm":
         return np.ones(len(batch), dtype=bool)
-    traits, scaled = traits_of("matrix", conditions), np.isin(batch["scaling"], ("block", "micro"))
+    traits, scaled = traits_of("matrix", conditions), among(batch["scaling"], ("block", "micro"))
     narrow = traits["cuts_narrow"] & (traits["cuts_scaled"] | ~scaled)
     return np.asarray((p.a_bytes >= WIDE_BYTES) | narrow)
 
@@ -389,7 +389,7 @@ def _row_lengths(batch: KernelBatch, p: Product) -> tuple[np.ndarray, ...]:
     """Extents along which A, B and C lie in memory, by the layout of B and A."""
     if batch.family == "conv2d":
         return p.k, p.n
-    deep_a, deep_b = np.isin(batch["layout"], ("tn", "nn")), np.isin(batch["layout"], ("tn", "tt"))
+    deep_a, deep_b = among(batch["layout"], ("tn", "nn")), among(batch["layout"], ("tn", "tt"))
     return np.where(deep_a, p.k, p.m), np.where(deep_b, p.k, p.n), p.n
 
 

@@ -19,7 +19,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
 from neusight.kernels.operators import ELEMENTWISE
-from neusight.kernels.work import by_distinct, element_bytes, work_of
+from neusight.kernels.work import among, by_distinct, element_bytes, work_of
 from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -92,10 +92,10 @@ class Stream:
         """Those of a batch of ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer`` kernels."""
         work, none = work_of(batch), np.zeros(len(batch))
         by_row = batch.family == "row_reduction"
-        channels = np.isin(batch["op"], CHANNELS) & by_row
+        channels = among(batch["op"], CHANNELS) & by_row
         traits = traits_of("stream", conditions)
         own = (batch["op"] == "gelu") & traits["own_gelu"]
-        first = np.isin(batch["op"], BY_HAND) & ~traits["vectorised"]
+        first = among(batch["op"], BY_HAND) & ~traits["vectorised"]
         by_hand = (first | own) & (element_bytes(batch) < FLOAT_BYTES)
         again, repeats = _broadcast(batch) if batch.family == "elementwise" else (none, none + 1.0)
         rows, cols = (batch[name].astype(float) if by_row else none for name in ("rows", "cols"))
@@ -115,7 +115,7 @@ class Stream:
             threads=_threads(batch["op"], rows, cols, by_hand),
             vector=_vector(batch["op"], by_hand),
             walks=np.where(channels, CHANNEL_WALKS, 1.0),
-            several=np.isin(batch["op"], REDUCED) & by_row,
+            several=among(batch["op"], REDUCED) & by_row,
             by_hand=by_hand,
         )
 
@@ -222,7 +222,7 @@ def _threads(op: np.ndarray, rows: np.ndarray, cols: np.ndarray, by_hand: np.nda
     """Threads that share a row."""
     wide = np.clip(cols / VECTOR, 32.0, BLOCK_THREADS)
     torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, WARP, wide))
-    torch = np.select([np.isin(op, REDUCED), np.isin(op, CHANNELS)], [_reducing(rows, cols), CHANNEL_THREADS], torch)
+    torch = np.select([among(op, REDUCED), among(op, CHANNELS)], [_reducing(rows, cols), CHANNEL_THREADS], torch)
     return np.where(by_hand, np.clip(cols, 32.0, BLOCK_THREADS), torch)
 
 
@@ -242,7 +242,7 @@ def _vector(op: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
     """Elements of a row that a thread takes in a step: of its loads, those of one tensor."""
     tensors = by_distinct(op, lambda name: 2.0 if name.endswith("backward") else 1.0)
     torch = np.where(op == "add_rms_norm", 2.0 * VECTOR, VECTOR)
-    return np.where(by_hand, 1.0, np.where(np.isin(op, CHANNELS), CHANNEL_LOADS / tensors, torch))
+    return np.where(by_hand, 1.0, np.where(among(op, CHANNELS), CHANNEL_LOADS / tensors, torch))
 
 
 def _blocks_of_sm(s: Stream, device: GpuSpec) -> np.ndarray:
@@ -315,9 +315,9 @@ def _issue_s(batch: KernelBatch, s: Stream, device: GpuSpec, physics: Physics) -
     stream = physics.stream
     arithmetic = s.flops * stream.flop_instructions + 0.5 * s.flops * _tap_instructions(batch["op"], physics)
     arithmetic += np.where(_is_indexed(batch), s.elements * stream.window_instructions, 0.0)
-    arithmetic += np.where(np.isin(batch["op"], NORMS), s.elements * stream.norm_instructions, 0.0)
+    arithmetic += np.where(among(batch["op"], NORMS), s.elements * stream.norm_instructions, 0.0)
     plain = np.where(
-        np.isin(batch["op"], STRIDED) | (s.repeats > 1.0), stream.strided_instructions, stream.plain_instructions
+        among(batch["op"], STRIDED) | (s.repeats > 1.0), stream.strided_instructions, stream.plain_instructions
     )
     cycles = s.elements * s.passes * plain / issue_slots(device) + arithmetic / device.cuda_cores_per_sm
     return np.asarray(cycles / (device.sm_count * device.boost_clock_hz))
@@ -329,8 +329,8 @@ def _is_indexed(batch: KernelBatch) -> np.ndarray:
 
     Source: PyTorch, ``Convolution.cpp``: ``use_cudnn_depthwise`` takes cuDNN's in 16 bit alone.
     """
-    windows = np.isin(batch["op"], (WINDOWS["forward"], WINDOWS["input_grad"])) & (element_bytes(batch) == FLOAT_BYTES)
-    return windows | np.isin(batch["op"], POOLS)
+    windows = among(batch["op"], (WINDOWS["forward"], WINDOWS["input_grad"])) & (element_bytes(batch) == FLOAT_BYTES)
+    return windows | among(batch["op"], POOLS)
 
 
 def _tap_instructions(op: np.ndarray, physics: Physics) -> np.ndarray:
