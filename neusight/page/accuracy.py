@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,8 @@ class Accuracy:
     """Of one predictor in one cell of an experiment's summary, errors in percent of what was measured.
 
     ``row``: where the cell stands, ``runs``: the share of what ours answers that another predictor can run;
-    ``left_out``: whether what is named was kept out of everything that is fitted.
+    ``left_out``: whether what is named was kept out of everything that is fitted; ``outdated``: whether it is of a run
+    before laws or constants that ship.
     """
 
     experiment: str
@@ -34,11 +35,17 @@ class Accuracy:
     bias: float | None = None
     inside: float | None = None
     runs: float | None = None
+    outdated: bool = False
 
     @property
     def id(self) -> str:
         """Of its row in a table."""
         return f"{self.experiment}-{self.row}-{self.predictor}".replace(" ", "-")
+
+    @property
+    def run(self) -> str:
+        """The experiment, and whether it is to be run again."""
+        return f"{self.experiment}{' (an earlier run)' if self.outdated else ''}"
 
     @property
     def series(self) -> str:
@@ -113,6 +120,8 @@ BY: dict[str, tuple[Cells, ...]] = {
         Cells(experiment="serving", path="means", name="{gpu}", where=(("by", "gpu"),)),
         Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "gpu"),)),
         Cells(experiment="what-if", path="by_gpu", name="{gpu}"),
+        Cells(experiment="accelerators", path="tables", name="{gpu}"),
+        Cells(experiment="accelerators", path="left_out", name="{gpu}", left_out=True),
     ),
     "family": tuple(
         Cells(experiment=id_, path="kernels.by_kind", name="{kind}", left_out=True, where=(("group", "held_out"),))
@@ -123,6 +132,8 @@ BY: dict[str, tuple[Cells, ...]] = {
         Cells(experiment="serving", path="means", name="{source}", where=(("by", "source"),)),
         Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "source"),)),
         Cells(experiment="what-if", path="by_set", name="{set}"),
+        Cells(experiment="accelerators", path="tables", name="{table}, {quantity}"),
+        Cells(experiment="energy", path="sources", name="{source}, {quantity}"),
     ),
     "optimisation": (Cells(experiment="what-if", path="optimisations", name="{optimisation}"),),
     "quantity and other predictors": (Cells(experiment="serving", path="peers", name="{source}", peers=True),),
@@ -144,7 +155,9 @@ def accuracies(by: str) -> tuple[Accuracy, ...]:
     for cells in BY[by]:
         path = checkout_dir("experiments") / cells.experiment / SUMMARY
         if path.is_file():
-            found += cells.read(read_json(path))
+            summary = read_json(path)
+            outdated = bool(summary.get("outdated"))
+            found += (replace(row, outdated=outdated) for row in cells.read(summary))
     # Ours stands beside each of the others, and is the same where they answer the same.
     seen: dict[tuple[Any, ...], Accuracy] = {}
     for row in found:
@@ -172,7 +185,7 @@ def described(row: Accuracy) -> str:
     """One row in words."""
     inside = "" if row.inside is None else f", {row.inside:.0f} % inside the interval"
     bias = "" if row.bias is None else f", bias {row.bias:+.1f} %"
-    return f"{row.name}: {row.predictor}\n{row.mean:.1f} % of {row.count:,}{bias}{inside}\n{row.experiment}, {row.row}"
+    return f"{row.name}: {row.predictor}\n{row.mean:.1f} % of {row.count:,}{bias}{inside}\n{row.run}, {row.row}"
 
 
 HEAD = ("", "predictor", "mean error", "median", "bias", "inside", "rows", "can run", "experiment", "row")
@@ -186,4 +199,4 @@ def cells_of(row: Accuracy) -> tuple[str, ...]:
 
     runs = percent(None if row.runs is None else 100 * row.runs, ".0f")
     figures = (percent(row.mean), percent(row.median), percent(row.bias, "+.1f"), percent(row.inside, ".0f"))
-    return (row.name, row.series, *figures, f"{row.count:,}", runs, row.experiment, row.row)
+    return (row.name, row.series, *figures, f"{row.count:,}", runs, row.run, row.row)

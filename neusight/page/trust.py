@@ -112,13 +112,12 @@ def texts(tab: Tab, shown: Shown) -> None:
     """What the dots are, and all rows."""
     rows: Sequence[Accuracy] = shown.rest
     ui.label("Each dot is a row of the table below the chart, of an experiment that anyone can run again.")
-    experiments = dict.fromkeys(row.experiment for row in rows)
-    links = ", ".join(_report(name) for name in experiments)
+    links = ", ".join(_report(*names) for names in dict.fromkeys((row.experiment, row.run) for row in rows))
     ui.html(f"<p>Reports: {links}</p>", sanitize=False)
 
 
-def _report(experiment: str) -> str:
-    return f'<a class="plain" href="/reports/{escape(experiment)}">{escape(experiment)}</a>'
+def _report(experiment: str, run: str) -> str:
+    return f'<a class="plain" href="/reports/{escape(experiment)}">{escape(run)}</a>'
 
 
 def below(tab: Tab, shown: Shown) -> None:

@@ -26,11 +26,12 @@ def test_every_cell_is_that_of_a_summary(by: str) -> None:
     rows = accuracies(by)
     assert any(row.predictor == OURS for row in rows)
     for row in rows:
-        cell = json.loads((checkout_dir("experiments") / row.experiment / "summary.json").read_text())
+        cell = summary = json.loads((checkout_dir("experiments") / row.experiment / "summary.json").read_text())
         for key in row.row.partition("[")[0].split("."):
             cell = cell[key]
         cell = cell[int(row.row.partition("[")[2].rstrip("]"))]
         assert row.mean in (cell["mean"], cell.get("ours_mean"))
+        assert row.outdated == bool(summary.get("outdated")) == row.run.endswith("(an earlier run)")
 
 
 def test_what_was_left_out_is_told_apart() -> None:
