@@ -49,10 +49,10 @@ def run_accelerators(declared: AcceleratorsDeclaration, quick: bool, report: Rep
 
     Returns:
         ``rows``: a figure of a row each, without what was measured; ``tables``: errors by table, device and figure,
-        with percentiles of predicted over measured; ``left_out``: the same of each fold's devices, with constants of
-        arrays that were fitted without them; ``halves``: errors on the larger half of each device's kernels, fitted to
-        the smaller one; ``cores``: of microcontrollers, each kind of core left out; ``constants``; ``skipped``:
-        reasons, counted; ``sha256`` of the tables.
+        with percentiles of predicted over measured, and whether constants are ``fitted`` to the table; ``left_out``:
+        the same of each fold's devices, with constants of arrays that were fitted without them; ``halves``: errors on
+        the larger half of each device's kernels, fitted to the smaller one; ``cores``: of microcontrollers, each kind
+        of core left out; ``constants``; ``skipped``: reasons, counted; ``sha256`` of the tables.
     """
     limit, advance = QUICK_CELLS if quick else None, advance_of("tables", report)
     shipped = Predictor.load()
@@ -74,7 +74,11 @@ def run_accelerators(declared: AcceleratorsDeclaration, quick: bool, report: Rep
     arrays, cores = shipped_arrays(), shipped_microcontrollers()
     return {
         "rows": [row for scored in tables for row in _kept(scored)],
-        "tables": [row for scored in tables for row in _figures(scored)],
+        "tables": [
+            {**row, "fitted": table.fitted}
+            for table, scored in zip(declared.tables, tables, strict=True)
+            for row in _figures(scored)
+        ],
         "left_out": left_out,
         "halves": [row for row in arrays.errors if row["fit"] == "larger half"],
         "cores": cores.errors,

@@ -386,10 +386,13 @@ class EnergyDeclaration(Declared):
 
 
 class AcceleratorTable(StrictModel):
-    """A file below ``NEUSIGHT_DATA``, and which command of ``neusight evaluate`` reads it."""
+    """A file below ``NEUSIGHT_DATA``, which command of ``neusight evaluate`` reads it, and whether constants are fitted
+    to its rows.
+    """
 
     evaluate: Literal["kernels", "steps", "training", "serving"]
     file: str
+    fitted: bool = False
 
 
 class AcceleratorsDeclaration(Declared):

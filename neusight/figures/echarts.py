@@ -38,6 +38,10 @@ def _named(chart: Chart) -> list[str]:
     return [name for name in chart.colours if name]
 
 
+_ROOM = 0.05
+"""Of a linear axis, beside dots whose size tells something."""
+
+
 def options(chart: Chart) -> dict[str, Any]:
     """Of ``echarts.setOption``; keys that begin with ":" hold JavaScript."""
     lanes = bool(chart.lanes)
@@ -68,7 +72,9 @@ def _across(chart: Chart) -> dict[str, float]:
     dots = [end for dot in chart.dots for end in (dot.x, *(dot.x_interval or ()))]
     lines = [x for line in chart.lines for x in line.xs]
     if lines and not any(dot.x_interval for dot in chart.dots):
-        return {"min": min(lines), "max": max(lines)}
+        low, high = min(lines), max(lines)
+        room = _ROOM * (high - low) if not chart.x.log and any(dot.size for dot in chart.dots) else 0.0
+        return {"min": floor(low - room), "max": ceil(high + room)} if room else {"min": low, "max": high}
     return _round(bars + dots + lines) if chart.x.log else {}
 
 

@@ -61,7 +61,7 @@ class Cells:
     counts these.
 
     ``where`` are words that a cell must have; ``peers``: they are of other predictors, with ours beside; ``left_out``
-    None: where any fold of the experiment holds the cell's GPU out.
+    None: where any fold of the experiment holds the cell's GPU out, or the cell says that it is not ``fitted``.
     """
 
     experiment: str
@@ -88,10 +88,10 @@ class Cells:
             name = self.name.format_map(words)
         except KeyError:  # Of what the source does not tell.
             return
-        figures = {name: cell.get(name) for name in ("median", "bias", "inside")}
+        figures: dict[str, Any] = {name: cell.get(name) for name in ("median", "bias", "inside")}
         yield Accuracy(
             experiment=self.experiment, row=row, name=name,
-            left_out=cell["gpu"] in held_out if self.left_out is None else self.left_out,
+            left_out=_unseen(cell, held_out) if self.left_out is None else self.left_out,
             predictor=str(cell.get("predictor", OURS)), mean=cell["mean"], **figures,
             count=cell.get("count") or cell.get("gpus") or 0,
         )  # fmt: skip
@@ -105,10 +105,14 @@ class Cells:
             same: dict[str, Any] = {"experiment": self.experiment, "row": row, "left_out": False, "name": name}
             yield Accuracy(**same, predictor=OURS, count=count, mean=cell["ours_mean"], median=cell["ours_median"])
             runs = min(1.0, count / answered.get((cell["source"], cell["quantity"]), count))
-            figures = {"mean": cell["mean"], "median": cell["median"], "runs": runs}
+            figures: dict[str, Any] = {"mean": cell["mean"], "median": cell["median"], "runs": runs}
             yield Accuracy(**same, predictor=cell["peer"], count=count, **figures)
 
         return read
+
+
+def _unseen(cell: Mapping[str, Any], held_out: Collection[str]) -> bool:
+    return not cell["fitted"] if "fitted" in cell else cell["gpu"] in held_out
 
 
 _LEAST = 0.1
@@ -120,7 +124,7 @@ BY: dict[str, tuple[Cells, ...]] = {
         Cells(experiment="serving", path="means", name="{gpu}", where=(("by", "gpu"),)),
         Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "gpu"),)),
         Cells(experiment="what-if", path="by_gpu", name="{gpu}"),
-        Cells(experiment="accelerators", path="tables", name="{gpu}"),
+        Cells(experiment="accelerators", path="tables", name="{gpu}", left_out=None),
         Cells(experiment="accelerators", path="left_out", name="{gpu}", left_out=True),
     ),
     "family": tuple(
@@ -132,7 +136,7 @@ BY: dict[str, tuple[Cells, ...]] = {
         Cells(experiment="serving", path="means", name="{source}", where=(("by", "source"),)),
         Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "source"),)),
         Cells(experiment="what-if", path="by_set", name="{set}"),
-        Cells(experiment="accelerators", path="tables", name="{table}, {quantity}"),
+        Cells(experiment="accelerators", path="tables", name="{table}, {quantity}", left_out=None),
         Cells(experiment="energy", path="sources", name="{source}, {quantity}"),
     ),
     "optimisation": (Cells(experiment="what-if", path="optimisations", name="{optimisation}"),),
