@@ -32,6 +32,10 @@ ROCM = " on ROCm"
 """Ends the name of an era on AMD's GPUs, whose libraries and runtime are others."""
 LARGE_BYTES = 70 * 2**30
 """Memory from which vLLM starts with larger limits."""
+TOKENS = 2048
+"""Of a pass of vLLM's API server with the smaller ones."""
+TPU_TOKENS = {"tpu-v6e": 1024, "tpu-v5e": 512, "tpu-v5p": 256}
+"""The same on TPUs that it knows by name (``EngineArgs``, ``default_max_num_batched_tokens_tpu``)."""
 NATIVE_OPERATOR_S = 1e-6
 """Of a program in C++, in units of ``workloads.dispatch``, of which a product has 3.85: launches follow each other by
 3.8 us (A. Gray 2019, Getting started with CUDA graphs, NVIDIA's developer blog)."""
@@ -200,7 +204,8 @@ class Server:
         """With the limits that it starts with on a device where nobody states them, and as its vendor's libraries are.
 
         vLLM's by version 0.9 and later: 1,024 sequences and 8,192 tokens a pass from 70 GiB of memory on, but on A100,
-        where large passes were found slower; else 256 and 2,048 (``EngineArgs.get_batch_defaults``, API server).
+        where large passes were found slower; else 256 and 2,048 (``EngineArgs.get_batch_defaults``, API server), and on
+        TPUs fewer tokens.
 
         Args:
             device: that it runs on.
@@ -214,8 +219,10 @@ class Server:
             server = replace(server, decode_graphs=False, graph_tokens=0.0)
         if self.scheduler != VLLM or self.era.endswith("before 0.8"):
             return server
+        if device.vendor == "google":
+            return replace(server, max_num_batched_tokens=TPU_TOKENS.get((device.original or device).id, TOKENS))
         large = device.usable_bytes >= LARGE_BYTES and not device.facts.small_serving_limits
-        sequences, tokens = (1024, 8192) if large else (256, 2048)
+        sequences, tokens = (1024, 8192) if large else (256, TOKENS)
         return replace(server, max_num_seqs=sequences, max_num_batched_tokens=tokens)
 
 

@@ -69,6 +69,9 @@ def test_what_does_not_fit_says_so() -> None:
         ("a100-sxm-80gb", "", (256, 2048)),
         ("l4", "", (256, 2048)),
         ("a100-sxm-80gb", "0.5", (256, 8192)),
+        ("tpu-v6e", "", (256, 1024)),
+        ("tpu-v5p", "", (256, 256)),
+        ("tpu-v4", "", (256, 2048)),
     ],
 )
 def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str, limits: tuple[int, int]) -> None:
