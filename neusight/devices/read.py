@@ -55,15 +55,20 @@ def read_table(table: Table, where: str) -> DeviceSpec:
     return _build(values, where)
 
 
+_FEW = 8
+"""Options that fit a line."""
+
+
 def known(name: str, options: Iterable[str], what: str, where: str) -> None:
     """Refuse a name that is none of the options.
 
     Raises:
-        DeviceError: with the nearest options, or all of them when none is near.
+        DeviceError: with the nearest options, and all of them where none is near or they are few.
     """
     options = tuple(options)
     if name not in options:
-        hint = nearest(name, options) or f": use one of {', '.join(options)}"
+        near, every = nearest(name, options), f": use one of {', '.join(options)}"
+        hint = near + (every.replace(":", " Or", 1) if len(options) <= _FEW else "") if near else every
         raise DeviceError(f"{where}: unknown {what} '{name}'{hint}")
 
 
