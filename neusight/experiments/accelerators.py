@@ -127,8 +127,9 @@ def setup(results: Results) -> list[str]:
     return [
         f"Figures: {count:,}, each predicted from what its table states; skipped: "
         f"{sum(row['count'] for row in results['skipped'])}.",
-        "Nine constants of systolic arrays are fitted to kernels of TPU v4 and v6e; nothing is fitted to Trainium, to "
-        "Gaudi, or to any step, training run or served model, whose engines are described by their documentation.",
+        "Nine constants of systolic arrays are fitted to kernels of TPU v4 and v6e, seven of microcontrollers to "
+        "MLPerf Tiny. Nothing is fitted to Trainium, to Gaudi, or to any training run or served model on arrays: their "
+        "engines are described by their documentation, in which was looked up what these tables pointed at.",
         "Where a TPU is left out, the constants are fitted to the other one alone (`neusight fit --arrays`).",
         rerun(results),
     ]
