@@ -415,7 +415,7 @@ class Predictor:
         model: str | Path | Decoder | torch.nn.Module,
         cluster: Cluster,
         options: Mapping[str, Any],
-        engine: str = "megatron-te",
+        engine: str = "",
         *,
         inputs: Mapping[str, Any] | Sequence[Any] | None = None,
     ) -> TrainingRun:
@@ -430,7 +430,7 @@ class Predictor:
             cluster: the devices.
             options: fields of ``Plan``, with ``seq_len``, ``dtype``, ``optimizer`` and ``micro_batches``, as
                 ``neusight.distributed.training_run.usual_run`` takes them.
-            engine: name of the engine that runs it.
+            engine: name of the engine that runs it; default as is usual of the devices.
             inputs: of a module.
 
         Raises:
@@ -438,10 +438,11 @@ class Predictor:
                 does not fill.
         """
         from neusight.distributed.training_run import usual_run
-        from neusight.engines import engine_named
+        from neusight.engines import engine_named, usual_trainer
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
+        engine = engine or usual_trainer(cluster.device)
         if isinstance(model, Decoder):
             return usual_run(model, cluster, options, engine)
         if engine_named(engine).kernel_timing == "graph":

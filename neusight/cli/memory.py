@@ -110,12 +110,16 @@ def memory(
     - `neusight memory llama-3-70b --gpu h100-sxm-80gb --tp 8 --pp 4 --dp 4 --shard zero1`
     """
     from neusight.devices import load_device
+    from neusight.devices.slices import core_of
     from neusight.distributed.training_run import with_options
+    from neusight.engines import engine_named, usual_trainer
     from neusight.plans.fits import largest_micro_batch, longest_sequence, verdict
     from neusight.plans.memory import memory_of
     from neusight.workloads.decoders.known import known_decoder
 
     decoder, device = with_options(known_decoder(model), asdict(step)), load_device(opt.named_gpu(gpu), overrides)
+    step = replace(step, engine=step.engine or usual_trainer(device))
+    device = core_of(device) if engine_named(step.engine).ranks == "core" else device
     plan, training = sharing.plan(step, typed), step.training(decoder.max_len)
     ranks = memory_of(decoder, plan, training, device)
     for text in plan.without_effect(decoder.has_experts):

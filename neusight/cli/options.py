@@ -219,7 +219,8 @@ _engine = Spec(
     "--engine",
     ENGINE,
     "The software that runs it: whose kernels, and whose usual choices where one is left out. Training: megatron-te, "
-    "megatron-local, torchtitan, torchtitan-compiled, fsdp, composer, torch-eager, torch-compiled, torch-graph. "
+    "megatron-local, torchtitan, torchtitan-compiled, fsdp, composer, maxtext, neuron, torch-eager, torch-compiled, "
+    "torch-graph; default megatron-te, on TPUs maxtext, on Trainium neuron, whose degrees count cores. "
     "Serving: vllm, sglang, tensorrt-llm. One kernel: any of these, or torch.",
     "NAME",
 )
@@ -355,7 +356,7 @@ class TrainedStep:
 
     seq_len: SeqLen = None
     dtype: Dtype = ""
-    engine: EngineName = "megatron-te"
+    engine: EngineName = ""
     optimizer: StepOptimizer = "adam"
 
 

@@ -77,7 +77,7 @@ class TrainedSteps:
     global_batch: opt.Batches = ""
     seq_len: opt.SeqLens = ""
     dtype: opt.Dtypes = ""
-    engine: opt.EngineNames = "megatron-te"
+    engine: opt.EngineNames = ""
     optimizer: opt.StepOptimizer = "adam"
     source_len: opt.SourceLen = None
     mtp_layers: opt.MtpLayers = None
@@ -267,7 +267,7 @@ def answer(
     def estimate(combination: dict[str, Any]) -> TrainingEstimate:
         fields = {**shared, **combination}
         cluster = place.of(fields.pop("nodes", 0))
-        engine = fields.pop("engine", "megatron-te")
+        engine = fields.pop("engine", "")
         return predictor.training(predictor.training_run(model, cluster, fields, engine))
 
     with busy("predicting"):
@@ -390,6 +390,6 @@ def plan(
     if place.network and cluster.nodes == 1:
         note(f"warning: {_ONE_NODE}")
     if out is not None:
-        rest = {"seq_len": run.seq_len, "engine": step.engine, "optimizer": run.optimizer}
+        rest = {"seq_len": run.seq_len, "engine": run.engine.name, "optimizer": run.optimizer}
         write_plan(out, matches.best[0].plan, {**rest, "dtype": step.dtype or "bfloat16"})
     show_plans(matches, form)

@@ -203,7 +203,7 @@ class Asked:
         given = of_file(place.plan, self.model, batch_given=True)
         given |= {name: value for name, value in options.items() if value}
         cluster = where.of(place.nodes or 0)
-        return predictor.training_run(self.model, cluster, given, self.engine or "megatron-te")
+        return predictor.training_run(self.model, cluster, given, self.engine)
 
     def _deployment(self) -> Question:
         from neusight.serving import Setup, closed

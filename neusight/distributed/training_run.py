@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.devices.cluster import Cluster
 from neusight.devices.slices import cores_of
-from neusight.engines import Engine, engine_named
+from neusight.engines import Engine, engine_named, usual_trainer
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.precision import dtype_named
 from neusight.plans.placement import Placement
@@ -107,7 +107,7 @@ class TrainingRun(TrainingStep):
         return self.plan.global_batch * self.seq_len
 
 
-def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engine: str = "megatron-te") -> TrainingRun:
+def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engine: str = "") -> TrainingRun:
     """A step with what is given of it; ``dp`` follows from the cluster.
 
     Args:
@@ -117,13 +117,14 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
             ``fp8``, ``mxfp8`` and other recipes: of large products alone), ``optimizer`` (default adam) and
             ``micro_batches`` of a replica, where no ``global_batch`` is given; ``source_len`` tokens that an encoder
             reads, ``mtp_layers`` depths of multi-token prediction.
-        engine: name of the engine whose habits fill in the rest.
+        engine: name of the engine whose habits fill in the rest; default as is usual of the devices.
 
     Raises:
         ModelError: an unknown word, a batch or length that is missing or does not divide, stages without layers.
         DeviceError: a cluster that the plan does not fill.
     """
     run_fields(given)
+    engine = engine or usual_trainer(cluster.device)
     cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
     seq_len = given.get("seq_len") or decoder.max_len
     if not seq_len:

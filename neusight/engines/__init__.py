@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neusight.engines.engine import ATTENTIONS, EXPERT_LOAD, LAUNCHES, LAYOUTS, AttentionForm, Engine, Host, Libraries
 from neusight.engines.server import era_of
@@ -44,9 +45,12 @@ from neusight.engines.training import (
 )
 from neusight.errors import ModelError, nearest, shown
 
+if TYPE_CHECKING:
+    from neusight.devices.spec import DeviceSpec
+
 __all__ = [
     "ATTENTIONS", "ENGINES", "EXPERT_LOAD", "LAUNCHES", "LAYOUTS", "AttentionForm", "Engine", "Host", "Libraries",
-    "engine_named", "engine_names", "library_named", "server_named",
+    "engine_named", "engine_names", "library_named", "server_named", "usual_trainer",
 ]  # fmt: skip
 
 ENGINES: dict[str, Engine] = {
@@ -76,6 +80,15 @@ def engine_named(name: str) -> Engine:
         ModelError: none has it.
     """
     return ENGINES[_known(name, engine_names(serves=False))]
+
+
+_TRAINERS = {"google": "maxtext", "aws": "neuron"}
+"""By vendor of arrays, whose compilers Megatron-LM knows nothing of."""
+
+
+def usual_trainer(device: DeviceSpec) -> str:
+    """Name of the engine that trains on a device where nobody says which: of TPUs and Trainium their vendors' own."""
+    return _TRAINERS.get(device.vendor if device.runs_programs else "", "megatron-te")
 
 
 def server_named(name: str, version: str = "", artifact: Path | None = None) -> Engine:

@@ -64,6 +64,17 @@ def test_parameters_sharded_one_by_one_are_copied_from_what_was_gathered_and_to_
     assert copied.schedule.step_s > plain.schedule.step_s
 
 
+@pytest.mark.parametrize(
+    ("gpu", "engine", "devices"),
+    [("h100-sxm-80gb", "megatron-te", 8), ("tpu-v5p", "maxtext", 8), ("trainium2", "neuron", 64)],
+)
+def test_devices_train_under_their_usual_engine(predictor: Predictor, gpu: str, engine: str, devices: int) -> None:
+    run = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch": 64})
+    assert (run.engine.name, run.cluster.devices) == (engine, devices)
+    stated = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch": 64}, engine)
+    assert stated == run
+
+
 def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> None:
     runs = {how: unhosted(small_run(micro_batches=4, recompute=how)) for how in ("none", "selective", "full")}
     steps = {how: predictor.training(run) for how, run in runs.items()}
