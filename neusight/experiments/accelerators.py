@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from neusight.learn import Report
 
 SPLIT = ("table", "gpu", "quantity")
-STEP = "step"
+STEP, COLLECTIVES = "step", "nccl"
 KINDS = ("kernels", "whole models")
 _KERNELS = {
     "elementwise": "pointwise",
     "gemm": "products",
     "memory": "copies",
-    "nccl": "collectives",
+    COLLECTIVES: "collectives",
     "row_reduction": "norms",
 }
 FAMILIES = frozenset(_KERNELS.values())
@@ -49,10 +49,10 @@ def run_accelerators(declared: AcceleratorsDeclaration, quick: bool, report: Rep
 
     Returns:
         ``rows``: a figure of a row each, without what was measured; ``tables``: errors by table, device and figure,
-        with percentiles of predicted over measured, and whether constants are ``fitted`` to the table; ``left_out``:
-        the same of each fold's devices, with constants of arrays that were fitted without them; ``halves``: errors on
-        the larger half of each device's kernels, fitted to the smaller one; ``cores``: of microcontrollers, each kind
-        of core left out; ``constants``; ``skipped``: reasons, counted; ``sha256`` of the tables.
+        with percentiles of predicted over measured, and whether constants of the device are ``fitted`` to it;
+        ``left_out``: the same of each fold's devices, with constants of arrays that were fitted without them;
+        ``halves``: errors on the larger half of each device's kernels, fitted to the smaller one; ``cores``: of
+        microcontrollers, each kind of core left out; ``constants``; ``skipped``: reasons, counted; ``sha256`` of the tables.
     """
     limit, advance = QUICK_CELLS if quick else None, advance_of("tables", report)
     shipped = Predictor.load()
@@ -75,7 +75,7 @@ def run_accelerators(declared: AcceleratorsDeclaration, quick: bool, report: Rep
     return {
         "rows": [row for scored in tables for row in _kept(scored)],
         "tables": [
-            {**row, "fitted": table.fitted}
+            {**row, "fitted": table.fitted and row["quantity"] != COLLECTIVES}
             for table, scored in zip(declared.tables, tables, strict=True)
             for row in _figures(scored)
         ],
@@ -127,9 +127,10 @@ def setup(results: Results) -> list[str]:
     return [
         f"Figures: {count:,}, each predicted from what its table states; skipped: "
         f"{sum(row['count'] for row in results['skipped'])}.",
-        "Nine constants of systolic arrays are fitted to kernels of TPU v4 and v6e, seven of microcontrollers to "
-        "MLPerf Tiny. Nothing is fitted to Trainium, to Gaudi, or to any training run or served model on arrays: their "
-        "engines are described by their documentation, in which was looked up what these tables pointed at.",
+        f"{len(results['constants'])} constants of systolic arrays are fitted to kernels of TPU v4 and v6e, those of "
+        "microcontrollers to MLPerf Tiny. Nothing is fitted to Trainium, to Gaudi, or to any training run or served model "
+        "on arrays: their engines are described by their documentation, in which was looked up what these tables "
+        "pointed at.",
         "Where a TPU is left out, the constants are fitted to the other one alone (`neusight fit --arrays`).",
         rerun(results),
     ]
