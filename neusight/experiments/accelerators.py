@@ -52,7 +52,8 @@ def run_accelerators(declared: AcceleratorsDeclaration, quick: bool, report: Rep
         with percentiles of predicted over measured, and whether constants of the device are ``fitted`` to it;
         ``left_out``: the same of each fold's devices, with constants of arrays that were fitted without them;
         ``halves``: errors on the larger half of each device's kernels, fitted to the smaller one; ``cores``: of
-        microcontrollers, each kind of core left out; ``constants``; ``skipped``: reasons, counted; ``sha256`` of the tables.
+        microcontrollers, each kind of core left out; ``constants``; ``skipped``: reasons, counted; ``sha256`` of the
+        tables.
     """
     limit, advance = QUICK_CELLS if quick else None, advance_of("tables", report)
     shipped = Predictor.load()
@@ -128,8 +129,8 @@ def setup(results: Results) -> list[str]:
         f"Figures: {count:,}, each predicted from what its table states; skipped: "
         f"{sum(row['count'] for row in results['skipped'])}.",
         f"{len(results['constants'])} constants of systolic arrays are fitted to kernels of TPU v4 and v6e, those of "
-        "microcontrollers to MLPerf Tiny. Nothing is fitted to Trainium, to Gaudi, or to any training run or served model "
-        "on arrays: their engines are described by their documentation, in which was looked up what these tables "
+        "microcontrollers to MLPerf Tiny. Nothing is fitted to Trainium, to Gaudi, or to any training run or served "
+        "model on arrays: their engines are described by their documentation, in which was looked up what these tables "
         "pointed at.",
         "Where a TPU is left out, the constants are fitted to the other one alone (`neusight fit --arrays`).",
         rerun(results),
