@@ -29,7 +29,8 @@ from neusight.cli.options import (
 
 if TYPE_CHECKING:
     from neusight.collect.session import Report
-    from neusight.transforms.sparsity import OperandSparsity, SparsityProfile
+    from neusight.kernels.sparsity import OperandSparsity
+from neusight.transforms.sparsity import SparsityProfile
 
 app = Commands(no_args_is_help=False)
 sparsity = Commands(help="Zeros of a network's tensors, for accelerators that skip them.")

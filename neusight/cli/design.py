@@ -29,7 +29,10 @@ class DesignWorkloads:
     ] = ""
     global_batch: Annotated[int, Spec("--global-batch -b", STEP, "Sequences of a step.").number()] = 1024
     seq_len: opt.SeqLen = None
-    per_node: Annotated[int, Spec("--per-node", PLAN, "Devices of a node.").number(most=2**20)] = 8
+    per_node: Annotated[
+        int | None,
+        Spec("--per-node", PLAN, "Devices of a node. Default: 8, or 1 where they have no links.").number(most=2**20),
+    ] = None
     nodes: Annotated[int, Spec("--nodes", PLAN, "Nodes.").number(most=2**20)] = 1
     engine: Annotated[str, Spec("--engine", STEP, "Of the training steps.", "NAME").text()] = "maxtext"
 
@@ -40,10 +43,12 @@ class DesignWorkloads:
             BadParameter: neither.
         """
         from neusight.design.workloads import Training
+        from neusight.devices.cluster import default_per_node
 
         if not self.model and not space.workloads:
             raise typer.BadParameter("the space has no workloads: name models to train", param_hint="--model")
-        sizes = {"global_batch": self.global_batch, "seq_len": self.seq_len, "per_node": self.per_node}
+        per_node = self.per_node or default_per_node(space.base_device)
+        sizes = {"global_batch": self.global_batch, "seq_len": self.seq_len, "per_node": per_node}
         common: dict[str, Any] = {**sizes, "nodes": self.nodes, "engine": self.engine}
         return (
             tuple(Training(model=name, **common) for name in opt.listed(self.model, "--model"))

@@ -229,7 +229,9 @@ TP = Annotated[int, _tp.number(most=_DEGREE)]
 TPs = Annotated[str, _tp.numbers()]
 PerNode = Annotated[
     int | None,
-    Spec("--per-node", CLUSTER, "GPUs of a node. Default: 8; in serving as is usual of them.").number(most=1024),
+    Spec(
+        "--per-node", CLUSTER, "GPUs of a node. Default: 8, or 1 without links; in serving as is usual of them."
+    ).number(most=1024),
 ]
 Network = Annotated[str, Spec("--network", CLUSTER, "Between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text()]
 PP = Annotated[int, _pp.number(most=_DEGREE)]

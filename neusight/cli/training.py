@@ -29,7 +29,6 @@ AXES = (
 )
 """Options that take lists, in the order of a table's columns."""
 TOKENS = 1e12
-PER_NODE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +66,7 @@ class Place:
 
         if self.cluster:
             return load_cluster(self.cluster, nodes, self.overrides)
-        return cluster_of(self._gpu, self.per_node or PER_NODE, nodes or 1, self.network, self.overrides)
+        return cluster_of(self._gpu, self.per_node or 0, nodes or 1, self.network, self.overrides)
 
 
 @dataclass(frozen=True, kw_only=True)

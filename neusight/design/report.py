@@ -83,13 +83,12 @@ def answers(
     if not space.baseline:
         raise DataError(f"{space.id} states no baseline: add a table [baseline] with a value of each axis")
     ends, designs = monotonic() + limit_s, space.admitted
-    first = designs.row(**space.baseline)
-    usual = designs.device(first)
+    usual = space.baseline_device
     with hired(jobs, ray, evaluate.begin, tuple(workloads), usual) as workers:
         # This process bounds and estimates, whoever else prices.
         evaluate.begin(tuple(workloads), usual)
         search = DesignSearch(designs, evaluate.benches(), workers)
-        search.refer(first)
+        search.refer(designs.nearest(**space.baseline))
         if every:
             search.simulate_all()
         judges = [

@@ -143,6 +143,11 @@ class DesignSpace(BaseModel):
         """Designs with these values of the axes, whether within the limits or not."""
         return Designs(self, dict(axes), self.columns(axes))
 
+    @property
+    def baseline_device(self) -> DeviceSpec:
+        """The baseline as a device, be it among the designs or not."""
+        return self.designs({name: np.array([value]) for name, value in self.baseline.items()}).device(0)
+
     @cached_property
     def base_device(self) -> DeviceSpec:
         """The device whose figures a design changes."""
@@ -196,6 +201,10 @@ class Designs:
         if not same.any():
             raise DataError(f"{self.space.id} has no design {_words(axes)} within its limits")
         return int(np.flatnonzero(same)[0])
+
+    def nearest(self, **axes: float) -> int:
+        """The number of the first design that has most of these values of the axes."""
+        return int(np.sum([self.axes[name] == value for name, value in axes.items()], axis=0).argmax())
 
     def described(self, row: int) -> dict[str, float]:
         """Values of the axes of one, whole numbers as such."""

@@ -100,8 +100,8 @@ class Cluster(BaseModel):
         """
         if self.devices > 1 and not self.device.links:
             raise DeviceError(
-                f"{self.id}: {self.device.id} states no links between {self.per_node} devices of a node: add [[links]] "
-                "to its device file, or --set device.links.pcie=64GB/s"
+                f"{self.device.id} has no links to other devices: use one device, add [[links]] to its device file, or "
+                "override links.pcie=64GB/s"
             )
         return self
 
@@ -150,14 +150,19 @@ def usual_per_node(device: DeviceSpec) -> int:
     return max((int(table["per_node"]) for table in tables if table["device"] == device.id), default=USUAL_PER_NODE)
 
 
+def default_per_node(device: DeviceSpec) -> int:
+    """Devices of a node that a question does not give: 8, or 1 where a device has no links to others."""
+    return USUAL_PER_NODE if device.links else 1
+
+
 def cluster_of(
-    device: str | DeviceSpec, per_node: int, nodes: int = 1, network: str = "", overrides: Sequence[str] = ()
+    device: str | DeviceSpec, per_node: int = 0, nodes: int = 1, network: str = "", overrides: Sequence[str] = ()
 ) -> Cluster:
     """A cluster in a few words.
 
     Args:
         device: as ``load_device`` takes it, or a specification.
-        per_node: devices of a node.
+        per_node: devices of a node; 0: as ``default_per_node``.
         nodes: how many.
         network: ``[adapters x] rate [kind]``, such as ``400Gb/s`` or ``4 x 100Gb/s efa``; one adapter a device and
             InfiniBand unless said. "": not told, see ``Cluster``.
@@ -167,6 +172,7 @@ def cluster_of(
         DeviceError: unknown device or words, several devices without links, impossible numbers.
     """
     spec = device if isinstance(device, DeviceSpec) else load_device(device, overrides)
+    per_node = per_node or default_per_node(spec)
     optional = {"network": _network_of_words(network, per_node)} if network.strip() else {}
     name = f"{nodes} x {per_node} x {spec.name}"
     return _build({"id": f"{per_node}x{spec.id}", "name": name, "device": spec, **optional}, per_node, nodes, "cluster")

@@ -16,8 +16,8 @@ from neusight.executors.tensordash.machine import Cycles, Machine, kernel_cycles
 from neusight.executors.tensordash.tile_model import modelled
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch
 from neusight.kernels.families import group_by_family
-from neusight.kernels.sparsity import OperandSparsity, Zeros, with_zeros
-from neusight.transforms.sparsity import MAPPED, LayerSparsity, SparsityProfile, sparsify
+from neusight.kernels.sparsity import MAPPED, LayerSparsity, OperandSparsity, Zeros, with_zeros
+from neusight.transforms.sparsity import SparsityProfile, sparsify
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import SimulatedNetwork
@@ -72,7 +72,7 @@ def network_step(workload: Workload, profile: SparsityProfile) -> NetworkStep:
 def _products(workload: Workload) -> tuple[LayerProduct, ...]:
     counts: Counter[tuple[str, Kernel, str, Zeros | None]] = Counter()
     for node, copy in workload.expanded():
-        for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
+        for kernel, zeros in node.sparse_kernels:
             if kernel.family in MAPPED:
                 counts[node.layer.name(copy), kernel, node.phase, zeros] += 1
     return tuple(LayerProduct(*product, count) for product, count in counts.items())

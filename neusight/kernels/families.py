@@ -334,8 +334,9 @@ class KernelBatch:
         return KernelBatch(family, filled)
 
     def kernel(self, row: int) -> Kernel:
-        """One row as a kernel."""
-        return KERNEL_CLASSES[self.family](**{name: column[row].item() for name, column in self.columns.items()})
+        """One row as a kernel; columns that are no fields of its family, such as zeros, are left out."""
+        kind = KERNEL_CLASSES[self.family]
+        return kind(**{field.name: self.columns[field.name][row].item() for field in fields(kind)})
 
 
 def kernel_of(family: str, row: Mapping[str, Any]) -> Kernel:

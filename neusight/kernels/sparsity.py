@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +45,43 @@ class OperandSparsity:
 DENSE = OperandSparsity(0.0)
 Zeros = tuple[OperandSparsity, OperandSparsity]
 """Of the first and the second operand of a product."""
+MAPPED = ("conv2d", "gemm")
+"""Families whose operands are tensors of a layer."""
+DIRECTIONS: Mapping[str, tuple[str, str]] = {
+    "forward": ("activations", "weights"),
+    "input_grad": ("gradients", "weights"),
+    "weight_grad": ("gradients", "activations"),
+}
+"""First and second operand of a layer's products. Batched products multiply two tensors that are no layer's input as
+it came: they count as dense."""
+
+
+@dataclass(frozen=True)
+class LayerSparsity:
+    """Zeros of a layer's operands: ``activations`` it is given, ``gradients`` of its output, its ``weights``."""
+
+    activations: OperandSparsity
+    gradients: OperandSparsity
+    weights: OperandSparsity
+
+    def of_kernel(self, kernel: Any, phase: str) -> Zeros | None:
+        """Zeros of both operands of a kernel that the layer runs in a phase; None where they are none of its tensors.
+
+        They follow from the kernel, so that they stay right when a transform adds, drops or replaces kernels.
+        """
+        names = operand_names(kernel, phase)
+        return None if names is None else (getattr(self, names[0]), getattr(self, names[1]))
+
+
+def operand_names(kernel: Any, phase: str) -> tuple[str, str] | None:
+    """Names of both operands, None where they are no layer's tensors."""
+    if kernel.family == "conv2d":
+        return DIRECTIONS[kernel.op]
+    if kernel.family != "gemm" or kernel.op == "bmm":
+        return None
+    if phase != "backward":
+        return DIRECTIONS["forward"]
+    return DIRECTIONS["weight_grad" if kernel.layout == "nt" else "input_grad"]
 
 
 def with_zeros(batch: KernelBatch, zeros: Sequence[Zeros | None]) -> KernelBatch:

@@ -31,7 +31,7 @@ EVERY = "all"
 _COMMON = ("compile", "amp-bf16", "bf16", "flash", "fused-optimizer", "checkpointing", "cuda-graphs")
 """Switches; all others are in a list."""
 _CLIENTS = "holds the level for"
-_LIMITS, _MINUTES, _PER_NODE, _ENGINE = 3, 1.0, 8, "maxtext"
+_LIMITS, _MINUTES, _ENGINE = 3, 1.0, "maxtext"
 """Of a search for a device to build: limits of area and of power, how long, and what else its command takes."""
 
 
@@ -87,14 +87,16 @@ def _designed(form: Form) -> Shown:
     from neusight.design.report import answers
     from neusight.design.space import load_space
     from neusight.design.workloads import Training
+    from neusight.devices.cluster import default_per_node
 
     if form.mode != "training":
         raise ModelError("designs are judged by training: choose mode training")
+    space = load_space(form.space)
     training = Training(
-        model=form.model, global_batch=form.batch, seq_len=form.seq_len, nodes=form.nodes, per_node=_PER_NODE,
-        engine=_ENGINE,
+        model=form.model, global_batch=form.batch, seq_len=form.seq_len, nodes=form.nodes,
+        per_node=default_per_node(space.base_device), engine=_ENGINE,
     )  # fmt: skip
-    found = answers(load_space(form.space), [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
+    found = answers(space, [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
     return Shown(charts=(chart(found, "the baseline"),), rest=tuple(found))
 
 

@@ -111,7 +111,7 @@ class TracedProgram:
         counts: Counter[_Run] = Counter()
         for node in self.workload.nodes:
             if node.phase == "optimizer":
-                for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
+                for kernel, zeros in node.sparse_kernels:
                     counts[_Run(kernel, node.operator, node.phase, zeros)] += 1
         return tuple(self._part(run, count) for run, count in counts.items())
 
@@ -258,7 +258,7 @@ class TracedProgram:
             if at < 0:
                 continue
             core, product = place in self._core, products.get(place, 0)
-            for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
+            for kernel, zeros in node.sparse_kernels:
                 # What ranks exchange around an operator is told apart from it.
                 alone = kernel.family == "collective"
                 operator = kernel.op if alone else node.operator
@@ -303,7 +303,7 @@ class TracedProgram:
 
     @cached_property
     def _has_zeros(self) -> bool:
-        return any(zeros is not None for node in self.workload.nodes for zeros in node.zeros)
+        return any(node.zeros for node in self.workload.nodes)
 
     @cached_property
     def _weights(self) -> list[set[int]]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError, nearest
-from neusight.kernels.sparsity import OperandSparsity, Zeros
+from neusight.kernels.sparsity import MAPPED, LayerSparsity, OperandSparsity, operand_names
 from neusight.paths import read_json
 from neusight.transforms.unrolled import each_copy
 from neusight.workloads.workload import Node, Workload
@@ -25,15 +25,6 @@ PROTOCOL = 1
 _KEYS = ("protocol", "model", "source", "default", "layers")
 _SHOWN = 3
 """Layers that a message names, at most."""
-
-
-@dataclass(frozen=True)
-class LayerSparsity:
-    """Zeros of a layer's operands: ``activations`` it is given, ``gradients`` of its output, its ``weights``."""
-
-    activations: OperandSparsity
-    gradients: OperandSparsity
-    weights: OperandSparsity
 
 
 OPERANDS = tuple(f.name for f in fields(LayerSparsity))
@@ -224,15 +215,6 @@ def _hold_keys(given: Mapping[str, Any], known: Iterable[str], where: str) -> No
             raise DataError(f"unknown key '{key}' in {where}{nearest(key, known)}: one of {', '.join(known)}")
 
 
-MAPPED = ("conv2d", "gemm")
-"""Families whose operands are tensors of a layer."""
-DIRECTIONS: Mapping[str, tuple[str, str]] = {
-    "forward": ("activations", "weights"),
-    "input_grad": ("gradients", "weights"),
-    "weight_grad": ("gradients", "activations"),
-}
-"""First and second operand of a layer's products. Batched products multiply two tensors that are no layer's input as
-it came: they count as dense."""
 Sparsity = SparsityProfile | Path | str
 
 
@@ -273,25 +255,8 @@ def mapped_layers(workload: Workload) -> tuple[str, ...]:
 
 
 def _sparse(node: Node, profile: SparsityProfile) -> Iterator[Node]:
-    operands = [_operands(kernel, node.phase) for kernel in node.kernels]
-    if not any(operands):
+    if not any(operand_names(kernel, node.phase) for kernel in node.kernels):
         yield node
         return
     for one in each_copy(node) if profile.layers else (node,):
-        of = profile.of(one.layer.name()) if profile.layers else profile.default
-        yield replace(one, zeros=tuple(_zeros(of, names) for names in operands))
-
-
-def _zeros(layer: LayerSparsity, names: tuple[str, str] | None) -> Zeros | None:
-    return None if names is None else (getattr(layer, names[0]), getattr(layer, names[1]))
-
-
-def _operands(kernel: Any, phase: str) -> tuple[str, str] | None:
-    """Names of both operands, None where they are no layer's tensors."""
-    if kernel.family == "conv2d":
-        return DIRECTIONS[kernel.op]
-    if kernel.family != "gemm" or kernel.op == "bmm":
-        return None
-    if phase != "backward":
-        return DIRECTIONS["forward"]
-    return DIRECTIONS["weight_grad" if kernel.layout == "nt" else "input_grad"]
+        yield replace(one, zeros=profile.of(one.layer.name()) if profile.layers else profile.default)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from neusight.kernels.families import Kernel
-from neusight.kernels.sparsity import Zeros
+from neusight.kernels.sparsity import LayerSparsity, Zeros
 from neusight.requests import Request
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -101,8 +101,8 @@ class Node:
     """One executed operator, or a series of ``copies``, each ``stride`` places after the one before.
 
     ``id`` is the place of the first copy in the expanded order. ``kernels`` is empty for views and host work, and has
-    several entries where a GPU runs several kernels. ``zeros`` are those of each kernel's operands where a transform
-    has told them: one tensor may be met by several layers, each with windows of its own, so that they lie here.
+    several entries where a GPU runs several kernels. ``zeros`` are those of the layer's operands where a sparsity
+    profile gives them: one tensor may be read by several layers, each with different windows, so that they lie here.
     """
 
     id: int
@@ -114,7 +114,13 @@ class Node:
     layer: ModulePath = ModulePath()
     copies: int = 1
     stride: int = 0
-    zeros: tuple[Zeros | None, ...] = ()
+    zeros: LayerSparsity | None = None
+
+    @property
+    def sparse_kernels(self) -> Iterator[tuple[Kernel, Zeros | None]]:
+        """Each kernel with the zeros of its operands, None where none are known."""
+        for kernel in self.kernels:
+            yield kernel, self.zeros.of_kernel(kernel, self.phase) if self.zeros else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +199,7 @@ class Workload:
         """Unique (kernel, operator, phase, zeros) with counts, in order of first occurrence."""
         counts: dict[tuple[Kernel, str, Phase, Zeros | None], Counter[str]] = {}
         for node in self.nodes:
-            for kernel, zeros in zip(node.kernels, node.zeros or (None,) * len(node.kernels), strict=True):
+            for kernel, zeros in node.sparse_kernels:
                 # What ranks exchange around an operator is told apart from it.
                 operator = kernel.op if kernel.family == "collective" else node.operator
                 each = counts.setdefault((kernel, operator, node.phase, zeros), Counter())

@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from neusight.cli.app import app
 from neusight.collect.sparsity import OperandSparsity, SparsityProfile
-from neusight.transforms.sparsity import LayerSparsity
+from neusight.kernels.sparsity import LayerSparsity
 
 SMALL = """{"model_type": "resnet", "depths": [1, 1], "hidden_sizes": [16, 32], "embedding_size": 16, "num_channels": 3,
 "layer_type": "basic", "hidden_act": "relu", "num_labels": 8, "architectures": ["ResNetForImageClassification"]}"""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from neusight.errors import DataError
-from neusight.transforms.sparsity import DENSE, LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
+from neusight.transforms.sparsity import DENSE, SparsityProfile
 
 ONE = LayerSparsity(OperandSparsity(0.5, 0.123456789012, "slot"), OperandSparsity(1 / 3), OperandSparsity(0.0))
 PROFILE = SparsityProfile(model="mine", layers={"a.0": ONE, 'b "ü"': DENSE}, source="measured")

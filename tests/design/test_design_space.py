@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from neusight.cli.app import app
 from neusight.design.formulas import Formula
 from neusight.design.space import list_spaces, load_space
 from neusight.errors import DataError
@@ -64,3 +67,30 @@ def test_areas_are_those_of_phaze() -> None:
     joined = ours.merge(published, on=list(designs.axes), how="outer")
     assert len(joined) == len(published)
     np.testing.assert_allclose(joined["ours"] * 1e6, joined["area"], rtol=1e-3)
+
+
+def _design(space: str, values: dict[str, float]) -> dict[str, float]:
+    """The best design of one workload, as the command answers with its defaults."""
+    words = [word for name, value in values.items() for word in ("--axis", f"{name}={value:g}")]
+    result = CliRunner().invoke(app, ["design", space, "--model", "gpt2", "-b", "16", *words, "--format", "json"])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads(result.stdout)
+    return row
+
+
+@pytest.mark.parametrize("space", list_spaces())
+def test_every_space_works_with_defaults(space: str) -> None:
+    baseline = load_space(space).baseline
+    row = _design(space, baseline)
+    assert row["gain"] == pytest.approx(1.0)
+    assert {name: row[name] for name in baseline} == baseline
+
+
+@pytest.mark.parametrize("space", list_spaces())
+def test_axes_may_leave_the_baseline_out(space: str) -> None:
+    """The baseline is compared with all the same: a smaller design takes longer."""
+    baseline = load_space(space).baseline
+    axis, values = next(iter(load_space(space).axes.items()))
+    other = max(value for value in values.column("") if value < baseline[axis])
+    row = _design(space, baseline | {axis: other})
+    assert row[axis] == other and row["designs"] == 1 and row["gain"] <= 1.0

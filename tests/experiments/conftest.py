@@ -13,8 +13,8 @@ from experiment_sets import GPT2, GPUS, SPARSE, STEP, STEP_MS, declare, kernels
 from neusight.experiments import find_experiment, run, write_results
 from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold
 from neusight.experiments.targets import AccuracyTarget
-from neusight.kernels.sparsity import OperandSparsity
-from neusight.transforms.sparsity import LayerSparsity, SparsityProfile
+from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
+from neusight.transforms.sparsity import SparsityProfile
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ from neusight.experiments.declare import Contestant
 from neusight.experiments.figures import FIGURES
 from neusight.experiments.report import render
 from neusight.experiments.sparse_networks import CHANGES
-from neusight.kernels.sparsity import OperandSparsity
-from neusight.transforms.sparsity import LayerSparsity, SparsityProfile
+from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
+from neusight.transforms.sparsity import SparsityProfile
 
 PARTS = ("A·W", "G·W", "G·A", "attention", "all")
 

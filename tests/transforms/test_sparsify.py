@@ -11,10 +11,10 @@ import pytest
 from neusight import Predictor
 from neusight.errors import DataError
 from neusight.kernels import Conv2d, Gemm, Kernel
-from neusight.kernels.sparsity import OperandSparsity
+from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
 from neusight.plans import single
-from neusight.requests import Request
-from neusight.transforms.sparsity import DENSE, LayerSparsity, SparsityProfile, mapped_layers, sparsify
+from neusight.requests import Plan, Request
+from neusight.transforms.sparsity import DENSE, SparsityProfile, mapped_layers, sparsify
 from neusight.workloads import Node, Workload, load_workload
 
 LINEAR = Gemm(m=256, n=512, k=1024)
@@ -62,9 +62,10 @@ def test_zeros_arrive_on_every_product_of_their_layer_and_nowhere_else() -> None
     told = sparsify(bert(), profile)
     for node, copy in told.expanded():
         mapped = [k.family in ("gemm", "conv2d") and k.op != "bmm" for k in node.kernels]
-        assert [zeros is not None for zeros in node.zeros] == (mapped if any(mapped) else [])
+        each = [zeros for _, zeros in node.sparse_kernels]
+        assert [zeros is not None for zeros in each] == mapped
         expected = profile.of(node.layer.name(copy))
-        for zeros in filter(None, node.zeros):
+        for zeros in filter(None, each):
             assert zeros[0] == (expected.activations if node.phase == "forward" else expected.gradients)
 
 
@@ -116,3 +117,35 @@ def test_a_profile_by_layer_counts_layer_by_layer_and_must_fit(predictor: Predic
         figures(predictor, SparsityProfile(model="alexnet", layers={"features.0": DENSE}))
     with pytest.raises(DataError, match=r"unknown features\.33; did you mean features\.3"):
         figures(predictor, SparsityProfile(model="alexnet", layers=dense | {"features.33": DENSE}))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"plan": Plan(tp=2)},
+        {"plan": Plan(dp=2, global_batch=2), "mode": "training"},
+        {"mode": "training", "optimizer": "adam", "fused_optimizer": True},
+        {"mode": "training", "optimizer": "bert_adam", "grad_scaler": True},
+        {"mode": "training", "launch": "compiled"},
+    ],
+    ids=["tp", "dp", "fused optimizer", "grad scaler", "compiled"],
+)
+def test_sparsify_goes_with_options_that_change_kernels(predictor: Predictor, options: dict[str, Any]) -> None:
+    """A GPU multiplies zeros: the answer is that without them."""
+    dense = predictor.estimate("bert-base", "l4", seq_len=32, **options)
+    sparse = predictor.estimate("bert-base", "l4", seq_len=32, sparsity="activations=0.5", **options)
+    assert sparse.latency_s == pytest.approx(dense.latency_s)
+
+
+def test_sparsify_shortens_shared_products(predictor: Predictor) -> None:
+    links = ["device.links.pcie=64GB/s"]
+    options = {"seq_len": 32, "plan": Plan(tp=2), "overrides": links}
+    dense, sparse = (
+        predictor.estimate("bert-base", "tensordash", sparsity=f"activations={share}", **options)
+        for share in (0.0, 0.7)
+    )
+    products = [
+        sum(row.total_s for row in each.by_kernel if row.family == "gemm" and row.operator.startswith("aten.addmm"))
+        for each in (dense, sparse)
+    ]
+    assert products[1] < 0.8 * products[0]

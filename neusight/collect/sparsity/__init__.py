@@ -5,7 +5,8 @@
 
 from neusight.collect.sparsity.measure import measure, measure_course
 from neusight.collect.sparsity.prune import prune_module, prune_profile, pruning
-from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
+from neusight.transforms.sparsity import SparsityProfile
 
 __all__ = [
     "LayerSparsity",

@@ -26,7 +26,8 @@ import torch
 
 from neusight.collect.sparsity.streams import as_filters, from_filters, measured_layers
 from neusight.errors import DataError
-from neusight.transforms.sparsity import LayerSparsity, OperandSparsity, SparsityProfile
+from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
+from neusight.transforms.sparsity import SparsityProfile
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from torch import nn
 from neusight.errors import ModelError
 from neusight.executors.tensordash.masks import CLUSTERS, clustering_of
 from neusight.executors.tensordash.schedule import LANES
-from neusight.transforms.sparsity import OPERANDS, LayerSparsity, OperandSparsity
+from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
+from neusight.transforms.sparsity import OPERANDS
 
 Taps = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 """A window's taps, the distance between two taps, and between two windows; each of (height, width)."""

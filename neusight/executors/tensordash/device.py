@@ -31,10 +31,9 @@ from neusight.executors.tensordash.machine import (
 from neusight.executors.tensordash.tile_model import load_tile_model, modelled
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.sparsity import has_zeros, with_zeros
+from neusight.kernels.sparsity import DIRECTIONS, MAPPED, has_zeros, with_zeros
 from neusight.kernels.work import by_distinct, conv_output, element_bytes, work_of
 from neusight.laws.bounds import flops_per_s
-from neusight.transforms.sparsity import DIRECTIONS, MAPPED
 
 
 def operand_bytes(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
