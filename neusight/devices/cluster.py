@@ -100,8 +100,8 @@ class Cluster(BaseModel):
         """
         if self.devices > 1 and not self.device.links:
             raise DeviceError(
-                f"{self.device.id} has no links to other devices: use one device, add [[links]] to its device file, or "
-                "override links.pcie=64GB/s"
+                f"{self.device.id} states no links to other devices: use one device, add [[links]] to its device file, "
+                "or override links.pcie=64GB/s"
             )
         return self
 

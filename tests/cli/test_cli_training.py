@@ -172,7 +172,7 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         ON_A100: "give global_batch",
         ("training", "llama-3.1-8b", "--cluster", "dgx-a1000", "-b", 8): "did you mean dgx-a100",
         ("training", "llama-3.1-8bb", "--cluster", "dgx-a100", "-b", 8): "unknown model",
-        ("training", "llama-3.1-8b", "--gpu", "tensordash", "-b", 8): "states no links",
+        ("training", "llama-3.1-8b", "--gpu", "tensordash", "-b", 8, "--per-node", 8): "states no links",
         ("training", "llama-3.1-8b", "--gpu", "l4", "--nodes", 2, "--network", "fast", "-b", 8): "400Gb/s",
         ("plan", "llama-3.1-8b", "--cluster", "dgx-a100", "-b", 8, "--schedules", "chimera"): "unknown schedule",
         ("plan", "llama-3.1-405b", "--gpu", "l4", "--per-node", 1, "-b", 1): "take more devices",

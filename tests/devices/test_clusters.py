@@ -134,6 +134,6 @@ def test_names_words_and_units_that_mean_nothing_are_refused() -> None:
 
 def test_several_devices_without_links_say_what_to_add() -> None:
     lone = load_device("l4").model_copy(update={"links": ()})
-    with pytest.raises(DeviceError, match="l4 states no links between 8 devices of a node: add"):
+    with pytest.raises(DeviceError, match="l4 states no links to other devices: use one device, add"):
         Cluster(id="mine", name="Mine", device=lone, per_node=8)
     assert Cluster(id="mine", name="Mine", device=lone, per_node=1).devices == 1
