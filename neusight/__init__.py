@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from neusight.extras import name_missing_extras
 from neusight.torchvision_import import watch_for_torchvision
 
 __version__ = "0.1.0"
@@ -48,6 +49,7 @@ _ROOMS = {
     **dict.fromkeys(("Cluster", "DeviceSpec", "cluster_of", "list_devices", "load_cluster", "load_device"), "devices"),
 }
 
+name_missing_extras()
 watch_for_torchvision()
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neusight.errors import ModelError
 from neusight.page.measured import measure as measure_page
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def _cold_s(arguments: Sequence[str], repeats: int, cache: str | None = None, co
     for _ in range(repeats):
         started = time.perf_counter()
         words = [sys.executable, "-m", "neusight", command, *arguments]
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment)
+        _printed(words, environment)
         times.append(time.perf_counter() - started)
     return median(times)
 
@@ -268,6 +269,17 @@ def _trace() -> Iterator[dict[str, Any]]:
 
 
 def _figures(what: str) -> tuple[float, float]:
-    done = subprocess.run([sys.executable, "-c", _TRACE, what], check=True, capture_output=True, text=True)
-    seconds, size = map(float, done.stdout.split()[-2:])
+    seconds, size = map(float, _printed([sys.executable, "-c", _TRACE, what]).split()[-2:])
     return seconds, size
+
+
+def _printed(words: Sequence[str], environment: Mapping[str, str] | None = None) -> str:
+    """Standard output of a command.
+
+    Raises:
+        ModelError: it fails; the last line of its standard error says why.
+    """
+    done = subprocess.run(words, capture_output=True, text=True, env=environment)
+    if done.returncode:
+        raise ModelError(done.stderr.strip().rpartition("\n")[2].removeprefix("error: "))
+    return done.stdout

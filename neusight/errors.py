@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 _LONGEST_WORD, _LONGEST_LINE = 200, 400
 """Characters of a message: a path may be long, 20,000 characters that someone pasted are not shown."""
@@ -81,5 +80,7 @@ def reason(error: BaseException) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint such as ``; did you mean a10, a30?`` or the empty string when nothing is close."""
+    from difflib import get_close_matches
+
     close = get_close_matches(shown(name.lower()), list(known), n=3, cutoff=0.5)
     return f"; did you mean {', '.join(close)}?" if close else ""

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "neusight"
 ROOMS = [
     "torchvision_import",
     "errors",
+    "extras",
     "units",
     "paths",
     "figures",

@@ -606,7 +606,28 @@ class Predictor:
         Raises:
             DeviceError: of a predictor that is shared, no such cluster.
         """
+        import pandas as pd
+
         options = {"optimizer": optimizer, "attention": attention, "launch": launch, "layout": layout}
+        grid = {"modes": modes, "seq_lens": seq_lens, "dtypes": dtypes}
+        return pd.DataFrame(
+            self.sweep_rows(models, gpus, batches, **grid, **options, sparsity=sparsity, progress=progress)
+        )
+
+    def sweep_rows(
+        self,
+        models: str | Iterable[str],
+        gpus: Gpu | Iterable[Gpu],
+        batches: int | Iterable[int] = 1,
+        *,
+        modes: Any = "inference",
+        seq_lens: Any = None,
+        dtypes: Any = None,
+        sparsity: Sparsity | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """The rows of ``sweep``, which takes the same arguments, without pandas: a missing figure is None."""
         grid = (models, gpus, modes, batches, seq_lens, dtypes)
         return swept(self._steps, grid, options, Setting(sparsity=sparsity), progress=progress, **self._sharing)
 

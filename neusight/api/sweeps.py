@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from neusight.devices import DeviceSpec
 from neusight.errors import NeusightError
@@ -15,9 +15,6 @@ from neusight.executors.together import BatchedPricer
 from neusight.steps.answers import Price, ReadyStep, StepAnswers
 from neusight.steps.questions import Gpu, Setting, StepQuestion, step_request
 from neusight.workers import hired, shared
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _TOGETHER = 64
 """Steps of a sweep whose kernels are priced at once, by one worker; beyond that a call's own price no longer shows."""
@@ -36,8 +33,8 @@ def swept(
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
     ray: str = "",
-) -> pd.DataFrame:
-    """Every combination as one row a step.
+) -> list[dict[str, Any]]:
+    """Every combination as one row a step, with all of ``SWEEP_COLUMNS``.
 
     Args:
         answers: for steps.
@@ -50,8 +47,6 @@ def swept(
     Raises:
         DeviceError: no such cluster.
     """
-    import pandas as pd
-
     points = [_Point.of(*point) for point in product(*map(_several, grid))]
     shares = [points[start : start + _TOGETHER] for start in range(0, len(points), _TOGETHER)]
     rows: list[dict[str, Any]] = []
@@ -64,7 +59,7 @@ def swept(
         with hired(jobs, ray, _begin, answers, options, setting) as workers:
             found = shared(workers, _asked, shares, _by_share(progress, len(points)))
         rows = list(chain.from_iterable(found))
-    return pd.DataFrame(rows, columns=list(SWEEP_COLUMNS))
+    return [dict.fromkeys(SWEEP_COLUMNS) | row for row in rows]
 
 
 _ASKED: list[tuple[StepAnswers, Mapping[str, Any], Setting]] = []

@@ -9,7 +9,6 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.options import OUTPUT, Spec
-from neusight.errors import ModelError
 
 
 def page(
@@ -42,12 +41,9 @@ def page(
         for path in write(export):
             note(f"wrote {path}")
         return
+    from neusight.page.app import serve
     from neusight.page.form import Form
 
     form = Form.of([(name, text) for name, text in (("model", model), ("gpu", gpu)) if text])
-    try:
-        from neusight.page.app import serve
-    except ModuleNotFoundError as error:
-        raise ModelError(f"the page needs {error.name}: pip install 'neusight[page]'") from error
     note(f"http://127.0.0.1:{port}/ until Ctrl-C")
     serve(form, [model] if ":" in model else [], port, show=show)

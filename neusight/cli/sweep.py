@@ -141,16 +141,10 @@ def sweep(
     _note_unused_zeros(gpus, sparsity)
     predictor = models.load(gpus)
     with progress("predicting") as advance:
-        frame = predictor.shared(**workers.given).sweep(
-            names, gpus, values["batches"], modes=values["modes"], seq_lens=values["seq_lens"],
-            dtypes=values["dtypes"], optimizer=optimizer, attention=attention, sparsity=sparsity or None,
+        rows = predictor.shared(**workers.given).sweep_rows(
+            names, gpus, **values, optimizer=optimizer, attention=attention, sparsity=sparsity or None,
             progress=advance,
         )  # fmt: skip
-    # A table with images among its models keeps lengths as floats.
-    rows: list[dict[str, Any]] = [
-        row | {"seq_len": None if row["seq_len"] is None else int(row["seq_len"])}
-        for row in frame.astype(object).where(frame.notna(), None).to_dict("records")
-    ]
     opt.note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
     Output(form).data(rows, rows, lambda: _show_sweep(rows))
     if failed := [row["error"] for row in rows if row["error"]]:

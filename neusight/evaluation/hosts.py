@@ -8,7 +8,6 @@ from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from neusight.engines import Host
 from neusight.errors import DataError
@@ -101,6 +100,8 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     Returns:
         c and o, with the spread of the calls that the host decides around them.
     """
+    from scipy.optimize import least_squares
+
     if not calls:
         return prior
     measured_s, kernels_s = (np.array([call[at] for call in calls]) for at in (0, 1))
@@ -139,6 +140,8 @@ def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]
     Args:
         groups: calls, those of each host by themselves, which has times of its own for a call and an operator.
     """
+    from scipy.optimize import least_squares
+
     calls = [call for group in groups for call in group]
     at = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     measured_s, kernels_s = (np.array([call[column] for call in calls]) for column in (0, 1))

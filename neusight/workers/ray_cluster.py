@@ -75,12 +75,11 @@ def ray_workers(
         kind: of device that each takes, ``CPU`` for a core, or ``GPU``.
 
     Raises:
-        DeviceError: Ray is not installed, the cluster cannot be reached, or it has too few devices.
+        MissingExtraError: Ray is not installed.
+        DeviceError: the cluster cannot be reached, or it has too few devices.
     """
-    try:
-        import ray
-    except ImportError:
-        raise DeviceError("Ray is not installed: pip install 'neusight[ray]'") from None
+    import ray
+
     if not ray.is_initialized():
         _connect(address)
     have = int(ray.cluster_resources().get(kind, 0))

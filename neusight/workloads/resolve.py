@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason, shown
+from neusight.extras import remedy
 from neusight.kernels.precision import Precision
 from neusight.paths import is_there, user_path
 from neusight.workloads.catalogue import (
@@ -322,7 +323,8 @@ def _options(function: Callable[..., Any], text: str, batch: int, seq_len: int |
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {reason(error)}"
+    missing = error.name if isinstance(error, ModuleNotFoundError) else None
+    return f"{type(error).__name__}: {reason(error)}{remedy(missing)}"
 
 
 def _without_weights(function: Callable[..., Any], options: dict[str, Any]) -> Any:

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neusight.errors import ModelError, reason
+from neusight.extras import MissingExtraError, remedy
 from neusight.requests import Request
 
 if TYPE_CHECKING:
@@ -66,23 +67,20 @@ def refuse_others(request: Request, *known: str) -> Request:
     return request
 
 
-EXTRAS = {"timm": "timm", "torchvision": "vision", "diffusers": "diffusers", "onnx": "onnx", "tflite": "tflite"}
-"""Packages, and the extra of this one that installs each."""
-
-
 def library(name: str) -> ModuleType:
     """The package, imported.
 
     Raises:
-        ModelError: it is not installed, or does not fit the installed PyTorch.
+        MissingExtraError: it is not installed.
+        ModelError: it does not fit the installed PyTorch.
     """
     try:
         return importlib.import_module(name)
+    except MissingExtraError:
+        raise
     except Exception as error:
-        raise ModelError(
-            f"{name} cannot be imported ({type(error).__name__}: {reason(error)}): "
-            f"pip install 'neusight[{EXTRAS[name]}]'"
-        ) from None
+        why = f"{type(error).__name__}: {reason(error)}"
+        raise ModelError(f"{name} cannot be imported ({why}){remedy(name)}") from None
 
 
 @cache
