@@ -10,18 +10,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from textwrap import wrap
-from typing import Any
+from typing import Any, Literal
 
 Rows = Sequence[Mapping[str, Any]]
 _WORD = 12
 """No column of words becomes narrower than this."""
+_GAP = 2
+"""Blanks between two columns."""
+_ALONE = "\N{ZERO WIDTH NO-BREAK SPACE}"
+"""Marks a row whose first cell is printed above it."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table for people. Numbers stand right; where space is short, words wrap or the first column ends
-    in an ellipsis, never a number.
-    """
+    """A column of a table for people. Numbers stand right; where space is short, words wrap."""
 
     title: str
     right: bool = False
@@ -64,6 +66,8 @@ def line(text: str = "") -> None:
 def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> None:
     """A table of the result, for people, as wide as the terminal (80 columns where there is none).
 
+    No text is cut. A first cell that is too long for its column, such as an id, stands on a line of its own.
+
     Args:
         columns: titles, see ``Column.of``.
         rows: cells.
@@ -72,24 +76,32 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> Non
     from rich.console import Console
     from rich.table import Table
 
+    console, heads, cells = Console(markup=False, highlight=False), list(map(Column.of, columns)), list(map(list, rows))
+    widths = _column_widths(heads, cells, console.width)
+    console.width = max(console.width, sum(widths) + _GAP * (len(widths) - 1))
     shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    cells = [list(row) for row in rows]
-    for place, column in enumerate(map(Column.of, columns)):
-        widest = max(len(text) for text in (*column.title.split("\n"), *(row[place] for row in cells)))
-        shown.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            overflow="fold" if column.wrap else "ellipsis",
-            # Rich shrinks only what may wrap: the first column gives way before any figure is lost.
-            no_wrap=not column.wrap and place > 0,
-            min_width=min(widest, _WORD) if column.wrap or not place else widest,
-        )
-    for row in cells:
-        shown.add_row(*row)
-    console = Console(markup=False, highlight=False)
+    for head, width in zip(heads, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if head.right else "left"
+        shown.add_column(head.title, justify=justify, overflow="fold", no_wrap=not head.wrap, min_width=width)
+    alone = [row[0] for row in cells if not heads[0].wrap and len(row[0]) > widths[0]]
+    for first, *others in cells:
+        shown.add_row(_ALONE if first in alone else first, *others)
     with console.capture() as captured:
         console.print(shown)
-    print("\n".join(text.rstrip() for text in captured.get().rstrip("\n").split("\n")))
+    for text in captured.get().rstrip("\n").split("\n"):
+        if text.startswith(_ALONE):
+            print(alone.pop(0))
+        print(text.replace(_ALONE, " ").rstrip())
+
+
+def _column_widths(heads: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Least width of each column. The first is as wide as its longest text that leaves room for the others."""
+    texts = [[*head.title.split("\n"), *column] for head, *column in zip(heads, *cells, strict=True)]
+    longest = [max(map(len, column)) for column in texts]
+    least = [min(most, _WORD) if head.wrap else most for head, most in zip(heads, longest, strict=True)]
+    room = max(width - sum(least[1:]) - _GAP * (len(least) - 1), _WORD)
+    fitting = max((len(text) for text in texts[0] if len(text) <= room), default=room)
+    return [least[0] if heads[0].wrap else fitting, *least[1:]]
 
 
 def headline(text: str) -> None:

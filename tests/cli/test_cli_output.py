@@ -39,3 +39,22 @@ def test_table_fits_80_columns_and_keeps_brackets(
     assert "[red]word" in lines[2]
     assert all(line == line.rstrip() for line in lines)
     assert lines[-1].endswith("10")
+
+
+@pytest.mark.parametrize("columns", [20, 80, 200])
+@pytest.mark.parametrize("titles", [("id", ">n", "kind"), ("id", ">n", "~kind"), ("an id", "about\nit", "~x")])
+def test_table_cuts_no_id(
+    columns: int, titles: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    ids = ("organisation/Model-17B-Instruct-with-a-long-name-in-eight-bits", "short", "o/another-" + "long" * 30)
+    table(titles, [(each, "123456789", "words of a kind " * 3) for each in ids])
+    shown = capsys.readouterr().out
+    assert all(each in shown.replace("\n", " ").split() for each in ids)
+    assert shown.count("123456789") == 3
+    assert "…" not in shown
+
+
+def test_table_of_no_rows_is_its_titles(capsys: pytest.CaptureFixture[str]) -> None:
+    table(("a long title", ">b"), [])
+    assert capsys.readouterr().out.splitlines()[0] == "a long title  b"
