@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import takewhile
 
 _LONGEST_WORD, _LONGEST_LINE = 200, 400
 """Characters of a message: a path may be long, 20,000 characters that someone pasted are not shown."""
@@ -79,8 +80,38 @@ def reason(error: BaseException) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint such as ``; did you mean a10, a30?`` or the empty string when nothing is close."""
+    """A hint such as ``; did you mean a10, a30?``, or the empty string when nothing is a likely misspelling."""
+    return did_you_mean(each for each in close_names(name, known) if each != name)
+
+
+def did_you_mean(names: Iterable[str]) -> str:
+    """The hint at the first three names; the empty string without any."""
+    first = list(names)[:3]
+    return f"; did you mean {', '.join(first)}?" if first else ""
+
+
+def close_names(name: str, known: Iterable[str]) -> list[str]:
+    """Names of which ``name`` is likely a misspelling, the most similar first.
+
+    Whole names must look alike, and so must the words that they begin with: ``granite-small`` is no ``gpt3-small``.
+    Those that begin with the same word come alone.
+    """
     from difflib import get_close_matches
 
-    close = get_close_matches(shown(name.lower()), list(known), n=3, cutoff=0.5)
-    return f"; did you mean {', '.join(close)}?" if close else ""
+    word, names = shown(name.lower()), {each.lower(): each for each in known}
+    alike = {each: _likeness(word, each) for each in get_close_matches(word, names, n=20, cutoff=0.5)}
+    family = [names[each] for each, likeness in alike.items() if likeness == 1.0]
+    return family or [names[each] for each, likeness in alike.items() if likeness >= _LEAST_LIKENESS]
+
+
+_LEAST_LIKENESS = 0.7
+"""Of words of which one may be a misspelling of the other."""
+
+
+def _likeness(first: str, second: str) -> float:
+    """2 x equal letters / all letters of the words that two names begin with; at least 0.9 of the same letters."""
+    from difflib import SequenceMatcher
+
+    a, b = ("".join(takewhile(str.isalpha, name.lstrip("-_. 0123456789"))) or name for name in (first, second))
+    ratio = SequenceMatcher(None, a, b).ratio()
+    return max(ratio, 0.9) if sorted(a) == sorted(b) else ratio

@@ -24,8 +24,6 @@ from neusight.workloads.catalogue import (
     config_max_seq_len,
     is_image_config,
     is_ready_type,
-    list_hub,
-    list_traced,
     list_workloads,
 )
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
@@ -104,8 +102,10 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
         return _from_traced(*traced)
     if ":" in text:
         return _from_function(text)
+    from neusight.workloads.decoders.known import nearest_models
+
     raise ModelError(
-        f"unknown model '{shown(text)}'{nearest(text, _known_names())}: give a name of 'neusight workloads list', "
+        f"unknown model '{shown(text)}'{nearest_models(text)}: give a name of 'neusight workloads list', "
         "the path of a config.json, timm:NAME, torchvision:NAME, diffusers:FOLDER, or package.module:function"
     )
 
@@ -364,13 +364,6 @@ def importable_here() -> Iterator[None]:
         yield
     finally:
         sys.path.remove(here)
-
-
-def _known_names() -> list[str]:
-    from neusight.workloads.decoders.known import known_decoders
-
-    workloads = [name for info in (*list_workloads(), *list_traced()) for name in (info.name, *info.aliases)]
-    return [*workloads, *(name.rsplit("/", 1)[-1].lower() for name in (*known_decoders(), *list_hub()))]
 
 
 def _sha(text: str) -> str:

@@ -42,7 +42,7 @@ def test_what_is_served_is_predicted_by_the_same_name() -> None:
         assert source.config is not None
         assert decoder_of(source.config).parameters == known_decoder(source.name).parameters
     assert resolve("Qwen3-8B-FP8").quantization == "fp8"
-    with pytest.raises(ModelError, match="did you mean qwen3-8b"):
+    with pytest.raises(ModelError, match="did you mean Qwen/Qwen3-8B"):
         resolve("qwen3-9b")
 
 

@@ -111,8 +111,22 @@ def test_a_wrong_configuration_is_refused_in_one_line(what: str) -> None:
 
 
 def test_an_unknown_name_brings_the_nearest_and_the_remedy() -> None:
-    with pytest.raises(ModelError, match=r"did you mean qwen3-32b.*bring its config\.json"):
+    with pytest.raises(ModelError, match=r"did you mean Qwen/Qwen3-32B.*give the path of its config\.json"):
         known_decoder("Qwen/Qwen3-33B")
+
+
+@pytest.mark.parametrize("name", ["arctic-instruct", "dbrx-instruct", "h-small", "grok-1", "xlarge-7b"])
+def test_an_unrelated_name_brings_no_suggestion(name: str) -> None:
+    with pytest.raises(ModelError, match=r"not in the catalogue.*config\.json") as caught:
+        known_decoder(name)
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["anyone/Qwen3-8B", "qwen3_8b", "Qwen3 8B", "QWEN3-8BB"])
+def test_a_suggestion_is_another_name_than_the_given_one(name: str) -> None:
+    with pytest.raises(ModelError, match=r"did you mean Qwen/Qwen3-8B, ") as caught:
+        known_decoder(name)
+    assert f"did you mean {name.lower()}," not in str(caught.value).lower()
 
 
 def test_an_unknown_family_with_the_keys_of_llama_is_built_as_one_and_says_so() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from neusight.errors import ModelError, nearest, shown
+from neusight.errors import ModelError, close_names, did_you_mean, shown
 from neusight.paths import is_there, user_path
 from neusight.workloads.catalogue import (
+    KINDS,
     canonical_name,
     catalogue_config,
+    list_hub,
     list_traced,
     list_workloads,
     traced_config,
@@ -49,8 +52,8 @@ def known_decoder(name: str) -> Decoder:
         return decoder_of(traced_config(traced), traced)
     if is_there(name):
         return _from_file(Path(name))
-    hint = _nearest(name)
-    raise ModelError(f"unknown model '{shown(name)}'{hint}: bring its config.json and give that file's path")
+    hint = nearest_models(name, ("causal-lm",))
+    raise ModelError(f"unknown model '{shown(name)}'{hint}: not in the catalogue, give the path of its config.json")
 
 
 def hub_config(name: str) -> tuple[str, dict[str, Any]] | None:
@@ -66,11 +69,13 @@ def _from_file(path: Path) -> Decoder:
     return decoder_of(read_config(file), file.resolve().parent.name if file.name == "config.json" else file.stem)
 
 
-def _nearest(name: str) -> str:
-    """Names that look like it, whole or behind the organisation, of the hub and of the workloads."""
-    last = _plain(name).rsplit("/", 1)[-1]
-    workloads = [info.name for info in (*list_workloads(), *list_traced()) if info.kind == "causal-lm"]
-    return nearest(last, [full.rsplit("/", 1)[-1].lower() for full in _entries()] + workloads)
+def nearest_models(name: str, kinds: Collection[str] = KINDS) -> str:
+    """A hint at models of some kinds whose names look alike, with or without the organisation."""
+    workloads = [info for info in (*list_workloads(), *list_traced()) if info.kind in kinds]
+    others = list_hub() if len(kinds) > 1 else ()
+    hub = {_plain(full).rsplit("/", 1)[-1]: full for full in (*others, *_entries())}
+    known = [*(name for info in workloads for name in (info.name, *info.aliases)), *hub]
+    return did_you_mean(hub.get(each, each) for each in close_names(_plain(name).rsplit("/", 1)[-1], known))
 
 
 def _plain(name: str) -> str:
