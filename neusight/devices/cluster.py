@@ -85,6 +85,14 @@ class Cluster(BaseModel):
         return self.per_node * self.nodes
 
     @property
+    def size_words(self) -> str:
+        """Its number of devices, for messages, with the options that decide it."""
+        option = "--set per_node=" if self.sources else "--per-node "
+        many = f"{self.nodes} nodes" if self.nodes > 1 else "1 node"
+        fewer = max(1, self.per_node // 2)
+        return f"{self.devices} devices ({many} of {self.per_node}: --nodes, or {option}{fewer}, takes another number)"
+
+    @property
     def network_bytes_per_s(self) -> float | None:
         """Line rate of the network for one device, one direction [B/s]: the adapters of a node are shared evenly, since
         its devices communicate at once, as ranks of a plan do. None where no network is told.

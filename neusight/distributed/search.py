@@ -147,7 +147,7 @@ def plans_of(request: TrainingRun, space: Space) -> list[Plan]:
     if not plans:
         raise ModelError(
             f"no plan shares {request.decoder.name} and {request.plan.global_batch} sequences among "
-            f"{request.cluster.devices} devices: choose a global batch that more of their divisors divide"
+            f"{request.cluster.size_words}: choose a global batch that more of their divisors divide"
         )
     return plans
 

@@ -134,7 +134,7 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         decoder=with_options(decoder, given),
         source_len=int(given.get("source_len") or 0),
         cluster=cluster,
-        plan=usual_plan(given, cluster.devices, engine),
+        plan=usual_plan(given, cluster.devices, engine, cluster.size_words),
         seq_len=seq_len,
         engine=engine_named(engine),
         dtype=dtype,
@@ -185,11 +185,13 @@ def run_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     return {**step, "optimizer": str(given.get("optimizer") or "adam")}
 
 
-def usual_plan(given: Mapping[str, Any], devices: int, engine: str) -> Plan:
+def usual_plan(given: Mapping[str, Any], devices: int, engine: str, size_words: str = "") -> Plan:
     """A plan for so many devices: what is given of it, and of the rest what an engine's users usually choose.
+    ``size_words`` say in messages where their number comes from.
 
     Raises:
-        ModelError: as ``Plan``. DeviceError: degrees that do not divide the devices.
+        ModelError: as ``Plan``, or a batch that the replicas cannot share.
+        DeviceError: degrees that do not divide the devices.
     """
     habits = engine_named(engine)
     stated = {name: value for name, value in given.items() if name in _PLAN}
@@ -198,9 +200,14 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str) -> Plan:
     ranks = sizes.tp * sizes.pp * sizes.cp
     if devices % ranks:
         words = f"tp {sizes.tp} x pp {sizes.pp} x cp {sizes.cp} = {ranks} devices of a replica"
-        raise DeviceError(f"{words} do not divide a cluster of {devices}: choose degrees that do")
+        raise DeviceError(f"{words} do not divide a cluster of {size_words or devices}: choose degrees that do")
     dp = int(stated.setdefault("dp", devices // ranks))
     stated["global_batch"] = stated.get("global_batch") or _global_batch(given, dp)
+    if "dp" not in given and (batch := stated["global_batch"]) % dp:
+        raise ModelError(
+            f"global batch {batch} is no multiple of dp {dp}: {max(dp, batch // dp * dp)} would be; dp is by default "
+            f"{size_words or devices} over tp x pp x cp = {ranks}"
+        )
     if not habits.step_factors and sizes.pp == 1 and not given.get("micro_batches"):
         # Plain PyTorch takes a replica's batch at once.
         stated.setdefault("micro_batch", max(1, stated["global_batch"] // dp))

@@ -213,10 +213,11 @@ def traced_training(
 
     cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
     # Gradients have the dtype of the module's weights, whatever it is asked in.
-    plan = usual_plan({name: value for name, value in options.items() if name != "dtype"}, cluster.devices, engine)
+    given = {name: value for name, value in options.items() if name != "dtype"}
+    plan = usual_plan(given, cluster.devices, engine, cluster.size_words)
     step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch, "dtype": USUAL_DTYPE}
-    if given := [name for name in ("source_len", "mtp_layers") if options.get(name)]:
-        raise ModelError(f"{given[0]} of a traced model is not estimated: name an engine that runs decoders")
+    if unread := [name for name in ("source_len", "mtp_layers") if options.get(name)]:
+        raise ModelError(f"{unread[0]} of a traced model is not estimated: name an engine that runs decoders")
     if adapters_of(options):
         raise ModelError("adapters of a traced model are not estimated: name an engine that runs decoders")
     request, _ = step_request(model, step | run_fields(options))

@@ -180,6 +180,22 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
     assert unsaid(wrong) == {}
 
 
+def test_an_error_that_follows_from_a_default_names_the_option_that_changes_it() -> None:
+    pod, nodes = (
+        ("--cluster", "tpu-v5p-pod", "--nodes", 64, "-b", 1024),
+        "(64 nodes of 8960: --nodes, or --set per_node=",
+    )
+    wrong: dict[tuple[object, ...], str] = {
+        ("training", "llama-3.1-70b", *pod): nodes,
+        ("plan", "llama-3.1-70b", *pod): nodes,
+        ("what-if", "llama-3.1-70b", "--mode", "training", *pod, "--all"): nodes,
+        ("training", "gpt2", "--gpu", "h100-sxm-80gb", "-b", 60): "(1 node of 8: --nodes, or --per-node 4,",
+        ("training", "gpt2", "--gpu", "h100-sxm-80gb", "--tp", 16, "-b", 64): "of 8 devices (1 node of 8: --nodes, or",
+        ("training", "dlrm-terabyte", "--cluster", "dgx-a100", "--engine", "torch-eager", "-b", 60): "--set per_node=4",
+    }
+    assert unsaid(wrong) == {}
+
+
 def test_places_that_contradict_each_other_are_usage_errors() -> None:
     for words in ((), ("--cluster", "dgx-a100", "--gpu", "l4"), ("--cluster", "dgx-a100", "--per-node", 4)):
         assert invoke("training", "llama-3.1-8b", "-b", 8, *words).exit_code == 2

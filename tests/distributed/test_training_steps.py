@@ -198,7 +198,7 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "told world": ({"dp": 2}, "2 devices on a cluster of 4; dp 4 would fit"),
     "stages": ({"pp": 4, "vp": 4}, "4 stages of 4 chunks need as many layers: small has 8"),
     "interleaved": ({"pp": 4, "vp": 2, "global_batch": 6}, "6 micro-batches over 4 pipeline ranks"),
-    "batch": ({"global_batch": 6}, "global batch 6 is no multiple of dp 4 x micro-batch 1: 4 would be"),
+    "batch": ({"global_batch": 6}, "global batch 6 is no multiple of dp 4: 4 would be"),
     "no batch": ({"micro_batches": 0}, "without a batch: give global_batch"),
     "experts": ({"ep": 2}, "small has no experts that ep 2 ranks could share out"),
     "sequence": ({"seq_len": 2047, "tp": 2}, "choose a seq_len of 2048"),
