@@ -7,8 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
+from neusight.defaults import default_micro_batch
 from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine
-from neusight.engines.torch import torch_engine
+from neusight.engines.torch import TORCH, torch_engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import OWN_PRECISION, Precision
 
@@ -349,7 +350,7 @@ class Plan:
         given = {name: value for name, value in words.items() if value not in (None, "")}
         dp = given.get("dp", 1)
         usual: dict[str, Any] = {
-            "micro_batch": 1 if given.get("pp", 1) > 1 else max(1, batch // dp),
+            "micro_batch": default_micro_batch(batch // dp, given.get("pp", 1), TORCH).value,
             "overlap_gradients": training and dp > 1,
         }
         plan = cls(**usual | given, global_batch=batch)

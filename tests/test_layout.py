@@ -30,6 +30,7 @@ ROOMS = [
     "laws",
     "datasets",
     "engines",
+    "defaults",
     "requests",
     "workloads",
     "transforms",

@@ -241,11 +241,11 @@ class Predictor:
             operands=operands, host=host, libraries=libraries, passes=tuple(passes),
         )  # fmt: skip
         if request is None:
-            chosen, message = step_request(model, step)
+            request, defaults = step_request(model, step)
         else:
-            chosen, message = given_request(request, step, signature(Predictor.estimate).parameters)
+            request, defaults = given_request(model, request, step, signature(Predictor.estimate).parameters)
         return self._steps.answer(
-            StepQuestion(model=model, gpu=gpu, request=chosen, setting=setting, inputs=inputs, message=message)
+            StepQuestion(model=model, gpu=gpu, request=request, setting=setting, inputs=inputs, defaults=defaults)
         )
 
     def workload(self, question: StepQuestion) -> Workload:

@@ -112,9 +112,9 @@ def _ready(
 ) -> ReadyStep | NeusightError:
     stepless = {"optimizer": "none"} if point.step["mode"] == "inference" else {}
     try:
-        request, message = step_request(point.model, {**point.step, **options, **stepless})
+        request, defaults = step_request(point.model, {**point.step, **options, **stepless})
         return answers.ready(
-            StepQuestion(model=point.model, gpu=point.gpu, request=request, setting=setting, message=message)
+            StepQuestion(model=point.model, gpu=point.gpu, request=request, setting=setting, defaults=defaults)
         )
     except NeusightError as error:
         return error

@@ -99,14 +99,14 @@ Decoder = Annotated[
 
 _mode = Spec("--mode", STEP, "Inference is the forward pass; training adds backward pass and optimizer.")
 _batch = Spec("--batch --global-batch -b", STEP, "Samples of a step, over all replicas.")
-_seq_len = Spec("--seq-len -s", STEP, "Tokens of a sample. Default: the model's longest; `predict` takes at most 2048.")
+_seq_len = Spec("--seq-len -s", STEP, "Tokens of a sample. Default: as many as the model takes, but at most 2048.")
 _optimizer = Spec("--optimizer", STEP, "Whose update is part of the training step.")
 _dtype = Spec(
     "--dtype",
     ENGINE,
     "Of weights and activations: bf16, fp16, fp32 (convolutions in TF32, as PyTorch has it), float32_ieee, tf32, amp, "
     "…; of products alone, in training on clusters: fp8, fp8_current, fp8_row, fp8_block, mxfp8, nvfp4. Default: as "
-    "the model states, else fp32; bf16 for training on clusters.",
+    "the model's configuration states, else fp32 in plain PyTorch, bf16 under engines of training.",
     "NAME",
 )
 Mode = Annotated[Literal["inference", "training"], _mode.text()]
@@ -501,21 +501,6 @@ def named_gpus(text: str, option: str = "--gpu") -> list[str]:
 def is_list(text: str) -> bool:
     """Whether an option was written as a list, and its JSON is one: ``l4,t4`` and ``l4,`` are, ``l4`` is not."""
     return "," in text
-
-
-def model_dtype(model: str, dtype: str) -> str:
-    """The dtype that a model's step runs in: as given, as its file states, with a note, or float32.
-
-    Raises:
-        ModelError: unknown model, or quantized and no dtype given. CoverageError: no dtype has that name.
-    """
-    from neusight.cli.output import note
-    from neusight.workloads.resolve import resolve, stated_dtype
-
-    stated, assumption = stated_dtype(resolve(model), dtype or None)
-    if assumption:
-        note(f"note: {assumption}")
-    return stated
 
 
 def check_optimizer(optimizer: str, modes: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Given
 from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
-from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
+from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table, words_of
 from neusight.units import gib, milliseconds
 
 if TYPE_CHECKING:
@@ -263,6 +263,7 @@ def _headline(e: Estimate) -> None:
     gpu = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
     headline(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{attention}{optimizer}")
     paragraph("inputs", " ".join(e.inputs))
+    paragraph("assumed", words_of(e.assumed))
     paragraph("latency", f"{milliseconds(e.latency_s)}  (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})")
     errors = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_ERROR), reverse=True)
     paragraph("error", f"{', '.join(f'{source} {size:.0%}' for size, source in errors)} (standard deviations)")
@@ -347,6 +348,7 @@ def _origin(e: Estimate) -> None:
 def _side_by_side(estimates: Sequence[Estimate]) -> None:
     first = estimates[0]
     line(f"{first.model}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
+    paragraph("assumed", words_of(first.assumed))
     slowest = max(e.latency_s for e in estimates)
     titles = ("gpu", ">latency", ">90 % interval", "", ">samples/s", "limited by", "fits")
     table(titles, (_cells(e, slowest) for e in estimates))

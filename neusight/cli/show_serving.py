@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
-from neusight.cli.output import Column, Output, headline, line, note, table
+from neusight.cli.output import Column, Output, headline, line, note, table, words_of
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
@@ -123,6 +123,8 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
         yield "cached", f"{e.prefix_hit:.0%} of the tokens of prompts"
     if e.preempted:
         yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
+    if e.assumed:
+        yield "assumed", words_of(e.assumed)
     if e.diverges:
         yield "OVERLOAD", e.diverges
 

@@ -7,7 +7,7 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
-from neusight.cli.output import Column, Output, headline, line, note, table
+from neusight.cli.output import Column, Output, headline, line, note, table, words_of
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.faults import HOUR_S, Faults, WholeRun
 from neusight.distributed.search import Found
@@ -137,6 +137,8 @@ def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, str]]:
     errors = sorted(e.errors.items(), key=lambda item: -item[1])
     yield "error", f"{', '.join(f'{source} {share:.1%}' for source, share in errors if share >= 5e-4)} (std. dev.)"
     yield "memory", str(e.fit)
+    if e.assumed:
+        yield "assumed", words_of(e.assumed)
     run = run_of(e, whole)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
     yield "whole run", f"{whole.tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"

@@ -11,7 +11,7 @@ import typer
 from neusight.cli import architectures
 from neusight.cli import options as opt
 from neusight.cli.commands import Commands
-from neusight.cli.output import Output, line, table
+from neusight.cli.output import Output, line, paragraph, table, words_of
 
 if TYPE_CHECKING:
     from neusight.executors.gpu.tile_models.artifact import Manifest
@@ -73,7 +73,7 @@ def _served_row(decoder: Decoder) -> dict[str, Any]:
         "active_parameters": decoder.active_parameters,
         "context": decoder.max_len or None,
         "kv_bytes_per_token": decoder.kv_bytes_per_token("bfloat16"),
-        "precision": decoder.quantisation.method or decoder.dtype,
+        "precision": decoder.quantisation.method or decoder.served_dtype,
     }
 
 
@@ -98,14 +98,14 @@ def show_workload(
     Example: `neusight workloads show gpt2-large --mode training --batch 4`
     """
     from neusight.kernels.describe import describe
+    from neusight.steps import StepQuestion
     from neusight.units import gib
     from neusight.workloads import load_workload
 
     opt.check_optimizer(optimizer, [mode])
-    chosen = opt.model_dtype(model, dtype)
-    workload = load_workload(
-        model, mode=mode, batch=batch, seq_len=seq_len, dtype=chosen, optimizer=optimizer, attention=attention
-    )
+    words = {"mode": mode, "batch": batch, "seq_len": seq_len, "optimizer": optimizer, "attention": attention}
+    question = StepQuestion.of(model, "", dtype=dtype or None, **words)
+    workload = load_workload(model, question.request)
     rows = [
         {"operator": each.operator, "phase": each.phase, "count": each.count, "family": each.kernel.family}
         | asdict(each.kernel)
@@ -121,6 +121,7 @@ def show_workload(
         line(
             f"{request.model}: {request.mode}, batch {request.batch}{length}, {request.dtype}; {parameters} parameters"
         )
+        paragraph("assumed", words_of(question.assumed(request.seq_len)))
         line(f"peak memory {gib(workload.memory.peak)}; {workload.length} operators dispatched by the host")
         columns = ("~kernel", "phase", ">count", "operator")
         table(columns, ((k["kernel"], k["phase"], str(k["count"]), k["operator"]) for k in kernels))

@@ -87,6 +87,11 @@ class TrainingEstimate:
         return self.cluster.devices
 
     @property
+    def assumed(self) -> dict[str, str]:
+        """Fields of the question that were left open, with the value that was chosen and the reason."""
+        return self.run.assumed
+
+    @property
     def low_s(self) -> float:
         """Lower end of the 90 % interval."""
         return self.interval[0]

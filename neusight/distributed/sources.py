@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
 
 import numpy as np
 
+from neusight.defaults import Defaults, default_seq_len
 from neusight.devices.cluster import Cluster
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.exchanges import replica_groups
@@ -220,6 +223,7 @@ class TracedModel:
         return chunks
 
 
+_NONE: Defaults = MappingProxyType({})
 Source = Described | TracedModel
 """What a step needs of a model."""
 
@@ -278,6 +282,8 @@ def traced_run(
     plan: Plan,
     place: DeviceSpec | Cluster,
     tp_plan: Mapping[str, str] | None = None,
+    *,
+    defaults: Defaults = _NONE,
 ) -> TrainingRun:
     """A step of a model by its traces.
 
@@ -287,6 +293,7 @@ def traced_run(
         plan: how it is shared.
         place: the devices: a cluster, or one device, as many of which as the plan has make a node.
         tp_plan: how products are shared, as ``tensor_parallel`` takes it.
+        defaults: values that were chosen for fields of the request and the plan.
 
     Raises:
         ModelError: a plan that the model does not allow, or that is not estimated. DeviceError: devices without links.
@@ -296,15 +303,19 @@ def traced_run(
         local.check()
         return tensor_parallel(trace(local.batch), local.tp, tp_plan, by_tokens=local.sequence_parallel)
 
-    seq_len, dtype = request.seq_len or 1, request.precision.weights
+    trace, dtype = cache(trace), request.precision.weights
+    length = request.seq_len or trace(plan.micro_batch).request.seq_len
+    if request.seq_len is None and length is not None:
+        defaults = {**defaults, "seq_len": default_seq_len(length)}
     # Gradients have the dtype of the module's weights, also on their way between replicas.
     own = replace(plan if request.mode == "training" else forward_plan(plan), gradient_dtype=dtype)
-    usual = local_of(own, seq_len, dtype, "")
+    usual = local_of(own, length or 1, dtype, "")
     return TrainingRun(
         decoder=TracedModel(name=request.model or "the module", trace=local_step, usual=usual),
         cluster=place if isinstance(place, Cluster) else node_of(place, own.world),
         plan=own,
-        seq_len=seq_len,
+        defaults=defaults,
+        seq_len=length or 1,
         engine=request.engine,
         dtype=dtype,
         optimizer=request.optimizer,

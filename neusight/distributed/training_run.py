@@ -6,9 +6,10 @@ What is not given of it is as its engine's users have it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from neusight.defaults import TRAINED_DTYPE, Defaults, chosen, default_dtype, default_micro_batch, default_seq_len
 from neusight.devices.cluster import Cluster
 from neusight.devices.slices import cores_of
 from neusight.engines import Engine, engine_named, usual_trainer
@@ -25,7 +26,6 @@ from neusight.workloads.decoders.shares import Local
 if TYPE_CHECKING:
     from neusight.distributed.sources import TracedModel
 
-USUAL_DTYPE = "bfloat16"
 _PLAN = tuple(f.name for f in fields(Plan))
 _RUN = ("lora", "adapter", "adapted", "seq_len", "source_len", "mtp_layers", "dtype", "optimizer", "micro_batches")
 
@@ -33,12 +33,19 @@ _RUN = ("lora", "adapter", "adapted", "seq_len", "source_len", "mtp_layers", "dt
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun(TrainingStep):
     """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1;
-    ``optimizer``: adam, adamw, muon, sgd or none.
+    ``optimizer``: adam, adamw, muon, sgd or none. ``defaults`` are values that were chosen for its fields and those of
+    its plan.
     """
 
     decoder: Decoder | TracedModel
     cluster: Cluster
     plan: Plan
+    defaults: Defaults = field(default_factory=dict)
+
+    @property
+    def assumed(self) -> dict[str, str]:
+        """Defaults that the run still has, in words."""
+        return chosen(self.defaults, {**vars(self.plan), **vars(self), "dtype": self.products or self.dtype})
 
     def checked(self) -> TrainingRun:
         """The run, if plan, model and cluster fit each other.
@@ -113,30 +120,33 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
     Args:
         decoder: the model.
         cluster: the devices.
-        given: fields of ``Plan``, with ``seq_len`` (default: the model's longest), ``dtype`` (default bfloat16;
-            ``fp8``, ``mxfp8`` and other recipes: of large products alone), ``optimizer`` (default adam) and
+        given: fields of ``Plan``, with ``seq_len`` and ``dtype`` (defaults of ``neusight.defaults``; ``fp8``,
+            ``mxfp8`` and other recipes: of large products alone), ``optimizer`` (default adam) and
             ``micro_batches`` of a replica, where no ``global_batch`` is given; ``source_len`` tokens that an encoder
             reads, ``mtp_layers`` depths of multi-token prediction.
         engine: name of the engine whose habits fill in the rest; default as is usual of the devices.
 
     Raises:
-        ModelError: an unknown word, a batch or length that is missing or does not divide, stages without layers.
+        ModelError: an unknown word, a batch that is missing or does not divide, stages without layers.
         DeviceError: a cluster that the plan does not fill.
     """
     run_fields(given)
     engine = engine or usual_trainer(cluster.device)
-    cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
-    seq_len = given.get("seq_len") or decoder.max_len
-    if not seq_len:
-        raise ModelError(f"{decoder.name} states no longest sequence: give seq_len")
-    dtype, products = step_precision(str(given.get("dtype") or USUAL_DTYPE))
+    habits = engine_named(engine)
+    cluster = cores_of(cluster) if habits.ranks == "core" else cluster
+    defaults = {"seq_len": default_seq_len(decoder.max_len), "dtype": default_dtype(decoder.dtype, habits)}
+    defaults = {name: default for name, default in defaults.items() if not given.get(name)}
+    given = {**given, **{name: default.value for name, default in defaults.items()}}
+    plan = usual_plan(given, cluster.devices, engine, cluster.size_words)
+    dtype, products = step_precision(str(given["dtype"]))
     return TrainingRun(
         decoder=with_options(decoder, given),
         source_len=int(given.get("source_len") or 0),
         cluster=cluster,
-        plan=usual_plan(given, cluster.devices, engine, cluster.size_words),
-        seq_len=seq_len,
-        engine=engine_named(engine),
+        plan=plan,
+        defaults={**defaults, **plan_defaults(given, plan, habits)},
+        seq_len=given["seq_len"],
+        engine=habits,
         dtype=dtype,
         products=products,
         optimizer=str(given.get("optimizer") or "adam"),
@@ -208,11 +218,17 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str, size_words: 
             f"global batch {batch} is no multiple of dp {dp}: {max(dp, batch // dp * dp)} would be; dp is by default "
             f"{size_words or devices} over tp x pp x cp = {ranks}"
         )
-    if not habits.step_factors and sizes.pp == 1 and not given.get("micro_batches"):
-        # Plain PyTorch takes a replica's batch at once.
-        stated.setdefault("micro_batch", max(1, stated["global_batch"] // dp))
-    dtype, _ = step_precision(str(given.get("dtype") or USUAL_DTYPE))
+    if not given.get("micro_batches"):
+        stated.setdefault("micro_batch", default_micro_batch(stated["global_batch"] // dp, sizes.pp, habits).value)
+    dtype, _ = step_precision(str(given.get("dtype") or default_dtype(None, habits).value))
     return Plan.of({**_habits(habits, stated, dp * sizes.cp, dtype), **stated})
+
+
+def plan_defaults(given: Mapping[str, Any], plan: Plan, engine: Engine) -> Defaults:
+    """Values that ``usual_plan`` chose for what is not given, of those that an answer names."""
+    if given.get("micro_batch") or given.get("micro_batches"):
+        return {}
+    return {"micro_batch": default_micro_batch(plan.global_batch // plan.dp, plan.pp, engine)}
 
 
 def step_precision(word: str) -> tuple[str, str]:
@@ -222,7 +238,7 @@ def step_precision(word: str) -> tuple[str, str]:
     Raises:
         CoverageError: an unknown word.
     """
-    return (USUAL_DTYPE, recipe_named(word).name) if is_recipe(word) else (dtype_named(word), "")
+    return (TRAINED_DTYPE, recipe_named(word).name) if is_recipe(word) else (dtype_named(word), "")
 
 
 def _global_batch(given: Mapping[str, Any], dp: int) -> int:

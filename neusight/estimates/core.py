@@ -16,7 +16,8 @@ def core(estimate: Any) -> dict[str, Any]:
     whether every device has them, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the
     boards of all devices draw in that time, ``board_energy`` the same with its interval, ``usd_per_hour`` the price of
     one device: None where nothing tells.
-    ``warnings``: what was assumed, or is missing.
+    ``assumed``: fields that the question left open, with the value that was chosen and why. ``warnings``: what was
+    approximated, or is missing.
     """
     low_s, high_s = estimate.interval
     terms = dict(estimate.memory_terms)
@@ -36,6 +37,7 @@ def core(estimate: Any) -> dict[str, Any]:
         "board_energy_j": estimate.board_energy_j,
         "board_energy": estimate.board_energy and asdict(estimate.board_energy),
         "usd_per_hour": estimate.usd_per_hour,
+        "assumed": dict(estimate.assumed),
         "warnings": list(estimate.warnings),
     }
 

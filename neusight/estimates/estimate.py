@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, Literal
@@ -71,6 +71,8 @@ class Estimate:
     devices: int = 1
     board_energy: BoardEnergy | None = None
     """What the boards of all devices draw in that time; None where nothing tells."""
+    assumed: Mapping[str, str] = field(default_factory=dict)
+    """Fields that the question left open -> the value that was chosen, with the reason."""
 
     @cached_property
     def latency_s(self) -> float:
@@ -259,6 +261,7 @@ class Estimate:
         return replace(
             self,
             **changes,
+            assumed={**self.assumed, **other.assumed},
             seq_len=self.seq_len if self.seq_len == other.seq_len else None,
             samples=self.samples + other.samples,
             by_kernel=_merged((*self.by_kernel, *other.by_kernel)),

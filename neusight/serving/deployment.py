@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
 from typing import Any
 
 import numpy as np
 
+from neusight.defaults import STATED, Default, default_dtype
 from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_per_node
 from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
@@ -179,7 +180,20 @@ class Setup:
     def deployed(self, replica: ReplicaPricer, longest: int, options: EngineOptions | None = None) -> Deployment:
         """As many replicas as there are to be, behind their router."""
         routed = {name: getattr(self, name) for name in ("replicas", "router", "admitted", "kv_link", "kv_overlap")}
-        return Deployment(replica=replica, options=options or EngineOptions(), longest=longest, **routed)
+        return Deployment(
+            replica=replica,
+            options=options or EngineOptions(),
+            longest=longest,
+            assumed=self._assumed(replica),
+            **routed,
+        )
+
+    def _assumed(self, replica: ReplicaPricer) -> dict[str, str]:
+        """The precision, where none is given."""
+        if self.dtype:
+            return {}
+        quantised, default = replica.decoder.quantisation.method, default_dtype(replica.decoder.dtype, replica.engine)
+        return {"dtype": str(Default(quantised, STATED) if quantised else default)}
 
     def of_prompts(self) -> tuple[str, Setup]:
         """GPU, "" for the same, and setup of the devices that compute prompts.
@@ -214,7 +228,7 @@ class Setup:
         decoder = decoder.shared_among(self.tp) if engine.padded_heads else decoder
         rank_on = core_of(device) if engine.ranks == "core" else device
         own = decoder.quantisation
-        precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.dtype, kv=self.kv_dtype)
+        precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.served_dtype, kv=self.kv_dtype)
         precision = replace(precision, quantisation=precision.quantisation.on(device, mxfp8=engine.mxfp8_activations))
         _check_arithmetic(device, precision)
         replica = ReplicaPricer(
@@ -260,7 +274,9 @@ class Setup:
             return replace(target, decoder=target.decoder.with_last_layer_alone(), speculation=None)
         decoder = known_decoder(target.speculation.draft)
         scheme = decoder.quantisation.on(target.device, mxfp8=target.engine.mxfp8_activations)
-        precision = ServingPrecision(dtype=decoder.dtype, kv_cache=target.precision.kv_cache, quantisation=scheme)
+        precision = ServingPrecision(
+            dtype=decoder.served_dtype, kv_cache=target.precision.kv_cache, quantisation=scheme
+        )
         return replace(target, decoder=decoder, precision=precision, speculation=None)
 
 
@@ -292,6 +308,7 @@ class Deployment:
     kv_link: str = ""
     kv_overlap: bool = False
     priced_to: tuple[int, int, int] = (1, 1, 1)
+    assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, EngineOptions):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -56,9 +57,10 @@ class ServingEstimate:
 
     ``prefix_hit`` is the share of prompt tokens that the cache held. ``prefill`` and ``decode`` tell what passes with
     prompts and passes that only generate are limited by. ``diverges`` says in words that the load outgrows the
-    deployment, ``warnings`` what was assumed. ``errors`` by source and ``limiter``, the resource that most of the time
-    is limited by, are of ``latency_s``, that of a whole answer; ``usd_per_hour`` is the price of one device,
-    of several kinds their mean, ``launch`` the command that starts one replica.
+    deployment, ``warnings`` what was approximated, ``assumed`` values of fields that were left open. ``errors`` by
+    source and ``limiter``, the resource that most of the time is limited by, are of ``latency_s``, that of a whole
+    answer; ``usd_per_hour`` is the price of one device, of several kinds their mean, ``launch`` the command that starts
+    one replica.
     """
 
     model: str
@@ -97,6 +99,7 @@ class ServingEstimate:
     diverges: str
     launch: str
     warnings: tuple[str, ...]
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def latency_s(self) -> float:

@@ -158,7 +158,7 @@ def _tensorrt_llm(d: Deployment) -> _Launch:
         *(("enable_attention_dp: true",) if plan.dp > 1 else ()),
         *(() if d.server.decode_graphs else ("cuda_graph_config: null",)),
         *((f"kv_cache_config: {{dtype: {cache}}}",) if cache else ()),
-        *((f"dtype: {precision.dtype}",) if precision.dtype != d.replica.decoder.dtype else ()),
+        *((f"dtype: {precision.dtype}",) if precision.dtype != d.replica.decoder.served_dtype else ()),
         *_trtllm_speculation(d),
         *_trtllm_slots(d),
         *((f"lora_config: {{max_loras: {slots.number}, max_lora_rank: {slots.rank}}}",) if slots else ()),
@@ -227,7 +227,7 @@ def _switches(switches: Mapping[str, bool]) -> list[Option]:
 def _quantised(d: Deployment) -> list[Option]:
     """The dtype of activations, and a scheme that is made at loading, where the model's configuration has others."""
     precision, decoder = d.replica.precision, d.replica.decoder
-    options: list[Option] = [("dtype", precision.dtype)] if precision.dtype != decoder.dtype else []
+    options: list[Option] = [("dtype", precision.dtype)] if precision.dtype != decoder.served_dtype else []
     return options + ([("quantization", "fp8")] if _scheme(d) in _ONLINE else [])
 
 

@@ -115,7 +115,7 @@ def serving_memory(
     buffers = RANK_BYTES if plan.world > 1 else 0.0
     draft_bytes, draft_token_bytes = _of_a_draft(*draft, plan, engine, length) if draft else (0.0, 0.0)
 
-    tower_bytes = tower.parameters * stored_bytes(tower.dtype) / plan.tp if tower else 0.0
+    tower_bytes = tower.parameters * stored_bytes(tower.served_dtype) / plan.tp if tower else 0.0
 
     def of(stage: Stage) -> ServingMemory:
         layers = replace(decoder, layers=tuple((decoder.layers[kind][0], 1) for kind in stage.kinds))

@@ -62,7 +62,7 @@ def limits(stated: EngineOptions, *, usual: bool = False) -> list[EngineOptions]
 
 def _nodes(decoder: Decoder, device: DeviceSpec) -> int:
     """Over which the weights must be spread, in doublings."""
-    weight_bytes = decoder.parameters * decoder.quantisation.weight_bytes(decoder.dtype)
+    weight_bytes = decoder.parameters * decoder.quantisation.weight_bytes(decoder.served_dtype)
     share = weight_bytes / (FULL * USUAL_PER_NODE * device.usable_bytes)
     return min(2 ** max(ceil(log2(share)), 0), MOST_NODES)
 

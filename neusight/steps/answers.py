@@ -51,12 +51,16 @@ _SHARED = 16
 
 @dataclass(frozen=True, kw_only=True)
 class ReadyStep:
-    """A step that waits for its prices; ``message`` is a line on what was taken for granted, or ''."""
+    """A step that waits for its prices."""
 
+    question: StepQuestion
     program: TracedStep
     device: DeviceSpec
-    setting: Setting
-    message: str
+
+    @property
+    def setting(self) -> Setting:
+        """Of the question."""
+        return self.question.setting
 
 
 class StepAnswers:
@@ -108,7 +112,7 @@ class StepAnswers:
         setting = question.setting
         device, request = checked(question.gpu, question.request, setting)
         program = self._program(question.model, question.inputs, request, setting, runs_tf32(device))
-        return ReadyStep(program=program, device=device, setting=setting, message=question.message)
+        return ReadyStep(question=question, program=program, device=device)
 
     def estimate(self, ready: ReadyStep, price: Price | None = None) -> Estimate:
         """The step on one device; ``price``: of its kernels where they are priced already."""
@@ -120,7 +124,7 @@ class StepAnswers:
         timeline = one_stream(program, costs, device, engine, setting.host, libraries=libraries)
         reserve = program.reserve_bytes(device.usable_bytes) if device.has_driver else 0
         estimate = estimate_of(timeline, device, self._provenance(device, setting), reserve)
-        return self._with_advice(estimate, device, setting, engine.layout, ready.message)
+        return self._with_advice(estimate, device, ready.question)
 
     def _price_of(self, ready: ReadyStep) -> Price:
         """Of kernels of a step whose operands are cold, or lie in L2 as far as what the step moves does."""
@@ -149,8 +153,7 @@ class StepAnswers:
         # The inputs of a module say how many samples there are, whatever was asked for.
         samples = workload.request.batch * plan.dp * plan.micro_batches
         estimate = shared_estimate(step, workload, samples, plan.world, self._provenance(device, setting))
-        layout = request.engine.layout
-        return self._with_advice(estimate, device, setting, layout, question.message)
+        return self._with_advice(estimate, device, question)
 
     def _program(self, model: Any, inputs: Any, request: Request, setting: Setting, tf32: bool) -> TracedStep:
         """What a device runs; the step of a model that has a name is remembered."""
@@ -188,14 +191,12 @@ class StepAnswers:
             **executor.provenance(device),
         )
 
-    def _with_advice(
-        self, estimate: Estimate, device: DeviceSpec, setting: Setting, layout: str, message: str
-    ) -> Estimate:
-        executor = self.executor(device)
+    def _with_advice(self, estimate: Estimate, device: DeviceSpec, question: StepQuestion) -> Estimate:
+        executor, setting = self.executor(device), question.setting
         advice = executor.advice(device, setting.sparsity is not None)
-        first = (message,) if message else ()
-        ignored = _without_effect(executor, device, setting, layout, estimate)
-        return replace(estimate, warnings=(*first, *ignored, *advice, *estimate.warnings))
+        ignored = _without_effect(executor, device, setting, question.request.engine.layout, estimate)
+        warnings = (*ignored, *advice, *estimate.warnings)
+        return replace(estimate, assumed=question.assumed(estimate.seq_len), warnings=warnings)
 
 
 def traced_training(
@@ -208,26 +209,27 @@ def traced_training(
         cluster, options, engine: as ``Predictor.training_run`` takes them.
     """
     from neusight.distributed.sources import traced_run
-    from neusight.distributed.training_run import USUAL_DTYPE, adapters_of, run_fields, usual_plan
+    from neusight.distributed.training_run import adapters_of, plan_defaults, run_fields, usual_plan
     from neusight.engines import engine_named
 
     cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
     # Gradients have the dtype of the module's weights, whatever it is asked in.
     given = {name: value for name, value in options.items() if name != "dtype"}
     plan = usual_plan(given, cluster.devices, engine, cluster.size_words)
-    step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch, "dtype": USUAL_DTYPE}
+    step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch}
     if unread := [name for name in ("source_len", "mtp_layers") if options.get(name)]:
         raise ModelError(f"{unread[0]} of a traced model is not estimated: name an engine that runs decoders")
     if adapters_of(options):
         raise ModelError("adapters of a traced model are not estimated: name an engine that runs decoders")
-    request, _ = step_request(model, step | run_fields(options))
+    request, defaults = step_request(model, step | run_fields(options))
     cluster.device.gemm_flops_per_s(request.precision.of_products)
     request = replace(request, engine=run_on(cluster.device, request.engine))
 
     def trace(batch: int) -> Workload:
         return workload_of(model, replace(request, batch=batch), Setting(), runs_tf32(cluster.device), inputs)
 
-    return traced_run(trace, request, plan, cluster)
+    defaults = {**defaults, **plan_defaults(options, plan, request.engine)}
+    return traced_run(trace, request, plan, cluster, defaults=defaults)
 
 
 def _without_effect(

@@ -9,6 +9,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neusight.defaults import Defaults, chosen, default_seq_len
 from neusight.devices import DeviceSpec, load_device
 from neusight.engines import Host, Libraries
 from neusight.engines.torch import run_on
@@ -77,8 +78,8 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class StepQuestion:
-    """A step of any model on one device, or on those of a node, as ``Predictor.estimate`` takes it; ``message`` is a
-    line on what was taken for granted.
+    """A step of any model on one device, or on those of a node, as ``Predictor.estimate`` takes it; ``defaults`` are
+    values that were chosen for fields of its request.
     """
 
     model: Any
@@ -86,7 +87,7 @@ class StepQuestion:
     request: Request
     setting: Setting = field(default_factory=Setting)
     inputs: Any = None
-    message: str = ""
+    defaults: Defaults = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Any, gpu: Gpu, inputs: Any = None, **words: Any) -> StepQuestion:
@@ -97,13 +98,20 @@ class StepQuestion:
         """
         names = {one.name for one in fields(Setting)}
         setting = Setting(**{name: value for name, value in words.items() if name in names})
-        request, message = step_request(model, {name: value for name, value in words.items() if name not in names})
-        return cls(model=model, gpu=gpu, request=request, setting=setting, inputs=inputs, message=message)
+        request, defaults = step_request(model, {name: value for name, value in words.items() if name not in names})
+        return cls(model=model, gpu=gpu, request=request, setting=setting, inputs=inputs, defaults=defaults)
 
     @property
     def device(self) -> DeviceSpec:
         """With the changes of its figures."""
         return as_device(self.gpu, self.setting.overrides)
+
+    def assumed(self, seq_len: int | None) -> dict[str, str]:
+        """Defaults that the question still has, in words; ``seq_len`` is that of the step, known once it is traced."""
+        words = chosen(self.defaults, {"dtype": self.request.dtype})
+        length = default_seq_len(seq_len)
+        taken = self.request.seq_len is None and length.value == seq_len
+        return words | ({"seq_len": str(length)} if taken else {})
 
     @property
     def shared(self) -> bool:
@@ -167,32 +175,41 @@ def version_of(name: str | Path) -> int:
         return 0
 
 
-def step_request(model: Any, step: Mapping[str, Any]) -> tuple[Request, str]:
-    """The request that words make, in the dtype that the model states where none is given, and a line on that.
+def step_request(model: Any, step: Mapping[str, Any]) -> tuple[Request, Defaults]:
+    """The request that words make, and the values that were chosen for its fields.
 
     Raises:
         ModelError: as ``Request.of``. CoverageError: an unknown dtype.
     """
     dtype = None if step.get("dtype") is None else str(step["dtype"]).removeprefix("torch.")
+    named = isinstance(model, str | Path)
+    return _with_dtype(model, Request.of(str(model) if named else "", **{**step, "dtype": dtype}))
+
+
+def _with_dtype(model: Any, request: Request) -> tuple[Request, Defaults]:
+    """The request in the default dtype where it leaves that open; a module has its own."""
     if not isinstance(model, str | Path):
-        return Request.of(**{**step, "dtype": dtype}), ""
-    from neusight.workloads.resolve import resolve, stated_dtype
+        return request, {}
+    from neusight.workloads.resolve import resolve, step_dtype
 
-    dtype, message = stated_dtype(resolve(model), dtype)
-    return Request.of(str(model), **{**step, "dtype": dtype}), message
+    requested = "" if request.precision == OWN_PRECISION else request.dtype
+    dtype, defaults = step_dtype(resolve(model), request.engine, requested)
+    return replace(request, precision=Request.of(dtype=dtype).precision), defaults
 
 
-def given_request(request: Request, step: Mapping[str, Any], defaults: Mapping[str, Parameter]) -> tuple[Request, str]:
-    """A request that was given as a value, with no line on it.
+def given_request(
+    model: Any, request: Request, step: Mapping[str, Any], parameters: Mapping[str, Parameter]
+) -> tuple[Request, Defaults]:
+    """A request that was given as a value, and the values that were chosen for its fields.
 
     Raises:
         ModelError: it is none, or arguments of the step are given as well.
     """
     if not isinstance(request, Request):
         raise ModelError(f"{request!r} is not a Request: give the step by name, such as mode='training', batch=4")
-    if others := [name for name, value in step.items() if value != defaults[name].default]:
+    if others := [name for name, value in step.items() if value != parameters[name].default]:
         raise ModelError(f"{', '.join(others)} given as well as a request: leave one of them out")
-    return request, ""
+    return _with_dtype(model, request)
 
 
 def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, Request]:

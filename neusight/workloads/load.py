@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from neusight.defaults import default_seq_len
 from neusight.errors import ModelError, UndecidedError
 from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import own_attention
 from neusight.workloads.config_file import attention_of
 from neusight.workloads.inputs import Changes, InputSets, described, missing_input, tensors_of
-from neusight.workloads.inputs.sizes import DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN
-from neusight.workloads.resolve import WorkloadSource, resolve, stated_dtype
+from neusight.workloads.resolve import WorkloadSource, resolve, step_dtype
 from neusight.workloads.serialise import read_trace, trace_key, write_trace
 from neusight.workloads.tensors import Known
 from neusight.workloads.workload import Workload, renamed
@@ -46,8 +46,8 @@ def load_workload(
 
     Args:
         model: whatever ``resolve`` takes.
-        request: the step; or its fields as ``options``, as ``Request.of`` takes them. The sequence length is the
-            model's limit, but at most 2048, unless given; 512 where there is no limit.
+        request: the step; or its fields as ``options``, as ``Request.of`` takes them. The sequence length is that of
+            ``default_seq_len`` unless given.
         inputs: what ``forward`` takes, where ``model`` is a module.
         loss: from the model's result to a scalar, in place of the cross-entropy.
         allow_fallback: go on where an operator has no rule; the workload names it in ``uncovered``.
@@ -103,7 +103,7 @@ def _settled(source: WorkloadSource, request: Request) -> Request:
     settled = request.resolved(source.name, _seq_len(source, request))
     if source.described is not None:
         settled = source.described.settled(settled)
-    if settled.precision == OWN_PRECISION and (dtype := stated_dtype(source)[0]):
+    if settled.precision == OWN_PRECISION and (dtype := step_dtype(source, settled.engine)[0]):
         settled = replace(settled, precision=Precision.named(dtype))
     if source.config is not None and not settled.attention:
         settled = replace(settled, engine=replace(settled.engine, attention=attention_of(source.config)))
@@ -119,7 +119,7 @@ def _seq_len(source: WorkloadSource, request: Request) -> int | None:
         return None
     if seq_len is None:
         known = source.ready_type and not request.extents.given
-        return min(limit or DEFAULT_SEQ_LEN, LARGEST_DEFAULT_SEQ_LEN) if known else None
+        return default_seq_len(limit).value if known else None
     if limit is not None and seq_len > limit:
         raise ModelError(f"sequence length {seq_len} is longer than {source.name} allows: at most {limit}")
     return seq_len

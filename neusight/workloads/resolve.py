@@ -10,10 +10,12 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from neusight.defaults import Default, Defaults, default_dtype
+from neusight.engines import Engine
 from neusight.errors import ModelError, NeusightError, nearest, reason, shown
 from neusight.extras import remedy
 from neusight.kernels.precision import Precision
@@ -36,8 +38,8 @@ class WorkloadSource:
 
     Exactly one of ``config``, ``function``, ``module`` and ``described`` says it. ``digest`` is the content that a
     stored trace depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready
-    workload that this is, if it is one. ``dtype`` and ``quantization`` are what a user's file states of its weights:
-    None and '' where it states nothing, as all of the catalogue.
+    workload that this is, if it is one. ``dtype`` and ``quantization`` are those of the weights by the configuration:
+    None and '' where it states none.
     """
 
     name: str
@@ -119,9 +121,12 @@ def _from_module(module: Any, inputs: Any) -> WorkloadSource:
     return WorkloadSource(name=name, module=module, inputs=inputs)
 
 
-def _from_config(name: str, config: dict[str, Any], catalogue: str | None) -> WorkloadSource:
-    content = json.dumps(config, sort_keys=True)
-    return WorkloadSource(name=name, config=config, digest=_sha(content), catalogue=catalogue)
+def _from_config(name: str, config: dict[str, Any], catalogue: str | None, where: str = "") -> WorkloadSource:
+    """A model in the dtype that its configuration states; ``where`` names its file in messages."""
+    return WorkloadSource(
+        name=name, config=config, digest=_sha(json.dumps(config, sort_keys=True)), catalogue=catalogue,
+        dtype=dtype_of(config, where or name), quantization=quantization_of(config),
+    )  # fmt: skip
 
 
 def _changed(text: str) -> WorkloadSource | None:
@@ -162,44 +167,44 @@ def _from_file(path: Path) -> WorkloadSource:
         return _described(str(path), source)
     config = read_config(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return _stated(name, config, str(file))
+    return _from_config(name, config, same_workload(config), str(file))
 
 
 def _of_hub(name: str) -> WorkloadSource | None:
     """A decoder whose configuration ships for serving, by its name on the hub."""
     from neusight.workloads.decoders.known import hub_config
 
-    known = hub_config(name)
-    return None if known is None else _stated(*known)
+    if (known := hub_config(name)) is None:
+        return None
+    full, config = known
+    return _from_config(full, config, same_workload(config))
 
 
-def _stated(name: str, config: dict[str, Any], where: str = "") -> WorkloadSource:
-    """In the dtype that a configuration states."""
-    source = _from_config(name, config, same_workload(config))
-    return replace(source, dtype=dtype_of(config, where or name), quantization=quantization_of(config))
+def step_dtype(source: WorkloadSource, engine: Engine, requested: str = "") -> tuple[str, Defaults]:
+    """The dtype of a model's step, and what was chosen for it; '' for modules and exported programs, which have a dtype
+    when they are built.
 
-
-def stated_dtype(source: WorkloadSource, dtype_asked: str | None = None) -> tuple[str, str]:
-    """The dtype of a model's step, and a line that says where it comes from; '' where nobody needs to be told.
-
-    What was asked for counts first, by any of its names, then what the user's own file states, else float32; '' for
-    modules and exported programs, which have a dtype when they are built.
+    Args:
+        source: the model.
+        engine: that runs the step.
+        requested: by any of its names; "" for the default.
 
     Raises:
-        CoverageError: no dtype has the name that was asked for.
-        ModelError: the weights are quantized, and no dtype was asked for to estimate them in.
+        CoverageError: no dtype has the requested name.
+        ModelError: the weights are quantized, and no dtype was requested to estimate them in.
     """
-    kept = f"quantization ({source.quantization}) of {source.name}"
-    if dtype_asked:
-        dtype = str(Precision.named(dtype_asked))
-        return dtype, f"{kept} is set aside: estimated in {dtype}" if source.quantization else ""
+    if requested:
+        unread = {"quantization": Default("none", f"{source.quantization} is set aside")}
+        return str(Precision.named(requested)), unread if source.quantization else {}
     if source.quantization:
-        raise ModelError(f"{kept} is not estimated: give --dtype bfloat16, say, to set it aside")
+        raise ModelError(
+            f"quantization ({source.quantization}) of {source.name} is not estimated: give --dtype bfloat16, say, to "
+            "set it aside"
+        )
     if source.config is None and (source.described is None or isinstance(source.described, ExportedModel)):
-        return "", ""
-    if source.dtype in (None, "float32"):
-        return "float32", ""
-    return source.dtype, f"{source.dtype} as the configuration says; --dtype chooses another"
+        return "", {}
+    default = default_dtype(source.dtype, engine)
+    return default.value, {"dtype": default}
 
 
 _INERT = frozenset(

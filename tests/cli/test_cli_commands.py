@@ -83,13 +83,14 @@ def test_a_file_s_dtype_is_taken_and_its_quantization_is_not(tmp_path: Path) -> 
     step = ("predict", config, "--gpu", "l4")
     result = run(*step, "--format", "json")
     assert json.loads(result.stdout)["dtype"] == "bfloat16"
-    assert "bfloat16 as the configuration says" in result.stderr
+    assert json.loads(result.stdout)["assumed"]["dtype"] == "bfloat16, as the configuration states"
+    assert result.stderr == ""
     assert as_json(*step, "--dtype", "float32")["dtype"] == "float32"
     assert [row["dtype"] for row in as_json("sweep", f"gpt2,{config}", "--gpu", "l4")] == ["float32", "bfloat16"]
     config.write_text(json.dumps({"model_type": "gpt2", **stated, "quantization_config": {"quant_method": "awq"}}))
     assert "quantization (awq)" in invoke(*step).stderr
     assert invoke(*step).exit_code == 1
-    assert "set aside" in run(*step, "--dtype", "fp16").stderr
+    assert "awq is set aside" in " ".join(run(*step, "--dtype", "fp16").stdout.split())
 
 
 def test_what_has_no_effect_is_said() -> None:

@@ -67,7 +67,7 @@ def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
 def test_predict_trains_on_a_cluster() -> None:
     words = ("gpt3-175b", "--mode", "training", "--cluster", "dgx-a100", "--nodes", 8, "--tp", 8, "--pp", 8)
     answer = as_json("predict", *words, "--micro-batch", 1, "--global-batch", 512)
-    same = as_json("training", "gpt3-175b", *words[3:], "--global-batch", 512)
+    same = as_json("training", "gpt3-175b", *words[3:], "--micro-batch", 1, "--global-batch", 512)
     assert answer == same
     assert answer["devices"] == 64
     for wrong in (("--nodes", 2, "--gpu", "l4"), ("--cluster", "dgx-a100"), ()):
@@ -208,6 +208,6 @@ def test_predict_and_training_have_the_same_defaults_under_pytorch() -> None:
     )
     predicted = as_json(
         "predict", "gpt2", "--gpu", "a100-sxm-80gb", "--mode", "training", "--compile", *step, "--dp", 2,
-        "--optimizer", "adam", "--dtype", "bf16",
+        "--optimizer", "adam",
     )  # fmt: skip
     assert predicted["latency_s"] == pytest.approx(training["latency_s"], rel=1e-12)

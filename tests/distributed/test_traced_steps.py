@@ -253,6 +253,7 @@ def test_a_training_step_of_any_model_is_the_estimate_of_its_plan(predictor: Pre
     assert step.latency_s == pytest.approx(estimate.latency_s, rel=1e-12)
     assert {name: step.memory_terms[name] for name in estimate.memory_terms} == estimate.memory_terms
     assert step.fits == estimate.fits
-    images = predictor.training_run("resnet-18", cluster, {"global_batch": 64, "optimizer": "sgd"}, "torch-eager")
+    options = {"global_batch": 64, "optimizer": "sgd", "dtype": "bfloat16"}
+    images = predictor.training_run("resnet-18", cluster, options, "torch-eager")
     assert (images.unit, images.tokens) == ("samples", 64)
     assert 0.0 < predictor.training(images).mfu < 1.0

@@ -26,7 +26,7 @@ def test_a_better_figure_gains_as_far_as_it_limits(predictor: Predictor, name: s
 
 
 def test_a_served_decoder_is_summed_in_float16_where_it_has_that_dtype() -> None:
-    llama = known_decoder("llama-2-7b")
+    llama = known_decoder("llama-3.1-8b")
     served = DeploymentQuestion(model=llama, gpu="rtx-4090", load=Static(batch=1, isl=64, osl=1))
     with pytest.raises(InapplicableError, match="not in float16"):
         applied(served, ["fp16-accumulation"])

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from neusight.engines.torch import TORCH
 from neusight.errors import CoverageError, ModelError
 from neusight.workloads import load_workload, resolve
-from neusight.workloads.resolve import stated_dtype
+from neusight.workloads.resolve import step_dtype
 
 TINY = {"model_type": "gpt2", "n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100}
 
@@ -123,20 +124,18 @@ def test_what_transformers_refuses_is_told_with_its_reason(config):
 
 
 def test_a_file_s_dtype_and_quantization_count(config):
-    def stated(dtype=None, **changes):
-        return stated_dtype(resolve(config(**changes)), dtype)
+    def stated(requested="", **changes):
+        dtype, defaults = step_dtype(resolve(config(**changes)), TORCH, requested)
+        return dtype, {name: str(default) for name, default in defaults.items()}
 
-    assert stated() == ("float32", "")
-    assert stated(torch_dtype="bfloat16")[0] == stated(dtype="torch.bfloat16")[0] == "bfloat16"
-    assert stated(torch_dtype="bfloat16")[1] == "bfloat16 as the configuration says; --dtype chooses another"
-    assert stated("fp16", torch_dtype="bfloat16") == ("float16", "")
+    assert stated() == ("float32", {"dtype": "float32, as the configuration states none"})
+    assert stated(torch_dtype="bfloat16") == ("bfloat16", {"dtype": "bfloat16, as the configuration states"})
+    assert stated(dtype="torch.bfloat16") == stated(torch_dtype="bfloat16")
+    assert stated("fp16", torch_dtype="bfloat16") == ("float16", {})
     quantized = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
     assert "(gptq, 4 bit)" in refusal(lambda: stated(**quantized))
     assert "give --dtype" in refusal(lambda: stated(**quantized))
-    dtype, note = stated("half", **quantized)
-    assert dtype == "float16"
-    assert "set aside" in note
-    assert stated_dtype(resolve("llama-2-7b")) == ("float32", "")
+    assert stated("half", **quantized) == ("float16", {"quantization": "none, gptq, 4 bit is set aside"})
 
 
 def test_a_module_needs_inputs():

@@ -63,7 +63,7 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         max_len=keys.size("max_position_embeddings", 0),
         layers=(layers := counted(each)),
         order=tuple([layer for layer, _ in layers].index(layer) for layer in each),
-        dtype=dtype_of(text, where) or dtype_of(outer, where) or "bfloat16",
+        dtype=dtype_of(text, where) or dtype_of(outer, where) or "",
         quantisation=quantisation_of({**outer, **text}, where),
         notes=_notes(keys, kind),
         vision=vision_of(outer),

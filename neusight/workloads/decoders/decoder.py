@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from neusight.defaults import default_dtype
+from neusight.engines.serving import SERVING
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
 from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm, SelfAttention
@@ -37,8 +39,9 @@ class Decoder:
 
     ``positions`` learned positions are added to the embedding; ``embedding`` is its width where that is not hidden
     (OPT-350m); ``extra`` parameters belong to no layer; ``prediction`` is trained beside them and counts with none.
-    ``dropout``: in training, activations drop out; ``slots`` hold adapters in serving. ``vision`` encodes images
-    and counts with none. ``notes`` say what was assumed or approximated.
+    ``dtype`` of weights, "" where the configuration states none. ``dropout``: in training, activations drop out;
+    ``slots`` hold adapters in serving. ``vision`` encodes images and counts with none. ``notes`` say what was assumed
+    or approximated.
     """
 
     name: str
@@ -57,11 +60,16 @@ class Decoder:
     dropout: bool = False
     extra: int = 0
     prediction: Prediction | None = None
-    dtype: str = "bfloat16"
+    dtype: str = ""
     quantisation: Quantisation = field(default_factory=Quantisation)
     slots: AdapterSlots | None = None
     vision: VisionEncoder | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def served_dtype(self) -> str:
+        """Dtype of activations and weights that are not quantised, under engines that serve."""
+        return str(default_dtype(self.dtype, SERVING).value)
 
     def predicting(self, depths: int) -> Decoder:
         """The same with so many depths of multi-token prediction trained beside it, each of its last layer."""

@@ -92,8 +92,10 @@ def _names() -> dict[str, str]:
 
 
 def _config(full: str) -> dict[str, Any]:
-    """Keys of a configuration; one of the same architecture as another has that one's, and what differs."""
-    entry = dict(_entries()[full])
+    """Keys of a configuration; one of the same architecture as another has that one's, and what differs. Weights are
+    in bfloat16 unless an entry states another dtype.
+    """
+    entry = {"torch_dtype": "bfloat16", **_entries()[full]}
     base = _entries()[entry.pop("same_as")] if "same_as" in entry else {}
     return {**{key: value for key, value in base.items() if key != "quantization_config"}, **entry}
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from neusight.defaults import default_seq_len
 from neusight.workloads.inputs.sizes import (
     FRAMES_PER_SECOND,
-    LARGEST_DEFAULT_SEQ_LEN,
     Layouts,
     Sizes,
     Ways,
@@ -16,7 +16,7 @@ from neusight.workloads.tensors import Known
 
 def _context(sizes: Sizes) -> int:
     """Past points, and those that lags reach back to."""
-    length = min(sizes.of("whole", "context_length", "prediction_length") or 512, LARGEST_DEFAULT_SEQ_LEN)
+    length: int = default_seq_len(sizes.of("whole", "context_length", "prediction_length")).value
     lags = sizes.of("whole", "lags_sequence")
     return length + max(lags) if lags else length
 

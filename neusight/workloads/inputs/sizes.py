@@ -11,15 +11,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
+from neusight.defaults import default_seq_len
 from neusight.requests import Extents
 from neusight.workloads.tensors import TensorSpec
 
-DEFAULT_SEQ_LEN = 512
-"""Tokens a sample where a model sets no limit to them."""
 STEPPED_SEQ_LEN = 512
 """Tokens a sample, unless asked for more, of models with a state, which may take one token after the other."""
-LARGEST_DEFAULT_SEQ_LEN = 2048
-"""Tokens a sample, unless asked for more, where a model's limit is larger."""
 IMAGE_SIZE = 224
 """Edge in pixels where a configuration states none: ImageNet's customary crop."""
 SCENE_SIZE = 640
@@ -55,7 +52,7 @@ _STATES = (
 _EDGES = ("image_size", "input_size", "img_size", "max_img_size")
 _LIMITS = (
     *("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len", "seq_length"),
-    *("max_sequence_length"),
+    "max_sequence_length",
 )
 
 
@@ -78,7 +75,7 @@ class Sizes:
         """Tokens a sample: asked for, else the model's limit or less."""
         self.used.add("seq_len")
         limit = self.of("whole", "max_text_len") or self.of("text", *_LIMITS)
-        longest = min(limit, LARGEST_DEFAULT_SEQ_LEN) if isinstance(limit, int) and limit > 0 else DEFAULT_SEQ_LEN
+        longest: int = default_seq_len(limit if isinstance(limit, int) and limit > 0 else None).value
         stepped = self.of("text", *_STATES) is not None
         return self.tokens or (min(longest, STEPPED_SEQ_LEN) if stepped else longest)
 
