@@ -210,6 +210,10 @@ def test_the_wheel_holds_every_resource(wheel: Path) -> None:
     assert not any(name.startswith(("tests/", "tile_models/", "datasets/")) for name in names)
 
 
+def test_the_wheel_is_small(wheel: Path) -> None:
+    assert wheel.stat().st_size <= 5e6
+
+
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel unpacked elsewhere, as an installation would lie."""

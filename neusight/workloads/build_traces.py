@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import gzip
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -20,6 +18,7 @@ from typing import Any
 
 from neusight.errors import ModelError
 from neusight.workloads.catalogue import catalogue_config, list_workloads
+from neusight.workloads.packing import pack
 from neusight.workloads.symbolic import NotPolynomialError, WorkloadFile
 
 DTYPES = {"float32": ("eager", "sdpa", "flash"), "bfloat16": ("sdpa", "flash")}
@@ -55,10 +54,9 @@ def write(name: str, folder: Path) -> str:
         content, left_out = build(name)
     except ModelError as error:
         return f"{name}: not written: {error}"
-    data = json.dumps(content, separators=(",", ":")).encode()
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.json.gz"
-    file.write_bytes(gzip.compress(data, mtime=0))
+    file.write_bytes(pack(content))
     done = f"{name}: {file.stat().st_size / 1e3:.1f} kB in {time.monotonic() - start:.0f} s"
     return "; left out: ".join([done, *left_out])
 

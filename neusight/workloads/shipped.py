@@ -7,8 +7,6 @@ bs²), and r and br, where r is s rounded up to a multiple of 32, as memory-effi
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +19,7 @@ import numpy as np
 
 from neusight.errors import DataError
 from neusight.requests import Request
+from neusight.workloads.packing import DAMAGE, split, unpack
 from neusight.workloads.serialise import VERSION, workload_of
 from neusight.workloads.workload import Workload
 
@@ -62,17 +61,35 @@ class _Values(dict[str, int]):
 
 @dataclass(frozen=True)
 class ShippedWorkload:
-    """The steps of one ready workload; ``content`` is what its file holds.
+    """The steps of one ready workload: what they share, and ``pieces`` as ``packing.unpack`` takes them.
 
     ``variants`` maps ``dtype/attention/mode`` to a variant, or to the name of an equal one. A variant is in pieces,
-    since a batch of one needs fewer copies than a larger one. A piece has tensors and nodes up to the optimizer's
-    update, and those of the update for each choice of optimizer.
+    since a batch of one needs fewer copies than a larger one: of each, the least batch and its place. A piece has
+    tensors and nodes up to the optimizer's update, and those of the update for each choice of optimizer.
     """
 
+    name: str
     content: Mapping[str, Any]
+    pieces: Sequence[bytes]
+
+    @classmethod
+    def read(cls, name: str, data: bytes) -> ShippedWorkload:
+        """What a file holds.
+
+        Raises:
+            DataError: the file is damaged.
+        """
+        try:
+            return cls(name, *split(data))
+        except DAMAGE as error:
+            raise _damaged(name, error) from None
 
     def evaluate(self, request: Request) -> Workload | None:
-        """The workload of a step, or None when this file does not hold for it."""
+        """The workload of a step, or None when this file does not hold for it.
+
+        Raises:
+            DataError: the file is damaged.
+        """
         piece = self._piece(request)
         if piece is None:
             return None
@@ -93,10 +110,23 @@ class ShippedWorkload:
             variant = variants[variant]
         if variant is None or (request.seq_len is not None and request.seq_len < self.content["min_seq_len"]):
             return None
-        piece = next(p for p in reversed(variant) if p["min_batch"] <= request.batch)
+        place = next(place for least, place in reversed(variant) if least <= request.batch)
+        try:
+            piece = _unpacked(self.pieces[place])
+        except DAMAGE as error:
+            raise _damaged(self.name, error) from None
         if request.mode == "training" and request.optimizer not in piece["updates"]:
             return None
         return piece
+
+
+@lru_cache(maxsize=256)
+def _unpacked(piece: bytes) -> Mapping[str, Any]:
+    return unpack(piece)
+
+
+def _damaged(name: str, error: Exception) -> DataError:
+    return DataError(f"the shipped trace of {name} is damaged ({error}): reinstall neusight")
 
 
 @lru_cache(maxsize=64)
@@ -109,11 +139,8 @@ def shipped_workload(name: str) -> ShippedWorkload | None:
     file = files("neusight.workloads") / "traces" / f"{name}.json.gz"
     if not file.is_file():
         return None
-    try:
-        content = json.loads(gzip.decompress(file.read_bytes()))
-    except (OSError, EOFError, ValueError) as error:
-        raise DataError(f"the shipped trace of {name} is damaged ({error}): reinstall neusight") from None
-    return ShippedWorkload(content) if content.get("version") == VERSION else None
+    shipped = ShippedWorkload.read(name, file.read_bytes())
+    return shipped if shipped.content.get("version") == VERSION else None
 
 
 class Fit:

@@ -18,9 +18,11 @@ from neusight.workloads.build_traces import build, main
 from neusight.workloads.catalogue import catalogue_config
 from neusight.workloads.depths import NotAlikeError, at_depth, deepened, depth
 from neusight.workloads.load import trace_source
+from neusight.workloads.packing import pack, split, unpack
 from neusight.workloads.serialise import content_of
 from neusight.workloads.shipped import Fit, ShippedWorkload, monomials, polynomial_value, shipped_workload
 from neusight.workloads.symbolic import _BETWEEN, _DEPTHS
+from neusight.workloads.workload import KEPT
 
 POINTS = [*product((2, 3), (72, 80, 104)), (5, 448)]
 ALL = (0, 1, 2, 3, 4, 5)
@@ -70,7 +72,7 @@ def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
     for name in points:
         content, left_out = build(name, {"float32": ("eager", "sdpa")})
         assert left_out == []
-        file = ShippedWorkload(json.loads(json.dumps(content)))
+        file = ShippedWorkload.read(name, pack(content))
         for point, step in product(points[name], steps):
             options = point | step
             # Inputs are described by who loads a step.
@@ -164,9 +166,54 @@ def test_the_command_writes_the_same_file_twice(tmp_path: Path, capsys: pytest.C
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_a_damaged_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PIECE = {
+    "min_batch": 1,
+    "parameters": 7,
+    "tensors": [
+        [0, "float32", 0, 0, "3", "3", -1, KEPT, 2, 0, 0],
+        [1, "model", 4, 1, 8, 4, 5, 9, 1, 0, 0],
+        [1, "model", 4, 1, 8, 8, 4, 4, 1, 0, 0],
+    ],
+    "nodes": [
+        [0, 0, [], 0, 0, [[0, 1, 2, [0, 2, 1], [3, 0, 0]], [2, 0, 0]], [], "4", 5],
+        [1, 0, [0, 1], 1, 6, [], [[1, -1, 0]], 1, 0],
+    ],
+}
+EMPTY = {"tensors": [], "nodes": []}
+
+
+@pytest.mark.parametrize(
+    "variants",
+    [
+        {"a": [PIECE], "b": "a"},
+        {"a": [PIECE, PIECE | {"min_batch": 2, "tensors": [], "nodes": []}]},
+        {"a": [PIECE | {"updates": {"none": EMPTY, "adamw": {key: PIECE[key] for key in EMPTY}}}]},
+        {},
+    ],
+)
+def test_unpack_gives_what_was_packed(variants: dict[str, Any]) -> None:
+    content = {"version": 1, "polynomials": [[1, 2]], "variants": variants}
+    head, pieces = split(pack(content))
+    assert [head[key] for key in ("version", "polynomials")] == [1, [[1, 2]]]
+    for name, variant in variants.items():
+        if isinstance(variant, str):
+            assert head["variants"][name] == variant
+        else:
+            wanted = [(piece["min_batch"], {"updates": {}} | piece) for piece in variant]
+            assert [(least, unpack(pieces[place])) for least, place in head["variants"][name]] == wanted
+
+
+@pytest.mark.parametrize("damaged", [b"not gzip", b"", pack({"variants": {}})[:-9], pack({"variants": {}})[:-1] + b"x"])
+def test_a_damaged_file_is_named(damaged: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "alexnet.json.gz").write_bytes(b"not gzip")
+    (tmp_path / "traces" / "alexnet.json.gz").write_bytes(damaged)
     monkeypatch.setattr(shipped, "files", lambda _: tmp_path)
     with pytest.raises(DataError, match="the shipped trace of alexnet is damaged"):
         shipped_workload.__wrapped__("alexnet")
+
+
+def test_a_damaged_piece_is_named() -> None:
+    variants = {"float32/eager/inference": [PIECE]}
+    data = pack({"variants": variants, "dtypes": {"float32": "float32"}, "min_seq_len": 2})
+    with pytest.raises(DataError, match="the shipped trace of gpt2 is damaged"):
+        ShippedWorkload.read("gpt2", data[:-40]).evaluate(plain_request("gpt2", seq_len=8))
