@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import re
+from math import floor, isfinite, log10
 
 from neusight.errors import UnitError
 
@@ -64,26 +65,41 @@ def parse(text: str, quantity: str) -> float:
     return float(number) * units[unit]
 
 
+_WORDS = ((1e12, " trillion"), (1e9, " billion"), (1e6, " million"))
+_PREFIXES = {"P": 1e15, "T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0, "m": 1e-3, "µ": 1e-6, "n": 1e-9, "p": 1e-12}
+_MOST_DECIMALS = 12
+"""Digits after the point, at most: what is less is zero to a reader."""
+
+
+def decimal(value: float, digits: int = 3) -> str:
+    """A number for people, to some significant digits: ``12,200``, ``1.22``, ``0.00122``, ``1.22 million``.
+
+    Thousands have commas, from a million on a word stands for them; it is never written as a power of ten.
+    """
+    if not isfinite(value) or value == 0:
+        return f"{value:g}"
+    rounded = float(f"{value:.{digits}g}")
+    for factor, word in _WORDS:
+        if abs(rounded) >= factor:
+            return f"{decimal(rounded / factor, digits)}{word}"
+    places = max(0, min(_MOST_DECIMALS, digits - 1 - floor(log10(abs(rounded)))))
+    text = f"{rounded:,.{places}f}"
+    return text.rstrip("0").rstrip(".") if places else text
+
+
 def scaled(value: float, unit: str, digits: int = 3) -> str:
     """Write 4.8e12 with unit ``B/s`` as ``4.8 TB/s``; values below one take the prefixes m, µ, n and p."""
-    if value == 0 or value != value:
-        return f"{value:g} {unit}"
-    for prefix, factor in [("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)]:
-        if abs(value) >= factor:
-            return f"{value / factor:.{digits}g} {prefix}{unit}" if value < 999.5e15 else f"{value:.3g} {unit}"
-    for prefix, factor in [("m", 1e-3), ("µ", 1e-6), ("n", 1e-9), ("p", 1e-12)]:
-        if abs(value) >= factor:
-            return f"{value / factor:.{digits}g} {prefix}{unit}"
-    return f"{value:.{digits}g} {unit}"
+    prefix = next((name for name, factor in _PREFIXES.items() if abs(value) >= factor), "")
+    return f"{decimal(value / _PREFIXES[prefix], digits)} {prefix}{unit}"
 
 
 def milliseconds(seconds: float) -> str:
-    """Latency for people: ``12.3 ms``, ``4.56 s``, ``7.8 µs``."""
+    """Latency for people: ``12.3 ms``, ``4.56 s``, ``7.8 µs``; what is less than a nanosecond is none."""
     if seconds >= 1:
-        return f"{seconds:.2f} s"
+        return f"{seconds:,.2f} s"
     if seconds >= 1e-3:
-        return f"{seconds * 1e3:.3g} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
-    return f"{seconds * 1e6:.3g} µs"
+        return f"{decimal(seconds * 1e3)} ms" if seconds < 0.1 else f"{seconds * 1e3:.0f} ms"
+    return f"{decimal(round(seconds * 1e6, 3))} µs"
 
 
 _SMALL_BYTES = 2**30 / 200

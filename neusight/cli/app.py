@@ -12,11 +12,9 @@ from typing import Annotated, Any
 import typer
 
 import neusight
-from neusight.cli.commands import Commands, OptionGroup
+from neusight.cli.commands import USAGE_ERROR, Commands, OptionGroup
 from neusight.errors import NeusightError, one_line
 
-_UsageError: Any = typer.BadParameter.__base__
-"""The parent of all usage errors, which typer has no public name for."""
 _HELP = "NoArgsIsHelpError"
 """What a group without a command raises to show its help."""
 
@@ -47,7 +45,7 @@ def _usage_errors() -> Iterator[None]:
     """A command line that cannot be ends in one line as well, with exit 2."""
     try:
         yield
-    except _UsageError as error:
+    except USAGE_ERROR as error:
         if type(error).__name__ == _HELP:
             raise
         command = error.ctx.command_path if error.ctx else "neusight"

@@ -21,6 +21,8 @@ from typer.core import TyperCommand, TyperGroup
 from neusight.errors import NeusightError
 
 _CONTEXT = "context"
+USAGE_ERROR: Any = typer.BadParameter.__base__
+"""The parent of all usage errors, which typer has no public name for."""
 MOST_POINTS = 10_000
 """Combinations that a command answers: more are a slip of the keyboard."""
 _NAMES = 24
@@ -48,10 +50,15 @@ class _Plain:
 
     def parse_args(self, context: Any, words: list[str]) -> list[str]:
         """Raises:
-        BadParameter: an option is given twice, all but the last of which would be ignored.
+        BadParameter: an option is given twice, all but the last of which would be ignored; whatever is wrong with the
+            words, in the context of this command.
         """
         typed = list(words)
-        rest: list[str] = super().parse_args(context, words)  # type: ignore[misc]
+        try:
+            rest: list[str] = super().parse_args(context, words)  # type: ignore[misc]
+        except USAGE_ERROR as error:
+            error.ctx = error.ctx or context
+            raise
         _, _, order = self.make_parser(context).parse_args(args=typed)  # type: ignore[attr-defined]
         for option in order:
             if order.count(option) > 1 and not option.multiple and option.param_type_name == "option":

@@ -11,6 +11,7 @@ import typer
 
 from neusight.cli.commands import Commands
 from neusight.cli.options import Format
+from neusight.units import decimal
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -119,7 +120,7 @@ _BREAKS = re.compile(r"(?<=[-_])|(?<=float)|(?<=int)")
 def _text(value: Any) -> str:
     if value is None or value != value:
         return "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return decimal(value, 4) if isinstance(value, float) else str(value)
 
 
 @app.command("import")

@@ -11,6 +11,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.options import OUTPUT, PLAN, STEP, Spec
 from neusight.cli.output import Output, busy, line, note, table
+from neusight.units import decimal
 
 if TYPE_CHECKING:
     from neusight.design.report import BestDesign
@@ -183,7 +184,7 @@ def _cells(answer: BestDesign) -> list[str]:
     return [
         f"{answer.area_mm2:.0f}",
         f"{answer.power_w:.0f}",
-        f"{answer.optimum.steps_s[0]:.4g} s",
+        f"{decimal(answer.optimum.steps_s[0], 4)} s",
         f"{answer.gain.ratio:.2f}x",
         f"{answer.gain.low:.2f} - {answer.gain.high:.2f}",
         f"{1.0 / answer.optimum.least_share - 1.0:.1%}",

@@ -11,6 +11,7 @@ from neusight.cli import options as opt
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, busy, line, note, table
 from neusight.errors import DeviceError
+from neusight.units import decimal, scaled
 
 if TYPE_CHECKING:
     from neusight.collect.drafting import Draft
@@ -170,7 +171,8 @@ def _shown(cluster: Cluster) -> None:
     line(f"{cluster.id}: {cluster.name}")
     line(f"{cluster.nodes} x {cluster.per_node} x {cluster.device.id}, {cluster.devices} devices")
     for link in cluster.device.links:
-        line(f"links     {link.kind} {link.generation}, {link.bandwidth_bytes_per_s / 1e9:g} GB/s, {link.joins}")
+        rate = scaled(link.bandwidth_bytes_per_s, "B/s", 6)
+        line(f"links     {link.kind} {link.generation}, {rate}, {link.joins}")
     if cluster.redirected:
         line("links     PCIe access control services redirect what devices exchange")
     line(f"network   {_network(cluster.network) if cluster.network else 'not stated'}")
@@ -185,17 +187,17 @@ def _network(network: Network) -> str:
     extras = (
         "switches reduce" if network.reduces else "",
         "rails" if network.rails else "no rails",
-        f"oversubscribed {network.oversubscription:g} times" if network.oversubscription > 1 else "",
-        f"a hop {1e6 * network.added_hop_s:g} us longer than over InfiniBand" if network.added_hop_s else "",
+        f"oversubscribed {decimal(network.oversubscription, 6)} times" if network.oversubscription > 1 else "",
+        f"a hop {decimal(1e6 * network.added_hop_s, 6)} us longer than over InfiniBand" if network.added_hop_s else "",
     )
-    rate = f"{network.adapters} x {8e-9 * network.bandwidth_bytes_per_s:g} Gb/s"
+    rate = f"{network.adapters} x {decimal(8e-9 * network.bandwidth_bytes_per_s, 6)} Gb/s"
     kind = f"{network.kind} {network.generation}".strip()
     return ", ".join((f"{kind}, {rate}, {network.sustained:.0%} sustained", *filter(None, extras)))
 
 
 def _cluster_cells(cluster: Cluster) -> tuple[str, ...]:
     links = max((link.bandwidth_bytes_per_s for link in cluster.device.links), default=0.0)
-    rates = (f"{1e-9 * links:.4g}", f"{1e-9 * rate:.4g}" if (rate := cluster.network_bytes_per_s) else "-")
+    rates = (decimal(1e-9 * links, 4), decimal(1e-9 * rate, 4) if (rate := cluster.network_bytes_per_s) else "-")
     kind = cluster.network.kind if cluster.network else "not stated"
     return cluster.id, cluster.device.id, str(cluster.per_node), *rates, kind
 

@@ -10,6 +10,7 @@ import typer
 from neusight.cli.commands import Commands
 from neusight.cli.options import Calibrations, Format, TileModels, loaded, named_gpus
 from neusight.errors import DataError
+from neusight.units import decimal
 
 GpuFilter = Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")]
 Limit = Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many rows, drawn at random.")]
@@ -372,7 +373,7 @@ def bench(
 
     rows = []
     for row in measure(tile_models, repeats):
-        note(f"{row['name']}: {row['value']:.4g} {row['unit']}")
+        note(f"{row['name']}: {decimal(row['value'], 4)} {row['unit']}")
         rows.append(row)
 
     def human() -> None:
@@ -382,6 +383,6 @@ def bench(
             Column("unit"),
             Column("limit", right=True),
         ]
-        table(columns, ((r["name"], f"{r['value']:.4g}", r["unit"], f"{r['limit']:g}") for r in rows))
+        table(columns, ((r["name"], decimal(r["value"], 4), r["unit"], decimal(r["limit"], 6)) for r in rows))
 
     Output(form).data(rows, rows, human)

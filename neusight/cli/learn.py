@@ -438,7 +438,8 @@ def _show_calibration(summary: dict[str, Any]) -> None:
 
     line(f"{summary['file']}: {summary['rows']} kernels of {summary['gpu']}")
     if summary["left_out"]:
-        note(f"note: {summary['left_out']} more rows are left out: no single kernels, or faulty by `datasets clean`")
+        reasons = "; ".join(f"{reason} ({rows:,})" for reason, rows in summary["reasons"].items())
+        note(f"note: left out of {summary['rows'] + summary['left_out']:,} rows: {reasons}")
     line("Errors in percent. after: of each kernel, from the others.")
     columns = [Column("kernels"), *(Column(title, right=True) for title in ("rows", "before", "after", "factor"))]
     table(

@@ -37,15 +37,14 @@ class Spec:
         """A word, a list of words, a path, a switch: what its type says."""
         return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar=self.metavar)
 
-    def number(self, least: float = 1, most: float = _MOST) -> Any:
-        """A number from ``least`` to ``most``."""
+    def number(self, least: float = 1, most: float = _MOST, default: bool | str = True) -> Any:
+        """A number from ``least`` to ``most``; ``default`` is how the help writes that."""
 
         def check(value: float | None) -> float | None:
             return value if value is None else within(value, least, most)
 
-        return typer.Option(
-            *self.names.split(), help=self.help, rich_help_panel=self.panel, metavar=self.metavar or "N", callback=check
-        )
+        shown = {"rich_help_panel": self.panel, "metavar": self.metavar or "N", "show_default": default}
+        return typer.Option(*self.names.split(), help=self.help, callback=check, **shown)
 
     def numbers(self) -> Any:
         """Several numbers, separated by commas."""

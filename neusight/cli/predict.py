@@ -12,7 +12,7 @@ from neusight.cli import options as opt
 from neusight.cli.commands import Given
 from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table, words_of
-from neusight.units import gib, milliseconds
+from neusight.units import decimal, gib, milliseconds
 
 if TYPE_CHECKING:
     from neusight.estimates import Estimate
@@ -268,14 +268,17 @@ def _headline(e: Estimate) -> None:
     errors = sorted(((size, source) for source, size in e.errors.items() if size >= _SMALL_ERROR), reverse=True)
     paragraph("error", f"{', '.join(f'{source} {size:.0%}' for size, source in errors)} (standard deviations)")
     tokens = f", {e.tokens_per_s:,.0f} tokens/s" if e.tokens_per_s else ""
-    paragraph("throughput", f"{e.samples_per_s:.3g} samples/s{tokens}")
+    paragraph("throughput", f"{decimal(e.samples_per_s)} samples/s{tokens}")
     share = e.bound_s / e.latency_s if e.latency_s else 0.0
     paragraph("bound", f"no faster than {milliseconds(e.bound_s)} ({share:.0%} of the latency)")
     paragraph("limited by", e.limiter)
     if (energy := e.board_energy) is not None:
         parts = {"idle": energy.idle_j, **e.energy_j}
-        listed = ", ".join(f"{name} {joules:.3g}" for name, joules in parts.items() if joules)
-        paragraph("energy", f"{energy.expected_j:.3g} J (90 %: {energy.low_j:.3g} to {energy.high_j:.3g}): {listed}")
+        listed = ", ".join(f"{name} {decimal(joules)}" for name, joules in parts.items() if joules)
+        paragraph(
+            "energy",
+            f"{decimal(energy.expected_j)} J (90 %: {decimal(energy.low_j)} to {decimal(energy.high_j)}): {listed}",
+        )
 
 
 def _phases(e: Estimate) -> None:
@@ -287,7 +290,7 @@ def _phases(e: Estimate) -> None:
 def _operators(e: Estimate) -> None:
     rows = e.by_operator
     cells = (
-        (_short(r.operator), r.phase, f"{r.count:g}", milliseconds(r.latency_s), *_share(r.share), r.limiter)
+        (_short(r.operator), r.phase, decimal(r.count, 6), milliseconds(r.latency_s), *_share(r.share), r.limiter)
         for r in rows[:_TOP]
     )
     table(("operator", "phase", ">count", ">latency", ">share", "", "limited by"), cells)
@@ -305,7 +308,7 @@ def _kernels(e: Estimate) -> None:
     rows = costliest(e)
     cells = (
         (
-            *(r.kernel, f"{r.count:g}", milliseconds(r.latency_s), f"{r.total_s / e.latency_s:.1%}"),
+            *(r.kernel, decimal(r.count, 6), milliseconds(r.latency_s), f"{r.total_s / e.latency_s:.1%}"),
             *(f"{r.utilisation:.0%}", r.tile, r.limiter),
         )
         for r in rows[:_TOP]
@@ -357,4 +360,4 @@ def _side_by_side(estimates: Sequence[Estimate]) -> None:
 def _cells(e: Estimate, slowest: float) -> tuple[str, ...]:
     latency, low, high = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s))
     share = bar(e.latency_s / slowest, 6)
-    return e.gpu, latency, f"{low} - {high}", share, f"{e.samples_per_s:.3g}", e.limiter, "yes" if e.fits else "NO"
+    return e.gpu, latency, f"{low} - {high}", share, decimal(e.samples_per_s), e.limiter, "yes" if e.fits else "NO"

@@ -12,7 +12,7 @@ from neusight.cli.output import Column, Output, headline, line, note, table, wor
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
-from neusight.units import gib, milliseconds
+from neusight.units import decimal, gib, milliseconds
 
 _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
 _PARTS = 5
@@ -76,7 +76,7 @@ def _load(e: ServingEstimate) -> str:
     words = {
         "static": lambda: f"one batch of {_many(load['batch'], 'request')}",
         "closed": lambda: f"{_many(load['concurrency'], 'client')}, {_many(load['number'], 'request')}",
-        "open": lambda: f"{load['rate_per_s']:g} requests/s, {load['number']} in all",
+        "open": lambda: f"{decimal(load['rate_per_s'], 6)} requests/s, {load['number']} in all",
         "offline": lambda: f"{_many(load['number'], 'request')} at once",
         "trace": lambda: f"a trace of {_many(load['requests'], 'request')}",
     }
@@ -102,7 +102,7 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     speed = f", {user:,.1f} for each user" if user else ""
     yield "", f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}"
     yield "", f"{e.steady_output_tokens_per_s.mean:,.0f} without the start and the end of the run"
-    yield "", f"{e.total_tokens_per_s:,.0f} tokens/s with those of prompts, {e.requests_per_s:.3g} requests/s"
+    yield "", f"{e.total_tokens_per_s:,.0f} tokens/s with those of prompts, {decimal(e.requests_per_s)} requests/s"
     yield from _memory(e)
     if e.mean_batch == e.mean_batch:
         yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
@@ -116,9 +116,9 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     yield "decode", _limiter(e.decode)
     yield "cost", _cost(e)
     energy = e.token_energy
-    interval = f"(90 %: {energy.low_j:.3g} to {energy.high_j:.3g})"
+    interval = f"(90 %: {decimal(energy.low_j)} to {decimal(energy.high_j)})"
     yield "power", f"{e.power_w / e.devices:,.0f} W for each GPU on average"
-    yield "energy", f"{energy.expected_j:.3g} J per output token {interval}, {energy.idle_j:.3g} of it idle"
+    yield "energy", f"{decimal(energy.expected_j)} J per output token {interval}, {decimal(energy.idle_j)} of it idle"
     if e.prefix_hit:
         yield "cached", f"{e.prefix_hit:.0%} of the tokens of prompts"
     if e.preempted:
@@ -149,7 +149,7 @@ def _cost(e: ServingEstimate) -> str:
     if e.usd_per_million_output_tokens is None:
         gpus = f"{e.prefill_pool['gpu']} or {e.gpu}" if e.prefill_pool else e.gpu
         return f"unknown: {gpus} has no price; --set price=2.5USD/h gives it one"
-    return f"{e.usd_per_million_output_tokens:.3g} USD per million output tokens"
+    return f"{decimal(e.usd_per_million_output_tokens)} USD per million output tokens"
 
 
 _KEYS = ("gpu", "dtype", "tp", "replicas", "isl", "osl")
@@ -186,7 +186,7 @@ def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
         f"{user:.1f}" if user else "-",
         f"{e.output_tokens_per_s_per_device:,.0f}",
         f"{e.output_tokens_per_s.mean:,.0f}",
-        f"{usd:.3g}" if usd is not None else "-",
+        decimal(usd) if usd is not None else "-",
         "overload" if e.diverges else "*" if best else "",
     )
 
@@ -222,7 +222,7 @@ def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
     best, e = held[0]
     line(f"{e.model} within {slo}:")
     headline(f"{e.devices} x {best.gpu}, {_plan(best)}{_replicas(e)}, for {_load(e)}")
-    hourly = "" if best.usd_per_hour is None else f", {best.usd_per_hour:.3g} USD/h"
+    hourly = "" if best.usd_per_hour is None else f", {decimal(best.usd_per_hour)} USD/h"
     headline(f"cost {_cost(e)}{hourly}; holds with a probability of {best.probability:.0%}")
     line()
     one_load = len({(e.load.get("rate_per_s"), e.load.get("concurrency")) for _, e in held}) == 1
@@ -249,8 +249,8 @@ def _plan(choice: Choice) -> str:
 
 def _choice_cells(choice: Choice, e: ServingEstimate, one_load: bool) -> tuple[str, ...]:
     usd, hourly = e.usd_per_million_output_tokens, choice.usd_per_hour
-    cost = ("-" if hourly is None else f"{hourly:.3g}", f"{choice.excess:+.0%}" if choice.excess else "")
-    load = (str(e.load.get("concurrency", "-")), "-" if usd is None else f"{usd:.3g}")
+    cost = ("-" if hourly is None else decimal(hourly), f"{choice.excess:+.0%}" if choice.excess else "")
+    load = (str(e.load.get("concurrency", "-")), "-" if usd is None else decimal(usd))
     return (
         choice.gpu,
         _plan(choice),

@@ -13,7 +13,7 @@ from neusight.distributed.faults import HOUR_S, Faults, WholeRun
 from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS
 from neusight.requests import Plan
-from neusight.units import gib, milliseconds, scaled
+from neusight.units import decimal, gib, milliseconds, scaled
 
 _WIDE = 76
 _PARTS = 8
@@ -141,7 +141,7 @@ def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, str]]:
         yield "assumed", words_of(e.assumed)
     run = run_of(e, whole)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
-    yield "whole run", f"{whole.tokens:.3g} tokens: {length}, {_cost(e, run['cost_usd'])}"
+    yield "whole run", f"{decimal(whole.tokens)} tokens: {length}, {_cost(e, run['cost_usd'])}"
     if faults := run.get("faults"):
         every = f"a fault every {faults['mtbf_s'] / HOUR_S:,.1f} h, a checkpoint every"
         yield "", f"{every} {faults['checkpoint_interval_s'] / 60:,.0f} min, {faults['useful']:.1%} of the time useful"

@@ -13,7 +13,7 @@ from neusight.cli import options as opt
 from neusight.cli.options import ENGINE, Spec
 from neusight.cli.output import Output, bar, line, note, paragraph, progress, table
 from neusight.errors import shown
-from neusight.units import milliseconds
+from neusight.units import decimal, milliseconds
 
 if TYPE_CHECKING:
     from neusight.estimates import KernelEstimate
@@ -185,4 +185,4 @@ def _text(value: Any) -> str:
 def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
     memory = f"{row['peak_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
-    return milliseconds(row["latency_s"]), f"{row['samples_per_s']:.3g}", bar(share, 4), memory
+    return milliseconds(row["latency_s"]), decimal(row["samples_per_s"]), bar(share, 4), memory

@@ -146,9 +146,9 @@ class Plans:
 class Whole:
     """The run that a step is of."""
 
-    tokens: Annotated[float, Spec("--tokens", OUTPUT, "Of a whole run: its days, cost and energy.").number(0, 1e18)] = (
-        TOKENS
-    )
+    tokens: Annotated[
+        float, Spec("--tokens", OUTPUT, "Of a whole run: its days, cost and energy.").number(0, 1e18, "1e12")
+    ] = TOKENS
     gpu_mtbf: Annotated[
         float | None,
         Spec(

@@ -12,6 +12,7 @@ from neusight.cli import architectures
 from neusight.cli import options as opt
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, line, paragraph, table, words_of
+from neusight.units import decimal
 
 if TYPE_CHECKING:
     from neusight.executors.gpu.tile_models.artifact import Manifest
@@ -211,7 +212,7 @@ def _show_constants(tile_models: Path | None, form: str) -> None:
         line(f"{len(rows)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices.")
         line(f"No data move {len(unmoved)}: they keep {UNMOVED:.0%} of their prior's width and more. JSON has all.")
         columns = ("constant", ">value", ">prior", ">kept")
-        table(columns, ((r["name"], f"{r['value']:.3g}", f"{r['prior']:.3g}", f"{r['kept']:.0%}") for r in unmoved))
+        table(columns, ((r["name"], decimal(r["value"]), decimal(r["prior"]), f"{r['kept']:.0%}") for r in unmoved))
 
     Output(form).data(rows, rows, human)
 

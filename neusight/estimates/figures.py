@@ -15,7 +15,7 @@ from neusight.estimates.core import largest, summed
 from neusight.estimates.records import KernelEstimate
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
 from neusight.kernels.describe import describe
-from neusight.units import gib, milliseconds, scaled
+from neusight.units import decimal, gib, milliseconds, scaled
 from neusight.workloads.workload import MEMORY_PARTS, PHASES, Workload
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ def roofline(estimate: Estimate, device: DeviceSpec | None = None) -> Chart:
 
 
 def _kernel_point(row: KernelEstimate, most_s: float, step_s: float) -> Dot:
-    note = f"{row.kernel}\n{short(row.operator)}, {row.phase}: {row.count:g} of {milliseconds(row.latency_s)}"
+    note = f"{row.kernel}\n{short(row.operator)}, {row.phase}: {decimal(row.count, 6)} of {milliseconds(row.latency_s)}"
     return Dot(
         x=row.flop / row.moved_bytes, y=row.flop / row.latency_s, series=row.limiter, size=row.total_s / most_s,
         y_interval=(row.flop / row.high_s, row.flop / row.low_s), outside=not row.in_domain,

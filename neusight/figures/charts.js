@@ -1,7 +1,7 @@
 // What ECharts draws of a chart beside its own marks: bars in lanes, intervals, bands; and quantities with prefixes.
 window.neusight = (() => {
   const scaled = (value, unit) => {
-    if (!unit) return Math.abs(value) >= 1e5 || (value && Math.abs(value) < 1e-3) ? value.toPrecision(3) : String(+value.toPrecision(6));
+    if (!unit) return value.toLocaleString("en", { maximumSignificantDigits: Math.abs(value) >= 1e5 || Math.abs(value) < 1e-3 ? 3 : 6 });
     if (unit === "%") return `${+value.toPrecision(3)} %`;
     const large = [["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3], ["", 1]];
     const small = [["m", 1e-3], ["µ", 1e-6], ["n", 1e-9], ["p", 1e-12]];

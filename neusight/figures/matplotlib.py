@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.figures.marks import GREY, Dot, Interval, Scale
-from neusight.units import scaled
+from neusight.units import decimal, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -81,7 +81,7 @@ def _axis(axes: Axes, which: str, axis: Scale) -> None:
 
 def _tick(value: float, unit: str) -> str:
     """A percentage takes no prefix."""
-    return scaled(value, unit) if unit and unit != "%" else f"{value:g} {unit}".rstrip()
+    return scaled(value, unit) if unit and unit != "%" else f"{decimal(value, 6)} {unit}".rstrip()
 
 
 def _bars(axes: Axes, chart: Chart) -> None:

@@ -12,12 +12,13 @@ from neusight.kernels.families import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.moe import check_distribution, check_experts
 from neusight.kernels.operators import OPERATORS, operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, GGUF_BITS, dtype_named
+from neusight.units import decimal
 
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv", "host_copy")
 PAIRS = ("send_recv", "host_copy")
 """Between two alone."""
 """Operators of ``Collective``."""
-_FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops"})
+_FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops", "kv_heads", "kv_len", "all_experts"})
 _MAY_BE_ZERO = frozenset(
     {"padding", "window", "largest", "value_dim", "selected", "per_node"} | {"flops", "read_bytes", "write_bytes"}
 )
@@ -33,8 +34,9 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
             collective) or an operator of one: linear, bmm, softmax, gelu, add, copy, adamw_fused, all_reduce, …
         given: fields of the family, as values or as text. Elementwise and memory kernels take ``rows`` and ``cols`` for
             ``elements``; square convolutions take ``size`` and ``kernel``; ``seq_len`` stands for q_len and kv_len.
-            A moe has all experts on one device unless told ``all_experts``. Bytes and FLOP that are not given follow
-            from the shape.
+            A moe has all experts on one device unless told ``all_experts``; attention and convolutions are of one
+            sample unless given ``batch``, and attention has ``kv_heads`` as ``heads`` and ``kv_len`` as ``q_len``.
+            Bytes and FLOP that are not given follow from the shape.
 
     Raises:
         CoverageError: an unknown name or field, a missing one, or a value that is none.
@@ -48,7 +50,7 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
     else:
         values = {**_CHECKED[family](values), **values}
     if large := next((key for key, value in values.items() if isinstance(value, int) and value > _LARGEST), None):
-        raise CoverageError(f"{family} would have {large} of {values[large]:.0e}: give a smaller shape")
+        raise CoverageError(f"{family} would have {large} of {decimal(values[large])}: give a smaller shape")
     _complete(family, values)
     return KernelBatch.from_columns(family, **values)
 
@@ -109,7 +111,7 @@ def _typed(key: str, value: Any, kind: str) -> Any:
 def _complete(family: str, values: Mapping[str, Any]) -> None:
     """Refuse a kernel that lacks a field."""
     missing = [f.name for f in fields(KERNEL_CLASSES[family]) if f.default is MISSING and f.name not in values]
-    # Bytes and FLOP follow once the shape is there: ask for the shape first.
+    # These follow once the shape is there: ask for the shape first.
     if missing := [name for name in missing if name not in _FOLLOWING] or missing:
         raise CoverageError(f"{family} needs {', '.join(missing)}: give them as {missing[0]}=…")
 
@@ -153,24 +155,27 @@ def _grouped_gemm(values: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _conv2d(values: Mapping[str, Any]) -> dict[str, str]:
-    """Nothing follows, but the filter must fit its input, and groups divide the channels."""
+def _conv2d(values: Mapping[str, Any]) -> dict[str, int]:
+    """One image unless given; the filter must fit its input, and groups divide the channels."""
     for side in ("height", "width"):
         reach = values.get("dilation", 1) * (values.get(f"kernel_{side}", 1) - 1) + 1
         padded = values.get(side, reach) + 2 * values.get("padding", 0)
         if reach > padded:
             raise CoverageError(f"a filter of {side} {reach} is larger than its padded input of {padded}: pad it")
     _dividing(values, "groups", "in_channels", "out_channels")
-    return {}
+    return {"batch": 1}
 
 
-def _attention(values: Mapping[str, Any]) -> dict[str, str]:
-    """Nothing follows, but heads must share keys evenly, and shared values be a part of the keys."""
+def _attention(values: Mapping[str, Any]) -> dict[str, int]:
+    """One sequence that attends to itself, with as many heads of keys as of queries, unless given; heads must share
+    keys evenly, and shared values be a part of the keys.
+    """
     _dividing(values, "kv_heads", "heads")
     if values.get("shared_kv") and values.get("value_dim", 0) > values.get("head_dim", _LARGEST):
         given = f"value_dim={values['value_dim']}, head_dim={values['head_dim']}"
         raise CoverageError(f"{given}: values that are a part of the keys are no wider")
-    return {}
+    same = {"kv_heads": "heads", "kv_len": "q_len"}
+    return {"batch": 1} | {name: values[other] for name, other in same.items() if other in values}
 
 
 def _collective(values: Mapping[str, Any]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.serving.estimate import ServingEstimate
 from neusight.serving.figures import passes
-from neusight.units import exact, milliseconds, scaled
+from neusight.units import decimal, exact, milliseconds, scaled
 
 _ASSUMED = (
     ("price", "price_usd_per_hour", "usd_per_hour", "price"),
@@ -86,12 +86,12 @@ def _facts(e: Any) -> list[str]:
         facts += [f"first token after {milliseconds(e.ttft_s.mean)}, then one every {milliseconds(e.tpot_s.mean)}"]
         facts += [f"{e.output_tokens_per_s.mean:,.0f} tokens/s"]
         usd = e.usd_per_million_output_tokens
-        facts += [] if usd is None else [f"{usd:.3g} USD for a million tokens"]
+        facts += [] if usd is None else [f"{decimal(usd)} USD for a million tokens"]
         joules = e.joule_per_output_token
-        return facts + ([] if joules is None else [f"{joules:.3g} J for a token"])
+        return facts + ([] if joules is None else [f"{decimal(joules)} J for a token"])
     facts += [f"{e.dtype}, batch {e.batch}{f' of {e.seq_len:,} tokens' if e.seq_len else ''}"]
-    facts += [f"{e.samples_per_s:.3g} samples/s"]
-    facts += [] if e.usd_per_hour is None else [f"{e.cost_usd(1e6):,.3g} USD for a million samples"]
+    facts += [f"{decimal(e.samples_per_s)} samples/s"]
+    facts += [] if e.usd_per_hour is None else [f"{decimal(e.cost_usd(1e6))} USD for a million samples"]
     return facts + ([] if e.board_energy_j is None else [f"{scaled(e.board_energy_j, 'J')} for a step"])
 
 

@@ -22,7 +22,7 @@ from neusight.page.tables import table
 from neusight.serving import Choice, Demand, Slo
 from neusight.serving import figures as served
 from neusight.steps import StepQuestion
-from neusight.units import gib, milliseconds
+from neusight.units import decimal, gib, milliseconds
 from neusight.what_if import Gain, Rung, WhatIf, known
 from neusight.what_if.figures import ladder
 
@@ -165,7 +165,7 @@ def _compared(first: Estimate, second: Estimate) -> str:
     faster = f"{gain.ratio:.2f}x as fast as" if gain.ratio >= 1 else f"{1 / gain.ratio:.2f}x as slow as"
     ends = (gain.low, gain.high) if gain.ratio >= 1 else (1 / gain.high, 1 / gain.low)
     costs = [e.cost_usd(1e6) if e.usd_per_hour else None for e in (first, second)]
-    cost = f"; a million samples cost {costs[1]:,.3g} USD instead of {costs[0]:,.3g}" if all(costs) else ""
+    cost = f"; a million samples cost {decimal(costs[1])} USD instead of {decimal(costs[0])}" if all(costs) else ""
     return f"{second.gpu} is {faster} {first.gpu} (90 %: {ends[0]:.2f} to {ends[1]:.2f}){cost}"
 
 
@@ -194,7 +194,7 @@ def _choices(choices: list[Choice], slo: str) -> None:
         ui.label(f"nothing holds {slo}").classes("answer")
         ui.html(table(("device", "why not"), ((c.gpu, c.reason) for c in choices)), sanitize=False)
         return
-    cost = "" if best.usd_per_hour is None else f" at {best.usd_per_hour:.3g} USD an hour"
+    cost = "" if best.usd_per_hour is None else f" at {decimal(best.usd_per_hour)} USD an hour"
     load = f"{served.load_size(e)} {'requests/s' if 'rate_per_s' in e.load else 'clients'}"
     where = served.choice_name(best, e.devices)
     ui.label(f"{where}{cost} {_CLIENTS} {load}, with a probability of {best.probability:.0%}").classes("answer")

@@ -22,7 +22,7 @@ from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
-from neusight.units import exact, milliseconds, scaled
+from neusight.units import decimal, exact, milliseconds, scaled
 
 _POINTS = 9
 """Of a curve."""
@@ -208,7 +208,7 @@ def _frontier(curves: Curves, estimates: Sequence[Any]) -> Chart:
 
 
 def _shown(axis: Dragged, value: float) -> str:
-    return scaled(value, axis.unit) if axis.unit else f"{value:g}"
+    return scaled(value, axis.unit) if axis.unit else decimal(value, 6)
 
 
 @lru_cache(maxsize=128)

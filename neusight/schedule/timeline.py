@@ -14,6 +14,7 @@ from neusight.engines import Engine, Host, Libraries
 from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
 from neusight.executors.pricing import sharing_power
 from neusight.plans.program import TracedStep
+from neusight.units import decimal
 
 COMPOSITION_SPREAD = 0.1
 """Standard deviation of the log error of a step as the sum of its operators: sums of measured operators miss measured
@@ -222,7 +223,7 @@ def _memory_wait(kernels: _Totals, host: Wait | None, traffic: Sequence[int], de
         return None
     missing_s = max(0.0, bound_s - kernels.latency_s - (host.latency_s if host else 0.0))
     return Wait(
-        what=f"{beyond / 1e9:.3g} GB of distinct bytes beyond L2",
+        what=f"{decimal(beyond / 1e9)} GB of distinct bytes beyond L2",
         limiter="dram",
         latency_s=missing_s,
         low_s=missing_s,

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from neusight.units import decimal
 from neusight.workloads.decoders.shares import Steps
 
 NOISE = 3.0
@@ -253,8 +254,8 @@ class ServingRun:
             return ""
         arrived = np.sum(self.arrival_s > halfway) / (end - halfway)
         return (
-            f"the queue grows without limit: {arrived / self.schedulers:.3g} requests/s arrive at each scheduler and "
-            f"{self.steady_requests_per_s / self.schedulers:.3g}/s are served, "
+            f"the queue grows without limit: {decimal(arrived / self.schedulers)} requests/s arrive at each scheduler "
+            f"and {decimal(self.steady_requests_per_s / self.schedulers)}/s are served, "
             f"{int(then)} waited half-way and {int(now)} at the last arrival"
         )
 

@@ -9,7 +9,7 @@ from statistics import NormalDist
 from neusight.errors import LoadError, UnitError, nearest, shown
 from neusight.executors.costs import NORMAL_90
 from neusight.serving.estimate import LATENCIES, ServingEstimate
-from neusight.units import milliseconds, parse
+from neusight.units import decimal, milliseconds, parse
 
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 _NORMAL = NormalDist()
@@ -48,7 +48,7 @@ class SloBound:
 
 
 def _over(ratio: float) -> str:
-    return f"{ratio - 1:.0%} above" if ratio < 2 else f"{ratio:.3g} times"
+    return f"{ratio - 1:.0%} above" if ratio < 2 else f"{decimal(ratio)} times"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -240,12 +240,21 @@ def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inpu
 
 
 def unchanged(model: Any, request: Request, setting: Setting, inputs: Any = None) -> Workload:
-    """The step before any pass."""
+    """The step before any pass.
+
+    Raises:
+        ModelError: it runs no kernel, so that there is no time, throughput or share to speak of.
+    """
     from neusight.workloads import load_workload
 
     whole = request.precision.activations == INTEGERS
     traced = replace(request, precision=Precision.named("float32_ieee")) if whole else request
     workload = load_workload(model, traced, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
+    if not any(node.kernels for node in workload.nodes):
+        raise ModelError(
+            f"{request.model or 'the module'} runs nothing on a device: its forward() returns what it is given, or a "
+            "view of that; estimate a module that computes something"
+        )
     if whole:
         workload = wholly_in_int8(workload, request.precision)
     if (zeros := setting.sparsity) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 from neusight.errors import CoverageError, ModelError, shown
 from neusight.kernels.precision import dtype_named
 from neusight.paths import read_json
+from neusight.units import decimal
 
 _LAYERS = (
     *("num_hidden_layers", "num_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers"),
@@ -154,4 +155,4 @@ def _check_parameters(config: Mapping[str, Any], where: str) -> None:
     layers = sum(size(key) for key in _LAYERS)
     parameters = layers * hidden * (4 * hidden + 2 * wide * experts) + size("vocab_size") * hidden
     if parameters > _MOST_PARAMETERS:
-        raise ModelError(f"{where}: its sizes make {parameters:.1e} parameters: correct layers, widths or experts")
+        raise ModelError(f"{where}: its sizes make {decimal(parameters)} parameters: correct layers, widths or experts")

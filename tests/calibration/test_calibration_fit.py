@@ -197,3 +197,40 @@ def test_a_training_set_is_no_calibration(predictor: KernelPredictor, device: De
     rows = measured(products(MOST_ROWS + 1), predictor, device)
     with pytest.raises(DataError, match="use neusight train"):
         fit_calibration(predictor, device, rows)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "kinds"),
+    [
+        (["bfloat16"], ["linear bfloat16"]),
+        (["float16"], ["linear float16"]),
+        (["float32"], ["linear"]),
+        (["float16", "bfloat16", "float32"], ["linear", "linear bfloat16, float16"]),
+    ],
+)
+def test_errors_name_the_dtypes_of_the_rows(
+    predictor: KernelPredictor, device: DeviceSpec, dtypes: list[str], kinds: list[str]
+) -> None:
+    frame = measured(products(12), predictor, device)
+    rows = pd.concat([frame.assign(dtype=dtype) for dtype in dtypes], ignore_index=True)
+    calibration = fit_calibration(predictor, device, rows)
+    assert [row["kind"] for row in calibration.errors()] == kinds
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"latency_ms": -1.0}, "no positive finite latency"),
+        ({"latency_ms": 1e-9}, "more work a second than the GPU can do"),
+        ({"dtype": "float8"}, "in dtypes that rtx-a6000 does not compute in"),
+        ({"gpu": "l4"}, "of other GPUs than rtx-a6000"),
+    ],
+)
+def test_fit_calibration_counts_rows_left_out_by_reason(
+    predictor: KernelPredictor, device: DeviceSpec, wrong: dict[str, object], reason: str
+) -> None:
+    frame = measured(products(12), predictor, device)
+    rows = pd.concat([frame, frame.iloc[:1].assign(m=4096, n=4096, k=4096, **wrong)], ignore_index=True)
+    data = fit_calibration(predictor, device, rows).data
+    assert (data["rows"], data["left_out"], list(data["reasons"].values())) == (12, 1, [1])
+    assert next(iter(data["reasons"])).startswith(reason)

@@ -132,7 +132,7 @@ def few_shot_curve(
         ``kinds_of``), drawn (of that kind), rows (evaluated), mape, and inside (share within the 90 % interval) and
         width (median of high / low) of the intervals; figures in percent but for the width.
     """
-    pool, test = usable(pool, device), test[(test["gpu"] == device.id).to_numpy()]
+    pool, test = usable(pool, device)[0], test[(test["gpu"] == device.id).to_numpy()]
     pool = pool.iloc[np.random.default_rng(seed).permutation(len(pool))]
     rows = []
     for design, positions in _draws(

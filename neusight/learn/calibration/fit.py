@@ -30,6 +30,7 @@ from neusight.executors.gpu.calibration.corrections import (
 from neusight.executors.gpu.calibration.inputs import WIDTH, Points, joined, points_of
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.predictor import KernelPredictor
+from neusight.executors.gpu.tile_models.artifact import HALF
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 
@@ -82,13 +83,16 @@ def fit_calibration(
         DataError: more than ``MOST_ROWS`` usable rows.
     """
     prior = prior or CorrectionPrior()
-    rows = usable(frame, device)
+    rows, reasons = usable(frame, device)
     if len(rows) > MOST_ROWS:
         raise DataError(f"{len(rows):,} rows are too many to calibrate with, at most {MOST_ROWS}: use neusight train")
-    observations, noise = observe(_apart(timings_of(predictor, device, rows), rows), prior) if len(rows) else _NOTHING
+    timings = timings_of(predictor, device, rows) if len(rows) else None
+    observations, noise = _NOTHING if timings is None else observe(_apart(timings, rows), prior)
+    left_out = {"left_out": len(frame) - len(rows), "reasons": reasons}
+    kinds = {} if timings is None else _words_of_kinds(timings, rows)
     return replace(
         unmeasured(predictor, device, prior),
-        data={"rows": len(rows), "left_out": len(frame) - len(rows), "sha256": dict(sha256 or {})},
+        data={"rows": len(rows), **left_out, "kinds": kinds, "sha256": dict(sha256 or {})},
         noise=noise,
         observations=rounded(observations),
     )
@@ -109,13 +113,32 @@ def unmeasured(predictor: KernelPredictor, device: GpuSpec, prior: CorrectionPri
     )
 
 
-def usable(frame: pd.DataFrame, device: GpuSpec) -> pd.DataFrame:
+def usable(frame: pd.DataFrame, device: GpuSpec) -> tuple[pd.DataFrame, dict[str, int]]:
     """The rows of a frame that can calibrate the device, on their old index: its own, of single kernels in dtypes that
-    it has, without the faults that cleaning knows.
+    it has, without the faults that cleaning knows; and how many others were left out by reason.
     """
-    own = frame[(frame["gpu"] == device.id).to_numpy() & single_kernels(frame)]
-    own = own[answerable(own, {device.id: device})]
-    return clean(own, {device.id: device}).frame if len(own) else own
+    devices, reasons = {device.id: device}, {}
+    checks = {
+        f"of other GPUs than {device.id}": lambda rows: (rows["gpu"] == device.id).to_numpy(),
+        "no single kernels": single_kernels,
+        f"in dtypes that {device.id} does not compute in": lambda rows: answerable(rows, devices),
+    }
+    for reason, check in checks.items():
+        kept = frame[check(frame)]
+        reasons[reason] = len(frame) - len(kept)
+        frame = kept
+    if len(frame):
+        cleaned = clean(frame, devices)
+        reasons |= cleaned.report.groupby("why", sort=False)["removed"].sum().to_dict()
+        frame = cleaned.frame
+    return frame, {reason: int(rows) for reason, rows in reasons.items() if rows}
+
+
+def _words_of_kinds(timings: Timings, frame: pd.DataFrame) -> dict[str, str]:
+    """Each kind of kernel in the dtypes of its rows: ``linear bfloat16`` where both 16-bit dtypes are one kind."""
+    dtypes, kinds = frame["dtype"].to_numpy(dtype=str)[timings.kernel], timings.points.kind
+    measured = {str(kind): sorted(set(dtypes[kinds == kind].tolist())) for kind in np.unique(kinds)}
+    return {kind: kind.replace(HALF, ", ".join(words)) for kind, words in measured.items()}
 
 
 def timings_of(predictor: KernelPredictor, device: GpuSpec, frame: pd.DataFrame) -> Timings:

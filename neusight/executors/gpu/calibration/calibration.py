@@ -130,8 +130,9 @@ class Calibration:
             )
 
     def errors(self) -> list[dict[str, Any]]:
-        """By kind of kernel the mean errors of what was measured in percent, ``before`` correcting and ``after``, each
-        measurement from all others; ``rows``, and ``factor``, by which the kind took longer than predicted on average.
+        """By kind of kernel, with the dtypes that were measured, the mean errors in percent, ``before`` correcting and
+        ``after``, each measurement from all others; ``rows``, and ``factor``, by which the kind took longer than
+        predicted on average.
         """
         if not len(self.observations):
             return []
@@ -140,7 +141,7 @@ class Calibration:
         left = ratio - self.posterior.left_out()[0][own]
         return [
             {
-                "kind": str(name),
+                "kind": self.data.get("kinds", {}).get(str(name), str(name)),
                 "rows": int((kind == name).sum()),
                 "before": _percent(ratio[kind == name]),
                 "after": _percent(left[kind == name]),

@@ -212,8 +212,9 @@ def sm_kind(device: GpuSpec) -> str:
     return f"{device.vendor} {device.compute_capability or device.architecture}"
 
 
-HALVES = {"bfloat16": "float16"}
-"""Dtypes that kernels compute in alike."""
+HALF = "float16"
+HALVES = {"bfloat16": HALF}
+"""Dtypes that kernels compute in alike, by the one that kinds are named by."""
 
 
 def kernel_kinds(batch: KernelBatch) -> np.ndarray:

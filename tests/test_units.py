@@ -1,0 +1,40 @@
+"""Quantities as people read them: commas for thousands, words from a million on, never a power of ten."""
+
+import pytest
+
+from neusight.units import decimal, milliseconds, scaled
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (12_200.4, "12,200"),
+        (999.6, "1,000"),
+        (1.5, "1.5"),
+        (234.0, "234"),
+        (0.001224, "0.00122"),
+        (2e-7, "0.0000002"),
+        (1_220_000.0, "1.22 million"),
+        (1e12, "1 trillion"),
+        (-4_560.0, "-4,560"),
+        (0.0, "0"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_decimal_writes_thousands_and_words(value: float, text: str) -> None:
+    assert decimal(value) == text
+
+
+def test_decimal_keeps_significant_digits() -> None:
+    assert decimal(12_345.6, 6) == "12,345.6"
+
+
+@pytest.mark.parametrize("power", range(-14, 20))
+def test_numbers_are_never_powers_of_ten(power: int) -> None:
+    for value in (1.0, 1.2345, 9.9996):
+        texts = decimal(value * 10.0**power), scaled(value * 10.0**power, "B"), milliseconds(value * 10.0**power)
+        assert not any("e" in text for text in texts)
+
+
+def test_milliseconds_below_a_nanosecond_are_none() -> None:
+    assert (milliseconds(1e-12), milliseconds(2.5e-7), milliseconds(9.996e-4)) == ("0 µs", "0.25 µs", "1,000 µs")
