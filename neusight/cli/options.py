@@ -43,7 +43,7 @@ class Spec:
         def check(value: float | None) -> float | None:
             return value if value is None else within(value, least, most)
 
-        shown = {"rich_help_panel": self.panel, "metavar": self.metavar or "N", "show_default": default}
+        shown: dict[str, Any] = {"rich_help_panel": self.panel, "metavar": self.metavar or "N", "show_default": default}
         return typer.Option(*self.names.split(), help=self.help, callback=check, **shown)
 
     def numbers(self) -> Any:

@@ -164,8 +164,9 @@ def _compared(first: Estimate, second: Estimate) -> str:
     gain = Gain.of(first, second)
     faster = f"{gain.ratio:.2f}x as fast as" if gain.ratio >= 1 else f"{1 / gain.ratio:.2f}x as slow as"
     ends = (gain.low, gain.high) if gain.ratio >= 1 else (1 / gain.high, 1 / gain.low)
-    costs = [e.cost_usd(1e6) if e.usd_per_hour else None for e in (first, second)]
-    cost = f"; a million samples cost {decimal(costs[1])} USD instead of {decimal(costs[0])}" if all(costs) else ""
+    cost = ""
+    if first.usd_per_hour and second.usd_per_hour:
+        cost = f"; a million samples cost {decimal(second.cost_usd(1e6))} USD instead of {decimal(first.cost_usd(1e6))}"
     return f"{second.gpu} is {faster} {first.gpu} (90 %: {ends[0]:.2f} to {ends[1]:.2f}){cost}"
 
 
