@@ -4,6 +4,7 @@ parameter list.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
@@ -65,7 +66,8 @@ class Request:
 
     ``model`` is whatever ``neusight.workloads.resolve`` takes as text. ``seq_len`` None takes the model's own length.
     ``optimizer`` steps in training only; ``grad_scaler``: before it, gradients are scaled back and searched for
-    overflows, as ``torch.amp.GradScaler`` does.
+    overflows, as ``torch.amp.GradScaler`` does. ``shares``: of what an operator, or all within a layer, selects by
+    values that are not known, as pairs of its name and a number up to 1.
     """
 
     model: str = ""
@@ -77,6 +79,7 @@ class Request:
     grad_scaler: bool = False
     engine: Engine = field(default_factory=Engine)
     extents: Extents = field(default_factory=Extents)
+    shares: tuple[tuple[str, float], ...] = ()
 
     @classmethod
     def of(
@@ -84,6 +87,7 @@ class Request:
         model: str = "",
         *,
         dtype: str | None = None,
+        share: Mapping[str, float] | None = None,
         attention: str | None = None,
         launch: str = "eager",
         layout: str = "nchw",
@@ -95,6 +99,7 @@ class Request:
             model: name, path or function; may stay empty for a module.
             dtype: of weights and activations, by any of its names; ``tf32``; ``amp`` or ``amp_bf16`` for autocast;
                 the model's own unless given.
+            share: ``shares``, by name.
             attention: ``eager``, ``sdpa`` or ``flash``; the model's own unless given.
             launch: ``eager``, ``compiled`` or ``graph``, see ``Engine``.
             layout: of images, ``nchw`` or ``nhwc``.
@@ -116,7 +121,10 @@ class Request:
         _known("optimizer", fields.get("optimizer", "none"), OPTIMIZERS)
         extents = {f: fields.pop(f) for f in Extents.__dataclass_fields__ if f in fields}
         engine = torch_engine(attention or "", launch, layout)
-        request = cls(model=model, precision=precision, engine=engine, extents=Extents(**extents), **fields)
+        shares = _shares(share or {})
+        request = cls(
+            model=model, precision=precision, engine=engine, extents=Extents(**extents), shares=shares, **fields
+        )
         for what, value in _counts(request):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
@@ -155,12 +163,20 @@ class Request:
             "layout": self.engine.layout,
             **({"grad_scaler": True} if self.grad_scaler else {}),
             **self.extents.to_dict(),
+            **({"share": dict(self.shares)} if self.shares else {}),
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Request:
         """Read what ``to_dict`` wrote."""
         return cls.of(**data)
+
+
+def _shares(share: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    for name, value in share.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
+            raise ModelError(f"share {name}={value!r}: give a number above 0, and at most 1")
+    return tuple(sorted(share.items()))
 
 
 def _counts(request: Request) -> tuple[tuple[str, int | None], ...]:

@@ -172,7 +172,7 @@ class Predictor:
         gpu: Gpu,
         request: Request | None = None,
         *,
-        inputs: Mapping[str, Any] | Sequence[Any] | None = None,
+        inputs: Mapping[str, Any] | Sequence[Any] | torch.Tensor | None = None,
         mode: str = "inference",
         batch: int = 1,
         seq_len: int | None = None,
@@ -180,6 +180,7 @@ class Predictor:
         frames: int | None = None,
         seconds: float | None = None,
         given: Sequence[str] = (),
+        share: Mapping[str, float] | None = None,
         dtype: str | torch.dtype | None = None,
         attention: str | None = None,
         launch: str = "eager",
@@ -207,11 +208,14 @@ class Predictor:
                 with its ``inputs``.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
             request: the step as a value, in place of the arguments from ``mode`` to ``grad_scaler``.
-            inputs: example inputs of a module, named or positional; values do not matter, shapes do.
+            inputs: example inputs of a module, named or positional, or its only one. Values that the module reads are
+                read from them, as far as they are few (``neusight.workloads.trace.values``).
             mode: ``inference``, or ``training``: forward, backward and, if chosen, the optimizer.
             batch: samples a step.
             seq_len: tokens a sample; default the model's own.
             image_size, frames, seconds, given: other extents of inputs, see ``Extents``.
+            share: of what is selected by values that are not known, by the name that a warning says, such as
+                ``{"nonzero": 0.25}``.
             dtype: of weights and activations, by any of its names or a ``torch.dtype``; default that of the module's
                 parameters, or what the model's file states, else float32.
             attention: ``eager``, ``sdpa`` or ``flash``; default what the model does.
@@ -231,8 +235,9 @@ class Predictor:
         """
         step = {
             "mode": mode, "batch": batch, "seq_len": seq_len, "image_size": image_size, "frames": frames,
-            "seconds": seconds, "given": tuple(given), "dtype": dtype, "attention": attention, "launch": launch,
-            "layout": layout, "optimizer": optimizer, "grad_scaler": grad_scaler,
+            "seconds": seconds, "given": tuple(given), "share": share, "dtype": dtype,
+            "attention": attention, "launch": launch, "layout": layout, "optimizer": optimizer,
+            "grad_scaler": grad_scaler,
         }  # fmt: skip
         _check_operands(operands)
         setting = Setting(

@@ -134,6 +134,16 @@ GivenInputs = Annotated[
         "--input", STEP, "One input written out: `pixel_values=1x3x448x448`. May be repeated.", "NAME=SHAPE:DTYPE"
     ).text(),
 ]
+Shares = Annotated[
+    list[str],
+    Spec(
+        "--share",
+        STEP,
+        "Of what an operator or layer selects by values that are not known: `nonzero=0.25`. Warnings say the name. May "
+        "be repeated.",
+        "NAME=NUMBER",
+    ).text(),
+]
 Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "bert_adam"], _optimizer.text()]
 StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "muon"], _optimizer.text()]
 Lora = Annotated[
@@ -442,6 +452,19 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
             raise typer.BadParameter(f"'{key}' is given twice: leave out one of them", param_hint=option)
         values[key] = value
     return values
+
+
+def shares(texts: Sequence[str]) -> dict[str, float]:
+    """``nonzero=0.25`` as a name and its share.
+
+    Raises:
+        BadParameter: something else.
+    """
+    values = pairs(texts, "--share")
+    try:
+        return {name: float(value) for name, value in values.items()}
+    except ValueError as error:
+        raise typer.BadParameter(f"{error}: write it like nonzero=0.25", param_hint="--share") from None
 
 
 def named_modes(text: str, option: str) -> list[str]:

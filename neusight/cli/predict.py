@@ -43,6 +43,7 @@ class Step:
     frames: opt.Frames = None
     seconds: opt.Seconds = None
     given: opt.GivenInputs = field(default_factory=list)
+    share: opt.Shares = field(default_factory=list)
     optimizer: opt.Optimizer = "none"
     fused_optimizer: Annotated[
         bool, Spec("--fused-optimizer", STEP, "The optimizer updates all parameters in one pass.").text()
@@ -50,6 +51,11 @@ class Step:
     grad_scaler: Annotated[
         bool, Spec("--grad-scaler", STEP, "Gradients are scaled back before the update, as float16 needs.").text()
     ] = False
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As ``Predictor.estimate`` takes them."""
+        return vars(self) | {"share": opt.shares(self.share)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +200,7 @@ class Question:
         gpus = opt.named_gpus(target.gpu)
         opt.check_optimizer(step.optimizer, [step.mode])
         plan = self.sharing.plan(step.batch, training=step.mode == "training")
-        options = vars(step) | self.execution.options | target.options
+        options = step.options | self.execution.options | target.options
         options |= {"plan": plan, "tp_plan": opt.pairs(self.sharing.tp_plan, "--tp-plan") or None}
         if plan:
             options["batch"] = 1

@@ -20,7 +20,17 @@ if TYPE_CHECKING:
     from neusight.what_if import Question
 
 WANTED = "What if"
-_OF_STEPS = ("image_size", "frames", "seconds", "given", "fused_optimizer", "grad_scaler", "attention", "layout")
+_OF_STEPS = (
+    "image_size",
+    "frames",
+    "seconds",
+    "given",
+    "share",
+    "fused_optimizer",
+    "grad_scaler",
+    "attention",
+    "layout",
+)
 """Options of a step of a module alone."""
 _OF_RUNS = ("cluster", "nodes", "per_node", "network", "plan", "cp", "recompute", "shard")
 """Options of a training run alone."""
@@ -179,7 +189,7 @@ class Asked:
         from neusight.steps import StepQuestion
 
         opt.check_optimizer(self.step.optimizer, [self.step.mode])
-        words: dict[str, Any] = vars(self.step) | self.execution.options | {"overrides": self.place.overrides}
+        words: dict[str, Any] = self.step.options | self.execution.options | {"overrides": self.place.overrides}
         shared = self.place.tp > 1 or self.place.pp > 1 or self.place.micro_batch
         if shared:
             batch = self.step.batch

@@ -50,7 +50,8 @@ def _sources(model: str) -> dict[str, str]:
     """Of modules of a function in Python."""
     from neusight.workloads.resolve import module_sources, resolve
 
-    return module_sources(model) if resolve(model).function else {}
+    function = resolve(model).function
+    return module_sources(function) if function else {}
 
 
 def texts(tab: Tab, shown: Shown) -> None:

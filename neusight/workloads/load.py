@@ -12,10 +12,10 @@ from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.requests import Extents, Request
 from neusight.workloads.catalogue import own_attention
 from neusight.workloads.config_file import attention_of
-from neusight.workloads.inputs import Changes, InputSets, described, missing_input, tensors_of
+from neusight.workloads.inputs import Changes, InputSets, as_inputs, described, missing_input, tensors_of
 from neusight.workloads.resolve import WorkloadSource, resolve, step_dtype
 from neusight.workloads.serialise import read_trace, trace_key, write_trace
-from neusight.workloads.tensors import Known
+from neusight.workloads.tensors import Known, TensorSpec
 from neusight.workloads.workload import Workload, renamed
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
     file = shipped_workload(source.catalogue)
     # A text has no layout.
     nchw = request.engine.layout == "nchw" or request.seq_len is not None
-    as_shipped = request.extents == Extents() and nchw and not request.grad_scaler
+    as_shipped = request.extents == Extents() and nchw and not (request.grad_scaler or request.shares)
     if file is None or source.config is None or not as_shipped:
         return None
     attention = request.attention or own_attention(source.config)
@@ -157,9 +157,13 @@ def trace_source(
 
     def traced(model: Any, inputs: Any, step: Request) -> Workload:
         options: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
-        given = inputs.values() if isinstance(inputs, Mapping) else inputs
+        given = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
         first = any(isinstance(value, Known) for value in given)
-        workload = _as_values_decide(lambda integers: trace(model, inputs, step, integers=integers, **options), first)
+        if not any(isinstance(value, TensorSpec) and not value.floating for value in given):
+            workload = trace(model, inputs, step, **options)
+        else:
+            again = source.config is not None or source.described is not None
+            workload = _as_values_decide(lambda zeros: trace(model, inputs, step, zeros=zeros, **options), first, again)
         return replace(workload, inputs=described(inputs, workload.request.precision.weights))
 
     if source.config is not None:
@@ -169,12 +173,13 @@ def trace_source(
     return traced(*_built(source, request))
 
 
-def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Workload:
-    """A trace; where values decide, one in which small integers keep theirs, if that runs.
+def _as_values_decide(traced: Callable[[bool], Workload], first: bool, again: bool) -> Workload:
+    """A trace; where values decide that are not known, one in which integers of inputs are zeros, if that runs.
 
     Args:
-        traced: a trace, whose argument says whether integers keep their values.
-        first: whether to try with values at once, since inputs have some.
+        traced: a trace, whose argument says whether integers without values are zeros.
+        first: whether to try so at once, since other inputs have values.
+        again: whether to try so after a trace that runs as well.
 
     Raises:
         ModelError: it runs neither way; what it says of the first.
@@ -186,7 +191,7 @@ def _as_values_decide(traced: Callable[[bool], Workload], first: bool) -> Worklo
             raise
         refused = error
     else:
-        if first or not workload.warnings or sum(node.copies for node in workload.nodes) > _LONG:
+        if first or not again or not workload.warnings or sum(node.copies for node in workload.nodes) > _LONG:
             return workload
         try:
             return traced(True)
@@ -261,7 +266,7 @@ def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]
     from neusight.workloads.resolve import call_function
 
     module, inputs = call_function(source.function, request.batch, request.seq_len)
-    given = inputs if isinstance(inputs, Mapping | tuple | list) else (inputs,)
+    given = as_inputs(inputs)
     return module, given, replace(request, batch=_batch_of(given, request))
 
 

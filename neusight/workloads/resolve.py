@@ -7,9 +7,10 @@ import importlib
 import importlib.util
 import inspect
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from neusight.workloads.catalogue import (
     list_workloads,
 )
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
+from neusight.workloads.inputs.given import as_inputs
 from neusight.workloads.sources import ExportedModel, ModelSource, described, described_file, traced_model
 
 
@@ -77,9 +79,9 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
             (``bert-base@max_position_embeddings=4096``); the path of a Hugging Face ``config.json`` or of the folder
             that holds it;
             ``timm:NAME``, ``torchvision:NAME`` or ``diffusers:PATH``, see ``neusight.workloads.sources``;
-            ``package.module:function``, where the function returns a module and its example inputs (the current
-            folder is importable; it may take ``batch`` and ``seq_len``); a ``torch.nn.Module``, or a function without
-            arguments that builds one.
+            ``package.module:function`` or ``package/module.py:function``, where the function returns a module and its
+            example inputs (the current folder is importable; it may take ``batch`` and ``seq_len``); a
+            ``torch.nn.Module``, or a function without arguments that builds one.
         inputs: for a module, what its ``forward`` takes, by name or in order.
 
     Raises:
@@ -90,6 +92,8 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     text = str(model)
     if (source := described(text)) is not None:
         return _described(text, source)
+    if (function := _named_in_file(text)) is not None:
+        return _from_function(function)
     if _is_path(text):
         return _from_file(user_path(text))
     if known := canonical_name(text):
@@ -118,7 +122,7 @@ def _from_module(module: Any, inputs: Any) -> WorkloadSource:
     if inputs is None:
         raise ModelError(f"{type(module).__name__} needs inputs=: what its forward() takes, by name or in order")
     name = getattr(module, "__name__", type(module).__name__)
-    return WorkloadSource(name=name, module=module, inputs=inputs)
+    return WorkloadSource(name=name, module=module, inputs=as_inputs(inputs))
 
 
 def _from_config(name: str, config: dict[str, Any], catalogue: str | None, where: str = "") -> WorkloadSource:
@@ -258,6 +262,29 @@ def _from_function(text: str) -> WorkloadSource:
     return WorkloadSource(name=text, function=text, digest=_sha(f"{text}\n{content}"))
 
 
+def _named_in_file(text: str) -> str | None:
+    """``package.module:function`` of a text such as ``package/module.py:function``; None for other texts.
+
+    Raises:
+        ModelError: there is no such file, it cannot be imported from here, or the text names no function of it.
+    """
+    name, _, function = text.partition(":")
+    if not name.endswith(".py"):
+        return None
+    if not is_there(str(user_path(name))):
+        hint = nearest(name, map(str, user_path(name).parent.glob("*.py")))
+        raise ModelError(f"no file '{shown(name)}'{hint}: write package.module:function, or FILE.py:function")
+    file = user_path(name).resolve()
+    if not file.is_relative_to(Path.cwd()):
+        raise ModelError(f"{name} is not below this folder: run in {file.parent}, and name {file.stem}:{function}")
+    module = ".".join(file.relative_to(Path.cwd()).with_suffix("").parts)
+    if not function:
+        defined = re.findall(r"^def ([a-z]\w*)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+        names = ", ".join(f"{module}:{one}" for one in defined)
+        raise ModelError(f"{name} is a Python file: name a function that returns a module and its inputs: {names}")
+    return f"{module}:{function}"
+
+
 def _source_file(module_name: str, text: str) -> Path:
     try:
         spec = importlib.util.find_spec(module_name)
@@ -276,9 +303,6 @@ def module_sources(text: str) -> dict[str, str]:
     Raises:
         ModelError: as ``call_function``.
     """
-    import inspect
-    import re
-
     module, _ = call_function(text, 1, None)
     lines: dict[str, dict[str, None]] = {}
     for name, one in module.named_modules():
@@ -333,16 +357,24 @@ def _told(error: BaseException) -> str:
 
 
 def _without_weights(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """The result with tensors that have no storage, so that a large model needs no memory.
+    """The result, whose large tensors have no storage, so that a large model needs no memory; random numbers are the
+    same each time.
 
-    A function that reads values from its tensors cannot be called like that, and is called once more as it is.
+    A function that reads values from large tensors cannot be called like that, and is called once more as it is.
     """
-    import torch
+    from neusight.workloads.trace.building import Sparing
 
     try:
-        with torch.device("meta"):
-            return function(**options)
+        return _seeded(Sparing(), function, options)
     except (RuntimeError, NotImplementedError):
+        return _seeded(nullcontext(), function, options)
+
+
+def _seeded(mode: AbstractContextManager[Any], function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    import torch
+
+    with torch.random.fork_rng(devices=[]), mode:
+        torch.manual_seed(0)
         return function(**options)
 
 
@@ -355,7 +387,8 @@ def _imported(text: str) -> Callable[..., Any]:
             raise ModelError(f"cannot import the module of '{text}': {_told(error)}") from error
     function = getattr(module, name, None)
     if not callable(function):
-        hint = nearest(name, [n for n, v in vars(module).items() if inspect.isfunction(v)])
+        names = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module_name]
+        hint = nearest(name, names) or f": it has {', '.join(names) or 'none'}"
         raise ModelError(f"module '{module_name}' has no function '{name}'{hint}")
     return function
 

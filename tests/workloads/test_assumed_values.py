@@ -15,7 +15,7 @@ from neusight.errors import ModelError, UndecidedError
 from neusight.requests import Request
 from neusight.workloads import Workload
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace import values as assumed
+from neusight.workloads.trace import sizes
 from neusight.workloads.trace.tracing import trace
 
 ROWS, COLS = 6, 10
@@ -86,7 +86,7 @@ def test_alignments_have_two_states_and_one_for_each_target() -> None:
 
 
 def test_what_has_no_largest_shape_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(assumed, "RESULTS", {})
+    monkeypatch.setattr(sizes, "RESULTS", {})
     with pytest.raises(ModelError, match=r"the model calls aten\.nonzero.*shape depends on data: give"):
         traced(lambda x: x.nonzero())
 

@@ -27,6 +27,7 @@ from neusight.steps.questions import step_request
 from neusight.transforms.sparsity import SparsityProfile
 from neusight.workloads import WorkloadSource, resolve
 from neusight.workloads.huggingface import build_model, input_specs
+from neusight.workloads.inputs import tensors_of
 from neusight.workloads.resolve import call_function, importable_here
 from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.tensors import TensorSpec
@@ -303,7 +304,7 @@ def _from_function(source: WorkloadSource, batch: int, seq_len: int | None) -> T
     """Called once without weights for its mistakes to be told; once more where that left it without values."""
     text = str(source.function)
     module, inputs = call_function(text, batch, seq_len)
-    if any(t.is_meta for t in (*module.parameters(), *module.buffers())):
+    if any(t.is_meta for t in (*module.parameters(), *module.buffers(), *tensors_of(inputs))):
         module_name, _, name = text.partition(":")
         function = getattr(importlib.import_module(module_name), name)
         taken = inspect.signature(function).parameters

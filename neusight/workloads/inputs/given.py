@@ -38,6 +38,11 @@ def given_inputs(texts: Sequence[str], parameters: Collection[str]) -> dict[str,
     return specs
 
 
+def as_inputs(inputs: Any) -> Any:
+    """Inputs by name or in order; a tensor, or any other object that is no collection, is the only one."""
+    return inputs if isinstance(inputs, Mapping | tuple | list) else (inputs,)
+
+
 def described(inputs: Any, dtype: str) -> tuple[str, ...]:
     """What a model was given, one text an input, with names where there are; floating inputs in the dtype given.
 

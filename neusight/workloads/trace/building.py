@@ -5,24 +5,28 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import DTYPES
 from neusight.workloads.trace.library_forms import settle_routers
 from neusight.workloads.trace.recorder import Recorder
+from neusight.workloads.trace.values import copied, has_values, is_small, tensors_in
 
 aten = torch.ops.aten
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 """What a module is called with, in order and by name."""
 _FEW = 256
 """Elements of a tensor of settings."""
+_MOST_WEIGHTS = 1 << 25
+"""Floating numbers of a function's tensors that have values."""
 _SMALL_FACTORIES = {aten.arange.default, aten.arange.start, aten.arange.start_step, aten.linspace.default}
 _FILLS = ("normal_", "uniform_", "fill_", "zero_", "trunc_normal_", "random_", "bernoulli_", "exponential_", "erfinv_")
 
@@ -44,6 +48,48 @@ class _Building(TorchDispatchMode):
             with unset_fake_temporarily():
                 return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+class Sparing(TorchDispatchMode):
+    """Tensors have values where they are small, and no storage otherwise, so that a large model needs no memory.
+
+    Floating ones have values until those before them have ``_MOST_WEIGHTS`` elements.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._spent = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        known = all(map(has_values, tensors_in((*args, *kwargs.values()))))
+        if known and (func.is_view or func._schema.is_mutable):
+            return func(*args, **kwargs)
+        try:
+            result = _without_storage(func, args, kwargs)
+        except (RuntimeError, NotImplementedError):
+            # The shape of the result depends on values.
+            if not known:
+                raise
+            result = ()
+        if known and all(map(self._affords, tensors_in((result,)))):
+            return func(*args, **kwargs)
+        if func._schema.is_mutable and has_values(args[0]):
+            raise NotImplementedError(f"{func} writes values that are not there")
+        return result
+
+    def _affords(self, result: torch.Tensor) -> bool:
+        """Whether a tensor is to have values, which are then spent."""
+        if not result.is_floating_point() or result.numel() <= _FEW:
+            return is_small(result)
+        self._spent += result.numel()
+        return is_small(result) and self._spent <= _MOST_WEIGHTS
+
+
+def _without_storage(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    """The result of an operator on tensors of the same shapes without values."""
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs))
+    return func(*args, **kwargs | ({"device": torch.device("meta")} if "device" in kwargs else {}))
 
 
 def _all_real(args: tuple[Any, ...]) -> bool:
@@ -137,15 +183,17 @@ def _name(dtype: Any) -> str:
 
 
 def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn.Module:
-    """A deep copy whose parameters and buffers are fake, floating ones of ``dtype``, or each of its own where that is
-    None; tied weights stay tied.
+    """A deep copy whose parameters are fake, and buffers without values, floating ones of ``dtype``, or each of its own
+    where that is None; tied weights stay tied.
     """
-    memo: dict[int, Any] = {}
-    for tensor in (*module.parameters(), *module.buffers()):
-        kind = dtype if dtype and tensor.is_floating_point() else tensor.dtype
-        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind)
-        is_parameter = isinstance(tensor, torch.nn.Parameter)
-        memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+
+    def kind(tensor: torch.Tensor) -> torch.dtype:
+        return dtype if dtype and tensor.is_floating_point() else tensor.dtype
+
+    memo: dict[int, Any] = {id(buffer): copied(buffer, kind(buffer)) for buffer in module.buffers()}
+    for tensor in module.parameters():
+        fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind(tensor))
+        memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad)
     with torch.utils._python_dispatch._disable_current_modes():
         # Tensors that are neither, such as the blocks of a mask, keep their values.
         return copy.deepcopy(module, memo)
@@ -167,8 +215,10 @@ def channels_last(module: torch.nn.Module, given: Given) -> tuple[torch.nn.Modul
 
 
 def _turned(value: Any) -> Any:
-    images = isinstance(value, torch.Tensor) and value.dim() == 4
-    return value.contiguous(memory_format=torch.channels_last) if images else value
+    if not isinstance(value, torch.Tensor) or value.dim() != 4:
+        return value
+    with unset_fake_temporarily() if has_values(value) else nullcontext():
+        return value.contiguous(memory_format=torch.channels_last)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Kernel
 from neusight.workloads.rules import covered, fallback, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
-from neusight.workloads.trace import values
+from neusight.workloads.trace import sizes, values
 from neusight.workloads.trace.cuda_only import run
 from neusight.workloads.trace.memory import Allocation, Ledger
 from neusight.workloads.trace.values import tensors_in
@@ -86,11 +86,12 @@ class Recorder(TorchDispatchMode):
     The operators of the backward pass get the layer of the forward operator whose autograd node runs them.
     """
 
-    def __init__(self, ledger: Ledger, *, allow_fallback: bool, integers: bool = False) -> None:
+    def __init__(self, ledger: Ledger, *, allow_fallback: bool, shares: sizes.Shares) -> None:
         super().__init__()
+        self.shares = shares
         self.ledger = ledger
         self.allow_fallback = allow_fallback
-        self.integers = integers
+        self.values = values.Values()
         self.nodes: list[RawNode] = []
         self.uncovered: dict[str, None] = {}
         self.assumed: dict[str, None] = {}
@@ -132,44 +133,63 @@ class Recorder(TorchDispatchMode):
         return result
 
     def _result(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What an operator returns; where its shape depends on data, the largest that it can be."""
-        if self.integers:
-            kept = values.kept(func, args, kwargs)
-            if kept is not None:
-                return kept
-            if values.known((*args, *kwargs.values())) and values.small(func, args, kwargs):
-                return values.computed(func, args, kwargs)
+        """The result of an operator, with its values where they are known; where its shape depends on others, as large
+        as is expected or can be.
+        """
+        result = self.values.computed(func, args, kwargs)
+        if result is not values.UNKNOWN:
+            if torch.Tag.dynamic_output_shape in func.tags and (assumption := self.values.assumption(*args)):
+                self._assume(self._calls(func, assumption))
+            return result
         if func is aten.split_with_sizes.default and (even := values.even_sizes(*args, **kwargs)):
             self._assume(f"{self._where()} splits a tensor by values of another: taken as even shares")
             args = (args[0], even, *args[2:])
         if func is aten.index.Tensor:
-            places = values.places(args[1])
-            if len(places) != len(args[1]) or any(a is not b for a, b in zip(places, args[1], strict=True)):
-                self._assume(
-                    f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as large as it can be"
-                )
+            places = self.values.places(args[1])
+            if len(places) > len(args[1]) and (assumption := self.values.assumption(args[1])):
+                self._assume(self._calls(func, assumption))
             args = (args[0], places)
         try:
-            return run(func, args, kwargs)
+            result = run(func, args, kwargs)
         except DynamicOutputShapeException:
-            largest = values.result(func)
-            if largest is None:
-                self.undecided = True
-                raise ModelError(
-                    f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
-                    "fixed shapes"
-                ) from None
-        self._assume(f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as large as it can be")
-        return largest(*args, **kwargs)
+            result = self._sized(func, args, kwargs)
+        result = self.values.learn(func, args, kwargs, result)
+        in_place = func._schema.is_mutable and func.__name__.partition(".")[0].endswith("_")
+        return args[0] if in_place and isinstance(args[0], torch.Tensor) else result
+
+    def _sized(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A result whose shape depends on values that are not known."""
+        make = sizes.result(func)
+        if make is None:
+            self.undecided = True
+            raise ModelError(
+                f"{self._where()} calls {func}, whose result's shape depends on data: give the layer a form with "
+                "fixed shapes"
+            )
+        operator, layer = _plain(func).partition(".")[2], self.layers[-1]
+        count = sizes.Count(self.values, self.shares, operator, layer)
+        made = make(count, *args, **kwargs)
+        if count.assumption:
+            self._assume(f"{self._calls(func, count.assumption)}{count.remedy}")
+        return made
+
+    def _calls(self, func: Any, assumption: str) -> str:
+        return f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as {assumption}"
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Fake tensors have no values. Optimizers read their step counters, which are one after the first step."""
-        if values.known(args):
-            return values.computed(func, args, kwargs)
+        """A number that the host reads. Optimizers read their step counters, which are one after the first step."""
+        value, assumption = self.values.computed(func, args, kwargs), self.values.assumption(*args)
+        reads = f"{self._where()} reads a value"
+        if value is not values.UNKNOWN:
+            if assumption:
+                self._assume(f"{reads} ({_plain(func)}): taken as {value}, {assumption}")
+            return value
         if self.phase == "optimizer":
             return 1.0
-        value = values.value(func, args, self._maker(args[0]))
-        self._assume(f"{self._where()} reads a value from a tensor ({_plain(func)}): taken as {value}")
+        maker = self._maker(args[0])
+        value = values.assumed_value(func, args, maker)
+        made = f" of {maker.rpartition('.')[0]}" if maker else ""
+        self._assume(f"{reads} that is not known ({_plain(func)}{made}): taken as {value}")
         return value
 
     def _maker(self, tensor: torch.Tensor) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from neusight.workloads.trace.building import ReusedModule
     from neusight.workloads.trace.recorder import Recorder
+    from neusight.workloads.trace.values import Values
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 FORMS = ("foreach", "fused")
@@ -38,7 +39,7 @@ def trace(
     loss: Callable[[Any], torch.Tensor] | None = None,
     time_loss: bool = True,
     allow_fallback: bool = False,
-    integers: bool = False,
+    zeros: bool = False,
 ) -> Workload:
     """Run one step on fake tensors and record what a GPU would run.
 
@@ -48,8 +49,9 @@ def trace(
     Args:
         model: a function that builds the module (called on fake tensors, so no weight is ever allocated), the same to
             be kept for other inputs, or a module (left as it is; the trace works on a fake copy of it).
-        inputs: by name or in order, what ``forward`` takes: a TensorSpec or tensor (only its shape and dtype count;
-            floating ones take the request's dtype), anything else is passed on.
+        inputs: by name or in order, what ``forward`` takes: a TensorSpec, of which shape and dtype are known; a tensor,
+            whose values are known as well if they are few, see ``values``; anything else is passed on. Floating ones
+            take the request's dtype.
         request: mode (``inference``: evaluation mode, no autograd), dtype (the module's own unless stated), optimizer
             (``sgd`` has momentum 0.9), and what ``torch.nn.functional.scaled_dot_product_attention`` becomes (modules
             that write attention out are not changed); batch and sequence length for the record, since the inputs have
@@ -60,12 +62,12 @@ def trace(
         time_loss: whether the forward kernels of the loss are part of the workload (phase forward, layer ``loss``).
             Without them, the backward pass still begins with its gradient.
         allow_fallback: replace operators without a rule by one pass over their tensors, listed in ``uncovered``.
-        integers: keep the values of integers that follow from numbers and from inputs with values, for models whose
-            shapes depend on them.
+        zeros: integers of inputs without values are zeros, for models whose shapes depend on them.
 
     Raises:
         CoverageError: an operator has no rule, and ``allow_fallback`` is False.
-        ModelError: an option is unknown, or the module cannot be built or run with these inputs.
+        ModelError: an option is unknown, the module cannot be built or run with these inputs, or the request gives a
+            share of what does not depend on unknown values.
         UndecidedError: it cannot be run, after a value was asked for that there was not.
     """
     if optimizer_form not in FORMS:
@@ -74,8 +76,10 @@ def trace(
     from neusight.workloads.trace.layers import layered
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
+    from neusight.workloads.trace.sizes import Shares
 
-    recorder = Recorder(Ledger(), allow_fallback=allow_fallback, integers=integers)
+    shares = Shares(dict(request.shares))
+    recorder = Recorder(Ledger(), allow_fallback=allow_fallback, shares=shares)
     source = model if isinstance(model, ReusedModule) else ReusedModule(model)
     with (
         _undecided(recorder),
@@ -85,7 +89,7 @@ def trace(
         module = source.module(request.precision.weights)
         if request.precision == OWN_PRECISION:
             request = replace(request, precision=own_precision(module, inputs))
-        given = _fake_inputs(inputs, request.precision.weights, integers)
+        given = _traced_inputs(inputs, request.precision.weights, zeros, recorder.values)
         if request.engine.layout == "nhwc":
             module, given = channels_last(module, given)
         parameters = sum(p.numel() for p in module.parameters())
@@ -98,11 +102,14 @@ def trace(
             grad_scaler=request.grad_scaler,
         )
         _step(recorder, module, given, options)
+    shares.check()
     workload = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
     return replace(workload, warnings=_in_short(tuple(recorder.assumed)))
 
 
 _MOST_WARNINGS = 4
+_SEED = 0
+"""Of the numbers that a module draws at random while it is traced."""
 
 
 def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
@@ -110,7 +117,7 @@ def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
     more = len(lines) - _MOST_WARNINGS
     if more <= 0:
         return lines
-    return (*lines[:_MOST_WARNINGS], f"{more} more results depend on data and were taken as large as they can be")
+    return (*lines[:_MOST_WARNINGS], f"{more} more results depend on data that is not known, and were assumed likewise")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +183,9 @@ def _undecided(recorder: Recorder) -> Iterator[None]:
 
 @contextmanager
 def _environment(attention: str, mode: str, fake: FakeTensorMode) -> Iterator[None]:
-    """A mode of fake tensors, GPU forms of operators, no CPU fast paths, gradients as the mode wants them."""
+    """A mode of fake tensors, GPU forms of operators, no CPU fast paths, gradients as the mode wants them, and random
+    numbers that are the same each time.
+    """
     import torch
 
     from neusight.workloads.trace.gpu_forms import gpu_forms
@@ -195,6 +204,8 @@ def _environment(attention: str, mode: str, fake: FakeTensorMode) -> Iterator[No
         log = logging.getLogger("torch._subclasses.fake_tensor")
         stack.callback(log.setLevel, log.level)
         log.setLevel(logging.CRITICAL)
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        torch.manual_seed(_SEED)
         stack.enter_context(fake)
         stack.enter_context(torch.set_grad_enabled(mode == "training"))
         stack.enter_context(gpu_forms(attention))
@@ -202,28 +213,25 @@ def _environment(attention: str, mode: str, fake: FakeTensorMode) -> Iterator[No
         yield
 
 
-def _fake_inputs(inputs: Inputs, dtype: str, integers: bool) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Positional and named arguments with fake tensors in place of specs and tensors; integers may be zeros."""
+def _traced_inputs(inputs: Inputs, dtype: str, zeros: bool, values: Values) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments with tensors in place of specs, fake where values are not known or too many."""
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+    from neusight.workloads.trace.values import copied
+
     def fake(value: Any) -> Any:
-        if isinstance(value, TensorSpec):
-            floating, own = value.floating, getattr(torch, value.dtype)
-        elif isinstance(value, Known):
+        if isinstance(value, torch.Tensor):
+            return copied(value, getattr(torch, dtype) if value.is_floating_point() else value.dtype)
+        if isinstance(value, Known):
             with unset_fake_temporarily():
-                own = getattr(torch, value.dtype)
-                if value.shape:
-                    return torch.full(value.shape, value.values, dtype=own)
-                return torch.tensor(value.values, dtype=own)
-        elif isinstance(value, torch.Tensor):
-            floating, own = value.is_floating_point(), value.dtype
-        else:
+                known = torch.tensor(value.values, dtype=getattr(torch, value.dtype))
+                return known.expand(value.shape).contiguous() if value.shape else known
+        if not isinstance(value, TensorSpec):
             return _held(fake, value)
-        if integers and not floating:
-            with unset_fake_temporarily():
-                return torch.zeros(value.shape, dtype=own)
-        return torch.empty(value.shape, dtype=getattr(torch, dtype) if floating else own)
+        if value.floating or not zeros:
+            return torch.empty(value.shape, dtype=getattr(torch, dtype if value.floating else value.dtype))
+        return values.zeros(value.shape, getattr(torch, value.dtype))
 
     if isinstance(inputs, Mapping):
         return (), {key: fake(value) for key, value in inputs.items()}

@@ -1,29 +1,40 @@
-"""The few tensors of a trace that have values, and what is taken for granted where a result depends on others.
+"""Which tensors of a trace have values, and what is assumed where a result depends on others.
 
-Integers that follow from numbers, and masks, which decide shapes, keep their values. Fake tensors have none: as much as
-there can be is selected, every element of a mask, every value distinct, every sequence at its full length. A value that
-the host reads is one, a condition false, a comparison of two tensors and of all elements of one true: the ordinary case
-of code that looks for what is wrong (NaN, padding, overflow). Warnings say so.
+Tensors with values are real ones: inputs, buffers and constants of up to ``MOST_INTEGERS`` integers or booleans and
+``MOST_FLOATS`` numbers, and whatever is computed from them alone, products of large matrices aside. Random numbers are
+drawn with one seed. All others, parameters among them, are fake: their values are not known. A number that the host
+reads from those is one, a condition false, a comparison of two tensors and of all elements of one true: the ordinary
+case of code that looks for what is wrong (NaN, padding, overflow). Warnings say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DynamicOutputShapeException, FakeTensor, unset_fake_temporarily
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    unset_fake_temporarily,
+)
+from torch.utils.weak import WeakIdKeyDictionary
+
+from neusight.workloads.trace.expected import ZEROS, Facts, expected
 
 aten = torch.ops.aten
-_FACTORIES = {
-    *(aten.arange.default, aten.arange.start, aten.arange.start_step, aten.full.default, aten.zeros.default),
-    *(aten.ones.default, aten.empty.memory_format, aten.scalar_tensor.default),
-}
-_FEW = 64
-"""Elements of a mask over the images of a batch; masks over tokens have more."""
-_MANY = 1 << 24
-"""Elements that are not computed."""
+MOST_INTEGERS, MOST_FLOATS = 1 << 22, 1 << 20
+"""Elements of a tensor that keeps its values."""
+_MOST_PRODUCTS = 1 << 24
+"""Of a product whose result is computed, elements of one factor times those of the other."""
+_PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "_fft_r2c", "_fft_c2c", "_fft_c2r")
+_ALL = ("aten.all.", "aten._is_all_true.")
+_LIKE = ("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_")
+"""Operators that take of their first tensor no more than its shape and dtype."""
+UNKNOWN = object()
+"""In place of a result whose values are not known."""
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
@@ -35,123 +46,125 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(value)
 
 
-def known(values: Iterable[Any]) -> bool:
-    """Whether all tensors among these have values, as few small inputs do that decide shapes."""
-    tensors = list(tensors_in(values))
-    return bool(tensors) and not any(isinstance(tensor, FakeTensor) for tensor in tensors)
+def is_small(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has so few elements that it keeps its values."""
+    return tensor.numel() <= (MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST_INTEGERS)
 
 
-def kept(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """Integers that follow from numbers alone, with their values; None for all else."""
-    if func not in _FACTORIES or any(True for _ in tensors_in((*args, *kwargs.values()))):
-        return None
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether a tensor was given with values, and is small enough to keep them."""
+    real = not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided
+    return real and is_small(tensor)
+
+
+def copied(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """A contiguous copy of another dtype with the same values; without, if it has none that are kept."""
+    if not has_values(tensor):
+        return torch.empty(tensor.shape, dtype=dtype)
+    with unset_fake_temporarily(), torch.no_grad():
+        return tensor.detach().to(dtype, copy=True).contiguous()
+
+
+class Values:
+    """What is known of the values of a trace's tensors, which share facts where they share a storage."""
+
+    def __init__(self) -> None:
+        self._facts: WeakIdKeyDictionary = WeakIdKeyDictionary()
+
+    def of(self, tensor: torch.Tensor) -> Facts:
+        """What is known of a tensor's elements."""
+        return Facts() if tensor.is_sparse else self._facts.get(tensor.untyped_storage()) or Facts()
+
+    def note(self, tensor: torch.Tensor, facts: Facts) -> None:
+        """Remember what is known of a tensor, as long as its storage lives."""
+        if facts != Facts() and not tensor.is_sparse:
+            self._facts[tensor.untyped_storage()] = facts
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has values that nothing unknown was written to."""
+        return has_values(tensor) and not self.of(tensor).overwritten
+
+    def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+        """An input whose values are assumed."""
+        with unset_fake_temporarily():
+            tensor = torch.zeros(shape, dtype=dtype)
+        self.note(tensor, Facts(assumed=ZEROS))
+        return tensor
+
+    def assumption(self, *values: Any) -> str:
+        """What the values of tensors rest on; '' where they are real."""
+        return next((said for tensor in tensors_in(values) if (said := self.of(tensor).assumed)), "")
+
+    def computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of an operator with its values, or ``UNKNOWN``."""
+        if func.__name__.startswith(_LIKE) and is_small(args[0]):
+            args = (_zeros_like(args[0]), *args[1:])
+        given = list(tensors_in((*args, *kwargs.values())))
+        if not all(map(self.known, given)):
+            if func.is_view and not any(isinstance(tensor, FakeTensor) for tensor in given):
+                return _run(func, args, kwargs)
+            return UNKNOWN
+        if not (given or _makes_tensors(func)) or not _is_cheap(func, args, kwargs):
+            return UNKNOWN
+        try:
+            result = _run(func, args, kwargs)
+        except Exception:
+            # The CPU has no such kernel, or the values are wrong, which a GPU would not tell either.
+            return UNKNOWN
+        if said := self.assumption(*given):
+            for tensor in tensors_in((result,)):
+                self.note(tensor, Facts(assumed=said))
+        return result
+
+    def learn(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
+        """The result of an operator on fake tensors, or the values that are expected of it, after a note of both."""
+        named = {one.name: value for one, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+        for argument in func._schema.arguments:
+            if argument.is_write:
+                for tensor in tensors_in((named.get(argument.name),)):
+                    self._facts[tensor.untyped_storage()] = Facts(overwritten=True)
+        return expected(func, named, result, self)
+
+    def places(self, indices: Any) -> list[Any]:
+        """Indices, masks of known values among them as the places that they choose."""
+        indexed: list[Any] = []
+        for index in indices:
+            if isinstance(index, torch.Tensor) and index.dtype == torch.bool and self.known(index):
+                indexed.extend(_run(aten.nonzero.default, (index,), {}).unbind(1))
+            else:
+                indexed.append(index)
+        return indexed
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run on real tensors. Random numbers are those of the trace's seed; memory that is not set holds zeros."""
     with unset_fake_temporarily():
-        made: torch.Tensor = func(*args, **kwargs)
-    return made if not made.is_floating_point() else None
+        result = func(*args, **(kwargs | {"generator": None} if "generator" in kwargs else kwargs))
+        return result.zero_() if func.__name__.startswith(("empty", "new_empty")) else result
 
 
-def small(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether to compute what decides shapes, which is never large: a product over all pairs of pixels would be."""
-    if prod(max(1, tensor.numel()) for tensor in tensors_in((*args, *kwargs.values()))) <= _MANY:
+def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+    with unset_fake_temporarily():
+        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+
+
+def _makes_tensors(func: Any) -> bool:
+    return any(str(result.type) == "Tensor" for result in func._schema.returns)
+
+
+def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether to compute a result for its values."""
+    if func.is_view or func._schema.is_mutable:
         return True
+    if func.__name__.partition(".")[0] in _PRODUCTS and prod(t.numel() for t in tensors_in(args)) > _MOST_PRODUCTS:
+        return False
     try:
         result = func(*args, **kwargs)
-    except DynamicOutputShapeException:
+    except (DynamicOutputShapeException, DataDependentOutputException):
         return True
-    return all(t.numel() <= _MANY for t in tensors_in(result if isinstance(result, list | tuple) else (result,)))
-
-
-def computed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run on tensors that have values."""
-    with unset_fake_temporarily():
-        return func(*args, **kwargs)
-
-
-def places(indices: Iterable[Any]) -> list[Any]:
-    """Masks as the places that they choose, which have a shape: those of known values, and those over few images, all
-    of which are there.
-    """
-    indexed: list[Any] = []
-    for index in indices:
-        if not isinstance(index, torch.Tensor) or index.dtype != torch.bool:
-            indexed.append(index)
-        elif known((index,)):
-            with unset_fake_temporarily():
-                indexed.extend(index.nonzero(as_tuple=True))
-        elif index.numel() <= _FEW:
-            with unset_fake_temporarily():
-                indexed.extend(torch.ones(index.shape).nonzero(as_tuple=True))
-        else:
-            indexed.append(index)
-    return indexed
-
-
-def _places(x: torch.Tensor) -> torch.Tensor:
-    return torch.empty(x.numel(), x.dim(), dtype=torch.long)
-
-
-def _chosen(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return x.new_empty(torch.broadcast_shapes(x.shape, mask.shape).numel())
-
-
-def _indexed(x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
-    """Masks become the places of all their elements, one index a dimension."""
-    places: list[torch.Tensor | None] = []
-    for index in indices:
-        mask = index is not None and index.dtype in (torch.bool, torch.uint8)
-        places += _every(index) if mask and index is not None else [index]
-    return torch.empty_like(aten.index.Tensor(x, places))
-
-
-def _every(mask: torch.Tensor) -> list[torch.Tensor | None]:
-    return [torch.empty(mask.numel(), dtype=torch.long) for _ in range(mask.dim())]
-
-
-def _distinct(x: torch.Tensor, *flags: Any, **_: Any) -> tuple[torch.Tensor, ...]:
-    count = x.numel()
-    inverse = torch.empty(x.shape, dtype=torch.long)
-    return x.new_empty(count), inverse, torch.empty(count, dtype=torch.long)
-
-
-def _distinct_along(x: torch.Tensor, dim: int, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
-    places = torch.empty(x.shape[dim], dtype=torch.long)
-    return torch.empty_like(x), places, torch.empty_like(places)
-
-
-def _counts(x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    """As many bins as are asked for, else one for each value."""
-    return torch.empty(minlength or x.numel(), dtype=torch.long if weights is None else weights.dtype)
-
-
-def _repeated(repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
-    return torch.empty(output_size or repeats.numel(), dtype=torch.long)
-
-
-def _aligned(log_probs: torch.Tensor, targets: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Losses and forward variables of connectionist temporal classification, [N] and [N, T, 2 S + 1]."""
-    steps, batch = log_probs.shape[:2]
-    length = targets.shape[1] if targets.dim() == 2 else -(-targets.numel() // batch)
-    return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * length + 1)
-
-
-def _solved(a: torch.Tensor, b: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, ...]:
-    batch, (m, n) = a.shape[:-2], a.shape[-2:]
-    return (
-        b.new_empty(*batch, n, b.shape[-1]),
-        b.new_empty(*batch, b.shape[-1]),
-        torch.empty(batch, dtype=torch.long),
-        a.new_empty(*batch, min(m, n)),
-    )
-
-
-def _packed(x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every sequence has full length, so that all steps have all of them."""
-    steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
-    return x.new_empty(steps * batch, *x.shape[2:]), torch.empty(steps, dtype=torch.long)
-
-
-def _kept(boxes: torch.Tensor, *_: Any) -> torch.Tensor:
-    return torch.empty(boxes.shape[0], dtype=torch.long)
+    except Exception:
+        return False
+    return all(map(is_small, tensors_in((result,))))
 
 
 def even_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[int] | None:
@@ -162,34 +175,7 @@ def even_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[int] | N
     return [total // count + (i < total % count) for i in range(count)]
 
 
-RESULTS: dict[Any, Callable[..., Any]] = {
-    aten.nonzero.default: _places,
-    aten.masked_select.default: _chosen,
-    aten.index.Tensor: _indexed,
-    aten._unique2.default: _distinct,
-    aten.unique_consecutive.default: _distinct,
-    aten.unique_dim.default: _distinct_along,
-    aten.bincount.default: _counts,
-    aten.repeat_interleave.Tensor: _repeated,
-    aten._ctc_loss.default: _aligned,
-    aten._ctc_loss.Tensor: _aligned,
-    aten.linalg_lstsq.default: _solved,
-    aten._pack_padded_sequence.default: _packed,
-}
-"""Results of the largest shape there can be, on fake tensors, by operator."""
-
-
-OTHERS: dict[str, Callable[..., Any]] = {"torchvision::nms": _kept}
-"""The same of operators that other libraries define, by name."""
-_ALL = ("aten.all.", "aten._is_all_true.")
-
-
-def result(func: Any) -> Callable[..., Any] | None:
-    """What makes the largest result of an operator; None where nobody knows how large that is."""
-    return RESULTS.get(func) or OTHERS.get(func._schema.name)
-
-
-def value(func: Any, args: tuple[Any, ...], maker: str = "") -> Any:
+def assumed_value(func: Any, args: tuple[Any, ...], maker: str = "") -> Any:
     """What the host is taken to read: a condition is false, a number one, two tensors are equal.
 
     Args:
