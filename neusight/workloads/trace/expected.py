@@ -37,7 +37,7 @@ class Facts:
     share: float | None = None
 
 
-class Known(Protocol):
+class FactStore(Protocol):
     """What is known of tensors."""
 
     def of(self, tensor: torch.Tensor) -> Facts:
@@ -47,7 +47,7 @@ class Known(Protocol):
         """Remember what is known of a tensor."""
 
 
-def expected(func: Any, named: Mapping[str, Any], result: Any, known: Known) -> Any:
+def expected(func: Any, named: Mapping[str, Any], result: Any, known: FactStore) -> Any:
     """The result of an operator on fake tensors, whose expected elements are noted; counts have their expected values.
 
     Args:
@@ -79,10 +79,10 @@ def _first_tensor(named: Mapping[str, Any]) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) and value.dim() else None
 
 
-Rule = Callable[[Mapping[str, Any], torch.Tensor, Known], float | None]
+Rule = Callable[[Mapping[str, Any], torch.Tensor, FactStore], float | None]
 
 
-def _equal(named: Mapping[str, Any], first: torch.Tensor, known: Known) -> float | None:
+def _equal(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     """Where an index is one of its values, or a mask is what it is compared with."""
     facts, other = known.of(first), named["other"]
     if facts.share is not None and not isinstance(other, torch.Tensor):
@@ -91,28 +91,28 @@ def _equal(named: Mapping[str, Any], first: torch.Tensor, known: Known) -> float
     return 1 / levels if levels else None
 
 
-def _unequal(named: Mapping[str, Any], first: torch.Tensor, known: Known) -> float | None:
+def _unequal(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     share = _equal(named, first, known)
     return None if share is None else 1 - share
 
 
-def _negated(named: Mapping[str, Any], first: torch.Tensor, known: Known) -> float | None:
+def _negated(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     share = known.of(first).share
     return None if share is None or first.dtype != torch.bool else 1 - share
 
 
-def _positive(named: Mapping[str, Any], first: torch.Tensor, known: Known) -> float | None:
+def _positive(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     other = named.get("other")
     return known.of(first).share if other == 0 and not isinstance(other, torch.Tensor) else None
 
 
-def _both(named: Mapping[str, Any], first: torch.Tensor, known: Known) -> float | None:
+def _both(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     """At most the smaller share of two masks, of which one may be unknown."""
     shares = [share for one in (first, named["other"]) if (share := known.of(one).share) is not None]
     return min(shares, default=None)
 
 
-def _written(named: Mapping[str, Any], first: torch.Tensor, known: Known) -> float | None:
+def _written(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     """Of zeros, those that a number is written to, at as many distinct places of a dimension as an index has."""
     dim, index = named["dim"], named["index"]
     return index.shape[dim] / first.shape[dim] if known.of(index).levels and named.get("value") else None
@@ -131,7 +131,7 @@ _SHARES: dict[str, Rule] = {
 }
 
 
-def _total(named: Mapping[str, Any], first: torch.Tensor, result: Any, known: Known) -> Any:
+def _total(named: Mapping[str, Any], first: torch.Tensor, result: Any, known: FactStore) -> Any:
     """Sums of a mask: shares where they are at most one, else counts."""
     share = known.of(first).share
     if share is None and first.dtype != torch.bool:
@@ -143,14 +143,14 @@ def _total(named: Mapping[str, Any], first: torch.Tensor, result: Any, known: Kn
     return _spread(total, result, EVEN if share is not None else ALL, known)
 
 
-def _any(named: Mapping[str, Any], first: torch.Tensor, result: Any, known: Known) -> Any:
+def _any(named: Mapping[str, Any], first: torch.Tensor, result: Any, known: FactStore) -> Any:
     share = known.of(first).share
     if share is not None and isinstance(result, torch.Tensor):
         known.note(result, Facts(share=min(1.0, share * first.numel() / max(1, result.numel()))))
     return result
 
 
-def _bins(named: Mapping[str, Any], first: torch.Tensor, result: Any, known: Known) -> Any:
+def _bins(named: Mapping[str, Any], first: torch.Tensor, result: Any, known: FactStore) -> Any:
     """Counts of each value of an index."""
     return _spread(first.numel(), result, EVEN, known) if known.of(first).levels else result
 
@@ -164,7 +164,7 @@ _COUNTS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _spread(total: int, like: torch.Tensor, assumption: str, known: Known) -> torch.Tensor:
+def _spread(total: int, like: torch.Tensor, assumption: str, known: FactStore) -> torch.Tensor:
     """Whole numbers of a result's shape, as even as can be, that add up to a total."""
     with unset_fake_temporarily():
         each, rest = divmod(total, max(1, like.numel()))

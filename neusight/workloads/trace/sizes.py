@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from neusight.errors import ModelError
-from neusight.workloads.trace.expected import ALL, EVEN, Known
+from neusight.workloads.trace.expected import ALL, EVEN, FactStore
 
 aten = torch.ops.aten
 
@@ -52,7 +52,7 @@ class Count:
     expected of a tensor, else all.
     """
 
-    def __init__(self, known: Known, shares: Shares, operator: str, layer: str) -> None:
+    def __init__(self, known: FactStore, shares: Shares, operator: str, layer: str) -> None:
         self.known = known
         self.share_given: Callable[[], float | None] = lambda: shares.of(operator, layer)
         self.assumption, self.remedy = ALL, ""
