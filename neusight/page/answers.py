@@ -118,8 +118,15 @@ _PREFIXES = ("timm:", "torchvision:", "diffusers:")
 
 
 def answered(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
-    """On each device of the form."""
-    return tuple(_answered(predictor, form, gpu) for gpu in form.gpus)
+    """Answers of each device of the form.
+
+    Raises:
+        NeusightError: no device has an answer, all for the same reason.
+    """
+    answers = tuple(_answered(predictor, form, gpu) for gpu in form.gpus)
+    if len(reasons := {answer.error for answer in answers}) == 1 and "" not in reasons:
+        raise NeusightError(*reasons)
+    return answers
 
 
 def _answered(predictor: Predictor, form: Form, gpu: str) -> DeviceAnswer:
@@ -154,7 +161,7 @@ def estimated(predictor: Predictor, form: Form, gpu: str) -> Estimate | ServingE
     if form.serving:
         from neusight.serving import closed
 
-        load = closed(form.concurrency, form.isl, form.osl)
+        load = closed(form.load["concurrency"], *form.lengths)
         return predictor.serving(form.model, as_device(gpu, form.changes), load, **form.setup)
     estimate = predictor.estimate(form.model, gpu, **form.step)
     _ = estimate.interval, estimate.coverage

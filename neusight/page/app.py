@@ -8,6 +8,7 @@ import webbrowser
 from collections.abc import Sequence
 from threading import Thread, Timer
 from typing import Any
+from urllib.parse import parse_qsl
 
 import uvicorn
 from fastapi import FastAPI, HTTPException, Request, Response
@@ -56,22 +57,14 @@ def application(answers: Answers, first: Form, views: Sequence[View] = VIEWS) ->
 def _add_page(view: View, views: Sequence[View], answers: Answers, first: Form) -> None:
     @ui.page(view.path)
     async def page(request: Request) -> None:
-        words = request.query_params.multi_items()
-        try:
-            form, error = Form.of(words) if words else first, ""
-        except NeusightError as mistake:
-            form, error = first, str(mistake)
-        dark = {"1": True, "0": False}.get(request.cookies.get("dark", ""))
-        tab = Tab(view=view, form=form, answers=answers)
-        frame(tab, views, dark)
+        tab = Tab(view=view, form=first, answers=answers)
+        tab.read(request.query_params.multi_items(), first)
+        frame(tab, views, {"1": True, "0": False}.get(request.cookies.get("dark", "")))
+        ui.on("went", lambda event: tab.go(parse_qsl(event.args.removeprefix("?")), first))
         # An answer that comes at once is part of the page, another follows when it is there.
-        await asyncio.wait({background_tasks.create(_first(tab, error))}, timeout=_AT_ONCE_S)
-
-
-async def _first(tab: Tab, error: str) -> None:
-    await tab.redraw()
-    if error:
-        tab.wrong(error)
+        _, late = await asyncio.wait({background_tasks.create(tab.start())}, timeout=_AT_ONCE_S)
+        if late:
+            tab.place.classes(add="asking")
 
 
 def _add_files(app: FastAPI, view: View, answers: Answers) -> None:

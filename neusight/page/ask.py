@@ -8,6 +8,7 @@ from typing import Any
 from nicegui import ui
 
 from neusight.api import Predictor, as_device
+from neusight.errors import NeusightError
 from neusight.estimates import figures
 from neusight.page.answers import DeviceAnswer, answered
 from neusight.page.form import Form
@@ -33,7 +34,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     charts = [figures.time(estimates)] if estimates and not form.serving else []
     charts += [passes(estimates[0])] if form.serving and len(estimates) == 1 else []
     charts += [figures.memory(estimates)] if estimates else []
-    device = as_device(form.gpus[0], form.changes) if len(form.gpus) == 1 else None
+    device = form.devices[0] if len(form.gpus) == 1 else None
     return Shown(charts=tuple(charts), rest=(answers, device))
 
 
@@ -103,9 +104,17 @@ def _assumptions(tab: Tab, device: Any) -> None:
             shown = "" if value is None else exact(value, kind)
 
             async def changed(event: Any, key: str = key) -> None:
-                await tab.ask(tab.form.with_change(key, event.sender.value or ""))
+                form = tab.form.with_change(key, event.sender.value or "")
+                try:
+                    as_device(form.gpus[0], form.changes)
+                except NeusightError as mistake:
+                    event.sender.error = str(mistake)
+                    await tab.fail()
+                else:
+                    event.sender.error = None
+                    await tab.ask(form)
 
-            field = ui.input(title, value=shown).props("dense")
+            field = ui.input(title, value=shown).props("dense hide-bottom-space")
             field.on("keydown.enter", changed).on("blur", _if_other(field, shown, changed))
 
 

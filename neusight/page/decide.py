@@ -66,13 +66,13 @@ def _optimised(predictor: Predictor, form: Form) -> WhatIf:
 
 def _served(predictor: Predictor, form: Form) -> Shown:
     if form.slo:
-        demand = Demand(slo=Slo.named(form.slo), isl=form.isl, osl=form.osl, rate_per_s=form.rate)
-        gpus = None if form.among == EVERY else list(form.gpus)
-        fixed = {name: value for name, value in form.setup.items() if name != "tp"}
-        choices = predictor.cheapest(form.model, gpus, demand, **fixed)
+        if form.replicas > 1:
+            raise ModelError("a service level looks for the replicas itself: leave replicas empty")
+        isl, osl = form.lengths
+        demand = Demand(slo=Slo.named(form.slo), isl=isl, osl=osl, rate_per_s=form.rate, concurrency=form.concurrency)
+        choices = predictor.cheapest(form.model, form.devices if form.gpu else None, demand, **form.setup)
         return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
-    lengths = (form.isl, form.osl)
-    points = {gpu: predictor.frontier(form.model, gpu, lengths, **form.setup) for gpu in form.gpus}
+    points = {one.id: predictor.frontier(form.model, one, form.lengths, **form.setup) for one in form.devices}
     return Shown(charts=(served.frontier(points),), rest=None)
 
 
@@ -106,7 +106,6 @@ def controls(tab: Tab) -> None:
         if tab.form.serving:
             tab.field("slo", "service level, such as ttft=200ms,tpot=30ms", wide=True)
             tab.field("rate", "requests/s")
-            tab.choice("among", {EVERY: "all with a price", "these": "these devices"})
         else:
             _switches(tab)
             tab.field("cluster", "plans on a cluster, such as dgx-h100")
@@ -232,10 +231,9 @@ def _words(form: Form) -> Iterator[str]:
     yield "neusight"
     if form.serving:
         yield from ("serving", form.model)
-        yield from () if form.slo and form.among == EVERY else ("--gpu", ",".join(form.gpus))
-        yield from ("--isl", str(form.isl), "--osl", str(form.osl))
-        yield from form.options("dtype", "speculate", *(("slo", "rate") if form.slo else ("tp",)))
-        yield from () if form.slo else ("--frontier",)
+        yield from () if form.slo and not form.gpu else ("--gpu", ",".join(form.gpus))
+        yield from ("--isl", str(form.lengths[0]), "--osl", str(form.lengths[1]), *form.setup_options)
+        yield from form.options("slo", "rate", "concurrency") if form.slo else ("--frontier",)
     elif form.space:
         yield from ("design", form.space, "--model", form.model, "--global-batch", str(form.batch))
         yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")

@@ -104,7 +104,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     answers = answered(predictor, form)
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     if not estimates:
-        raise NeusightError(answers[0].error)
+        raise NeusightError("; ".join(f"{answer.gpu}: {answer.error}" for answer in answers))
     now = _now(form, name, estimates)
     curves = curve(predictor, moved(form, name, axis.curve[0]), name, axis)
     charts = [_along(curves, name, axis, estimates, now)]
@@ -117,7 +117,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
 def _now(form: Form, name: str, estimates: Sequence[Any]) -> float:
     if name == _BANDWIDTH:
         return float(as_device(form.gpus[0], form.changes).dram_bandwidth_bytes_per_s)
-    return float(getattr(form, name) or estimates[0].seq_len or 1)
+    return float(getattr(form, name) or form.assumed(name) or estimates[0].seq_len or 1)
 
 
 Points = Sequence[tuple[float, Any]]
@@ -216,9 +216,10 @@ def curve(predictor: Predictor, form: Form, name: str, axis: Dragged) -> dict[st
     """Answers along what one drags, device by device, where there are any; kept, since dragging leaves them."""
     points: dict[str, list[tuple[float, Any]]] = {}
     for value in axis.curve:
-        for answer in answered(predictor, moved(form, name, value)):
-            if answer.estimate:
-                points.setdefault(answer.estimate.gpu, []).append((value, answer.estimate))
+        with suppress(NeusightError):
+            for answer in answered(predictor, moved(form, name, value)):
+                if answer.estimate:
+                    points.setdefault(answer.estimate.gpu, []).append((value, answer.estimate))
     return points
 
 
@@ -236,6 +237,7 @@ _DRAG = """
       const [value] = plot.chart.convertFromPixel({ seriesIndex: 0 }, [e.offsetX, e.offsetY]);
       emitEvent('dragged', value);
     };
+    const release = () => { if (down) emitEvent('released'); down = false; };
     render.on('mousedown', (e) => {
       down = plot.chart.containPixel('grid', [e.offsetX, e.offsetY]);
       if (down) send(e, true);
@@ -260,6 +262,9 @@ def controls(tab: Tab) -> None:
 
         ui.select(axes, value=name, label="drag", on_change=chosen).props("dense").mark("axis")
 
+        def released(_: Any) -> None:
+            tab.moving = False
+
         async def slid(event: Any) -> None:
             await _move(tab, exp(float(event.args)))
 
@@ -267,15 +272,19 @@ def controls(tab: Tab) -> None:
             min=log(axis.least), max=log(axis.most), step=log(2) if axis.values else _STEP, value=log(axis.least)
         )
         slider.props('aria-label="what one drags"').classes("wide").mark("slider")
-        slider.on("update:model-value", slid, throttle=0.03)
-    if "slider" not in tab.fields:
+        slider.on("update:model-value", slid, throttle=0.03).on("change", released)
+    if tab.slider is None:
         ui.on("dragged", lambda event: _move(tab, float(event.args)))
-    tab.fields["slider"] = slider
+        ui.on("released", released)
+    tab.slider = slider
 
 
 async def _move(tab: Tab, value: float) -> None:
+    """Ask for another value of what one drags; one entry of the history until one lets go."""
     name, axis = dragged(tab.form)
-    await tab.ask(moved(tab.form, name, axis.near(value)))
+    tab.mistakes.pop(name, None)
+    begins, tab.moving = not tab.moving, True
+    await tab.ask(moved(tab.form, name, axis.near(value)), entry=begins)
     for field in ("batch", "seq_len", "tp", "dp", "isl", "osl", "concurrency"):
         tab.reflect(field)
 
@@ -299,10 +308,9 @@ def texts(tab: Tab, shown: Shown) -> None:
     if tab.prepared != base:
         tab.prepared = base
         background_tasks.create(_prepare(tab, base, name, axis))
-    slider = tab.fields["slider"]
     # What a step of the slider does not change yet must not hold it back.
-    if axis.near(exp(slider.value)) != now:
-        slider.value = log(now)
+    if axis.near(exp(tab.slider.value)) != now:
+        tab.slider.value = log(now)
     tab.say([f"{axis.title} {_shown(axis, now)}, {_line(e)}" for e in estimates])
 
 

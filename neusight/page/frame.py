@@ -12,25 +12,18 @@ from nicegui import ui
 
 from neusight.devices import list_devices
 from neusight.figures.echarts import SCRIPT
-from neusight.page.form import LAUNCHES, MODES
+from neusight.page.form import LAUNCHES, MODES, SERVERS
 from neusight.page.tab import Tab, View
 from neusight.requests import OPTIMIZERS
 from neusight.workloads.catalogue import list_hub, list_workloads
 
-STYLE = Path(__file__).with_name("style.css")
+STYLE, _SCRIPT = (Path(__file__).with_name(name) for name in ("style.css", "page.js"))
 PRIMARY = "#0b5fa5"
 _SWITCH = """() => {
   const dark = !document.body.classList.contains('body--dark');
   Quasar.Dark.set(dark);
   document.cookie = `dark=${dark ? 1 : 0}; path=/; SameSite=Strict`;
 }"""
-_FOLLOW = """
-for (const kind of ['pointerdown', 'focusin', 'click']) document.addEventListener(kind, (e) => {
-  const link = e.target.closest && e.target.closest('.views a, .links a');
-  if (link) link.search = location.search;
-}, true);
-"""
-"""Links take the question along as it stands when they are followed."""
 _DROP = """
 document.body.addEventListener('dragover', (e) => e.preventDefault());
 document.body.addEventListener('drop', (e) => {
@@ -41,12 +34,15 @@ document.body.addEventListener('drop', (e) => {
 _MOST_BYTES = 64 * 2**20
 """Of a file that is dropped: a model's description, not its weights."""
 _STEP = (("batch", "batch"), ("seq_len", "sequence"))
-_LOAD = (("isl", "prompt tokens"), ("osl", "answer tokens"), ("concurrency", "clients"))
+_LOAD = (
+    ("isl", "prompt tokens"), ("osl", "answer tokens"), ("concurrency", "clients"), ("pp", "pipeline parallel"),
+    ("ep", "expert parallel"), ("replicas", "replicas"),
+)  # fmt: skip
 
 
 def frame(tab: Tab, views: Sequence[View], dark: bool | None) -> None:
     """The head, the question, and places for the answer."""
-    ui.add_head_html(f"<style>{STYLE.read_text()}</style><script>{SCRIPT.read_text()}{_FOLLOW}</script>")
+    ui.add_head_html(f"<style>{STYLE.read_text()}</style><script>{SCRIPT.read_text()}{_SCRIPT.read_text()}</script>")
     ui.dark_mode(dark)
     ui.colors(primary=PRIMARY)
     ui.page_title(f"{tab.view.title} · neusight")
@@ -96,6 +92,7 @@ def question(tab: Tab) -> None:
     with load:
         for name, title in _LOAD:
             tab.field(name, title)
+        tab.choice("engine", SERVERS)
         tab.field("speculate", "speculation, such as draft=eagle,tokens=4,acceptance=0.7", wide=True)
     tab.of_mode = {"step": step, "load": load}
     step.set_visibility(not tab.form.serving)

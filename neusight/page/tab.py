@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import takewhile
 from typing import Any
 
 from nicegui import ui
+from nicegui.awaitable_response import AwaitableResponse
 
 from neusight.api import Predictor
 from neusight.errors import NeusightError, one_line, reason
@@ -24,6 +26,8 @@ _FEW = 6
 _PRESSED = "no-caps dense spread toggle-color=blue-10 toggle-text-color=white"
 _BUTTONS = ("mode",)
 """Fields that are chosen by one click."""
+_SUSPECTS = ("mode", "gpu", "model")
+"""Fields that are marked last where a question has no answer: all others make sense for some of them only."""
 _TO_LINK = "const to = document.getElementById('%s'); if (to) { to.scrollIntoView({block: 'center'}); to.focus(); }"
 FORMS = ("csv", "json", "png", "svg")
 """In which a chart may be taken along."""
@@ -80,43 +84,90 @@ class Tab:
     """Place of what somebody measured."""
     of_mode: dict[str, Any] = field(default_factory=dict)
     """Fields that are of a step, or of a load."""
+    mistakes: dict[str, str] = field(default_factory=dict)
+    """Fields that cannot be read, with the reason."""
+    texts_given: dict[str, str] = field(default_factory=dict)
+    """Texts of the fields that cannot be read."""
+    marks: dict[str, Any] = field(default_factory=dict)
+    """Labels below fields that cannot show a mistake themselves."""
     busy: bool = False
     """Whether a question is being answered."""
+    asked: Form | None = None
+    """The question that is being answered, or whose answer is on the screen."""
+    slider: Any = None
+    """Of a view on which one drags."""
+    moving: bool = False
+    """Whether somebody drags, and has not let go yet."""
     said: list[ui.label] = field(default_factory=list)
     """Answers that change in place."""
     _again: bool = False
+    _entry: bool | None = None
+    """Whether the next answer is an entry of the history; None leaves the address as it is."""
 
     def build(self) -> None:
         """Places for what comes: a line for mistakes, controls, texts, charts."""
         self.mistake = ui.label().classes("wrong").props('role="alert"')
-        self.mistake.set_visibility(False)
         self.controls = ui.column().style("gap: 8px; width: 100%")
         with self.controls:
             self.view.controls(self)
-        self.waiting = ui.label("working …").classes("quiet").props('role="status"')
-        self.waiting.set_visibility(False)
-        self.texts = ui.column().classes("w-full").style("gap: 10px; width: 100%")
-        self.drawings = ui.element("div").classes("plots")
-        self.after = ui.column().style("width: 100%")
+        self.place = ui.element("div").classes("shown")
+        with self.place:
+            ui.label("working …").classes("working").props('role="status"')
+            self.texts = ui.column().classes("w-full").style("gap: 10px; width: 100%")
+            self.drawings = ui.element("div").classes("plots")
+            self.after = ui.column().style("width: 100%")
+        self.show_fields()
 
     async def change(self, **texts: Any) -> None:
-        """Other words in fields of the form."""
-        try:
-            form = self.form.changed(**{name: "" if text is None else str(text) for name, text in texts.items()})
-        except NeusightError as error:
-            self.wrong(str(error))
-            return
+        """Take other words in fields; one that cannot be read spoils itself alone."""
+        given = {name: written(text) for name, text in texts.items()}
+        others = [(name, text) for name, text in self.form.words() if name not in given]
+        form, mistakes = Form.read([*others, *given.items()])
+        kept = {name: why for name, why in self.mistakes.items() if name in self.fields and name not in given}
+        self.mistakes = kept | {name: str(why) for name, why in mistakes.items()}
         await self.ask(form)
 
-    async def ask(self, form: Form) -> None:
-        """Another question."""
-        self.wrong("")
-        if form != self.form:
-            other, self.form = form.serving != self.form.serving, form
-            self.point()
-            if other:
-                self.rebuild()
+    async def go(self, words: Sequence[tuple[str, str]], first: Form) -> None:
+        """Ask the question of an entry of the history, ``first`` where it has none."""
+        self.read(words, first)
+        self.rebuild()
+        for name in self.fields:
+            self.reflect(name)
+        self.show_fields()
+        await self.start()
+
+    async def start(self) -> None:
+        """Answer the question of an address as it stands."""
+        self._entry = None
+        await (self.fail() if self.mistakes else self.redraw())
+
+    def read(self, words: Sequence[tuple[str, str]], first: Form) -> None:
+        """Take a question from the words of an address."""
+        self.form, mistakes = Form.read(words) if words else (first, {})
+        self.mistakes = {name: str(why) for name, why in mistakes.items()}
+        self.texts_given = {name: text for name, text in words if name in mistakes}
+
+    async def ask(self, form: Form, *, entry: bool = True) -> None:
+        """Ask another question, whose answer is a new entry of the history or replaces the address of this one."""
+        other, self.form = form.serving != self.form.serving, form
+        if other:
+            self.rebuild()
+        self.show_fields()
+        if self.mistakes:
+            await self.fail()
+        elif form != self.asked:
+            self._entry = bool(self._entry) or entry
             await self.redraw()
+
+    def _tell(self, what: str, *words: Any) -> AwaitableResponse:
+        """Call a function of ``page.js`` in the browser."""
+        return self.place.client.run_javascript(f"asking.{what}({', '.join(map(json.dumps, words))})")
+
+    async def fail(self) -> None:
+        """Show no answer, since the question has none."""
+        self.asked, self._again = None, False
+        self.place.classes(add="failed")
+        self._tell("failed")
 
     def rebuild(self) -> None:
         """Fields and controls of another mode."""
@@ -126,37 +177,65 @@ class Tab:
         with self.controls:
             self.view.controls(self)
 
-    def point(self) -> None:
-        """The URL, with the question; links to other views take it from there."""
-        ui.navigate.history.replace(f"{self.view.path}?{self.form.query}")
-
     async def redraw(self) -> None:
         """The answer to the question as it stands; of those that come while one is answered, to the last."""
-        self._again = True
+        self.asked, self._again = self.form, True
         if self.busy:
             return
         self.busy = True
         try:
             while self._again:
                 self._again = False
-                await self._redraw()
+                await self._redraw(self.form)
         finally:
             self.busy = False
 
-    async def _redraw(self) -> None:
-        self.waiting.set_visibility(self.view.is_slow(self.form))
-        try:
-            shown: Shown | None = await self.answers.of(self.view.ask, self.form, slow=self.view.is_slow(self.form))
-            error = ""
-        except NeusightError as mistake:
-            shown, error = None, str(mistake)
-        except Exception as mistake:  # A page goes on where a command would end.
-            shown, error = None, f"{type(mistake).__name__}: {reason(mistake)}"
-        self.waiting.set_visibility(False)
-        if not self._again:
-            self.wrong(error)
-        if shown is not None:
+    async def _redraw(self, form: Form) -> None:
+        self._tell("ask", f"?{form.query}", self.view.steady)
+        shown, error = await self._answer(form)
+        if shown is not None and self.asked:
+            await self._point(form)
+            self._draw_answer(shown)
+        elif error and self.asked and not self._again:
+            await self.fail()
+            await self._blame(form, error)
+
+    def _draw_answer(self, shown: Shown) -> None:
+        """Put an answer on the screen, unless its question has been spoilt since."""
+        if self.asked:
             self.show(shown)
+            if not self._again:
+                self._tell("answered")
+
+    async def _point(self, form: Form) -> None:
+        """The address of an answer, which is there before the answer is."""
+        entry, self._entry = self._entry, False
+        told = self._tell("point", f"?{form.query}", entry)
+        if entry:
+            with suppress(TimeoutError):
+                await told
+
+    async def _answer(self, form: Form) -> tuple[Shown | None, str]:
+        """The answer, or why there is none."""
+        try:
+            return await self.answers.of(self.view.ask, form, slow=self.view.is_slow(form)), ""
+        except NeusightError as mistake:
+            return None, str(mistake)
+        except Exception as mistake:  # A page goes on where a command would end.
+            return None, f"{type(mistake).__name__}: {reason(mistake)}"
+
+    async def _blame(self, form: Form, error: str) -> None:
+        """Mark the field without which the question has an answer, or say the error above all answers."""
+        self.wrong(error)
+        given = [name for name, _ in form.words() if name in self.fields]
+        for name in sorted(dict.fromkeys(given), key=lambda name: _SUSPECTS.index(name) if name in _SUSPECTS else -1):
+            shown, _ = await self._answer(replace(form, **{name: getattr(Form, name)}))
+            if form != self.form or self._again or self.mistakes:
+                return
+            if shown is not None:
+                self.wrong("")
+                self._mark(name, error)
+                return
 
     def field(self, name: str, title: str, *, wide: bool = False, known: Sequence[str] = ()) -> None:
         """A field of the form as text."""
@@ -165,9 +244,9 @@ class Tab:
         async def changed(event: Any) -> None:
             await self.change(**{name: event.value})
 
-        text = "" if value is None else written(value)
+        text = self.texts_given.get(name, written(value))
         field = ui.input(title, value=text, on_change=changed, autocomplete=list(known) or None)
-        field.props("dense debounce=350").classes("wide" if wide else "").mark(name)
+        field.props("dense debounce=350 hide-bottom-space").classes("wide" if wide else "").mark(name)
         self.fields[name] = field
 
     def choice(self, name: str, values: Sequence[str] | Mapping[str, str]) -> None:
@@ -177,23 +256,42 @@ class Tab:
             await self.change(**{name: event.value})
 
         options = dict(values) if isinstance(values, Mapping) else list(values)
-        value = getattr(self.form, name)
+        value = None if name in self.mistakes else getattr(self.form, name)
         if name in _BUTTONS:
-            chosen: Any = ui.toggle(options, value=value, on_change=changed).props(_PRESSED)
-            chosen.classes("wide")
+            with ui.element("div").classes("wide"):
+                chosen: Any = ui.toggle(options, value=value, on_change=changed).props(_PRESSED)
+                self.marks[name] = ui.label().classes("wrong").props('role="alert"')
         else:
-            chosen = ui.select(options, value=value, label=name, on_change=changed).props("dense")
+            chosen = ui.select(options, value=value, label=name, on_change=changed).props("dense hide-bottom-space")
         self.fields[name] = chosen.mark(name)
 
     def reflect(self, name: str) -> None:
         """A field of the question shows what the form has, which somebody changed elsewhere."""
-        value = getattr(self.form, name)
-        self.fields[name].value = "" if value is None else written(value)
+        bad, value = name in self.mistakes, getattr(self.form, name, "")
+        if isinstance(self.fields[name], ui.input):
+            self.fields[name].value = self.texts_given[name] if bad else written(value)
+        else:
+            self.fields[name].value = None if bad else value
+
+    def show_fields(self) -> None:
+        """Mark fields that cannot be read, and show what is assumed in those that are not given; a mistake that has no
+        field here is in the line above all answers.
+        """
+        for name, element in self.fields.items():
+            self._mark(name, self.mistakes.get(name, ""))
+            if isinstance(element, ui.input) and (text := self.form.assumed(name)):
+                element.props(f'stack-label placeholder="{text}"')
+        self.wrong("; ".join(why for name, why in self.mistakes.items() if name not in self.fields))
+
+    def _mark(self, name: str, why: str) -> None:
+        if name in self.marks:
+            _say(self.marks[name], why)
+        elif isinstance(self.fields[name], ui.input | ui.select):
+            self.fields[name].error = one_line(why) or None
 
     def wrong(self, line: str) -> None:
         """A mistake, in the line that the command would print; "" for none."""
-        self.mistake.text = one_line(line)
-        self.mistake.set_visibility(bool(line))
+        _say(self.mistake, line)
 
     def show(self, shown: Shown) -> None:
         """Texts anew, unless the view keeps them; charts in place where they are the same."""
@@ -247,6 +345,12 @@ class Tab:
                 for form in (*FORMS, *(("trace",) if chart.zoom else ())):
                     # Its address is that of the question as it stands when it is followed.
                     ui.link(_CALLED.get(form, form.upper()), f"/files{self.view.path.rstrip('/')}/{chart.name}.{form}")
+
+
+def _say(label: ui.label, line: str) -> None:
+    """A line of a mistake, away where there is none."""
+    label.text = one_line(line)
+    label.set_visibility(bool(line))
 
 
 def _title(chart: Chart) -> str:

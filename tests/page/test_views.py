@@ -142,7 +142,7 @@ def test_a_switch_tells_what_an_optimisation_brings(opened: Opened) -> None:
 
 
 def test_a_frontier_and_the_cheapest_that_holds(opened: Opened) -> None:
-    page = opened("/decide?model=llama-3.1-8b&gpu=h100,l4&mode=serving&among=these")
+    page = opened("/decide?model=llama-3.1-8b&gpu=h100,l4&mode=serving")
     drawn(page, 1)
     page.get_by_label("service level, such as ttft=200ms,tpot=30ms").fill("ttft=500ms")
     page.locator(".answer").wait_for(timeout=60_000)

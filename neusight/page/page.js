@@ -1,0 +1,38 @@
+// What the browser does by itself: history, links that take the question along, and the look of an answer that is old.
+window.asking = (() => {
+  let query = location.search, later;
+  const dim = (on, failed = false) => {
+    const place = document.querySelector(".shown");
+    if (!place) return;
+    clearTimeout(later);
+    place.classList.toggle("asking", on);
+    place.setAttribute("aria-busy", on);
+    if (!on) place.classList.toggle("failed", failed);
+  };
+  // A question is being answered; who drags sees the old answer fade only if the new one does not follow at once.
+  const ask = (now, patient) => {
+    query = now;
+    if (!patient) return dim(true);
+    clearTimeout(later);
+    later = setTimeout(dim, 100, true);
+  };
+  // The answer is a new entry of the history (true), another address of the same entry (false), or neither (null).
+  const point = (now, entry) => {
+    if (entry !== null && location.search !== now) history[entry ? "pushState" : "replaceState"]({}, "", location.pathname + now);
+    return true;
+  };
+  const answered = () => dim(false);
+  const failed = () => dim(false, true);
+  document.addEventListener("input", (e) => {
+    if (!e.target.closest(".question")) return;
+    dim(true);
+    // Text that ends up as it was asks nothing.
+    later = setTimeout(dim, 1000, false);
+  }, true);
+  window.addEventListener("popstate", () => emitEvent("went", (query = location.search)));
+  for (const kind of ["pointerdown", "focusin", "click"]) document.addEventListener(kind, (e) => {
+    const link = e.target.closest && e.target.closest(".views a, .links a");
+    if (link) link.search = query;
+  }, true);
+  return { ask, point, answered, failed };
+})();

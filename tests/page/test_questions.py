@@ -1,0 +1,188 @@
+"""What is on the screen belongs to the question on the screen: history, fields that cannot be read, old answers."""
+
+from typing import Any
+
+import pytest
+
+from tests.page.conftest import Opened
+
+DEVICES, SLO = "devices, with commas", "service level, such as ttft=200ms,tpot=30ms"
+SHOWN = "document.querySelector('.shown')"
+ANSWERED = f"{SHOWN}.getAttribute('aria-busy') === 'false' && !{SHOWN}.classList.contains('failed')"
+
+
+def answered(page: Any, query: str = "") -> None:
+    """Wait until the question of an address is answered."""
+    page.wait_for_function(f"{ANSWERED} && location.search.includes({query!r})", timeout=60_000)
+
+
+def fill(page: Any, label: str, text: str) -> None:
+    page.get_by_label(label, exact=True).first.fill(text)
+
+
+def value(page: Any, label: str) -> str:
+    return str(page.get_by_label(label, exact=True).first.input_value())
+
+
+def marked(page: Any, label: str) -> str:
+    """The reason below a field that cannot be read."""
+    field = page.locator("label.q-field--error").filter(has=page.get_by_label(label, exact=True))
+    field.locator("[role=alert]").wait_for(timeout=60_000)
+    return str(field.inner_text())
+
+
+def test_back_goes_one_edit_back_and_forward_again(opened: Opened) -> None:
+    page = opened()
+    answered(page)
+    fill(page, "model: name, hub id or file", "gpt2")
+    answered(page, "model=gpt2")
+    for batch in ("8", "16"):
+        fill(page, "batch", batch)
+        answered(page, f"batch={batch}")
+    for move, batch in ((page.go_back, "8"), (page.go_back, "1"), (page.go_forward, "8"), (page.go_forward, "16")):
+        move()
+        page.wait_for_function(
+            f"document.querySelector('.facts')?.innerText.includes('batch {batch} ') && {ANSWERED}", timeout=20_000
+        )
+        assert value(page, "batch") == batch
+        assert value(page, "model: name, hub id or file") == "gpt2"
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("/look?model=gpt2&gpu=l4", "batch"),
+        ("/drag?model=gpt2&gpu=l4", "batch"),
+        ("/decide?model=gpt2&gpu=l4", "batch"),
+        ("/decide?model=llama-3.1-8b&gpu=l4&mode=serving", "prompt tokens"),
+    ],
+)
+def test_back_is_an_edit_on_every_view(opened: Opened, path: str, label: str) -> None:
+    page = opened(path)
+    answered(page)
+    before = value(page, label)
+    fill(page, label, "32")
+    answered(page, "=32")
+    page.go_back()
+    page.wait_for_function("!location.search.includes('=32')")
+    answered(page)
+    assert value(page, label) == before
+
+
+def test_back_undoes_a_mode_and_what_was_dragged_at_once(opened: Opened) -> None:
+    page = opened("/drag?model=gpt2&gpu=l4&batch=2")
+    answered(page)
+    page.get_by_role("button", name="training").click()
+    answered(page, "mode=training")
+    page.locator(".q-slider [tabindex]").first.focus()
+    page.keyboard.down("PageUp")
+    for _ in range(6):
+        page.wait_for_timeout(60)
+        page.keyboard.down("PageUp")
+    page.keyboard.up("PageUp")
+    page.wait_for_function("+new URLSearchParams(location.search).get('batch') > 4")
+    page.go_back()
+    page.wait_for_function("location.search.includes('batch=2') && location.search.includes('training')")
+    page.go_back()
+    page.wait_for_function("!location.search.includes('training')")
+    answered(page)
+    assert page.get_by_role("button", name="inference").get_attribute("aria-pressed") == "true"
+
+
+@pytest.mark.parametrize(
+    ("query", "label", "reason"),
+    [
+        ("batch=x", "batch", "give a whole number"),
+        ("seq_len=9999", "sequence", "at most 1024"),
+        ("dtype=foo", "dtype", "unknown dtype 'foo'"),
+        ("tp=3", "tensor parallel", "tp 3 does not divide"),
+        ("optimizer=adan", "optimizer", "did you mean adam"),
+    ],
+)
+def test_a_field_of_an_address_spoils_itself_alone(opened: Opened, query: str, label: str, reason: str) -> None:
+    page = opened(f"/?model=gpt2-large&gpu=l4&{query}")
+    assert reason in marked(page, label)
+    assert value(page, DEVICES) == "l4"
+    assert not page.locator(".answer:visible").count()
+    assert page.locator("label.q-field--error").count() == 1
+
+
+def test_a_mode_that_is_none_is_marked_where_modes_are(opened: Opened) -> None:
+    page = opened("/?model=gpt2-large&gpu=l4&mode=foo&batch=2")
+    page.get_by_text("unknown mode 'foo'").wait_for()
+    assert (value(page, DEVICES), value(page, "batch")) == ("l4", "2")
+    assert not page.locator(".answer").count()
+    page.get_by_role("button", name="training").click()
+    answered(page, "mode=training")
+    assert "l4" in page.locator(".answer").inner_text()
+
+
+def test_a_field_that_is_unknown_shows_no_answer(opened: Opened) -> None:
+    page = opened("/?model=gpt2-large&gpu=l4&sequence=9999")
+    page.get_by_text("unknown field 'sequence'").wait_for()
+    assert value(page, DEVICES) == "l4"
+    assert not page.locator(".answer").count()
+    fill(page, "batch", "2")
+    answered(page, "batch=2")
+    assert "gpu=l4" in page.url
+
+
+@pytest.mark.parametrize(
+    ("path", "label", "bad", "reason"),
+    [
+        ("/?gpu=l4", DEVICES, "h1000", "unknown device 'h1000'"),
+        ("/?gpu=l4", "batch", "many", "give a whole number"),
+        ("/look?gpu=l4&mode=training", "ranks of a cluster, such as dgx-h100", "dgx-h1000", "unknown cluster"),
+        ("/decide?gpu=h100&mode=serving&model=llama-3.1-8b", SLO, "tfft=3s", "is no bound"),
+    ],
+)
+def test_an_old_answer_fades_and_goes_where_the_new_question_has_none(
+    opened: Opened, path: str, label: str, bad: str, reason: str
+) -> None:
+    page = opened(path)
+    answered(page)
+    before = value(page, label)
+    field = page.get_by_label(label, exact=True).first
+    field.fill(bad)
+    assert page.evaluate(f"{SHOWN}.className.includes('asking') || {SHOWN}.className.includes('failed')")
+    assert reason in marked(page, label)
+    assert not page.locator(".answer:visible, .lines:visible").count()
+    field.fill(before)
+    page.wait_for_function("!document.querySelector('.q-field--error')")
+    answered(page)
+
+
+def test_working_is_shown_after_a_tenth_of_a_second_and_nothing_else_is_new(opened: Opened) -> None:
+    page = opened("/decide?model=gpt2-large&gpu=h100&mode=training&batch=4")
+    answered(page)
+    for name in ("bf16", "compile", "flash"):
+        page.get_by_text(name, exact=True).click()
+        page.wait_for_function(
+            f"!({ANSWERED}) && getComputedStyle(document.querySelector('.working')).visibility === 'visible'"
+            f" || {ANSWERED} && location.search.includes({name!r})"
+        )
+    answered(page, "apply=flash")
+    assert page.locator(".answer").inner_text().startswith("bf16, compile, flash")
+    assert page.evaluate("getComputedStyle(document.querySelector('.working')).visibility") == "hidden"
+
+
+@pytest.mark.parametrize("model", ["gpt2-large", "opt-125m", "llama-3.1-8b"])
+def test_the_first_click_on_a_mode_answers(opened: Opened, model: str) -> None:
+    page = opened(f"/?model={model}")
+    answered(page)
+    for mode in ("serving", "training", "inference"):
+        page.get_by_role("button", name=mode).click()
+        page.wait_for_url(f"**mode={mode}*" if mode != "inference" else f"**/?model={model}")
+        answered(page)
+        assert page.locator(".answer").count() == 1
+
+
+def test_a_service_level_compares_the_devices_that_are_given(opened: Opened) -> None:
+    page = opened("/decide?model=llama-3.1-8b&gpu=l40s,a10g&mode=serving&slo=ttft%3D1s,tpot%3D50ms&rate=5")
+    page.locator(".answer").filter(has_text="holds the level for 5 requests/s").wait_for(timeout=60_000)
+    assert "--gpu l40s,a10g" in page.locator(".lines").last.inner_text()
+    fill(page, DEVICES, "")
+    page.wait_for_url(lambda url: "gpu=" not in url, timeout=60_000)
+    answered(page)
+    assert "--gpu" not in page.locator(".lines").last.inner_text()
+    assert page.get_by_label(DEVICES).get_attribute("placeholder") == "all with a price"
