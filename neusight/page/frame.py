@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
-from nicegui import ui
+from nicegui import run, ui
 
 from neusight.devices import list_devices
+from neusight.errors import NeusightError
 from neusight.figures.echarts import SCRIPT
 from neusight.page.form import LAUNCHES, MODES, SERVERS
+from neusight.page.kept import keep_model
 from neusight.page.tab import Tab, View
 from neusight.requests import OPTIMIZERS
 from neusight.workloads.catalogue import list_hub, list_workloads
@@ -101,7 +102,9 @@ def question(tab: Tab) -> None:
 
 def _files(tab: Tab) -> None:
     """A button that chooses a file, and the whole page as the place to drop it."""
-    upload = ui.upload(on_upload=lambda event: _dropped(tab, event)).style("display: none")
+    refused = f"this file is no config.json, .onnx or .pt2, or larger than {_MOST_BYTES / 2**20:.0f} MiB"
+    upload = ui.upload(on_upload=lambda event: _dropped(tab, event), on_rejected=lambda: tab.wrong(refused))
+    upload.style("display: none")
     upload.props(f'auto-upload max-file-size={_MOST_BYTES} accept=".json,.onnx,.pt2"')
     button = ui.button("or drop a file", on_click=lambda: upload.run_method("pickFiles"))
     button.props('flat dense no-caps title="config.json, .onnx or .pt2"')
@@ -109,8 +112,11 @@ def _files(tab: Tab) -> None:
 
 
 async def _dropped(tab: Tab, event: Any) -> None:
-    """A file becomes the model; it lies in a folder of its own until the page ends."""
-    path = Path(mkdtemp(prefix="neusight-")) / Path(event.file.name).name
-    await event.file.save(path)
-    tab.fields["model"].set_value(str(path))
+    """A file becomes the model; one that is not understood says so, and the question stays as it is."""
     event.sender.reset()
+    try:
+        path = await run.io_bound(keep_model, event.file.name, await event.file.read())
+    except NeusightError as mistake:
+        tab.wrong(str(mistake))
+    else:
+        tab.fields["model"].set_value(str(path))

@@ -29,7 +29,10 @@ window.asking = (() => {
     // Text that ends up as it was asks nothing.
     later = setTimeout(dim, 1000, false);
   }, true);
-  window.addEventListener("popstate", () => emitEvent("went", (query = location.search)));
+  window.addEventListener("popstate", () => {
+    dim(true);
+    emitEvent("went", (query = location.search));
+  });
   for (const kind of ["pointerdown", "focusin", "click"]) document.addEventListener(kind, (e) => {
     const link = e.target.closest && e.target.closest(".views a, .links a");
     if (link) link.search = query;

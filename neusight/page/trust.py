@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from html import escape
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from nicegui import ui
@@ -16,6 +15,7 @@ from neusight.devices import gpu_of, load_device
 from neusight.errors import DataError, NeusightError
 from neusight.page.accuracy import BY, HEAD, Accuracy, accuracies, cells_of, chart
 from neusight.page.form import Form
+from neusight.page.kept import keep
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
 
@@ -42,9 +42,8 @@ def controls(tab: Tab) -> None:
 
 async def _dropped(tab: Tab, event: Any) -> None:
     """Errors of one's own table at once, or what is wrong with it."""
-    folder = Path(mkdtemp(prefix="neusight-"))
-    file = folder / Path(event.file.name).name
-    await event.file.save(file)
+    file = keep(Path(event.file.name).name, await event.file.read())
+    folder = file.parent
     event.sender.reset()
     tab.own.clear()
     with tab.own:
@@ -60,7 +59,8 @@ def _errors(file: Path, out: Path, predictor: Predictor, _: Form) -> dict[str, A
     from neusight.datasets.bring import import_csv
     from neusight.evaluation import evaluate_kernels
 
-    import_csv(file, out)
+    if not out.is_dir():
+        import_csv(file, out)
     return evaluate_kernels(out, predictor)
 
 

@@ -81,6 +81,8 @@ def test_back_undoes_a_mode_and_what_was_dragged_at_once(opened: Opened) -> None
         page.keyboard.down("PageUp")
     page.keyboard.up("PageUp")
     page.wait_for_function("+new URLSearchParams(location.search).get('batch') > 4")
+    page.wait_for_timeout(500)
+    answered(page)
     page.go_back()
     page.wait_for_function("location.search.includes('batch=2') && location.search.includes('training')")
     page.go_back()
