@@ -12,7 +12,7 @@ from neusight.cli.output import Column, Output, headline, line, note, table, wor
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
-from neusight.units import decimal, gib, milliseconds
+from neusight.units import decimal, milliseconds
 
 _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "between tokens", "e2e_s": "whole answer"}
 _PARTS = 5
@@ -103,7 +103,7 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     yield "", f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}"
     yield "", f"{e.steady_output_tokens_per_s.mean:,.0f} without the start and the end of the run"
     yield "", f"{e.total_tokens_per_s:,.0f} tokens/s with those of prompts, {decimal(e.requests_per_s)} requests/s"
-    yield from _memory(e)
+    yield from zip(("memory", ""), e.memory_lines, strict=True)
     if e.mean_batch == e.mean_batch:
         yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
     named = {"prompt": "passes with prompts", "decode": "passes that only generate", "idle": "idle"}
@@ -127,15 +127,6 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
         yield "assumed", words_of(e.assumed)
     if e.diverges:
         yield "OVERLOAD", e.diverges
-
-
-def _memory(e: ServingEstimate) -> Iterator[tuple[str, str]]:
-    m = e.memory
-    parts = {"weights": m.weights, "activations": m.activations, "buffers": m.buffers, "KV cache": m.kv_cache}
-    yield "memory", ", ".join(f"{name} {gib(size)}" for name, size in parts.items() if size)
-    low, high = m.kv_tokens_interval
-    cache = f"KV cache of {m.kv_tokens:,} tokens (90 %: {low:,} to {high:,}), at most {e.kv_use:.0%} used"
-    yield "", f"{m.fit.words} in {gib(m.capacity)} a GPU; {cache}"
 
 
 def _limiter(limiter: Limiter | None) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from neusight.estimates.figures import GIB, memory
 from neusight.figures import Bar, Chart, Dot, Line, Scale
+from neusight.figures.palette import PHASE
 
 if TYPE_CHECKING:
     from neusight.distributed.estimate import TrainingEstimate
@@ -62,7 +63,7 @@ def timeline(estimate: TrainingEstimate) -> Chart:
     return Chart(
         name="timeline", title="What each rank does when", x=Scale(name="time", unit="s"), zoom=True,
         lanes=tuple(f"rank {rank}, {STREAMS[stream]}" for rank, stream in places), bars=tuple(bars),
-        rows=tuple(events.to_dict("records")),
+        rows=tuple(events.to_dict("records")), palette=PHASE,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil, floor, inf, log10
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from neusight.devices import DeviceSpec, load_device
 from neusight.estimates.core import largest, summed
 from neusight.estimates.records import KernelEstimate
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
+from neusight.figures.palette import GAIN, LIMITER, MEMORY, PHASE
 from neusight.kernels.describe import describe
 from neusight.units import decimal, gib, milliseconds, scaled
 from neusight.workloads.workload import MEMORY_PARTS, PHASES, Workload
@@ -21,12 +22,10 @@ from neusight.workloads.workload import MEMORY_PARTS, PHASES, Workload
 if TYPE_CHECKING:
     from neusight.estimates.estimate import Estimate
 
-LIMITERS = ("compute", "dram", "l2", "power", "launch", "host", "link", "pipeline")
-"""In the order of their colours."""
-TERMS = ("weights", "gradients", "optimizer", "activations", "temporary", "context", "fragments")
+LIMITERS = tuple(LIMITER)
 CAPACITY = "capacity"
 GIB = 2.0**30
-TIME, MEMORY = Scale(name="time", unit="s"), Scale(name="memory in GiB")
+TIME, ROOM = Scale(name="time", unit="s"), Scale(name="memory in GiB")
 """Memory is drawn in the unit that drivers report, which has no prefixes."""
 _LAYER = re.compile(r"^(.*?\.\d+)\..*")
 """A module below a layer of a list, by the path of the layer."""
@@ -34,8 +33,8 @@ _MOMENTS = 240
 """Of a step, at which its memory is shown, beside its peak."""
 _OPERATORS, _PARTS = 12, 8
 """Lanes of the costliest operators, and of the largest differences."""
-_APART = 5.0
-"""Between roofs that are named on their own."""
+_APART = 1.2
+"""Between rates that have roofs of their own."""
 _LEAST_SHARE = 0.003
 """Of a step, below which a module is too thin to see."""
 
@@ -50,8 +49,8 @@ def memory(estimates: Sequence[Any]) -> Chart:
     ends = [_capacity(lane, e) for lane, e in enumerate(estimates)]
     rows = [{"gpu": e.gpu, **e.fit.terms, "usable_bytes": e.fit.usable_bytes, "fits": e.fits} for e in estimates]
     return Chart(
-        name="memory", title="Memory by term", x=MEMORY, lanes=_lanes(estimates), bars=(*bars, *ends), rows=tuple(rows),
-        series=(*TERMS, CAPACITY),
+        name="memory", title="Memory by term", x=ROOM, lanes=device_names(estimates), bars=(*bars, *ends),
+        rows=tuple(rows), palette=MEMORY,
     )  # fmt: skip
 
 
@@ -79,7 +78,13 @@ def time(estimates: Sequence[Estimate]) -> Chart:
     ]  # fmt: skip
     title = "Time by what limits it"
     return Chart(
-        name="time", title=title, x=TIME, lanes=_lanes(estimates), bars=tuple(bars), rows=tuple(rows), series=LIMITERS
+        name="time",
+        title=title,
+        x=TIME,
+        lanes=device_names(estimates),
+        bars=tuple(bars),
+        rows=tuple(rows),
+        palette=LIMITER,
     )
 
 
@@ -96,7 +101,7 @@ def operators(estimate: Estimate) -> Chart:
     lanes = (f"{short(row.operator)}, {row.phase}" for row in shown)
     return Chart(
         name="operators", title="Costliest operators, by what limits them", x=TIME, lanes=tuple(lanes),
-        bars=tuple(bars), rows=tuple(vars(row) for row in estimate.by_operator), series=LIMITERS,
+        bars=tuple(bars), rows=tuple(vars(row) for row in estimate.by_operator), palette=LIMITER,
     )  # fmt: skip
 
 
@@ -130,7 +135,7 @@ def roofline(estimate: Estimate, device: DeviceSpec | None = None) -> Chart:
         dots=tuple(_kernel_point(row, most, estimate.latency_s) for row in kernels),
         lines=tuple(_roofs(device, rates, min(intensities), max(intensities))),
         rows=tuple(_kernel_figures(row) for row in estimate.by_kernel),
-        series=LIMITERS,
+        palette=LIMITER,
     )
 
 
@@ -149,21 +154,15 @@ def _kernel_figures(row: KernelEstimate) -> dict[str, Any]:
 
 
 def _roofs(device: DeviceSpec, rates: Mapping[str, float], least: float, most: float) -> Iterator[Line]:
-    """Of each rate from memory's slope on, equal rates once; of rates that lie close together the uppermost names all,
-    since letters need room.
-    """
-    by_rate: dict[float, list[str]] = {}
-    for dtype, rate in rates.items():
-        by_rate.setdefault(rate, []).append(dtype)
-    names: list[str] = []
+    """Of each rate from memory's slope on; rates that are hardly apart have one roof, and one name."""
     last = 10.0 ** ceil(log10(10 * max(most, max(rates.values()) / device.dram_bandwidth_bytes_per_s)))
-    for (rate, dtypes), above in zip(sorted(by_rate.items()), [*sorted(by_rate)[1:], inf], strict=True):
-        ridge = rate / device.dram_bandwidth_bytes_per_s
-        xs = (10.0 ** floor(log10(min(least, ridge))), ridge, last)
-        ys = tuple(min(rate, x * device.dram_bandwidth_bytes_per_s) for x in xs)
-        names.insert(0, f"{dtypes[-1]} {scaled(rate, 'FLOP/s')}")
-        yield Line(series="", label=", ".join(names) if above > _APART * rate else "", xs=xs, ys=ys, dashed=True)
-        names = [] if above > _APART * rate else names
+    below = 0.0
+    for dtype, rate in sorted(rates.items(), key=lambda item: item[1]):
+        if rate > _APART * below:
+            below, ridge = rate, rate / device.dram_bandwidth_bytes_per_s
+            xs = (10.0 ** floor(log10(min(least, ridge))), ridge, last)
+            ys = tuple(min(rate, x * device.dram_bandwidth_bytes_per_s) for x in xs)
+            yield Line(label=f"{dtype} {scaled(rate, 'FLOP/s')}", labelled=1, xs=xs, ys=ys, dashed=True)
 
 
 @dataclass(kw_only=True)
@@ -211,7 +210,7 @@ def modules(estimate: Estimate, sources: Mapping[str, str] | None = None) -> Cha
     rows = ({"module": module, "limiter": limiter, "time_s": s} for (module, limiter), s in estimate.by_module.items())
     return Chart(
         name="modules", title="Time by module, by what limits it", x=TIME, lanes=("",) * depth, bars=bars,
-        rows=tuple(rows), series=LIMITERS,
+        rows=tuple(rows), palette=LIMITER,
     )  # fmt: skip
 
 
@@ -239,8 +238,8 @@ def memory_over_time(workload: Workload, usable_bytes: float) -> Chart:
         for at, sizes in zip(shown.tolist(), alive[shown].tolist(), strict=True)
     )
     return Chart(
-        name="memory-over-time", title="Memory over the operators of the step", x=Scale(name="operator"), y=MEMORY,
-        lines=(*lines, capacity), rows=tuple(rows), series=TERMS,
+        name="memory-over-time", title="Memory over the operators of the step", x=Scale(name="operator"), y=ROOM,
+        lines=(*lines, capacity), rows=tuple(rows), palette=MEMORY,
     )  # fmt: skip
 
 
@@ -264,7 +263,7 @@ def timeline(workload: Workload, estimate: Estimate) -> Chart:
     rows = ({"layer": bar.label, "phase": bar.series, "start_s": bar.start, "end_s": bar.end} for bar in bars)
     return Chart(
         name="timeline", title="What the device does when", x=TIME, lanes=tuple(phases), bars=tuple(bars),
-        rows=tuple(rows), zoom=True,
+        rows=tuple(rows), zoom=True, palette=PHASE,
     )  # fmt: skip
 
 
@@ -317,7 +316,7 @@ def waterfall(
     rows = [{"part": lane, "from_s": bar.start, "to_s": bar.end} for lane, bar in zip(lanes, bars, strict=True)]
     return Chart(
         name=name, title=title or f"From {first[0]} to {last[0]}", x=TIME, lanes=lanes, bars=tuple(bars),
-        rows=tuple(rows), series=("faster", "slower"),
+        rows=tuple(rows), palette=GAIN,
     )  # fmt: skip
 
 
@@ -325,7 +324,8 @@ def _called(own: Any, other: Any) -> str:
     return own.gpu if own.gpu != other.gpu else f"{own.gpu}, {own.dtype}, batch {own.batch}"
 
 
-def _lanes(estimates: Sequence[Any]) -> tuple[str, ...]:
+def device_names(estimates: Sequence[Any]) -> tuple[str, ...]:
+    """Of lanes, a device or several each."""
     return tuple(e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}" for e in estimates)
 
 

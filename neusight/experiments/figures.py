@@ -11,7 +11,7 @@ from neusight.experiments.kernels import main_group
 from neusight.experiments.models import step_of
 from neusight.experiments.page import SMALL, Drawing, canvas, legend, style
 from neusight.experiments.results import PLANNED, gpus_in, judged, kinds_in, titles
-from neusight.figures.marks import COLOURS, GREY
+from neusight.figures.palette import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.figures.marks import COLOURS
+from neusight.figures.palette import COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

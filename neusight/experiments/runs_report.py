@@ -18,7 +18,7 @@ from neusight.experiments.page import (
     table,
     wrapped,
 )
-from neusight.figures.marks import COLOURS, GREY
+from neusight.figures.palette import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ from neusight.experiments.page import (
     style,
     wrapped,
 )
-from neusight.figures.marks import COLOURS, GREY
+from neusight.figures.palette import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,12 +9,14 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from neusight.errors import DataError, nearest
-from neusight.figures.marks import COLOURS, GREY, Bar, Dot, Line, Scale
+from neusight.figures.marks import Bar, Dot, Line, Scale
+from neusight.figures.palette import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +40,9 @@ def named(of: T, name: str, charts: Mapping[str, Callable[[T], Chart]]) -> Chart
 class Chart:
     """Marks on two axes; with ``lanes`` there are bars, and the vertical axis names their lanes.
 
-    ``rows`` are the figures behind the marks, ``series`` the names in the order of their colours, where it is not that
-    of the marks, ``zoom`` whether one looks closer at parts of it.
+    ``rows`` are the figures behind the marks, ``palette`` the colours of names that have one of ``figures.palette``,
+    ``series`` all other names in the order of their colours, where it is not that of the marks, ``zoom`` whether one
+    looks closer at parts of it.
     """
 
     name: str
@@ -51,6 +54,7 @@ class Chart:
     dots: tuple[Dot, ...] = ()
     lines: tuple[Line, ...] = ()
     rows: tuple[Mapping[str, Any], ...] = ()
+    palette: Mapping[str, str] = field(default_factory=dict)
     series: tuple[str, ...] = ()
     zoom: bool = False
 
@@ -58,9 +62,10 @@ class Chart:
     def colours(self) -> dict[str, str]:
         """Series that occur → colour."""
         marks: tuple[Bar | Dot | Line, ...] = (*self.bars, *self.dots, *self.lines)
-        names = tuple(dict.fromkeys((*self.series, *(mark.series for mark in marks))))
+        names = tuple(dict.fromkeys((*self.palette, *self.series, *(mark.series for mark in marks))))
         used = {mark.series for mark in marks}
-        coloured = {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(filter(None, names))}
+        others = (name for name in names if name and name not in self.palette)
+        coloured = {**self.palette, **dict(zip(others, cycle(COLOURS), strict=False))}
         return {name: coloured.get(name, GREY) for name in names if name in used}
 
     @property

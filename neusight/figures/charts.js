@@ -59,6 +59,15 @@ window.neusight = (() => {
     const points = [at(0, 1), at(3, 4), at(3, 5), at(0, 2)];
     return { type: "polygon", shape: { points }, style: { fill: api.visual("color"), opacity: 0.16 } };
   };
+  const knees = (labels) => (params, api) => {
+    let above = Infinity;
+    const children = labels.map(([text, ...point]) => {
+      const [x, y] = api.coord(point), left = params.coordSys.x + 6.2 * text.length;
+      above = Math.min(y - 1, above - 12);
+      return { type: "text", style: { text, x: Math.max(x - 4, left), y: above, fill: "#333333", fontSize: 10, align: "right", verticalAlign: "bottom" } };
+    });
+    return { type: "group", children };
+  };
   const live = (value) => {
     if (Array.isArray(value)) return value.map(live);
     if (!value || typeof value !== "object") return value;
@@ -75,5 +84,5 @@ window.neusight = (() => {
       counts.set(id, count);
     }
   };
-  return { scaled, note, lane, draw, bar, whisker, band };
+  return { scaled, note, lane, draw, bar, whisker, band, knees };
 })();

@@ -10,7 +10,8 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.figures.marks import GREY, Bar, Dot, Interval, Line, Scale
+from neusight.figures.marks import Bar, Dot, Interval, Line, Scale
+from neusight.figures.palette import GREY
 
 if TYPE_CHECKING:
     from neusight.figures.chart import Chart
@@ -62,7 +63,9 @@ def options(chart: Chart) -> dict[str, Any]:
         "xAxis": _axis(chart.x, _across(chart), down=False),
         "yAxis": _lanes(chart.lanes) if lanes else _axis(chart.y or Scale(name=""), _up(chart), down=True),
         "dataZoom": [{"type": "inside", "filterMode": "none"}] if chart.zoom else [],
-        "series": [*_lines(chart), *(_bars(chart) if chart.bars else []), *_dots(chart), _whiskers(chart)],
+        "series": [
+            *_lines(chart), *(_bars(chart) if chart.bars else []), *_dots(chart), _whiskers(chart), *_knees(chart)
+        ],
     }  # fmt: skip
 
 
@@ -189,7 +192,7 @@ def _line(line: Line, colour: str) -> list[dict[str, Any]]:
     look = {"color": colour, "width": 1.5, "type": "dashed" if line.dashed else "solid"}
     same: dict[str, Any] = {"type": "line", "name": line.series, "symbol": "none", "color": colour}
     drawn = [{**same, "lineStyle": look, "data": [list(pair) for pair in zip(line.xs, line.ys, strict=True)]}]
-    if line.label:
+    if line.label and line.labelled == -1:
         end = {"show": True, ":formatter": f"() => {json.dumps(line.label)}", "color": INK, "fontSize": 10}
         drawn[0] |= {"endLabel": {**end, "align": "right", "offset": [-8, -8]}, "silent": True}
     if line.band:
@@ -204,6 +207,15 @@ def _line(line: Line, colour: str) -> list[dict[str, Any]]:
         data = [[*first, *second] for first, second in pairwise(pieces)]
         drawn.append({**shape, "color": colour, "encode": {"x": [0, 3], "y": [1, 2, 4, 5]}, "data": data})
     return drawn
+
+
+def _knees(chart: Chart) -> list[dict[str, Any]]:
+    """Labels that end within their line, the lowest first: each is moved up as far as the one below it needs."""
+    lines = sorted((line for line in chart.lines if line.label and line.labelled != -1), key=lambda line: line.ys[-1])
+    points = [[line.xs[line.labelled], line.ys[line.labelled]] for line in lines]
+    labels = json.dumps([[line.label, *point] for line, point in zip(lines, points, strict=True)])
+    knees = {"type": "custom", "silent": True, ":renderItem": f"neusight.knees({labels})", "data": points[:1]}
+    return [knees] if lines else []
 
 
 def _whiskers(chart: Chart) -> dict[str, Any]:

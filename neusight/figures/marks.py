@@ -1,27 +1,10 @@
-"""What a chart is made of: bars in lanes, dots, lines, the scales that they lie on, and their colours."""
+"""What a chart is made of: bars in lanes, dots, lines, and the scales that they lie on."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-COLOURS = (
-    "#0b5fa5",
-    "#e07b00",
-    "#5a9e4b",
-    "#8d6bb1",
-    "#b5423c",
-    "#6b6b6b",
-    "#2aa6a6",
-    "#c9a227",
-    "#d36fa5",
-    "#7a4b1e",
-    "#98b82e",
-    "#5566dd",
-)
-"""Such that people of most kinds of sight can tell them apart."""
-GREY = "#9a9a9a"
-"""Of what lies outside of what was measured, and of what only helps to read."""
 Interval = tuple[float, float]
 
 
@@ -72,7 +55,7 @@ class Dot:
 @dataclass(frozen=True, kw_only=True)
 class Line:
     """Through dots, with the ``band`` of lower and upper ends of their intervals; without a series it helps to read,
-    and ``label`` stands at its end. Grey, by whatever series, ``outside`` of what was measured.
+    and ``label`` ends at the point ``labelled``. Grey, by whatever series, ``outside`` of what was measured.
     """
 
     series: str = ""
@@ -81,6 +64,7 @@ class Line:
     band: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     dashed: bool = False
     label: str = ""
+    labelled: int = -1
     outside: bool = False
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.figures.marks import GREY, Dot, Interval, Scale
+from neusight.figures.marks import Dot, Interval, Scale
+from neusight.figures.palette import GREY
 from neusight.units import decimal, scaled
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def _lines(axes: Axes, chart: Chart) -> None:
         colour = GREY if line.outside else chart.colours[line.series]
         axes.plot(line.xs, line.ys, color=colour, lw=1.2, ls="--" if line.dashed else "-")
         if line.label:
-            end = (line.xs[-1], line.ys[-1])
+            end = (line.xs[line.labelled], line.ys[line.labelled])
             style: dict[str, Any] = {"ha": "right", "va": "bottom", "fontsize": SMALL - 1}
             axes.annotate(line.label, end, xytext=(0, 2), textcoords="offset points", **style)
         if line.band:

@@ -16,10 +16,12 @@ from neusight.api import Predictor, as_device
 from neusight.devices import load_cluster
 from neusight.distributed.search import Found
 from neusight.errors import ModelError, NeusightError, reason, shown
-from neusight.estimates import Estimate
+from neusight.estimates import Estimate, figures
+from neusight.figures import Chart
 from neusight.page.form import Form
 from neusight.paths import calibrations_dir, is_there
 from neusight.requests import Plan
+from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.steps.questions import version_of
 from neusight.workloads.catalogue import canonical_name
@@ -166,3 +168,8 @@ def estimated(predictor: Predictor, form: Form, gpu: str) -> Estimate | ServingE
     estimate = predictor.estimate(form.model, gpu, **form.step)
     _ = estimate.interval, estimate.coverage
     return estimate
+
+
+def memory(form: Form, estimates: Sequence[Any]) -> Chart:
+    """Memory of each device, term by term."""
+    return served.memory(estimates) if form.serving else figures.memory(estimates)

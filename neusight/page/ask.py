@@ -10,11 +10,11 @@ from nicegui import ui
 from neusight.api import Predictor, as_device
 from neusight.errors import NeusightError
 from neusight.estimates import figures
-from neusight.page.answers import DeviceAnswer, answered
+from neusight.page.answers import DeviceAnswer, answered, memory
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
+from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
-from neusight.serving.figures import passes
 from neusight.units import decimal, exact, milliseconds, scaled
 
 _ASSUMED = (
@@ -32,8 +32,8 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     answers = answered(predictor, form)
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     charts = [figures.time(estimates)] if estimates and not form.serving else []
-    charts += [passes(estimates[0])] if form.serving and len(estimates) == 1 else []
-    charts += [figures.memory(estimates)] if estimates else []
+    charts += [served.passes(estimates[0])] if form.serving and len(estimates) == 1 else []
+    charts += [memory(form, estimates)] if estimates else []
     device = form.devices[0] if len(form.gpus) == 1 else None
     return Shown(charts=tuple(charts), rest=(answers, device))
 
@@ -81,9 +81,9 @@ def _warnings(answer: DeviceAnswer, of: int) -> list[str]:
 
 def _facts(e: Any) -> list[str]:
     """Memory, throughput, cost, energy, limiter."""
-    facts = [f"memory {e.fit}", f"limited by {e.limiter}"]
+    memory = e.memory_lines if isinstance(e, ServingEstimate) else (str(e.fit),)
+    facts = [f"memory {memory[0]}", *memory[1:], f"limited by {e.limiter}"]
     if isinstance(e, ServingEstimate):
-        facts += [f"room for {e.memory.kv_tokens:,} tokens of cache"]
         facts += [f"first token after {milliseconds(e.ttft_s.mean)}, then one every {milliseconds(e.tpot_s.mean)}"]
         facts += [f"{e.output_tokens_per_s.mean:,.0f} tokens/s"]
         usd = e.usd_per_million_output_tokens

@@ -17,7 +17,7 @@ from neusight.api import Predictor, as_device
 from neusight.errors import NeusightError
 from neusight.estimates import figures
 from neusight.figures import Chart, Dot, Line, Scale
-from neusight.page.answers import answered
+from neusight.page.answers import answered, memory
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
 from neusight.serving import figures as served
@@ -111,7 +111,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     charts += [_scaling(curves, axis, estimates, now)] if axis.values else []
     charts += [_frontier(curves, estimates)] if name == "concurrency" else []
     charts += [] if form.serving else [figures.time(estimates)]
-    return Shown(charts=(*charts, figures.memory(estimates)), rest=(estimates, now))
+    return Shown(charts=(*charts, memory(form, estimates)), rest=(estimates, now))
 
 
 def _now(form: Form, name: str, estimates: Sequence[Any]) -> float:

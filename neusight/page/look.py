@@ -26,7 +26,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
         return Shown(charts=(distributed.timeline(best), figures.memory([best])), rest=best)
     estimate = estimated(predictor, form, form.gpus[0])
     if not isinstance(estimate, Estimate):
-        charts: tuple[Chart, ...] = (served.passes(estimate), figures.memory([estimate]))
+        charts: tuple[Chart, ...] = (served.passes(estimate), served.memory([estimate]))
     elif form.plan:
         charts = (figures.operators(estimate), figures.roofline(estimate), figures.memory([estimate]))
     else:

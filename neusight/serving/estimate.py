@@ -11,7 +11,7 @@ from neusight.estimates.core import core
 from neusight.estimates.energy import BoardEnergy
 from neusight.plans.margins import MemoryFit
 from neusight.serving.memory import ServingMemory
-from neusight.units import milliseconds
+from neusight.units import gib, milliseconds
 
 if TYPE_CHECKING:
     from neusight.figures import Chart
@@ -131,6 +131,15 @@ class ServingEstimate:
     def fit(self) -> MemoryFit:
         """What a device needs before any cache, of the share that is the engine's."""
         return self.memory.fit
+
+    @property
+    def memory_lines(self) -> tuple[str, str]:
+        """Terms of a device's memory, and how much of it serves."""
+        m = self.memory
+        low, high = m.kv_tokens_interval
+        cache = f"KV cache of {m.kv_tokens:,} tokens (90 %: {low:,} to {high:,}), at most {self.kv_use:.0%} used"
+        terms = ", ".join(f"{name} {gib(size)}" for name, size in m.shares.items() if size)
+        return terms, f"{m.fit.words} in {gib(m.capacity)} a GPU; {cache}"
 
     @property
     def fits(self) -> bool:

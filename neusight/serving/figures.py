@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from neusight.estimates.figures import memory
+from neusight.estimates.figures import CAPACITY, GIB, ROOM, device_names
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
+from neusight.figures.palette import MEMORY, PART
+from neusight.units import gib
 
 if TYPE_CHECKING:
-    from neusight.serving.estimate import Limiter, Metric, ServingEstimate
+    from neusight.serving.estimate import Metric, ServingEstimate
     from neusight.serving.planning import Choice
 
 _CHOICES, _PARTS = 12, 8
@@ -80,23 +83,37 @@ def choice_name(choice: Choice, devices: int) -> str:
     return ", ".join(filter(None, (f"{devices} x {choice.gpu}", choice.words)))
 
 
+def memory(estimates: Sequence[ServingEstimate]) -> Chart:
+    """All memory of each device, term by term; the interval is of what stands beside the cache."""
+    bars: list[Bar] = []
+    for lane, e in enumerate(estimates):
+        low, high = e.fit.interval
+        beside = stacked(lane, ((name, size / GIB) for name, size in e.fit.terms.items()), (low / GIB, high / GIB))
+        rest = [(name, size / GIB) for name, size in e.memory.shares.items() if name not in e.fit.terms]
+        moved = beside[-1].end
+        bars += [*beside, *(replace(bar, start=moved + bar.start, end=moved + bar.end) for bar in stacked(lane, rest))]
+        has = e.memory.capacity / GIB
+        bars.append(Bar(lane=lane, start=has, end=has, series=CAPACITY, note=f"{e.gpu} has {gib(e.memory.capacity)}"))
+    rows = ({"gpu": e.gpu, **e.memory.shares, "capacity": e.memory.capacity, "fits": e.fits} for e in estimates)
+    return Chart(
+        name="memory", title="Memory by term", x=ROOM, lanes=device_names(estimates), bars=tuple(bars),
+        rows=tuple(rows), palette=MEMORY,
+    )  # fmt: skip
+
+
 def passes(estimate: ServingEstimate) -> Chart:
     """What passes with prompts, and passes that only generate, spend their time on."""
     kinds = {"prompts": estimate.prefill, "generating": estimate.decode}
     known = {name: limiter for name, limiter in kinds.items() if limiter is not None}
-    largest = sorted({part for one in known.values() for part in one.parts}, key=lambda part: -_most(known, part))
-    shown = [(part, part) for part in largest[:_PARTS]]
-    bars = [
-        bar
-        for lane, one in enumerate(known.values())
-        for bar in stacked(
-            lane, [*((name, one.parts.get(part, 0.0)) for name, part in shown), ("", _rest(one, largest))]
-        )
-    ]
+    largest = sorted(PART, key=lambda part: -max((one.parts.get(part, 0.0) for one in known.values()), default=0.0))
+    bars: list[Bar] = []
+    for lane, one in enumerate(known.values()):
+        named = [(part, one.parts.get(part, 0.0)) for part in largest[:_PARTS]]
+        bars += stacked(lane, [*named, ("", sum(one.parts.values()) - sum(share for _, share in named))])
     rows = [{"passes": name, "limiter": one.resource, **one.parts} for name, one in known.items()]
     return Chart(
         name="passes", title="What passes spend their time on", x=Scale(name="share of the time"),
-        lanes=tuple(known), bars=tuple(bars), rows=tuple(rows),
+        lanes=tuple(known), bars=tuple(bars), rows=tuple(rows), palette=PART,
     )  # fmt: skip
 
 
@@ -105,12 +122,3 @@ CHARTS: dict[str, Callable[[ServingEstimate], Chart]] = {
     "passes": passes,
 }
 """What ``ServingEstimate.figure`` draws."""
-
-
-def _most(passes: Mapping[str, Limiter], part: str) -> float:
-    return max(one.parts.get(part, 0.0) for one in passes.values())
-
-
-def _rest(one: Limiter, largest: Sequence[str]) -> float:
-    """Of all parts that are not shown by name."""
-    return sum(one.parts.get(part, 0.0) for part in largest[_PARTS:])

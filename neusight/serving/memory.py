@@ -55,6 +55,12 @@ class ServingMemory:
         return {name: getattr(self, name) for name in ("weights", "kv_cache", "activations", "buffers")}
 
     @property
+    def shares(self) -> dict[str, float]:
+        """Terms of the capacity in words: what is allocated, and what the engine keeps free [B]."""
+        sizes = {"weights": self.weights, "activations": self.activations, "buffers": self.buffers}
+        return {**sizes, "KV cache": self.kv_cache, "kept free": self.reserve}
+
+    @property
     def fit(self) -> MemoryFit:
         """What stands beside the cache, against what the engine takes."""
         terms = {name: size for name, size in self.terms.items() if name != "kv_cache"}

@@ -15,7 +15,7 @@ from neusight.distributed.figures import CHARTS as TRAINED
 from neusight.errors import DataError
 from neusight.estimates.figures import CHARTS, difference, memory, modules, timeline, waterfall
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
-from neusight.figures.marks import COLOURS, GREY
+from neusight.figures.palette import COLOURS, GREY
 from neusight.serving import Closed
 from neusight.serving.figures import CHARTS as SERVED
 from neusight.steps import StepQuestion

@@ -1,0 +1,84 @@
+"""Colours of charts: each thing that a chart tells apart has one of its own, the same in every chart."""
+
+from __future__ import annotations
+
+LIMITER = {
+    "compute": "#0b5fa5",
+    "dram": "#e07b00",
+    "l2": "#5a9e4b",
+    "power": "#8d6bb1",
+    "launch": "#b5423c",
+    "host": "#6b6b6b",
+    "link": "#2aa6a6",
+    "pipeline": "#c9a227",
+}
+"""Resources that limit a time: full colours."""
+PHASE = {
+    "forward": "#003574",
+    "backward": "#6b4317",
+    "weights": "#822a36",
+    "recompute": "#33544f",
+    "optimizer": "#574170",
+    "send_forward": "#232136",
+    "send_backward": "#681406",
+    "gather_forward": "#333d01",
+    "gather_backward": "#5b174f",
+    "reduce": "#814a8d",
+    "to_host": "#3b0347",
+    "to_device": "#032d06",
+    "barrier": "#421201",
+    "bubble": "#e4e4e4",
+}
+"""Parts of a step in their order: dark; waiting is nearly white."""
+MEMORY = {
+    "weights": "#57cef7",
+    "gradients": "#f8ac3d",
+    "optimizer": "#52db9c",
+    "activations": "#f199ee",
+    "temporary": "#fb836d",
+    "KV cache": "#b2cb52",
+    "loss": "#e7cf94",
+    "communication": "#7ffcde",
+    "workspaces": "#edab9e",
+    "buffers": "#e4eb6c",
+    "context": "#a5a9c4",
+    "fragments": "#8cb88b",
+    "kept free": "#d4e2fd",
+    "capacity": "#000000",
+}
+"""Terms of memory: light; what there is of it is black."""
+PART = {
+    "experts": "#a88c73",
+    "gate up": "#3b82af",
+    "up": "#8c7a2b",
+    "down": "#a26678",
+    "qkv": "#458a71",
+    "output": "#818fc4",
+    "attention of prompts": "#656818",
+    "attention of decodes": "#16716f",
+    "head": "#8a533f",
+    "norm": "#c78ec4",
+    "add and norm": "#5db0d8",
+    "activation": "#5a5e90",
+    "reduce output": "#d2918c",
+    "latent": "#aa6743",
+    "host": LIMITER["host"],
+}
+"""Parts of a pass of a served model: pale; its host is the host that limits."""
+GAIN = {"faster": "#00c46a", "slower": "#e0245e"}
+"""What takes from a time, and what adds to it."""
+COLOURS = (
+    "#7309b9",
+    "#4998fe",
+    "#0b6817",
+    "#df55de",
+    "#901b6c",
+    "#3435d1",
+    "#dc7095",
+    "#a37ef4",
+    "#a812a9",
+    "#805bfe",
+)
+"""Of series that are named by the question, such as devices, in their order."""
+GREY = "#9a9a9a"
+"""Of what lies outside of what was measured, and of what only helps to read."""
