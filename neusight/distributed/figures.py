@@ -55,8 +55,9 @@ def timeline(estimate: TrainingEstimate) -> Chart:
     longest = events.assign(time_s=events["end_s"] - events["start_s"]).nlargest(_MOST_BARS, "time_s")
     bars = (
         Bar(
-            lane=lane[event["rank"], event["stream"]], start=event["start_s"], end=event["end_s"], series=event["what"],
-            outside=False, note=f"{event['what']}, micro-batch {event['micro_batch']}, {event['phase']}",
+            lane=lane[event["rank"], event["stream"]], start=event["start_s"], end=event["end_s"],
+            series=event["what"].replace("_", " "),
+            note=f"{event['what']}, micro-batch {event['micro_batch']}, {event['phase']}",
         )
         for event in longest.to_dict("records")
     )  # fmt: skip

@@ -156,13 +156,14 @@ def _kernel_figures(row: KernelEstimate) -> dict[str, Any]:
 def _roofs(device: DeviceSpec, rates: Mapping[str, float], least: float, most: float) -> Iterator[Line]:
     """Of each rate from memory's slope on; rates that are hardly apart have one roof, and one name."""
     last = 10.0 ** ceil(log10(10 * max(most, max(rates.values()) / device.dram_bandwidth_bytes_per_s)))
-    below = 0.0
+    names: dict[float, str] = {}
     for dtype, rate in sorted(rates.items(), key=lambda item: item[1]):
-        if rate > _APART * below:
-            below, ridge = rate, rate / device.dram_bandwidth_bytes_per_s
-            xs = (10.0 ** floor(log10(min(least, ridge))), ridge, last)
-            ys = tuple(min(rate, x * device.dram_bandwidth_bytes_per_s) for x in xs)
-            yield Line(label=f"{dtype} {scaled(rate, 'FLOP/s')}", labelled=1, xs=xs, ys=ys, dashed=True)
+        names[next((below for below in names if rate < _APART * below), rate)] = dtype
+    for rate, dtype in names.items():
+        ridge = rate / device.dram_bandwidth_bytes_per_s
+        xs = (10.0 ** floor(log10(min(least, ridge))), ridge, last)
+        ys = tuple(min(rate, x * device.dram_bandwidth_bytes_per_s) for x in xs)
+        yield Line(label=f"{dtype} {scaled(rate, 'FLOP/s')}", labelled=1, xs=xs, ys=ys, dashed=True)
 
 
 @dataclass(kw_only=True)

@@ -19,15 +19,15 @@ PHASE = {
     "weights": "#822a36",
     "recompute": "#33544f",
     "optimizer": "#574170",
-    "send_forward": "#232136",
-    "send_backward": "#681406",
-    "gather_forward": "#333d01",
-    "gather_backward": "#5b174f",
+    "send forward": "#232136",
+    "send backward": "#681406",
+    "gather forward": "#333d01",
+    "gather backward": "#5b174f",
     "reduce": "#814a8d",
-    "to_host": "#3b0347",
-    "to_device": "#032d06",
+    "to host": "#3b0347",
+    "to device": "#032d06",
     "barrier": "#421201",
-    "bubble": "#e4e4e4",
+    "bubble": "#e9e9e9",
 }
 """Parts of a step in their order: dark; waiting is nearly white."""
 MEMORY = {
@@ -43,7 +43,7 @@ MEMORY = {
     "buffers": "#e4eb6c",
     "context": "#a5a9c4",
     "fragments": "#8cb88b",
-    "kept free": "#d4e2fd",
+    "kept free": "#bcd0ff",
     "capacity": "#000000",
 }
 """Terms of memory: light; what there is of it is black."""
