@@ -32,7 +32,7 @@ _MOST = {
 }
 """The largest number that a key may have: far beyond what is built, short of what runs for hours."""
 _MOST_PARAMETERS = 1e14
-_MAY_BE_ZERO = ("type_vocab_size", "head_dim")
+_MAY_BE_ZERO = ("type_vocab_size", "head_dim", "num_experts", "num_local_experts", "n_routed_experts")
 
 
 def read_config(file: Path) -> dict[str, Any]:

@@ -26,12 +26,16 @@ LINEAR = {
 OLD = {"n_embd": 64, "n_layer": 4, "n_head": 4, "vocab_size": 128, "n_positions": 64}
 FALCON = {"hidden_size": 64, "num_hidden_layers": 4, "num_attention_heads": 4, "vocab_size": 128}
 MAMBA = NARROW | {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2}
+BAMBA = {"mamba_n_heads": 4, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_d_head": 32}
+MIXED = ["mamba", "attention", "mamba", "mamba"]
 WINDOW = {"sliding_window": 16}
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "llama": NARROW,
     "llama biased": NARROW | {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
     "mistral": GROUPED | WINDOW,
+    "ministral3": NARROW,
+    "arcee": NARROW,
     "mixtral": GROUPED | LOCAL,
     "qwen2": GROUPED,
     "qwen2 windowed": GROUPED | WINDOW | {"use_sliding_window": True, "max_window_layers": 2},
@@ -63,6 +67,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "deepseek_v3": DEEPSEEK,
     "deepseek_v32": DEEPSEEK | INDEX,
     "glm_moe_dsa": DEEPSEEK | INDEX,
+    "glm4_moe_lite": DEEPSEEK,
     "deepseek_v4": {key: value for key, value in WIDE.items() if key != "intermediate_size"} | INDEX | WINDOW | {
         "num_key_value_heads": 1, "head_dim": 32, "moe_intermediate_size": 48, "n_routed_experts": 8,
         "num_experts_per_tok": 2, "q_lora_rank": 24, "qk_rope_head_dim": 8, "o_groups": 2, "o_lora_rank": 12,
@@ -83,6 +88,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "hybrid_override_pattern": "ME*E", "n_routed_experts": 8, "moe_intermediate_size": 48, "n_shared_experts": 1,
         "num_experts_per_tok": 2, "moe_shared_expert_intermediate_size": 40,
     },
+    "jamba": GROUPED | {
+        "num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 4, "attn_layer_offset": 1,
+        "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 8, "mamba_dt_rank": 12,
+    },
+    "bamba": GROUPED | BAMBA | {"attn_layer_indices": [2]},
+    "granitemoehybrid": GROUPED | BAMBA | LOCAL | {"shared_intermediate_size": 80, "layer_types": MIXED},
+    "granitemoehybrid dense": GROUPED | BAMBA | {
+        "num_local_experts": 0, "shared_intermediate_size": 80, "layer_types": ["attention"] * 4,
+    },
+    "falcon_h1": GROUPED | BAMBA | {"mamba_d_ssm": 96, "mamba_d_head": 24, "mamba_rms_norm": False},
+    "mamba": {"hidden_size": 64, "num_hidden_layers": 4, "state_size": 8, "vocab_size": 128},
+    "falcon_mamba": {"hidden_size": 64, "num_hidden_layers": 4, "state_size": 8, "vocab_size": 128},
+    "olmoe": GROUPED | {"num_experts": 8, "num_experts_per_tok": 2},
     "olmo": GROUPED,
     "olmo2": GROUPED,
     "olmo3": GROUPED | WINDOW,
@@ -93,6 +111,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "cohere2": GROUPED | WINDOW,
     "granite": GROUPED,
     "granitemoe": GROUPED | LOCAL,
+    "granitemoeshared": GROUPED | LOCAL | {"shared_intermediate_size": 80},
     "stablelm": GROUPED,
     "stablelm parallel": GROUPED | {"use_parallel_residual": True, "use_qkv_bias": True},
     "seed_oss": NARROW,

@@ -84,9 +84,11 @@ def test_a_configuration_in_a_folder_is_read(tmp_path: Path) -> None:
 
 def test_a_composed_model_is_its_text_part() -> None:
     outer = {"model_type": "qwen3_vl", "text_config": config_of("qwen3") | {"model_type": "qwen3_vl_text"}}
-    assert decoder_of(outer | {"vision_config": {"depth": 2}}, "x") == replace(
-        decoder_of(config_of("qwen3"), "x"), family="qwen3_vl_text"
-    )
+    described = decoder_of(outer | {"vision_config": {"depth": 2}, "audio_config": {"depth": 2}}, "x")
+    assert described == replace(
+        decoder_of(config_of("qwen3"), "x"), family="qwen3_vl_text",
+        notes=("vision_config, audio_config of the configuration not counted: the text model alone",),
+    )  # fmt: skip
 
 
 WRONG = {
@@ -135,6 +137,47 @@ def test_an_unknown_family_with_the_keys_of_llama_is_built_as_one_and_says_so() 
     assert "newcomer" in found.notes[0]
 
 
+SCALARS = {"rope_theta": 1e6, "attention_dropout": 0.1, "bos_token_id": 1, "rms_norm_eps": 1e-6, "logit_scale": 0.1}
+OTHER_LAYERS = {
+    "jamba": {"attn_layer_period": 8, "attn_layer_offset": 4, "mamba_d_state": 16},
+    "bamba": {"attn_layer_indices": [1], "mamba_n_heads": 8},
+    "listed": {"layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    "blocks": {"layers_block_type": ["hybrid", "mamba", "hybrid", "mamba"]},
+    "pattern": {"hybrid_override_pattern": "M*-M"},
+    "linear": {"linear_num_key_heads": 4, "linear_attn_config": {"head_dim": 16}},
+    "latent": {"kv_lora_rank": 16, "q_lora_rank": 8},
+    "recurrent": {"lru_width": 64, "block_types": ["recurrent", "attention"]},
+    "state": {"ssm_state_size": 16},
+}
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen3", "newcomer"])
+@pytest.mark.parametrize("what", OTHER_LAYERS)
+def test_fields_of_other_layers_are_refused_by_name(kind: str, what: str) -> None:
+    field = next(iter(OTHER_LAYERS[what]))
+    with pytest.raises(ModelError, match=f"'{kind}'") as caught:
+        decoder_of({**NARROW, "model_type": kind, **OTHER_LAYERS[what]}, "mine")
+    assert field in str(caught.value) or "layers " in str(caught.value)
+    assert decoder_of({**NARROW, "model_type": kind, **SCALARS}, "mine").depth == 4
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"type_vocab_size": 2}, {"hidden_act": "xielu"}, {"num_codebooks": 8}, {"cross_attention_layers": [3]},
+        {"num_kv_shared_layers": 2}, {"audio_encoder_config": {"depth": 2}}, {"v_head_dim": 8},
+    ],
+)  # fmt: skip
+def test_an_unknown_family_is_no_llama_with_fields_that_llama_has_not(more: dict[str, object]) -> None:
+    with pytest.raises(ModelError, match=f"'newcomer' is not known.*do not explain {next(iter(more))}"):
+        decoder_of({**NARROW, "model_type": "newcomer", **more})
+
+
+def test_listed_layers_that_all_attend_need_no_state_space() -> None:
+    listed = {"layer_types": ["attention"] * 4, "mamba_d_state": 16, "mamba_n_heads": 4}
+    assert decoder_of({**NARROW, "model_type": "granite", **listed}).layers == decoder_of(config_of("llama")).layers
+
+
 def test_cache_of_grouped_queries() -> None:
     """2 tensors x 8 heads x 128 values x 80 layers, of 2 bytes or 1."""
     decoder = known_decoder("meta-llama/Llama-3.1-70B")
@@ -143,6 +186,17 @@ def test_cache_of_grouped_queries() -> None:
     # Ranks beyond the number of key heads keep copies.
     shares = [decoder.kv_bytes_per_token("bfloat16", tp) / (2 * 128 * 80 * 2) for tp in (1, 2, 8, 16)]
     assert shares == [8, 4, 1, 1]
+
+
+def test_hybrid_caches_only_where_it_attends() -> None:
+    """Jamba: one layer of four, 2 heads of 16; each of the others a state of 128 channels x 8 and 3 inputs of those."""
+    jamba = decoder_of(config_of("jamba"))
+    assert jamba.kv_bytes_per_token("bfloat16") == 2 * 2 * 16 * 2
+    assert jamba.state_bytes_per_sequence() == 3 * (128 * 8 * 4 + 128 * 3 * 2)
+    assert jamba.active_parameters < jamba.parameters
+    both = decoder_of(config_of("falcon_h1"))
+    assert both.kv_bytes_per_token("bfloat16") == 4 * 2 * 2 * 16 * 2
+    assert both.state_bytes_per_sequence() == 4 * (96 * 16 * 4 + (96 + 2 * 16) * 3 * 2)
 
 
 def test_windows_bound_the_cache() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neusight.errors import ModelError, nearest, shown
@@ -13,9 +13,10 @@ from neusight.workloads.decoders.families import FAMILIES, Family, plain_layers,
 from neusight.workloads.decoders.layers import Layer, counted
 from neusight.workloads.decoders.quantisation import quantisation_of
 from neusight.workloads.decoders.reading import Keys
+from neusight.workloads.decoders.recurrent import attending_layers
 from neusight.workloads.decoders.vision import vision_of
 
-OTHERS = (*variants.ENCODER_DECODER, *variants.LATENT, *variants.COMPRESSED, *variants.HYBRID, *variants.STATE_SPACE)
+OTHERS = (*variants.ENCODER_DECODER, *variants.LATENT, *variants.COMPRESSED, *variants.STATE_SPACE)
 _NESTED = ("text_config", "language_config", "llm_config")
 _PLAIN_NAMES = {
     "deepseek_v3.2": "deepseek_v32", "deepseek_v3_2": "deepseek_v32", "kimi_k25": "kimi_k2", "kimi_k2_5": "kimi_k2",
@@ -25,7 +26,7 @@ _PLAIN_NAMES = {
 """Spellings of configurations that mean the same text model."""
 NO_DECODERS = frozenset({
     "bert", "roberta", "distilbert", "electra", "albert", "deberta", "deberta-v2", "modernbert", "xlm-roberta", "vit",
-    "bart", "switch_transformers", "whisper", "resnet", "clip", "mamba",
+    "bart", "switch_transformers", "whisper", "resnet", "clip",
 })  # fmt: skip
 """Types that have Llama's keys, some of them, and are something else."""
 _NEEDED = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size")
@@ -43,7 +44,7 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         ModelError: an unknown family without Llama's keys; values that are missing or contradict each other.
     """
     outer = {key: value for key, value in config.items() if not key.startswith("_")}
-    text = _text_part(outer)
+    text, vision = _text_part(outer), vision_of(outer)
     kind = str(text.get("model_type", ""))
     kind = _PLAIN_NAMES.get(kind, kind)
     where = name or kind or "the configuration"
@@ -55,7 +56,7 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
     check_config(text, where)
     keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
     each = _layers(keys, kind)
-    return Decoder(
+    decoder = Decoder(
         name=name or kind,
         family=kind,
         hidden=keys.size("hidden_size"),
@@ -65,11 +66,13 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         order=tuple([layer for layer, _ in layers].index(layer) for layer in each),
         dtype=dtype_of(text, where) or dtype_of(outer, where) or "",
         quantisation=quantisation_of({**outer, **text}, where),
-        notes=_notes(keys, kind),
-        vision=vision_of(outer),
+        notes=(*_notes(keys, kind), *_uncounted(outer, vision is not None)),
+        vision=vision,
         extra=_extra(keys, kind),
         **_outside(keys, _family(kind), outer),
     )
+    _check_explained(keys, decoder)
+    return decoder
 
 
 def _text_part(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,6 +84,15 @@ def _text_part(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"model_type": config.get("model_type", ""), **inner}
 
 
+def _uncounted(config: Mapping[str, Any], with_vision: bool) -> tuple[str, ...]:
+    """A line for the parts of a composed model that nothing was built of."""
+    if not any(isinstance(config.get(key), Mapping) for key in _NESTED):
+        return ()
+    built = {*_NESTED, "quantization_config", *(["vision_config"] if with_vision else [])}
+    parts = [key for key in config if key.endswith("_config") and isinstance(config[key], Mapping) and key not in built]
+    return (f"{', '.join(parts)} of the configuration not counted: the text model alone",) if parts else ()
+
+
 _V4 = (
     "DeepSeek-V4 from its configuration alone: compressed keys count as selected ones behind the window, and its "
     "hyper-connections as parameters without kernels"
@@ -90,7 +102,7 @@ _V4 = (
 def _layers(keys: Keys, kind: str) -> list[Layer]:
     builders = {
         variants.LATENT: variants.latent_layers, variants.COMPRESSED: variants.compressed_layers,
-        variants.HYBRID: variants.hybrid_layers, variants.STATE_SPACE: variants.state_space_layers,
+        variants.STATE_SPACE: variants.state_space_layers,
         variants.ENCODER_DECODER: variants.encoder_decoder_layers,
     }  # fmt: skip
     if builder := next((builder for kinds, builder in builders.items() if kind in kinds), None):
@@ -106,6 +118,33 @@ def _as_llama(keys: Keys, kind: str) -> list[Layer]:
             f"{', '.join(known)}"
         )
     return plain_layers(keys, FAMILIES["llama"])
+
+
+def _check_explained(keys: Keys, decoder: Decoder) -> None:
+    """Refuse a configuration that tells of other layers than those which were built of it.
+
+    Raises:
+        ModelError: with the keys that nothing was built of.
+    """
+    kind, names, recurrences = decoder.family, keys.unread, keys.unread_mixers
+    if keys.get("hidden_act", "silu") not in ("silu", "swish", "swiglu"):
+        names = ("hidden_act", *names)
+    if kind not in FAMILIES and kind not in OTHERS and names:
+        raise ModelError(
+            f"{keys.where}: model_type '{kind}' is not known, and Llama's layers do not explain {_some(names)}: remove "
+            "from its config.json what changes no layer, or estimate its step by 'predict'"
+        )
+    attends = attending_layers(keys, decoder.depth)
+    if not _family(kind).recurrent and not (attends and all(attends)) and recurrences:
+        raise ModelError(
+            f"{keys.where}: layers of model_type '{kind}' do not explain {_some(recurrences)}: correct model_type, or "
+            "remove them from its config.json"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 6} more" if len(names) > 6 else ""
+    return ", ".join(names[:6]) + more
 
 
 def _extra(keys: Keys, kind: str) -> int:

@@ -11,8 +11,9 @@ from types import MappingProxyType
 from typing import Any
 
 from neusight.errors import ModelError
-from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Norm, SelfAttention
+from neusight.workloads.decoders.layers import Experts, FeedForward, Layer, Mixer, Norm, ParallelMixers, SelfAttention
 from neusight.workloads.decoders.reading import Keys
+from neusight.workloads.decoders.recurrent import attending_layers, check_attending, recurrent_mixer
 
 LAYER_NORM = Norm(op="layer_norm", weights=2)
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -24,6 +25,8 @@ class Family:
 
     A bias is True, False or the key that says so. ``qk_norm`` and its key; ``every``: with a ``sliding_window``, each
     layer whose number (from 1) it divides sees everything, 0: none does. ``expert_bias`` goes with routers and experts.
+    ``recurrent`` is the mixer of layers that do not attend, see ``recurrent_mixer``; ``parallel_mixers``: every layer
+    has both. ``dense_width`` is the key of the width of dense feed-forwards.
     ``stored`` and ``ffn_stored`` are how attention and feed-forwards keep their matrices, see ``layers.STORED``.
     ``usual`` are values that configurations may leave out.
     """
@@ -47,6 +50,9 @@ class Family:
     head_bias: bool | str = False
     expert_bias: bool = False
     shared_gate: bool = False
+    recurrent: str = ""
+    parallel_mixers: bool = False
+    dense_width: str = "intermediate_size"
     stored: str = "apart"
     ffn_stored: str = "apart"
     usual: Mapping[str, Any] = field(default_factory=lambda: _NOTHING)
@@ -86,19 +92,25 @@ _COHERE = Family(
     norm=Norm(op="layer_norm", weights=1), norms=1, placement="parallel", qkv_bias="attention_bias",
     out_bias="attention_bias", qk_norm_key="use_qk_norm", usual=_TIED,
 )  # fmt: skip
+_QWEN3_NEXT = replace(
+    _QWEN3, gated_attention=True, shared_gate=True, recurrent="delta",
+    usual=_usual(head_dim=256, full_attention_interval=4),
+)  # fmt: skip
 _GRANITE = _LLAMA
 _GLM4_MOE = Family(qkv_bias="attention_bias", qk_norm_key="use_qk_norm")
 
 FAMILIES: dict[str, Family] = {
     **dict.fromkeys(("llama", "aquila", "baichuan", "code_llama", "cwm"), _LLAMA),
-    **dict.fromkeys(("mistral", "ministral", "mixtral", "yi"), _PLAIN),
+    **dict.fromkeys(("mistral", "ministral", "ministral3", "mixtral", "yi"), _PLAIN),
+    "arcee": replace(_LLAMA, gated=False, activation="relu"),
     "phi3": replace(_PLAIN, stored="joined", ffn_stored="joined"),
     "deci": _LLAMA,
     "qwen2": _QWEN2,
     "qwen2_vl_text": _QWEN2,
     "qwen2_5_vl_text": _QWEN2,
     "qwen2_moe": replace(_QWEN2, qkv_bias="qkv_bias", shared_gate=True, usual=_usual(qkv_bias=True)),
-    **dict.fromkeys(("qwen3", "qwen3_moe", "qwen3_vl_text", "qwen3_vl_moe_text"), _QWEN3),
+    **dict.fromkeys(("qwen3", "qwen3_vl_text", "qwen3_vl_moe_text"), _QWEN3),
+    "qwen3_moe": replace(_QWEN3, usual=_NOTHING),
     "gemma": _GEMMA,
     "gemma2": _GEMMA2,
     **dict.fromkeys(("gemma3", "gemma3_text"), _GEMMA3),
@@ -131,13 +143,16 @@ FAMILIES: dict[str, Family] = {
         qkv_bias="attention_bias", out_bias="attention_bias", every=2, sinks=True, expert_bias=True,
         usual=_usual(attention_bias=True, head_dim=64, sliding_window=128),
     ),
-    "llama4_text": replace(_LLAMA, usual=_usual(head_dim=128, num_experts_per_tok=1)),
+    "llama4_text": replace(
+        _LLAMA, dense_width="intermediate_size_mlp", usual=_usual(head_dim=128, num_experts_per_tok=1)
+    ),
     "glm": replace(_GLM4_MOE, ffn_stored="joined", usual=_usual(attention_bias=True)),
     "glm4": replace(_GLM4_MOE, norms=4, placement="around", ffn_stored="joined", usual=_usual(attention_bias=True)),
     "glm4_moe": replace(_GLM4_MOE, usual=_usual(n_shared_experts=1)),
     "minimax_m2": Family(qk_norm="all"),
     "nemotron": replace(_LLAMA, norm=LAYER_NORM, gated=False, activation="relu"),
     "olmo": Family(norm=Norm(op="layer_norm", weights=0), qkv_bias="attention_bias", out_bias="attention_bias"),
+    "olmoe": Family(qk_norm="all", qkv_bias="attention_bias", out_bias="attention_bias"),
     "olmo2": _OLMO2,
     "olmo3": replace(_OLMO2, every=4, usual=_usual(sliding_window=4096)),
     "exaone4": Family(placement="after", qk_norm="head", every=4),
@@ -147,13 +162,22 @@ FAMILIES: dict[str, Family] = {
     ),
     "cohere": _COHERE,
     "cohere2": replace(_COHERE, every=4, usual=_usual(tie_word_embeddings=True, sliding_window=4096)),
-    **dict.fromkeys(("granite", "granitemoe"), _GRANITE),
+    **dict.fromkeys(("granite", "granitemoe", "granitemoeshared"), _GRANITE),
     **dict.fromkeys(("internlm2", "internlm3"), Family(qkv_bias="bias", out_bias="bias")),
     "stablelm": Family(norm=LAYER_NORM, qkv_bias="use_qkv_bias"),
     "seed_oss": replace(
         _LLAMA, out_bias="attention_out_bias", usual=_usual(attention_bias=True, head_dim=128)
     ),
     "smollm3": replace(_LLAMA, usual=_TIED),
+    "qwen3_next": _QWEN3_NEXT,
+    "qwen3_5_text": _QWEN3_NEXT,
+    "qwen3_5_moe_text": _QWEN3_NEXT,
+    "jamba": Family(rotary=False, recurrent="mamba", usual=_usual(num_experts_per_tok=2, mamba_inner_layernorms=True)),
+    "bamba": replace(_LLAMA, recurrent="mamba2", usual=_usual(attn_rotary_emb=64)),
+    "granitemoehybrid": replace(_LLAMA, recurrent="mamba2", dense_width="shared_intermediate_size"),
+    **dict.fromkeys(("mamba", "falcon_mamba"), Family(recurrent="mamba", usual=_TIED)),
+    **dict.fromkeys(("mamba2", "nemotron_h"), Family(recurrent="mamba2")),
+    "falcon_h1": replace(_LLAMA, recurrent="mamba2", parallel_mixers=True),
     "ernie4_5": Family(
         qkv_bias="use_bias", out_bias="use_bias", ffn_bias="use_bias",
         usual=_usual(tie_word_embeddings=True, head_dim=128),
@@ -169,10 +193,31 @@ def plain_layers(keys: Keys, family: Family) -> list[Layer]:
         ModelError: values that are missing or contradict each other.
     """
     depth = keys.size("num_hidden_layers")
+    mixers, fed, how = _mixers(keys, family, depth), feed_forwards(keys, family, depth), _placed(keys, family)
+    return [Layer(attention=mixers[i], feed_forward=fed[i], **how) for i in range(depth)]
+
+
+def _mixers(keys: Keys, family: Family, depth: int) -> list[Mixer]:
+    """Attention, or the recurrent mixer of the family, of each layer.
+
+    Raises:
+        ModelError: values that are missing or contradict each other.
+    """
     windows, kv_heads = _windows(keys, family, depth), _kv_heads(keys, depth)
     attention = [_attention(keys, family, kv_heads[i], windows[i]) for i in range(depth)]
-    fed, how = feed_forwards(keys, family, depth), _placed(keys, family)
-    return [Layer(attention=attention[i], feed_forward=fed[i], **how) for i in range(depth)]
+    if not family.recurrent:
+        check_attending(keys, depth)
+        return [*attention]
+    if family.parallel_mixers:
+        recurrent = recurrent_mixer(keys, family.recurrent)
+        return [ParallelMixers(parts=(mixer, recurrent)) for mixer in attention]
+    attends = attending_layers(keys, depth)
+    if not attends:
+        raise ModelError(f"{keys.where}: the configuration states no layer_types: add them to its config.json")
+    if all(attends):
+        return [*attention]
+    recurrent = recurrent_mixer(keys, family.recurrent)
+    return [mixer if attends[i] else recurrent for i, mixer in enumerate(attention)]
 
 
 def says(keys: Keys, bias: bool | str) -> bool:
@@ -229,7 +274,7 @@ def _attention(keys: Keys, family: Family, kv_heads: int, window: int) -> SelfAt
         kv_heads=kv_heads,
         head_dim=head_dim,
         window=window,
-        rotary=rotated(keys, head_dim) if family.rotary else 0,
+        rotary=rotated(keys, head_dim) if family.rotary and keys.get("position_embedding_type") != "nope" else 0,
         qkv_bias=says(keys, family.qkv_bias),
         out_bias=says(keys, family.out_bias),
         qk_norm=own,
@@ -306,15 +351,16 @@ def _sparse_layers(keys: Keys, depth: int) -> list[bool]:
     every = keys.get("moe_layer_freq", 1)
     if isinstance(every, list):
         return [bool(entry) for entry in every[:depth]]
-    return [i >= first and i not in dense and (i + 1) % step == 0 and (i - first) % every == 0 for i in range(depth)]
+    period, offset = keys.size("expert_layer_period", 1) or 1, keys.size("expert_layer_offset", 0)
+    chosen = [i >= first and i not in dense and i % period == offset for i in range(depth)]
+    return [chosen[i] and (i + 1) % step == 0 and (i - first) % every == 0 for i in range(depth)]
 
 
 def _dense(keys: Keys, family: Family) -> FeedForward:
-    """The dense one; four times as wide as the model where older families state nothing, Llama 4's by its own key."""
+    """The dense one; four times as wide as the model where older families state nothing."""
     older = 4 * keys.size("hidden_size") if not family.gated else None
-    width = "intermediate_size_mlp" if keys.get("model_type") == "llama4_text" else "intermediate_size"
     return FeedForward(
-        ffn=keys.size(width, older),
+        ffn=keys.size(family.dense_width, older),
         gated=family.gated and keys.get("hidden_act") not in ("relu2",),
         bias=says(keys, family.ffn_bias),
         activation=_activation(keys, family),

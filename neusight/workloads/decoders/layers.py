@@ -398,7 +398,10 @@ class LinearAttention(Recurrent):
 
 @dataclass(frozen=True, kw_only=True)
 class StateSpace(Recurrent):
-    """Mamba-2 (Dao and Gu 2024): a state of head_dim x state a head; ``groups`` share input and output matrices."""
+    """Mamba-2 (Dao and Gu 2024): a state of head_dim x state a head; ``groups`` share input and output matrices.
+
+    ``normed``: the gated norm before the output has weights.
+    """
 
     heads: int
     head_dim: int
@@ -406,6 +409,7 @@ class StateSpace(Recurrent):
     groups: int
     bias: bool = False
     conv_bias: bool = True
+    normed: bool = True
 
     def widths(self, tp: int = 1) -> tuple[int, int, int]:
         """Inner width, width of all groups' B (and C), and heads of a rank."""
@@ -424,7 +428,8 @@ class StateSpace(Recurrent):
     @property
     def vectors(self) -> int:
         """Filters, step, decay and skip of each head, the gated norm."""
-        return self.conv_channels() * (self.conv + self.conv_bias) + 3 * self.heads + self.heads * self.head_dim
+        norm = self.normed * self.heads * self.head_dim
+        return self.conv_channels() * (self.conv + self.conv_bias) + 3 * self.heads + norm
 
     def state_elements(self, tp: int = 1) -> int:
         """Of the recurrent state of a sequence."""
@@ -434,6 +439,74 @@ class StateSpace(Recurrent):
         """Input, B and C."""
         inner, grouped, _ = self.widths(tp)
         return inner + 2 * grouped
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectiveScan(Recurrent):
+    """Mamba (Gu and Dao 2023): a state of ``state`` values for each of ``inner`` channels.
+
+    Sizes of steps are made of ``rank`` values of a token. ``normed``: those, inputs and outputs of the state have norms
+    (Jamba).
+    """
+
+    inner: int
+    state: int
+    rank: int
+    bias: bool = False
+    conv_bias: bool = True
+    normed: bool = False
+
+    @property
+    def scanned(self) -> int:
+        """Values of a token that all channels share: of its step, and what enters and leaves the state."""
+        return self.rank + 2 * self.state
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Input and gate as one; values that the scan reads; sizes of steps; the output's."""
+        inner = self.conv_channels(tp)
+        return (
+            Projection(name="input", k=hidden, parts=(inner, inner), bias=self.bias),
+            Projection(name="scan inputs", k=inner, parts=(self.rank, self.state, self.state)),
+            Projection(name="steps", k=self.rank, parts=(inner,), bias=True),
+            Projection(name="output", k=inner, parts=(hidden,), bias=self.bias),
+        )
+
+    @property
+    def vectors(self) -> int:
+        """Filters, decays and skip of each channel, norms of what all channels share."""
+        return self.inner * (self.conv + self.conv_bias + self.state + 1) + self.normed * self.scanned
+
+    def state_elements(self, tp: int = 1) -> int:
+        """Of the recurrent state of a sequence."""
+        return self.conv_channels(tp) * self.state
+
+    def conv_channels(self, tp: int = 1) -> int:
+        """Of a rank."""
+        return shared_evenly(self.inner, tp, "mamba_expand x hidden_size")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParallelMixers(Mixer):
+    """Mixers of the same tokens, whose outputs are added (Falcon-H1)."""
+
+    parts: tuple[Mixer, ...]
+
+    def projections(self, hidden: int, tp: int = 1) -> tuple[Projection, ...]:
+        """Matrices of all of them."""
+        return tuple(projection for part in self.parts for projection in part.projections(hidden, tp))
+
+    @property
+    def vectors(self) -> int:
+        """Parameters in no matrix."""
+        return sum(part.vectors for part in self.parts)
+
+    def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
+        """What grows with a sequence, of values of ``size`` bytes."""
+        return tuple(cache for part in self.parts for cache in part.caches(size, tp))
+
+    def state_bytes(self, tp: int = 1) -> float:
+        """What a sequence keeps whatever its length."""
+        return sum(part.state_bytes(tp) for part in self.parts)
 
 
 @dataclass(frozen=True, kw_only=True)

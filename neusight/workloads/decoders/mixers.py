@@ -28,7 +28,9 @@ from neusight.workloads.decoders.layers import (
     LatentAttention,
     LinearAttention,
     Mixer,
+    ParallelMixers,
     Recurrent,
+    SelectiveScan,
     SelfAttention,
     StateSpace,
 )
@@ -55,6 +57,9 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
     Raises:
         ModelError: sizes that ranks cannot share evenly.
     """
+    if isinstance(mixer, ParallelMixers):
+        yield from _added(mixer, rank, quantised=quantised)
+        return
     if rank.serves:
         output = mixer.projections(rank.hidden, rank.tp)[-1]
         yield Operation(widest_bytes=rank.tokens * (output.n + output.k) * rank.size)
@@ -68,11 +73,21 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
         yield Operation(held=_vectors(mixer, rank))
         if isinstance(mixer, LinearAttention | StateSpace):
             yield from _recurrent(mixer, rank)
+        elif isinstance(mixer, SelectiveScan):
+            yield from _selective_scan(mixer, rank)
         elif isinstance(mixer, CompressedAttention):
             yield from _compressed(mixer, rank)
         yield leaving(rank, rank.hidden, "attention")
     else:
         yield _kept_alone(mixer, rank)
+
+
+def _added(mixer: ParallelMixers, rank: Rank, *, quantised: bool) -> Iterator[Operation]:
+    """Each mixer, whose output is added to that of those before."""
+    for place, part in enumerate(mixer.parts):
+        yield from mixed(part, rank, quantised=quantised)
+        if place:
+            yield Operation(forward=(rank.pointwise("add mixers", "add", rank.tokens, rank.hidden),))
 
 
 def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
@@ -179,6 +194,40 @@ def _scan(mixer: StateSpace, rank: Rank) -> Chunk:
     inner, grouped, _ = mixer.widths(rank.tp)
     depth = round(SCAN_CHUNK + 2 * mixer.state + SCAN_CHUNK * grouped / inner)
     return (SCAN_CHUNK, mixer.head_dim, depth), (rank.tokens, inner)
+
+
+def _selective_scan(mixer: SelectiveScan, rank: Rank) -> Iterator[Operation]:
+    """Mamba's: convolution, sizes of steps, then prompts in one scan of all tokens and decodes one step each; the gate
+    is a part of both (mamba_ssm, ``selective_scan_fn`` and ``selective_state_update``).
+    """
+    enter, shared, steps, output = mixer.projections(rank.hidden, rank.tp)
+    yield from product(rank, enter, rank.tokens)
+    yield Operation(forward=(_convolution(rank, mixer),))
+    yield from product(rank, shared, rank.tokens)
+    yield leaving(rank, mixer.scanned, "attention", "scan inputs")
+    if mixer.normed:
+        yield Operation(forward=(rank.rows("scan norms", "rms_norm", rank.tokens, mixer.scanned),))
+    yield from product(rank, steps, rank.tokens)
+    yield Operation(forward=(_scanned(rank, mixer), _stepped(rank, mixer)))
+    yield from product(rank, output, rank.tokens)
+
+
+SCAN_FLOPS = 9
+"""Of an element of the state in a step: exp(step x decay), its product with the state, step x input x what enters and
+their sum, and what leaves it with the sum over the state (Gu and Dao 2023, algorithm 2)."""
+
+
+def _scanned(rank: Rank, mixer: SelectiveScan) -> Part:
+    """The scan of prompts: reads inputs, steps and gates of all channels and what they share, keeps states on chip."""
+    passes = rank.passes
+    assert passes is not None
+    tokens, inner = np.maximum(passes.prompts * passes.prompt_tokens, 1), mixer.conv_channels(rank.tp)
+    batch = KernelBatch.from_columns(
+        "elementwise", op="mul", elements=tokens * inner, dtype=rank.dtype,
+        read_bytes=tokens * (3 * inner + 2 * mixer.state) * rank.size, write_bytes=tokens * inner * rank.size,
+        flops=SCAN_FLOPS * tokens * inner * mixer.state,
+    )  # fmt: skip
+    return rank.part("scan of prompts", batch, passes.prompt_runs)
 
 
 def _chunked(rank: Rank, heads: int, shape: tuple[int, int, int]) -> Part:

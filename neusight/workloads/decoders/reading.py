@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from neusight.errors import ModelError, shown
@@ -19,9 +20,34 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "max_position_embeddings": ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"),
     "hidden_act": ("hidden_act", "hidden_activation", "activation_function", "activation", "mlp_hidden_act"),
     "dropout": ("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout", "dropout_rate"),
+    "mamba_num_heads": ("mamba_num_heads", "mamba_n_heads"),
+    "mamba_head_dim": ("mamba_head_dim", "mamba_d_head"),
+    "mamba_expand": ("mamba_expand", "expand"),
+    "mamba_dt_rank": ("mamba_dt_rank", "time_step_rank"),
+    "ssm_state_size": ("ssm_state_size", "mamba_d_state", "state_size"),
+    "n_groups": ("n_groups", "mamba_n_groups"),
+    "conv_kernel": ("conv_kernel", "mamba_d_conv"),
+    "use_bias": ("use_bias", "mamba_proj_bias"),
+    "use_conv_bias": ("use_conv_bias", "mamba_conv_bias"),
+    "layer_types": ("layer_types", "layers_block_type"),
     "rotary_factor": ("partial_rotary_factor", "rotary_pct", "rope_pct"),
 }
 """The first name is Llama's."""
+
+_INERT = re.compile(
+    r"(.*_)?(token_ids?|dropout(_prob)?|pdrop|eps|epsilon|loss_coef|loss_alpha|multipliers?|scale|scaling(_factor)?"
+    r"|soft_?cap(ping)?|initializer_range|theta|scalar|std|in_fp32)"
+    r"|rope_.*|output_.*|time_step_.*|tie_word_embeddings|quantization_config|model_max_length|max_window_layers"
+    r"|original_max_position_embeddings|num_nextn_predict_layers|num_logits_to_keep|mtp_num_hidden_layers"
+    r"|n_group|topk_group|topk_method|norm_topk_prob|scoring_func|seq_aux|ep_size|pretraining_tp|chunk_size_feed_forward"
+    r"|architectures|auto_map|(torch_)?dtype|transformers_version|use_cache|use_return_dict|return_dict|id2label|label2id"
+    r"|attn_implementation|problem_type|unsloth_version|name_or_path|note"
+)
+"""Keys that change no layer's size: values of scalars, ids of tokens, weights of losses, how a class behaves."""
+_RECURRENT = re.compile(
+    r"(mamba|ssm|lru|rwkv|hybrid|linear_(attn|num|key|value|conv)|conv_L|attn_layer|attn_type|block_type|kv_lora).*"
+)
+"""Keys that say that some layers do not attend as Llama's do."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +57,29 @@ class Keys:
     config: Mapping[str, Any]
     where: str
     usual: Mapping[str, Any]
+    read: set[str] = field(default_factory=set, compare=False)
+    """Names that were looked for."""
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of the first of a key's names that has one, else the family's, else ``default``."""
         names = ALIASES.get(key, (key,))
+        self.read.update(names)
         for keys in (self.config, self.usual):
             for name in names:
                 if keys.get(name) is not None:
                     return keys[name]
         return default
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Names of values that nobody looked for and that may change what a layer is."""
+        stated = (name for name, value in self.config.items() if value not in (None, False, 0, "", [], {}))
+        return tuple(name for name in stated if name not in self.read and not _INERT.fullmatch(name))
+
+    @property
+    def unread_mixers(self) -> tuple[str, ...]:
+        """Those among them that tell of layers without the usual attention."""
+        return tuple(name for name in self.unread if _RECURRENT.fullmatch(name))
 
     def size(self, key: str, default: int | None = None) -> int:
         """A whole number of at least 0.

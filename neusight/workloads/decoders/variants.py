@@ -5,26 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 from neusight.errors import ModelError
-from neusight.workloads.decoders.families import Family, experts, feed_forwards, rotated
+from neusight.workloads.decoders.families import FAMILIES, Family, experts, feed_forwards
 from neusight.workloads.decoders.layers import (
-    STATE_BYTES,
     CompressedAttention,
     FeedForward,
     Indexer,
     LatentAttention,
     Layer,
-    LinearAttention,
-    Mixer,
     SelfAttention,
-    StateSpace,
     attending,
 )
 from neusight.workloads.decoders.reading import Keys
+from neusight.workloads.decoders.recurrent import recurrent_mixer
 
-LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "mistral4")
+LATENT = ("deepseek_v2", "deepseek_v3", "deepseek_v32", "kimi_k2", "glm_moe_dsa", "glm4_moe_lite", "mistral4")
 COMPRESSED = ("deepseek_v4",)
-HYBRID = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
-STATE_SPACE = ("nemotron_h", "mamba2")
+STATE_SPACE = ("nemotron_h", "mamba2", "mamba", "falcon_mamba")
 ENCODER_DECODER = ("t5", "mt5")
 SHARED = {kind: 2 if kind == "deepseek_v2" else 1 for kind in (*LATENT, *COMPRESSED)}
 """Shared experts where a configuration does not tell."""
@@ -109,44 +105,6 @@ def compressed_extra(keys: Keys) -> int:
     return 2 * keys.size("num_hidden_layers") * layer + streams * (streams * hidden + 1) + 1
 
 
-def hybrid_layers(keys: Keys) -> list[Layer]:
-    """Qwen3-Next's and Qwen3.5's: gated DeltaNet, and gated attention in every fourth layer.
-
-    Raises:
-        ModelError: values that are missing or contradict each other.
-    """
-    depth = keys.size("num_hidden_layers")
-    every = keys.size("full_attention_interval", 4)
-    kinds = keys.each("layer_types", depth)
-    full = [kind == "full_attention" for kind in kinds] if kinds else [(i + 1) % every == 0 for i in range(depth)]
-    fed = feed_forwards(keys, Family(shared_gate=True), depth)
-    mixers: dict[bool, Mixer] = {True: _gated(keys), False: _linear(keys)}
-    return [Layer(attention=mixers[wide], feed_forward=part) for wide, part in zip(full, fed, strict=True)]
-
-
-def _gated(keys: Keys) -> SelfAttention:
-    head_dim, bias = keys.size("head_dim", 256), keys.flag("attention_bias")
-    return SelfAttention(
-        heads=keys.size("num_attention_heads"), kv_heads=keys.size("num_key_value_heads"), head_dim=head_dim,
-        rotary=rotated(keys, head_dim), qkv_bias=bias, out_bias=bias, qk_norm="head", gated=True,
-    )  # fmt: skip
-
-
-def _linear(keys: Keys) -> LinearAttention:
-    sizes = keys.sizes(
-        key_heads="linear_num_key_heads", value_heads="linear_num_value_heads", key_dim="linear_key_head_dim",
-        value_dim="linear_value_head_dim",
-    )  # fmt: skip
-    conv = keys.size("linear_conv_kernel_dim", 4)
-    return LinearAttention(**sizes, conv=conv, state_dtype=_state_dtype(keys, "mamba_ssm_dtype"))
-
-
-def _state_dtype(keys: Keys, key: str) -> str:
-    """That of recurrent states: as stated, else float32, in which their kernels accumulate."""
-    stated = str(keys.get(key, "float32")).removeprefix("torch.")
-    return stated if stated in STATE_BYTES else "float32"
-
-
 _BLOCKS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Letters of ``hybrid_override_pattern``."""
 _NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
@@ -154,13 +112,14 @@ _NAMES = {"linear_attention": "mamba", "full_attention": "attention"}
 
 def state_space_layers(keys: Keys) -> list[Layer]:
     """Each layer is one of Mamba-2, attention, feed-forward or experts, behind a norm of its own (Nemotron-H), or all
-    are Mamba-2.
+    are the recurrent mixer of the family.
 
     Raises:
         ModelError: values that are missing or contradict each other.
     """
-    if keys.get("model_type") == "mamba2":
-        return [_block(keys, "mamba")] * keys.size("num_hidden_layers")
+    if (kind := keys.get("model_type")) != "nemotron_h":
+        mixer = recurrent_mixer(keys, FAMILIES[str(kind)].recurrent)
+        return [Layer(attention=mixer, norms=1)] * keys.size("num_hidden_layers")
     pattern = keys.get("hybrid_override_pattern")
     kinds = [_BLOCKS.get(letter, letter) for letter in pattern] if pattern else keys.get("layers_block_type")
     if not kinds:
@@ -174,7 +133,7 @@ def state_space_layers(keys: Keys) -> list[Layer]:
 def _block(keys: Keys, kind: str) -> Layer:
     plain = Family(gated=False, activation="relu", ffn_bias="mlp_bias")
     if kind == "mamba":
-        return Layer(attention=_mamba(keys), norms=1)
+        return Layer(attention=recurrent_mixer(keys, "mamba2"), norms=1)
     if kind == "attention":
         heads = keys.size("num_attention_heads")
         own = SelfAttention(heads=heads, kv_heads=keys.size("num_key_value_heads"), head_dim=keys.head_dim(heads))
@@ -187,19 +146,3 @@ def _block(keys: Keys, kind: str) -> Layer:
     if kind == "moe" and not keys.get("moe_latent_size"):
         return Layer(feed_forward=experts(keys, plain), norms=1)
     raise ModelError(f"{keys.where}: layers of kind '{kind}' are not built (with moe_latent_size or unknown): trace it")
-
-
-def _mamba(keys: Keys) -> StateSpace:
-    """Nemotron-H's keys tell Mamba's sizes from those of its attention; Mamba-2's need not."""
-    names = (
-        {"heads": "num_heads", "head_dim": "head_dim", "state": "state_size"}
-        if keys.get("model_type") == "mamba2"
-        else {"heads": "mamba_num_heads", "head_dim": "mamba_head_dim", "state": "ssm_state_size"}
-    )
-    return StateSpace(
-        **keys.sizes(**names, groups="n_groups"),
-        conv=keys.size("conv_kernel", 4),
-        bias=keys.flag("use_bias"),
-        conv_bias=keys.flag("use_conv_bias", True),
-        state_dtype=_state_dtype(keys, "mamba_ssm_cache_dtype"),
-    )
