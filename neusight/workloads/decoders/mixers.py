@@ -115,7 +115,8 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
             product_input(rank, "mixer output", rank.tokens * output.k),
         ),
         held=(*(each for projection in (*inner, output) for each in projection.held), *_vectors(mixer, rank)),
-        unbuilt=f"training of {type(mixer).__name__} is not built: self-attention and latent attention are",
+        unbuilt=f"training of {type(mixer).__name__} layers is not built, that of self-attention and latent attention "
+        "is: estimate a step on one device by 'predict --mode training'",
     )
 
 
