@@ -23,6 +23,8 @@ DTYPES = ("float32", "float32_ieee", "bfloat16", "float16", "tf32", "amp_float16
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "bert_adam")
 """``bert_adam`` is Adam as NVIDIA's BERT has it for float32, one parameter after another."""
 _LONGEST_S = 86_400
+_MOST_STEPS = 10_000
+"""Of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal 2021, section 3)."""
 SHARDS = ("none", "zero1", "zero2", "zero3", "hsdp")
 SCHEDULES = ("1f1b", "gpipe", "zero-bubble", "dualpipe", "asynchronous")
 RECOMPUTES = ("none", "selective", "operators", "full")
@@ -67,7 +69,8 @@ class Request:
     ``model`` is whatever ``neusight.workloads.resolve`` takes as text. ``seq_len`` None takes the model's own length.
     ``optimizer`` steps in training only; ``grad_scaler``: before it, gradients are scaled back and searched for
     overflows, as ``torch.amp.GradScaler`` does. ``shares``: of what an operator, or all within a layer, selects by
-    values that are not known, as pairs of its name and a number up to 1.
+    values that are not known, as pairs of its name and a number up to 1. ``steps`` of denoising make a whole image or
+    clip of a diffusion pipeline; None: one.
     """
 
     model: str = ""
@@ -80,6 +83,7 @@ class Request:
     engine: Engine = field(default_factory=Engine)
     extents: Extents = field(default_factory=Extents)
     shares: tuple[tuple[str, float], ...] = ()
+    steps: int | None = None
 
     @classmethod
     def of(
@@ -103,7 +107,8 @@ class Request:
             attention: ``eager``, ``sdpa`` or ``flash``; the model's own unless given.
             launch: ``eager``, ``compiled`` or ``graph``, see ``Engine``.
             layout: of images, ``nchw`` or ``nhwc``.
-            fields: ``mode``, ``batch``, ``seq_len``, ``optimizer``, ``grad_scaler``, and those of ``Extents``.
+            fields: ``mode``, ``batch``, ``seq_len``, ``optimizer``, ``grad_scaler``, ``steps``, and those of
+                ``Extents``.
 
         Raises:
             ModelError: an unknown option, a batch or length below 1, an optimizer without training,
@@ -132,6 +137,8 @@ class Request:
             raise ModelError(
                 f"optimizer {request.optimizer}: inference has no optimizer: leave it out, or give mode training"
             )
+        if request.steps and (request.mode == "training" or request.steps > _MOST_STEPS):
+            raise ModelError(f"steps {request.steps}: give at most {_MOST_STEPS:,}, and none in training")
         if request.grad_scaler and request.optimizer == "none":
             raise ModelError("grad_scaler: there is no optimizer to scale gradients for: name one, or leave it out")
         return request
@@ -162,6 +169,7 @@ class Request:
             "attention": self.attention,
             "layout": self.engine.layout,
             **({"grad_scaler": True} if self.grad_scaler else {}),
+            **({"steps": self.steps} if self.steps else {}),
             **self.extents.to_dict(),
             **({"share": dict(self.shares)} if self.shares else {}),
         }
@@ -186,6 +194,7 @@ def _counts(request: Request) -> tuple[tuple[str, int | None], ...]:
         ("sequence length", request.seq_len),
         ("image size", extents.image_size),
         ("frames", extents.frames),
+        ("steps", request.steps),
     )
 
 

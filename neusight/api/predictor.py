@@ -188,6 +188,7 @@ class Predictor:
         optimizer: str = "none",
         fused_optimizer: bool = False,
         grad_scaler: bool = False,
+        steps: int | None = None,
         plan: Plan | None = None,
         tp_plan: Mapping[str, str] | None = None,
         overrides: Sequence[str] = (),
@@ -207,7 +208,7 @@ class Predictor:
             model: a name of the catalogue, a Hugging Face ``config.json``, ``package.module:function``, or a module
                 with its ``inputs``.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
-            request: the step as a value, in place of the arguments from ``mode`` to ``grad_scaler``.
+            request: the step as a value, in place of the arguments from ``mode`` to ``grad_scaler``, and ``steps``.
             inputs: example inputs of a module, named or positional, or its only one. Values that the module reads are
                 read from them, as far as they are few (``neusight.workloads.trace.values``).
             mode: ``inference``, or ``training``: forward, backward and, if chosen, the optimizer.
@@ -226,6 +227,7 @@ class Predictor:
             fused_optimizer, plan, tp_plan, overrides, sparsity, simulate, compression, operands, host,
                 libraries, passes, allow_fallback, cache: see ``Setting``.
             grad_scaler: gradients are scaled back before the optimizer, as float16 needs.
+            steps: of denoising, which make a whole image or clip of a diffusion pipeline; default one.
 
         Raises:
             ModelError: the model is unknown, or cannot run so.
@@ -237,7 +239,7 @@ class Predictor:
             "mode": mode, "batch": batch, "seq_len": seq_len, "image_size": image_size, "frames": frames,
             "seconds": seconds, "given": tuple(given), "share": share, "dtype": dtype,
             "attention": attention, "launch": launch, "layout": layout, "optimizer": optimizer,
-            "grad_scaler": grad_scaler,
+            "grad_scaler": grad_scaler, "steps": steps,
         }  # fmt: skip
         _check_operands(operands)
         setting = Setting(
@@ -590,6 +592,7 @@ class Predictor:
         attention: str | None = None,
         launch: str = "eager",
         layout: str = "nchw",
+        steps: int | None = None,
         sparsity: Sparsity | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> pd.DataFrame:
@@ -597,7 +600,7 @@ class Predictor:
 
         A step that does not fit has ``fits`` False; one that cannot be estimated has its reason in ``error`` and no
         figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_s, low_s, high_s, bound_s, limiter,
-        samples_per_s, tokens_per_s, peak_bytes, fits, usd_per_million_samples, error.
+        samples_per_s, tokens_per_s, peak_bytes, fits, board_energy_j, usd_per_million_samples, unit, error.
 
         >>> table = predictor.sweep("gpt2-large", ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes="training")
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU
@@ -605,7 +608,7 @@ class Predictor:
         Args:
             models, gpus, batches, modes, seq_lens, dtypes: what to combine; each a list, or one value.
             optimizer: of the steps of training.
-            attention, launch, layout, sparsity: of all steps, as ``estimate`` takes them.
+            attention, launch, layout, steps, sparsity: of all steps, as ``estimate`` takes them.
             progress: called with (done, of) after each row.
 
         Raises:
@@ -613,7 +616,8 @@ class Predictor:
         """
         import pandas as pd
 
-        options = {"optimizer": optimizer, "attention": attention, "launch": launch, "layout": layout}
+        options: dict[str, Any] = {"optimizer": optimizer, "attention": attention, "launch": launch, "layout": layout}
+        options |= {"steps": steps}
         grid = {"modes": modes, "seq_lens": seq_lens, "dtypes": dtypes}
         return pd.DataFrame(
             self.sweep_rows(models, gpus, batches, **grid, **options, sparsity=sparsity, progress=progress)

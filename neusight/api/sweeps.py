@@ -20,7 +20,8 @@ _TOGETHER = 64
 """Steps of a sweep whose kernels are priced at once, by one worker; beyond that a call's own price no longer shows."""
 SWEEP_COLUMNS = (
     *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter"),
-    *("samples_per_s", "tokens_per_s", "peak_bytes", "fits", "board_energy_j", "usd_per_million_samples", "error"),
+    *("samples_per_s", "tokens_per_s", "peak_bytes", "fits", "board_energy_j", "usd_per_million_samples"),
+    *("unit", "error"),
 )
 
 
@@ -149,7 +150,7 @@ def _several(value: Any) -> list[Any]:
 def _figures(estimate: Estimate) -> dict[str, Any]:
     named = ("seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter", "samples_per_s", "tokens_per_s")
     return {
-        **{name: getattr(estimate, name) for name in (*named, "fits", "board_energy_j")},
+        **{name: getattr(estimate, name) for name in (*named, "fits", "board_energy_j", "unit")},
         "peak_bytes": estimate.memory.peak_bytes,
         "usd_per_million_samples": None if estimate.usd_per_hour is None else estimate.cost_usd(1e6),
     }

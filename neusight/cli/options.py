@@ -128,6 +128,12 @@ Frames = Annotated[int | None, Spec("--frames", STEP, "Images of a clip. Default
 Seconds = Annotated[
     float | None, Spec("--seconds", STEP, "Length of a sound. Default: the model's own, else 10.", "S").text()
 ]
+Steps = Annotated[
+    int | None,
+    Spec("--steps", STEP, "Denoising steps of a diffusion pipeline, a whole image or clip. Default: one.").number(
+        most=10_000
+    ),
+]
 GivenInputs = Annotated[
     list[str],
     Spec(

@@ -42,6 +42,7 @@ class Step:
     image_size: opt.ImageSize = None
     frames: opt.Frames = None
     seconds: opt.Seconds = None
+    steps: opt.Steps = None
     given: opt.GivenInputs = field(default_factory=list)
     share: opt.Shares = field(default_factory=list)
     optimizer: opt.Optimizer = "none"
@@ -268,6 +269,7 @@ def _headline(e: Estimate) -> None:
     attention = f", {e.attention} attention" if e.attention != "eager" else ""
     gpu = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
     headline(f"{e.model} on {gpu}: {e.mode}, batch {e.batch}{length}, {e.dtype}{attention}{optimizer}")
+    paragraph("step", e.unit)
     paragraph("inputs", " ".join(e.inputs))
     paragraph("assumed", words_of(e.assumed))
     paragraph("latency", f"{milliseconds(e.latency_s)}  (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})")
@@ -288,9 +290,11 @@ def _headline(e: Estimate) -> None:
 
 
 def _phases(e: Estimate) -> None:
-    phases = [(phase, s) for phase, s in e.by_phase.items() if s > _NOTHING * e.latency_s]
-    cells = ((phase, milliseconds(s), *_share(s / e.latency_s)) for phase, s in phases)
-    table(("phase", ">latency", ">share", ""), cells)
+    for title, times in (("phase", e.by_phase), ("part", e.by_part)):
+        shown = [(name, s) for name, s in times.items() if s > _NOTHING * e.latency_s]
+        if shown:
+            cells = ((name, milliseconds(s), *_share(s / e.latency_s)) for name, s in shown)
+            table((title, ">latency", ">share", ""), cells)
 
 
 def _operators(e: Estimate) -> None:
@@ -358,6 +362,7 @@ def _side_by_side(estimates: Sequence[Estimate]) -> None:
     first = estimates[0]
     line(f"{first.model}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
     paragraph("assumed", words_of(first.assumed))
+    paragraph("step", first.unit)
     slowest = max(e.latency_s for e in estimates)
     titles = ("gpu", ">latency", ">90 % interval", "", ">samples/s", "limited by", "fits")
     table(titles, (_cells(e, slowest) for e in estimates))

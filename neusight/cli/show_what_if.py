@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.cli.output import Output, line, note, table
+from neusight.cli.output import Output, line, note, paragraph, table
 from neusight.units import gib, milliseconds
 from neusight.what_if.gain import Gain, figure
 
@@ -55,6 +55,7 @@ def _human(answer: WhatIf) -> None:
     before = answer.before
     memory = gib(figure(before, "memory"))
     line(f"{before.model} on {before.gpu}: {milliseconds(before.latency_s)}, {memory}, limited by {before.limiter}")
+    paragraph("step", getattr(before, "unit", ""))
     if answer.alone:
         line("\neach by itself\n")
         _rungs(answer.alone)

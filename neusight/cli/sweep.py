@@ -121,6 +121,7 @@ def sweep(
     workers: opt.Workers,
     optimizer: opt.Optimizer = "none",
     attention: opt.Attention = None,
+    steps: opt.Steps = None,
     sparsity: opt.Sparsity = "",
     form: opt.Format = "human",
 ) -> None:
@@ -142,8 +143,8 @@ def sweep(
     predictor = models.load(gpus)
     with progress("predicting") as advance:
         rows = predictor.shared(**workers.given).sweep_rows(
-            names, gpus, **values, optimizer=optimizer, attention=attention, sparsity=sparsity or None,
-            progress=advance,
+            names, gpus, **values, optimizer=optimizer, attention=attention, steps=steps,
+            sparsity=sparsity or None, progress=advance,
         )  # fmt: skip
     opt.note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
     Output(form).data(rows, rows, lambda: _show_sweep(rows))
@@ -171,6 +172,8 @@ def _show_sweep(rows: list[dict[str, Any]]) -> None:
     keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
     titles = [f">{key}" if key in ("batch", "seq_len") else key for key in keys]
     titles += [">latency", ">samples/s", "", ">GiB"]
+    for name, unit in dict.fromkeys((row["model"], row["unit"]) for row in good if row["unit"]):
+        paragraph("step", f"{shown(name)}: {unit}")
     if good:
         table(titles, ((*(_text(row[key]) for key in keys), *_sweep_cells(row, best)) for row in good))
     reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])

@@ -75,6 +75,8 @@ def step_estimate(
         provenance=provenance,
         uncovered=workload.uncovered,
         inputs=workload.inputs,
+        unit=workload.unit,
+        parts=workload.parts,
         usd_per_hour=device.price_usd_per_hour,
     )
 

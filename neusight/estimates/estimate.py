@@ -73,6 +73,10 @@ class Estimate:
     """What the boards of all devices draw in that time; None where nothing tells."""
     assumed: Mapping[str, str] = field(default_factory=dict)
     """Fields that the question left open -> the value that was chosen, with the reason."""
+    unit: str = ""
+    """The work that a step is of, in words, where a reader may take it for another."""
+    parts: tuple[tuple[str, str], ...] = ()
+    """Modules whose times are told apart, with their names."""
 
     @cached_property
     def latency_s(self) -> float:
@@ -135,6 +139,13 @@ class Estimate:
     def by_phase(self) -> dict[str, float]:
         """Phase (forward, backward, optimizer, host) → seconds; only phases that occur."""
         return summed((k.phase, k.total_s) for k in self.by_kernel if k.total_s)
+
+    @cached_property
+    def by_part(self) -> dict[str, float]:
+        """Part of a model that has several → seconds; what is of none of them, such as waits, under "other"."""
+        names = dict(self.parts)
+        seconds = ((names.get(module.partition(".")[0], "other"), s) for (module, _), s in self.by_module.items())
+        return summed(seconds) if names else {}
 
     @cached_property
     def by_operator(self) -> tuple[OperatorEstimate, ...]:
@@ -255,7 +266,10 @@ class Estimate:
         """One after the other on the same device: times add, memory is that of the larger."""
         if not isinstance(other, Estimate):
             return NotImplemented
-        names, tuples = ("model", "gpu", "mode", "dtype", "optimizer", "attention"), ("uncovered", "inputs", "warnings")
+        names, tuples = (
+            ("model", "gpu", "mode", "dtype", "optimizer", "attention", "unit"),
+            ("uncovered", "inputs", "warnings"),
+        )
         changes: dict[str, Any] = {name: joined(getattr(self, name), getattr(other, name)) for name in names}
         changes |= {name: union(getattr(self, name), getattr(other, name)) for name in tuples}
         return replace(
@@ -267,6 +281,7 @@ class Estimate:
             by_kernel=_merged((*self.by_kernel, *other.by_kernel)),
             memory=max(self.memory, other.memory, key=lambda m: m.peak_bytes / m.capacity_bytes),
             provenance=self.provenance.merged(other.provenance),
+            parts=self.parts if self.parts == other.parts else (),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
             board_energy=_both(self.board_energy, other.board_energy),
         )
@@ -334,6 +349,7 @@ class Estimate:
                 "by_kernel": tuple(_kernel(k) for k in data["by_kernel"]),
                 "memory": MemoryEstimate(**data["memory"]),
                 "provenance": Provenance(**_tuples(data["provenance"])),
+                "parts": tuple(map(tuple, data.get("parts", ()))),
                 "board_energy": BoardEnergy(**energy) if (energy := data.get("board_energy")) else None,
             }
             return Estimate(**{**_tuples(data), **nested})

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _SUMMARY = (
     *("mode", "batch", "seq_len", "inputs", "dtype", "optimizer", "attention"),
-    *("samples_per_s", "tokens_per_s", "bound_s", "by_phase"),
+    *("unit", "samples_per_s", "tokens_per_s", "bound_s", "by_phase", "by_part"),
 )
 """Beside the core of every estimate."""
 _REST = ("coverage", "in_domain", "outside", "energy_j")

@@ -91,7 +91,7 @@ def _facts(e: Any) -> list[str]:
         joules = e.joule_per_output_token
         return facts + ([] if joules is None else [f"{decimal(joules)} J for a token"])
     facts += [f"{e.dtype}, batch {e.batch}{f' of {e.seq_len:,} tokens' if e.seq_len else ''}"]
-    facts += [f"{decimal(e.samples_per_s)} samples/s"]
+    facts += [f"{decimal(e.samples_per_s)} samples/s", *filter(None, [getattr(e, "unit", "")])]
     facts += [] if e.usd_per_hour is None else [f"{decimal(e.cost_usd(1e6))} USD for a million samples"]
     return facts + ([] if e.board_energy_j is None else [f"{scaled(e.board_energy_j, 'J')} for a step"])
 

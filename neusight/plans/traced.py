@@ -262,7 +262,7 @@ class TracedProgram:
                 # What ranks exchange around an operator is told apart from it.
                 alone = kernel.family == "collective"
                 operator = kernel.op if alone else node.operator
-                runs[at][_Run(kernel, operator, node.phase, zeros, core, 0 if alone else product)] += 1
+                runs[at][_Run(kernel, operator, node.phase, zeros, core, 0 if alone else product)] += node.iterations
         return runs
 
     @cached_property
@@ -287,7 +287,8 @@ class TracedProgram:
         for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
             if at >= 0:
                 phase = _PHASES[node.phase]
-                found[at][phase] = found[at].get(phase, 0.0) + dispatches(operator_kinds(node.kernels))
+                count = node.iterations * dispatches(operator_kinds(node.kernels))
+                found[at][phase] = found[at].get(phase, 0.0) + count
         return [tuple(sorted(each.items())) for each in found]
 
     def _part(self, run: _Run, count: int) -> Part:

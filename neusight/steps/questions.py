@@ -226,6 +226,8 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
     if request.precision != OWN_PRECISION:
         device.gemm_flops_per_s(request.precision.of_products)
     plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
+    if request.steps and plan.pp > 1:
+        raise ModelError("steps of denoising go through all layers again and again: leave out pp, or ask for one step")
     return device, micro_batch_of(replace(request, engine=run_on(device, request.engine)), plan)
 
 

@@ -41,14 +41,14 @@ def step_kinds(workload: Workload) -> Counter[str]:
     if launch == "graph":
         return Counter(pointwise=1)
     if launch == "static":
-        more = sum(node.copies * max(0, len(node.kernels) - 1) for node in workload.nodes)
-        return Counter(pointwise=sum(node.copies for node in workload.nodes if node.kernels), further=more)
+        more = sum(node.runs * max(0, len(node.kernels) - 1) for node in workload.nodes)
+        return Counter(pointwise=sum(node.runs for node in workload.nodes if node.kernels), further=more)
     for node in workload.nodes:
         kinds = operator_kinds(node.kernels)
         if node.operator.startswith(f"{HAND_WRITTEN}."):
             kinds = {"hand_written": len(node.kernels)}
         for kind, count in kinds.items():
-            found[kind] += node.copies * count
+            found[kind] += node.runs * count
     return found
 
 

@@ -16,7 +16,7 @@ from neusight.workloads.inputs import Changes, InputSets, as_inputs, described, 
 from neusight.workloads.resolve import WorkloadSource, resolve, step_dtype
 from neusight.workloads.serialise import read_trace, trace_key, write_trace
 from neusight.workloads.tensors import Known, TensorSpec
-from neusight.workloads.workload import Workload, renamed
+from neusight.workloads.workload import Workload, iterated, renamed
 
 if TYPE_CHECKING:
     import torch
@@ -60,7 +60,8 @@ def load_workload(
     """
     source = resolve(model, inputs)
     request = _settled(source, request or Request.of(source.name, **options))
-    return _as_run(_loaded(source, request, loss, allow_fallback, cache), request)
+    once = replace(request, steps=None)
+    return _as_run(_loaded(source, once, loss, allow_fallback, cache), source, request)
 
 
 def _loaded(
@@ -80,12 +81,19 @@ def _loaded(
     return workload
 
 
-def _as_run(workload: Workload, request: Request) -> Workload:
-    """With the engine that was asked for, and the form of attention that runs where it was left to the model."""
+def _as_run(workload: Workload, source: WorkloadSource, request: Request) -> Workload:
+    """With the engine that was asked for, the form of attention that runs where it was left to the model, the part of
+    each step as often as there are steps, and the unit of work.
+    """
     fused = any(kernel.family == "attention" for node in workload.nodes for kernel in node.kernels)
     attention = request.attention or ("sdpa" if fused else "eager")
     engine = replace(request.engine, attention=attention)
-    return replace(workload, request=replace(workload.request, engine=engine))
+    names, steps = [], request.steps or 1
+    for part in source.parts:
+        workload = iterated(workload, part.module, steps) if part.repeats and steps > 1 else workload
+        names.append((part.module, f"{part.name} x {steps}" if part.repeats else part.name))
+    asked = replace(workload.request, engine=engine, steps=request.steps)
+    return replace(workload, request=asked, unit=source.unit(request), parts=tuple(names))
 
 
 def shipped_step(model: str, request: Request | None = None, **options: Any) -> Workload | None:
@@ -93,7 +101,7 @@ def shipped_step(model: str, request: Request | None = None, **options: Any) -> 
     source = resolve(model)
     request = _settled(source, request or Request.of(source.name, **options))
     step = _shipped(source, request)
-    return None if step is None else _as_run(step, request)
+    return None if step is None else _as_run(step, source, request)
 
 
 def _settled(source: WorkloadSource, request: Request) -> Request:
@@ -105,6 +113,8 @@ def _settled(source: WorkloadSource, request: Request) -> Request:
         settled = source.described.settled(settled)
     if settled.precision == OWN_PRECISION and (dtype := step_dtype(source, settled.engine)[0]):
         settled = replace(settled, precision=Precision.named(dtype))
+    if settled.steps and not any(part.repeats for part in source.parts):
+        raise ModelError(f"{settled.model or 'the module'} is no pipeline with steps of denoising: leave out --steps")
     if source.config is not None and not settled.attention:
         settled = replace(settled, engine=replace(settled.engine, attention=attention_of(source.config)))
     return settled

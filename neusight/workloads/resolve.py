@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from neusight.errors import ModelError, NeusightError, nearest, reason, shown
 from neusight.extras import remedy
 from neusight.kernels.precision import Precision
 from neusight.paths import is_there, user_path
+from neusight.requests import Request
 from neusight.workloads.catalogue import (
     canonical_name,
     catalogue_config,
@@ -32,6 +33,10 @@ from neusight.workloads.catalogue import (
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
 from neusight.workloads.inputs.given import as_inputs
 from neusight.workloads.sources import ExportedModel, ModelSource, described, described_file, traced_model
+from neusight.workloads.sources.described import Part
+
+_GENERATING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+"""Ends of names of classes whose models write texts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +69,19 @@ class WorkloadSource:
     def takes_seq_len(self) -> bool:
         """Whether a sequence length means anything; of a function or a module nobody knows."""
         return self.described is None and (self.config is None or not is_image_config(self.config))
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Modules whose times are told apart."""
+        return self.described.parts if self.described else ()
+
+    def unit(self, request: Request) -> str:
+        """The work that a step is of, where a reader may take it for another."""
+        if self.described:
+            return self.described.unit(request)
+        names = (self.config or {}).get("architectures") or ()
+        generates = request.mode == "inference" and any(str(name).endswith(_GENERATING) for name in names)
+        return "one pass over all tokens at once, not generation token by token" if generates else ""
 
     @property
     def ready_type(self) -> bool:

@@ -101,8 +101,10 @@ class Node:
     """One executed operator, or a series of ``copies``, each ``stride`` places after the one before.
 
     ``id`` is the place of the first copy in the expanded order. ``kernels`` is empty for views and host work, and has
-    several entries where a GPU runs several kernels. ``zeros`` are those of the layer's operands where a sparsity
-    profile gives them: one tensor may be read by several layers, each with different windows, so that they lie here.
+    several entries where a GPU runs several kernels. ``iterations``: how often the part of the step that the node
+    belongs to runs, one after the other on the same tensors, such as steps of denoising. ``zeros`` are those of the
+    layer's operands where a sparsity profile gives them: one tensor may be read by several layers, each with different
+    windows, so that they lie here.
     """
 
     id: int
@@ -114,7 +116,13 @@ class Node:
     layer: ModulePath = ModulePath()
     copies: int = 1
     stride: int = 0
+    iterations: int = 1
     zeros: LayerSparsity | None = None
+
+    @property
+    def runs(self) -> int:
+        """How often its kernels run in the step."""
+        return self.copies * self.iterations
 
     @property
     def sparse_kernels(self) -> Iterator[tuple[Kernel, Zeros | None]]:
@@ -167,7 +175,9 @@ class Workload:
     """One step. ``nodes`` in the order of their first copies; ``parameters`` counts the model's.
 
     ``uncovered`` names operators without a rule that the caller allowed to be replaced by an analytic fallback;
-    ``inputs`` says what the model was fed, as ``name=shape:dtype`` each.
+    ``inputs`` says what the model was fed, as ``name=shape:dtype`` each. ``unit`` is the work that the step is of, in
+    words, where a reader may take it for another, and ``parts`` are modules whose times are told apart, with their
+    names.
     """
 
     request: Request
@@ -177,6 +187,8 @@ class Workload:
     uncovered: tuple[str, ...] = ()
     warnings: tuple[str, ...] = field(default=())
     inputs: tuple[str, ...] = ()
+    unit: str = ""
+    parts: tuple[tuple[str, str], ...] = ()
 
     @property
     def length(self) -> int:
@@ -203,7 +215,7 @@ class Workload:
                 # What ranks exchange around an operator is told apart from it.
                 operator = kernel.op if kernel.family == "collective" else node.operator
                 each = counts.setdefault((kernel, operator, node.phase, zeros), Counter())
-                each[node.layer.pattern] += node.copies
+                each[node.layer.pattern] += node.runs
         return tuple(
             Launch(kernel=k, operator=o, phase=p, zeros=z, count=each.total(), modules=tuple(each.items()))
             for (k, o, p, z), each in counts.items()
@@ -244,7 +256,17 @@ class Workload:
         Each occasion is a set of bytes that is in use at one moment, or not at all before: weights, states and inputs
         that the step reads; what it changes of them; what the forward pass keeps for the backward pass, written and
         read; gradients that wait for the optimizer, written and read. A cache saves at most its capacity of each.
+        Parts that run several times meet theirs as often.
         """
+        again = [n for n in self.nodes if n.iterations > 1]
+        if not again:
+            return self._occasions
+        loop = replace(self, nodes=tuple(again))
+        return (*self._occasions, *loop._occasions * (again[0].iterations - 1))
+
+    @property
+    def _occasions(self) -> tuple[int, ...]:
+        """Those of ``traffic_bytes`` where each part runs once."""
         each = self._each_tensor
         read, written, used = self._uses
         born = each["born"]
@@ -334,6 +356,15 @@ def _parts(each: dict[str, np.ndarray], forward_end: int) -> np.ndarray:
     for name, of in (("weight", "weights"), ("gradient", "gradients"), ("state", "optimizer")):
         part[kind == name] = MEMORY_PARTS.index(of)
     return part
+
+
+def iterated(workload: Workload, module: str, times: int) -> Workload:
+    """The workload whose ``module`` runs several times, one after the other; what lies in memory stays the same."""
+    nodes = (
+        replace(node, iterations=times) if f"{node.layer.pattern}.".startswith(f"{module}.") else node
+        for node in workload.nodes
+    )
+    return replace(workload, nodes=tuple(nodes))
 
 
 def renamed(workload: Workload, name: str) -> Workload:

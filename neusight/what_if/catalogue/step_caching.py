@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from neusight.errors import InapplicableError
 from neusight.steps.questions import StepQuestion
 from neusight.transforms.passes import LATE, Pass
 from neusight.transforms.step_caching import with_cached_features
@@ -14,4 +15,6 @@ from neusight.what_if.transforms import transform
 )  # fmt: skip
 def step_caching(step: StepQuestion) -> StepQuestion:
     """A step between whole ones takes deep features over from the last of them and runs the outermost layers alone."""
+    if step.request.steps:
+        raise InapplicableError("of several steps some stay whole: ask for one step, between whole ones")
     return step.changed_by(Pass(part="deep features", order=LATE, change=with_cached_features))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from neusight.errors import ModelError, nearest, shown
 from neusight.requests import Request
-from neusight.workloads.sources.described import Inputs, refuse_others
+from neusight.workloads.sources.described import Inputs, ModelSource, refuse_others
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +17,7 @@ _FROM_ZERO = ("round",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockModel:
+class BlockModel(ModelSource):
     """A block of ``neusight.workloads.models.blocks`` with its sizes."""
 
     name: str
@@ -31,6 +31,10 @@ class BlockModel:
     def settled(self, request: Request) -> Request:
         """Its sizes say everything."""
         return refuse_others(request)
+
+    def unit(self, request: Request) -> str:
+        """A block is no model."""
+        return "one block of layers by itself, not a model"
 
     def build(self, request: Request) -> torch.nn.Module:
         """The block in its loop."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from neusight.errors import ModelError, reason
 from neusight.extras import MissingExtraError, remedy
@@ -27,8 +27,25 @@ _OPTIONS = {
 }
 
 
+class Part(NamedTuple):
+    """A module of a model by its path, how its time is called, and whether it runs once a step of ``Request.steps``."""
+
+    module: str
+    name: str
+    repeats: bool = False
+
+
 class ModelSource(Protocol):
     """A model that can be built, and given inputs, for any step that it has."""
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """Modules whose times are told apart."""
+        return ()
+
+    def unit(self, request: Request) -> str:
+        """The work that a step is of, in words, where a reader may take it for another."""
+        return ""
 
     @property
     def content(self) -> str:

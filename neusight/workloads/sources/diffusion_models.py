@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError, nearest, reason, shown
 from neusight.paths import read_json, user_path
 from neusight.requests import Request
-from neusight.workloads.sources.described import Inputs, installed, library, refuse_others
+from neusight.workloads.sources.described import Inputs, ModelSource, installed, library, refuse_others
 from neusight.workloads.sources.diffusion_inputs import DenoiserStep, inputs_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ DENOISERS = ("unet", "transformer", "prior")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffusionModel:
+class DiffusionModel(ModelSource):
     """A model of diffusers with the contents of its ``config.json``."""
 
     name: str
@@ -40,6 +40,11 @@ class DiffusionModel:
     def kind(self) -> str:
         """The class in diffusers."""
         return str(self.config[CLASS])
+
+    def unit(self, request: Request) -> str:
+        """A denoiser runs many times for an image; an autoencoder once."""
+        denoises = any(word in self.kind for word in ("UNet", "Transformer"))
+        return "1 denoising step: an image or clip has many" if denoises else ""
 
     def settled(self, request: Request) -> Request:
         """Images of a size, prompts and clips of a length may be asked for."""

@@ -1,4 +1,4 @@
-"""Whole diffusion pipelines, for their memory: text encoders, one step of the denoiser, the decoder of images."""
+"""Whole diffusion pipelines: text encoders, one step of the denoiser or many, the decoder of images."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.requests import Request
 from neusight.workloads.catalogue import traced_config
 from neusight.workloads.huggingface import build_model
-from neusight.workloads.sources.described import Inputs
+from neusight.workloads.sources.described import Inputs, ModelSource, Part
 from neusight.workloads.sources.diffusion_models import DiffusionModel
 from neusight.workloads.tensors import TensorSpec
 
@@ -24,13 +24,31 @@ _TEXTS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class PipelineModel:
+class PipelineModel(ModelSource):
     """A pipeline by its parts: ``denoiser`` by name, whether it is ``guided``, configurations of its ``autoencoder``
-    and of its ``text_encoders``.
+    and of its ``text_encoders``; what it ``makes``, in how many denoising ``steps`` where nobody asks for others.
     """
 
     name: str
     config: Mapping[str, Any]
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The denoiser runs once a step, all else once."""
+        return (
+            Part("encoders", "text encoder"),
+            Part("denoiser", "denoiser", repeats=True),
+            Part("autoencoder", "decoder"),
+        )
+
+    def unit(self, request: Request) -> str:
+        """One step with all that comes before and after it, or a whole image or clip."""
+        made, usual = self.config["makes"], self.config["steps"]
+        guided = ", each with and without the prompt" if self.config["guided"] else ""
+        if request.steps is None:
+            rest = f"of the {usual} that are usual{guided}, with text encoder and decoder"
+            return f"1 denoising step {rest}: --steps {usual} is a whole {made}"
+        return f"a whole {made} in {request.steps} denoising step{'s' if request.steps > 1 else ''}{guided}"
 
     @property
     def content(self) -> str:

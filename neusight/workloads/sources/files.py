@@ -19,7 +19,7 @@ from neusight.kernels.precision import OWN_PRECISION
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.sizes import IMAGE_SIZE
-from neusight.workloads.sources.described import Inputs, library, refuse_others
+from neusight.workloads.sources.described import Inputs, ModelSource, library, refuse_others
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _filled(place: int, shape: Sequence[int | None], dtype: str, request: Reques
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphFile:
+class GraphFile(ModelSource):
     """A graph in a file: of ONNX with external data beside it, if any."""
 
     file: Path

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.errors import ModelError, nearest, reason, shown
 from neusight.requests import Request
 from neusight.workloads.inputs.sizes import FRAMES, IMAGE_SIZE
-from neusight.workloads.sources.described import Inputs, installed, library, refuse_others
+from neusight.workloads.sources.described import Inputs, ModelSource, installed, library, refuse_others
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _LARGEST_SIZE = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageModel:
+class ImageModel(ModelSource):
     """A model of a library: ``size`` is the edge of its square images [pixels], None for its own."""
 
     library: str

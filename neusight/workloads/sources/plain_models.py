@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.errors import ModelError
 from neusight.requests import Request
-from neusight.workloads.sources.described import Inputs, refuse_others
+from neusight.workloads.sources.described import Inputs, ModelSource, refuse_others
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +24,7 @@ _STEEPEST = 10.0
 
 class _Kind(NamedTuple):
     """Where a module is, what makes its inputs, and which words on their extents that takes after sizes and batch,
-    and whether the number after ``@`` after them.
+    and whether the number after ``@`` after them; and the work that a step is of, where that is not plain.
     """
 
     room: str
@@ -32,21 +32,45 @@ class _Kind(NamedTuple):
     inputs: str
     words: tuple[str, ...] = ()
     option: bool = False
+    unit: str = ""
 
 
+_SOUND = "one clip of sound as long as its inputs, not a second"
 _KINDS = {
     "dlrm": _Kind("recommendation", "Dlrm", "inputs"),
     "wide-and-deep": _Kind("recommendation", "WideAndDeep", "wide_inputs"),
-    "translation": _Kind("translation", "TranslationDecoder", "translation_inputs", ("seq_len",), option=True),
-    "transformer-xl": _Kind("language", "TransformerXl", "segment_inputs", ("seq_len",)),
-    "gnmt": _Kind("language", "Gnmt", "sentence_inputs", ("seq_len",)),
-    "lstm": _Kind("sequences", "LanguageLstm", "language_inputs", ("seq_len",)),
-    "speech-gru": _Kind("sequences", "SpeechGru", "speech_inputs", ("seq_len",)),
-    "speech-convolutions": _Kind("speech", "ConvSpeech", "speech_inputs", ("seconds",)),
-    "waveglow": _Kind("sequences", "WaveGlow", "waveglow_inputs"),
-    "hifi-gan": _Kind("vocoder", "HiFiGan", "vocoder_inputs", ("seconds", "mode")),
-    "u-net": _Kind("segmentation", "UNet", "unet_inputs"),
-    "ssd": _Kind("detection", "SingleShotDetector", "detector_inputs"),
+    "translation": _Kind(
+        "translation",
+        "TranslationDecoder",
+        "translation_inputs",
+        ("seq_len",),
+        True,
+        "one token in each beam, not a sentence",
+    ),
+    "transformer-xl": _Kind(
+        "language",
+        "TransformerXl",
+        "segment_inputs",
+        ("seq_len",),
+        unit="one segment of a text upon its memory of others",
+    ),
+    "gnmt": _Kind(
+        "language", "Gnmt", "sentence_inputs", ("seq_len",), unit="one pass over whole sentences, not word by word"
+    ),
+    "lstm": _Kind(
+        "sequences", "LanguageLstm", "language_inputs", ("seq_len",), unit="one stretch of a text, not a word"
+    ),
+    "speech-gru": _Kind("sequences", "SpeechGru", "speech_inputs", ("seq_len",), unit=_SOUND),
+    "speech-convolutions": _Kind("speech", "ConvSpeech", "speech_inputs", ("seconds",), unit=_SOUND),
+    "waveglow": _Kind("sequences", "WaveGlow", "waveglow_inputs", unit=_SOUND),
+    "hifi-gan": _Kind("vocoder", "HiFiGan", "vocoder_inputs", ("seconds", "mode"), unit=_SOUND),
+    "u-net": _Kind("segmentation", "UNet", "unet_inputs", unit="one patch of an image or scan"),
+    "ssd": _Kind(
+        "detection",
+        "SingleShotDetector",
+        "detector_inputs",
+        unit="one image to all boxes and scores, of which none is chosen yet",
+    ),
     "separable": _Kind("tiny", "SeparableClassifier", "image_inputs"),
     "small-resnet": _Kind("tiny", "SmallResNet", "image_inputs"),
     "autoencoder": _Kind("tiny", "Autoencoder", "window_inputs"),
@@ -54,7 +78,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlainModel:
+class PlainModel(ModelSource):
     """A module with its sizes; ``option`` is the exponent of Zipf's law by which its tables are looked up, or how many
     beams are searched.
     """
@@ -72,6 +96,10 @@ class PlainModel:
     def dtype(self) -> str | None:
         """In which it is deployed, where its configuration states one."""
         return self.config.get("dtype")
+
+    def unit(self, request: Request) -> str:
+        """As of all models of the kind."""
+        return self._kind.unit
 
     def settled(self, request: Request) -> Request:
         """Sequences and sounds of a length may be asked for where there are any."""
