@@ -589,12 +589,9 @@ class Predictor:
         seq_lens: int | Iterable[int | None] | None = None,
         dtypes: str | torch.dtype | Iterable[str | torch.dtype | None] | None = None,
         optimizer: str = "none",
-        attention: str | None = None,
-        launch: str = "eager",
-        layout: str = "nchw",
-        steps: int | None = None,
         sparsity: Sparsity | None = None,
         progress: Callable[[int, int], None] | None = None,
+        **options: Any,
     ) -> pd.DataFrame:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
 
@@ -608,20 +605,18 @@ class Predictor:
         Args:
             models, gpus, batches, modes, seq_lens, dtypes: what to combine; each a list, or one value.
             optimizer: of the steps of training.
-            attention, launch, layout, steps, sparsity: of all steps, as ``estimate`` takes them.
+            sparsity: of all steps, as ``estimate`` takes it.
             progress: called with (done, of) after each row.
+            options: ``attention``, ``launch``, ``layout`` and ``steps`` of all steps, as ``estimate`` takes them.
 
         Raises:
             DeviceError: of a predictor that is shared, no such cluster.
         """
         import pandas as pd
 
-        options: dict[str, Any] = {"optimizer": optimizer, "attention": attention, "launch": launch, "layout": layout}
-        options |= {"steps": steps}
         grid = {"modes": modes, "seq_lens": seq_lens, "dtypes": dtypes}
-        return pd.DataFrame(
-            self.sweep_rows(models, gpus, batches, **grid, **options, sparsity=sparsity, progress=progress)
-        )
+        given = {"optimizer": optimizer, "sparsity": sparsity, "progress": progress}
+        return pd.DataFrame(self.sweep_rows(models, gpus, batches, **grid, **given, **options))
 
     def sweep_rows(
         self,

@@ -33,7 +33,7 @@ from neusight.workloads.catalogue import (
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
 from neusight.workloads.inputs.given import as_inputs
 from neusight.workloads.sources import ExportedModel, ModelSource, described, described_file, traced_model
-from neusight.workloads.sources.described import Part
+from neusight.workloads.sources.described import ModulePart
 
 _GENERATING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """Ends of names of classes whose models write texts."""
@@ -71,7 +71,7 @@ class WorkloadSource:
         return self.described is None and (self.config is None or not is_image_config(self.config))
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[ModulePart]:
         """Modules whose times are told apart."""
         return self.described.parts if self.described else ()
 

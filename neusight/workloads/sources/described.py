@@ -27,7 +27,7 @@ _OPTIONS = {
 }
 
 
-class Part(NamedTuple):
+class ModulePart(NamedTuple):
     """A module of a model by its path, how its time is called, and whether it runs once a step of ``Request.steps``."""
 
     module: str
@@ -39,7 +39,7 @@ class ModelSource(Protocol):
     """A model that can be built, and given inputs, for any step that it has."""
 
     @property
-    def parts(self) -> Sequence[Part]:
+    def parts(self) -> Sequence[ModulePart]:
         """Modules whose times are told apart."""
         return ()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from neusight.requests import Request
 from neusight.workloads.catalogue import traced_config
 from neusight.workloads.huggingface import build_model
-from neusight.workloads.sources.described import Inputs, ModelSource, Part
+from neusight.workloads.sources.described import Inputs, ModelSource, ModulePart
 from neusight.workloads.sources.diffusion_models import DiffusionModel
 from neusight.workloads.tensors import TensorSpec
 
@@ -33,12 +33,12 @@ class PipelineModel(ModelSource):
     config: Mapping[str, Any]
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[ModulePart, ...]:
         """The denoiser runs once a step, all else once."""
         return (
-            Part("encoders", "text encoder"),
-            Part("denoiser", "denoiser", repeats=True),
-            Part("autoencoder", "decoder"),
+            ModulePart("encoders", "text encoder"),
+            ModulePart("denoiser", "denoiser", repeats=True),
+            ModulePart("autoencoder", "decoder"),
         )
 
     def unit(self, request: Request) -> str:
