@@ -614,8 +614,8 @@ class Predictor:
         """
         import pandas as pd
 
-        grid = {"modes": modes, "seq_lens": seq_lens, "dtypes": dtypes}
-        given = {"optimizer": optimizer, "sparsity": sparsity, "progress": progress}
+        grid: dict[str, Any] = {"modes": modes, "seq_lens": seq_lens, "dtypes": dtypes}
+        given: dict[str, Any] = {"optimizer": optimizer, "sparsity": sparsity, "progress": progress}
         return pd.DataFrame(self.sweep_rows(models, gpus, batches, **grid, **given, **options))
 
     def sweep_rows(
