@@ -276,7 +276,7 @@ def test_what_ranks_cannot_share_is_told_with_a_degree_that_would_do() -> None:
         built(GPT, tp=4, sequence_parallel=True, seq_len=61, batch=1)
     with pytest.raises(ModelError, match="products in 'fp4' are not built"):
         built(GPT, products="fp4")
-    with pytest.raises(ModelError, match="training of LinearAttention is not built"):
+    with pytest.raises(ModelError, match="training of LinearAttention layers is not built"):
         built("qwen3_next")
     with pytest.raises(ModelError, match="training of sparse attention is not built"):
         built("deepseek_v32")
