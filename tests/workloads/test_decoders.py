@@ -36,6 +36,41 @@ PUBLISHED = {
     "moonshotai/Kimi-K2.5": (1026.0, 32.9), "deepseek-ai/DeepSeek-V4-Flash": (284.0, 13.8),
 }  # fmt: skip
 """Billions of parameters, all and those of a token, from model cards and from files on the hub; embeddings count."""
+ON_THE_HUB: dict[str, float | tuple[float, float]] = {
+    "01-ai/Yi-1.5-34B-Chat": 34.4, "ai21labs/Jamba-v0.1": (51.6, 12.1), "ai21labs/AI21-Jamba-1.5-Large": (398.5, 94.1),
+    "allenai/OLMo-2-0425-1B-Instruct": 1.48, "allenai/OLMo-2-1124-7B-Instruct": 7.3,
+    "allenai/OLMo-2-1124-13B-Instruct": 13.7, "allenai/OLMo-2-0325-32B-Instruct": 32.2,
+    "allenai/OLMoE-1B-7B-0924-Instruct": (6.92, 1.28), "bigcode/starcoder2-7b": 7.17, "bigcode/starcoder2-15b": 15.96,
+    "ByteDance-Seed/Seed-OSS-36B-Instruct": 36.2, "codellama/CodeLlama-34b-Instruct-hf": 33.7,
+    "CohereLabs/aya-expanse-8b": 8.03, "CohereLabs/c4ai-command-a-03-2025": 111.0,
+    "CohereLabs/c4ai-command-r-v01": 35.0, "CohereLabs/c4ai-command-r-08-2024": 32.3,
+    "CohereLabs/c4ai-command-r-plus": 103.8, "CohereLabs/c4ai-command-r7b-12-2024": 8.03,
+    "deepseek-ai/deepseek-coder-33b-instruct": 33.3, "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1.78,
+    "deepseek-ai/DeepSeek-V2": (235.7, 21.4), "deepseek-ai/DeepSeek-V2-Lite": (15.7, 2.66),
+    "google/gemma-2-2b-it": 2.61, "google/gemma-2-9b-it": 9.24, "google/gemma-2-27b-it": 27.2,
+    "google/gemma-3-1b-it": 1.0, "google/gemma-3-4b-it": 3.88, "google/gemma-3-12b-it": 11.8,
+    "google/gemma-3-27b-it": 27.0, "HuggingFaceTB/SmolLM2-135M-Instruct": 0.1345,
+    "HuggingFaceTB/SmolLM2-360M-Instruct": 0.362, "HuggingFaceTB/SmolLM2-1.7B-Instruct": 1.71,
+    "HuggingFaceTB/SmolLM3-3B": 3.08, "ibm-ai-platform/Bamba-9B-v1": 9.78,
+    "ibm-granite/granite-3.3-2b-instruct": 2.53, "ibm-granite/granite-3.3-8b-instruct": 8.17,
+    "ibm-granite/granite-3.1-1b-a400m-instruct": (1.33, 0.43),
+    "ibm-granite/granite-3.1-3b-a800m-instruct": (3.3, 0.88), "ibm-granite/granite-4.0-h-small": (32.2, 8.8),
+    "ibm-granite/granite-4.0-h-tiny": (6.94, 1.47), "ibm-granite/granite-4.0-h-micro": 3.19,
+    "ibm-granite/granite-4.0-micro": 3.4, "internlm/internlm2_5-7b-chat": 7.74, "internlm/internlm3-8b-instruct": 8.8,
+    "LGAI-EXAONE/EXAONE-4.0-32B": 32.0, "meta-llama/Llama-2-13b-hf": 13.0, "meta-llama/Llama-2-70b-hf": 69.0,
+    "meta-llama/Llama-3.2-1B": 1.24, "meta-llama/Llama-3.2-3B": 3.21, "microsoft/Phi-3-mini-4k-instruct": 3.82,
+    "microsoft/Phi-3-medium-4k-instruct": 14.0, "microsoft/Phi-3.5-MoE-instruct": (41.9, 6.64), "microsoft/phi-4": 14.7,
+    "microsoft/Phi-4-mini-instruct": 3.84, "MiniMaxAI/MiniMax-M2": (228.7, 11.0),
+    "mistralai/Ministral-8B-Instruct-2410": 8.02, "mistralai/Mistral-7B-v0.3": 7.25,
+    "mistralai/Mistral-Large-Instruct-2407": 122.6, "mistralai/Mistral-Nemo-Instruct-2407": 12.2,
+    "mistralai/Mistral-Small-24B-Instruct-2501": 23.6, "mistralai/Mistral-Small-Instruct-2409": 22.2,
+    "moonshotai/Kimi-K2-Instruct": (1026.0, 32.9), "nvidia/Nemotron-H-8B-Base-8K": 8.1,
+    "Qwen/Qwen2-7B": 7.62, "Qwen/Qwen2.5-VL-3B-Instruct": 3.09, "Qwen/Qwen2.5-VL-32B-Instruct": 32.8,
+    "Qwen/Qwen2.5-VL-72B-Instruct": 72.7, "Qwen/Qwen3-0.6B": 0.596, "Qwen/Qwen3-1.7B": 1.72, "Qwen/Qwen3-4B": 4.02,
+    "Qwen/QwQ-32B": 32.8, "tiiuae/Falcon3-7B-Instruct": 7.46, "zai-org/GLM-4-9B-0414": 9.4,
+    "zai-org/GLM-4-32B-0414": 32.6, "zai-org/GLM-4.5": (352.8, 33.6), "zai-org/GLM-4.5-Air": (106.9, 13.4),
+}  # fmt: skip
+"""The same to the digits that cards and the hub show, without vision encoders and layers of multi-token prediction."""
 
 
 def served_bytes(decoder: Decoder, precision: ServingPrecision, tp: int = 1) -> float:
@@ -49,6 +84,27 @@ def served_bytes(decoder: Decoder, precision: ServingPrecision, tp: int = 1) -> 
 def test_parameters_are_the_published_ones(name: str) -> None:
     decoder = known_decoder(name)
     assert (decoder.parameters / 1e9, decoder.active_parameters / 1e9) == pytest.approx(PUBLISHED[name], rel=3e-3)
+
+
+@pytest.mark.parametrize("name", ON_THE_HUB)
+def test_parameters_are_those_on_the_hub(name: str) -> None:
+    decoder, published = known_decoder(name.lower()), ON_THE_HUB[name]
+    both = published if isinstance(published, tuple) else (published, published)
+    assert (decoder.parameters / 1e9, decoder.active_parameters / 1e9) == pytest.approx(both, rel=5e-3)
+
+
+VISION_BILLIONS = {
+    "Qwen/Qwen2.5-VL-7B-Instruct": 0.63, "Qwen/Qwen2.5-VL-72B-Instruct": 0.64, "google/gemma-3-27b-it": 0.41,
+    "mistralai/Mistral-Small-3.1-24B-Instruct-2503": 0.40,
+}  # fmt: skip
+"""Layers of vision encoders: 32 of 1280 x 3420 gated, 27 of 1152 x 4304 (SigLIP), 24 of 1024 x 4096 gated."""
+
+
+@pytest.mark.parametrize("name", VISION_BILLIONS)
+def test_vision_encoders_are_those_of_the_cards(name: str) -> None:
+    tower = known_decoder(name).vision_tower
+    assert tower is not None
+    assert tower.parameters / 1e9 == pytest.approx(VISION_BILLIONS[name], rel=0.02)
 
 
 def test_weights_on_disk_are_the_published_ones() -> None:
