@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from neusight.errors import DataError, nearest
 from neusight.figures.marks import Bar, Dot, Line, Scale
-from neusight.figures.palette import COLOURS, GREY
+from neusight.figures.palette import COLOURS, PLAIN
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,7 +66,7 @@ class Chart:
         used = {mark.series for mark in marks}
         others = (name for name in names if name and name not in self.palette)
         coloured = {**self.palette, **dict(zip(others, cycle(COLOURS), strict=False))}
-        return {name: coloured.get(name, GREY) for name in names if name in used}
+        return {name: coloured.get(name, PLAIN) for name in names if name in used}
 
     @property
     def outside(self) -> bool:

@@ -24,6 +24,8 @@ _LARGEST_PX, _DOT_PX = 56.0, 9.0
 """Diameters of the largest dot of those that have sizes, and of one without."""
 _WIDE = 1e3
 """Over which ends of an axis are powers of ten."""
+_LEFT_OF_LABELS = 0.7
+"""Of the largest value across: dots beyond have their labels to the left, where there is room."""
 _INSIDE = {"containLabel": True}
 _WHISKER = {"color": INK}
 
@@ -148,6 +150,8 @@ def _bars(chart: Chart) -> list[dict[str, Any]]:
 
 
 def _dots(chart: Chart) -> list[dict[str, Any]]:
+    most = _LEFT_OF_LABELS * max((dot.x for dot in chart.dots), default=0.0)
+
     def data(dot: Dot, colour: str) -> dict[str, Any]:
         return {
             "value": [dot.x, dot.y],
@@ -156,7 +160,8 @@ def _dots(chart: Chart) -> list[dict[str, Any]]:
             "label": {
                 "show": bool(dot.label),
                 "formatter": "{b}",
-                "position": [8, -12],
+                "position": [0, -12] if dot.x > most else [8, -12],
+                "align": "right" if dot.x > most else "left",
                 "fontSize": 10,
                 "color": INK,
                 "minMargin": 4,

@@ -27,7 +27,7 @@ PHASE = {
     "to host": "#3b0347",
     "to device": "#032d06",
     "barrier": "#421201",
-    "bubble": "#e9e9e9",
+    "bubble": "#dedede",
 }
 """Parts of a step in their order: dark; waiting is nearly white."""
 MEMORY = {
@@ -81,4 +81,6 @@ COLOURS = (
 )
 """Of series that are named by the question, such as devices, in their order."""
 GREY = "#9a9a9a"
-"""Of what lies outside of what was measured, and of what only helps to read."""
+"""Of what lies outside of what was measured."""
+PLAIN = "#3a3a3a"
+"""Of what has no series: a whole, a rest, and what only helps to read."""

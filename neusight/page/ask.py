@@ -80,7 +80,11 @@ def _warnings(answer: DeviceAnswer, of: int) -> list[str]:
 
 
 def _facts(e: Any) -> list[str]:
-    """Memory, throughput, cost, energy, limiter."""
+    """Memory, throughput, cost, energy, limiter, and what was assumed."""
+    return [*_figures(e), *(f"{name} {text}" for name, text in e.assumed.items())]
+
+
+def _figures(e: Any) -> list[str]:
     memory = e.memory_lines if isinstance(e, ServingEstimate) else (str(e.fit),)
     facts = [f"memory {memory[0]}", *memory[1:], f"limited by {e.limiter}"]
     if isinstance(e, ServingEstimate):

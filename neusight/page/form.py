@@ -151,7 +151,7 @@ class Form:
     def lengths(self) -> tuple[int, int]:
         """Tokens of a prompt and of its answer: those that are not given have room in the model's context."""
         room = _context(self.model, version_of(self.model)) or inf
-        osl = self.osl or int(min(_ANSWER, max(1, room - self.isl if self.isl else room // 4)))
+        osl = self.osl or int(min(_ANSWER, max(1, room - self.isl if self.isl else room / 4)))
         return self.isl or int(min(_PROMPT, max(1, room - osl))), osl
 
     @property
@@ -163,6 +163,8 @@ class Form:
         """Text that stands in place of a field which is not given; "" for none."""
         if name == "gpu":
             return "all with a price" if self.serving and self.slo else DEVICE
+        if self.slo and name in ("tp", "concurrency"):
+            return "1, 2, 4 or 8" if name == "tp" else ""
         return str(self.load.get(name, "1" if name == "tp" else ""))
 
     def question(self, gpu: str) -> StepQuestion:

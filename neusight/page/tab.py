@@ -279,8 +279,9 @@ class Tab:
         """
         for name, element in self.fields.items():
             self._mark(name, self.mistakes.get(name, ""))
-            if isinstance(element, ui.input) and (text := self.form.assumed(name)):
-                element.props(f'stack-label placeholder="{text}"')
+            if isinstance(element, ui.input):
+                text = self.form.assumed(name)
+                element.props(f'placeholder="{text}" {"stack-label" if text else ""}')
         self.wrong("; ".join(why for name, why in self.mistakes.items() if name not in self.fields))
 
     def _mark(self, name: str, why: str) -> None:

@@ -15,7 +15,7 @@ from neusight.distributed.figures import CHARTS as TRAINED
 from neusight.errors import DataError
 from neusight.estimates.figures import CHARTS, difference, memory, modules, timeline, waterfall
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
-from neusight.figures.palette import COLOURS, GREY
+from neusight.figures.palette import COLOURS, PLAIN
 from neusight.serving import Closed
 from neusight.serving.figures import CHARTS as SERVED
 from neusight.steps import StepQuestion
@@ -39,7 +39,7 @@ def test_bars_of_a_stack_follow_each_other_and_end_in_the_sum() -> None:
 def test_colours_are_by_series_and_grey_without() -> None:
     marks = (Dot(x=1, y=1, series="b"), Dot(x=2, y=1, series="a"))
     chart = Chart(name="c", title="t", x=SECONDS, y=SECONDS, dots=marks, lines=(Line(xs=(1,), ys=(1,)),), series=("a",))
-    assert chart.colours == {"a": COLOURS[0], "b": COLOURS[1], "": GREY}
+    assert chart.colours == {"a": COLOURS[0], "b": COLOURS[1], "": PLAIN}
 
 
 @pytest.mark.parametrize("name", CHARTS)

@@ -9,7 +9,7 @@ from neusight.devices import load_cluster
 from neusight.distributed.figures import timeline as ranks
 from neusight.estimates import figures
 from neusight.figures import Bar, Chart, Scale
-from neusight.figures.palette import COLOURS, GAIN, GREY, LIMITER, MEMORY, PART, PHASE
+from neusight.figures.palette import COLOURS, GAIN, GREY, LIMITER, MEMORY, PART, PHASE, PLAIN
 from neusight.plans.margins import SOURCES
 from neusight.schedule.tasks import KINDS
 from neusight.schedule.trace import BUBBLE
@@ -43,7 +43,7 @@ def oklab(colour: str) -> tuple[float, float, float]:
 def test_colours_mean_one_thing_and_are_told_apart() -> None:
     host = LIMITER["host"]
     colours = [c for palette in PALETTES.values() for c in palette.values() if c != host]
-    for one, other in combinations([*colours, host, *COLOURS, GREY], 2):
+    for one, other in combinations([*colours, host, *COLOURS, GREY, PLAIN], 2):
         distance = sum((a - b) ** 2 for a, b in zip(oklab(one), oklab(other), strict=True)) ** 0.5
         assert distance > _LEAST, (one, other)
 

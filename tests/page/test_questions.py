@@ -1,9 +1,14 @@
 """What is on the screen belongs to the question on the screen: history, fields that cannot be read, old answers."""
 
+import json
+import shlex
+from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.cli_runs import as_json, run
 from tests.page.conftest import Opened
 
 DEVICES, SLO = "devices, with commas", "service level, such as ttft=200ms,tpot=30ms"
@@ -188,3 +193,79 @@ def test_a_service_level_compares_the_devices_that_are_given(opened: Opened) -> 
     answered(page)
     assert "--gpu" not in page.locator(".lines").last.inner_text()
     assert page.get_by_label(DEVICES).get_attribute("placeholder") == "all with a price"
+
+
+BLOOM = {"model_type": "bloom", "hidden_size": 64, "n_layer": 2, "n_head": 2, "vocab_size": 1000}
+
+
+def test_a_dropped_configuration_is_called_by_type_and_size(opened: Opened, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(BLOOM))
+    page = opened("/?gpu=l4")
+    answered(page)
+    page.locator("input[type=file]").set_input_files(file)
+    answered(page, "bloom-0.164m")
+    assert page.locator(".answer strong").first.inner_text() == "bloom-0.164m"
+    command = shlex.split(page.locator(".lines").first.inner_text())
+    assert as_json(*command[1:])["latency_s"] == float(page.locator(".answer").get_attribute("data-latency") or 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("config.json", "{}", "config.json states no model_type"),
+        ("notes.json", "{", "notes.json is not JSON"),
+        ("model.txt", "text", "this file is no config.json, .onnx or .pt2"),
+    ],
+)
+def test_a_dropped_file_that_is_not_understood_says_so(
+    opened: Opened, tmp_path: Path, name: str, content: str, reason: str
+) -> None:
+    (tmp_path / name).write_text(content)
+    page = opened("/?model=gpt2&gpu=l4")
+    answered(page)
+    page.locator("input[type=file]").set_input_files(tmp_path / name)
+    page.get_by_text(reason).wait_for()
+    assert page.url.endswith("/?model=gpt2&gpu=l4")
+    assert page.locator(".answer").is_visible()
+
+
+def test_a_served_model_has_the_memory_of_its_command(opened: Opened) -> None:
+    page = opened("/?model=llama-3.1-8b&gpu=h100-sxm-80gb&mode=serving")
+    answered(page)
+    facts = page.locator(".facts").inner_text()
+    printed = " ".join(run(*shlex.split(page.locator(".lines").first.inner_text())[1:]).stdout.split())
+    for words in ("KV cache 5", "kept free 7.91 GiB", "fits in 79.10 GiB a GPU"):
+        assert words in facts
+        assert words in printed
+    for label in ("pipeline parallel", "expert parallel", "replicas", "engine"):
+        assert page.get_by_label(label, exact=True).locator("visible=true").count() == 1
+    page.get_by_label("replicas", exact=True).locator("visible=true").fill("2")
+    answered(page, "replicas=2")
+    assert "--replicas 2" in page.locator(".lines").first.inner_text()
+
+
+TEXTS = """() => {
+  const plot = document.querySelector('.nicegui-echart');
+  const chart = getElement(+plot.id.slice(1)).chart;
+  return chart.getZr().storage.getDisplayList().filter((each) => each.style && each.style.text).map((each) => {
+    const box = each.getBoundingRect().clone();
+    if (each.transform) box.applyTransform(each.transform);
+    return [each.style.text, box.x, box.y, box.x + box.width, box.y + box.height];
+  }).filter((each) => each[2] < chart.getHeight() - 60);
+}"""
+
+
+@pytest.mark.parametrize("width", [360, 390, 1280])
+@pytest.mark.parametrize("gpu", ["h100", "b200", "mi300x"])
+def test_names_in_a_roofline_do_not_overlap(opened: Opened, width: int, gpu: str) -> None:
+    page = opened(f"/look?model=gpt2-large&gpu={gpu}&mode=training", width=width)
+    answered(page)
+    page.wait_for_timeout(300)
+    texts = page.evaluate(TEXTS)
+    assert sum("FLOP/s" in text for text, *_ in texts) > 4
+    for (one, *a), (other, *b) in combinations(texts, 2):
+        apart = a[2] <= b[0] + 1 or b[2] <= a[0] + 1 or a[3] <= b[1] + 1 or b[3] <= a[1] + 1
+        assert apart, (one, a, other, b)
+        assert a[0] >= 0
+        assert a[2] <= width
