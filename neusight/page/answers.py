@@ -150,6 +150,7 @@ def planned(predictor: Predictor, form: Form) -> Found:
         raise ModelError("plans on a cluster are of training: choose mode training")
     cluster = load_cluster(form.cluster, form.nodes)
     usual = {"dp": cluster.devices, "global_batch": cluster.devices, "seq_len": form.seq_len, "dtype": form.dtype}
+    usual |= {"optimizer": form.optimizer} if form.optimizer != "none" else {}
     run = predictor.training_run(form.model, cluster, {name: value for name, value in usual.items() if value})
     return predictor.plans(replace(run, plan=Plan(global_batch=form.batch)))
 

@@ -135,8 +135,27 @@ def _switches(tab: Tab) -> None:
     button.style("flex: 0 0 auto")
 
 
+def unused(form: Form) -> list[str]:
+    """Fields that are given and do not count for what is looked for."""
+    of_step = ("gpu", "changes", "tp", "dp", "launch", "apply")
+    if form.serving:
+        names: tuple[str, ...] = () if form.slo else ("concurrency", "rate")
+    elif form.space:
+        names = (*of_step, "dtype", "optimizer", "cluster")
+    else:
+        names = of_step if form.cluster else ()
+    return [name for name in names if getattr(form, name) != getattr(Form, name)]
+
+
+def note_unused(form: Form) -> None:
+    """Say which fields do not count."""
+    if names := unused(form):
+        ui.label(f"left out, since they do not count here: {', '.join(names)}").classes("quiet")
+
+
 def texts(tab: Tab, shown: Shown) -> None:
     """What came of it, and the command that gives the same."""
+    note_unused(tab.form)
     if isinstance(shown.rest, Found):
         _plans(shown.rest)
     elif tab.form.space and not tab.form.serving:
@@ -239,7 +258,7 @@ def _words(form: Form) -> Iterator[str]:
         yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
     elif form.cluster:
         yield from ("plan", form.model, "--cluster", form.cluster, "--nodes", str(form.nodes))
-        yield from ("--global-batch", str(form.batch), *form.options("seq_len", "dtype"))
+        yield from ("--global-batch", str(form.batch), *form.options("seq_len", "dtype", "optimizer"))
     elif form.apply:
         yield from ("what-if", form.model, "--gpu", form.gpus[0], *form.step_options)
         yield from ("--all",) if form.apply == (EVERY,) else ("--apply", ",".join(form.apply))

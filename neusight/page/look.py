@@ -10,6 +10,7 @@ from neusight.distributed.estimate import TrainingEstimate
 from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
 from neusight.page.answers import estimated, planned
+from neusight.page.decide import note_unused
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
 from neusight.serving import figures as served
@@ -66,6 +67,8 @@ def texts(tab: Tab, shown: Shown) -> None:
     else:
         text = f"{milliseconds(e.latency_s)} for an answer on {e.gpu}, mostly limited by {e.limiter}"
     ui.label(text).classes("answer")
+    if is_slow(tab.form):
+        note_unused(tab.form)
 
 
 def controls(tab: Tab) -> None:

@@ -162,6 +162,27 @@ def test_a_service_level_takes_all_that_is_given(
     assert (devices is None) == ("--gpu" not in decide.command(asked))
 
 
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ("mode=serving rate=5 concurrency=2", ["concurrency", "rate"]),
+        ("mode=serving rate=5 slo=ttft=1s", []),
+        ("mode=training cluster=dgx-h100 gpu=l4 tp=2 optimizer=sgd", ["gpu", "tp"]),
+        ("mode=training space=gpu cluster=dgx-h100 dtype=bf16 apply=bf16", ["apply", "dtype", "cluster"]),
+        ("mode=training gpu=l4 tp=2", []),
+    ],
+)
+def test_unused_names_what_does_not_count(words: str, names: list[str]) -> None:
+    assert decide.unused(form(words)) == names
+
+
+def test_plans_take_the_optimizer(predictor: Predictor) -> None:
+    asked = form("model=gpt2 mode=training cluster=dgx-h100 batch=16 optimizer=sgd")
+    best = answers.planned(predictor, asked).best[0]
+    plan, *_ = as_json(*shlex.split(decide.command(asked))[1:])["best"]
+    assert plan["latency_s"] == best.latency_s
+
+
 def test_a_question_without_devices_is_of_the_usual_one() -> None:
     assert form("model=gpt2").gpus == (DEVICE,)
     assert "gpu=" not in form("model=gpt2").query
