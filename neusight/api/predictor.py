@@ -379,6 +379,7 @@ class Predictor:
         *,
         usual: bool = False,
         prefer: str = "cost",
+        progress: Callable[[int, int, str], None] | None = None,
         **setup: Any,
     ) -> list[Choice]:
         """Deployments that hold a service level, the cheapest first, then those that do not, with the reason.
@@ -389,15 +390,17 @@ class Predictor:
         Args:
             model, options: as ``deployment`` takes them.
             setup: as there, each field one value or a list; tp is 1, 2, 4 and 8 where it is left out.
-            gpus: ids, files or specs; None for those of the catalogue with a price.
+            gpus: ids, files or specs, with prices of one list where one has all; None for all GPUs of the first
+                price list.
             demand: what is to be served.
             usual: whether fields that are left out take all usual values, as do the sizes of passes.
             prefer: ``cost``, or ``gpus`` for the fewest devices.
+            progress: called with (done, of, the best so far in words) before each deployment.
 
         Raises:
             ModelError: an unknown model. LoadError: lengths that make no sense.
         """
-        from neusight.devices import list_devices
+        from neusight.devices import listed_gpus, with_prices
         from neusight.serving.deployment import EngineOptions
         from neusight.serving.load import most_tokens
         from neusight.serving.planning import cheapest
@@ -407,15 +410,16 @@ class Predictor:
 
         longest = most_tokens(demand.isl) + most_tokens(demand.osl)
         decoder = model if isinstance(model, Decoder) else known_decoder(str(model))
-        chosen = gpus if gpus is not None else [d.id for d in list_devices() if d.price_usd_per_hour]
+        chosen = listed_gpus() if gpus is None else gpus
         chosen = [chosen] if isinstance(chosen, str | Path | DeviceSpec) else chosen
-        devices = {device.id: device for device in map(as_device, chosen)}
+        devices = {device.id: device for device in with_prices([*map(as_device, chosen)])}
 
         def deploy(device: DeviceSpec, one: Setup, limited: EngineOptions) -> Deployment:
             return self.deployment(model, device, longest, limited, **vars(one))
 
         each = [(device, one) for device in devices.values() for one in setups(decoder, device, setup, usual=usual)]
-        return cheapest(deploy, each, demand, limits(options or EngineOptions(), usual=usual), prefer=prefer)
+        limited = limits(options or EngineOptions(), usual=usual)
+        return cheapest(deploy, each, demand, limited, prefer=prefer, progress=progress)
 
     def training_run(
         self,
@@ -597,7 +601,7 @@ class Predictor:
 
         A step that does not fit has ``fits`` False; one that cannot be estimated has its reason in ``error`` and no
         figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_s, low_s, high_s, bound_s, limiter,
-        samples_per_s, tokens_per_s, peak_bytes, fits, board_energy_j, usd_per_million_samples, unit, error.
+        samples_per_s, tokens_per_s, peak_bytes, fits, board_energy_j, usd_per_million_samples, price_source, unit, error.
 
         >>> table = predictor.sweep("gpt2-large", ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes="training")
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU

@@ -21,7 +21,7 @@ _TOGETHER = 64
 SWEEP_COLUMNS = (
     *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter"),
     *("samples_per_s", "tokens_per_s", "peak_bytes", "fits", "board_energy_j", "usd_per_million_samples"),
-    *("unit", "error"),
+    *("price_source", "unit", "error"),
 )
 
 
@@ -150,7 +150,7 @@ def _several(value: Any) -> list[Any]:
 def _figures(estimate: Estimate) -> dict[str, Any]:
     named = ("seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter", "samples_per_s", "tokens_per_s")
     return {
-        **{name: getattr(estimate, name) for name in (*named, "fits", "board_energy_j", "unit")},
+        **{name: getattr(estimate, name) for name in (*named, "fits", "board_energy_j", "price_source", "unit")},
         "peak_bytes": estimate.memory.peak_bytes,
         "usd_per_million_samples": None if estimate.usd_per_hour is None else estimate.cost_usd(1e6),
     }

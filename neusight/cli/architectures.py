@@ -47,7 +47,7 @@ def check(
     - `neusight workloads check transformers --report experiments/architectures`
     """
     from neusight.api import Predictor
-    from neusight.cli.output import Output, progress
+    from neusight.cli.output import Output, busy
     from neusight.devices import load_device
     from neusight.evaluation.architectures import check as checked
     from neusight.evaluation.architectures import drawn, grouped
@@ -58,7 +58,7 @@ def check(
     if report is not None and library != "transformers":
         raise typer.BadParameter("exists for transformers only: leave it out", param_hint="--report")
     kinds = drawn(limit, seed, library)
-    with progress("estimating") as advance:
+    with busy("estimating") as advance:
         answers = checked(Predictor.load(), kinds, device, mode, advance, library=library)
     rows = [asdict(answer) for answer in answers]
     counted = [answer for answer in answers if answer.buildable]

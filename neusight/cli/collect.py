@@ -229,7 +229,7 @@ def measure(
 
     - `neusight sparsity measure vgg16 --batch 16 --image-size 64 --data digits --updates 20,400 --out vgg16.json`
     """
-    from neusight.cli.output import note, progress
+    from neusight.cli.output import busy, note
     from neusight.collect.sparsity import measure_course as measured
     from neusight.collect.sparsity import pruning
     from neusight.paths import writable
@@ -238,7 +238,7 @@ def measure(
         writable(out)
     how = pruning(prune) if prune else None
     counts = numbers(updates, "--updates", 100_000, least=0)
-    with progress(f"training {model}") as report:
+    with busy(f"training {model}") as report:
         profiles = measured(
             model, batch, inputs=None if data == "noise" else data, seq_len=seq_len, image_size=image_size,
             steps=steps, updates=counts, seed=seed, pruning=how, progress=report,

@@ -18,6 +18,7 @@ from typing import Any, Generic, TypeVar, get_type_hints
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from neusight.cli.output import Advance, note
 from neusight.errors import NeusightError
 
 _CONTEXT = "context"
@@ -173,7 +174,11 @@ class Point(Generic[Answer]):
 
 
 def combined(
-    axes: Mapping[str, Sequence[Any]], answer: Callable[[dict[str, Any]], Answer], *, many: bool
+    axes: Mapping[str, Sequence[Any]],
+    answer: Callable[[dict[str, Any]], Answer],
+    *,
+    many: bool,
+    advance: Advance | None = None,
 ) -> Iterator[Point[Answer]]:
     """Every combination of the values of ``axes``, the last of which changes fastest.
 
@@ -181,13 +186,16 @@ def combined(
         axes: values by option.
         answer: of one combination.
         many: whether an error stands in its point, and the others go on.
+        advance: called before each.
 
     Raises:
         BadParameter: too many combinations. NeusightError: what is wrong, unless ``many``.
     """
     if (count := prod(map(len, axes.values()))) > MOST_POINTS:
         raise typer.BadParameter(f"{count:,} combinations are too many: leave values out, or search with `plan`")
-    for values in product(*axes.values()):
+    for done, values in enumerate(product(*axes.values())):
+        if advance and count > 1:
+            advance(done, count)
         options = dict(zip(axes, values, strict=True))
         try:
             yield Point(options=options, estimate=answer(options))
@@ -195,6 +203,21 @@ def combined(
             if not many:
                 raise
             yield Point(options=options, error=str(error))
+
+
+def check_answers(points: Sequence[Point[Answer]], name: str) -> None:
+    """Say on stderr which values of an option have no estimate, and why.
+
+    Raises:
+        Exit: with 1, where no point has an estimate.
+    """
+    none = not any(point.estimate for point in points)
+    for error in dict.fromkeys(point.error for point in points if point.error):
+        of = [str(getattr(value, "id", value)) for value in (p.options[name] for p in points if p.error == error)]
+        which = "" if len(of) == len(points) else f"no estimate of {', '.join(of)}: "
+        note(f"{'error' if none else 'warning'}: {which}{error}")
+    if none:
+        raise typer.Exit(1)
 
 
 def differing(points: Sequence[Point[Answer]], names: Iterable[str]) -> list[str]:

@@ -130,10 +130,14 @@ def design(
         words = f"{len(designs):,} designs of {areas.min():.1f} to {areas.max():.1f} mm2, "
         Output(form).data(row, [row], lambda: line(words + f"{powers.min():.0f} to {powers.max():.0f} W"))
         return
-    with busy("searching"):
+    with busy("searching") as advance:
+
+        def closer(least: float) -> None:
+            advance(0, 0, f"within {1.0 / least - 1.0:.1%} of the bound")
+
         found = answers(
             chosen, workloads.of(chosen), against=against, gap=search.gap, limit_s=60.0 * search.minutes,
-            front=search.front, every=search.every, **workers.given,
+            front=search.front, every=search.every, progress=closer, **workers.given,
         )  # fmt: skip
     rows = [answer.to_dict() for answer in found]
     Output(form).data(rows, rows, lambda: _show(found))

@@ -44,17 +44,19 @@ def list_devices(form: opt.Format = "human") -> None:
 def show_device(
     device: Annotated[str, typer.Argument(help="An id, a driver's name, or a device file.")],
     overrides: opt.Overrides = [],  # noqa: B006
+    prices: opt.Prices = None,
     form: opt.Format = "human",
 ) -> None:
     """Show one device with the source of every figure, as a file that `--gpu` reads.
 
     Example: `neusight devices show l4 > mine.toml`, change it, then `neusight predict gpt2 --gpu ./mine.toml`.
     """
-    from neusight.devices import load_device, to_toml
+    from neusight.devices import load_devices, price_notes, to_toml
 
-    spec = load_device(opt.named_gpu(device), overrides)
+    (spec,) = load_devices([opt.named_gpu(device)], overrides, prices or "")
     data = spec.model_dump(mode="json")
-    Output(form).data(data, [_device_row(spec)], lambda: line(to_toml(spec).rstrip()))
+    remarks = [f"# {text}" for text in price_notes([spec])]
+    Output(form).data(data, [_device_row(spec)], lambda: line("\n".join([*remarks, to_toml(spec).rstrip()])))
 
 
 @devices.command()

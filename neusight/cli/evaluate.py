@@ -41,12 +41,12 @@ def kernels(
 
     - `neusight evaluate kernels ./collected`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_errors import show, show_kernels
     from neusight.evaluation import evaluate_kernels
 
     predictor = loaded(tile_models, calibration)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_kernels(path, predictor, split, advance)
     show(errors, form, show_kernels, predictor)
 
@@ -64,12 +64,12 @@ def models(
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
-    from neusight.cli.output import note, progress
+    from neusight.cli.output import busy, note
     from neusight.cli.show_errors import show, show_models, with_phases
     from neusight.evaluation import evaluate_models
 
     predictor = loaded(tile_models, calibration)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_models(path, configs, predictor, named_gpus(gpu) if gpu else None, advance)
     if count := errors["adapted"]:
         note(
@@ -102,12 +102,12 @@ def serving(
 
     - `neusight evaluate serving cells.parquet --models models.json --source mlenergy --format csv`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_errors import show, show_serving
     from neusight.evaluation import Selection, evaluate_serving
 
     predictor, selection = loaded(tile_models, calibration), Selection(source=source, limit=limit, seed=seed)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_serving(path, predictor, models, selection, progress=advance)
     show(errors, form, show_serving, predictor)
 
@@ -133,14 +133,14 @@ def steps(
 
     - `neusight evaluate steps $NEUSIGHT_DATA/vision-models/timm.parquet --limit 300 --format json`
     """
-    from neusight.cli.output import note, progress
+    from neusight.cli.output import busy, note
     from neusight.cli.show_errors import show, show_steps
     from neusight.evaluation import Selection, evaluate_steps
     from neusight.evaluation.steps import columns_of
 
     predictor = loaded(tile_models, calibration)
     selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_steps(path, predictor, selection, advance, hosts)
     for text in errors["assumed"]:
         note(f"warning: {text}")
@@ -174,7 +174,7 @@ def programs(
 
     - `neusight evaluate programs timings.parquet --programs ./problems --format json`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_errors import show, show_programs
     from neusight.evaluation import Selection, evaluate_programs
     from neusight.evaluation.programs import Filters
@@ -182,7 +182,7 @@ def programs(
     predictor = loaded(tile_models, calibration)
     selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
     filters = Filters(spread=spread, suspect=suspect)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         options: dict[str, Any] = {"programs": folder, "selection": selection, "filters": filters, "hosts": hosts}
         errors = evaluate_programs(path, predictor, progress=advance, **options)
     show(errors, form, show_programs, predictor)
@@ -200,12 +200,12 @@ def rates(
 
     Example: `neusight evaluate rates $NEUSIGHT_DATA --format csv`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_errors import show, show_rates
     from neusight.evaluation import evaluate_rates
 
     predictor = loaded(tile_models, calibration)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_rates(data, predictor, advance)
     show(errors, form, show_rates, predictor)
 
@@ -226,13 +226,13 @@ def energy(
 
     Example: `neusight evaluate energy $NEUSIGHT_DATA`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_errors import show, show_energy
     from neusight.evaluation import Selection, evaluate_energy
 
     predictor = loaded(tile_models, calibration)
     selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_energy(data, predictor, selection, advance)
     show(errors, form, show_energy, predictor)
 
@@ -261,7 +261,7 @@ def what_if(
 
     - `neusight evaluate what-if experiments/what-if/published.toml`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_errors import show, show_what_if
     from neusight.evaluation import Selection
     from neusight.evaluation.what_if import evaluate_what_if
@@ -269,7 +269,7 @@ def what_if(
     predictor = loaded(tile_models, calibration)
     selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
     chosen = {"optimisations": optimisation, "sets": sets}
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_what_if(
             path,
             predictor,
@@ -314,12 +314,12 @@ def training(
 
     - `neusight evaluate training $NEUSIGHT_DATA/training-runs/runs.parquet --format json`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_errors import show, show_training
     from neusight.evaluation import evaluate_training
 
     predictor = loaded(tile_models, calibration)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         errors = evaluate_training(path, predictor, advance)
     show(errors, form, show_training, predictor)
 

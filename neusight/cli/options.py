@@ -194,10 +194,14 @@ Overrides = Annotated[
     Spec(
         "--set",
         DEVICE,
-        "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`, `network.bandwidth=800Gb/s`. May be "
-        "repeated.",
+        "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`, `network.bandwidth=800Gb/s`; of one of "
+        "several devices: `l4.price=1USD/h`. May be repeated.",
         "KEY=VALUE",
     ).text(),
+]
+Prices = Annotated[
+    Path | None,
+    Spec("--prices", DEVICE, "A price table of yours, before the shipped prices.toml, in its format.", "FILE").text(),
 ]
 Sparsity = Annotated[
     str,
@@ -384,8 +388,8 @@ class Models:
     tile_models: TileModels = None
     calibration: Calibrations = ""
 
-    def load(self, gpus: Iterable[str] = ()) -> Predictor:
-        """The predictor; a line says where a calibration is given that is of none of ``gpus`` (ids or files)."""
+    def load(self, gpus: Iterable[str | DeviceSpec] = ()) -> Predictor:
+        """The predictor; a line says where a calibration is given that is of none of ``gpus``."""
         from neusight.api import as_device
         from neusight.cli.output import note
 
@@ -524,6 +528,33 @@ def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str
 def named_gpus(text: str, option: str = "--gpu") -> list[str]:
     """As ``named_gpu``, of a list."""
     return [named_gpu(name) for name in listed(text, option)]
+
+
+def devices(text: str, overrides: Sequence[str] = (), prices: Path | None = None) -> list[DeviceSpec]:
+    """The devices of ``--gpu`` that are compared, with changes of all or of one, and with prices of one list.
+
+    Raises:
+        DeviceError, UnitError: as ``load_devices``.
+    """
+    from neusight.devices import load_devices
+
+    return load_devices(named_gpus(text), overrides, prices or "")
+
+
+def priced(prices: Path | None = None) -> list[DeviceSpec]:
+    """All GPUs of the first price list."""
+    from neusight.devices import listed_gpus
+
+    return listed_gpus(prices or "")
+
+
+def note_prices(devices: Sequence[DeviceSpec]) -> None:
+    """A line on stderr for devices without a price, and for prices of several lists."""
+    from neusight.cli.output import note
+    from neusight.devices import price_notes
+
+    for text in price_notes(devices):
+        note(f"note: {text}")
 
 
 def is_list(text: str) -> bool:

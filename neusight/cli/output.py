@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import isfinite
 from textwrap import wrap
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 Rows = Sequence[Mapping[str, Any]]
 _WORD = 12
@@ -129,30 +129,31 @@ def bar(share: float, width: int = 10) -> str:
     return "█" * (eighths // 8) + ("▏▎▍▌▋▊▉"[eighths % 8 - 1] if eighths % 8 else "")
 
 
-@contextmanager
-def busy(text: str) -> Iterator[None]:
-    """A spinner on stderr while something of unknown length runs; nothing where no one watches."""
-    if not sys.stderr.isatty():
-        yield
-        return
-    from rich.console import Console
+class Advance(Protocol):
+    """Say how far work has come."""
 
-    with Console(stderr=True).status(text):
-        yield
+    def __call__(self, done: int, of: int, best: str = "") -> None:
+        """Parts done, of how many (0 where that is not known), and the best answer so far in words."""
 
 
 @contextmanager
-def progress(text: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on stderr, for whoever watches; yields a function to call with (done, of)."""
+def busy(text: str) -> Iterator[Advance]:
+    """A line on stderr that moves while something runs, where stderr is a terminal; yields a function to call."""
     if not sys.stderr.isatty():
-        yield lambda done, of: None
+        yield lambda done, of, best="": None
         return
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    with Progress(console=Console(stderr=True), transient=True) as shown:
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task(text, total=None)
-        yield lambda done, of: shown.update(task, completed=done, total=of)
+
+        def advance(done: int, of: int, best: str = "") -> None:
+            count = f": {done:,} of {of:,}" if of else ""
+            shown.update(task, description=f"{text}{count}{f', best so far {best}' if best else ''}")
+
+        yield advance
 
 
 @contextmanager

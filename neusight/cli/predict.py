@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Given
+from neusight.cli.commands import Given, Point, check_answers, combined
 from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table, words_of
 from neusight.units import decimal, gib, milliseconds
@@ -27,7 +27,7 @@ _NOTHING = 1e-6
 _ON_CLUSTERS = (
     *("model", "mode", "batch", "seq_len", "optimizer", "dtype", "cluster", "nodes", "dp", "tp", "pp", "vp"),
     *("micro_batch", "schedule", "shard", "recompute", "recompute_layers", "sequence_parallel", "overlap_gradients"),
-    *("overrides", "tile_models", "calibration", "form"),
+    *("overrides", "prices", "tile_models", "calibration", "form"),
 )
 """Options that count with ``--cluster``; ``neusight training`` has more."""
 
@@ -91,6 +91,7 @@ class Target:
 
     gpu: opt.Gpus = ""
     overrides: opt.Overrides = field(default_factory=list)
+    prices: opt.Prices = None
     sparsity: opt.Sparsity = ""
     simulate: Annotated[
         bool, Spec("--simulate", DEVICE, "On such a device, run its scheduler instead of its tile model.").text()
@@ -102,8 +103,8 @@ class Target:
     @property
     def options(self) -> dict[str, Any]:
         """As ``Predictor.estimate`` takes them."""
-        same = {name: value for name, value in vars(self).items() if name != "gpu"}
-        return same | {"sparsity": self.sparsity or None}
+        names = ("simulate", "compression")
+        return {name: getattr(self, name) for name in names} | {"sparsity": self.sparsity or None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +181,7 @@ def predict(
     typed.refuse(["nodes"], "counts the nodes of a cluster: name it with --cluster")
     if not target.gpu:
         raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
-    show_estimates(question.estimates(), by, form, opt.is_list(target.gpu))
+    show_estimates(question.points(), by, form, opt.is_list(target.gpu))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,10 +196,10 @@ class Question:
     models: opt.Models
     typed: Given
 
-    def estimates(self) -> list[Estimate]:
-        """On each GPU."""
+    def points(self) -> list[Point[Estimate]]:
+        """An estimate for each GPU, or why there is none."""
         step, target = self.step, self.target
-        gpus = opt.named_gpus(target.gpu)
+        gpus = opt.devices(target.gpu, target.overrides, target.prices)
         opt.check_optimizer(step.optimizer, [step.mode])
         plan = self.sharing.plan(step.batch, training=step.mode == "training")
         options = step.options | self.execution.options | target.options
@@ -206,8 +207,12 @@ class Question:
         if plan:
             options["batch"] = 1
         predictor = self.models.load(gpus)
-        with busy(f"reading {self.model}"):
-            return [predictor.estimate(self.model, name, **options) for name in gpus]
+
+        def estimate(combination: dict[str, Any]) -> Estimate:
+            return predictor.estimate(self.model, combination["gpu"], **options)
+
+        with busy(f"predicting {self.model}") as advance:
+            return list(combined({"gpu": gpus}, estimate, many=len(gpus) > 1, advance=advance))
 
     def answer_on_cluster(self, form: str) -> None:
         """As ``neusight training`` answers these options."""
@@ -222,21 +227,24 @@ class Question:
         counts = set(_ON_CLUSTERS) - {"cluster", "nodes"}
         options = {name: value for name, value in values.items() if name in typed & counts}
         options |= {"global_batch": step.batch}
-        place = Place(cluster=sharing.cluster, overrides=self.target.overrides)
+        place = Place(cluster=sharing.cluster, overrides=self.target.overrides, prices=self.target.prices)
         answer(self.model, place, {"nodes": [sharing.nodes]} if sharing.nodes else {}, options, self.models, form=form)
 
 
-def show_estimates(estimates: Sequence[Estimate], by: str, form: str, many: bool) -> None:
+def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, many: bool) -> None:
     """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses.
 
-    ``many`` says that a list was given, be it of one.
+    ``many`` says that a list was given, be it of one. Devices without an estimate are named on stderr.
     """
     from neusight.estimates.report import report
 
+    check_answers(points, "gpu")
+    estimates = [point.estimate for point in points if point.estimate]
     for warning in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")
-    single = estimates[0] if len(estimates) == 1 else None
-    data = [report(e) for e in estimates] if many else report(estimates[0])
+    single = estimates[0] if len(points) == 1 else None
+    failed = [{"gpu": point.options["gpu"].id, "error": point.error} for point in points if point.error]
+    data = [report(e) for e in estimates] + failed if many else report(estimates[0])
     rows = [{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, by)]
     Output(form).data(data, rows, lambda: _full(single, by) if single else _side_by_side(estimates))
 

@@ -13,7 +13,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Given, Point, combined
 from neusight.cli.options import ENGINE, LOAD, OUTPUT, PLAN, Spec
-from neusight.cli.output import busy
+from neusight.cli.output import Advance, busy, note
 from neusight.devices.cluster import USUAL_PER_NODE
 from neusight.paths import user_path
 
@@ -44,6 +44,7 @@ class ServingTarget:
 
     gpu: opt.Gpus = ""
     overrides: opt.Overrides = field(default_factory=list)
+    prices: opt.Prices = None
     tp: opt.TPs = "1"
     pp: opt.PP = 1
     ep: Annotated[int, Spec("--ep", PLAN, "GPUs over which experts are spread, whole.").number(most=4096)] = 1
@@ -386,10 +387,10 @@ def serving(
         typed.refuse(["prefix_hit"], "is what sessions of the trace leave: leave it out")
     else:
         typed.refuse(["host_cache"], "keeps what sessions leave: give a --trace with a column session")
-    gpus = opt.named_gpus(target.gpu) if target.gpu else []
+    devices = opt.devices(target.gpu, target.overrides, target.prices) if target.gpu else opt.priced(target.prices)
     question = ServingQuestion(
-        predictor=models.load(gpus), model=model, target=target, engine=engine, demanded=demanded, many=many,
-        gpus=gpus, with_launch=launch_command or demanded.recommend,
+        predictor=models.load(devices), model=model, target=target, engine=engine, demanded=demanded, many=many,
+        devices={device.id: device for device in devices}, with_launch=launch_command or demanded.recommend,
     )  # fmt: skip
     if not (question.show_choices(typed, form) if slo else question.show_points(form, figure)):
         raise typer.Exit(1)
@@ -401,7 +402,7 @@ class ServingQuestion:
 
     predictor: Predictor
     model: str
-    gpus: Sequence[str]
+    devices: Mapping[str, DeviceSpec]
     target: ServingTarget
     engine: EngineChoice
     demanded: Demanded
@@ -412,8 +413,9 @@ class ServingQuestion:
         """What holds ``--slo``, the cheapest first; whether anything does."""
         from neusight.cli import show_serving
 
-        with busy("looking for what holds"):
-            choices = self.choices(typed)
+        with busy("looking for deployments") as advance:
+            choices = self.choices(typed, advance)
+        opt.note_prices(list(self.devices.values()))
         show_serving.show_choices(choices, self.demanded.slo, form, self.with_launch)
         return choices[0].estimate is not None
 
@@ -421,16 +423,20 @@ class ServingQuestion:
         """Every combination, and a picture of them; whether any has an estimate."""
         from neusight.cli import show_serving
 
-        with busy("serving"):
-            points = list(self.points())
+        with busy("serving") as advance:
+            points = list(self.points(advance))
+        if self.many:
+            opt.note_prices(list(self.devices.values()))
         estimates = [point.estimate for point in points if point.estimate]
         opt.note_corrections(self.predictor, [] if self.target.overrides else [e.gpu for e in estimates])
         show_serving.show_points(points, form, self.many, self.with_launch)
+        if not estimates:
+            note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
         if figure is not None:
             show_serving.draw(points, figure)
         return bool(estimates)
 
-    def points(self) -> Iterator[Point[ServingEstimate]]:
+    def points(self, advance: Advance) -> Iterator[Point[ServingEstimate]]:
         """Every combination, deployment by deployment.
 
         Raises:
@@ -439,14 +445,14 @@ class ServingQuestion:
         isls, osls = self.demanded.token_counts()
         kind = self.demanded.kind
         axes: dict[str, Sequence[Any]] = {
-            "model": [self.model], "gpu": self.gpus, **self._setups(), "isl": isls, "osl": osls
+            "model": [self.model], "gpu": list(self.devices), **self._setups(), "isl": isls, "osl": osls
         }  # fmt: skip
         if kind != "--frontier":
             axes |= {kind.removeprefix("--"): self.demanded.values}
-            points = combined(axes, self._served, many=self.many)
+            points = combined(axes, self._served, many=self.many, advance=advance)
             yield from (self._public(point) for point in points)
             return
-        for point in combined(axes, self._frontier, many=self.many):
+        for point in combined(axes, self._frontier, many=self.many, advance=advance):
             if point.error:
                 yield self._public(Point(options=point.options, error=point.error))
             for e in point.estimate or ():
@@ -458,7 +464,7 @@ class ServingQuestion:
         lengths = {name: options[name] or None for name in ("isl", "osl")}
         return Point(options=options | lengths, estimate=point.estimate, error=point.error)
 
-    def choices(self, typed: Given) -> list[Choice]:
+    def choices(self, typed: Given, advance: Advance) -> list[Choice]:
         """What holds, and what does not, with what is typed and usual values of other options.
 
         Raises:
@@ -473,7 +479,7 @@ class ServingQuestion:
         if setups.pop("replicas") != [1] or demanded.requests is not None:
             text = "looks for the replicas itself: leave --replicas and --requests out"
             raise typer.BadParameter(text, param_hint="--slo")
-        if not self.gpus and self.target.overrides:
+        if not self.target.gpu and self.target.overrides:
             raise typer.BadParameter("changes a device: name it with --gpu", param_hint="--set")
         self._check_images(isls[0])
         isl, osl = demanded.lengths(isls[0], osls[0], self.engine.max_model_len or 0, self._context)
@@ -481,11 +487,18 @@ class ServingQuestion:
             slo=Slo.named(demanded.slo), isl=isl, osl=osl, **demanded.fixed, confidence=demanded.confidence,
             seed=demanded.seed,
         )  # fmt: skip
-        gpus = [self._device(gpu) for gpu in self.gpus] or None
         open_ = {"tp"} if not demanded.recommend else {"dtype", "tp", "pp", "ep", "dp"}
         options = {name: v for name, v in {**self._fixed(), **setups}.items() if name in typed or name not in open_}
+        gpus = list(self.devices.values())
         return self.predictor.cheapest(
-            self.model, gpus, demand, self.engine.limits(), usual=demanded.recommend, prefer=demanded.prefer, **options
+            self.model,
+            gpus,
+            demand,
+            self.engine.limits(),
+            usual=demanded.recommend,
+            prefer=demanded.prefer,
+            progress=advance,
+            **options,
         )
 
     @property
@@ -503,14 +516,9 @@ class ServingQuestion:
     def _fixed(self) -> dict[str, Any]:
         return self.engine.software | self.target.degrees | {"images": self.demanded.images}
 
-    def _device(self, gpu: str) -> DeviceSpec:
-        from neusight.api import as_device
-
-        return as_device(gpu, self.target.overrides)
-
     def _deployment(self, options: Mapping[str, Any], longest: int) -> Deployment:
         setup = {**self._fixed(), **{name: options[name] for name in ("dtype", "tp", "replicas")}}
-        device = self._device(options["gpu"])
+        device = self.devices[options["gpu"]]
         return self.predictor.deployment(self.model, device, longest, self.engine.limits(), **setup)
 
     def _lengths(self, options: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from textwrap import wrap
@@ -112,8 +113,8 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
         degrees = ", ".join(f"{name} {e.prefill_pool[name]}" for name in DEGREES if e.prefill_pool[name] > 1)
         yield "prompts", f"on {_many(e.prefill_pool['replicas'], 'replica')}{f' of {degrees}' if degrees else ''}"
         yield "", f"their cache is on its way for {milliseconds(e.transfer_s)}"
-    yield "prefill", _limiter(e.prefill)
-    yield "decode", _limiter(e.decode)
+    yield "prefill", _limiter(e.prefill) or "no pass has prompts"
+    yield "decode", _limiter(e.decode) or "no pass only generates"
     yield "cost", _cost(e)
     energy = e.token_energy
     interval = f"(90 %: {decimal(energy.low_j)} to {decimal(energy.high_j)})"
@@ -131,16 +132,15 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
 
 def _limiter(limiter: Limiter | None) -> str:
     if limiter is None:
-        return "no such pass"
+        return ""
     shares = [f"{part} {share:.0%}" for part, share in list(limiter.parts.items())[:_PARTS] if share >= 0.005]
     return f"{', '.join(shares)}; {limiter.part} is limited by {limiter.resource}"
 
 
 def _cost(e: ServingEstimate) -> str:
     if e.usd_per_million_output_tokens is None:
-        gpus = f"{e.prefill_pool['gpu']} or {e.gpu}" if e.prefill_pool else e.gpu
-        return f"unknown: {gpus} has no price; --set price=2.5USD/h gives it one"
-    return f"{decimal(e.usd_per_million_output_tokens)} USD per million output tokens"
+        return f"unknown: no price of {' or '.join(e.unpriced)} is known; --set price=2.5USD/h gives one"
+    return f"{decimal(e.usd_per_million_output_tokens)} USD per million output tokens; price: {e.price_source}"
 
 
 _KEYS = ("gpu", "dtype", "tp", "replicas", "isl", "osl")
@@ -165,8 +165,15 @@ def _table(points: Sequence[Point[ServingEstimate]]) -> None:
         rows = zip(answers, best, strict=True)
         table(titles, ((*(str(p.options.get(n) or "-") for n in columns), *_cells(e, b)) for (p, e), b in rows))
         line("times: mean; *: no other has both more throughput and more speed for each user")
+    _prices([e for _, e in answers])
     for reason in reasons(points):
         headline(reason)
+
+
+def _prices(estimates: Sequence[ServingEstimate]) -> None:
+    """Which lists the prices of a table are of."""
+    if sources := dict.fromkeys(e.price_source.partition(": ")[0] for e in estimates if e.price_source):
+        headline(f"prices: {'; '.join(sources)}")
 
 
 def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
@@ -213,13 +220,14 @@ def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
     best, e = held[0]
     line(f"{e.model} within {slo}:")
     headline(f"{e.devices} x {best.gpu}, {_plan(best)}{_replicas(e)}, for {_load(e)}")
-    hourly = "" if best.usd_per_hour is None else f", {decimal(best.usd_per_hour)} USD/h"
-    headline(f"cost {_cost(e)}{hourly}; holds with a probability of {best.probability:.0%}")
+    hourly = "" if best.usd_per_hour is None else f"{decimal(best.usd_per_hour)} USD/h, "
+    headline(f"cost {hourly}{_cost(e)}; holds with a probability of {best.probability:.0%}")
     line()
     one_load = len({(e.load.get("rate_per_s"), e.load.get("concurrency")) for _, e in held}) == 1
     titles = ("GPUs", "TTFT", "TPOT", *(("USD/h", "more") if one_load else ("clients", "USD/\nMtok")), "holds")
     columns = [Column("gpu"), Column("deployed as"), *(Column(t, right=True) for t in titles)]
     table(columns, (_choice_cells(c, e, one_load) for c, e in held[:_CHOICES]))
+    _prices([e for _, e in held[:_CHOICES]])
     if len(held) > _CHOICES:
         line(f"… and {len(held) - _CHOICES} more; --format csv lists all")
     if any(c.options.max_num_batched_tokens for c, _ in held[:_CHOICES]):
@@ -256,11 +264,12 @@ def _choice_cells(choice: Choice, e: ServingEstimate, one_load: bool) -> tuple[s
 def _why_not(failed: Sequence[Choice]) -> None:
     """Reasons of each GPU, each once, the first few."""
     for gpu in dict.fromkeys(choice.gpu for choice in failed):
-        plans: dict[str, list[str]] = {}
+        plans: dict[str, Counter[str]] = {}
         for choice in failed:
             if choice.gpu == gpu:
-                plans.setdefault(choice.reason, []).append(_plan(choice))
-        for reason, each in list(plans.items())[:_REASONS]:
+                plans.setdefault(choice.reason, Counter())[_plan(choice)] += 1
+        for reason, counts in list(plans.items())[:_REASONS]:
+            each = (f"{plan} ({count} plans)" if count > 1 else plan for plan, count in counts.items())
             headline(f"not {gpu}, {'; '.join(each)}: {reason}")
         if len(plans) > _REASONS:
             line(f"… and {len(plans) - _REASONS} more of {gpu}; --format csv lists all")

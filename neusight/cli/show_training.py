@@ -150,7 +150,9 @@ def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, str]]:
 
 
 def _cost(e: TrainingEstimate, usd: float | None) -> str:
-    return f"cost unknown: {e.cluster.device.id} has no price" if usd is None else f"{usd:,.0f} USD"
+    if usd is None:
+        return f"cost unknown: no price of {e.cluster.device.id} is known; --set device.price=2.5USD/h gives one"
+    return f"{usd:,.0f} USD; price: {e.price_source}"
 
 
 def _energy_interval(e: TrainingEstimate) -> str:
@@ -209,11 +211,15 @@ def _table(points: Sequence[Point[TrainingEstimate]]) -> None:
         e = answers[0][1]
         words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
         headline(f"{e.run.decoder.name} on {e.cluster.id}{f': {words}' if words else ''}")
-    columns = [Column(name.replace("_", "\n"), right=not isinstance(points[0].options[name], str)) for name in names]
-    # Many axes leave no room for what a step waits for.
-    titles = [title for title in _FIGURES if len(names) <= _FEW or title not in ("exposed", "bubble")]
-    columns += [Column(title, right=True) for title in titles]
-    table(columns, ([str(p.options[n]) for n in names] + [_FIGURES[title](e) for title in titles] for p, e in answers))
+        columns = [
+            Column(name.replace("_", "\n"), right=not isinstance(points[0].options[name], str)) for name in names
+        ]
+        # Many axes leave no room for what a step waits for.
+        titles = [title for title in _FIGURES if len(names) <= _FEW or title not in ("exposed", "bubble")]
+        columns += [Column(title, right=True) for title in titles]
+        table(
+            columns, ([str(p.options[n]) for n in names] + [_FIGURES[title](e) for title in titles] for p, e in answers)
+        )
     for reason in reasons(points):
         headline(reason)
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from neusight.cli import options as opt
+from neusight.cli.commands import check_answers, combined
 from neusight.cli.options import ENGINE, Spec
-from neusight.cli.output import Output, bar, line, note, paragraph, progress, table
+from neusight.cli.output import Output, bar, busy, line, note, paragraph, table
 from neusight.errors import shown
 from neusight.units import decimal, milliseconds
 
 if TYPE_CHECKING:
+    from neusight.devices import DeviceSpec
     from neusight.estimates import KernelEstimate
 
 
@@ -69,17 +71,23 @@ def kernel(
 
     - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
     """
-    from neusight.api import as_device
     from neusight.estimates.report import LONE_KERNEL_COLUMNS, columns
 
     fields = opt.pairs(shape or [], "FIELD=VALUE")
-    gpus = opt.named_gpus(gpu)
+    gpus = opt.devices(gpu, overrides)
     predictor = models.load(gpus)
     options = vars(launch) | fields
-    answers = [(as_device(each).id, predictor.kernel(name, each, overrides, **options)) for each in gpus]
+
+    def estimate(combination: dict[str, Any]) -> KernelEstimate:
+        return predictor.kernel(name, combination["gpu"], **options)
+
+    points = list(combined({"gpu": gpus}, estimate, many=len(gpus) > 1))
+    check_answers(points, "gpu")
+    answers = [(point.options["gpu"].id, point.estimate) for point in points if point.estimate]
     opt.note_corrections(predictor, [] if overrides else [device for device, _ in answers])
-    rows = [{"gpu": gpu, **columns(estimate, LONE_KERNEL_COLUMNS)} for gpu, estimate in answers]
-    Output(form).data(rows if opt.is_list(gpu) else rows[0], rows, lambda: _show_kernels(answers))
+    rows = [{"gpu": device, **columns(estimate, LONE_KERNEL_COLUMNS)} for device, estimate in answers]
+    failed = [{"gpu": point.options["gpu"].id, "error": point.error} for point in points if point.error]
+    Output(form).data(rows + failed if opt.is_list(gpu) else rows[0], rows, lambda: _show_kernels(answers))
 
 
 def _show_kernels(answers: Sequence[tuple[str, KernelEstimate]]) -> None:
@@ -98,6 +106,8 @@ class Grid:
     """What is combined."""
 
     gpu: opt.Gpus
+    overrides: opt.Overrides = field(default_factory=list)
+    prices: opt.Prices = None
     batch: opt.Batches = "1"
     mode: opt.Modes = "inference"
     seq_len: opt.SeqLens = ""
@@ -135,18 +145,19 @@ def sweep(
 
     - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
     """
-    from neusight.api import as_device
-
-    gpus, names, values = opt.named_gpus(grid.gpu), opt.listed(model, "MODEL"), grid.values
+    gpus, names = opt.devices(grid.gpu, grid.overrides, grid.prices), opt.listed(model, "MODEL")
+    values = grid.values
     opt.check_optimizer(optimizer, values["modes"])
     _note_unused_zeros(gpus, sparsity)
     predictor = models.load(gpus)
-    with progress("predicting") as advance:
+    with busy("predicting") as advance:
         rows = predictor.shared(**workers.given).sweep_rows(
             names, gpus, **values, optimizer=optimizer, attention=attention, steps=steps,
             sparsity=sparsity or None, progress=advance,
         )  # fmt: skip
-    opt.note_corrections(predictor, (as_device(row["gpu"]).id for row in rows if not row["error"]))
+    opt.note_corrections(predictor, [] if grid.overrides else [row["gpu"] for row in rows if not row["error"]])
+    if form != "human":
+        opt.note_prices(gpus)
     Output(form).data(rows, rows, lambda: _show_sweep(rows))
     if failed := [row["error"] for row in rows if row["error"]]:
         grade = "error" if len(failed) == len(rows) else "warning"
@@ -155,11 +166,9 @@ def sweep(
             raise typer.Exit(1)
 
 
-def _note_unused_zeros(gpus: list[str], sparsity: str) -> None:
+def _note_unused_zeros(gpus: Sequence[DeviceSpec], sparsity: str) -> None:
     """Rows of a sweep have no room for what a single estimate warns of."""
-    from neusight.api import as_device
-
-    dense = [device.id for device in map(as_device, gpus) if device.kind == "gpu"] if sparsity else []
+    dense = [device.id for device in gpus if device.kind == "gpu"] if sparsity else []
     if dense:
         note(f"note: --sparsity has no effect on {', '.join(dense)}: GPUs do not skip zeros")
 

@@ -40,6 +40,7 @@ class Place:
     per_node: opt.PerNode = None
     network: opt.Network = ""
     overrides: opt.Overrides = field(default_factory=list)
+    prices: opt.Prices = None
 
     def __post_init__(self) -> None:
         if bool(self.cluster) == bool(self.gpu):
@@ -62,11 +63,13 @@ class Place:
         Raises:
             DeviceError: an unknown device or cluster, or one that cannot be.
         """
-        from neusight.devices import cluster_of, load_cluster
+        from neusight.devices import cluster_of, load_cluster, with_prices
 
         if self.cluster:
-            return load_cluster(self.cluster, nodes, self.overrides)
-        return cluster_of(self._gpu, self.per_node or 0, nodes or 1, self.network, self.overrides)
+            cluster = load_cluster(self.cluster, nodes, self.overrides)
+        else:
+            cluster = cluster_of(self._gpu, self.per_node or 0, nodes or 1, self.network, self.overrides)
+        return cluster.model_copy(update={"device": with_prices([cluster.device], self.prices or "")[0]})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,8 +272,8 @@ def answer(
         engine = fields.pop("engine", "")
         return predictor.training(predictor.training_run(model, cluster, fields, engine))
 
-    with busy("predicting"):
-        points = list(combined(axes, estimate, many=many))
+    with busy("predicting") as advance:
+        points = list(combined(axes, estimate, many=many, advance=advance))
     estimates = [point.estimate for point in points if point.estimate]
     opt.note_corrections(predictor, [e.cluster.device.id for e in estimates])
     _note_unused(estimates, place)
@@ -365,7 +368,7 @@ def plan(
 
     - `neusight plan llama-3.1-70b --cluster dgx-a100 --nodes 8 -b 256 -s 4096 --out best.toml`
     """
-    from neusight.cli.output import progress
+    from neusight.cli.output import busy
     from neusight.cli.show_training import show_plans
     from neusight.distributed.space import Space
     from neusight.plans.read import write_plan
@@ -382,7 +385,7 @@ def plan(
     predictor = models.load([cluster.device.id])
     usual = predictor.training_run(model, cluster, {**options, **one_each}, step.engine)
     run = replace(usual, plan=Plan(global_batch=step.global_batch))
-    with progress("plans") as advance:
+    with busy("plans") as advance:
         shared = predictor.shared(**workers.given)
         matches = shared.plans(run, space, search.count, reach=search.reach, progress=advance)
     opt.note_corrections(predictor, [cluster.device.id])

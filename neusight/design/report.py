@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -61,6 +61,7 @@ def answers(
     limit_s: float = 600.0,
     front: int = 0,
     every: bool = False,
+    progress: Callable[[float], None] | None = None,
     jobs: int = 1,
     ray: str = "",
 ) -> list[BestDesign]:
@@ -75,6 +76,7 @@ def answers(
         front: limits of area, and as many of power, below each of which the best design is looked for too: what is left
             of them are those that no other beats in throughput, area and power.
         every: whether every design is simulated, whatever its bound is.
+        progress: called with the bound over the best so far after each round.
         jobs, ray: who share the work, see ``workers.hired``.
 
     Raises:
@@ -87,7 +89,7 @@ def answers(
     with hired(jobs, ray, evaluate.begin, tuple(workloads), usual) as workers:
         # This process bounds and estimates, whoever else prices.
         evaluate.begin(tuple(workloads), usual)
-        search = DesignSearch(designs, evaluate.benches(), workers)
+        search = DesignSearch(designs, evaluate.benches(), workers, progress)
         search.refer(designs.nearest(**space.baseline))
         if every:
             search.simulate_all()

@@ -20,8 +20,8 @@ from pydantic import (
 )
 
 from neusight import units
-from neusight.devices.load import load_device, parse_file
-from neusight.devices.read import Table, known
+from neusight.devices.load import load_device
+from neusight.devices.read import Table, known, parse_file
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError, UnitError, nearest, shown
 from neusight.paths import user_path

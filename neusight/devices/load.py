@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -15,7 +14,8 @@ from functools import cache
 from math import prod
 from pathlib import Path
 
-from neusight.devices.read import Table, kind_of, known, read_table
+from neusight.devices.prices import price_lists, with_prices
+from neusight.devices.read import Table, figure, kind_of, known, parse_file, read_table
 from neusight.devices.schema import FIGURES, LINK_KINDS, RATES, key_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DeviceError, nearest, shown
@@ -42,15 +42,32 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     changed = {key: deepcopy(value) for key, value in table.items() if key not in stale}
     for change in given:
         _apply(changed, change)
-    changed["hypothetical"] = [*table.get("hypothetical", []), *given]
+    where = f"--set {' --set '.join(given)}"
+    followed = _base_clock(before, changed, keys, where)
+    # A price changes no figure that anything is predicted from.
+    figures = [*(change for change in given if not change.startswith("price")), *followed]
+    if "hypothetical" in table or figures:
+        changed["hypothetical"] = [*table.get("hypothetical", []), *figures]
     # A user's figure needs no document: the change itself is its source.
     if "sources" in table:
-        changed["sources"] = _with_sources(table["sources"], given, stale)
-    after = read_table(changed, f"--set on {where}")
+        changed["sources"] = _with_sources(table["sources"], (*given, *followed), stale)
+    after = read_table(changed, where)
+    if not figures:
+        return after
     if stale - keys:
         share = before.usable_bytes / before.dram_capacity_bytes
         after = after.model_copy(update={"dram_usable_bytes": share * after.dram_capacity_bytes})
-    return _follow(before, after.model_copy(update={"original": before.original or before}), keys)
+    return _follow(before, after.model_copy(update={"original": before.original or with_prices([before])[0]}), keys)
+
+
+def _base_clock(before: DeviceSpec, changed: Table, keys: set[str], where: str) -> tuple[str, ...]:
+    """Lower the base clock to a boost clock that is set below it, as ``key=value`` in a tuple; () where it stays."""
+    if "boost_clock" not in keys or "base_clock" in keys or not isinstance(before, GpuSpec):
+        return ()
+    if figure("boost_clock", changed["boost_clock"], where) >= before.base_clock_hz:
+        return ()
+    changed["base_clock"] = changed["boost_clock"]
+    return (f"base_clock={changed['boost_clock']}",)
 
 
 def _refuse_repeated(changes: Sequence[str]) -> None:
@@ -76,8 +93,8 @@ def _apply(table: Table, change: str) -> None:
 
 
 def _changeable(kind: str) -> Iterator[str]:
-    for key, figure in FIGURES.items():
-        if figure.describes(kind) and figure.quantity != "plain" and key not in RATES:
+    for key, described in FIGURES.items():
+        if described.describes(kind) and described.quantity != "plain" and key not in RATES:
             yield key
 
 
@@ -151,7 +168,8 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
         name_or_path: id of the catalogue, name that the driver reports, or short name (case does not matter), or a
             TOML file. A short name that fits several boards warns which of them it was taken for.
         overrides: ``key=value`` with keys of the device file, such as ``dram_bandwidth=4.8TB/s``, ``sm_count=144``,
-            ``matrix_flops.bfloat16=2PFLOP/s`` or ``links.nvlink=900GB/s``; noted in ``hypothetical``.
+            ``matrix_flops.bfloat16=2PFLOP/s`` or ``links.nvlink=900GB/s``; noted in ``hypothetical`` but for a price,
+            from which nothing is predicted. A device's name may stand before a key: ``l4.price=1USD/h``.
 
     Raises:
         DeviceError: unknown device or one of several, unreadable or malformed file, impossible value.
@@ -161,7 +179,63 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
     if match.others:
         warnings.warn(match.assumption, stacklevel=2)
     path = _CATALOGUE / f"{match.name}.toml" if match.name in _ids() else user_path(match.name)
-    return override(parse_file(path), overrides, path.name) if overrides else read_file(path)
+    if not overrides:
+        return read_file(path)
+    changes = [_of_device(change, match, path.stem) for change in overrides]
+    return _completed(override(parse_file(path), changes, path.name))
+
+
+def _of_device(change: str, match: DeviceMatch, stem: str) -> str:
+    """A change without the name of the device before its key.
+
+    Raises:
+        DeviceError: it is of another device.
+    """
+    device, rest = named_change(change)
+    if device and device not in (match.name, stem):
+        raise DeviceError(f"--set {change.strip()}: {device} is not in question, {stem} is: name that, or leave it out")
+    return rest if device else change
+
+
+def named_change(change: str) -> tuple[str, str]:
+    """The device before the key of ``l4.price=1USD/h``, as an id or as it is written, and the rest; "" without one."""
+    name, dot, rest = change.partition("=")[0].strip().partition(".")
+    if not dot or name in ("links", *RATES) or not rest:
+        return "", change
+    try:
+        return find_device(name).name, change.strip().partition(".")[2]
+    except DeviceError:
+        return name, change.strip().partition(".")[2]
+
+
+def load_devices(names: Sequence[str], overrides: Sequence[str] = (), prices: str | Path = "") -> list[DeviceSpec]:
+    """Load devices that are compared, with prices of one list where one has all of them, see ``with_prices``.
+
+    Args:
+        names: as ``load_device`` takes them.
+        overrides: as there, of all devices, or of one whose name stands before the key: ``l4.price=1USD/h``.
+        prices: a table of the user's, whose lists come before the shipped ones.
+
+    Raises:
+        DeviceError, UnitError: as of ``load_device``, or a change of a device that is none of them.
+    """
+    ids = [find_device(name).name for name in names]
+    places = {*ids, *(user_path(name).stem for name in ids)}
+    for change in overrides:
+        if (device := named_change(change)[0]) and device not in places:
+            raise DeviceError(f"--set {change.strip()}: {device} is not among {', '.join(names)}: name one of them")
+    changes = [_changes_of(name, overrides) for name in ids]
+    return with_prices([load_device(name, own) for name, own in zip(names, changes, strict=True)], prices)
+
+
+def listed_gpus(prices: str | Path = "") -> list[DeviceSpec]:
+    """GPUs of the first price list, a user's table before the shipped ones, with its prices."""
+    return [gpu for gpu in load_devices(list(price_lists(prices)[0].prices), prices=prices) if gpu.kind == "gpu"]
+
+
+def _changes_of(name: str, overrides: Sequence[str]) -> list[str]:
+    own = {"", name, user_path(name).stem}
+    return [rest for device, rest in map(named_change, overrides) if device in own]
 
 
 def load_gpu(name_or_path: str, overrides: Sequence[str] = ()) -> GpuSpec:
@@ -188,10 +262,11 @@ def find_device(name_or_path: str) -> DeviceMatch:
     """The device that an id, a driver's name, a short name or a path stands for; no file is opened for an id.
 
     ``4090``, ``RTX 4090`` and ``rtx4090`` are ``rtx-4090``, and not ``rtx-4090-d``; ``h100`` and ``H100 80GB`` are what
-    ``customary.toml`` says, ``h100 pcie`` the only one with both words.
+    ``customary.toml`` says, ``h100 pcie`` the only one with both words; of other boards of one architecture, such as
+    ``v100 pcie``, the oldest is taken.
 
     Raises:
-        DeviceError: no device has this name, or several have and none is customary.
+        DeviceError: no device has this name, or several of different architectures have and none is customary.
     """
     name = name_or_path.strip().lower()
     if name in _ids():
@@ -229,27 +304,14 @@ def read_file(path: Path) -> DeviceSpec:
         DeviceError: unreadable, malformed, or a value that cannot be.
         UnitError: a value without its unit or with another one.
     """
-    spec = read_table(parse_file(path), path.name)
-    if not spec.hypothetical or spec.id not in _ids():
-        return spec
-    return spec.model_copy(update={"original": read_file(_CATALOGUE / f"{spec.id}.toml")})
+    return _completed(read_table(parse_file(path), path.name))
 
 
-def parse_file(path: Path) -> Table:
-    """The table of a TOML file.
-
-    Raises:
-        DeviceError: unreadable, or no TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise DeviceError(f"{path.name}: not valid TOML: {str(error).lower()}: correct that line") from None
-    except UnicodeDecodeError:
-        raise DeviceError(f"{path.name}: not a text file in UTF-8: a device file is TOML") from None
-    except (OSError, ValueError) as error:
-        reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise DeviceError(f"cannot read device file {path}: {reason}: check the path") from None
+def _completed(spec: DeviceSpec) -> DeviceSpec:
+    """Add a list price, and to a variant the device of the catalogue that it is one of."""
+    if spec.hypothetical and spec.original is None and spec.id in _ids():
+        spec = spec.model_copy(update={"original": read_file(_CATALOGUE / f"{spec.id}.toml")})
+    return with_prices([spec])[0]
 
 
 @cache
@@ -259,7 +321,8 @@ def _ids() -> tuple[str, ...]:
 
 def _short(name: str, request: str) -> DeviceMatch:
     """The device that all words of a short name belong to: the plain one (``rtx-4070`` beside ``rtx-4070-ti``), whose
-    words all others have as well, or the customary one.
+    words all others have as well; of one architecture the customary one, else the oldest, before all one whose id has
+    all words.
     """
     words = set(_words(name))
     fitting = [id_ for id_ in _ids() if words <= _vocabulary()[id_] and words & _chips(id_)]
@@ -269,12 +332,13 @@ def _short(name: str, request: str) -> DeviceMatch:
     shared = set.intersection(*(set(_words(id_)) for id_ in fitting))
     if plain := next((id_ for id_ in fitting if set(_words(id_)) == shared), None):
         return DeviceMatch(name=plain, request=request.strip())
-    customary = [id_ for id_ in fitting if id_ in parse_file(_HERE / "customary.toml").values()]
-    if len(customary) != 1:
+    tables = [parse_file(_CATALOGUE / f"{id_}.toml") for id_ in fitting]
+    if len({table["architecture"] for table in tables}) > 1:
         raise DeviceError(f"'{shown(request)}' may be {_some(fitting)}: name one of them")
-    return DeviceMatch(
-        name=customary[0], others=tuple(id_ for id_ in fitting if id_ != customary[0]), request=request.strip()
-    )
+    customary = [id_ for id_ in parse_file(_HERE / "customary.toml").values() if id_ in fitting]
+    oldest = min(tables, key=lambda t: (not words <= set(_words(t["id"])), t["release_date"], t["id"]))
+    chosen = customary[0] if customary else str(oldest["id"])
+    return DeviceMatch(name=chosen, others=tuple(id_ for id_ in fitting if id_ != chosen), request=request.strip())
 
 
 def _words(name: str) -> list[str]:

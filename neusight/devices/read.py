@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -47,12 +49,29 @@ def read_table(table: Table, where: str) -> DeviceSpec:
     """
     _check_keys(table, where)
     values: Table = {key: _word(key, table[key], where) for key in WORDS if key in table}
-    for key, figure in FIGURES.items():
+    for key, described in FIGURES.items():
         if key in table:
-            values[figure.field] = _figure(key, table[key], where)
+            values[described.field] = figure(key, table[key], where)
     values["sources"] = _sources(table, where)
     _check_together(values, where)
     return _build(values, where)
+
+
+def parse_file(path: Path) -> Table:
+    """The table of a TOML file.
+
+    Raises:
+        DeviceError: unreadable, or no TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DeviceError(f"{path.name}: not valid TOML: {str(error).lower()}: correct that line") from None
+    except UnicodeDecodeError:
+        raise DeviceError(f"{path.name}: not a text file in UTF-8: a device file is TOML") from None
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise DeviceError(f"cannot read device file {path}: {reason}: check the path") from None
 
 
 _FEW = 8
@@ -108,17 +127,22 @@ def _is_words(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def _figure(key: str, value: Any, where: str) -> Any:
-    figure = FIGURES[key]
+def figure(key: str, value: Any, where: str) -> Any:
+    """Check a figure of a device file and turn it into SI units.
+
+    Raises:
+        DeviceError: an impossible value. UnitError: a value without its unit or with another one.
+    """
+    described = FIGURES[key]
     if key in RATES:
         return _rates(key, value, where)
     if key == "links":
         return _links(value, where)
-    if figure.quantity == "plain":
+    if described.quantity == "plain":
         return _plain(key, value, where)
-    if figure.quantity == "count":
+    if described.quantity == "count":
         return _count(key, value, where)
-    number = _quantity(key, value, figure, where)
+    number = _quantity(key, value, described, where)
     # 7e-9 m is 7.000000000000001 nm in binary: a process node has no such digits.
     return round(number * 1e9, 6) if key == "process" else number
 

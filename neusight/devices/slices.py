@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from neusight.devices.cluster import Cluster
-from neusight.devices.load import gpu_of, parse_file
+from neusight.devices.load import gpu_of
+from neusight.devices.read import parse_file
 from neusight.devices.spec import DeviceSpec, GpuSpec, SystolicSpec
 from neusight.errors import DeviceError
 

@@ -19,6 +19,8 @@ catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB.""
 ECC_LEAVES = 1.015
 """Usable bytes over decimal GB of the datasheet: 15/16 of GiB are 1.007 of GB, all of them 1.07."""
 
+PRICE, LISTED = "price_usd_per_hour", "price list: "
+"""Field of a price, and how the source of one from a price list begins."""
 CARRIERS = ("bfloat16", "float16", "float32")
 """Formats in which arrays multiply what they do not take by itself, the first that they have: XLA's default precision
 rounds operands to bfloat16 (jax.lax.Precision)."""
@@ -111,6 +113,21 @@ class DeviceSpec(BaseModel):
     """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
     original: DeviceSpec | None = Field(default=None, exclude=True, repr=False)
     """The device as it is, where this is a variant of it; what was learned of that one holds for the variant."""
+
+    @property
+    def has_own_price(self) -> bool:
+        """Whether its price is the user's, by ``--set`` or a device file, so that no price list changes it."""
+        return self.price_usd_per_hour is not None and not self.sources.get(PRICE, "").startswith(LISTED)
+
+    @property
+    def price_source(self) -> str:
+        """Provider, region, date and instance of its price; "" without a price."""
+        return self.sources.get(PRICE, "").removeprefix(LISTED)
+
+    @property
+    def price_list(self) -> str:
+        """Provider and region of its price."""
+        return self.price_source.partition(",")[0]
 
     @property
     def usable_bytes(self) -> float:

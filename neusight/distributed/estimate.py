@@ -118,8 +118,13 @@ class TrainingEstimate:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Of a device, by its file."""
+        """The price of one device; None where none is known."""
         return self.cluster.device.price_usd_per_hour
+
+    @property
+    def price_source(self) -> str:
+        """Provider, region, date and instance of the price."""
+        return self.cluster.device.price_source
 
     @property
     def plan(self) -> Plan:

@@ -78,6 +78,7 @@ def step_estimate(
         unit=workload.unit,
         parts=workload.parts,
         usd_per_hour=device.price_usd_per_hour,
+        price_source=device.price_source,
     )
 
 

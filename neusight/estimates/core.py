@@ -15,7 +15,7 @@ def core(estimate: Any) -> dict[str, Any]:
     resource that most of it is limited by. ``memory_terms`` are bytes of the device that needs most, ``fits`` says
     whether every device has them, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the
     boards of all devices draw in that time, ``board_energy`` the same with its interval, ``usd_per_hour`` the price of
-    one device: None where nothing tells.
+    one device, None where none is known, and ``price_source`` its provider, region, date and instance.
     ``assumed``: fields that the question left open, with the value that was chosen and why. ``warnings``: what was
     approximated, or is missing.
     """
@@ -37,6 +37,7 @@ def core(estimate: Any) -> dict[str, Any]:
         "board_energy_j": estimate.board_energy_j,
         "board_energy": estimate.board_energy and asdict(estimate.board_energy),
         "usd_per_hour": estimate.usd_per_hour,
+        "price_source": estimate.price_source,
         "assumed": dict(estimate.assumed),
         "warnings": list(estimate.warnings),
     }

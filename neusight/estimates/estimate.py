@@ -68,6 +68,8 @@ class Estimate:
     warnings: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     usd_per_hour: float | None = None
+    price_source: str = ""
+    """Provider, region, date and instance of the price."""
     devices: int = 1
     board_energy: BoardEnergy | None = None
     """What the boards of all devices draw in that time; None where nothing tells."""
@@ -259,7 +261,7 @@ class Estimate:
         """
         price = self.usd_per_hour if usd_per_hour is None else usd_per_hour
         if price is None:
-            raise DeviceError(f"{self.gpu} has no price in the catalogue: give usd_per_hour")
+            raise DeviceError(f"no price of {self.gpu} is known: give usd_per_hour")
         return self.gpu_hours(samples) * price
 
     def __add__(self, other: Estimate) -> Estimate:
@@ -283,6 +285,7 @@ class Estimate:
             provenance=self.provenance.merged(other.provenance),
             parts=self.parts if self.parts == other.parts else (),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
+            price_source=self.price_source if self.price_source == other.price_source else "",
             board_energy=_both(self.board_energy, other.board_energy),
         )
 

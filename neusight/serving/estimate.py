@@ -59,8 +59,8 @@ class ServingEstimate:
     prompts and passes that only generate are limited by. ``diverges`` says in words that the load outgrows the
     deployment, ``warnings`` what was approximated, ``assumed`` values of fields that were left open. ``errors`` by
     source and ``limiter``, the resource that most of the time is limited by, are of ``latency_s``, that of a whole
-    answer; ``usd_per_hour`` is the price of one device, of several kinds their mean, ``launch`` the command that starts
-    one replica.
+    answer; ``usd_per_hour`` is the price of one device, of several kinds their mean, ``price_source`` where it is from,
+    ``unpriced`` the devices whose price is not known, ``launch`` the command that starts one replica.
     """
 
     model: str
@@ -91,6 +91,8 @@ class ServingEstimate:
     decode: Limiter | None
     memory: ServingMemory
     usd_per_hour: float | None
+    price_source: str
+    unpriced: tuple[str, ...]
     usd_per_million_output_tokens: float | None
     power_w: float
     token_energy: BoardEnergy

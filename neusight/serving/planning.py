@@ -189,6 +189,12 @@ class Choice:
         degrees = [f"{name}{getattr(self.setup, name)}" for name in DEGREES if getattr(self.setup, name) > 1]
         return " ".join(filter(None, (self.setup.dtype, *degrees)))
 
+    @property
+    def described(self) -> str:
+        """``4 x l4, fp8 tp2``: its devices and ``words``."""
+        devices = self.estimate.devices if self.estimate else self.setup.replicas
+        return ", ".join(filter(None, (f"{devices} x {self.gpu}", self.words)))
+
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, with the figures of what it holds."""
         setup = {name: getattr(self.setup, name) for name in ("dtype", *DEGREES)}
@@ -210,6 +216,7 @@ def cheapest(
     options: Sequence[EngineOptions] = (EngineOptions(),),
     *,
     prefer: str = "cost",
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> list[Choice]:
     """Every setup with the largest load that holds, the best first, those that do not at the end.
 
@@ -222,6 +229,7 @@ def cheapest(
         demand: what is to be served.
         options: of which each setup takes those that do best.
         prefer: one of ``PREFERENCES``.
+        progress: called with (done, of, the best so far in words) before each setup.
 
     Raises:
         LoadError: an unknown preference.
@@ -231,7 +239,15 @@ def cheapest(
         raise LoadError(f"unknown preference '{shown(prefer)}'{hint}: one of {', '.join(PREFERENCES)}")
     by_cost = prefer == "cost" and all(device.price_usd_per_hour is not None for device, _ in setups)
     search = _Search(deploy=deploy, demand=demand, options=options, by_cost=by_cost)
-    choices = [search.best_options(device, setup) for device, setup in setups]
+    # The likeliest first: what costs far more than the best so far is looked at no further.
+    order = sorted(range(len(setups)), key=lambda place: search.cost_of_bandwidth(setups[place][0]))
+    looked: dict[int, Choice] = {}
+    for done, place in enumerate(order):
+        if progress:
+            held = [choice for choice in looked.values() if choice.holds]
+            progress(done, len(setups), min(held, key=search.rank).described if held else "")
+        looked[place] = search.best_options(*setups[place])
+    choices = [looked[place] for place in range(len(setups))]
     held = sorted((choice for choice in choices if choice.holds), key=search.rank)
     ranked = [replace(choice, excess=search.rank(choice)[0] / search.rank(held[0])[0] - 1) for choice in held]
     return ranked + [choice for choice in choices if not choice.holds]
@@ -253,6 +269,10 @@ class _Search:
         assert e is not None
         costs = ((choice.usd_per_hour if fixed else e.usd_per_million_output_tokens) or 0.0,) if self.by_cost else ()
         return (*costs, e.devices, -choice.probability if fixed else -e.output_tokens_per_s_per_device)
+
+    def cost_of_bandwidth(self, device: DeviceSpec) -> float:
+        """USD, or devices, for a byte/s of memory bandwidth, which generating tokens is mostly limited by."""
+        return ((device.price_usd_per_hour or 0.0) if self.by_cost else 1.0) / device.dram_bandwidth_bytes_per_s
 
     def best_options(self, device: DeviceSpec, setup: Setup) -> Choice:
         """What a setup holds under the best of the options; why it does not under the first of them."""
@@ -277,7 +297,8 @@ class _Search:
         try:
             if demand.is_fixed:
                 each = deployment.replica.plan.world * ((price or 0.0) if self.by_cost else 1.0)
-                estimate, reason = _fewest_replicas(deployment, demand, EXCESS * self.least / each)
+                beyond = "too expensive" if self.by_cost else "too many devices"
+                estimate, reason = _fewest_replicas(deployment, demand, EXCESS * self.least / each, beyond)
             else:
                 estimate, reason = _most_clients(deployment, demand)
         except NeusightError as error:
@@ -318,8 +339,13 @@ def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstima
     return best, ""
 
 
-def _fewest_replicas(deployment: Deployment, demand: Demand, most: float) -> tuple[ServingEstimate | None, str]:
-    """The answer with the fewest replicas that hold a stated load, or why not as many as ``most`` do."""
+def _fewest_replicas(
+    deployment: Deployment, demand: Demand, most: float, beyond: str
+) -> tuple[ServingEstimate | None, str]:
+    """The answer with the fewest replicas that hold a stated load, or why not as many as ``most`` do.
+
+    ``beyond`` says what is wrong with more than ``most``.
+    """
     _, reason = _too_slow_for_one(deployment, demand)
     if reason:
         return None, reason
@@ -328,8 +354,11 @@ def _fewest_replicas(deployment: Deployment, demand: Demand, most: float) -> tup
     while high <= min(most, MOST_REPLICAS) and (missed := demand.missed(best := at(high))):
         low, high = high, 2 * high
     if missed:
-        kind = f"too expensive: more than {EXCESS:g} times the best; " if high > most else "too slow: "
-        return None, f"{kind}with {max(low, 1):,} replicas {missed}"
+        # More than ``low`` are needed, which cost more than as many of them do.
+        times = EXCESS if low + 1 > most else EXCESS * low / most
+        kind = f"{beyond}: more than {times:.2g} times the best" if high > most else "too slow"
+        few = f"with {low:,} replica{'' if low == 1 else 's'} {missed}" if low else ""
+        return None, "; ".join(filter(None, (kind, few)))
     while high - low > 1:
         middle = (low + high) // 2
         if demand.missed(candidate := at(middle)):

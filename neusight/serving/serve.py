@@ -107,6 +107,10 @@ def _of_both(
         "prefill": passes[0].limiter(passes[0].with_prompts),
         "decode": passes[1].limiter(~passes[1].with_prompts),
         "usd_per_hour": None if usd is None else usd / devices,
+        "price_source": " and ".join(dict.fromkeys(d.replica.device.price_source for d in deployments)),
+        "unpriced": tuple(
+            dict.fromkeys(d.replica.device.id for d, p in zip(deployments, prices, strict=True) if not p)
+        ),
         "usd_per_million_output_tokens": None if usd is None else usd / HOUR_S / rate * MILLION,
         "power_w": sum(powers),
         "token_energy": energies[0] + energies[1],
@@ -206,15 +210,24 @@ class SampledPasses:
 
 
 def sampled(deployment: Deployment, run: ServingRun) -> SampledPasses:
-    """Some passes of a run, spread evenly over its time."""
+    """Some passes of a run, spread evenly over its time; those with prompts, and those without, are never left out."""
     passes = run.passes
-    lasts_s = passes.lasts_s
+    lasts_s, with_prompts = passes.lasts_s, passes.prompts > 0
+    picked, seconds = _spread(lasts_s)
+    for rare in (with_prompts, ~with_prompts):
+        if rare.any() and not rare[picked].any():
+            groups = [_spread(np.where(mask, lasts_s, 0.0)) for mask in (rare, ~rare)]
+            picked, seconds = (np.concatenate(columns) for columns in zip(*groups, strict=True))
+    counts = seconds / lasts_s[picked] * passes.count[picked]
+    costs = deployment.interpolate(passes.steps(picked))
+    return SampledPasses(costs=costs, seconds=seconds, counts=counts, with_prompts=with_prompts[picked])
+
+
+def _spread(lasts_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Passes at even distances in time, and the time [s] that each stands for: that since the one before it."""
     ends = np.cumsum(lasts_s)
     picked = np.unique(np.searchsorted(ends, (np.arange(SAMPLED) + 0.5) / SAMPLED * ends[-1]))
-    seconds = np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
-    counts = seconds / lasts_s[picked] * passes.count[picked]
-    costs, with_prompts = deployment.interpolate(passes.steps(picked)), passes.prompts[picked] > 0
-    return SampledPasses(costs=costs, seconds=seconds, counts=counts, with_prompts=with_prompts)
+    return picked, np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
 
 
 def _estimate(
@@ -256,6 +269,8 @@ def _estimate(
         decode=passes.limiter(~passes.with_prompts),
         memory=deployment.memory,
         usd_per_hour=price,
+        price_source=replica.device.price_source,
+        unpriced=() if price else (replica.device.id,),
         usd_per_million_output_tokens=usd,
         power_w=power_w,
         token_energy=_token_energy(deployment, power_w, rate),

@@ -11,7 +11,7 @@ from math import ceil, log2
 from typing import Any
 
 from neusight.devices.cluster import USUAL_PER_NODE
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.spec import HALVES, DeviceSpec
 from neusight.serving.deployment import EngineOptions, Setup
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts
@@ -25,7 +25,7 @@ PASS_TOKENS = (2048, 8192)
 
 
 def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, usual: bool = False) -> list[Setup]:
-    """Of one replica.
+    """Of one replica, each once.
 
     Args:
         decoder: the model.
@@ -38,18 +38,18 @@ def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, u
     """
     axes = {"tp": TPS} | {name: _several(value) for name, value in stated.items()}
     if not usual:
-        return [Setup.named(fields) for fields in _combined(axes)]
+        return list(dict.fromkeys(Setup.named(fields) for fields in _combined(axes)))
     # Stages send far less than ranks of a layer, which counts where all goes through the host.
     pps = TPS if all(link.kind == "pcie" for link in device.links) else (1,)
     most = USUAL_PER_NODE * _nodes(decoder, device)
     beyond = {"tp": (*TPS, most), "pp": (*pps, most // USUAL_PER_NODE)} if most > USUAL_PER_NODE else {"pp": pps}
     axes = {"dtype": _dtypes(decoder, device)} | axes | {n: v for n, v in beyond.items() if n not in stated}
     mixture = any(isinstance(layer.feed_forward, Experts) for layer, _ in decoder.layers)
-    found = [
+    found = dict.fromkeys(
         setup
         for fields in _combined(axes)
         for setup in _with_experts(Setup.named(fields), mixture, "ep" in stated or "dp" in stated)
-    ]
+    )
     return [setup for setup in found if setup.plan.world <= most or {"tp", "pp", "dp"} & set(stated)]
 
 
@@ -68,8 +68,12 @@ def _nodes(decoder: Decoder, device: DeviceSpec) -> int:
 
 
 def _dtypes(decoder: Decoder, device: DeviceSpec) -> tuple[str, ...]:
-    """As configured, and what engines quantise to as they load."""
-    return ("", "fp8") if not decoder.quantisation and device.multiplies("float8") else ("",)
+    """As configured, or else in 16 bits that the device computes in, and what engines quantise to as they load."""
+    if decoder.quantisation:
+        return ("",)
+    if not device.multiplies(decoder.dtype):
+        return tuple(dtype for dtype in HALVES if device.multiplies(dtype)) or ("",)
+    return ("", "fp8") if device.multiplies("float8") else ("",)
 
 
 def _with_experts(setup: Setup, mixture: bool, stated: bool) -> Iterator[Setup]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal
 
-from neusight.errors import NeusightError
+from neusight.errors import InapplicableError, NeusightError
 from neusight.what_if.gain import Answer, Gain, MetricName, figure
 from neusight.what_if.questions import Question
 from neusight.what_if.transforms import Transform, applicable, applied, named
@@ -80,18 +80,28 @@ class WhatIf:
 
 
 def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
-    """Optimisations one upon the other, in the order that they are given in.
+    """Optimisations one upon the other, in the order that they are given in, and why some of them do not apply.
 
     Raises:
-        ModelError: an unknown name. InapplicableError: one of them does not apply, or excludes another.
+        ModelError: an unknown name. InapplicableError: none of them applies, or one excludes another.
     """
+    chosen: list[str] = []
+    refused: dict[str, str] = {}
+    for name in names:
+        try:
+            named(name)(applied(question, chosen)[-1] if chosen else question)
+            chosen.append(name)
+        except InapplicableError as error:
+            refused[name] = str(error)
+    if refused and not chosen:
+        raise InapplicableError("; ".join(dict.fromkeys(refused.values())))
     before = last = ask(question)
     rungs = []
-    for name, one in zip(names, applied(question, names), strict=True):
+    for name, one in zip(chosen, applied(question, chosen), strict=True):
         answer = ask(one)
         rungs.append(_rung(name, last, answer))
         last = answer
-    return WhatIf(before=before, rungs=tuple(rungs), refused={})
+    return WhatIf(before=before, rungs=tuple(rungs), refused=refused)
 
 
 @dataclass(frozen=True, kw_only=True)

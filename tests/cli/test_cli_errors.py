@@ -178,6 +178,6 @@ def test_ctrl_c_is_one_line_and_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("neusight.devices.load_device", interrupt)
+    monkeypatch.setattr("neusight.devices.load_devices", interrupt)
     result = invoke("devices", "show", "l4")
     assert (result.exit_code, result.stdout, result.stderr) == (130, "", "interrupted\n")

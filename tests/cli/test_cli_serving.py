@@ -29,7 +29,7 @@ def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> 
     text = run(*ON_L40S, "--batch", 8).stdout
     assert max(map(len, text.splitlines())) <= 80
     wanted = ("to first token", "per output token", "whole answer", "output tokens/s", "for each GPU", "weights",
-              "KV cache of", "passes with prompts", "limited by", "has no price", "J per output token")  # fmt: skip
+              "KV cache of", "passes with prompts", "limited by", "AWS us-east-1", "J per output token")  # fmt: skip
     assert [word for word in wanted if word not in text] == []
 
 
@@ -160,7 +160,10 @@ def test_a_price_makes_a_cost() -> None:
     answer = as_json(*ON_L40S, "--batch", 1, "--set", "price=2USD/h")
     per_hour = answer["output_tokens_per_s"]["mean"] * 3600
     assert answer["usd_per_million_output_tokens"] == pytest.approx(2e6 / per_hour)
-    assert as_json(*ON_L40S, "--batch", 1)["usd_per_million_output_tokens"] is None
+    assert answer["price_source"] == "set by the user: price=2USD/h"
+    listed = as_json(*ON_L40S, "--batch", 1)
+    assert listed["usd_per_million_output_tokens"] == pytest.approx(listed["usd_per_hour"] * 1e6 / per_hour)
+    assert listed["price_source"].startswith("AWS us-east-1, on demand, 20")
 
 
 def test_wrong_questions_say_what_would_do() -> None:

@@ -168,7 +168,7 @@ def test_planning_from_a_step_of_half_an_hour() -> None:
     assert step.cost_usd(80) == pytest.approx(20)
     assert step.cost_usd(80, usd_per_hour=0.5) == pytest.approx(5)
     assert (7 * step).gpu_hours(80) == pytest.approx(10)
-    with pytest.raises(DeviceError, match=r"l4 has no price.*usd_per_hour"):
+    with pytest.raises(DeviceError, match=r"no price of l4 is known.*usd_per_hour"):
         estimate(GELU).cost_usd(1)
 
 
