@@ -85,6 +85,7 @@ def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
     Raises:
         ModelError: an unknown name. InapplicableError: none of them applies, or one excludes another.
     """
+    before = last = ask(question)
     chosen: list[str] = []
     refused: dict[str, str] = {}
     for name in names:
@@ -95,7 +96,6 @@ def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
             refused[name] = str(error)
     if refused and not chosen:
         raise InapplicableError("; ".join(dict.fromkeys(refused.values())))
-    before = last = ask(question)
     rungs = []
     for name, one in zip(chosen, applied(question, chosen), strict=True):
         answer = ask(one)
