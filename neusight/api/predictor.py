@@ -601,7 +601,8 @@ class Predictor:
 
         A step that does not fit has ``fits`` False; one that cannot be estimated has its reason in ``error`` and no
         figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_s, low_s, high_s, bound_s, limiter,
-        samples_per_s, tokens_per_s, peak_bytes, fits, board_energy_j, usd_per_million_samples, price_source, unit, error.
+        samples_per_s, tokens_per_s, peak_bytes, fits, board_energy_j, usd_per_million_samples, price_source, unit,
+        error.
 
         >>> table = predictor.sweep("gpt2-large", ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes="training")
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU
