@@ -52,7 +52,7 @@ def run(
     workers: Workers,
     form: Format = "human",
 ) -> None:
-    """Run an experiment and write results.json, summary.json, report.md and figures, and README's accuracy section if
+    """Run an experiment and write results.json, summary.json, report.md and figures, and docs/accuracy.md if
     it has a part. Row by row, results stay out of the repository; their summary is committed.
 
     Trainings are shared among processes or the cores of a cluster, whose hosts need NEUSIGHT_DATA as well.
@@ -81,7 +81,7 @@ def run(
     for path in write_results(out or experiment.folder, results):
         note(f"wrote {path}")
     if out is None and experiment.declared.readme:
-        _readme()
+        _accuracy()
     rows = [{**row, "short": ", ".join(row["short"])} for row in results["verdicts"]]
     Output(form).data(results, rows, lambda: _show(rows))
 
@@ -100,9 +100,9 @@ def report(
 
 
 @app.command()
-def readme() -> None:
-    """Write README's accuracy section from what the last runs left."""
-    _readme()
+def accuracy() -> None:
+    """Write the accuracy tables of docs/accuracy.md and README.md from the summaries of the last runs."""
+    _accuracy()
 
 
 @app.command()
@@ -138,14 +138,20 @@ def compare(
 BY_MEANS = ", since one of the two is a summary: results.json of both compares prediction by prediction"
 
 
-def _readme() -> None:
+def _accuracy() -> None:
     from neusight.cli.output import note
-    from neusight.experiments import list_experiments, load_results, update_readme
+    from neusight.experiments import accuracy_block, headline_block, list_experiments, load_results, update_accuracy
+    from neusight.experiments.results import SUMMARY
     from neusight.paths import checkout_dir
 
-    path = checkout_dir("README.md")
-    if update_readme(path, [load_results(e) for e in list_experiments() if e.declared.readme]):
-        note(f"wrote {path}")
+    ran = [(e.declared, load_results(e)) for e in list_experiments() if (e.folder / SUMMARY).is_file()]
+    blocks = {
+        "docs/accuracy.md": accuracy_block([results for declared, results in ran if declared.readme]),
+        "README.md": headline_block([results for _, results in ran]),
+    }
+    for name, block in blocks.items():
+        if update_accuracy(checkout_dir(name), block):
+            note(f"wrote {checkout_dir(name)}")
 
 
 def _show(rows: list[dict[str, Any]]) -> None:

@@ -9,12 +9,13 @@ Run
 Judge
     ``compare(old, new, tolerance=10) -> Comparison``: ``.groups()``, ``.worse``, ``.better``, case by case.
 Show
-    ``update_readme(path, [results]) -> bool``, ``accuracy_block([results]) -> str``: README's accuracy section.
+    ``accuracy_block([results])``, ``headline_block([results])``: tables of docs/accuracy.md and README;
+    ``update_accuracy(path, block) -> bool`` writes one between its marks.
 """
 
 from neusight.experiments.compare import Case, Comparison, compare
 from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration, find_experiment, list_experiments
-from neusight.experiments.report import accuracy_block, update_readme, write_results
+from neusight.experiments.report import accuracy_block, headline_block, update_accuracy, write_results
 from neusight.experiments.results import load_results, read_results, summary_of
 from neusight.experiments.run import run
 
@@ -27,11 +28,12 @@ __all__ = [
     "accuracy_block",
     "compare",
     "find_experiment",
+    "headline_block",
     "list_experiments",
     "load_results",
     "read_results",
     "run",
     "summary_of",
-    "update_readme",
+    "update_accuracy",
     "write_results",
 ]

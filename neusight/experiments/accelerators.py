@@ -179,7 +179,7 @@ def _kind(row: Results) -> str:
 
 
 def accuracy(results: Results) -> list[str]:
-    """What README shows: errors by table and device, and left out where there is such a fold."""
+    """Tables of docs/accuracy.md: errors by table and device, and left out where there is such a fold."""
     alone = {tuple(row[name] for name in SPLIT): row["mean"] for row in results["left_out"]}
     rows = [{**row, "alone": alone.get(tuple(row[name] for name in SPLIT))} for row in results["tables"]]
     columns = (("table", "{table}"), ("device", "{gpu}"), ("figure", "{quantity}"), ("rows", "{count:,}"))

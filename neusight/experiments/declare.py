@@ -153,7 +153,7 @@ class FewShot(StrictModel):
 
 class Declared(StrictModel):
     """What every experiment declares: its title and question, what is left out and tested, targets, and whether
-    README's accuracy section shows the results.
+    docs/accuracy.md shows the results.
     """
 
     title: str

@@ -92,7 +92,7 @@ def ratios(results: Results) -> Figure:
 
 
 def accuracy(results: Results) -> list[str]:
-    """What README shows: errors by source."""
+    """Tables of docs/accuracy.md: errors by source."""
     columns = (("source", "{source}"), ("", "{quantity}"), ("readings", "{count:,}"), *_ERRORS)
     return [listing(_named(results["sources"]), (*columns, ("inside", "{inside:.0f}")), words=2)]
 

@@ -372,7 +372,7 @@ def _short(names: Mapping[str, str]) -> list[str]:
 
 
 def accuracy(results: Results) -> list[str]:
-    """What README shows: whole models by predictor, single kernels of held-out GPUs."""
+    """Tables of docs/accuracy.md: whole models by predictor, single kernels of held-out GPUs."""
     parts = []
     if "models" in results:
         own = [row for row in results["models"]["groups"] if row["predictor"] == judged(results)]

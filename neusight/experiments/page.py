@@ -47,7 +47,7 @@ class Drawing:
 @dataclass(frozen=True, kw_only=True)
 class ReportForm:
     """What a report of one kind of experiment has: items of how it was done, words and tables by part, figures by the
-    name of their file in their order, a remark on its targets, and what README shows of it.
+    name of their file in their order, a remark on its targets, and its tables in docs/accuracy.md.
     """
 
     setup: Callable[[Mapping[str, Any]], list[str]]

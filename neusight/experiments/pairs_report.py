@@ -89,7 +89,7 @@ def ratios(results: Results) -> Figure:
 
 
 def accuracy(results: Results) -> list[str]:
-    """What README shows: the table by optimisation."""
+    """Tables of docs/accuracy.md: the table by optimisation."""
     return [optimisations(results)]
 
 

@@ -88,7 +88,7 @@ def ratios(results: Results) -> Figure:
 
 
 def accuracy(results: Results) -> list[str]:
-    """What README shows: programs as eager PyTorch and as ``torch.compile`` runs them, by what is left out."""
+    """Tables of docs/accuracy.md: programs as eager PyTorch and as ``torch.compile`` runs them, by what is left out."""
     rows = [row | {"what": "{mode}, {size}".format_map(row)} for row in results["errors"] if row["mode"] in _SHOWN]
     shown = matrix(rows, "what", ("left_out", LEFT_OUT), "{median:.1f} ({mean:.1f})", "programs, left out:")
     return [f"{shown}\n\nMedian error in percent, in brackets the mean."]

@@ -1,7 +1,7 @@
-"""``report.md`` and README's accuracy section: every figure and every judgement in them is computed.
+"""``report.md`` and the accuracy tables of the documentation: every figure and every judgement in them is computed.
 
 Both are made of a summary alone, so that what is committed can be written again; figures of single rows need the rows.
-What is outdated has no figures, and no part in README.
+What is outdated has no figures, and no part in the documentation.
 """
 
 from __future__ import annotations
@@ -35,6 +35,20 @@ REPORTS: dict[str, ReportForm] = {
 """By kind of experiment."""
 BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
 Results = Mapping[str, Any]
+HEADLINES: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
+    ("matrix products, whole GPU architecture left out", "leave-one-architecture-out", "kernels.by_kinship",
+     {"predictor": "ours", "kind": "linear"}),
+    ("whole models, GPU left out", "asplos25", "models.groups", {"predictor": "ours", "group": "held_out"}),
+    ("PyTorch programs above 1 ms, GPU chip left out", "kernelbench", "errors",
+     {"left_out": "die", "mode": "eager", "size": "above 1 ms"}),
+    ("answers of served language models, Hopper left out", "serving", "dies",
+     {"die": "GH100", "source": "all", "engine": "all", "quantity": "e2e_ms"}),
+    ("training steps on 8 to 2,048 GPUs, Hopper left out", "distributed", "left_out.steps",
+     {"die": "GH100", "source": "all"}),
+    ("training steps on Trainium, never fitted", "accelerators", "tables", {"table": "training_neuron"}),
+    ("gains that thirty public projects published", "what-if", "optimisations", {"optimisation": "all"}),
+)  # fmt: skip
+"""Rows of README's table: title, experiment, path of the table in its summary, and the row's keys there."""
 
 
 def write_results(folder: Path, results: Results) -> list[Path]:
@@ -127,8 +141,24 @@ def _part(results: Results) -> str:
     return "\n\n".join([head, *REPORTS[declared["kind"]].accuracy(results)])
 
 
-def update_readme(path: Path, all_results: Sequence[Results]) -> bool:
-    """Put the block in its place; whether the file changed.
+def headline_block(all_results: Sequence[Results]) -> str:
+    """README's table: a row for each of ``HEADLINES``, errors in percent."""
+    summaries = {results["experiment"]: results for results in all_results}
+    rows = []
+    for title, experiment, path, keys in HEADLINES:
+        name, _, column = path.partition(".")
+        entries = summaries[experiment][name]
+        if isinstance(entries, Mapping):
+            entries, column = entries[column], ""
+        row = next(entry for entry in entries if keys.items() <= entry.items())
+        row = row[column] if column else row
+        rows.append((title, f"{row['count']:,}", *(f"{row[figure]:.1f}" for figure in ("median", "mean")),
+                     f"{row['inside']:.0f}"))  # fmt: skip
+    return table(("what was predicted", "numbers", "median error", "mean", "in the 90 % interval"), rows)
+
+
+def update_accuracy(path: Path, block: str) -> bool:
+    """Put a block between the marks of a file; whether the file changed.
 
     Raises:
         DataError: a mark is missing.
@@ -138,7 +168,7 @@ def update_readme(path: Path, all_results: Sequence[Results]) -> bool:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise DataError(f"{path} lacks {BEGIN} … {END}: add both lines where the accuracy table belongs")
-    after = f"{head}{BEGIN}\n{accuracy_block(all_results)}\n{END}{tail}"
+    after = f"{head}{BEGIN}\n{block}\n{END}{tail}"
     if after != before:
         path.write_text(after, encoding="utf-8")
     return after != before

@@ -1,8 +1,9 @@
 """Results of a run: what they hold, what of them is committed, and how both lie on disk.
 
 ``results.json`` has everything, row by row, and is rebuilt by running the experiment again. ``summary.json`` is small
-and committed: the same without rows, enough for the report and README. Where the declaration, or what it means, changed
-after the run, ``outdated`` says in which way figures are of another than ``declared``; the next run has none.
+and committed: the same without rows, enough for the report and docs/accuracy.md. Where the declaration, or what it
+means, changed after the run, ``outdated`` says in which way figures are of another than ``declared``; the next run has
+none.
 """
 
 from __future__ import annotations

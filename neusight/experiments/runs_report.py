@@ -379,7 +379,7 @@ def _short(source: str) -> str:
 
 
 def serving_accuracy(results: Results) -> list[str]:
-    """What README shows: of cells of dies that were left out, the median errors."""
+    """Tables of docs/accuracy.md: of cells of dies that were left out, the median errors."""
     rows = [row for row in results["dies"] if row["source"] == "all"]
     quantities = sorted({row["quantity"] for row in rows})
     shown = matrix(
@@ -389,7 +389,7 @@ def serving_accuracy(results: Results) -> list[str]:
 
 
 def training_accuracy(results: Results) -> list[str]:
-    """What README shows: steps of a die that was left out, all of them."""
+    """Tables of docs/accuracy.md: steps of a die that was left out, all of them."""
     columns = (
         *(("steps of a die left out", "{die}"), ("steps", "{known[count]:,}"), ("in the fit", "{known[mean]:.1f}")),
         *(("steps left out", "{steps[mean]:.1f}"), ("all left out", "{all[mean]:.1f}")),

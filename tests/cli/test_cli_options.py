@@ -177,6 +177,7 @@ def test_every_command_of_help_and_readmes_can_be_given() -> None:
     """Its words are parsed, and nothing is run."""
     folders = ("", "experiments/", "tile_models/", "datasets/")
     texts = [checkout_dir(f"{folder}README.md").read_text(encoding="utf-8") for folder in folders]
+    texts += [path.read_text(encoding="utf-8") for path in sorted(checkout_dir("docs").glob("*.md"))]
     texts += [checkout_dir("CONTRIBUTING.md").read_text(encoding="utf-8"), *helps(ROOT)]
     lines = "\n".join(texts).replace("\\\n", " ")
     commands = set(re.findall(r"^(?:\$ )?(neusight [^#\n]+)", lines, re.M) + re.findall(r"`(neusight [^`\n]+)`", lines))

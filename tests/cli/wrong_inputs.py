@@ -350,7 +350,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "experiments list": [("--format!", form)],
         "experiments run": [("", words("ablation")), ("--jobs", count), ("--format", form)],
         "experiments report": [("", plan)],
-        "experiments readme": [("--format!", form)],
+        "experiments accuracy": [("--format!", form)],
         "experiments compare": [("", plan), ("", plan), ("--tolerance", amount), ("--allow", count)],
         "sparsity measure": [("", model), ("--batch", count), ("--steps", count), ("--seed", seed),
                              ("--prune", word("0.5")), ("--format", form)],

@@ -17,11 +17,12 @@ from neusight.experiments import (
     Experiment,
     accuracy_block,
     compare,
+    headline_block,
     list_experiments,
     load_results,
     read_results,
     summary_of,
-    update_readme,
+    update_accuracy,
     write_results,
 )
 from neusight.experiments.declare import DECLARATION
@@ -233,17 +234,17 @@ def test_readme_section_goes_between_its_marks_and_has_a_part_an_experiment_in_o
 ) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("before\n<!-- accuracy:begin -->\nold\n<!-- accuracy:end -->\nafter\n")
-    assert update_readme(readme, [summary_of(results)])
+    assert update_accuracy(readme, accuracy_block([summary_of(results)]))
     text = readme.read_text()
     assert text.startswith("before\n<!-- accuracy:begin -->\n")
     assert text.endswith("\n<!-- accuracy:end -->\nafter\n")
     assert "old" not in text
     assert all(name in text for name in ("this project", "bound", "NeuSight (published)", "50.0 (50)"))
     assert "Habitat" not in text, "it said nothing"
-    assert not update_readme(readme, [results])
+    assert not update_accuracy(readme, accuracy_block([results]))
     readme.write_text("no marks")
     with pytest.raises(DataError, match="accuracy:begin"):
-        update_readme(readme, [results])
+        update_accuracy(readme, accuracy_block([results]))
     block = accuracy_block([results | {"experiment": "b"}, results | {"experiment": "a"}])
     assert block.index("experiments/a/report.md") < block.index("experiments/b/report.md")
 
@@ -269,7 +270,12 @@ def test_what_the_checkout_holds_is_of_what_is_declared_and_rendered_from_its_su
         figures = [name for name in names if name not in missing]
         assert all((experiment.folder / name).stat().st_size <= 150_000 for name in figures)
         assert (experiment.folder / "report.md").read_text(encoding="utf-8") == render(summary, figures), experiment.id
-    readme = checkout_dir("README.md").read_text(encoding="utf-8")
-    block = readme.split("<!-- accuracy:begin -->\n")[1].split("\n<!-- accuracy:end -->")[0]
-    shown = [read_results(e.folder / SUMMARY) for e in list_experiments() if e.declared.readme]
-    assert block == accuracy_block(shown)
+
+
+def test_accuracy_tables_are_those_of_the_summaries() -> None:
+    shown = {e.id: read_results(e.folder / SUMMARY) for e in ran()}
+    in_docs = [shown[e.id] for e in ran() if e.declared.readme]
+    blocks = {"docs/accuracy.md": accuracy_block(in_docs), "README.md": headline_block(list(shown.values()))}
+    for name, block in blocks.items():
+        text = checkout_dir(name).read_text(encoding="utf-8")
+        assert text.split("<!-- accuracy:begin -->\n")[1].split("\n<!-- accuracy:end -->")[0] == block, name
