@@ -23,6 +23,7 @@ from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
 from neusight.kernels.named import requested
+from neusight.kernels.precision import OWN_PRECISION
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
@@ -542,7 +543,7 @@ class Predictor:
         """
         from neusight.what_if import laddered
 
-        return laddered(question, apply, self.answer)
+        return laddered(self._with_precision(question), apply, self.answer)
 
     def what_ifs(self, question: Question, goal: Goal = "time", target: float = 0.0) -> WhatIf:
         """Every optimisation that applies: each by itself, the best first, and greedily one upon the other.
@@ -554,7 +555,13 @@ class Predictor:
         """
         from neusight.what_if import Ranking
 
-        return Ranking(question=question, ask=self.answer, goal=goal, target=target).ranked()
+        return Ranking(question=self._with_precision(question), ask=self.answer, goal=goal, target=target).ranked()
+
+    def _with_precision(self, question: Question) -> Question:
+        """The question with the precision of its model, where the request leaves it to that."""
+        if not isinstance(question, StepQuestion) or question.precision != OWN_PRECISION:
+            return question
+        return replace(question, traced_precision=self.workload(question).request.precision)
 
     def on_cluster(self, cluster: Cluster, engine: Engine) -> Callable[[KernelBatch, DeviceSpec, Conditions], Costs]:
         """What answers for an engine's kernels on a cluster's devices and for collectives on its links and network.

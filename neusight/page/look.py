@@ -49,7 +49,8 @@ def _of_step(predictor: Predictor, form: Form, estimate: Estimate) -> tuple[Char
 
 def _sources(model: str) -> dict[str, str]:
     """Of modules of a function in Python."""
-    from neusight.workloads.resolve import module_sources, resolve
+    from neusight.workloads.functions import module_sources
+    from neusight.workloads.resolve import resolve
 
     function = resolve(model).function
     return module_sources(function) if function else {}

@@ -27,7 +27,6 @@ from neusight.steps.questions import (
     Setting,
     StepQuestion,
     checked,
-    runs_tf32,
     step_request,
     unchanged,
     version_of,
@@ -36,6 +35,7 @@ from neusight.steps.questions import (
 from neusight.transforms.compiled import compiled
 from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import as_profile
+from neusight.workloads.target import TargetDevice
 
 if TYPE_CHECKING:
     from neusight.devices.cluster import Cluster
@@ -76,6 +76,7 @@ class StepAnswers:
         self._tile_models = tile_models
         self._programs = lru_cache(maxsize=_REMEMBERED)(self._compiled)
         self._workloads = lru_cache(maxsize=_SHARED)(self._changed)
+        self._first_targets: dict[tuple[Any, ...], TargetDevice] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process goes what answers, not what is remembered of answers."""
@@ -111,7 +112,7 @@ class StepAnswers:
         """A step as a program for one device."""
         setting = question.setting
         device, request = checked(question.gpu, question.request, setting)
-        program = self._program(question.model, question.inputs, request, setting, runs_tf32(device))
+        program = self._program(question.model, question.inputs, request, setting, TargetDevice.of(device))
         return ReadyStep(question=question, program=program, device=device)
 
     def estimate(self, ready: ReadyStep, price: Price | None = None) -> Estimate:
@@ -145,7 +146,7 @@ class StepAnswers:
 
         def trace(batch: int) -> Workload:
             one = replace(request, batch=batch)
-            return workload_of(question.model, one, setting, runs_tf32(device), question.inputs)
+            return workload_of(question.model, one, setting, TargetDevice.of(device), question.inputs)
 
         run = traced_run(trace, request, plan, device, setting.tp_plan)
         step = timed([run], self.on_cluster(run.cluster, setting.options))[0]
@@ -155,12 +156,14 @@ class StepAnswers:
         estimate = shared_estimate(step, workload, samples, plan.world, self._provenance(device, setting))
         return self._with_advice(estimate, device, question)
 
-    def _program(self, model: Any, inputs: Any, request: Request, setting: Setting, tf32: bool) -> TracedStep:
-        """What a device runs; the step of a model that has a name is remembered."""
+    def _program(self, model: Any, inputs: Any, request: Request, setting: Setting, target: TargetDevice) -> TracedStep:
+        """What a device runs; the step of a model that has a name is remembered, once for all targets that agree with
+        what its module has read of one.
+        """
         if isinstance(model, str | Path) and inputs is not None:
             raise ModelError(f"inputs belong to a module in Python; those of '{model}' follow from batch and length")
         if not isinstance(model, str | Path):
-            return single(compiled(workload_of(model, request, setting, tf32, inputs)))
+            return single(compiled(workload_of(model, request, setting, target, inputs)))
         zeros = as_profile(setting.sparsity) if setting.sparsity is not None else None
         remembered = Setting(
             allow_fallback=setting.allow_fallback,
@@ -169,17 +172,25 @@ class StepAnswers:
             cache=setting.cache,
             passes=setting.passes,
         )
-        return self._programs(str(model), version_of(model), request, remembered, tf32)
+        asked = str(model), version_of(model), request, remembered
+        first = self._first_targets.get((*asked, target.tf32), target)
+        program = self._programs(*asked, first)
+        self._first_targets.setdefault((*asked, target.tf32), first)
+        agrees = target.agrees(program.workload.target)
+        return program if agrees else self._programs(*asked, target)
 
-    def _compiled(self, model: str, version: int, request: Request, setting: Setting, tf32: bool) -> TracedStep:
-        return single(compiled(as_computed(self._workloads(model, version, request, setting), tf32)))
+    def _compiled(
+        self, model: str, version: int, request: Request, setting: Setting, target: TargetDevice
+    ) -> TracedStep:
+        workload = self._workloads(model, version, request, setting, target)
+        return single(compiled(as_computed(workload, target.tf32)))
 
-    def _changed(self, model: str, version: int, request: Request, setting: Setting) -> Workload:
+    def _changed(self, model: str, version: int, request: Request, setting: Setting, target: TargetDevice) -> Workload:
         """A step with its passes: the last upon what those before it made, which many questions share."""
         if not setting.passes:
-            return unchanged(model, request, setting)
+            return unchanged(model, request, setting, target)
         before = replace(setting, passes=setting.passes[:-1])
-        return setting.passes[-1](self._workloads(model, version, request, before))
+        return setting.passes[-1](self._workloads(model, version, request, before, target))
 
     def _provenance(self, device: DeviceSpec, setting: Setting) -> Provenance:
         executor = self.executor(device)
@@ -226,7 +237,7 @@ def traced_training(
     request = replace(request, engine=run_on(cluster.device, request.engine))
 
     def trace(batch: int) -> Workload:
-        return workload_of(model, replace(request, batch=batch), Setting(), runs_tf32(cluster.device), inputs)
+        return workload_of(model, replace(request, batch=batch), Setting(), TargetDevice.of(cluster.device), inputs)
 
     defaults = {**defaults, **plan_defaults(options, plan, request.engine)}
     return traced_run(trace, request, plan, cluster, defaults=defaults)

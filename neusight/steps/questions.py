@@ -22,6 +22,7 @@ from neusight.transforms.optimizer import fuse_optimizer
 from neusight.transforms.passes import Pass
 from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
+from neusight.workloads.target import TargetDevice
 
 if TYPE_CHECKING:
     from neusight.workloads.workload import Workload
@@ -79,7 +80,8 @@ class Setting:
 @dataclass(frozen=True, kw_only=True)
 class StepQuestion:
     """A step of any model on one device, or on those of a node, as ``Predictor.estimate`` takes it; ``defaults`` are
-    values that were chosen for fields of its request.
+    values that were chosen for fields of its request. ``traced_precision`` is that of the weights of the model, once
+    they are known, where the request leaves it to that.
     """
 
     model: Any
@@ -88,6 +90,7 @@ class StepQuestion:
     setting: Setting = field(default_factory=Setting)
     inputs: Any = None
     defaults: Defaults = field(default_factory=dict)
+    traced_precision: Precision = OWN_PRECISION
 
     @classmethod
     def of(cls, model: Any, gpu: Gpu, inputs: Any = None, **words: Any) -> StepQuestion:
@@ -112,6 +115,12 @@ class StepQuestion:
         length = default_seq_len(seq_len)
         taken = self.request.seq_len is None and length.value == seq_len
         return words | ({"seq_len": str(length)} if taken else {})
+
+    @property
+    def precision(self) -> Precision:
+        """The precision that is requested, else that of the model."""
+        own = self.request.precision == OWN_PRECISION
+        return self.traced_precision if own else self.request.precision
 
     @property
     def shared(self) -> bool:
@@ -231,17 +240,15 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
     return device, micro_batch_of(replace(request, engine=run_on(device, request.engine)), plan)
 
 
-def workload_of(model: Any, request: Request, setting: Setting, tf32: bool, inputs: Any = None) -> Workload:
-    """The step on one device, with the zeros, the optimizer and the passes that are asked for; ``tf32`` as
-    ``as_computed`` has it.
-    """
-    workload = unchanged(model, request, setting, inputs)
+def workload_of(model: Any, request: Request, setting: Setting, target: TargetDevice, inputs: Any = None) -> Workload:
+    """The step on one device, with the zeros, the optimizer and the passes that are asked for."""
+    workload = unchanged(model, request, setting, target, inputs)
     for change in setting.passes:
         workload = change(workload)
-    return as_computed(workload, tf32)
+    return as_computed(workload, target.tf32)
 
 
-def unchanged(model: Any, request: Request, setting: Setting, inputs: Any = None) -> Workload:
+def unchanged(model: Any, request: Request, setting: Setting, target: TargetDevice, inputs: Any = None) -> Workload:
     """The step before any pass.
 
     Raises:
@@ -251,7 +258,8 @@ def unchanged(model: Any, request: Request, setting: Setting, inputs: Any = None
 
     whole = request.precision.activations == INTEGERS
     traced = replace(request, precision=Precision.named("float32_ieee")) if whole else request
-    workload = load_workload(model, traced, inputs=inputs, allow_fallback=setting.allow_fallback, cache=setting.cache)
+    options: dict[str, Any] = {"allow_fallback": setting.allow_fallback, "cache": setting.cache, "target": target}
+    workload = load_workload(model, traced, inputs=inputs, **options)
     if not any(node.kernels for node in workload.nodes):
         raise ModelError(
             f"{request.model or 'the module'} runs nothing on a device: its forward() returns what it is given, or a "
@@ -262,11 +270,6 @@ def unchanged(model: Any, request: Request, setting: Setting, inputs: Any = None
     if (zeros := setting.sparsity) is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, ByContent) else as_profile(zeros))
     return fuse_optimizer(workload) if setting.fused_optimizer else workload
-
-
-def runs_tf32(device: DeviceSpec) -> bool:
-    """Whether convolutions of float32 run in TF32 unless told: cuDNN's do where matrix units take it."""
-    return device.vendor == "nvidia" and device.multiplies("tf32")
 
 
 def micro_batch_of(request: Request, plan: Plan) -> Request:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.defaults import default_seq_len
+from neusight.engines.torch import torch_engine
 from neusight.errors import ModelError, UndecidedError
 from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.requests import Extents, Request
@@ -15,6 +16,7 @@ from neusight.workloads.config_file import attention_of
 from neusight.workloads.inputs import Changes, InputSets, as_inputs, described, missing_input, tensors_of
 from neusight.workloads.resolve import WorkloadSource, resolve, step_dtype
 from neusight.workloads.serialise import read_trace, trace_key, write_trace
+from neusight.workloads.target import PARTLY_COMPILED, TargetDevice, TargetReader
 from neusight.workloads.tensors import Known, TensorSpec
 from neusight.workloads.workload import Workload, iterated, renamed
 
@@ -33,6 +35,7 @@ def load_workload(
     loss: Callable[[Any], torch.Tensor] | None = None,
     allow_fallback: bool = False,
     cache: bool = True,
+    target: TargetDevice | None = None,
     **options: Any,
 ) -> Workload:
     """What one step of a model runs.
@@ -52,6 +55,7 @@ def load_workload(
         loss: from the model's result to a scalar, in place of the cross-entropy.
         allow_fallback: go on where an operator has no rule; the workload names it in ``uncovered``.
         cache: read and write the user's cache of traces.
+        target: the device that the module meets; default a GPU of which nothing more is known.
         options: see ``request``.
 
     Raises:
@@ -61,23 +65,29 @@ def load_workload(
     source = resolve(model, inputs)
     request = _settled(source, request or Request.of(source.name, **options))
     once = replace(request, steps=None)
-    return _as_run(_loaded(source, once, loss, allow_fallback, cache), source, request)
+    workload = _loaded(source, once, loss, allow_fallback, target or TargetDevice(), cache=cache)
+    return _as_run(workload, source, request)
 
 
 def _loaded(
-    source: WorkloadSource, request: Request, loss: Callable[[Any], Any] | None, allow_fallback: bool, cache: bool
-) -> Workload:
+    source: WorkloadSource, request: Request, loss: Callable[[Any], Any] | None, allow_fallback: bool,
+    target: TargetDevice, *, cache: bool,
+) -> Workload:  # fmt: skip
     """From a file that ships, the cache, or a trace, which is then kept; a loss is not part of any key."""
     kept = cache and loss is None
     if kept and (shipped := _shipped(source, request)) is not None:
         return shipped
     if not kept or source.digest is None:
-        return trace_source(source, request, loss, allow_fallback)
-    key = trace_key(source.digest, request.to_dict() | {"fallback": allow_fallback})
-    if (stored := read_trace(key)) is not None:
-        return renamed(stored, source.name)
-    workload = trace_source(source, request, allow_fallback=allow_fallback)
-    write_trace(key, workload)
+        return trace_source(source, request, loss, allow_fallback, target)
+    options = request.to_dict() | {"fallback": allow_fallback}
+    # The first trace of a model is kept for all targets that agree with what it read, others for their own.
+    keys = [trace_key(source.digest, options | of_target) for of_target in ({}, asdict(target))]
+    stored = [read_trace(key) for key in keys]
+    for kept_step in stored:
+        if kept_step is not None and target.agrees(kept_step.target):
+            return renamed(kept_step, source.name)
+    workload = trace_source(source, request, None, allow_fallback, target)
+    write_trace(keys[stored[0] is not None], workload)
     return workload
 
 
@@ -87,13 +97,17 @@ def _as_run(workload: Workload, source: WorkloadSource, request: Request) -> Wor
     """
     fused = any(kernel.family == "attention" for node in workload.nodes for kernel in node.kernels)
     attention = request.attention or ("sdpa" if fused else "eager")
-    engine = replace(request.engine, attention=attention)
+    engine = request.engine
+    if workload.launch and engine.launch == "eager":
+        engine = torch_engine(launch=workload.launch, layout=engine.layout)
+    whole = engine.launch != "eager"
+    warnings = tuple(line for line in workload.warnings if not (whole and line.endswith(PARTLY_COMPILED)))
     names, steps = [], request.steps or 1
     for part in source.parts:
         workload = iterated(workload, part.module, steps) if part.repeats and steps > 1 else workload
         names.append((part.module, f"{part.name} x {steps}" if part.repeats else part.name))
-    asked = replace(workload.request, engine=engine, steps=request.steps)
-    return replace(workload, request=asked, unit=source.unit(request), parts=tuple(names))
+    asked = replace(workload.request, engine=replace(engine, attention=attention), steps=request.steps)
+    return replace(workload, request=asked, warnings=warnings, unit=source.unit(request), parts=tuple(names))
 
 
 def shipped_step(model: str, request: Request | None = None, **options: Any) -> Workload | None:
@@ -160,13 +174,16 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
 
 
 def trace_source(
-    source: WorkloadSource, request: Request, loss: Callable[[Any], Any] | None = None, allow_fallback: bool = False
-) -> Workload:
+    source: WorkloadSource, request: Request, loss: Callable[[Any], Any] | None = None, allow_fallback: bool = False,
+    target: TargetDevice | None = None,
+) -> Workload:  # fmt: skip
     """Trace now; arguments are those of ``load_workload``, resolved and checked."""
     from neusight.workloads.trace.tracing import trace
 
+    reader = TargetReader(target or TargetDevice())
+
     def traced(model: Any, inputs: Any, step: Request) -> Workload:
-        options: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback}
+        options: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback, "reader": reader}
         given = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
         first = any(isinstance(value, Known) for value in given)
         if not any(isinstance(value, TensorSpec) and not value.floating for value in given):
@@ -177,10 +194,14 @@ def trace_source(
         return replace(workload, inputs=described(inputs, workload.request.precision.weights))
 
     if source.config is not None:
-        return _first_that_runs(source.config, request, traced)
+        return _with_notes(_first_that_runs(source.config, request, traced), reader)
     if source.described is None and request.extents != Extents():
         raise ModelError(f"the inputs of {source.name} are its own: leave out --image-size, --frames and --input")
-    return traced(*_built(source, request))
+    return _with_notes(traced(*_built(source, request, reader)), reader)
+
+
+def _with_notes(workload: Workload, reader: TargetReader) -> Workload:
+    return replace(workload, target=reader.noted, warnings=(*reader.notes, *workload.warnings))
 
 
 def _as_values_decide(traced: Callable[[bool], Workload], first: bool, again: bool) -> Workload:
@@ -265,7 +286,7 @@ def _omission(changes: Changes) -> tuple[str, ...]:
     return (f"runs without {names}, with which it fails: the step is of what is left",) if names else ()
 
 
-def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]:
+def _built(source: WorkloadSource, request: Request, reader: TargetReader) -> tuple[Any, Any, Request]:
     """What ``trace`` takes: a module or its builder, inputs, and the request as the inputs have it."""
     if source.described is not None:
         described = source.described
@@ -273,9 +294,9 @@ def _built(source: WorkloadSource, request: Request) -> tuple[Any, Any, Request]
         return lambda: described.build(request), given, replace(request, batch=_batch_of(given, request))
     if source.function is None:
         return source.module, source.inputs, replace(request, batch=_batch_of(source.inputs, request))
-    from neusight.workloads.resolve import call_function
+    from neusight.workloads.functions import call_function
 
-    module, inputs = call_function(source.function, request.batch, request.seq_len)
+    module, inputs = call_function(source.function, request.batch, request.seq_len, reader)
     given = as_inputs(inputs)
     return module, given, replace(request, batch=_batch_of(given, request))
 

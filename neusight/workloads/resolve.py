@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import importlib.util
-import inspect
 import json
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from neusight.defaults import Default, Defaults, default_dtype
 from neusight.engines import Engine
-from neusight.errors import ModelError, NeusightError, nearest, reason, shown
-from neusight.extras import remedy
+from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import Precision
 from neusight.paths import is_there, user_path
 from neusight.requests import Request
@@ -31,6 +25,7 @@ from neusight.workloads.catalogue import (
     list_workloads,
 )
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
+from neusight.workloads.functions import importable_here, source_file
 from neusight.workloads.inputs.given import as_inputs
 from neusight.workloads.sources import ExportedModel, ModelSource, described, described_file, traced_model
 from neusight.workloads.sources.described import ModulePart
@@ -274,7 +269,7 @@ def _from_function(text: str) -> WorkloadSource:
     if not function.isidentifier() or not all(part.isidentifier() for part in module_name.split(".")):
         raise ModelError(f"cannot read '{shown(text)}' as a function: write package.module:function")
     with importable_here():
-        file = _source_file(module_name, text)
+        file = source_file(module_name, text)
     sources = sorted(file.parent.glob("*.py")) if file.name != "__init__.py" else sorted(file.parent.rglob("*.py"))
     content = "\n".join(source.read_text(encoding="utf-8", errors="replace") for source in sources)
     return WorkloadSource(name=text, function=text, digest=_sha(f"{text}\n{content}"))
@@ -301,125 +296,6 @@ def _named_in_file(text: str) -> str | None:
         names = ", ".join(f"{module}:{one}" for one in defined)
         raise ModelError(f"{name} is a Python file: name a function that returns a module and its inputs: {names}")
     return f"{module}:{function}"
-
-
-def _source_file(module_name: str, text: str) -> Path:
-    try:
-        spec = importlib.util.find_spec(module_name)
-    # A package around the module is imported to find it, and may do what it likes.
-    except (Exception, SystemExit) as error:
-        raise ModelError(f"cannot import the module of '{text}': {_told(error)}") from None
-    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
-        raise ModelError(f"no module '{module_name}' for '{text}': run in the folder that holds it, or install it")
-    return Path(spec.origin)
-
-
-def module_sources(text: str) -> dict[str, str]:
-    """Where the classes of each module of ``package.module:function`` stand, as ``file:line`` by the pattern of its
-    path, ``h.{}.mlp``.
-
-    Raises:
-        ModelError: as ``call_function``.
-    """
-    module, _ = call_function(text, 1, None)
-    lines: dict[str, dict[str, None]] = {}
-    for name, one in module.named_modules():
-        pattern = re.sub(r"(^|\.)\d+(?=\.|$)", r"\1{}", name)
-        line = f"{inspect.getsourcefile(type(one))}:{inspect.getsourcelines(type(one))[1]}"
-        lines.setdefault(pattern, {})[line] = None
-    return {pattern: ", ".join(each) for pattern, each in lines.items()}
-
-
-def call_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any]:
-    """Call ``package.module:function``; it gives a module and its example inputs.
-
-    Args:
-        text: what the user named.
-        batch: passed on if the function takes ``batch``; one that does not has 1.
-        seq_len: passed on if the function takes ``seq_len`` and it is not None.
-
-    Raises:
-        ModelError: the function is missing, raises or exits, gives something else, or takes no batch or length.
-    """
-    function = _imported(text)
-    options = _options(function, text, batch, seq_len)
-    try:
-        with importable_here():
-            result = _without_weights(function, options)
-    except NeusightError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ModelError(f"{text} raised {_told(error)}: make it return a module and its example inputs") from error
-    if not isinstance(result, tuple) or len(result) != 2 or not callable(result[0]):
-        raise ModelError(f"{text} returned {type(result).__name__}: return a module and its example inputs")
-    return result
-
-
-def _options(function: Callable[..., Any], text: str, batch: int, seq_len: int | None) -> dict[str, int]:
-    """What a user's function is called with. It takes what was asked for, or says that it does not."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except ValueError:
-        raise ModelError(f"{text} does not say what it takes: name a function written in Python") from None
-    if batch != 1 and "batch" not in parameters:
-        raise ModelError(f"{text} takes no batch, it decides that itself: leave out --batch, or give it that parameter")
-    if seq_len is not None and "seq_len" not in parameters:
-        raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
-    wanted = {"batch": batch, "seq_len": seq_len}
-    return {key: value for key, value in wanted.items() if key in parameters and value is not None}
-
-
-def _told(error: BaseException) -> str:
-    missing = error.name if isinstance(error, ModuleNotFoundError) else None
-    return f"{type(error).__name__}: {reason(error)}{remedy(missing)}"
-
-
-def _without_weights(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """The result, whose large tensors have no storage, so that a large model needs no memory; random numbers are the
-    same each time.
-
-    A function that reads values from large tensors cannot be called like that, and is called once more as it is.
-    """
-    from neusight.workloads.trace.building import Sparing
-
-    try:
-        return _seeded(Sparing(), function, options)
-    except (RuntimeError, NotImplementedError):
-        return _seeded(nullcontext(), function, options)
-
-
-def _seeded(mode: AbstractContextManager[Any], function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    import torch
-
-    with torch.random.fork_rng(devices=[]), mode:
-        torch.manual_seed(0)
-        return function(**options)
-
-
-def _imported(text: str) -> Callable[..., Any]:
-    module_name, _, name = text.partition(":")
-    with importable_here():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:
-            raise ModelError(f"cannot import the module of '{text}': {_told(error)}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        names = [n for n, v in vars(module).items() if inspect.isfunction(v) and v.__module__ == module_name]
-        hint = nearest(name, names) or f": it has {', '.join(names) or 'none'}"
-        raise ModelError(f"module '{module_name}' has no function '{name}'{hint}")
-    return function
-
-
-@contextmanager
-def importable_here() -> Iterator[None]:
-    """The current folder on the import path, as for ``python -m``."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
 
 
 def _sha(text: str) -> str:

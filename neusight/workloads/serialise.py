@@ -90,6 +90,8 @@ def workload_of(content: Mapping[str, Any], request: Request, values: Mapping[st
             uncovered=tuple(content["uncovered"]),
             warnings=tuple(content["warnings"]),
             inputs=tuple(content.get("inputs", ())),
+            target=tuple((name, value) for name, value in content.get("target", ())),
+            launch=content.get("launch", ""),
             tensors=tuple(_tensor(row, shapes, layers, number, request.dtype) for row in content["tensors"]),
             nodes=tuple(_node(row, operators, kernels, layers, number) for row in content["nodes"]),
         )
@@ -99,7 +101,11 @@ def workload_of(content: Mapping[str, Any], request: Request, values: Mapping[st
 
 def to_json(workload: Workload) -> str:
     """One line of JSON."""
-    head = {"version": VERSION, "request": workload.request.to_dict(), "inputs": list(workload.inputs)}
+    head = {
+        "version": VERSION,
+        "request": workload.request.to_dict(),
+        **{name: getattr(workload, name) for name in ("inputs", "target", "launch")},
+    }
     content = {**head, **shared(content_of(workload))}
     return json.dumps(content, separators=(",", ":"))
 

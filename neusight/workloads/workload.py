@@ -18,6 +18,7 @@ import numpy as np
 from neusight.kernels.families import Kernel
 from neusight.kernels.sparsity import LayerSparsity, Zeros
 from neusight.requests import Request
+from neusight.workloads.target import Facts
 
 Phase = Literal["forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
@@ -177,7 +178,8 @@ class Workload:
     ``uncovered`` names operators without a rule that the caller allowed to be replaced by an analytic fallback;
     ``inputs`` says what the model was fed, as ``name=shape:dtype`` each. ``unit`` is the work that the step is of, in
     words, where a reader may take it for another, and ``parts`` are modules whose times are told apart, with their
-    names.
+    names. ``target``: facts of its device that the module has read, so that the step holds for devices of which they
+    are true. ``launch``: how a wrapper of the module, such as ``torch.compile``, launches it; '' without one.
     """
 
     request: Request
@@ -189,6 +191,8 @@ class Workload:
     inputs: tuple[str, ...] = ()
     unit: str = ""
     parts: tuple[tuple[str, str], ...] = ()
+    target: Facts = ()
+    launch: str = ""
 
     @property
     def length(self) -> int:

@@ -19,7 +19,7 @@ from neusight.figures.palette import COLOURS, PLAIN
 from neusight.serving import Closed
 from neusight.serving.figures import CHARTS as SERVED
 from neusight.steps import StepQuestion
-from neusight.workloads.resolve import module_sources
+from neusight.workloads.functions import module_sources
 
 SECONDS = Scale(name="time", unit="s")
 

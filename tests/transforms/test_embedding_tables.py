@@ -23,6 +23,7 @@ from neusight.transforms.tables import (
     with_hot_rows,
 )
 from neusight.workloads.models.recommendation import Dlrm
+from neusight.workloads.target import TargetDevice
 from neusight.workloads.workload import Tensor, Workload
 
 ROWS, WIDTH, BATCH = (50_000, 1_000, 10), 16, 64
@@ -40,7 +41,7 @@ def step() -> Workload:
         "offsets": torch.arange(BATCH).repeat(tables, 1),
     }
     request = Request.of(mode="training", batch=BATCH)
-    return workload_of(Dlrm(CONFIG).train(), request, Setting(), False, inputs)
+    return workload_of(Dlrm(CONFIG).train(), request, Setting(), TargetDevice(), inputs)
 
 
 def kernels_of(step: Workload, kind: type) -> list[Any]:

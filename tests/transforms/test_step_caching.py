@@ -12,6 +12,7 @@ from neusight.errors import InapplicableError
 from neusight.requests import Request
 from neusight.steps.questions import Setting, workload_of
 from neusight.transforms.step_caching import with_cached_features
+from neusight.workloads.target import TargetDevice
 from neusight.workloads.workload import Workload
 
 
@@ -48,7 +49,7 @@ class UNet(nn.Module):
 
 def step_of(model: Any, mode: str = "inference") -> Workload:
     request = Request.of(mode=mode, batch=2)
-    return workload_of(model, request, Setting(), False, {"x": torch.zeros(2, 4)})
+    return workload_of(model, request, Setting(), TargetDevice(), {"x": torch.zeros(2, 4)})
 
 
 def products(step: Workload) -> list[str]:

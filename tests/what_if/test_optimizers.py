@@ -7,6 +7,7 @@ from neusight.errors import InapplicableError
 from neusight.kernels.families import Optimizer
 from neusight.steps.questions import StepQuestion, workload_of
 from neusight.what_if import applied
+from neusight.workloads.target import TargetDevice
 
 STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", mode="training", batch=4, seq_len=512, optimizer="adamw")
 
@@ -14,7 +15,7 @@ STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", mode="training", batch=4, seq_le
 def test_moments_in_eight_bits_move_their_bytes(predictor: Predictor) -> None:
     fused, narrow = (applied(STEP, [name])[-1] for name in ("fused-optimizer", "adam-8bit"))
     kernels = [
-        next(k for node in workload_of(q.model, q.request, q.setting, tf32=False).nodes for k in node.kernels
+        next(k for node in workload_of(q.model, q.request, q.setting, TargetDevice()).nodes for k in node.kernels
              if isinstance(k, Optimizer) and "fused" in k.op)
         for q in (fused, narrow)
     ]  # fmt: skip

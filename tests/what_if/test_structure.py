@@ -12,11 +12,12 @@ from neusight.kernels.families import Attention, Conv2d, Gemm
 from neusight.steps.answers import traced_training
 from neusight.steps.questions import StepQuestion, workload_of
 from neusight.what_if import applied
+from neusight.workloads.target import TargetDevice
 from neusight.workloads.workload import Workload
 
 
 def traced(step: StepQuestion) -> Workload:
-    return workload_of(step.model, step.request, step.setting, tf32=False)
+    return workload_of(step.model, step.request, step.setting, TargetDevice())
 
 
 def test_a_window_bounds_the_keys_of_each_query() -> None:

@@ -9,8 +9,10 @@ from torch import nn
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import Request
+from neusight.workloads.target import TargetReader
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace.autocast import _HALF, _WIDEST, gpu_autocast, registered
+from neusight.workloads.trace.autocast import _HALF, _WIDEST, registered
+from neusight.workloads.trace.target_device import on_target
 from neusight.workloads.trace.tracing import trace
 
 WIDTH = 16
@@ -72,7 +74,7 @@ def test_the_lists_name_operators_that_cuda_casts():
 
 def test_the_lists_of_the_cpu_come_back():
     before = registered("AutocastCPU")
-    with gpu_autocast(torch.bfloat16):
+    with on_target(TargetReader()), torch.autocast("cuda", torch.bfloat16):
         assert registered("AutocastCPU") >= registered("AutocastCUDA")
     assert registered("AutocastCPU") == before
 

@@ -12,6 +12,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.work import work_of
 from neusight.steps.questions import Setting, step_request, workload_of
 from neusight.workloads import load_workload
+from neusight.workloads.target import TargetDevice
 from tests.workloads.tflite_files import small_classifier
 
 with_onnx = pytest.mark.skipif(find_spec("onnx") is None, reason="needs the extra onnx")
@@ -218,7 +219,7 @@ def tflite_file(tmp_path):
 def test_a_tflite_graph_runs_its_layers_in_the_integers_of_its_file(tflite_file):
     request, defaults = step_request(tflite_file, {})
     assert request.dtype == defaults["dtype"].value == "int8"
-    step = workload_of(tflite_file, request, Setting(cache=False), tf32=False)
+    step = workload_of(tflite_file, request, Setting(cache=False), TargetDevice())
     kernels = [kernel for node in step.nodes for kernel in node.kernels]
     macs = [int(work_of(KernelBatch.of([k])).flops[0]) // 2 for k in kernels if k.family in ("conv2d", "gemm")]
     # Outputs times taps of each; activations and biases are part of them.

@@ -12,11 +12,12 @@ from neusight.steps.questions import Setting, step_request, workload_of
 from neusight.transforms.narrowed import wholly_in_int8
 from neusight.workloads import load_workload
 from neusight.workloads.catalogue import list_traced
+from neusight.workloads.target import TargetDevice
 
 
 def integers_of(model, **words):
     request, _ = step_request(model, words)
-    return workload_of(model, request, Setting(cache=False), tf32=False)
+    return workload_of(model, request, Setting(cache=False), TargetDevice())
 
 
 def macs_of(step):

@@ -26,12 +26,12 @@ from neusight.errors import ModelError
 from neusight.steps.questions import step_request
 from neusight.transforms.sparsity import SparsityProfile
 from neusight.workloads import WorkloadSource, resolve
+from neusight.workloads.functions import call_function, importable_here
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.inputs import tensors_of
-from neusight.workloads.resolve import call_function, importable_here
 from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace.tracing import explained
+from neusight.workloads.trace.failures import explained
 
 WARMUP = 3
 """Updates before the first step that is read."""

@@ -16,9 +16,10 @@ from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
 from neusight.requests import Plan
-from neusight.steps.questions import as_device, runs_tf32
+from neusight.steps.questions import as_device
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import applied
+from neusight.workloads.target import TargetDevice
 
 Batches = tuple[int, int]
 """Samples a device and micro-batch, before and after."""
@@ -156,7 +157,7 @@ def of_examples(record: Row, stated: dict[str, str]) -> Pair:
     """A row of a table: one example on one or several devices, which exchange gradients as those of one node do."""
     example, framework = _example(str(record["model"]))
     mode, gpu = _mode(record, stated), gpu_of(record)
-    wide = "tf32" if runs_tf32(as_device(gpu)) else "float32_ieee"
+    wide = "tf32" if TargetDevice.of(as_device(gpu)).tf32 else "float32_ieee"
     model = _model(example, stated)
     first, second = _batches(example, model, stated, wide)
     before = StepQuestion.of(

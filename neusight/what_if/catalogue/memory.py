@@ -118,5 +118,7 @@ def gradient_accumulation(step: StepQuestion) -> StepQuestion:
     """Samples one by one, whose gradients are summed before the optimizer's step."""
     batch = step.request.batch
     if step.request.mode != "training" or step.setting.plan or batch == 1:
-        raise InapplicableError("the step has no batch of several samples on one device to split")
+        raise InapplicableError(
+            "no batch of several samples on one device is asked for that could be split: give --batch"
+        )
     return step.asking(batch=1).under(plan=Plan(micro_batch=1, global_batch=batch))

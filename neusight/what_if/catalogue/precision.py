@@ -22,11 +22,11 @@ _PYTORCH_AMP = "Micikevicius et al. 2018, Mixed precision training; PyTorch, Aut
 
 def _wide(step: StepQuestion) -> None:
     """Raises:
-    InapplicableError: the step is in a narrow dtype already.
+    InapplicableError: the step is in another dtype than float32.
     """
-    precision = step.request.precision
+    precision = step.precision
     if precision.autocast or precision.weights != "float32":
-        raise InapplicableError(f"the step runs in {precision} already: this is of one in float32")
+        raise InapplicableError(f"the step runs in {precision}: this is for a step in float32")
 
 
 def _in(step: StepQuestion, dtype: str) -> StepQuestion:
@@ -76,7 +76,7 @@ def fp16_accumulation(step: StepQuestion) -> StepQuestion:
     """Products, convolutions and attention of float16 add up in float16, at half the rate of integers: matrix units of
     GeForce boards add in float32 half as fast (NVIDIA Ada GPU architecture, appendix A).
     """
-    return with_figures(step, _summed_narrow(step.device, step.request.precision.of_products))
+    return with_figures(step, _summed_narrow(step.device, step.precision.of_products))
 
 
 @fp16_accumulation.also

@@ -17,8 +17,8 @@ def _in(step: StepQuestion, name: str) -> StepQuestion:
     """Raises:
     InapplicableError: a step in float32, or of training. DeviceError: the device does not multiply in the dtype.
     """
-    if stored_bytes(step.request.precision.activations) != 2:
-        raise InapplicableError(f"{name} is of a step in 16 bits, not in {step.request.precision}: --dtype bfloat16")
+    if stored_bytes(step.precision.activations) != 2:
+        raise InapplicableError(f"{name} is of a step in 16 bits, not in {step.precision}: --dtype bfloat16")
     if step.request.mode != "inference":
         raise InapplicableError("quantised weights take no gradients: this is of inference")
     if (scheme := SCHEMES[name]).activations and not scheme.simulated:

@@ -12,6 +12,7 @@ import numpy as np
 
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
+from neusight.workloads.chunks import SCAN_FLOPS, Product, delta_rule_product, scan_product
 from neusight.workloads.decoders.attention import (
     cached_attention,
     cross_attention,
@@ -40,10 +41,6 @@ from neusight.workloads.decoders.rank import Rank
 from neusight.workloads.decoders.stream import normalised
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
-CHUNK = 64
-"""Tokens of a chunk of gated DeltaNet (flash-linear-attention, ``chunk_gated_delta_rule``)."""
-SCAN_CHUNK = 256
-"""Tokens of a chunk of Mamba-2 (mamba_ssm's default; Nemotron-H states 128)."""
 SAVED_CHUNK = 64
 """Tokens between two states that the scan of a recurrent layer keeps (flash-linear-attention's chunk; Mamba-2 has 256,
 of which it keeps fewer)."""
@@ -175,26 +172,18 @@ def _recurrent(mixer: LinearAttention | StateSpace, rank: Rank) -> Iterator[Oper
     yield from product(rank, output, rank.tokens)
 
 
-Chunk = tuple[tuple[int, int, int], tuple[np.ndarray, int]]
+Chunk = tuple[Product, tuple[np.ndarray, int]]
 """Products of a chunk of a head as one (m, n, k), and rows and columns of the norm behind."""
 
 
 def _delta_rule(mixer: LinearAttention, rank: Rank) -> Chunk:
-    """Yang et al. 2025, section 3.3: a chunk of C tokens multiplies C² (3 d_k + 2 d_v) + 3 C d_k d_v times a head: two
-    products of keys, two through the triangular inverse, one with the scores, and three with the state.
-    """
-    d_k, d_v = mixer.key_dim, mixer.value_dim
-    depth = round((CHUNK * (3 * d_k + 2 * d_v) + 3 * d_k * d_v) / d_v)
-    return (CHUNK, d_v, depth), (rank.tokens * mixer.widths(rank.tp)[2], d_v)
+    rows = rank.tokens * mixer.widths(rank.tp)[2]
+    return delta_rule_product(mixer.key_dim, mixer.value_dim), (rows, mixer.value_dim)
 
 
 def _scan(mixer: StateSpace, rank: Rank) -> Chunk:
-    """Dao and Gu 2024, section 6: a chunk of C tokens multiplies C² p + 2 C p s times a head of p values with a state
-    of s, and C² s times a group.
-    """
     inner, grouped, _ = mixer.widths(rank.tp)
-    depth = round(SCAN_CHUNK + 2 * mixer.state + SCAN_CHUNK * grouped / inner)
-    return (SCAN_CHUNK, mixer.head_dim, depth), (rank.tokens, inner)
+    return scan_product(mixer.head_dim, mixer.state, grouped / inner), (rank.tokens, inner)
 
 
 def _selective_scan(mixer: SelectiveScan, rank: Rank) -> Iterator[Operation]:
@@ -213,11 +202,6 @@ def _selective_scan(mixer: SelectiveScan, rank: Rank) -> Iterator[Operation]:
     yield from product(rank, output, rank.tokens)
 
 
-SCAN_FLOPS = 9
-"""Of an element of the state in a step: exp(step x decay), its product with the state, step x input x what enters and
-their sum, and what leaves it with the sum over the state (Gu and Dao 2023, algorithm 2)."""
-
-
 def _scanned(rank: Rank, mixer: SelectiveScan) -> Part:
     """The scan of prompts: reads inputs, steps and gates of all channels and what they share, keeps states on chip."""
     passes = rank.passes
@@ -231,7 +215,7 @@ def _scanned(rank: Rank, mixer: SelectiveScan) -> Part:
     return rank.part("scan of prompts", batch, passes.prompt_runs)
 
 
-def _chunked(rank: Rank, heads: int, shape: tuple[int, int, int]) -> Part:
+def _chunked(rank: Rank, heads: int, shape: Product) -> Part:
     """All products of the chunks of prompts as one of the same FLOP: (m, n, k) of tokens in a chunk."""
     passes = rank.passes
     assert passes is not None

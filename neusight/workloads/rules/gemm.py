@@ -174,12 +174,16 @@ def efficient(call: Call) -> tuple[Kernel, ...]:
 
 
 def _backward(grad: TensorSpec, q: TensorSpec, k: TensorSpec, causal: bool) -> tuple[Kernel, ...]:
+    return gradient_row_sums(grad), _attention("backward", q, k, causal)
+
+
+def gradient_row_sums(grad: TensorSpec) -> RowReduction:
+    """Row sums of the gradient times the output, which the backward pass of fused attention begins with."""
     rows = grad.elements // grad.shape[-1]
-    delta = RowReduction(
+    return RowReduction(
         op="sum", rows=rows, cols=grad.shape[-1], read_bytes=2 * grad.nbytes, write_bytes=4 * rows,
         flops=(ELEMENTWISE["mul"].flops + ROW_REDUCTION["sum"].flops) * grad.elements, dtype=grad.dtype,
     )  # fmt: skip
-    return (delta, _attention("backward", q, k, causal))
 
 
 @rule("_scaled_dot_product_flash_attention_backward")

@@ -15,6 +15,10 @@ from typing import Any
 import torch
 
 _CPU = "AutocastCPU"
+_TYPE = "cpu"
+_is_enabled = torch.is_autocast_enabled
+_dtype_of = torch.get_autocast_dtype
+"""PyTorch's own functions, which a trace exchanges."""
 _BELOW = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)
 _HALF_TEXT = """
     _convolution _scaled_dot_product_flash_attention _thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr
@@ -38,31 +42,40 @@ _WIDEST = frozenset(_WIDEST_TEXT.split())
 
 
 @contextmanager
-def gpu_autocast(dtype: torch.dtype) -> Iterator[None]:
-    """What ``torch.autocast("cuda", dtype)`` makes of operators, for tensors on the CPU.
-
-    Args:
-        dtype: ``torch.float16`` or ``torch.bfloat16``.
-    """
+def cuda_casts() -> Iterator[None]:
+    """Cast operators on the CPU under its autocast as CUDA's autocast does."""
     with torch.library._scoped_library("aten", "IMPL") as library, warnings.catch_warnings():
         # PyTorch says of each that an operator's cast on the CPU gives way.
         warnings.simplefilter("ignore")
-        for name, cast in _otherwise(dtype).items():
+        for name, cast in _other_casts().items():
             library.impl(name, cast, _CPU)
-        with torch.autocast("cpu", dtype):
-            yield
+        yield
 
 
-def _otherwise(dtype: torch.dtype) -> dict[str, Callable[..., Any]]:
-    """Operators that the CPU's autocast leaves alone or casts otherwise, with what CUDA's does."""
+def autocast_dtype() -> torch.dtype | None:
+    """The 16-bit dtype that operators of a trace are cast to; None without autocast."""
+    return _dtype_of(_TYPE) if _is_enabled(_TYPE) else None
+
+
+def _other_casts() -> dict[str, Callable[..., Any]]:
+    """Operators that the CPU's autocast leaves alone or casts otherwise, with CUDA's casts."""
     cuda, cpu = registered("AutocastCUDA"), registered(_CPU)
     changed = dict.fromkeys(cpu - cuda, torch.library.fallthrough_kernel)
     for name in _WIDENING & cuda:
         changed[name] = _widening(name)
     for name in cuda - cpu - _WIDENING:
         kind = name.partition(".")[0]
-        changed[name] = _casting(name, dtype if kind in _HALF else None if kind in _WIDEST else torch.float32)
+        cast_to = autocast_dtype if kind in _HALF else _unknown if kind in _WIDEST else _float32
+        changed[name] = _casting(name, cast_to)
     return changed
+
+
+def _unknown() -> None:
+    return None
+
+
+def _float32() -> torch.dtype:
+    return torch.float32
 
 
 def registered(key: str) -> set[str]:
@@ -72,13 +85,13 @@ def registered(key: str) -> set[str]:
     return {name.removeprefix("aten::") for name in names if has(name, key)}
 
 
-def _casting(name: str, dtype: torch.dtype | None) -> Callable[..., Any]:
-    """The operator with its floating tensors cast first; to the widest among them where ``dtype`` is None."""
+def _casting(name: str, cast_to: Callable[[], torch.dtype | None]) -> Callable[..., Any]:
+    """The operator with its floating tensors cast first; to the widest among them where ``cast_to`` returns None."""
     operator = _operator(name)
 
     def cast(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_BELOW):
-            wanted = dtype or _widest((*args, *kwargs.values()))
+            wanted = cast_to() or _widest((*args, *kwargs.values()))
             return operator(*in_dtype(args, wanted), **{key: in_dtype(value, wanted) for key, value in kwargs.items()})
 
     return cast

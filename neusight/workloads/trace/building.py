@@ -19,6 +19,7 @@ from neusight.requests import DTYPES
 from neusight.workloads.trace.library_forms import settle_routers
 from neusight.workloads.trace.recorder import Recorder
 from neusight.workloads.trace.values import copied, has_values, is_small, tensors_in
+from neusight.workloads.trace.wrappers import note_compilers, strip_compilers, unwrapped
 
 aten = torch.ops.aten
 Given = tuple[tuple[Any, ...], dict[str, Any]]
@@ -111,6 +112,10 @@ class ReusedModule:
 
     def __init__(self, source: torch.nn.Module | Callable[[], Any]) -> None:
         self.fake = FakeTensorMode(allow_non_fake_inputs=True)
+        self.notes: dict[str, None] = {}
+        """Lines on its wrappers."""
+        self.launch = ""
+        """How those launch it."""
         self._source = source
         self._module: torch.nn.Module | None = None
         self._refusal: Exception | None = None
@@ -133,9 +138,14 @@ class ReusedModule:
         floating = getattr(torch, dtype) if dtype else None
         try:
             if isinstance(source, torch.nn.Module):
-                module = copy_as_fake(source, floating)
+                whole, self.launch = unwrapped(source, self.notes)
+                module = copy_as_fake(whole, floating)
             else:
-                module = built(source, floating or torch.float32)
+                whole, self.launch = unwrapped(built(source, floating or torch.float32), self.notes)
+                module = whole
+            if not self.launch:
+                note_compilers(whole, self.notes)
+            strip_compilers(module)
         except Exception as refusal:
             self._refusal = refusal
             raise

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from neusight.workloads.trace.autocast import in_dtype
+from neusight.workloads.trace.autocast import autocast_dtype, in_dtype
 
 aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
@@ -39,8 +39,8 @@ def _call(
     """``given`` are state and weights, ``flags`` the arguments from ``has_biases`` to ``batch_first``; autocast narrows
     all three (PyTorch, ``autocast_RNN.cpp``).
     """
-    if torch.is_autocast_enabled("cpu"):
-        x, given = in_dtype((x, given), torch.get_autocast_dtype("cpu"))
+    if (dtype := autocast_dtype()) is not None:
+        x, given = in_dtype((x, given), dtype)
     (state, weights), (biases, layers, dropout, train, both, batch_first) = given, flags
     hidden_state, cell_state = state if name == "lstm" else (state, None)
     hidden, returned = weights[1].shape[0] // _gates(name), hidden_state.shape[-1]
@@ -105,5 +105,6 @@ def _grouped_product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None
 _RESULTS: dict[Any, Callable[..., Any]] = {
     aten._grouped_mm.default: _grouped_product,
     aten._cudnn_rnn.default: results,
+    aten.histc.default: lambda x, bins=100, *_, **__: x.new_empty(bins),
     aten._cudnn_rnn_backward.default: gradients,
 }

@@ -17,8 +17,10 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from neusight.workloads.trace.autocast import autocast_dtype
 from neusight.workloads.trace.cuda_only import MODES, on_cudnn
-from neusight.workloads.trace.library_forms import exchanged, flex_forms
+from neusight.workloads.trace.fused_kernels import flex_forms
+from neusight.workloads.trace.library_forms import Form, exchanged
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -41,19 +43,22 @@ class _Forms(TorchFunctionMode):
 
 
 @contextmanager
-def gpu_forms(attention: str) -> Iterator[None]:
+def gpu_forms(attention: str, notes: dict[str, None] | None = None) -> Iterator[None]:
     """Replace dropout and scaled-dot-product attention by the operators that CUDA dispatches.
 
     Args:
         attention: ``eager`` computes attention from matrix products and a softmax, ``sdpa`` takes the kernel that
             PyTorch picks on CUDA, ``flash`` the same but ignores masks, as padding-free flash attention does.
+        notes: gets lines on masks that are not known.
     """
     # A mode is off inside the functions it sees, so those that functional itself calls are exchanged as well.
-    called = [
+    called: list[Form] = [
         (functional, name, lambda own: partial(_REPLACEMENTS[own], attention))
         for name in ("dropout", "scaled_dot_product_attention")
     ]
-    with exchanged(called), _Forms(attention), flex_forms(partial(_attention, attention)):
+    unfused = partial(_attention, attention) if attention == "eager" else None
+    flexible = flex_forms(unfused, {} if notes is None else notes)
+    with exchanged([*called, *flexible]), _Forms(attention):
         yield
 
 
@@ -90,9 +95,9 @@ class _Attention:
 
     def cast(self) -> _Attention:
         """The same under autocast, which casts queries, keys, values and a floating mask before a kernel is chosen."""
-        if not torch.is_autocast_enabled("cpu"):
+        if (dtype := autocast_dtype()) is None:
             return self
-        dtype, mask = torch.get_autocast_dtype("cpu"), self.attn_mask
+        mask = self.attn_mask
         mask = mask.to(dtype) if mask is not None and mask.is_floating_point() else mask
         query, key, value = (tensor.to(dtype) for tensor in (self.query, self.key, self.value))
         return replace(self, query=query, key=key, value=value, attn_mask=mask)

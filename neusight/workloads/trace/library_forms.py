@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.utils._python_dispatch import _disable_current_modes
+
+from neusight.errors import NeusightError
 
 
 def _never(_: Callable[..., Any]) -> Callable[..., bool]:
@@ -64,6 +66,7 @@ def settle_routers(module: torch.nn.Module) -> None:
 
 _SWITCH = "transformers.models.switch_transformers.modeling_switch_transformers"
 _MASKS = "transformers.masking_utils"
+_WITH_FORMS = (_MASKS, _SWITCH, "torchvision.ops.boxes", "torchvision.ops.roi_align")
 _UNCHECKED = "TRANSFORMERS_DISABLE_TORCH_CHECK"
 """Set, models do not compare how many places for images a text has with how many images there are."""
 _PATCHES: tuple[tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
@@ -75,8 +78,12 @@ _PATCHES: tuple[tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any
 )
 
 
+Form = tuple[Any, str, Callable[[Any], Any]]
+"""A module, class or other object, the name of its attribute, and what makes the form that stands for that."""
+
+
 @contextmanager
-def exchanged(forms: Sequence[tuple[Any, str, Callable[[Any], Any]]]) -> Iterator[None]:
+def exchanged(forms: Sequence[Form]) -> Iterator[None]:
     """Attributes of modules and classes exchanged inside for what a function makes of them, where there are any."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in forms if hasattr(owner, name)]
     makers = {(id(owner), name): make for owner, name, make in forms}
@@ -101,22 +108,34 @@ def _owner(path: str) -> Any:
     return getattr(loaded, name, None) if loaded and name else loaded
 
 
+class LateImportError(NeusightError):
+    """A library with forms was imported while a module ran, which therefore ran without them."""
+
+
 @contextmanager
-def unpadded_batches() -> Iterator[None]:
-    """Answer the questions of Hugging Face models inside; other modules are not touched."""
+def library_forms(more: Sequence[Form] = ()) -> Iterator[None]:
+    """Run code of the libraries that are loaded in its forms.
+
+    Raises:
+        LateImportError: another library was loaded inside.
+    """
+    forms = [*((_owner(path), name, make) for path, name, make in _PATCHES), *_torchvision_forms(), *more]
+    missing = [name for name in _WITH_FORMS if name not in sys.modules]
     checked = os.environ.get(_UNCHECKED)
     os.environ[_UNCHECKED] = "1"
     try:
-        with exchanged([(_owner(path), name, make) for path, name, make in _PATCHES]):
+        with exchanged(forms):
             yield
     finally:
         if checked is None:
             del os.environ[_UNCHECKED]
         else:
             os.environ[_UNCHECKED] = checked
+        if any(name in sys.modules for name in missing):
+            raise LateImportError("a library was imported while the module ran: trace it again")
 
 
-def torchvision_forms() -> AbstractContextManager[None]:
+def _torchvision_forms() -> list[Form]:
     """What torchvision runs on a GPU: its own kernels, and one suppression for all classes together.
 
     Where values decide how many boxes there are, a loop over classes would be one over as many as there are boxes.
@@ -124,13 +143,13 @@ def torchvision_forms() -> AbstractContextManager[None]:
     boxes = sys.modules.get("torchvision.ops.boxes")
     align = sys.modules.get("torchvision.ops.roi_align")
     together = getattr(boxes, "_batched_nms_coordinate_trick", None)
-    forms = [
+    forms: list[Form] = [
         (boxes, "_assert_has_ops", always(lambda: None)),
         (align, "_assert_has_ops", always(lambda: None)),
         (align, "_has_ops", always(lambda: True)),
         (boxes, "_batched_nms_vanilla", lambda own: together or own),
     ]
-    return exchanged(forms if boxes and align else [])
+    return forms if boxes and align else []
 
 
 aten = torch.ops.aten
@@ -181,30 +200,3 @@ def as_module(program: torch.export.ExportedProgram) -> Exported:
         module.graph._codegen = torch.fx.graph.CodeGen()
         module.recompile()
     return Exported(module, [str(name) for name in program.graph_signature.user_inputs])
-
-
-_MODULE = "torch.nn.attention.flex_attention"
-Attention = Callable[..., torch.Tensor]
-
-
-def flex_forms(attention: Attention) -> AbstractContextManager[None]:
-    """Let ``flex_attention`` call ``attention``, which takes what scaled-dot-product attention does."""
-    forms: dict[str, Any] = {
-        "_validate_device": lambda *_: None,
-        "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
-        "flex_attention_hop": lambda *given, **_: _attended(attention, *given),
-    }
-    return exchanged([(sys.modules.get(_MODULE), name, always(form)) for name, form in forms.items()])
-
-
-def _attended(attention: Attention, *given: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The result, with the logarithms of sums and the largest scores, of shape (batch, heads, queries), beside it.
-
-    Args:
-        attention: see ``flex_forms``.
-        given: queries, keys, values, the change of scores, the blocks of the mask, the scale, and options.
-    """
-    query, key, value, _, _, scale, *_ = given
-    output = attention(query, key, value, scale=scale, enable_gqa=query.shape[-3] != key.shape[-3])
-    auxiliary = query.new_empty(query.shape[:-1], dtype=torch.float32)
-    return output, auxiliary, auxiliary

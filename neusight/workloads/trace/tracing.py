@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
-from neusight.errors import ModelError, NeusightError, UndecidedError
+from neusight.errors import ModelError, UndecidedError
 from neusight.kernels.precision import OWN_PRECISION
 from neusight.requests import Request
 from neusight.workloads.inputs import tensors_of
+from neusight.workloads.target import TargetReader
 from neusight.workloads.tensors import Known, TensorSpec
+from neusight.workloads.trace.failures import explained
 from neusight.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ def trace(
     time_loss: bool = True,
     allow_fallback: bool = False,
     zeros: bool = False,
+    reader: TargetReader | None = None,
 ) -> Workload:
     """Run one step on fake tensors and record what a GPU would run.
 
@@ -63,6 +63,7 @@ def trace(
             Without them, the backward pass still begins with its gradient.
         allow_fallback: replace operators without a rule by one pass over their tensors, listed in ``uncovered``.
         zeros: integers of inputs without values are zeros, for models whose shapes depend on them.
+        reader: of the device that the module meets; default a GPU of which nothing more is known.
 
     Raises:
         CoverageError: an operator has no rule, and ``allow_fallback`` is False.
@@ -72,39 +73,53 @@ def trace(
     """
     if optimizer_form not in FORMS:
         raise ModelError(f"unknown optimizer form '{optimizer_form}': one of {', '.join(FORMS)}")
-    from neusight.workloads.trace.building import ReusedModule, channels_last, own_precision
-    from neusight.workloads.trace.layers import layered
+    from neusight.workloads.trace.building import ReusedModule
+    from neusight.workloads.trace.library_forms import LateImportError
     from neusight.workloads.trace.memory import Ledger
     from neusight.workloads.trace.recorder import Recorder
     from neusight.workloads.trace.sizes import Shares
 
-    shares = Shares(dict(request.shares))
-    recorder = Recorder(Ledger(), allow_fallback=allow_fallback, shares=shares)
     source = model if isinstance(model, ReusedModule) else ReusedModule(model)
+    options = _StepOptions(
+        optimizer=(request.optimizer, optimizer_form),
+        loss=loss,
+        time_loss=time_loss,
+        zeros=zeros,
+        reader=reader or TargetReader(),
+    )
+    while True:
+        shares = Shares(dict(request.shares))
+        recorder = Recorder(Ledger(), allow_fallback=allow_fallback, shares=shares)
+        try:
+            workload = _traced(source, inputs, request, recorder, options)
+        except LateImportError:
+            continue
+        shares.check()
+        return workload
+
+
+def _traced(
+    source: ReusedModule, inputs: Inputs, request: Request, recorder: Recorder, options: _StepOptions
+) -> Workload:
+    from neusight.workloads.trace.building import channels_last, own_precision
+    from neusight.workloads.trace.layers import layered
+
     with (
         _undecided(recorder),
         explained(request.model, "trace"),
-        _environment(request.attention or "sdpa", request.mode, source.fake),
+        _environment(request.attention or "sdpa", request.mode, source.fake, options.reader),
     ):
         module = source.module(request.precision.weights)
+        options.reader.notes.update(source.notes)
         if request.precision == OWN_PRECISION:
             request = replace(request, precision=own_precision(module, inputs))
-        given = _traced_inputs(inputs, request.precision.weights, zeros, recorder.values)
+        given = _traced_inputs(inputs, request.precision.weights, options.zeros, recorder.values)
         if request.engine.layout == "nhwc":
             module, given = channels_last(module, given)
         parameters = sum(p.numel() for p in module.parameters())
-        options = _StepOptions(
-            mode=request.mode,
-            optimizer=(request.optimizer, optimizer_form),
-            loss=loss,
-            time_loss=time_loss,
-            autocast=request.precision.autocast,
-            grad_scaler=request.grad_scaler,
-        )
-        _step(recorder, module, given, options)
-    shares.check()
+        _step(recorder, module, given, request, options)
     workload = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
-    return replace(workload, warnings=_in_short(tuple(recorder.assumed)))
+    return replace(workload, warnings=_in_short(tuple(recorder.assumed)), launch=source.launch)
 
 
 _MOST_WARNINGS = 4
@@ -122,52 +137,15 @@ def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _StepOptions:
-    """What a step runs besides the module: optimizer by name and form, the loss, whether it is timed, the dtype of
-    autocast around both, '' without, and whether gradients are scaled back.
+    """Options of a trace, see ``trace``: the optimizer by its name and form, the loss and whether it is timed, whether
+    integers without values are zeros, and the reader of the target.
     """
 
-    mode: str
     optimizer: tuple[str, str]
     loss: Callable[[Any], Any] | None
     time_loss: bool
-    autocast: str
-    grad_scaler: bool
-
-
-@contextmanager
-def explained(name: str, doing: str) -> Iterator[None]:
-    """Whatever a user's module raises becomes one line: which of its layers had been called with which shapes."""
-    try:
-        yield
-    except NeusightError:
-        raise
-    except Exception as error:
-        first = str(error).strip().splitlines()[0].rstrip(".") if str(error).strip() else "no message"
-        raise ModelError(
-            f"cannot {doing} '{name}': {_failed_layer(error)}{type(error).__name__}: {first}; check that the inputs "
-            "fit its forward()"
-        ) from error
-
-
-def _failed_layer(error: BaseException) -> str:
-    """The innermost layer whose ``forward`` had begun, with the tensors that it was called with; '' without any."""
-    import torch
-
-    frames = [frame for frame, _ in walk_tb(error.__traceback__) if frame.f_code.co_name == "forward"]
-    owners = [frame.f_locals.get(next(iter(frame.f_code.co_varnames), "")) for frame in frames]
-    called = [(owner, f) for owner, f in zip(owners, frames, strict=True) if isinstance(owner, torch.nn.Module)]
-    if not called:
-        return ""
-    module, frame = called[-1]
-    path = next((path for path, part in called[0][0].named_modules() if part is module), "")
-    arguments = {name: frame.f_locals.get(name) for name in frame.f_code.co_varnames[1 : frame.f_code.co_argcount]}
-    shapes = [f"{name} {_extents(value)}" for name, value in arguments.items() if isinstance(value, torch.Tensor)]
-    layer = f"layer '{path}' ({type(module).__name__})" if path else "its forward()"
-    return f"{layer} called with {', '.join(shapes)}: " if shapes else f"{layer}: "
-
-
-def _extents(tensor: torch.Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "scalar"
+    zeros: bool
+    reader: TargetReader
 
 
 @contextmanager
@@ -182,34 +160,25 @@ def _undecided(recorder: Recorder) -> Iterator[None]:
 
 
 @contextmanager
-def _environment(attention: str, mode: str, fake: FakeTensorMode) -> Iterator[None]:
+def _environment(attention: str, mode: str, fake: FakeTensorMode, reader: TargetReader) -> Iterator[None]:
     """A mode of fake tensors, GPU forms of operators, no CPU fast paths, gradients as the mode wants them, and random
     numbers that are the same each time.
     """
     import torch
 
     from neusight.workloads.trace.gpu_forms import gpu_forms
-    from neusight.workloads.trace.library_forms import torchvision_forms
+    from neusight.workloads.trace.target_device import on_target
 
     fast_path = torch.backends.mha.get_fastpath_enabled()
     with ExitStack() as stack:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast_path)
         torch.backends.mha.set_fastpath_enabled(False)
-        # Copying a module while it is built asks fake tensors for their address.
-        stack.enter_context(warnings.catch_warnings())
-        warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
-        # Shapes of torchvision's own fake operators ask for sizes by a name that PyTorch has changed.
-        warnings.filterwarnings("ignore", message="`create_unbacked_symint` is deprecated")
-        # Of a call that fails, PyTorch logs where it failed in its own code; what it says is in the error.
-        log = logging.getLogger("torch._subclasses.fake_tensor")
-        stack.callback(log.setLevel, log.level)
-        log.setLevel(logging.CRITICAL)
         stack.enter_context(torch.random.fork_rng(devices=[]))
         torch.manual_seed(_SEED)
+        stack.enter_context(on_target(reader))
         stack.enter_context(fake)
         stack.enter_context(torch.set_grad_enabled(mode == "training"))
-        stack.enter_context(gpu_forms(attention))
-        stack.enter_context(torchvision_forms())
+        stack.enter_context(gpu_forms(attention, reader.notes))
         yield
 
 
@@ -218,10 +187,13 @@ def _traced_inputs(inputs: Inputs, dtype: str, zeros: bool, values: Values) -> t
     import torch
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+    from neusight.workloads.trace.target_device import refuse_nested
     from neusight.workloads.trace.values import copied
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
+            if value.is_nested:
+                refuse_nested()
             return copied(value, getattr(torch, dtype) if value.is_floating_point() else value.dtype)
         if isinstance(value, Known):
             with unset_fake_temporarily():
@@ -253,26 +225,40 @@ def _held(fake: Callable[[Any], Any], value: Any) -> Any:
         return copy.deepcopy(value, copies) if copies else value
 
 
-def _step(
-    recorder: Recorder, module: torch.nn.Module, given: tuple[tuple[Any, ...], dict[str, Any]], options: _StepOptions
-) -> None:
-    """Forward, and in training backward and the optimizer's step."""
+def _autocast(dtype: str, reader: TargetReader) -> AbstractContextManager[Any]:
+    """Autocast to a dtype as the target runs it; none for ''."""
     import torch
 
-    from neusight.workloads.trace.autocast import gpu_autocast
+    return torch.autocast("cuda" if reader.target.cuda else "cpu", getattr(torch, dtype)) if dtype else nullcontext()
+
+
+def _step(
+    recorder: Recorder,
+    module: torch.nn.Module,
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    request: Request,
+    options: _StepOptions,
+) -> None:
+    """Forward, and in training backward and the optimizer's step."""
+
     from neusight.workloads.trace.building import track_layers
-    from neusight.workloads.trace.library_forms import unpadded_batches
-    from neusight.workloads.trace.training import default_loss, prepared_optimizer
+    from neusight.workloads.trace.fused_kernels import kernel_forms
+    from neusight.workloads.trace.library_forms import library_forms
+    from neusight.workloads.trace.training import check_trainable, default_loss, prepared_optimizer
+    from neusight.workloads.trace.wrappers import compiler_forms
 
     ledger = recorder.ledger
     for tensor in (*module.parameters(), *module.buffers()):
         ledger.add(tensor, "weight")
-    training = options.mode == "training"
+    training = request.mode == "training"
     module.train(training)
+    if training:
+        check_trainable(module, request.model)
     update = prepared_optimizer(module, *options.optimizer, ledger) if training else None
     args, kwargs = given
-    with unpadded_batches(), track_layers(module, recorder), recorder:
-        with gpu_autocast(getattr(torch, options.autocast)) if options.autocast else nullcontext():
+    forms = [*compiler_forms(options.reader), *kernel_forms(options.reader)]
+    with library_forms(forms), track_layers(module, recorder), recorder:
+        with _autocast(request.precision.autocast, options.reader):
             with recorder.during("forward"):
                 result = module(*args, **kwargs)
             if training:
@@ -280,7 +266,7 @@ def _step(
                     scalar = (options.loss or default_loss)(result)
         if training:
             del result
-            _learn(recorder, module, scalar, update, options.grad_scaler)
+            _learn(recorder, module, scalar, update, request.grad_scaler)
         ledger.close()
 
 

@@ -52,6 +52,15 @@ def _floating(result: Any) -> Iterator[torch.Tensor]:
             yield from _floating(value)
 
 
+def check_trainable(module: torch.nn.Module, name: str) -> None:
+    """Raises:
+    ModelError: the module has no weights, or none that may be trained.
+    """
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        frozen = "only frozen weights (requires_grad=False)" if any(True for _ in module.parameters()) else "no weights"
+        raise ModelError(f"{name} has {frozen}, so there is nothing to train: ask for inference")
+
+
 def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Ledger) -> torch.optim.Optimizer | None:
     """The optimizer with its state made, as it is from the second step on, and entered as such; None for ``none``."""
     trainable = [p for p in module.parameters() if p.requires_grad]
