@@ -166,7 +166,6 @@ class Tab:
     async def fail(self) -> None:
         """Show no answer, since the question has none."""
         self.asked, self._again = None, False
-        self.place.classes(add="failed")
         self._tell("failed")
 
     def rebuild(self) -> None:
@@ -256,7 +255,7 @@ class Tab:
             await self.change(**{name: event.value})
 
         options = dict(values) if isinstance(values, Mapping) else list(values)
-        value = None if name in self.mistakes else getattr(self.form, name)
+        value = None if getattr(self.form, name) not in options or name in self.mistakes else getattr(self.form, name)
         if name in _BUTTONS:
             with ui.element("div").classes("wide"):
                 chosen: Any = ui.toggle(options, value=value, on_change=changed).props(_PRESSED)
@@ -271,7 +270,7 @@ class Tab:
         if isinstance(self.fields[name], ui.input):
             self.fields[name].value = self.texts_given[name] if bad else written(value)
         else:
-            self.fields[name].value = None if bad else value
+            self.fields[name].value = None if bad or value not in self.fields[name].options else value
 
     def show_fields(self) -> None:
         """Mark fields that cannot be read, and show what is assumed in those that are not given; a mistake that has no
@@ -331,7 +330,7 @@ class Tab:
             self.titles[chart.name].set_content(_title(chart))
         # Past the elements, all of which a browser renders again where one of them is other.
         drawn = [(self.plots[chart.name].id, chart.echarts()) for chart in charts]
-        ui.run_javascript(f"neusight.draw({json.dumps(drawn)})")
+        self.place.client.run_javascript(f"neusight.draw({json.dumps(drawn)})")
 
     def _place(self, chart: Chart, wide: bool) -> None:
         with ui.element("section").classes("plot wide" if wide else "plot"):

@@ -159,6 +159,33 @@ def test_an_old_answer_fades_and_goes_where_the_new_question_has_none(
     answered(page)
 
 
+def test_a_figure_of_a_device_that_cannot_be_is_marked_where_it_stands(opened: Opened) -> None:
+    page = opened("/?model=gpt2&gpu=l4")
+    answered(page)
+    for text in ("5", "5 TB/s", ""):
+        fill(page, "memory bandwidth", text)
+        page.get_by_label("memory bandwidth").press("Enter")
+        if text == "5":
+            assert "'5' has no unit" in marked(page, "memory bandwidth")
+            assert not page.locator(".answer:visible").count()
+        else:
+            page.wait_for_function(f"location.search.includes('dram_bandwidth') === {json.dumps(bool(text))}")
+            answered(page)
+    assert value(page, "memory bandwidth") == "300 GB/s"
+
+
+def test_a_choice_that_is_none_is_marked_on_a_view_without_a_question(opened: Opened) -> None:
+    page = opened("/trust?by=nope")
+    assert "accuracy is not told by 'nope'" in marked(page, "by")
+    assert not page.locator(".plot:visible").count()
+
+
+def test_an_answer_without_charts_is_an_answer(opened: Opened) -> None:
+    page = opened("/decide?model=llama-3.1-8b&mode=serving&gpu=l4&slo=ttft%3D1ms")
+    answered(page)
+    assert page.locator(".answer").inner_text() == "nothing holds ttft=1ms"
+
+
 def test_working_is_shown_after_a_tenth_of_a_second_and_nothing_else_is_new(opened: Opened) -> None:
     page = opened("/decide?model=gpt2-large&gpu=h100&mode=training&batch=4")
     answered(page)
