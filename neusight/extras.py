@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -56,7 +55,7 @@ def remedy(name: str | None) -> str:
     return f": pip install 'neusight[{EXTRAS[name]}]'" if name in EXTRAS else ""
 
 
-class _AfterAllFinders(MetaPathFinder):
+class _AfterAllFinders:
     """Raises where a module of neusight imports an optional package that no finder has found."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,7 +29,7 @@ _KEPT: list[Any] = []
 """Definitions last as long as the library object."""
 
 
-class _BeforeTorchvision(MetaPathFinder):
+class _BeforeTorchvision:
     """Finds nothing: it sees to the schemas when torchvision is first looked for, by whomever."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

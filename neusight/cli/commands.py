@@ -6,14 +6,14 @@ A group is a frozen dataclass whose fields are options of ``options``. A command
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
 from math import prod
 from textwrap import wrap
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -47,7 +47,19 @@ class Given(frozenset[str]):
 
 
 class _Plain:
-    """Of a command: help and errors as plain lines, and an option that takes one value is given once."""
+    """Of a command: help and errors as plain lines, an option that takes one value is given once, texts and defaults
+    stay as they are, since what converts values is slow to import.
+    """
+
+    def get_params(self, context: Any) -> list[Any]:
+        """The parameters, which convert no more values than they must."""
+        annotations = getattr(self.callback, "__annotations__", {})  # type: ignore[attr-defined]
+        parameters: list[Any] = super().get_params(context)  # type: ignore[misc]
+        for parameter in parameters:
+            if "process_value" not in vars(parameter):
+                annotation = getattr(annotations.get(parameter.name), "__origin__", None)
+                parameter.process_value = _converter(parameter, annotation)
+        return parameters
 
     def parse_args(self, context: Any, words: list[str]) -> list[str]:
         """Raises:
@@ -101,6 +113,32 @@ class Command(_Plain, TyperCommand):
 
 class OptionGroup(_Plain, TyperGroup):
     """A group of ``Commands``."""
+
+
+def _converter(parameter: Any, annotation: Any) -> Callable[[Any, Any], Any]:
+    """``process_value`` of a parameter, which calls the library that converts values for those that need it alone."""
+    convert: Callable[[Any, Any], Any] = parameter.process_value
+    types = {annotation, *get_args(annotation)}
+
+    def process_value(context: Any, value: Any) -> Any:
+        if not _is_typed(context, parameter.name):
+            return convert(context, value) if parameter.required else value
+        plain = _plain_value(types, value)
+        if plain is None:
+            return convert(context, value)
+        return plain if parameter.callback is None else parameter.callback(context, parameter, plain)
+
+    return process_value
+
+
+def _plain_value(types: Collection[Any], text: Any) -> str | float | None:
+    """A text, a word among the permitted ones or a whole number; None where more is to be converted or refused."""
+    if not isinstance(text, str):
+        return None
+    if str in types or text in types:
+        return text
+    number = next((kind for kind in (int, float) if kind in types), None)
+    return number(text) if number and text.isascii() and text.isdecimal() else None
 
 
 class Commands(typer.Typer):

@@ -373,6 +373,11 @@ def _some(ids: Sequence[str]) -> str:
 
 @cache
 def _aliases() -> dict[str, str]:
-    """Alias in lower case → id; the whole catalogue is read only when a name is no id."""
-    tables = (parse_file(_CATALOGUE / f"{id_}.toml") for id_ in _ids())
-    return {alias.lower(): table["id"] for table in tables for alias in (table["name"], *table.get("aliases", ()))}
+    """Alias in lower case → id; files of the catalogue are read only when a name is no id."""
+    tables = {id_: _first_paragraph(id_) for id_ in _ids()}
+    return {a.lower(): id_ for id_, table in tables.items() for a in (table["name"], *table.get("aliases", ()))}
+
+
+def _first_paragraph(id_: str) -> Table:
+    """The keys of a file of the catalogue that are words: its first paragraph."""
+    return tomllib.loads((_CATALOGUE / f"{id_}.toml").read_text(encoding="utf-8").partition("\n\n")[0])

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import hypot
-from statistics import NormalDist
+from math import erf, hypot, sqrt
 from types import MappingProxyType
 from typing import Any
 
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.units import gib
 
-_NORMAL = NormalDist()
+_QUANTILE_95 = 1.6448536269514715
+"""Of the standard normal distribution."""
 KEPT, LIBRARIES = 0.024, 0.18
 """Standard deviations of what a step keeps, and of libraries' workspaces, as shares: fitted by
 ``neusight.evaluation.memory.fitted_spreads`` to peaks of Megatron-LM, so that 90 % of them lie inside."""
@@ -51,7 +51,7 @@ def spread_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE
 
 def interval_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> tuple[float, float]:
     """The 90 % interval (low, high) of the sum of terms [B]; as ``spread_bytes``."""
-    total, margin = sum(terms.values()), _NORMAL.inv_cdf(0.95) * spread_bytes(terms, shares)
+    total, margin = sum(terms.values()), _QUANTILE_95 * spread_bytes(terms, shares)
     return max(total - margin, 0.0), total + margin
 
 
@@ -100,7 +100,7 @@ class MemoryFit:
     def probability(self) -> float:
         """That there is room."""
         spare, spread = self.usable_bytes - self.needed_bytes, spread_bytes(self.terms, self.shares)
-        return _NORMAL.cdf(spare / spread) if spread else float(self.fits)
+        return 0.5 * (1.0 + erf(spare / spread / sqrt(2.0))) if spread else float(self.fits)
 
     @property
     def words(self) -> str:

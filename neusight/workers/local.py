@@ -6,11 +6,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable
-from concurrent.futures import BrokenExecutor, CancelledError, ProcessPoolExecutor
-from multiprocessing import get_context
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from neusight.errors import NeusightError
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 
 class WorkerLost(NeusightError):  # noqa: N818 - an event to act on
@@ -67,6 +68,8 @@ class LocalWorker:
 
     def run(self, limit_s: float | None, function: Callable[..., Any], *arguments: Any) -> Any:
         """In the process."""
+        from concurrent.futures import BrokenExecutor, CancelledError
+
         try:
             answer = self._pool.submit(function, *arguments)
         except RuntimeError:
@@ -91,6 +94,9 @@ class LocalWorker:
 
     def _started(self) -> ProcessPoolExecutor:
         """One fresh process, because CUDA does not survive a fork; it begins before anything is asked of it."""
+        from concurrent.futures import ProcessPoolExecutor
+        from multiprocessing import get_context
+
         context = get_context("spawn")
         pool = ProcessPoolExecutor(
             1, mp_context=context, initializer=_become_worker, initargs=(os.getpid(), *self._begin)

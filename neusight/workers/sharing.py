@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -114,6 +113,8 @@ def shared(
     if len(workers) == 1:
         shares.work(workers[0])
     else:
+        from concurrent.futures import ThreadPoolExecutor
+
         with ThreadPoolExecutor(len(workers)) as threads:
             list(threads.map(shares.work, workers))
     for number in sorted(shares.answers):

@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from neusight.errors import ModelError, nearest
 
+_HERE = Path(__file__).parent
 KINDS = {
     "causal-lm": "decoder with a language-model head",
     "encoder": "encoder: pre-training heads in training, sequence classification in inference",
@@ -108,14 +109,14 @@ def normal_name(name: str) -> str:
 
 
 @cache
-def _entries(module: str = "neusight.workloads") -> dict[str, dict[str, Any]]:
+def _entries(folder: str = "") -> dict[str, dict[str, Any]]:
     """Of the ready workloads, or of those that are traced (``_TRACED``)."""
-    return json.loads((files(module) / "catalogue.json").read_text(encoding="utf-8"))
+    return json.loads((_HERE / folder / "catalogue.json").read_text(encoding="utf-8"))
 
 
 @cache
-def _names(module: str = "neusight.workloads") -> dict[str, str]:
-    entries = _entries(module)
+def _names(folder: str = "") -> dict[str, str]:
+    entries = _entries(folder)
     return {normal_name(n): name for name, entry in entries.items() for n in (name, *entry.get("aliases", ()))}
 
 
@@ -131,11 +132,10 @@ def _info(name: str, entry: dict[str, Any], config: dict[str, Any]) -> WorkloadI
 
 @cache
 def _config(name: str) -> dict[str, Any]:
-    file = files("neusight.workloads") / "configs" / f"{name}.json"
-    return json.loads(file.read_text(encoding="utf-8"))
+    return json.loads((_HERE / "configs" / f"{name}.json").read_text(encoding="utf-8"))
 
 
-_TRACED = "neusight.workloads.models"
+_TRACED = "models"
 
 
 def list_traced() -> list[WorkloadInfo]:
@@ -168,7 +168,7 @@ def hub_config(name: str) -> tuple[str, dict[str, Any]] | None:
 
 @cache
 def _hub() -> dict[str, dict[str, Any]]:
-    return json.loads((files("neusight.workloads") / "hub.json").read_text(encoding="utf-8"))
+    return json.loads((_HERE / "hub.json").read_text(encoding="utf-8"))
 
 
 @cache

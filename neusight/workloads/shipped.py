@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from importlib.resources import files
 from math import lcm
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from neusight.requests import Request
 from neusight.workloads.packing import DAMAGE, split, unpack
 from neusight.workloads.serialise import VERSION, workload_of
 from neusight.workloads.workload import Workload
+
+_FOLDER = Path(__file__).with_name("traces")
 
 
 def monomials(batch: int, seq_len: int) -> tuple[int, ...]:
@@ -136,7 +138,7 @@ def shipped_workload(name: str) -> ShippedWorkload | None:
     Raises:
         DataError: the file is damaged.
     """
-    file = files("neusight.workloads") / "traces" / f"{name}.json.gz"
+    file = _FOLDER / f"{name}.json.gz"
     if not file.is_file():
         return None
     shipped = ShippedWorkload.read(name, file.read_bytes())

@@ -205,9 +205,8 @@ def test_unpack_gives_what_was_packed(variants: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("damaged", [b"not gzip", b"", pack({"variants": {}})[:-9], pack({"variants": {}})[:-1] + b"x"])
 def test_a_damaged_file_is_named(damaged: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "alexnet.json.gz").write_bytes(damaged)
-    monkeypatch.setattr(shipped, "files", lambda _: tmp_path)
+    (tmp_path / "alexnet.json.gz").write_bytes(damaged)
+    monkeypatch.setattr(shipped, "_FOLDER", tmp_path)
     with pytest.raises(DataError, match="the shipped trace of alexnet is damaged"):
         shipped_workload.__wrapped__("alexnet")
 

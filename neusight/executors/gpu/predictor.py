@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -159,12 +158,14 @@ class KernelPredictor:
             # A calibration was recorded on the host that is asked about.
             known = replace(known, recorded=np.broadcast_to(np.asarray(True), (len(batch),)))
         if len(batch) > CHUNK:
+            from concurrent.futures import ThreadPoolExecutor
+
             rows = [np.arange(i, min(i + CHUNK, len(batch))) for i in range(0, len(batch), CHUNK)]
             with ThreadPoolExecutor(min(THREADS, len(rows))) as pool:
                 parts = list(pool.map(lambda r: (r, self.predict(batch.take(r), device, known.take(r))), rows))
             return Costs.joined(parts, len(batch))
         names = answering_model(batch, device)
-        homes = {str(name): np.flatnonzero(names == name) for name in np.unique(names)}
+        homes = {name: np.flatnonzero(names == name) for name in sorted(set(names.tolist()))}
         if len(homes) == 1:
             return self._answer(batch, device, next(iter(homes)), known)
         return Costs.joined(
@@ -311,9 +312,9 @@ def _by_kinship(names: np.ndarray, kinship: np.ndarray, value: Callable[[Kinship
     if kinship.strides == (0,):
         return by_distinct(names, partial(value, str(kinship[0])))  # type: ignore[arg-type]
     out = np.empty(len(names))
-    for level in np.unique(kinship):
+    for level in sorted(set(kinship.tolist())):
         rows = np.flatnonzero(kinship == level)
-        out[rows] = by_distinct(names[rows], partial(value, str(level)))  # type: ignore[arg-type]
+        out[rows] = by_distinct(names[rows], partial(value, level))
     return out
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -102,5 +101,5 @@ def _config(full: str) -> dict[str, Any]:
 
 @cache
 def _entries() -> dict[str, dict[str, Any]]:
-    text = (files("neusight.workloads.decoders") / "known.json").read_text(encoding="utf-8")
+    text = Path(__file__).with_name("known.json").read_text(encoding="utf-8")
     return json.loads(text)

@@ -157,14 +157,14 @@ def _library_tiles(
     choice, by cost.
     """
     tile_m, tile_n = np.empty(len(dtypes)), np.empty(len(dtypes))
-    for dtype in np.unique(dtypes):
+    for dtype in sorted(set(dtypes.tolist())):
         rows = np.flatnonzero(dtypes == dtype)
         own = products.take(rows)
         if dtype in LEARNED_DTYPES and choice is not None:
             tile_m[rows], tile_n[rows] = choice.pick(op, own, device, physics)
         else:
-            size = np.full(len(rows), float(stored_bytes(str(dtype))))
-            tile_m[rows], tile_n[rows] = least_cost_tile(own, size, str(dtype), device, physics)
+            size = np.full(len(rows), float(stored_bytes(dtype)))
+            tile_m[rows], tile_n[rows] = least_cost_tile(own, size, dtype, device, physics)
     return tile_m, tile_n
 
 
