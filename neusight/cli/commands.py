@@ -92,7 +92,7 @@ class _Plain:
     def format_options(self, context: Any, formatter: Any) -> None:
         """Options panel by panel; names stand whole."""
         panels: dict[str, list[tuple[str, str]]] = {}
-        for parameter in self.get_params(context):  # type: ignore[attr-defined]
+        for parameter in self.get_params(context):
             panel = parameter.rich_help_panel or f"{parameter.param_type_name}s".capitalize()
             name, text = parameter.get_help_record(context)
             shown = name if parameter.param_type_name == "option" else name.partition(" ")[0]

@@ -54,7 +54,7 @@ def show_device(
     from neusight.devices import load_devices, price_notes, to_toml
 
     (spec,) = load_devices([opt.named_gpu(device)], overrides, prices or "")
-    data = spec.model_dump(mode="json")
+    data = spec.to_dict()
     remarks = [f"# {text}" for text in price_notes([spec])]
     Output(form).data(data, [_device_row(spec)], lambda: line("\n".join([*remarks, to_toml(spec).rstrip()])))
 
@@ -122,7 +122,7 @@ def _device_cells(spec: DeviceSpec) -> tuple[str, ...]:
 
 def _device_row(spec: DeviceSpec) -> dict[str, Any]:
     """The scalar figures; rates and links are in the JSON of ``show``."""
-    data = spec.model_dump(mode="json")
+    data = spec.to_dict()
     return {key: value for key, value in data.items() if not isinstance(value, dict | list)}
 
 
@@ -164,7 +164,7 @@ def show_cluster(
     from neusight.devices import load_cluster
 
     cluster = load_cluster(name, nodes, overrides)
-    data = cluster.model_dump(mode="json")
+    data = cluster.to_dict()
     Output(form).data(data, [_cluster_row(cluster)], lambda: _shown(cluster))
 
 

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cache
+from math import inf
 from pathlib import Path
-from typing import Any, Literal, TypeVar
-
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from typing import Any, Literal
 
 from neusight import units
 from neusight.devices.load import load_device
-from neusight.devices.read import Table, known, parse_file
+from neusight.devices.read import Table, is_words, known, parse_file
+from neusight.devices.record import PositiveFloat, PositiveInt, Record
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError, UnitError, nearest, shown
 from neusight.paths import user_path
@@ -29,7 +21,8 @@ from neusight.paths import user_path
 NetworkKind = Literal["infiniband", "roce", "efa", "tcpx", "slingshot", "ethernet"]
 
 
-class Network(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Network(Record):
     """What joins the nodes of a cluster; bandwidths are one direction.
 
     ``sustained`` is the share of the line rate that long messages reach, ``added_hop_s`` what a message takes longer
@@ -38,30 +31,27 @@ class Network(BaseModel):
     neighbours of rings and trees do; ``oversubscription`` is the bandwidth of adapters over that of the spine.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     kind: NetworkKind
     generation: str = ""
     bandwidth_bytes_per_s: PositiveFloat
     """Line rate of one adapter."""
     adapters: PositiveInt
     """Of a node, all of one rate, that its devices share."""
-    sustained: float = Field(gt=0.0, le=1.0)
-    added_hop_s: NonNegativeFloat = 0.0
+    sustained: PositiveFloat
+    added_hop_s: float = 0.0
     reduces: bool = False
     rails: bool = True
-    oversubscription: float = Field(default=1.0, ge=1.0)
+    oversubscription: PositiveFloat = 1.0
 
 
-class Cluster(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Cluster(Record):
     """``nodes`` of ``per_node`` equal devices each.
 
     A node is what the devices' own links join: of a rack whose switches join 72 devices, the rack. Without a network
     several nodes have one adapter a device, as DGX machines of its generation do, and sustain what was fitted to
     collectives between machines whose network nobody tells.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     name: str
@@ -73,7 +63,7 @@ class Cluster(BaseModel):
     """PCIe access control services send what its devices exchange through the host's root complex (``lspci -vvv``:
     ACSCtl with SrcValid+), as they must in virtual machines."""
     aliases: tuple[str, ...] = ()
-    sources: dict[str, str] = Field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     """Document behind each figure, by key of the cluster's file."""
     notes: str = ""
     hypothetical: tuple[str, ...] = ()
@@ -101,17 +91,16 @@ class Cluster(BaseModel):
             return None
         return self.network.adapters * self.network.bandwidth_bytes_per_s / self.per_node
 
-    @model_validator(mode="after")
-    def _joined(self) -> Cluster:
+    def __post_init__(self) -> None:
         """Raises:
-        DeviceError: several devices without links among them.
+        DeviceError: several devices without links among them, or none.
         """
+        super().__post_init__()
         if self.devices > 1 and not self.device.links:
             raise DeviceError(
                 f"{self.device.id} states no links to other devices: use one device, add [[links]] to its device file, "
                 "or override links.pcie=64GB/s"
             )
-        return self
 
 
 USUAL_PER_NODE = 8
@@ -124,7 +113,15 @@ _SOURCED = ("device", "per_node", "redirected", "network")
 _QUANTITIES = {"bandwidth": "bits_per_s", "added_hop": "s"}
 _NETWORK = ("kind", "generation", "adapters", "sustained", "reduces", "rails", "oversubscription", *_QUANTITIES)
 _OVERRIDES = ("per_node", "redirected", "network.", "device.")
-_Checked = TypeVar("_Checked", Cluster, Network)
+_SWITCHES = ("redirected", "reduces", "rails")
+_RANGES = {
+    "adapters": (1, inf, "a whole number of at least 1"),
+    "sustained": (1e-9, 1.0, "a share above 0 and at most 1"),
+    "oversubscription": (1.0, inf, "a ratio of at least 1"),
+    "bandwidth": (1e-9, inf, "a rate above zero"),
+    "added_hop": (0.0, inf, "a time of at least zero"),
+}
+"""Least and most of each number of a network, and the words for both."""
 _WORDS = re.compile(r"(?:(\d+)\s*x\s*)?(\d+(?:\.\d+)?)\s*([kmgt])?(?:b/s|bit/s|bps)(?:\s+(\w+))?", re.IGNORECASE)
 
 
@@ -225,7 +222,11 @@ def _read(table: Table, nodes: int, of_device: Sequence[str], changes: tuple[str
     for key in ("id", "name", "device", "notes"):
         if not isinstance(table.get(key, ""), str):
             raise DeviceError(f'{where}: {key} must be text: write it like {key} = "…"')
-    values: Table = {key: table[key] for key in ("id", "name", "redirected", "aliases", "notes") if key in table}
+    if not is_words(table.get("aliases", [])):
+        raise DeviceError(f'{where}: aliases must be a list of strings: write it like aliases = ["…"]')
+    values: Table = {key: table[key] for key in ("id", "name", "notes") if key in table}
+    values["aliases"] = tuple(table.get("aliases", ()))
+    values["redirected"] = _figure("redirected", table.get("redirected", False), where)
     if "network" in table:
         values["network"] = _network(table["network"], where)
     values |= {"device": load_device(table["device"], of_device), "hypothetical": changes}
@@ -246,19 +247,36 @@ def _network(table: Any, where: str) -> Network:
     fabrics = _fabrics()
     known(str(table["kind"]), fabrics, "kind of network", where)
     usual = {key: fabrics[table["kind"]][key] for key in ("sustained", "added_hop")}
-    values = {key: _figure(key, value, where) for key, value in (usual | table).items()}
+    values = {key: _figure(key, value, f"{where}: network") for key, value in (usual | table).items()}
     values["bandwidth_bytes_per_s"] = values.pop("bandwidth") / 8.0
     values["added_hop_s"] = values.pop("added_hop")
-    return _validated(Network, values, f"{where}: network")
+    return Network(**values)
 
 
 def _figure(key: str, value: Any, where: str) -> Any:
-    if key not in _QUANTITIES:
+    """The value of a key in SI units.
+
+    Raises:
+        DeviceError: of the wrong type, or out of range. UnitError: without its unit, or with another one.
+    """
+    if key in _QUANTITIES:
+        try:
+            value = units.parse(f"{value}", _QUANTITIES[key])
+        except UnitError as error:
+            raise UnitError(f"{where}.{key}: {error}") from None
+    if key in _SWITCHES:
+        if value not in (True, False):
+            raise DeviceError(f"{where}: {key} = {value!r} must be true or false: write one of them")
+        return bool(value)
+    if key not in _RANGES:
+        if not isinstance(value, str):
+            raise DeviceError(f'{where}: {key} must be text: write it like {key} = "…"')
         return value
-    try:
-        return units.parse(f"{value}", _QUANTITIES[key])
-    except UnitError as error:
-        raise UnitError(f"{where}: network.{key}: {error}") from None
+    least, most, words = _RANGES[key]
+    types = int if key == "adapters" else int | float
+    if isinstance(value, bool) or not isinstance(value, types) or not least <= value <= most:
+        raise DeviceError(f"{where}: {key} = {value!r} is out of range: give {words}")
+    return value
 
 
 @cache
@@ -327,13 +345,4 @@ def _build(values: Table, per_node: Any, nodes: Any, where: str) -> Cluster:
             raise DeviceError(
                 f"{where}: {key} = {count!r} must be a whole number of at least 1: write it like {key} = 8"
             )
-    return _validated(Cluster, values | {"per_node": per_node, "nodes": nodes}, where)
-
-
-def _validated(kind: type[_Checked], values: Table, where: str) -> _Checked:
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise DeviceError(f"{where}: {field}: {first['msg'].lower()}: correct it") from None
+    return Cluster(**values, per_node=per_node, nodes=nodes)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy

@@ -8,8 +8,6 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from neusight import units
 from neusight.devices.schema import (
     DTYPES,
@@ -25,7 +23,7 @@ from neusight.devices.schema import (
     Figure,
     keys_of,
 )
-from neusight.devices.spec import CARRIERS, SPECS, DeviceSpec
+from neusight.devices.spec import CARRIERS, SPECS, DeviceSpec, Link
 from neusight.errors import DeviceError, UnitError, nearest
 
 Table = dict[str, Any]
@@ -54,7 +52,7 @@ def read_table(table: Table, where: str) -> DeviceSpec:
             values[described.field] = figure(key, table[key], where)
     values["sources"] = _sources(table, where)
     _check_together(values, where)
-    return _build(values, where)
+    return SPECS[values.get("kind", "gpu")](**values)
 
 
 def parse_file(path: Path) -> Table:
@@ -112,7 +110,7 @@ def _check_keys(table: Table, where: str) -> None:
 
 def _word(key: str, value: Any, where: str) -> Any:
     if key in ("aliases", "hypothetical"):
-        if not _is_words(value):
+        if not is_words(value):
             raise DeviceError(f'{where}: {key} must be a list of strings: write it like {key} = ["…"]')
         return tuple(value)
     if not isinstance(value, str) or not value.strip():
@@ -123,7 +121,8 @@ def _word(key: str, value: Any, where: str) -> Any:
     return value
 
 
-def _is_words(value: Any) -> bool:
+def is_words(value: Any) -> bool:
+    """Whether a value is a list of texts."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -187,13 +186,13 @@ def _rates(key: str, value: Any, where: str) -> dict[str, float]:
     return {dtype: _quantity(f"{key}.{dtype}", rate, FIGURES[key], where) for dtype, rate in value.items()}
 
 
-def _links(value: Any, where: str) -> list[Table]:
+def _links(value: Any, where: str) -> tuple[Link, ...]:
     if not isinstance(value, list) or not all(isinstance(link, dict) for link in value):
         raise DeviceError(f"{where}: links must be tables: begin each with [[links]]")
-    return [_link(link, where) for link in value]
+    return tuple(_link(link, where) for link in value)
 
 
-def _link(link: Table, where: str) -> Table:
+def _link(link: Table, where: str) -> Link:
     for key in link:
         known(key, ("kind", "generation", "bandwidth", "topology", "hop"), "key in links", where)
     for key in ("kind", "generation", "bandwidth"):
@@ -206,7 +205,7 @@ def _link(link: Table, where: str) -> Table:
         known(topology, TOPOLOGIES, "topology in links", where)
     if "hop" in link:
         said[LINK_HOP.field] = _quantity("links.hop", link["hop"], LINK_HOP, where)
-    return {"kind": link["kind"], "generation": link["generation"], LINK_BANDWIDTH.field: bandwidth, **said}
+    return Link(kind=link["kind"], generation=link["generation"], bandwidth_bytes_per_s=bandwidth, **said)
 
 
 def _sources(table: Table, where: str) -> dict[str, str]:
@@ -214,7 +213,7 @@ def _sources(table: Table, where: str) -> dict[str, str]:
     documents speaks for itself.
     """
     said = table.get("sources", {OWN: [key for key in FIGURES if table.get(key) not in (None, {}, [])]})
-    if not isinstance(said, dict) or not all(_is_words(keys) for keys in said.values()):
+    if not isinstance(said, dict) or not all(is_words(keys) for keys in said.values()):
         raise DeviceError(f'{where}: sources must list keys by document: write it like "X datasheet" = ["tdp"]')
     documents: dict[str, list[str]] = {}
     for document, keys in said.items():
@@ -287,12 +286,3 @@ def _check_gpu(values: Table, where: str) -> None:
         raise DeviceError(f"{where}: memory_cache_capacity and memory_cache_bandwidth go together: give both or none")
     if values["max_threads_per_sm"] < values["warp_size"]:
         raise DeviceError(f"{where}: max_threads_per_sm is below warp_size: a multiprocessor holds at least one warp")
-
-
-def _build(values: Table, where: str) -> DeviceSpec:
-    try:
-        return SPECS[values.get("kind", "gpu")](**values)
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise DeviceError(f"{where}: {field}: {first['msg'].lower()}: correct it") from None

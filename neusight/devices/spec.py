@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from datetime import date
 from math import log
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
-
 from neusight.devices.architectures import ArchitectureFacts, architecture_facts
+from neusight.devices.record import PositiveFloat, PositiveInt, Record
 from neusight.errors import DeviceError
 
 USABLE_SHARE = 0.985
@@ -38,7 +38,8 @@ LinkKind = Literal["nvlink", "pcie", "infinity-fabric", "xe-link", "ici", "neuro
 Topology = Literal["", "switch", "mesh", "bridge", "host", "ring", "torus-2d", "torus-3d"]
 
 
-class Link(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Link(Record):
     """One kind of link to other devices or the host; bandwidth is one direction, all lanes of the device together.
 
     ``topology`` is how the devices of a node are joined: all to all by a ``switch`` that gives each pair the whole
@@ -47,8 +48,6 @@ class Link(BaseModel):
     (``torus-2d``, ``torus-3d``); "" for what is usual of the kind. ``hop_s`` is what a step of a collective between two
     neighbours takes beside its bytes; None for what NCCL's takes.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: LinkKind
     generation: str
@@ -62,7 +61,8 @@ class Link(BaseModel):
         return self.topology or {"nvlink": "switch", "pcie": "host"}.get(self.kind, "mesh")
 
 
-class DeviceSpec(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class DeviceSpec(Record):
     """Figures of one accelerator of any kind in SI units.
 
     ``matrix_flops_per_s`` holds dense peak rates of matrix units (tensor cores, MFMA, XMX, systolic arrays) and
@@ -70,7 +70,6 @@ class DeviceSpec(BaseModel):
     the memory that holds weights and tensors of a model.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
     resources: ClassVar[tuple[str, ...]] = ("dram_bandwidth_bytes_per_s", "tdp_w")
     """Figures that a kernel's time depends on and of which more is never slower."""
     cores_field: ClassVar[str]
@@ -92,7 +91,7 @@ class DeviceSpec(BaseModel):
     process_nm: PositiveFloat
     aliases: tuple[str, ...] = ()
 
-    matrix_flops_per_s: dict[str, PositiveFloat] = Field(default_factory=dict)
+    matrix_flops_per_s: dict[str, PositiveFloat] = field(default_factory=dict)
     vector_flops_per_s: dict[str, PositiveFloat]
 
     dram_kind: str
@@ -106,12 +105,12 @@ class DeviceSpec(BaseModel):
     links: tuple[Link, ...] = ()
     price_usd_per_hour: PositiveFloat | None = None
 
-    sources: dict[str, str] = Field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
     """Document behind each figure, by field; a rate with its own source as ``matrix_flops_per_s.float16``."""
     notes: str = ""
     hypothetical: tuple[str, ...] = ()
     """Fields changed by the user (``--set``), as ``name=value``: the estimate says so."""
-    original: DeviceSpec | None = Field(default=None, exclude=True, repr=False)
+    original: DeviceSpec | None = field(default=None, repr=False)
     """The device as it is, where this is a variant of it; what was learned of that one holds for the variant."""
 
     @property
@@ -220,6 +219,7 @@ class DeviceSpec(BaseModel):
         return self.matrix_flops_per_s.get(dtype) or self.vector_flops_per_s.get(dtype)
 
 
+@dataclass(frozen=True, kw_only=True)
 class GpuSpec(DeviceSpec):
     """A GPU, or a machine described in its terms. "SM" stands for compute unit (AMD) and Xe core (Intel) as well."""
 
@@ -246,7 +246,7 @@ class GpuSpec(DeviceSpec):
     max_threads_per_sm: PositiveInt
     max_blocks_per_sm: PositiveInt
     warp_size: PositiveInt
-    original: GpuSpec | None = Field(default=None, exclude=True, repr=False)
+    original: GpuSpec | None = field(default=None, repr=False)
 
     def gemm_flops_per_s(self, dtype: str) -> float:
         """As of any device. Where 16-bit arithmetic is slower than float32 (compute capability 6.1: 1/64), products of
@@ -321,6 +321,7 @@ class GpuSpec(DeviceSpec):
         return self.dram_family == "GDDR" and board.facts.inline_ecc and withheld
 
 
+@dataclass(frozen=True, kw_only=True)
 class SystolicSpec(DeviceSpec):
     """A chip whose products run in systolic arrays beside vector units: TPU, Trainium, Gaudi, or one of one's own.
 
@@ -352,7 +353,7 @@ class SystolicSpec(DeviceSpec):
     own, as many as were fitted where nothing is stated."""
     on_chip_capacity_bytes: PositiveFloat
     on_chip_bandwidth_bytes_per_s: PositiveFloat | None = None
-    original: SystolicSpec | None = Field(default=None, exclude=True, repr=False)
+    original: SystolicSpec | None = field(default=None, repr=False)
 
     @property
     def on_chip_bytes(self) -> float:
@@ -384,6 +385,7 @@ class SystolicSpec(DeviceSpec):
         return self.multiplier_flops_per_s if rounded and not self.matrix_flops_per_s else stated
 
 
+@dataclass(frozen=True, kw_only=True)
 class MicrocontrollerSpec(DeviceSpec):
     """A microcontroller: one core without DRAM. What the base calls ``dram`` is its SRAM, which holds tensors; weights
     and program lie in flash. ``tdp_w`` is what it draws while it runs at full clock.
@@ -404,7 +406,7 @@ class MicrocontrollerSpec(DeviceSpec):
     flash_capacity_bytes: PositiveFloat
     launch_overhead_s: PositiveFloat = 1e-6
     """A call of a function (assumption: about a hundred cycles)."""
-    original: MicrocontrollerSpec | None = Field(default=None, exclude=True, repr=False)
+    original: MicrocontrollerSpec | None = field(default=None, repr=False)
 
     @property
     def usable_bytes(self) -> float:

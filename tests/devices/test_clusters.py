@@ -93,7 +93,7 @@ def test_a_file_of_the_users_own_and_changes_of_it(tmp_path: Path) -> None:
         (
             "adapters = 2",
             "adapters = 2\nsustained = 2.0",
-            "network: sustained: input should be less than or equal to 1",
+            "network: sustained = 2.0 is out of range: give a share above 0 and at most 1",
         ),
         ('device", "per_node"', 'device"', "per_node without a source"),
         ('id = "mine"', "id = 3", "id must be text"),

@@ -215,7 +215,7 @@ def fingerprint(predictor: KernelPredictor) -> dict[str, str]:
 
 def figures(device: GpuSpec) -> dict[str, Any]:
     """The numbers of a device that estimates depend on."""
-    return device.model_dump(mode="json", include=_FIGURES)
+    return device.to_dict(_FIGURES)
 
 
 def rounded(observations: Observations) -> Observations:
