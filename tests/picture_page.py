@@ -34,7 +34,7 @@ def draw(folder: Path) -> None:
             page.wait_for_timeout(1500)
             file = folder / f"{name}.png"
             page.screenshot(path=file)
-            Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)
+            Image.open(file).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(file, optimize=True)
             page.close()
 
 

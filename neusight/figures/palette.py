@@ -68,16 +68,16 @@ PART = {
 GAIN = {"faster": "#00c46a", "slower": "#e0245e"}
 """What takes from a time, and what adds to it."""
 COLOURS = (
-    "#7309b9",
+    "#6348f2",
+    "#28842d",
+    "#d54ce3",
     "#4998fe",
-    "#0b6817",
-    "#df55de",
-    "#901b6c",
-    "#3435d1",
-    "#dc7095",
-    "#a37ef4",
-    "#a812a9",
-    "#805bfe",
+    "#f84e3a",
+    "#bb00a2",
+    "#dd5ca5",
+    "#9a77f4",
+    "#9e3fe7",
+    "#0a73f3",
 )
 """Of series that are named by the question, such as devices, in their order."""
 GREY = "#9a9a9a"
