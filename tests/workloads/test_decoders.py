@@ -67,7 +67,10 @@ ON_THE_HUB: dict[str, float | tuple[float, float]] = {
     "moonshotai/Kimi-K2-Instruct": (1026.0, 32.9), "nvidia/Nemotron-H-8B-Base-8K": 8.1,
     "Qwen/Qwen2-7B": 7.62, "Qwen/Qwen2.5-VL-3B-Instruct": 3.09, "Qwen/Qwen2.5-VL-32B-Instruct": 32.8,
     "Qwen/Qwen2.5-VL-72B-Instruct": 72.7, "Qwen/Qwen3-0.6B": 0.596, "Qwen/Qwen3-1.7B": 1.72, "Qwen/Qwen3-4B": 4.02,
-    "Qwen/QwQ-32B": 32.8, "tiiuae/Falcon3-7B-Instruct": 7.46, "zai-org/GLM-4-9B-0414": 9.4,
+    "Qwen/QwQ-32B": 32.8, "tiiuae/Falcon3-7B-Instruct": 7.46,
+    "tiiuae/Falcon-H1-0.5B-Instruct": 0.521, "tiiuae/Falcon-H1-7B-Instruct": 7.59,
+    "tiiuae/Falcon-H1-34B-Instruct": 33.6,
+    "zai-org/GLM-4-9B-0414": 9.4,
     "zai-org/GLM-4-32B-0414": 32.6, "zai-org/GLM-4.5": (352.8, 33.6), "zai-org/GLM-4.5-Air": (106.9, 13.4),
 }  # fmt: skip
 """The same to the digits that cards and the hub show, without vision encoders and layers of multi-token prediction."""

@@ -48,11 +48,8 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
     kind = str(text.get("model_type", ""))
     kind = _PLAIN_NAMES.get(kind, kind)
     where = name or kind or "the configuration"
-    if kind in NO_DECODERS or (text.get("is_encoder_decoder") and kind not in variants.ENCODER_DECODER):
-        raise ModelError(
-            f"{where}: model_type '{kind}' is no decoder that engines serve: estimate its step by 'predict', or "
-            "on many GPUs under --engine torch-eager"
-        )
+    if not kind or kind in NO_DECODERS or (text.get("is_encoder_decoder") and kind not in variants.ENCODER_DECODER):
+        raise no_decoder(where, f"model_type '{kind}'" if kind else "a model without model_type")
     check_config(text, where)
     keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
     each = _layers(keys, kind)
@@ -82,6 +79,14 @@ def _text_part(config: Mapping[str, Any]) -> dict[str, Any]:
         return dict(config)
     # What a text part leaves out, its model has: Kimi and Gemma state their type outside alone.
     return {"model_type": config.get("model_type", ""), **inner}
+
+
+def no_decoder(where: str, what: str) -> ModelError:
+    """The refusal of a model that engines for decoders do not run."""
+    return ModelError(
+        f"{where}: {what} is no decoder that engines serve: estimate its step by 'predict', or on many GPUs under "
+        "--engine torch-eager"
+    )
 
 
 def _uncounted(config: Mapping[str, Any], with_vision: bool) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from neusight.errors import ModelError, close_names, did_you_mean, shown
 from neusight.paths import is_there, user_path
+from neusight.workloads import catalogue
 from neusight.workloads.catalogue import (
     KINDS,
     canonical_name,
@@ -21,7 +22,7 @@ from neusight.workloads.catalogue import (
     traced_name,
 )
 from neusight.workloads.config_file import read_config
-from neusight.workloads.decoders.architecture import decoder_of
+from neusight.workloads.decoders.architecture import decoder_of, no_decoder
 from neusight.workloads.decoders.decoder import Decoder
 
 
@@ -51,6 +52,10 @@ def known_decoder(name: str) -> Decoder:
         return decoder_of(traced_config(traced), traced)
     if is_there(name):
         return _from_file(Path(name))
+    if other := catalogue.hub_config(name):
+        return decoder_of(other[1], other[0])
+    if ":" in name:
+        raise no_decoder(shown(name), "a model of a library or a module")
     hint = nearest_models(name, ("causal-lm",))
     raise ModelError(f"unknown model '{shown(name)}'{hint}: not in the catalogue, give the path of its config.json")
 
