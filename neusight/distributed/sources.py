@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -303,7 +304,8 @@ def traced_run(
         local.check()
         return tensor_parallel(trace(local.batch), local.tp, tp_plan, by_tokens=local.sequence_parallel)
 
-    trace, dtype = cache(trace), request.precision.weights
+    trace = cache(trace)
+    dtype = request.precision.weights or _weight_dtype(trace(plan.micro_batch))
     length = request.seq_len or trace(plan.micro_batch).request.seq_len
     if request.seq_len is None and length is not None:
         defaults = {**defaults, "seq_len": default_seq_len(length)}
@@ -320,6 +322,15 @@ def traced_run(
         dtype=dtype,
         optimizer=request.optimizer,
     ).checked()
+
+
+def _weight_dtype(workload: Workload) -> str:
+    """The dtype of most weights of a module, which decides it itself."""
+    sizes: Counter[str] = Counter()
+    for tensor in workload.tensors:
+        if tensor.kind == "weight":
+            sizes[tensor.dtype] += tensor.nbytes
+    return max(sizes, key=lambda dtype: sizes[dtype], default="float32")
 
 
 def forward_plan(plan: Plan) -> Plan:

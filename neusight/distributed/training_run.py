@@ -62,7 +62,7 @@ class TrainingRun(TrainingStep):
             raise DeviceError(f"a plan of {degrees} on a cluster of {devices}{fit}")
         depth = self.decoder.depth
         # Of a traced model what a chunk receives is what its first layer reads.
-        if plan.pp * plan.vp > (most_chunks(depth) if isinstance(self.decoder, Decoder) else depth):
+        if plan.pp * plan.vp > (most_chunks(depth) if isinstance(self.decoder, Decoder) else max(1, depth)):
             raise ModelError(
                 f"{plan.pp} stages of {plan.vp} chunks need as many layers: {self.decoder.name} has "
                 f"{depth}, choose a pp x vp that divides it"

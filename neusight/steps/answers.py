@@ -19,6 +19,7 @@ from neusight.executors import Costs, Executor, load_executor
 from neusight.executors.base import LINK, Options
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.precision import OWN_PRECISION
 from neusight.plans import TracedStep, single
 from neusight.requests import Plan, Request
 from neusight.schedule.timeline import one_stream
@@ -233,7 +234,8 @@ def traced_training(
     if adapters_of(options):
         raise ModelError("adapters of a traced model are not estimated: name an engine that runs decoders")
     request, defaults = step_request(model, step | run_fields(options))
-    cluster.device.gemm_flops_per_s(request.precision.of_products)
+    if request.precision != OWN_PRECISION:
+        cluster.device.gemm_flops_per_s(request.precision.of_products)
     request = replace(request, engine=run_on(cluster.device, request.engine))
 
     def trace(batch: int) -> Workload:

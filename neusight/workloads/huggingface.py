@@ -212,6 +212,16 @@ def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     return {**config, **outer, **nested}
 
 
+def completed(config: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with what transformers takes for its type where it states nothing.
+
+    Raises:
+        ModelError: a type or value that transformers does not know.
+    """
+    values: dict[str, Any] = _parse(config).to_dict()
+    return values
+
+
 def _parse(config: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING, AutoConfig
 

@@ -216,3 +216,16 @@ def test_mistakes_say_what_would_do(predictor: Predictor, told: dict[str, object
     with pytest.raises((ModelError, DeviceError)) as caught:
         predictor.training(small_run(**given))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_module_without_equal_layers_trains_in_the_dtype_of_its_weights(predictor: Predictor, dtype: str) -> None:
+    import torch
+
+    module = torch.nn.Linear(64, 64, dtype=getattr(torch, dtype))
+    inputs = [torch.zeros(8, 64, dtype=getattr(torch, dtype))]
+    two = cluster_of("h100-sxm-80gb", 2)
+    run = predictor.training_run(module, two, {"global_batch": 2}, "torch-eager", inputs=inputs)
+    estimate = predictor.training(run)
+    assert run.dtype == dtype
+    assert estimate.latency_s > 0.0

@@ -46,6 +46,15 @@ def test_what_is_served_is_predicted_by_the_same_name() -> None:
         resolve("qwen3-9b")
 
 
-def test_what_is_no_decoder_says_so() -> None:
-    with pytest.raises(ModelError, match="bert"):
-        known_decoder("bert-base")
+@pytest.mark.parametrize("name", ["bert-base", "dlrm-terabyte", "timm:resnet50", "torchvision:vgg16", "whisper-base"])
+def test_what_is_no_decoder_says_so(name: str) -> None:
+    with pytest.raises(ModelError, match=f"{name}: .* is no decoder that engines serve.*by 'predict'"):
+        known_decoder(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("bigscience/bloom-560m", 559_214_592), ("distilgpt2", 81_912_576), ("google/mt5-small", 172_119_424)],
+)
+def test_what_a_hub_configuration_leaves_out_is_as_its_type_has_it(name: str, parameters: int) -> None:
+    assert known_decoder(name).parameters == parameters

@@ -53,11 +53,18 @@ def known_decoder(name: str) -> Decoder:
     if is_there(name):
         return _from_file(Path(name))
     if other := catalogue.hub_config(name):
-        return decoder_of(other[1], other[0])
+        return _of_hub(*other)
     if ":" in name:
         raise no_decoder(shown(name), "a model of a library or a module")
     hint = nearest_models(name, ("causal-lm",))
     raise ModelError(f"unknown model '{shown(name)}'{hint}: not in the catalogue, give the path of its config.json")
+
+
+def _of_hub(name: str, config: dict[str, Any]) -> Decoder:
+    """A model whose configuration states what transformers would not take for its type."""
+    from neusight.workloads.huggingface import completed
+
+    return decoder_of(completed(config), name)
 
 
 def hub_config(name: str) -> tuple[str, dict[str, Any]] | None:
