@@ -1,5 +1,6 @@
 """Three hundred wrong command lines, drawn from a grammar of mistakes: one line each, and the right exit code."""
 
+import os
 import time
 from itertools import cycle, islice
 from pathlib import Path
@@ -7,6 +8,8 @@ from random import Random
 
 import pytest
 import typer
+from random_lines import COMMANDS
+from random_lines import faults as random_faults
 from typer.testing import CliRunner, Result
 from wrong_inputs import Mistakes, commands, wrong_command
 
@@ -56,3 +59,14 @@ def test_the_grammar_knows_every_command(tmp_path: Path) -> None:
     names |= {"calibrate", "collect"}
     names -= {"page"}  # Serves until Ctrl-C.
     assert names == set(commands(Mistakes(Random(0), tmp_path)))
+
+
+def test_no_random_command_line_ends_in_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options in any combination; NEUSIGHT_RANDOM_LINES of them, 1,000 before a release."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NEUSIGHT_CALIBRATIONS", str(tmp_path / "calibrations"))
+    assert list(random_faults(int(os.environ.get("NEUSIGHT_RANDOM_LINES", "60")), seed=3)) == []
+
+
+def test_random_command_lines_reach_every_command() -> None:
+    assert set(COMMANDS) >= {"predict", "what-if", "calibrate", "calibrate plan", "collect models", "design", "page"}
