@@ -21,7 +21,7 @@ KINDS = {
     "image": "image classifier",
     "vision": "images to features, boxes or maps",
     "multimodal": "images or sounds, and text",
-    "diffusion": "denoiser of a diffusion model, or its pipeline with one step of that",
+    "diffusion": "denoiser of a diffusion model, or its pipeline: one step of that, or --steps",
     "recommendation": "probability of a click",
     "recurrent": "recurrent layers",
     "audio": "spectrograms to speech",

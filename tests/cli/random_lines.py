@@ -114,7 +114,7 @@ class Lines:
         self.random = random
 
     def line(self) -> list[str]:
-        """A command with what it needs and a few other options; every third has a word that is wrong, or may be."""
+        """A command with what it needs and a few other options; every fifth has a word that is wrong, or may be."""
         name = self.random.choice(list(COMMANDS))
         command = COMMANDS[name]
         if name in ENDLESS:
@@ -123,8 +123,10 @@ class Lines:
         needed = [option for option in NEEDED.get(name, ()) if option in options]
         others = [option for option in options if option not in needed]
         chosen = needed + self.random.sample(others, min(len(others), self.random.randrange(5)))
-        wrong = self.random.choice(chosen) if chosen and self.random.random() < 0.34 else ""
+        wrong = self.random.choice(chosen) if chosen and self.random.random() < 0.2 else ""
         words = name.split() + self.arguments(name, command)
+        if "--mode" in others and "--mode" not in chosen and self.random.random() < 0.6:
+            words += ["--mode", "training"]
         for option in chosen:
             words += self.option(options[option], option == wrong)
         return [*words, "--no-such-option"] if name.startswith(LONG) else words
