@@ -16,7 +16,7 @@ import numpy as np
 
 from neusight.kernels.families import Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
-from neusight.kernels.sparsity import Zeros, with_zeros
+from neusight.kernels.sparsity import MAPPED, Zeros, with_zeros
 from neusight.plans.shard_graph import scaled
 from neusight.plans.states import States
 from neusight.plans.trace_layers import attention_core, blocks_of, crossing_bytes, layer_names
@@ -296,7 +296,7 @@ class TracedProgram:
         return Part(
             name=run.operator,
             phase=_PHASES[run.phase],
-            batch=with_zeros(batch, [run.zeros]) if self._has_zeros else batch,
+            batch=with_zeros(batch, [run.zeros]) if self._has_zeros and batch.family in MAPPED else batch,
             runs=count,
             group="tp" if run.kernel.family == "collective" else "",
             modules=CORE_MODULE if run.core else (),

@@ -127,8 +127,9 @@ def test_a_profile_by_layer_counts_layer_by_layer_and_must_fit(predictor: Predic
         {"mode": "training", "optimizer": "adam", "fused_optimizer": True},
         {"mode": "training", "optimizer": "bert_adam", "grad_scaler": True},
         {"mode": "training", "launch": "compiled"},
+        {"mode": "training", "optimizer": "bert_adam", "plan": Plan(dp=2, global_batch=2, shard="zero3")},
     ],
-    ids=["tp", "dp", "fused optimizer", "grad scaler", "compiled"],
+    ids=["tp", "dp", "fused optimizer", "grad scaler", "compiled", "sharded update"],
 )
 def test_sparsify_goes_with_options_that_change_kernels(predictor: Predictor, options: dict[str, Any]) -> None:
     """A GPU multiplies zeros: the answer is that without them."""
