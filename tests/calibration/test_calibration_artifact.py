@@ -52,7 +52,8 @@ def test_the_file_says_what_it_was_fitted_on(
     content = json.loads(calibration.save(tmp_path / "rtx-a6000.json").read_text())
     assert content["tile_models"] == {n: a.manifest.weights_sha256 for n, a in predictor.artifacts.items()}
     assert content["device"]["sm_count"] == device.sm_count
-    assert content["data"] == {"rows": 30, "left_out": 0, "sha256": {"gemm.parquet": "ab" * 32}}
+    data = {"rows": 30, "left_out": 0, "reasons": {}, "sha256": {"gemm.parquet": "ab" * 32}}
+    assert content["data"] == data | {"kinds": {"elementwise": "elementwise", "linear": "linear"}}
 
 
 def test_another_tile_model_is_refused(calibration: Calibration, predictor: KernelPredictor, tmp_path: Path) -> None:

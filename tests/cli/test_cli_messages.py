@@ -25,7 +25,7 @@ OTHER_PROGRAMS = (
     "workloads/build_traces.py",
 )
 """Rooms that name options of servers and training frameworks, and of scripts."""
-PROSE = ("on", "import")
+PROSE = ("on", "import", "imports")
 """Words after the program's name that are no command."""
 
 
