@@ -84,3 +84,8 @@ def chosen(defaults: Defaults, fields: Mapping[str, Any]) -> dict[str, str]:
     return {
         name: str(default) for name, default in defaults.items() if fields.get(name, default.value) == default.value
     }
+
+
+def words_of(assumed: Mapping[str, str]) -> str:
+    """Chosen values of fields in one line."""
+    return "; ".join(f"{name} {text}" for name, text in assumed.items())

@@ -28,7 +28,7 @@ from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
 from neusight.requests import Plan, Request
-from neusight.steps.answers import StepAnswers, traced_training
+from neusight.steps.answers import StepAnswers, training_run
 from neusight.steps.questions import Gpu, Setting, StepQuestion, as_device, given_request, step_request, version_of
 from neusight.transforms.passes import Pass
 from neusight.transforms.sparsity import Sparsity
@@ -449,17 +449,7 @@ class Predictor:
             ModelError: an unknown model, word or field, sizes that do not divide. DeviceError: a cluster that the plan
                 does not fill.
         """
-        from neusight.distributed.training_run import usual_run
-        from neusight.engines import engine_named, usual_trainer
-        from neusight.workloads.decoders.decoder import Decoder
-        from neusight.workloads.decoders.known import known_decoder
-
-        engine = engine or usual_trainer(cluster.device)
-        if isinstance(model, Decoder):
-            return usual_run(model, cluster, options, engine)
-        if engine_named(engine).kernel_timing == "graph":
-            return usual_run(known_decoder(str(model)), cluster, options, engine)
-        return traced_training(model, cluster, options, engine, inputs)
+        return training_run(model, cluster, options, engine, inputs)
 
     def training(self, run: TrainingRun, factors: Factors | None = None) -> TrainingEstimate:
         """One training step of a model on the devices of a cluster: time, what it waits for, memory, utilisation.
@@ -608,8 +598,8 @@ class Predictor:
 
         A step that does not fit has ``fits`` False; one that cannot be estimated has its reason in ``error`` and no
         figures. Columns: model, gpu, mode, batch, seq_len, dtype, latency_s, low_s, high_s, bound_s, limiter,
-        samples_per_s, tokens_per_s, peak_bytes, fits, board_energy_j, usd_per_million_samples, price_source, unit,
-        error.
+        samples_per_s, tokens_per_s, needed_bytes, peak_bytes, fits, board_energy_j, usd_per_million_samples,
+        price_source, unit, assumed, error.
 
         >>> table = predictor.sweep("gpt2-large", ["l4", "a100-pcie-80gb"], [1, 2, 4, 8], modes="training")
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import chain, product
 from typing import Any
 
+from neusight.defaults import words_of
 from neusight.devices import DeviceSpec
 from neusight.errors import NeusightError
 from neusight.estimates import Estimate
@@ -20,8 +21,8 @@ _TOGETHER = 64
 """Steps of a sweep whose kernels are priced at once, by one worker; beyond that a call's own price no longer shows."""
 SWEEP_COLUMNS = (
     *("model", "gpu", "mode", "batch", "seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter"),
-    *("samples_per_s", "tokens_per_s", "peak_bytes", "fits", "board_energy_j", "usd_per_million_samples"),
-    *("price_source", "unit", "error"),
+    *("samples_per_s", "tokens_per_s", "needed_bytes", "peak_bytes", "fits", "board_energy_j"),
+    *("usd_per_million_samples", "price_source", "unit", "assumed", "error"),
 )
 
 
@@ -63,6 +64,8 @@ def swept(
     return [dict.fromkeys(SWEEP_COLUMNS) | row for row in rows]
 
 
+_SAME = ("needed_bytes", "peak_bytes", "fits", "board_energy_j", "price_source", "unit")
+"""Columns that are attributes of an estimate, behind its times and rates."""
 _ASKED: list[tuple[StepAnswers, Mapping[str, Any], Setting]] = []
 """Of this process, where it is a worker."""
 
@@ -150,7 +153,7 @@ def _several(value: Any) -> list[Any]:
 def _figures(estimate: Estimate) -> dict[str, Any]:
     named = ("seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter", "samples_per_s", "tokens_per_s")
     return {
-        **{name: getattr(estimate, name) for name in (*named, "fits", "board_energy_j", "price_source", "unit")},
-        "peak_bytes": estimate.memory.peak_bytes,
+        **{name: getattr(estimate, name) for name in (*named, *_SAME)},
+        "assumed": words_of(estimate.assumed),
         "usd_per_million_samples": None if estimate.usd_per_hour is None else estimate.cost_usd(1e6),
     }

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from neusight.cli import options as opt
 from neusight.cli.commands import Given
 from neusight.cli.options import ENGINE, STEP, Spec
-from neusight.cli.output import Output, line, note, paragraph, table
+from neusight.cli.output import Output, line, note, paragraph
+from neusight.defaults import words_of
 from neusight.errors import ModelError
-from neusight.units import gib
 
 if TYPE_CHECKING:
+    from neusight.devices import DeviceSpec
+    from neusight.distributed.training_run import TrainingRun
     from neusight.plans.memory import RankMemory
-    from neusight.plans.states import TrainingStep
-    from neusight.requests import Plan
 
 _PER_STAGE = 4
 """Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""
-_MOMENTS = {"loss": "the loss", "backward": "the backward pass", "step": "the optimizer's step"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,31 +34,27 @@ class MemoryStep(opt.TrainedStep):
     mtp_layers: opt.MtpLayers = None
     dropout: Annotated[bool, Spec("--dropout", STEP, "Of attention and of the residual stream.").text()] = False
 
-    def training(self, longest: int) -> TrainingStep:
-        """The step as memory is computed of it; large products in float8 have activations and weights in bfloat16.
+    def run_by(self, run: TrainingRun, typed: Given) -> TrainingRun:
+        """The run with other attention and dropout than its engine has.
 
         Raises:
-            ModelError: no length.
+            ModelError: the model is traced, so that its configuration decides these.
         """
-        from neusight.distributed.training_run import step_precision
-        from neusight.engines import engine_named
-        from neusight.plans.states import TrainingStep
+        from neusight.workloads.decoders.decoder import Decoder
 
-        length = longest if self.seq_len is None else self.seq_len
-        if length < 1:
-            raise ModelError("the model states no longest sequence: give --seq-len")
-        dtype, products = step_precision(self.dtype or "bfloat16")
-        usual = engine_named(self.engine)
+        given = [name for name in ("attention_kernel", "dropout") if name in typed]
+        if given and not isinstance(run.decoder, Decoder):
+            raise ModelError(
+                f"--{given[0].replace('_', '-')} has no effect under {run.engine.name}, where the model decides it: "
+                "leave it out, or name an engine that runs decoders"
+            )
         engine = replace(
-            usual,
-            attention=self.attention_kernel or usual.attention,
-            attention_dropout=self.dropout or usual.attention_dropout,
-            hidden_dropout=self.dropout or usual.hidden_dropout,
+            run.engine,
+            attention=self.attention_kernel or run.engine.attention,
+            attention_dropout=self.dropout or run.engine.attention_dropout,
+            hidden_dropout=self.dropout or run.engine.hidden_dropout,
         )
-        return TrainingStep(
-            seq_len=length, source_len=self.source_len or 0, dtype=dtype, products=products,
-            optimizer=self.optimizer, engine=engine,
-        )  # fmt: skip
+        return replace(run, engine=engine)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,25 +67,74 @@ class MemorySharing(opt.SharedStep):
     gradient_dtype: opt.GradientDtype = "fp32"
     offload: opt.Offload = "none"
 
-    def plan(self, step: MemoryStep, typed: Given) -> Plan:
-        """The plan, which ``neusight training`` has with the same options.
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryQuestion:
+    """A training step whose memory is asked for, as ``neusight training`` takes it."""
+
+    model: str
+    device: DeviceSpec
+    step: MemoryStep
+    sharing: MemorySharing
+    typed: Given
+
+    @property
+    def engine(self) -> str:
+        """By its name."""
+        from neusight.engines import usual_trainer
+
+        return self.step.engine or usual_trainer(self.device)
+
+    @property
+    def ranks_on(self) -> DeviceSpec:
+        """What each rank of a plan is given: a device or one of its cores."""
+        from neusight.devices.slices import core_of
+        from neusight.engines import engine_named
+
+        return core_of(self.device) if engine_named(self.engine).ranks == "core" else self.device
+
+    def run(self, **changes: Any) -> TrainingRun:
+        """The step with some fields changed.
 
         Raises:
-            ModelError: as ``Plan``.
+            ModelError: as ``training_run``.
         """
-        from neusight.distributed.training_run import usual_plan
+        from neusight.defaults import Default
+        from neusight.distributed.sources import node_of
         from neusight.kernels.precision import dtype_named
+        from neusight.steps.answers import training_run
 
-        given = {name: value for name, value in asdict(self).items() if name in typed}
-        dp, micro_batch = self.dp or 1, self.micro_batch or 1
-        batch = step.global_batch or dp * micro_batch * _PER_STAGE * self.pp
-        given |= {"dp": dp, "micro_batch": micro_batch, "global_batch": batch}
-        given |= {"gradient_dtype": dtype_named(self.gradient_dtype)}
-        return usual_plan(given, dp * self.tp * self.pp * self.cp, step.engine)
+        values = {**asdict(self.step), **asdict(self.sharing)}
+        options = {name: value for name, value in values.items() if name in self.typed and name not in _OF_ENGINES}
+        if "gradient_dtype" in options:
+            options["gradient_dtype"] = dtype_named(self.sharing.gradient_dtype)
+        options["dp"] = self.sharing.dp or 1
+        if not self.step.global_batch:
+            options["micro_batches"] = _PER_STAGE * self.sharing.pp
+        world = options["dp"] * self.sharing.tp * self.sharing.pp * self.sharing.cp
+        place = node_of(self.ranks_on, world)
+        run = self.step.run_by(training_run(self.model, place, {**options, **changes}, self.engine), self.typed)
+        batch = Default(
+            run.plan.global_batch, f"the default: {options.get('micro_batches')} micro-batches of each replica"
+        )
+        return run if self.step.global_batch else replace(run, defaults={**run.defaults, "global_batch": batch})
+
+    def fits(self, **changes: Any) -> bool:
+        """Whether the step with some fields changed fits; what is no step does not."""
+        from neusight.distributed.sources import memory
+        from neusight.plans.fits import verdict
+
+        try:
+            return verdict(memory(self.run(**changes)), self.ranks_on).fits
+        except ModelError:
+            return False
+
+
+_OF_ENGINES = ("engine", "attention_kernel", "dropout")
 
 
 def memory(
-    model: opt.Decoder,
+    model: opt.Model,
     gpu: opt.Gpu,
     step: MemoryStep,
     sharing: MemorySharing,
@@ -99,61 +142,57 @@ def memory(
     overrides: opt.Overrides = [],  # noqa: B006
     form: opt.Format = "human",
 ) -> None:
-    """Memory of every kind of rank in training, part by part: the allocator's peak, and what fits.
+    """Memory of every kind of rank in training, part by part: the allocator's peak, what a device needs, and what fits.
 
-    Without a batch, a step has four micro-batches for each stage.
+    The step is the one that `neusight training` answers with the same options. Without a batch, it has four
+    micro-batches for each stage.
 
     Examples:
 
     - `neusight memory llama-3-8b --gpu h100 --seq-len 8192 --dp 64 --shard zero3 --engine fsdp`
 
     - `neusight memory llama-3-70b --gpu h100-sxm-80gb --tp 8 --pp 4 --dp 4 --shard zero1`
+
+    - `neusight memory gpt2-large --gpu a100 -b 4 --engine torch-eager`
     """
     from neusight.devices import load_device
-    from neusight.devices.slices import core_of
-    from neusight.distributed.training_run import with_options
-    from neusight.engines import engine_named, usual_trainer
+    from neusight.distributed.sources import memory
     from neusight.plans.fits import largest_micro_batch, longest_sequence, verdict
-    from neusight.plans.memory import memory_of
-    from neusight.workloads.decoders.known import known_decoder
 
-    decoder, device = with_options(known_decoder(model), asdict(step)), load_device(opt.named_gpu(gpu), overrides)
-    step = replace(step, engine=step.engine or usual_trainer(device))
-    device = core_of(device) if engine_named(step.engine).ranks == "core" else device
-    plan, training = sharing.plan(step, typed), step.training(decoder.max_len)
-    ranks = memory_of(decoder, plan, training, device)
-    for text in plan.without_effect(decoder.has_experts):
+    device = load_device(opt.named_gpu(gpu), overrides)
+    question = MemoryQuestion(model=model, device=device, step=step, sharing=sharing, typed=typed)
+    run = question.run()
+    plan, ranks = run.plan, memory(run)
+    for text in plan.without_effect(run.decoder.has_experts):
         note(f"warning: {text}")
-    fits = verdict(ranks, device)
-    batch = largest_micro_batch(decoder, plan, training, device)
-    longest = longest_sequence(decoder, plan, training, device)
-    rows = [_row(rank) for rank in ranks]
+    fits = verdict(ranks, question.ranks_on)
+    batch = largest_micro_batch(
+        plan, lambda of: question.fits(micro_batch=of.micro_batch, global_batch=of.global_batch)
+    )
+    longest = longest_sequence(plan, lambda tokens: question.fits(seq_len=tokens)) if run.unit == "tokens" else None
+    rows = [_row(rank, question.ranks_on) for rank in ranks]
 
     def human() -> None:
-        _show_ranks(ranks)
+        from neusight.cli.show_training import show_ranks
+
+        show_ranks(ranks, question.ranks_on)
         line()
         paragraph("verdict", f"{fits} on {device.id}")
-        line(f"largest micro-batch that fits: {batch}; longest sequence: {longest:,} tokens")
+        paragraph("assumed", words_of(run.assumed))
+        sequence = "" if longest is None else f"; longest sequence: {longest:,} tokens"
+        line(f"largest micro-batch that fits: {batch}{sequence}")
 
-    data: dict[str, Any] = {"model": decoder.name, "gpu": device.id, "seq_len": training.seq_len, "plan": asdict(plan)}
+    data: dict[str, Any] = {"model": run.decoder.name, "gpu": device.id, "seq_len": run.seq_len, "dtype": run.dtype}
+    data |= {"engine": run.engine.name, "plan": asdict(plan), "assumed": run.assumed}
     data |= {"fits": fits.fits, **fits.to_dict()}
     data |= {"largest_micro_batch": batch, "longest_sequence": longest, "ranks": rows}
     Output(form).data(data, rows, human)
 
 
-def _row(rank: RankMemory) -> dict[str, Any]:
-    low, high = rank.interval
-    ends = {"total": rank.total, "low_bytes": low, "high_bytes": high}
-    return {"rank": rank.rank, "stage": rank.stage, "moment": rank.moment, **ends, **rank.parts}
-
-
-def _show_ranks(ranks: Sequence[RankMemory]) -> None:
-    """Parts in rows, kinds of ranks in columns."""
-    from neusight.plans.memory import PARTS
-
-    titles = ["part", *(f">{rank.rank} rank" for rank in ranks)]
-    rows = [(part, *(gib(rank.parts[part]) for rank in ranks)) for part in PARTS]
-    rows.append(("total", *(gib(rank.total) for rank in ranks)))
-    rows += [(end, *(gib(rank.interval[at]) for rank in ranks)) for at, end in enumerate(("5 %", "95 %"))]
-    rows.append(("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks)))
-    table(titles, rows)
+def _row(rank: RankMemory, device: DeviceSpec) -> dict[str, Any]:
+    fit = rank.fit(device)
+    low, high = fit.interval
+    ends = {"needed_bytes": fit.needed_bytes, "needed_low_bytes": low, "needed_high_bytes": high}
+    return {
+        "rank": rank.rank, "stage": rank.stage, "moment": rank.moment, "peak_bytes": rank.total, **ends, **rank.parts,
+    }  # fmt: skip

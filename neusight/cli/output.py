@@ -115,11 +115,6 @@ def paragraph(title: str, *texts: str) -> None:
         line(f"{'' if place else title:12}{part}")
 
 
-def words_of(assumed: Mapping[str, str]) -> str:
-    """Values that were chosen for fields that the question left open, in one line."""
-    return "; ".join(f"{name} {text}" for name, text in assumed.items())
-
-
 def bar(share: float, width: int = 10) -> str:
     """A bar of ``share`` (0 to 1), in eighths of a character where the terminal can show them."""
     if not (sys.stdout.encoding or "").lower().startswith("utf"):

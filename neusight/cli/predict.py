@@ -11,7 +11,8 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Given, Point, check_answers, combined
 from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
-from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table, words_of
+from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
+from neusight.defaults import words_of
 from neusight.units import decimal, gib, milliseconds
 
 if TYPE_CHECKING:

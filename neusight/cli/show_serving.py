@@ -9,7 +9,8 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
-from neusight.cli.output import Column, Output, headline, line, note, table, words_of
+from neusight.cli.output import Column, Output, headline, line, note, table
+from neusight.defaults import words_of
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front

@@ -7,11 +7,13 @@ from textwrap import wrap
 from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
-from neusight.cli.output import Column, Output, headline, line, note, table, words_of
+from neusight.cli.output import Column, Output, headline, line, note, paragraph, table
+from neusight.defaults import words_of
+from neusight.devices import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.faults import HOUR_S, Faults, WholeRun
 from neusight.distributed.search import Found
-from neusight.plans.memory import PARTS
+from neusight.plans.memory import PARTS, RankMemory
 from neusight.requests import Plan
 from neusight.units import decimal, gib, milliseconds, scaled
 
@@ -25,11 +27,13 @@ _OF_PATH = {
     "send_forward": "sends", "send_backward": "sends", "gather_forward": "gathers", "gather_backward": "gathers",
     "reduce": "gradient sums", "optimizer": "optimizer", "to_host": "copies", "to_device": "copies",
 }  # fmt: skip
+_MOMENTS = {"loss": "the loss", "backward": "the backward pass", "step": "the optimizer's step"}
 DAY_H = 24.0
 J_PER_MWH = 3.6e9
 CSV = (
     "model", "gpu", "cluster", "devices", "nodes", "engine", "dtype", "optimizer", "seq_len", "latency_s", "low_s",
-    "high_s", "tokens_per_s", "mfu", "hfu", "exposed_s", "bubble", "peak_bytes", "fits", "board_energy_j",
+    "high_s", "tokens_per_s", "mfu", "hfu", "exposed_s", "bubble", "needed_bytes", "peak_bytes",
+    "fits", "board_energy_j",
 )  # fmt: skip
 
 
@@ -95,7 +99,7 @@ def _full(e: TrainingEstimate, whole: WholeRun) -> None:
         for at, part in enumerate(wrap(text, _WIDE - 13, break_on_hyphens=False)):
             line(f"{'' if at else title:13}{part}")
     line()
-    _memory(e)
+    show_ranks(e.memory, e.cluster.device)
     line()
     _parts(e)
 
@@ -187,12 +191,17 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1.0 else milliseconds(value)
 
 
-def _memory(e: TrainingEstimate) -> None:
-    """Parts in rows, kinds of ranks in columns."""
-    titles = [Column("memory"), *(Column(f"{rank.rank} rank", right=True) for rank in e.memory)]
-    parts = [part for part in PARTS if any(rank.parts[part] for rank in e.memory)]
-    rows = [(part, *(gib(rank.parts[part]) for rank in e.memory)) for part in parts]
-    table(titles, [*rows, ("total", *(gib(rank.total) for rank in e.memory))])
+def show_ranks(ranks: Sequence[RankMemory], device: DeviceSpec) -> None:
+    """Parts in rows, kinds of ranks in columns: tensors up to their peak, then what the process takes beside them."""
+    fits = [rank.fit(device) for rank in ranks]
+    titles = [Column("memory"), *(Column(f"{rank.rank} rank", right=True) for rank in ranks)]
+    parts = [part for part in PARTS if any(rank.parts[part] for rank in ranks)]
+    rows = [(part, *(gib(rank.parts[part]) for rank in ranks)) for part in parts]
+    rows.append(("peak", *(gib(rank.total) for rank in ranks)))
+    rows += [(term, *(gib(fit.terms[term]) for fit in fits)) for term in ("context", "fragments")]
+    rows.append(("needs", *(gib(fit.needed_bytes) for fit in fits)))
+    rows += [(end, *(gib(fit.interval[at]) for fit in fits)) for at, end in enumerate(("5 %", "95 %"))]
+    table(titles, [*rows, ("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks))])
 
 
 def _parts(e: TrainingEstimate) -> None:
@@ -231,7 +240,7 @@ _FIGURES: dict[str, Callable[[TrainingEstimate], str]] = {
     "MFU": lambda e: f"{e.mfu:.1%}",
     "exposed": lambda e: f"{e.exposed_s / e.latency_s:.1%}",
     "bubble": lambda e: f"{e.bubble:.1%}",
-    "memory": lambda e: gib(e.peak_bytes),
+    "memory": lambda e: gib(e.needed_bytes),
     "fits": lambda e: "yes" if e.fits else "no",
 }
 
@@ -259,7 +268,17 @@ def difference_s(best: Sequence[TrainingEstimate]) -> dict[str, float]:
 
 def _plan_row(e: TrainingEstimate) -> dict[str, Any]:
     values = e.to_dict()
-    figures = ("latency_s", "low_s", "high_s", "tokens_per_s", "mfu", "exposed_s", "bubble", "peak_bytes")
+    figures = (
+        "latency_s",
+        "low_s",
+        "high_s",
+        "tokens_per_s",
+        "mfu",
+        "exposed_s",
+        "bubble",
+        "needed_bytes",
+        "peak_bytes",
+    )
     return {name: values[name] for name in figures} | values["plan"]
 
 
@@ -267,6 +286,7 @@ def _show_plans(matches: Found) -> None:
     e = matches.best[0]
     line(f"{e.run.decoder.name} on {e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}")
     line(f"{e.run.work} a step, {e.run.engine.name}")
+    paragraph("assumed", words_of(e.assumed))
     line(f"{matches.plans:,} plans; {matches.simulated:,} simulated, {matches.too_large:,} too large for memory\n")
     _plans("fastest", matches.best)
     if text := why(matches.best):
@@ -283,7 +303,7 @@ def _plans(title: str, estimates: Sequence[TrainingEstimate]) -> None:
 
 
 def _cells(e: TrainingEstimate) -> tuple[str, ...]:
-    return seconds(e.latency_s), f"{e.tokens_per_s:,.0f}", f"{e.mfu:.1%}", gib(e.peak_bytes), _short_words(e.plan)
+    return seconds(e.latency_s), f"{e.tokens_per_s:,.0f}", f"{e.mfu:.1%}", gib(e.needed_bytes), _short_words(e.plan)
 
 
 def why(best: Sequence[TrainingEstimate]) -> str:

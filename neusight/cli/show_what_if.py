@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.cli.output import Output, line, note, paragraph, table
+from neusight.defaults import words_of
 from neusight.units import gib, milliseconds
 from neusight.what_if.gain import Gain, figure
 
@@ -56,6 +57,7 @@ def _human(answer: WhatIf) -> None:
     memory = gib(figure(before, "memory"))
     line(f"{before.model} on {before.gpu}: {milliseconds(before.latency_s)}, {memory}, limited by {before.limiter}")
     paragraph("step", getattr(before, "unit", ""))
+    paragraph("assumed", words_of(before.assumed))
     if answer.alone:
         line("\neach by itself\n")
         _rungs(answer.alone)

@@ -185,6 +185,7 @@ def _show_sweep(rows: list[dict[str, Any]]) -> None:
         paragraph("step", f"{shown(name)}: {unit}")
     if good:
         table(titles, ((*(_text(row[key]) for key in keys), *_sweep_cells(row, best)) for row in good))
+    paragraph("assumed", *dict.fromkeys(row["assumed"] for row in good))
     reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])
     for (model, reason), count in reasons.items():
         paragraph("no estimate", f"{_text(model)}, {count} step{'s' if count > 1 else ''}: {reason}")
@@ -195,6 +196,6 @@ def _text(value: Any) -> str:
 
 
 def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
-    memory = f"{row['peak_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
+    memory = f"{row['needed_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
     return milliseconds(row["latency_s"]), decimal(row["samples_per_s"]), bar(share, 4), memory

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -372,7 +372,7 @@ def plan(
     from neusight.cli.show_training import show_plans
     from neusight.distributed.space import Space
     from neusight.plans.read import write_plan
-    from neusight.requests import Plan
+    from neusight.steps.answers import unplanned_run
 
     opt.check_out(out, "--out", ".toml")
     schedules = tuple(opt.listed(search.schedules, "--schedules"))
@@ -381,10 +381,8 @@ def plan(
         raise ModelError(f"unknown schedule '{unknown[0]}' of a search: one of {', '.join(Space().schedules)}")
     cluster = place.of(nodes or 0)
     options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
-    one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
     predictor = models.load([cluster.device.id])
-    usual = predictor.training_run(model, cluster, {**options, **one_each}, step.engine)
-    run = replace(usual, plan=Plan(global_batch=step.global_batch))
+    run = unplanned_run(model, cluster, step.global_batch, options, step.engine)
     with busy("plans") as advance:
         shared = predictor.shared(**workers.given)
         matches = shared.plans(run, space, search.count, reach=search.reach, progress=advance)
@@ -393,5 +391,5 @@ def plan(
         note(f"warning: {_ONE_NODE}")
     if out is not None:
         rest = {"seq_len": run.seq_len, "engine": run.engine.name, "optimizer": run.optimizer}
-        write_plan(out, matches.best[0].plan, {**rest, "dtype": step.dtype or "bfloat16"})
+        write_plan(out, matches.best[0].plan, {**rest, "dtype": run.products or run.dtype})
     show_plans(matches, form)

@@ -11,7 +11,8 @@ import typer
 from neusight.cli import architectures
 from neusight.cli import options as opt
 from neusight.cli.commands import Commands
-from neusight.cli.output import Output, line, paragraph, table, words_of
+from neusight.cli.output import Output, line, paragraph, table
+from neusight.defaults import words_of
 from neusight.units import decimal
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
@@ -10,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt
 from neusight.devices.cluster import cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.space import Space
-from neusight.requests import Plan
+from neusight.steps.answers import unplanned_run
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -29,7 +28,7 @@ class Training(BaseModel):
     nodes: PositiveInt = 1
     network: str = ""
     engine: str = "megatron-te"
-    dtype: str = "bfloat16"
+    dtype: str = ""
     optimizer: str = "adam"
     schedules: tuple[str, ...] = ("1f1b",)
     shards: tuple[str, ...] = ("zero1",)
@@ -64,7 +63,4 @@ class Training(BaseModel):
         """
         cluster = cluster_of(device, self.per_node, self.nodes, self.network)
         options = {"seq_len": self.seq_len, "dtype": self.dtype, "optimizer": self.optimizer}
-        one_each = {"dp": cluster.devices, "global_batch": cluster.devices}
-        given = {name: value for name, value in (options | one_each).items() if value is not None}
-        usual = predictor.training_run(self.model, cluster, given, self.engine)
-        return replace(usual, plan=Plan(global_batch=self.global_batch))
+        return unplanned_run(self.model, cluster, self.global_batch, options, self.engine)

@@ -185,6 +185,11 @@ class TrainingEstimate:
         return verdict(self.memory, self.cluster.device)
 
     @property
+    def needed_bytes(self) -> float:
+        """What the device of the fullest rank must have, with context and allocator [B]."""
+        return self.fit.needed_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether every rank has the memory."""
         return self.fit.fits
@@ -223,7 +228,7 @@ class TrainingEstimate:
             "critical_path_s": dict(self.schedule.path_s),
             "parts_s": dict(self.parts_s),
             "limiters": dict(self.limiters),
-            "memory": [{"rank": rank.rank, "total": rank.total, **rank.parts} for rank in self.memory],
+            "memory": [{"rank": rank.rank, "peak_bytes": rank.total, **rank.parts} for rank in self.memory],
         }
 
 

@@ -209,7 +209,12 @@ class TracedModel:
             return traced.states(blocks, stage.last and not stage.first, run.plan)
 
         held = [(stage, states(stage)) for stage in stages]
-        return program_memory(traced.program, held, run.plan, run, run.cluster.device)
+        ranks = program_memory(traced.program, held, run.plan, run, run.cluster.device)
+        if run.plan.world > 1 or run.plan.micro_batches > 1 or run.plan.recompute != "none":
+            return ranks
+        # One pass of one device is what its allocator can be replayed with.
+        reserve = traced.reserve_bytes(run.cluster.device.usable_bytes)
+        return tuple(replace(rank, reserve_bytes=reserve) for rank in ranks)
 
     def _blocks(self, stage: Stage) -> list[list[int]]:
         """Blocks of each chunk of a stage: layers by their places, with what stands before and after all layers."""

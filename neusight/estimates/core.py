@@ -12,8 +12,9 @@ def core(estimate: Any) -> dict[str, Any]:
 
     ``model`` runs on ``devices`` of the id ``gpu``; ``latency_s`` is the expected time of a step or of a whole answer
     in a 90 % ``interval`` [s]; ``errors`` are standard deviations by source, as shares of it, and ``limiter`` is the
-    resource that most of it is limited by. ``memory_terms`` are bytes of the device that needs most, ``fits`` says
-    whether every device has them, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the
+    resource that most of it is limited by. ``memory_terms`` are bytes of the device that needs most, ``peak_bytes``
+    their sum, ``needed_bytes`` what a device must have, with context and allocator; ``fits`` says whether every device
+    has that, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the
     boards of all devices draw in that time, ``board_energy`` the same with its interval, ``usd_per_hour`` the price of
     one device, None where none is known, and ``price_source`` its provider, region, date and instance.
     ``assumed``: fields that the question left open, with the value that was chosen and why. ``warnings``: what was
@@ -32,6 +33,7 @@ def core(estimate: Any) -> dict[str, Any]:
         "limiter": estimate.limiter,
         "memory_terms": terms,
         "peak_bytes": sum(terms.values()),
+        "needed_bytes": estimate.needed_bytes,
         "fits": estimate.fits,
         "fit": estimate.fit.to_dict(),
         "board_energy_j": estimate.board_energy_j,

@@ -235,6 +235,11 @@ class Estimate:
         return self.memory.fit
 
     @property
+    def needed_bytes(self) -> float:
+        """What the device must have, with context and allocator [B]."""
+        return self.fit.needed_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether the step fits in the device's memory."""
         return self.fit.fits
@@ -281,7 +286,7 @@ class Estimate:
             seq_len=self.seq_len if self.seq_len == other.seq_len else None,
             samples=self.samples + other.samples,
             by_kernel=_merged((*self.by_kernel, *other.by_kernel)),
-            memory=max(self.memory, other.memory, key=lambda m: m.peak_bytes / m.capacity_bytes),
+            memory=max(self.memory, other.memory, key=lambda m: m.fit.needed_bytes / m.fit.usable_bytes),
             provenance=self.provenance.merged(other.provenance),
             parts=self.parts if self.parts == other.parts else (),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,

@@ -6,7 +6,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -20,9 +20,9 @@ from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
 from neusight.page.form import Form
 from neusight.paths import calibrations_dir, is_there
-from neusight.requests import Plan
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
+from neusight.steps.answers import unplanned_run
 from neusight.steps.questions import version_of
 from neusight.workloads.catalogue import canonical_name
 
@@ -149,10 +149,8 @@ def planned(predictor: Predictor, form: Form) -> Found:
     if form.mode != "training":
         raise ModelError("plans on a cluster are of training: choose mode training")
     cluster = load_cluster(form.cluster, form.nodes)
-    usual = {"dp": cluster.devices, "global_batch": cluster.devices, "seq_len": form.seq_len, "dtype": form.dtype}
-    usual |= {"optimizer": form.optimizer} if form.optimizer != "none" else {}
-    run = predictor.training_run(form.model, cluster, {name: value for name, value in usual.items() if value})
-    return predictor.plans(replace(run, plan=Plan(global_batch=form.batch)))
+    options = {"seq_len": form.seq_len, "dtype": form.dtype, "optimizer": form.optimizer.replace("none", "")}
+    return predictor.plans(unplanned_run(form.model, cluster, form.batch, options))
 
 
 def estimated(predictor: Predictor, form: Form, gpu: str) -> Estimate | ServingEstimate:

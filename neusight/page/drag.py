@@ -162,7 +162,7 @@ def _along(curves: Curves, name: str, axis: Dragged, estimates: Sequence[Any], n
     marker = Line(xs=(now, now), ys=(min(ends), max(ends)), dashed=True, label=_shown(axis, now))
     rows = [
         {"gpu": gpu, name: x, "latency_s": e.latency_s, "low_s": e.interval[0], "high_s": e.interval[1],
-         "peak_bytes": e.fit.needed_bytes, "fits": e.fits}
+         "needed_bytes": e.fit.needed_bytes, "fits": e.fits}
         for gpu, points in curves.items()
         for x, e in points
     ]  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import MISSING, dataclass, fields, replace
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.margins import interval_bytes
+from neusight.plans.margins import MemoryFit, interval_bytes, reserved
 from neusight.plans.stages import RankParameters, Stage, end_weights, mirrored, stage_weights, stages_of, waiting
 from neusight.plans.states import States, TrainingStep, states_of, workspace_bytes
 from neusight.requests import Plan, modules_of
@@ -26,6 +26,7 @@ class RankMemory:
     of them, ``temporary`` what a moment needs beside, ``communication`` what is sent, received or gathered,
     ``workspaces`` libraries' buffers. Of CUDA graphs, ``captured_bytes`` is the peak while they are captured,
     ``pooled_bytes`` what they keep in pools of their own, which replays use and PyTorch counts as allocated no more.
+    ``reserve_bytes``: of the process beside its tensors, where its allocator was replayed; None for the usual.
     """
 
     rank: str
@@ -41,6 +42,7 @@ class RankMemory:
     workspaces: float
     captured_bytes: float = 0.0
     pooled_bytes: float = 0.0
+    reserve_bytes: float | None = None
 
     @property
     def parts(self) -> dict[str, float]:
@@ -61,6 +63,11 @@ class RankMemory:
     def interval(self) -> tuple[float, float]:
         """What encloses it with 90 %."""
         return interval_bytes(self.parts)
+
+    def fit(self, device: DeviceSpec) -> MemoryFit:
+        """The peak with context and allocator against the memory of a device."""
+        terms = reserved(self.parts, self.reserve_bytes)
+        return MemoryFit(terms=terms, usable_bytes=device.usable_bytes, rank=self.rank)
 
 
 PARTS = tuple(f.name for f in fields(RankMemory) if f.type == "float" and f.default is MISSING)

@@ -17,6 +17,7 @@ import numpy as np
 from neusight.kernels.families import Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.sparsity import MAPPED, Zeros, with_zeros
+from neusight.plans.allocator import reserve_bytes
 from neusight.plans.shard_graph import scaled
 from neusight.plans.states import States
 from neusight.plans.trace_layers import attention_core, blocks_of, crossing_bytes, layer_names
@@ -70,6 +71,10 @@ class TracedProgram:
         crossing = crossing_bytes(eager)
         sent = np.array([crossing[name] for name in (*layer_names(step), "")])
         return cls(workload=step, block=blocks_of(step), sent_bytes=sent)
+
+    def reserve_bytes(self, capacity_bytes: float) -> int:
+        """What a process takes beside the tensors of its workload [B], see ``plans.allocator``."""
+        return reserve_bytes(self.workload, capacity_bytes)
 
     @property
     def depth(self) -> int:

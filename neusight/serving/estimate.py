@@ -144,6 +144,11 @@ class ServingEstimate:
         return terms, f"{m.fit.words} in {gib(m.capacity)} a GPU; {cache}"
 
     @property
+    def needed_bytes(self) -> float:
+        """What a device must have before any cache [B]."""
+        return self.fit.needed_bytes
+
+    @property
     def fits(self) -> bool:
         """Whether there is room for a cache; what does not fit has no estimate."""
         return self.memory.fits

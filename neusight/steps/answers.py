@@ -21,6 +21,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.precision import OWN_PRECISION
 from neusight.plans import TracedStep, single
+from neusight.plans.states import workspace_bytes
 from neusight.requests import Plan, Request
 from neusight.schedule.timeline import one_stream
 from neusight.steps.questions import (
@@ -124,7 +125,8 @@ class StepAnswers:
         engine = program.workload.request.engine
         libraries = setting.libraries or self.executor(device).libraries
         timeline = one_stream(program, costs, device, engine, setting.host, libraries=libraries)
-        reserve = program.reserve_bytes(device.usable_bytes) if device.has_driver else 0
+        reserve = int(program.reserve_bytes(device.usable_bytes) + workspace_bytes(device, engine))
+        reserve = reserve if device.has_driver else 0
         estimate = estimate_of(timeline, device, self._provenance(device, setting), reserve)
         return self._with_advice(estimate, device, ready.question)
 
@@ -209,6 +211,44 @@ class StepAnswers:
         ignored = _without_effect(executor, device, setting, question.request.engine.layout, estimate)
         warnings = (*ignored, *advice, *estimate.warnings)
         return replace(estimate, assumed=question.assumed(estimate.seq_len), warnings=warnings)
+
+
+def training_run(
+    model: Any, cluster: Cluster, options: Mapping[str, Any], engine: str = "", inputs: Any = None
+) -> TrainingRun:
+    """A training step on a cluster: by a description of the model, or by traces of it where PyTorch itself runs it.
+
+    Args:
+        model, cluster, options, engine, inputs: as ``Predictor.training_run`` takes them.
+
+    Raises:
+        As there.
+    """
+    from neusight.distributed.training_run import usual_run
+    from neusight.engines import engine_named, usual_trainer
+    from neusight.workloads.decoders.decoder import Decoder
+    from neusight.workloads.decoders.known import known_decoder
+
+    engine = engine or usual_trainer(cluster.device)
+    if isinstance(model, Decoder):
+        return usual_run(model, cluster, options, engine)
+    if engine_named(engine).kernel_timing == "graph":
+        return usual_run(known_decoder(str(model)), cluster, options, engine)
+    return traced_training(model, cluster, options, engine, inputs)
+
+
+def unplanned_run(
+    model: Any, cluster: Cluster, global_batch: int, options: Mapping[str, Any], engine: str = ""
+) -> TrainingRun:
+    """A training step whose plan is to be searched for: of its plan, only the global batch is decided.
+
+    Args:
+        model, cluster, options, engine: as ``training_run`` takes them; options that are None or "" are left open.
+        global_batch: sequences of a step.
+    """
+    given = {name: value for name, value in options.items() if value}
+    one_each = {"dp": cluster.devices, "global_batch": cluster.devices, "micro_batch": 1}
+    return replace(training_run(model, cluster, given | one_each, engine), plan=Plan(global_batch=global_batch))
 
 
 def traced_training(

@@ -18,8 +18,9 @@ from neusight.executors.costs import NORMAL_90
 from neusight.serving.estimate import ServingEstimate
 
 Answer = Estimate | TrainingEstimate | ServingEstimate
-MetricName = Literal["time", "memory", "throughput", "ttft", "tpot"]
+MetricName = Literal["time", "memory", "peak", "throughput", "ttft", "tpot"]
 METRICS: tuple[MetricName, ...] = ("time", "memory", "throughput", "ttft", "tpot")
+_OF_MEMORY = ("memory", "peak")
 ALIKE = 0.8
 """Correlation of one source's error between kernels that are not the same."""
 OWN = "kernel"
@@ -88,13 +89,16 @@ class Gain:
 
 
 def figure(answer: Answer, metric: MetricName) -> float:
-    """A metric of an answer: ``time`` of a step or a whole answer [s], ``memory`` at its peak, of a deployment without
-    its cache [B], ``throughput`` in samples or tokens a second, ``ttft`` and ``tpot`` [s].
+    """A metric of an answer: ``time`` of a step or a whole answer [s], ``memory`` that a device must have and the
+    ``peak`` of tensors in it, of a deployment without its cache [B], ``throughput`` in samples or tokens a second,
+    ``ttft`` and ``tpot`` [s].
     """
     if metric == "time":
         return answer.latency_s
     if metric == "memory":
-        return _terms_bytes(answer)
+        return answer.needed_bytes
+    if metric == "peak":
+        return _peak_bytes(answer)
     if metric == "throughput":
         return _throughput(answer)
     if isinstance(answer, ServingEstimate):
@@ -102,7 +106,7 @@ def figure(answer: Answer, metric: MetricName) -> float:
     raise ValueError(f"{metric} is of served models")
 
 
-def _terms_bytes(answer: Answer) -> float:
+def _peak_bytes(answer: Answer) -> float:
     # Engines fill what is left with cache, whatever they need.
     terms = answer.fit.terms if isinstance(answer, ServingEstimate) else answer.memory_terms
     return float(sum(terms.values()))
@@ -115,13 +119,13 @@ def _throughput(answer: Answer) -> float:
 
 
 def _deviation(before: Answer, after: Answer, metric: MetricName, ratio: float) -> float:
-    doubt = OF_MEMORY if metric == "memory" else OF_TIME
+    doubt = OF_MEMORY if metric in _OF_MEMORY else OF_TIME
     return doubt.deviation(known_doubt(before, after, metric), ratio)
 
 
 def known_doubt(before: Answer, after: Answer, metric: MetricName) -> float:
     """What named sources of both answers leave as the standard deviation of the logarithm of their ratio."""
-    if metric == "memory":
+    if metric in _OF_MEMORY:
         return _memory_sources(before, after)
     same = shared_time(before, after)
     alike = ALIKE + (1.0 - ALIKE) * same

@@ -22,7 +22,8 @@ def test_json_holds_each_kind_of_rank_with_its_parts() -> None:
     answer = as_json(*QUESTION, *SHARED)
     assert [row["rank"] for row in answer["ranks"]] == ["first", "middle", "last"]
     for row, line in zip(answer["ranks"], as_csv(*QUESTION, *SHARED), strict=True):
-        assert sum(row[part] for part in PARTS) == pytest.approx(row["total"]) == float(line["total"])
+        assert sum(row[part] for part in PARTS) == pytest.approx(row["peak_bytes"]) == float(line["peak_bytes"])
+        assert row["peak_bytes"] < row["needed_bytes"] == float(line["needed_bytes"])
     assert answer["fits"]
     assert answer["plan"]["pp"] == 3
     assert answer["largest_micro_batch"] >= 1
@@ -67,7 +68,7 @@ def test_encoders_and_depths_of_prediction_take_more() -> None:
     ("options", "message"),
     [
         (("--tp", 5), "num_attention_heads = 32 cannot be shared by 5 ranks"),
-        (("--pp", 40), "36 layers: lower pp x vp = 40"),
+        (("--pp", 40), "Qwen/Qwen3-8B has 36, choose a pp x vp"),
         (("--shard", "zero9"), "unknown shard 'zero9'"),
         (("--engine", "megatrn"), "did you mean megatron"),
         (("--dtype", "bf61"), "unknown dtype 'bf61'"),

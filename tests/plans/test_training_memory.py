@@ -288,15 +288,13 @@ def test_workspaces_of_libraries() -> None:
 
 
 def test_the_largest_that_fits_fits_and_the_next_does_not() -> None:
-    model, of = decoder(), plan()
-    batch = largest_micro_batch(model, of, TRAINING, A100)
-    for size in (batch, batch + 1):
-        asked = plan(micro_batch=size)
-        assert verdict(memory_of(model, asked, TRAINING, A100), A100).fits is (size == batch)
-    length = longest_sequence(model, of, TRAINING, A100)
-    for tokens in (length, length + LENGTH_STEP):
-        training = replace(TRAINING, seq_len=tokens)
-        assert verdict(memory_of(model, of, training, A100), A100).fits is (tokens == length)
+    def fits(of: Plan, seq_len: int = TRAINING.seq_len) -> bool:
+        return verdict(memory_of(decoder(), of, replace(TRAINING, seq_len=seq_len), A100), A100).fits
+
+    batch = largest_micro_batch(plan(), fits)
+    assert [fits(plan(micro_batch=size)) for size in (batch, batch + 1)] == [True, False]
+    length = longest_sequence(plan(), lambda tokens: fits(plan(), tokens))
+    assert [fits(plan(), tokens) for tokens in (length, length + LENGTH_STEP)] == [True, False]
 
 
 def test_a_verdict_names_the_rank_that_decides() -> None:

@@ -43,7 +43,7 @@ def residuals(path: Path, ask: Callable[[Question], Answer]) -> list[Residual]:
         ratio = Gain.of(before, after, pair.metric).ratio
         known = known_doubt(before, after, pair.metric)
         error = float(np.log(ratio / float(record["gain"])))
-        found.append(Residual(str(record.get("set")), pair.metric == "memory", error, known, ratio))
+        found.append(Residual(str(record.get("set")), pair.metric == "peak", error, known, ratio))
     return found
 
 

@@ -121,7 +121,7 @@ def _is_before(version: str, number: tuple[int, int]) -> bool:
 def _metric(record: Row, before: DeploymentQuestion) -> MetricName:
     """Rates and times of a batch are those of its tokens: of its prompts where it has no more."""
     metric = metric_of(record)
-    if metric == "memory" or not isinstance(before.load, Static):
+    if metric == "peak" or not isinstance(before.load, Static):
         return metric
     return "ttft" if before.load.osl == 1 else "tpot"
 
