@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from neusight.cli import options as opt
@@ -119,15 +120,15 @@ class MemoryQuestion:
         )
         return run if self.step.global_batch else replace(run, defaults={**run.defaults, "global_batch": batch})
 
-    def fits(self, **changes: Any) -> bool:
-        """Whether the step with some fields changed fits; what is no step does not."""
+    def spare_bytes(self, **changes: Any) -> float:
+        """What the step with some fields changed leaves of a device; below 0 where it does not fit, or is no step."""
         from neusight.distributed.sources import memory
         from neusight.plans.fits import verdict
 
         try:
-            return verdict(memory(self.run(**changes)), self.ranks_on).fits
+            return verdict(memory(self.run(**changes)), self.ranks_on).spare_bytes
         except ModelError:
-            return False
+            return -inf
 
 
 _OF_ENGINES = ("engine", "attention_kernel", "dropout")
@@ -167,9 +168,11 @@ def memory(
         note(f"warning: {text}")
     fits = verdict(ranks, question.ranks_on)
     batch = largest_micro_batch(
-        plan, lambda of: question.fits(micro_batch=of.micro_batch, global_batch=of.global_batch)
+        plan, lambda of: question.spare_bytes(micro_batch=of.micro_batch, global_batch=of.global_batch)
     )
-    longest = longest_sequence(plan, lambda tokens: question.fits(seq_len=tokens)) if run.unit == "tokens" else None
+    longest = (
+        longest_sequence(plan, lambda tokens: question.spare_bytes(seq_len=tokens)) if run.unit == "tokens" else None
+    )
     rows = [_row(rank, question.ranks_on) for rank in ranks]
 
     def human() -> None:

@@ -87,6 +87,11 @@ class MemoryFit:
         return sum(self.terms.values())
 
     @property
+    def spare_bytes(self) -> float:
+        """What is left, below 0 where that is too little."""
+        return self.usable_bytes - self.needed_bytes
+
+    @property
     def interval(self) -> tuple[float, float]:
         """What encloses ``needed_bytes`` with 90 % [B]."""
         return interval_bytes(self.terms, self.shares)
@@ -99,8 +104,8 @@ class MemoryFit:
     @property
     def probability(self) -> float:
         """That there is room."""
-        spare, spread = self.usable_bytes - self.needed_bytes, spread_bytes(self.terms, self.shares)
-        return 0.5 * (1.0 + erf(spare / spread / sqrt(2.0))) if spread else float(self.fits)
+        spread = spread_bytes(self.terms, self.shares)
+        return 0.5 * (1.0 + erf(self.spare_bytes / spread / sqrt(2.0))) if spread else float(self.fits)
 
     @property
     def words(self) -> str:
@@ -114,8 +119,7 @@ class MemoryFit:
         """One sentence."""
         low, high = self.interval
         who = f"the {self.rank} rank needs" if self.rank else "needs"
-        spare = self.usable_bytes - self.needed_bytes
-        left = f"{gib(spare)} to spare" if self.fits else f"{gib(-spare)} too much"
+        left = f"{gib(self.spare_bytes)} to spare" if self.fits else f"{gib(-self.spare_bytes)} too much"
         needs = f"{gib(self.needed_bytes)} (90 %: {gib(low)} to {gib(high)}) of {gib(self.usable_bytes)}"
         needs += f" of {self.memory}" if self.memory else ""
         return f"{self.words}: {who} {needs}, {left}"

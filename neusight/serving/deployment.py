@@ -397,7 +397,7 @@ class Deployment:
         """
         memory = self.memory
         if not memory.fits:
-            needs, share = memory.weights + memory.activations + memory.buffers, self._memory_share_bytes
+            needs, share = memory.fit.needed_bytes - memory.reserve, memory.capacity - memory.reserve
             raise ModelError(
                 f"{self.replica.decoder.name} does not fit on {self.replica.device.id} by {gib(self.missing_bytes)}: "
                 f"weights and activations take {gib(needs)} of the engine's {gib(share)}; raise tp or pp, choose a "
@@ -407,13 +407,7 @@ class Deployment:
     @property
     def missing_bytes(self) -> float:
         """By which weights and activations exceed what the engine may take of a device, 0 where they do not."""
-        memory = self.memory
-        return max(memory.weights + memory.activations + memory.buffers - self._memory_share_bytes, 0.0)
-
-    @property
-    def _memory_share_bytes(self) -> float:
-        part = 1.0 if self.server.memory_of == "free" else self.options.memory_share or self.server.memory_share
-        return part * self.memory.capacity
+        return max(-self.memory.fit.spare_bytes, 0.0)
 
     @property
     def _seqs(self) -> int:

@@ -88,8 +88,9 @@ def memory(estimates: Sequence[ServingEstimate]) -> Chart:
     bars: list[Bar] = []
     for lane, e in enumerate(estimates):
         low, high = e.fit.interval
-        beside = stacked(lane, ((name, size / GIB) for name, size in e.fit.terms.items()), (low / GIB, high / GIB))
-        rest = [(name, size / GIB) for name, size in e.memory.shares.items() if name not in e.fit.terms]
+        sizes = {name: size / GIB for name, size in e.memory.shares.items()}
+        rest = [("KV cache", sizes.pop("KV cache"))]
+        beside = stacked(lane, sizes.items(), (low / GIB, high / GIB))
         moved = beside[-1].end
         bars += [*beside, *(replace(bar, start=moved + bar.start, end=moved + bar.end) for bar in stacked(lane, rest))]
         has = e.memory.capacity / GIB

@@ -62,9 +62,9 @@ class ServingMemory:
 
     @property
     def fit(self) -> MemoryFit:
-        """What stands beside the cache, against what the engine takes."""
+        """All but the cache, with what the engine keeps free, against the capacity."""
         terms = {name: size for name, size in self.terms.items() if name != "kv_cache"}
-        return MemoryFit(terms=terms, usable_bytes=self.capacity - self.reserve, shares=SPREADS)
+        return MemoryFit(terms={**terms, "kept_free": self.reserve}, usable_bytes=self.capacity, shares=SPREADS)
 
     @property
     def kv_tokens_interval(self) -> tuple[int, int]:
@@ -133,8 +133,8 @@ def serving_memory(
         activations = activation_bytes(stage, program, max_tokens, plan.tp * max_num_seqs)
         activations = max(activations, quantising_bytes(stage_weights(stage, program), precision))
         total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
-        left = max(part * (total - used) if server.memory_of == "free" else part * total - used, 0.0)
-        kept_for_others = total - used - left
+        kept_free = (1.0 - part) * (max(total - used, 0.0) if server.memory_of == "free" else total)
+        left = max(total - used - kept_free, 0.0)
         if server.memory_of == "sequences":
             left = min(left, max_num_seqs * (length + verified) * per_token)
         return ServingMemory(
@@ -142,7 +142,7 @@ def serving_memory(
             weights=weights,
             activations=activations,
             buffers=buffers,
-            reserve=kept_for_others,
+            reserve=kept_free,
             kv_cache=left,
             kv_bytes_per_token=per_token,
             state_bytes=states,

@@ -108,8 +108,7 @@ def figure(answer: Answer, metric: MetricName) -> float:
 
 def _peak_bytes(answer: Answer) -> float:
     # Engines fill what is left with cache, whatever they need.
-    terms = answer.fit.terms if isinstance(answer, ServingEstimate) else answer.memory_terms
-    return float(sum(terms.values()))
+    return float(sum(size for name, size in answer.memory_terms.items() if name != "kv_cache"))
 
 
 def _throughput(answer: Answer) -> float:

@@ -1,7 +1,9 @@
 """Memory of ranks in training, against formulas and invariants; against measured peaks where the data are."""
 
 import os
+from collections.abc import Callable
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -288,13 +290,28 @@ def test_workspaces_of_libraries() -> None:
 
 
 def test_the_largest_that_fits_fits_and_the_next_does_not() -> None:
-    def fits(of: Plan, seq_len: int = TRAINING.seq_len) -> bool:
-        return verdict(memory_of(decoder(), of, replace(TRAINING, seq_len=seq_len), A100), A100).fits
+    tried = []
 
-    batch = largest_micro_batch(plan(), fits)
-    assert [fits(plan(micro_batch=size)) for size in (batch, batch + 1)] == [True, False]
-    length = longest_sequence(plan(), lambda tokens: fits(plan(), tokens))
-    assert [fits(plan(), tokens) for tokens in (length, length + LENGTH_STEP)] == [True, False]
+    def spare_bytes(of: Plan, seq_len: int = TRAINING.seq_len) -> float:
+        tried.append(of)
+        return verdict(memory_of(decoder(), of, replace(TRAINING, seq_len=seq_len), A100), A100).spare_bytes
+
+    batch = largest_micro_batch(plan(), spare_bytes)
+    assert len(tried) < 12
+    assert spare_bytes(plan(micro_batch=batch)) >= 0.0 > spare_bytes(plan(micro_batch=batch + 1))
+    length = longest_sequence(plan(), lambda tokens: spare_bytes(plan(), tokens))
+    assert spare_bytes(plan(), length) >= 0.0 > spare_bytes(plan(), length + LENGTH_STEP)
+
+
+@pytest.mark.parametrize("largest", [0, 1, 2, 3, 100, 4097, 2**20])
+@pytest.mark.parametrize("curve", [lambda n: n, lambda n: n * n, lambda n: n**0.5, lambda n: n // 7 * 7 + n / 1e3])
+def test_largest_micro_batch_is_found_on_any_rising_curve(curve: Callable[[float], float], largest: int) -> None:
+    def spare_bytes(of: Plan) -> float:
+        return curve(largest + 0.5) - curve(of.micro_batch) if of.micro_batch <= 2 * largest else -inf
+
+    tried = largest_micro_batch(plan(), spare_bytes)
+    assert spare_bytes(plan(micro_batch=max(1, tried))) >= 0.0 or tried == 0
+    assert spare_bytes(plan(micro_batch=tried + 1)) < 0.0
 
 
 def test_a_verdict_names_the_rank_that_decides() -> None:

@@ -43,6 +43,8 @@ def test_the_cache_is_as_large_as_vllm_logged(decoder: Decoder, tp: int, tokens:
 def test_parts_add_up_to_the_device() -> None:
     memory = kept(known_decoder("meta-llama/Llama-3.1-8B"))
     assert sum(memory.terms.values()) + memory.reserve == pytest.approx(memory.capacity)
+    assert memory.fit.usable_bytes == memory.capacity
+    assert memory.fit.needed_bytes + memory.kv_cache == pytest.approx(memory.capacity)
     assert memory.kv_bytes_per_token == 2 * 8 * 128 * 2 * 32
 
 
