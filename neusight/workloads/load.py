@@ -87,7 +87,9 @@ def _loaded(
         if kept_step is not None and target.agrees(kept_step.target):
             return renamed(kept_step, source.name)
     workload = trace_source(source, request, None, allow_fallback, target)
-    write_trace(keys[stored[0] is not None], workload)
+    # The key has a function's text, not the values that it returns, which may come from anywhere.
+    if not (source.function and workload.values_decide):
+        write_trace(keys[stored[0] is not None], workload)
     return workload
 
 

@@ -180,6 +180,7 @@ class Workload:
     words, where a reader may take it for another, and ``parts`` are modules whose times are told apart, with their
     names. ``target``: facts of its device that the module has read, so that the step holds for devices of which they
     are true. ``launch``: how a wrapper of the module, such as ``torch.compile``, launches it; '' without one.
+    ``values_decide``: inputs hold values on which the operators depend.
     """
 
     request: Request
@@ -193,6 +194,7 @@ class Workload:
     parts: tuple[tuple[str, str], ...] = ()
     target: Facts = ()
     launch: str = ""
+    values_decide: bool = field(default=False, compare=False)
 
     @property
     def length(self) -> int:

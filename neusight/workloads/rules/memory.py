@@ -17,7 +17,7 @@ def move(op: str, out: TensorSpec, read_bytes: int, write_bytes: int | None = No
     return (Memory(op=op, elements=out.elements, read_bytes=read_bytes, write_bytes=written, dtype=out.dtype),)
 
 
-@rule("clone", "contiguous", "_to_copy", "copy", "to", "lift_fresh_copy")
+@rule("clone", "contiguous", "_to_copy", "copy", "to", "lift_fresh_copy", "_pack_padded_sequence")
 def copied(call: Call) -> tuple[Kernel, ...]:
     """Reads the source as stored, writes a dense result; a cast is a copy between two widths."""
     return move("copy", call.output, call.args[0].nbytes)

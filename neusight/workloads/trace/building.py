@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map_only
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import DTYPES
-from neusight.workloads.trace.library_forms import settle_routers
+from neusight.workloads.trace.library_forms import exchanged, settle_routers
 from neusight.workloads.trace.recorder import Recorder
 from neusight.workloads.trace.values import copied, has_values, is_small, tensors_in
 from neusight.workloads.trace.wrappers import note_compilers, strip_compilers, unwrapped
@@ -243,6 +243,19 @@ def track_layers(module: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def watched_reads(recorder: Recorder) -> AbstractContextManager[None]:
+    """Tell the recorder which tensors are read as a list or an array, of which no operator tells."""
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            recorder.note_read(tensor)
+            return original(tensor, *args, **kwargs)
+
+        return read
+
+    return exchanged([(torch.Tensor, name, watched) for name in ("tolist", "numpy")])
 
 
 def _left(recorder: Recorder) -> None:

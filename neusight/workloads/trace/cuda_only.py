@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from neusight.workloads.trace.autocast import autocast_dtype, in_dtype
+from neusight.workloads.trace.values import has_values
 
 aten = torch.ops.aten
 MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
@@ -27,8 +28,9 @@ def on_cudnn(name: str, *args: Any) -> tuple[torch.Tensor, ...]:
     """
     if isinstance(args[3], list | tuple):
         x, sizes, state, weights, *flags = args
-        batch = x.shape[0] // len(sizes)
-        return _call(name, x, (state, weights), (*flags, False), [batch] * len(sizes))
+        known = isinstance(sizes, torch.Tensor) and has_values(sizes)
+        rows = sizes.tolist() if known else [x.shape[0] // len(sizes)] * len(sizes)
+        return _call(name, x, (state, weights), (*flags, False), rows)
     x, state, weights, *flags = args
     return _call(name, x, (state, weights), tuple(flags), [])
 

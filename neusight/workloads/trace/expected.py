@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-EVEN = "an even share of each value"
-ALL = "large as it can be"
-ZEROS = "zeros, of inputs without values"
+EVEN = "as an even share of each value"
+ALL = "as large as it can be"
+ZEROS = "as it follows from zeros in inputs without values"
 _INDICES = {"topk": 1, "sort": 1, "max": 1, "min": 1, "argmax": 0, "argmin": 0, "argsort": 0, "multinomial": 0}
 """Operators that return indices along a dimension, by the place of those among their results."""
 _ELEMENTS = ("_to_copy", "clone", "copy_", "index", "index_select", "gather", "repeat", "masked_select", "cat", "sort")
@@ -42,6 +42,9 @@ class FactStore(Protocol):
 
     def of(self, tensor: torch.Tensor) -> Facts:
         """What is known of a tensor's elements."""
+
+    def known(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has values."""
 
     def note(self, tensor: torch.Tensor, facts: Facts) -> None:
         """Remember what is known of a tensor."""

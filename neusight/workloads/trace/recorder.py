@@ -98,6 +98,8 @@ class Recorder(TorchDispatchMode):
         """What was taken for granted where values decide, in lines for a reader of the estimate."""
         self.undecided = False
         """Whether a value was asked for that there was not."""
+        self.values_decide = False
+        """Whether values that are known were read, or decided a shape."""
         self.phase: Phase = "forward"
         self.layers: list[str] = [""]
         self.recording = False
@@ -138,16 +140,16 @@ class Recorder(TorchDispatchMode):
         """
         result = self.values.computed(func, args, kwargs)
         if result is not values.UNKNOWN:
-            if torch.Tag.dynamic_output_shape in func.tags and (assumption := self.values.assumption(*args)):
-                self._assume(self._calls(func, assumption))
+            if torch.Tag.dynamic_output_shape in func.tags:
+                self._decide(self.values.assumption(*args), self._calls(func))
             return result
         if func is aten.split_with_sizes.default and (even := values.even_sizes(*args, **kwargs)):
             self._assume(f"{self._where()} splits a tensor by values of another: taken as even shares")
             args = (args[0], even, *args[2:])
         if func is aten.index.Tensor:
             places = self.values.places(args[1])
-            if len(places) > len(args[1]) and (assumption := self.values.assumption(args[1])):
-                self._assume(self._calls(func, assumption))
+            if any(a is not b for a, b in zip(places, args[1], strict=False)):
+                self._decide(self.values.assumption(args[1]), self._calls(func))
             args = (args[0], places)
         try:
             result = run(func, args, kwargs)
@@ -169,27 +171,35 @@ class Recorder(TorchDispatchMode):
         operator, layer = _plain(func).partition(".")[2], self.layers[-1]
         count = sizes.Count(self.values, self.shares, operator, layer)
         made = make(count, *args, **kwargs)
-        if count.assumption:
-            self._assume(f"{self._calls(func, count.assumption)}{count.remedy}")
+        self._decide(count.assumption and f"{count.assumption}{count.remedy}", self._calls(func))
         return made
 
-    def _calls(self, func: Any, assumption: str) -> str:
-        return f"{self._where()} calls {_plain(func)}, whose result depends on data: taken as {assumption}"
+    def _calls(self, func: Any) -> str:
+        return f"{self._where()} calls {_plain(func)}, whose result depends on data"
+
+    def _decide(self, assumption: str, line: str) -> None:
+        """Note that values which are known decide what runs, and what they rest on where they are assumed."""
+        self.values_decide = True
+        if assumption:
+            self._assume(f"{line}: taken {assumption}")
+
+    def note_read(self, tensor: torch.Tensor) -> None:
+        """Note that the host reads all values of a tensor, if it has any."""
+        if self.values.known(tensor):
+            self._decide(self.values.assumption(tensor), f"{self._where()} reads the values of a tensor")
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A number that the host reads. Optimizers read their step counters, which are one after the first step."""
-        value, assumption = self.values.computed(func, args, kwargs), self.values.assumption(*args)
-        reads = f"{self._where()} reads a value"
+        value, reads = self.values.computed(func, args, kwargs), f"{self._where()} reads a value"
         if value is not values.UNKNOWN:
-            if assumption:
-                self._assume(f"{reads} ({_plain(func)}): taken as {value}, {assumption}")
+            self._decide(self.values.assumption(*args), f"{reads}, {value}")
             return value
         if self.phase == "optimizer":
             return 1.0
         maker = self._maker(args[0])
-        value = values.assumed_value(func, args, maker)
-        made = f" of {maker.rpartition('.')[0]}" if maker else ""
-        self._assume(f"{reads} that is not known ({_plain(func)}{made}): taken as {value}")
+        value = values.assumed_value(func, args, maker, self.values.of(args[0]).share)
+        made = f" of the result of {maker.rpartition('.')[0]}" if maker else ""
+        self._assume(f"{reads}{made} that is not known: taken as {value}")
         return value
 
     def _maker(self, tensor: torch.Tensor) -> str:
@@ -283,8 +293,8 @@ class Recorder(TorchDispatchMode):
 
 
 def _plain(func: Any) -> str:
-    """An operator as a reader knows it, without its overload."""
-    return f"{func.namespace}.{func.__name__.partition('.')[0]}"
+    """An operator as a reader knows it, without its overload: ``aten.unique`` for ``aten._unique2.default``."""
+    return f"{func.namespace}.{func.__name__.partition('.')[0].strip('_').removesuffix('2')}"
 
 
 def _call(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], outputs: list[torch.Tensor]) -> Call:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from neusight.errors import ModelError
 from neusight.workloads.trace.expected import ALL, EVEN, FactStore
@@ -60,6 +61,9 @@ class Count:
 
     def __call__(self, tensor: torch.Tensor, most: int) -> int:
         """Of so many places, those that the values of a tensor select."""
+        if tensor.dtype == torch.bool and self.has_values(tensor):
+            with unset_fake_temporarily():
+                return most * int(tensor.count_nonzero()) // max(1, tensor.numel())
         given, share = self.share_given(), self.known.of(tensor).share
         if given is not None:
             self.assumption = ""
@@ -68,6 +72,18 @@ class Count:
         self.remedy = self._remedy
         share = given if given is not None else 1.0 if share is None else share
         return min(most, max(1, round(most * share)))
+
+    def has_values(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has values, so that nothing is assumed."""
+        known = self.known.known(tensor)
+        self.assumption = "" if known else self.assumption
+        return known
+
+    def levels(self, x: torch.Tensor) -> int:
+        """How many values a tensor can have, where that is bounded, so that nothing is assumed; else 0."""
+        levels = self.known.of(x).levels
+        self.assumption = "" if levels else self.assumption
+        return levels
 
     def distinct(self, x: torch.Tensor, most: int) -> int:
         """Of so many elements, those that differ: at most as many as there are values."""
@@ -108,9 +124,10 @@ def _distinct_along(count: Count, x: torch.Tensor, dim: int, *_: Any, **__: Any)
     return torch.empty_like(distinct), places, torch.empty(distinct.shape[dim], dtype=torch.long)
 
 
-def _counts(_: Count, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    """As many bins as are asked for, else one for each value."""
-    return torch.empty(minlength or x.numel(), dtype=torch.long if weights is None else weights.dtype)
+def _counts(count: Count, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
+    """As many bins as are asked for or as there are values, else one for each element."""
+    bins = max(minlength, count.levels(x)) or x.numel()
+    return torch.empty(bins, dtype=torch.long if weights is None else weights.dtype)
 
 
 def _repeated(_: Count, repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
@@ -136,9 +153,15 @@ def _solved(_: Count, a: torch.Tensor, b: torch.Tensor, *__: Any, **___: Any) ->
     )
 
 
-def _packed(_: Count, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every sequence has full length, so that all steps have all of them."""
+def _packed(
+    count: Count, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every sequence has full length unless lengths are known, so that all steps have all of them."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
+    if count.has_values(lengths):
+        with unset_fake_temporarily():
+            rows, sizes = int(lengths.sum()), (lengths > torch.arange(int(lengths.max()))[:, None]).sum(1)
+        return x.new_empty(rows, *x.shape[2:]), sizes
     return x.new_empty(steps * batch, *x.shape[2:]), torch.empty(steps, dtype=torch.long)
 
 

@@ -119,7 +119,8 @@ def _traced(
         parameters = sum(p.numel() for p in module.parameters())
         _step(recorder, module, given, request, options)
     workload = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
-    return replace(workload, warnings=_in_short(tuple(recorder.assumed)), launch=source.launch)
+    lines, decided = _in_short(tuple(recorder.assumed)), recorder.values_decide
+    return replace(workload, warnings=lines, launch=source.launch, values_decide=decided)
 
 
 _MOST_WARNINGS = 4
@@ -214,13 +215,14 @@ def _held(fake: Callable[[Any], Any], value: Any) -> Any:
     """A list or dictionary of fake tensors; of another object that holds tensors, such as a cache of keys and values,
     a copy that holds fake ones; anything else as it is.
     """
+    import torch
     from torch.utils._python_dispatch import _disable_current_modes
 
     if type(value) is dict:
         return {key: fake(one) for key, one in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(fake, value))
-    copies = {id(tensor): fake(tensor) for tensor in tensors_of(value)}
+    copies = {id(one): fake(one) for one in tensors_of(value) if isinstance(one, torch.Tensor | TensorSpec | Known)}
     with _disable_current_modes():
         return copy.deepcopy(value, copies) if copies else value
 
@@ -240,8 +242,7 @@ def _step(
     options: _StepOptions,
 ) -> None:
     """Forward, and in training backward and the optimizer's step."""
-
-    from neusight.workloads.trace.building import track_layers
+    from neusight.workloads.trace.building import track_layers, watched_reads
     from neusight.workloads.trace.fused_kernels import kernel_forms
     from neusight.workloads.trace.library_forms import library_forms
     from neusight.workloads.trace.training import check_trainable, default_loss, prepared_optimizer
@@ -257,7 +258,7 @@ def _step(
     update = prepared_optimizer(module, *options.optimizer, ledger) if training else None
     args, kwargs = given
     forms = [*compiler_forms(options.reader), *kernel_forms(options.reader)]
-    with library_forms(forms), track_layers(module, recorder), recorder:
+    with library_forms(forms), track_layers(module, recorder), watched_reads(recorder), recorder:
         with _autocast(request.precision.autocast, options.reader):
             with recorder.during("forward"):
                 result = module(*args, **kwargs)

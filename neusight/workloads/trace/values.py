@@ -175,17 +175,20 @@ def even_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[int] | N
     return [total // count + (i < total % count) for i in range(count)]
 
 
-def assumed_value(func: Any, args: tuple[Any, ...], maker: str = "") -> Any:
+def assumed_value(func: Any, args: tuple[Any, ...], maker: str, share: float | None) -> Any:
     """What the host is taken to read: a condition is false, a number one, two tensors are equal.
 
     Args:
         func: the operator that reads.
         args: what it reads.
         maker: the operator that made that; whether all elements of a tensor hold is taken as true.
+        share: how often a condition is expected to be true, if that is known.
     """
     if func in (aten.equal.default, aten.allclose.default) or maker.startswith(_ALL):
         return True
     first: torch.Tensor = args[0]
+    if share is not None:
+        return share >= 0.5
     if first.dtype == torch.bool or func is aten.is_nonzero.default:
         return False
     return 1.0 if first.is_floating_point() else 1
