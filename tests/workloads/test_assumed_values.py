@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -122,3 +123,126 @@ def test_a_refusal_after_an_assumption_is_told_apart() -> None:
     with pytest.raises(ModelError) as caught:
         traced(refused)
     assert not isinstance(caught.value, UndecidedError)
+
+
+EXPERTS, TOKENS, CHOSEN = 8, 128, 2
+
+
+class Routed(nn.Module):
+    """A layer for the tokens of each expert, which a function finds by the scores of all."""
+
+    def __init__(self, route: Callable[..., Any]) -> None:
+        super().__init__()
+        self.scores, self.layer, self.route = nn.Linear(COLS, EXPERTS), nn.Linear(COLS, COLS), route
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.route(self, x, self.scores(x).topk(CHOSEN)[1])
+
+
+def rows_of(step: Workload) -> list[int]:
+    """Rows of the products of experts."""
+    return [kernel.m for kernel in kernels(step) if kernel.family == "gemm"][1:]
+
+
+def each(module: Any, x: torch.Tensor, parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    return torch.cat([module.layer(x[rows]) for rows in parts])
+
+
+def by_where(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+    return each(module, x, (torch.where(chosen == expert)[0] for expert in range(EXPERTS)))
+
+
+def by_mask(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+    return each(module, x, (mask for e in range(EXPERTS) if (mask := (chosen == e).any(-1)).any()))
+
+
+def by_one_hot(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+    mask = functional.one_hot(chosen, EXPERTS).permute(2, 1, 0)
+    used = (mask.sum(dim=(-1, -2)) > 0).nonzero()
+    return each(module, x, (torch.where(mask[expert].squeeze(0))[1] for expert in used))
+
+
+def by_scatter(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+    mask = torch.zeros(TOKENS, EXPERTS, dtype=torch.bool).scatter_(1, chosen, True)
+    return each(module, x, (mask[:, expert].nonzero().squeeze(-1) for expert in range(EXPERTS)))
+
+
+def by_weight(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+    weights = torch.zeros(TOKENS, EXPERTS).scatter(1, chosen, torch.rand(TOKENS, CHOSEN))
+    return each(module, x, (weights[:, expert].nonzero().squeeze(-1) for expert in range(EXPERTS)))
+
+
+def by_count(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+    counts = chosen.flatten().bincount(minlength=EXPERTS).tolist()
+    return each(module, x, (chosen.flatten().argsort() // CHOSEN).split(counts))
+
+
+def by_offset(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+    order, ends = chosen.flatten().argsort(), torch.histc(chosen.float(), EXPERTS, 0, EXPERTS - 1).cumsum(0)
+    bounds = [0, *(int(end) for end in ends)]
+    return each(module, x, (order[a:b] // CHOSEN for a, b in pairwise(bounds)))
+
+
+@pytest.mark.parametrize("route", [by_where, by_mask, by_one_hot, by_scatter, by_weight, by_count, by_offset])
+def test_trace_expects_an_even_share_of_tokens_for_each_expert(route: Callable[..., Any]) -> None:
+    step = trace(Routed(route), [TensorSpec((TOKENS, COLS))], Request.of("m"))
+    assert rows_of(step) == [TOKENS * CHOSEN // EXPERTS] * EXPERTS
+    assert step.warnings and any("taken as an even share of each value" in line for line in step.warnings)
+
+
+def test_trace_takes_no_more_distinct_values_than_an_index_has() -> None:
+    def first(module: Any, x: torch.Tensor, chosen: torch.Tensor) -> Any:
+        return module.layer(x[: len(chosen.unique())])
+
+    assert rows_of(trace(Routed(first), [TensorSpec((TOKENS, COLS))], Request.of("m"))) == [EXPERTS]
+
+
+SELECTED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nonzero": lambda x: x[(x[:, 0] > 0).nonzero().squeeze(-1)],
+    "index": lambda x: x[x[:, 0] > 0],
+    "masked_select": lambda x: x.masked_select(x[:, :1] > 0).view(-1, COLS),
+    "unique": lambda x: torch.unique(x, dim=0),
+}
+
+
+@pytest.mark.parametrize("operator", SELECTED)
+@pytest.mark.parametrize(("named", "rows"), [("operator", 32), ("1", 32), ("*", 32), ("", TOKENS)])
+def test_trace_takes_the_share_that_is_given(operator: str, named: str, rows: int) -> None:
+    model = nn.Sequential(nn.Linear(COLS, COLS), Applied(SELECTED[operator]), nn.Linear(COLS, COLS))
+    name = operator.replace("unique", "unique_dim") if named == "operator" else named
+    request = Request.of("m", share={name: 0.25} if name else None)
+    step = trace(model, [TensorSpec((TOKENS, COLS))], request)
+    assert rows_of(step) == [rows]
+    assert bool(step.warnings) == (not name)
+    assert all(f"{operator}" in line and "--share 1=0.5 takes half of all" in line for line in step.warnings)
+
+
+def test_trace_never_selects_nothing() -> None:
+    step = trace(
+        Applied(lambda x: (x[x[:, 0] > 0]).exp()), [TensorSpec((4, COLS))], Request.of("m", share={"index": 1e-9})
+    )
+    assert [kernel.elements for kernel in kernels(step) if kernel.op == "exp"] == [COLS]
+
+
+def test_trace_refuses_shares_of_what_depends_on_no_unknown_values() -> None:
+    def asked(function: Callable[..., Any], **share: float) -> None:
+        trace(Applied(function), [TensorSpec((TOKENS, COLS))], Request.of("m", share=share))
+
+    with pytest.raises(ModelError, match=r"--share where: no result of that name .*: one of index"):
+        asked(lambda x: x[x[:, 0] > 0], where=0.5)
+    with pytest.raises(ModelError, match="leave it out"):
+        asked(lambda x: x[torch.arange(TOKENS) > 3], index=0.5)
+    with pytest.raises(ModelError, match="share index=2: give a number above 0, and at most 1"):
+        asked(lambda x: x[x[:, 0] > 0], index=2)
+
+
+def test_trace_keeps_apart_how_many_are_true_and_that_any_is() -> None:
+    seen: list[Any] = []
+
+    def asked(x: torch.Tensor) -> torch.Tensor:
+        mask = x[:, 0] > 0
+        seen.extend([int(mask.sum()), bool(mask.any()), bool(torch.isnan(x).any())])
+        return x
+
+    assert len(traced(asked, TensorSpec((TOKENS, COLS))).warnings) == 2
+    assert seen == [TOKENS, False, False]

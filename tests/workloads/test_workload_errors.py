@@ -174,6 +174,35 @@ def test_functions_that_give_no_model(module):
     assert "takes no batch, it decides that itself" in refusal(lambda: load_workload("models_here:alone", batch=8))
 
 
+FILE = "import torch\n\n\ndef ready(batch=1):\n    return torch.nn.Linear(8, 8), torch.randn(batch, 8)\n"
+
+
+@pytest.mark.parametrize("text", ["{file}.py:ready", "./{file}.py:ready", "{folder}/{file}.py:ready", "{file}:ready"])
+def test_resolve_finds_functions_by_their_file(module, tmp_path, text):
+    module("modules_in_file", FILE)
+    step = load_workload(text.format(folder=tmp_path, file="modules_in_file"), batch=4)
+    assert (step.request.model, step.request.batch) == ("modules_in_file:ready", 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("modules_in_file.py", "is a Python file: name a function .*: modules_in_file:ready$"),
+        ("modules_in_fil.py:ready", "no file 'modules_in_fil.py'; did you mean modules_in_file.py"),
+        ("modules_in_file.py:redy", "has no function 'redy'; did you mean ready"),
+        ("modules_in_file.py:other", "has no function 'other': it has ready$"),
+        ("{file}:ready", "is not below this folder: run in .*, and name modules_in_file:ready$"),
+    ],
+)
+def test_resolve_says_which_function_of_a_file_there_is(module, tmp_path, monkeypatch, text, pattern):
+    module("modules_in_file", FILE)
+    if "{" in text:
+        (tmp_path / "below").mkdir()
+        monkeypatch.chdir(tmp_path / "below")
+    line = refusal(lambda: load_workload(text.format(file=tmp_path / "modules_in_file.py")))
+    assert re.search(pattern, line), line
+
+
 def test_a_function_s_model_takes_no_memory_and_may_read_values(module):
     head = "import torch\n\n\ndef model(batch):\n    width = {}\n"
     body = head + "    return torch.nn.Linear(width, width, bias=False), torch.zeros(batch, width)\n"

@@ -18,7 +18,7 @@ from neusight.kernels.precision import Precision
 from neusight.requests import DTYPES
 from neusight.workloads.trace.library_forms import exchanged, settle_routers
 from neusight.workloads.trace.recorder import Recorder
-from neusight.workloads.trace.values import copied, has_values, is_small, tensors_in
+from neusight.workloads.trace.values import copied, has_values, is_small, tensors_in, with_values
 from neusight.workloads.trace.wrappers import note_compilers, strip_compilers, unwrapped
 
 aten = torch.ops.aten
@@ -74,7 +74,7 @@ class Sparing(TorchDispatchMode):
                 raise
             result = ()
         if known and all(map(self._affords, tensors_in((result,)))):
-            return func(*args, **kwargs)
+            return with_values(func, args, kwargs)
         if func._schema.is_mutable and has_values(args[0]):
             raise NotImplementedError(f"{func} writes values that are not there")
         return result

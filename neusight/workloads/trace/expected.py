@@ -116,9 +116,10 @@ def _both(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> fl
 
 
 def _written(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
-    """Of zeros, those that a number is written to, at as many distinct places of a dimension as an index has."""
+    """Of zeros, those that others are written to, at as many distinct places of a dimension as an index has."""
     dim, index = named["dim"], named["index"]
-    return index.shape[dim] / first.shape[dim] if known.of(index).levels and named.get("value") else None
+    others = "src" in named or bool(named.get("value"))
+    return index.shape[dim] / first.shape[dim] if known.of(index).levels and others else None
 
 
 _SHARES: dict[str, Rule] = {

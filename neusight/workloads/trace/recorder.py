@@ -155,9 +155,7 @@ class Recorder(TorchDispatchMode):
             result = run(func, args, kwargs)
         except DynamicOutputShapeException:
             result = self._sized(func, args, kwargs)
-        result = self.values.learn(func, args, kwargs, result)
-        in_place = func._schema.is_mutable and func.__name__.partition(".")[0].endswith("_")
-        return args[0] if in_place and isinstance(args[0], torch.Tensor) else result
+        return self.values.learn(func, args, kwargs, result)
 
     def _sized(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A result whose shape depends on values that are not known."""

@@ -10,6 +10,7 @@ case of code that looks for what is wrong (NaN, padding, overflow). Warnings say
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -78,7 +79,8 @@ class Values:
     def note(self, tensor: torch.Tensor, facts: Facts) -> None:
         """Remember what is known of a tensor, as long as its storage lives."""
         if facts != Facts() and not tensor.is_sparse:
-            self._facts[tensor.untyped_storage()] = facts
+            overwritten = facts.overwritten or self.of(tensor).overwritten
+            self._facts[tensor.untyped_storage()] = replace(facts, overwritten=overwritten)
 
     def known(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has values that nothing unknown was written to."""
@@ -97,17 +99,17 @@ class Values:
 
     def computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operator with its values, or ``UNKNOWN``."""
-        if func.__name__.startswith(_LIKE) and is_small(args[0]):
-            args = (_zeros_like(args[0]), *args[1:])
+        if func.__name__.startswith(_LIKE) and isinstance(args[0], FakeTensor):
+            args = (_stand_in(args[0], func.__name__.startswith("new_")), *args[1:])
         given = list(tensors_in((*args, *kwargs.values())))
         if not all(map(self.known, given)):
             if func.is_view and not any(isinstance(tensor, FakeTensor) for tensor in given):
-                return _run(func, args, kwargs)
+                return with_values(func, args, kwargs)
             return UNKNOWN
         if not (given or _makes_tensors(func)) or not _is_cheap(func, args, kwargs):
             return UNKNOWN
         try:
-            result = _run(func, args, kwargs)
+            result = with_values(func, args, kwargs)
         except Exception:
             # The CPU has no such kernel, or the values are wrong, which a GPU would not tell either.
             return UNKNOWN
@@ -117,12 +119,14 @@ class Values:
         return result
 
     def learn(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
-        """The result of an operator on fake tensors, or the values that are expected of it, after a note of both."""
+        """The result of an operator on fake tensors, what it writes to, or the values that are expected of it."""
         named = {one.name: value for one, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+        returns_written = any(one.alias_info for one in func._schema.returns)
         for argument in func._schema.arguments:
             if argument.is_write:
-                for tensor in tensors_in((named.get(argument.name),)):
+                for tensor in tensors_in((written := named.get(argument.name),)):
                     self._facts[tensor.untyped_storage()] = Facts(overwritten=True)
+                result = written if returns_written and isinstance(result, torch.Tensor) else result
         return expected(func, named, result, self)
 
     def places(self, indices: Any) -> list[Any]:
@@ -130,22 +134,25 @@ class Values:
         indexed: list[Any] = []
         for index in indices:
             if isinstance(index, torch.Tensor) and index.dtype == torch.bool and self.known(index):
-                indexed.extend(_run(aten.nonzero.default, (index,), {}).unbind(1))
+                indexed.extend(with_values(aten.nonzero.default, (index,), {}).unbind(1))
             else:
                 indexed.append(index)
         return indexed
 
 
-def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run on real tensors. Random numbers are those of the trace's seed; memory that is not set holds zeros."""
+def with_values(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run on real tensors. Random numbers are those of one seed for all; memory that is not set holds zeros."""
     with unset_fake_temporarily():
         result = func(*args, **(kwargs | {"generator": None} if "generator" in kwargs else kwargs))
         return result.zero_() if func.__name__.startswith(("empty", "new_empty")) else result
 
 
-def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
+def _stand_in(tensor: torch.Tensor, of_any_shape: bool) -> torch.Tensor:
+    """A tensor with values that do not count; without, if it would be large."""
+    if not (of_any_shape or is_small(tensor)):
+        return tensor
     with unset_fake_temporarily():
-        return torch.zeros(tensor.shape, dtype=tensor.dtype)
+        return torch.empty(() if of_any_shape else tensor.shape, dtype=tensor.dtype)
 
 
 def _makes_tensors(func: Any) -> bool:
