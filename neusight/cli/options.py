@@ -447,7 +447,7 @@ def numbers(text: str, option: str, most: int = _MOST, least: int = 1) -> list[i
     return [int(within(number, least, most, option)) for number in values]
 
 
-def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+def pairs(texts: Sequence[str], option: str, example: str = "m=4096") -> dict[str, str]:
     """``m=4096`` as a field and its value, each field once.
 
     Raises:
@@ -457,7 +457,7 @@ def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
     for text in texts:
         key, equals, value = text.partition("=")
         if not (key and equals and value):
-            raise typer.BadParameter(f"'{text}' has no field and value: write it like m=4096", param_hint=option)
+            raise typer.BadParameter(f"'{text}' has no field and value: write it like {example}", param_hint=option)
         if key in values:
             raise typer.BadParameter(f"'{key}' is given twice: leave out one of them", param_hint=option)
         values[key] = value
@@ -470,7 +470,7 @@ def shares(texts: Sequence[str]) -> dict[str, float]:
     Raises:
         BadParameter: something else.
     """
-    values = pairs(texts, "--share")
+    values = pairs(texts, "--share", "nonzero=0.25")
     try:
         return {name: float(value) for name, value in values.items()}
     except ValueError as error:

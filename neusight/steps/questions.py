@@ -92,6 +92,12 @@ class StepQuestion:
     defaults: Defaults = field(default_factory=dict)
     traced_precision: Precision = OWN_PRECISION
 
+    def __post_init__(self) -> None:
+        if self.inputs is not None:
+            from neusight.workloads.inputs import as_inputs
+
+            object.__setattr__(self, "inputs", as_inputs(self.inputs))
+
     @classmethod
     def of(cls, model: Any, gpu: Gpu, inputs: Any = None, **words: Any) -> StepQuestion:
         """From the words that people use: fields of ``Setting``, all others as ``Request.of`` takes them.

@@ -114,12 +114,46 @@ def test_what_cannot_count_is_refused() -> None:
         ((*on_cluster, "--gpu", "l4"), "is named by --cluster"),
         ((*ON_L4, "--tp-plan", "*.c_fc=colwise"), "give --tp of 2 or more"),
         ((*ON_L4, "--nodes", 2), "name it with --cluster"),
+        ((*ON_L4, "--share", "nonzero"), "write it like nonzero=0.25"),
+        ((*ON_L4, "--share", "nonzero=half"), "write it like nonzero=0.25"),
         (("plan", "gpt2", "--gpu", "l4", "-b", 1, "--out", "/nowhere/best.toml"), "there is no folder"),
         (("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 8, "--osl", 8, "-b", 1, "--seed", 3), "draws nothing"),
     ):
         result = invoke(*wrong)
         assert (result.exit_code, result.stdout) == (2, ""), wrong
         assert words in words_of(result), wrong
+
+
+CHOOSER = """
+import torch
+
+
+class Chooser(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(512, 512)
+
+    def forward(self, x):
+        y = self.layer(x)
+        return self.layer(x[y[:, 0] > 0])
+
+
+def model():
+    return Chooser(), torch.randn(4096, 512)
+"""
+
+
+def test_predict_takes_the_share_that_its_warning_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "chooser.py").write_text(CHOOSER)
+    monkeypatch.chdir(tmp_path)
+    command = ("predict", "chooser:model", "--gpu", "l4")
+    (words,) = re.findall(r"--share \S+", run(*command).stderr)
+    assert words == "--share index=0.5"
+    assert run(*command, *words.split()).stderr == ""
+    whole, half = (as_json(*command, *given)["latency_s"] for given in ((), words.split()))
+    assert half < whole
+    assert "share index=2.0: give a number above 0" in error(*command, "--share", "index=2")
+    assert "no result of that name depends on unknown values: one of index" in error(*command, "--share", "where=0.5")
 
 
 def test_a_calibration_of_another_gpu_is_said(tmp_path: Path) -> None:
