@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from neusight.workloads import Workload, load_workload
-from neusight.workloads.resolve import call_function
+from neusight.workloads.functions import call_function
 from neusight.workloads.trace.values import MOST_INTEGERS
 
 WIDTH = 64
