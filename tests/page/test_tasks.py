@@ -32,7 +32,7 @@ class Hand:
 
 def test_does_my_model_fit_a_4090(opened: Opened) -> None:
     hand = Hand(opened())
-    hand.fill("model: name, hub id or file", "llama-2-7b")
+    hand.fill("model: name, hub id or file", "llama-2-13b")
     hand.fill("devices, with commas", "4090")
     hand.page.locator(".facts").filter(has_text="does not fit").wait_for()
     assert hand.clicks == 2
