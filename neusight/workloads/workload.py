@@ -192,7 +192,7 @@ class Workload:
     inputs: tuple[str, ...] = ()
     unit: str = ""
     parts: tuple[tuple[str, str], ...] = ()
-    target: Facts = ()
+    target: Facts = field(default=(), compare=False)
     launch: str = ""
     values_decide: bool = field(default=False, compare=False)
 

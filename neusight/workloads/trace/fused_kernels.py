@@ -10,7 +10,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.nn.attention import flex_attention
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -205,6 +205,8 @@ def _mask_sizes(mask: Callable[..., torch.Tensor], queries: int, keys: int) -> l
             over_keys = torch.vmap(mask, in_dims=(None, None, None, 0))
             chosen = torch.vmap(over_keys, in_dims=(None, None, 0, None))(zero, zero, query, key)
     except Exception:  # A mask is code of a user's, and may hold tensors that have no values.
+        return None
+    if isinstance(chosen, FakeTensor):
         return None
     past = (query[:, None] + keys - queries) - key
     counts = chosen.sum(1)
