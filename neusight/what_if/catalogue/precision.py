@@ -26,7 +26,7 @@ def _wide(step: StepQuestion) -> None:
     """
     precision = step.precision
     if precision.autocast or precision.weights != "float32":
-        raise InapplicableError(f"the step runs in {precision}: this is for a step in float32")
+        raise InapplicableError(f"the step runs in {precision} already: this is for a step in float32")
 
 
 def _in(step: StepQuestion, dtype: str) -> StepQuestion:
