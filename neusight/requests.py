@@ -5,7 +5,7 @@ parameter list.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, Literal
 
 from neusight.defaults import default_micro_batch
@@ -13,6 +13,7 @@ from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine
 from neusight.engines.torch import TORCH, torch_engine
 from neusight.errors import ModelError, nearest
 from neusight.kernels.precision import OWN_PRECISION, Precision
+from neusight.quick_dataclasses import dataclass
 
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")

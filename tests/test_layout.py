@@ -18,6 +18,7 @@ PACKAGE = ROOT / "neusight"
 
 # The rooms from the ground up: each may import those before it and itself. ``learn`` is loaded by no prediction.
 ROOMS = [
+    "quick_dataclasses",
     "torchvision_import",
     "errors",
     "extras",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, product
 from typing import Any
@@ -13,6 +12,7 @@ from neusight.devices import DeviceSpec
 from neusight.errors import NeusightError
 from neusight.estimates import Estimate
 from neusight.executors.together import BatchedPricer
+from neusight.quick_dataclasses import dataclass
 from neusight.steps.answers import Price, ReadyStep, StepAnswers
 from neusight.steps.questions import Gpu, Setting, StepQuestion, step_request
 from neusight.workers import hired, shared

@@ -7,7 +7,7 @@ A group is a frozen dataclass whose fields are options of ``options``. A command
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
@@ -20,6 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from neusight.cli.output import Advance, note
 from neusight.errors import NeusightError
+from neusight.quick_dataclasses import dataclass
 
 _CONTEXT = "context"
 USAGE_ERROR: Any = typer.BadParameter.__base__

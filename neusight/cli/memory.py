@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,7 @@ from neusight.cli.options import ENGINE, STEP, Spec
 from neusight.cli.output import Output, line, note, paragraph
 from neusight.defaults import words_of
 from neusight.errors import ModelError
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.devices import DeviceSpec

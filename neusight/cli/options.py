@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from neusight.errors import UnitError, shown
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.api import Predictor

@@ -6,10 +6,11 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import isfinite
 from textwrap import wrap
 from typing import Any, Literal, Protocol
+
+from neusight.quick_dataclasses import dataclass
 
 Rows = Sequence[Mapping[str, Any]]
 _WORD = 12

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,6 +13,7 @@ from neusight.cli.commands import Given, Point, check_answers, combined
 from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
 from neusight.defaults import words_of
+from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal, gib, milliseconds
 
 if TYPE_CHECKING:

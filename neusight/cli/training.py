@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +15,7 @@ from neusight.cli.commands import Given, Point, combined
 from neusight.cli.options import OUTPUT, PLAN, Spec
 from neusight.cli.output import busy, note
 from neusight.errors import ModelError
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.devices import Cluster as ClusterSpec

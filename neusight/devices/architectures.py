@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from neusight.errors import DeviceError
+from neusight.quick_dataclasses import dataclass
 
 _FILE = Path(__file__).resolve().parent / "architectures.toml"
 _NUMBERED = "nvidia"

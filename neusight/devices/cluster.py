@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -17,6 +17,7 @@ from neusight.devices.record import PositiveFloat, PositiveInt, Record
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import DeviceError, UnitError, nearest, shown
 from neusight.paths import user_path
+from neusight.quick_dataclasses import dataclass
 
 NetworkKind = Literal["infiniband", "roce", "efa", "tcpx", "slingshot", "ethernet"]
 

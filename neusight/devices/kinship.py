@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from neusight.devices.architectures import architecture_name
 from neusight.devices.spec import GpuSpec
+from neusight.quick_dataclasses import dataclass
 
 NEAR = 1.5
 """By which figures of an SM differ at most between siblings: boards of one die with another memory do by up to 1.44

@@ -10,7 +10,6 @@ import tomllib
 import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -21,6 +20,7 @@ from neusight.devices.schema import FIGURES, LINK_KINDS, RATES, key_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DeviceError, nearest, shown
 from neusight.paths import user_path
+from neusight.quick_dataclasses import dataclass
 
 
 def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:

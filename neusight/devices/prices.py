@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from neusight.devices.read import Table, known, parse_file
 from neusight.devices.spec import LISTED, PRICE, DeviceSpec
 from neusight.errors import DeviceError, UnitError
 from neusight.paths import user_path
+from neusight.quick_dataclasses import dataclass
 
 _SHIPPED = Path(__file__).resolve().parent / "prices.toml"
 _LIST, _ROW = ("provider", "region", "terms", "date", "page"), ("instance", "count", "price", "date", "page")

@@ -5,10 +5,10 @@ A key is the field's name without the unit, because the unit stands in the value
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import get_args
 
 from neusight.devices.spec import SPECS, LinkKind, Topology, Vendor
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True)

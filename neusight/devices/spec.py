@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date
 from math import log
 from typing import ClassVar, Literal
@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 from neusight.devices.architectures import ArchitectureFacts, architecture_facts
 from neusight.devices.record import PositiveFloat, PositiveInt, Record
 from neusight.errors import DeviceError
+from neusight.quick_dataclasses import dataclass
 
 USABLE_SHARE = 0.985
 """Of the capacity that a datasheet names in GB, where a driver's figure is not known: the least that any card of the

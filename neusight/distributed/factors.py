@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from pathlib import Path
@@ -12,6 +11,7 @@ from neusight.engines import Engine
 from neusight.laws.fitted import FittedConstants
 from neusight.laws.training_constants import StepPhysics
 from neusight.paths import tile_models_dir
+from neusight.quick_dataclasses import dataclass
 from neusight.schedule.timeline import COMPOSITION_SPREAD
 from neusight.workloads.program import Part
 

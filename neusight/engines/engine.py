@@ -6,11 +6,12 @@ runs a traced module, training frameworks and serving engines as they run a deco
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from neusight.engines.server import Server
 from neusight.errors import ModelError
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ import numpy as np
 
 from neusight.errors import ArtifactError, ModelError, shown
 from neusight.paths import read_json, tile_models_dir
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.executors.costs import NORMAL_90
 from neusight.laws.board_power import board_j, energy_interval_j, idle_w
 from neusight.laws.fitted import shipped_boards
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from functools import cached_property
 from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,6 +25,7 @@ from neusight.estimates.records import (
 from neusight.estimates.report import headline, html
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.plans.margins import MemoryFit
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.figures import Chart

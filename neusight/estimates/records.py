@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 
 from neusight.devices.spec import DeviceSpec
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.plans.margins import MemoryFit, reserved
+from neusight.quick_dataclasses import dataclass
 from neusight.workloads.workload import MemoryProfile
 
 HOST = "host"

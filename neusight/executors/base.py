@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -13,6 +13,7 @@ from neusight.errors import DeviceError
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
+from neusight.quick_dataclasses import dataclass
 
 _HOMES = {
     "gpu": "neusight.executors.gpu.predictor",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from neusight.laws.board_power import EnergyUse, metered
 from neusight.laws.fitted import shipped_boards
 from neusight.laws.power import PowerDemand
+from neusight.quick_dataclasses import dataclass
 
 NORMAL_90 = 1.645
 """Standard deviations to either side that enclose 90 % of a normal distribution."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from neusight.errors import CoverageError
+from neusight.quick_dataclasses import dataclass
 
 TIMINGS = ("stream", "graph", "profiler", "wall")
 """``stream``: a launch by itself in a stream, which the figure holds; ``graph``: replays of a CUDA graph, whose launch

@@ -6,12 +6,13 @@ A kernel says *what* is computed (shape, dtype, bytes), never how fast. GEMM nam
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import numpy as np
 
 from neusight.errors import CoverageError
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

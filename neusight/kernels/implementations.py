@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import numpy as np
 
 from neusight.errors import CoverageError
 from neusight.kernels.conditions import Conditions
+from neusight.quick_dataclasses import dataclass
 
 _FILE = Path(__file__).resolve().parent / "implementations.toml"
 Value = bool | float | str

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from neusight.errors import CoverageError, nearest
+from neusight.quick_dataclasses import dataclass
 
 DTYPE_BYTES: dict[str, int] = {
     "float64": 8,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from neusight.errors import DataError, nearest
 from neusight.kernels.families import KernelBatch
+from neusight.quick_dataclasses import dataclass
 
 CLUSTERS = ("stream", "step", "lane", "slot")
 """What keeps its zeros together: a reduction's stream, a row of it, a lane of it, or a place through all streams."""

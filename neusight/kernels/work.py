@@ -7,7 +7,7 @@ when nothing is cached. Work adds and multiplies, so that a model's work is the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from neusight.errors import CoverageError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.moe import products_of
 from neusight.kernels.precision import stored_bytes
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ shows. One form holds for all kinds of boards, with constants of each kind.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from math import exp, hypot
 
 import numpy as np
@@ -15,6 +15,7 @@ from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.laws.constants import constant
 from neusight.laws.physics import Physics
 from neusight.laws.power import REFERENCE_NM, PowerDemand, traffic_pj_per_byte
+from neusight.quick_dataclasses import dataclass
 
 METER = 1.05
 """By which a meter may read more than the limit (NVML API reference, nvmlDeviceGetPowerUsage: within 5 %)."""

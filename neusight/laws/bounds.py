@@ -8,7 +8,6 @@ kernel, or an earlier run of the same one, left in the cache.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -16,6 +15,7 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import Work, by_distinct, work_of
+from neusight.quick_dataclasses import dataclass
 
 GEMM_FAMILIES = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 """Families that multiply matrices, on matrix units where the device has them."""

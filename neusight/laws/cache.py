@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
 from neusight.laws.dram import drift_cost
 from neusight.laws.physics import Physics
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True)

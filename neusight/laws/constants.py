@@ -6,10 +6,12 @@ A field beside them without a prior is an assumption: its docstring tells where 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
+
+from neusight.quick_dataclasses import dataclass
 
 Scale = Literal["log", "linear", "share"]
 T = TypeVar("T")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -18,6 +18,7 @@ from neusight.laws.integer_kernels import IntegerPhysics
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
 from neusight.paths import read_json, tile_models_dir
+from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 1
 FILE = "physics.json"

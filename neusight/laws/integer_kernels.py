@@ -9,7 +9,7 @@ cores take fewer or more cycles as their CoreMark tells, and multiply-adds as th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.work import by_distinct, conv_output, work_of
 from neusight.laws.bounds import GEMM_FAMILIES
 from neusight.laws.constants import constant
+from neusight.quick_dataclasses import dataclass
 
 REFERENCE_COREMARK, REFERENCE_LANES = 3.41, 2.0
 """Of the core that the constants are of: CoreMark/MHz of a Cortex-M4, and 16-bit multiply-adds of one SMLAD."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from neusight.laws.constants import constant
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,10 @@ of its own cost model (``src/graph/tuning.cc``, tables ``baseLat`` and ``hwLat``
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from neusight.laws.constants import constant
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,10 +7,11 @@ kernels, and predictions use what it wrote (``shipped_physics``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from neusight.laws.constants import constant
 from neusight.laws.kernel_constants import AttentionConstants, Convolution, ImplicitGemm, MoeConstants, StreamConstants
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

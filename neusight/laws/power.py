@@ -9,7 +9,7 @@ of ``Physics``.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from neusight.devices.spec import GpuSpec
 from neusight.laws.bounds import overlapped_s
 from neusight.laws.physics import Physics
+from neusight.quick_dataclasses import dataclass
 
 LEAST_CLOCK = 0.1
 """Share of the boost clock below which no limiter goes (assumption: idle clocks of about 200 MHz)."""

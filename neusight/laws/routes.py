@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from neusight.devices.cluster import Cluster, Network
@@ -11,6 +9,7 @@ from neusight.devices.spec import DeviceSpec, Link
 from neusight.errors import DeviceError
 from neusight.kernels.families import KernelBatch
 from neusight.laws.link_constants import LinkPhysics
+from neusight.quick_dataclasses import dataclass
 
 MESH_PEERS = 7.0
 """Peers among which the lanes of a mesh are divided: nodes of eight (assumption; MI300X has a link to each)."""

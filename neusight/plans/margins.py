@@ -7,12 +7,13 @@ workspaces and fragments are hardly known. Terms of one source err together, sou
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import erf, hypot, sqrt
 from types import MappingProxyType
 from typing import Any
 
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
+from neusight.quick_dataclasses import dataclass
 from neusight.units import gib
 
 _QUANTILE_95 = 1.6448536269514715

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from neusight.kernels.families import KernelBatch, group_by_family
 from neusight.kernels.sparsity import with_zeros
 from neusight.kernels.work import work_of
 from neusight.plans.allocator import reserve_bytes
+from neusight.quick_dataclasses import dataclass
 from neusight.workloads.dispatch import dispatches, step_kinds
 from neusight.workloads.workload import Launch, MemoryProfile, Workload
 

@@ -5,7 +5,7 @@ memory can be outrun.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from neusight.engines import Engine, Host, Libraries
 from neusight.executors.costs import LAUNCH_SPREAD, NORMAL_90, Costs, binding_share, total_of
 from neusight.executors.pricing import sharing_power
 from neusight.plans.program import TracedStep
+from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
 COMPOSITION_SPREAD = 0.1

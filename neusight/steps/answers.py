@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.precision import OWN_PRECISION
 from neusight.plans import TracedStep, single
 from neusight.plans.states import workspace_bytes
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Plan, Request
 from neusight.schedule.timeline import one_stream
 from neusight.steps.questions import (

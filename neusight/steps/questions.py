@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import lru_cache
 from inspect import Parameter
 from pathlib import Path
@@ -16,6 +16,7 @@ from neusight.engines.torch import run_on
 from neusight.errors import DeviceError, ModelError, shown
 from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION, Precision
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import INTEGERS, Plan, Request
 from neusight.transforms.narrowed import wholly_in_int8
 from neusight.transforms.optimizer import fuse_optimizer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
 
+from neusight.quick_dataclasses import dataclass
 from neusight.workloads.workload import Workload
 
 Change = Callable[..., Workload]

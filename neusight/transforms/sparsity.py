@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError, nearest
 from neusight.kernels.sparsity import MAPPED, LayerSparsity, OperandSparsity, operand_names
 from neusight.paths import read_json
+from neusight.quick_dataclasses import dataclass
 from neusight.transforms.unrolled import each_copy
 from neusight.workloads.workload import Node, Workload
 

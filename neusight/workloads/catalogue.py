@@ -5,12 +5,12 @@ a configuration that ships here or from what one on the Hugging Face hub has bes
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from neusight.errors import ModelError, nearest
+from neusight.quick_dataclasses import dataclass
 
 _HERE = Path(__file__).parent
 KINDS = {

@@ -9,13 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from neusight.errors import ModelError, NeusightError, nearest, reason
 from neusight.extras import remedy
+from neusight.quick_dataclasses import dataclass
 from neusight.workloads.target import Facts, TargetReader
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from neusight.kernels.families import KernelBatch
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import modules_of
 
 Phase = Literal["forward", "backward", "weights", "step"]

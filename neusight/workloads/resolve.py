@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from neusight.engines import Engine
 from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import Precision
 from neusight.paths import is_there, user_path
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.catalogue import (
     canonical_name,

@@ -8,7 +8,6 @@ bs²), and r and br, where r is s rounded up to a multiple of 32, as memory-effi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import lcm
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from neusight.errors import DataError
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.packing import DAMAGE, split, unpack
 from neusight.workloads.serialise import VERSION, workload_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -37,6 +37,7 @@ from neusight.kernels.work import among, by_distinct
 from neusight.laws.bounds import GEMM_FAMILIES
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import Physics
+from neusight.quick_dataclasses import dataclass
 
 CHUNK = 16384
 """Rows that are worked on together: their columns stay in the cache of a CPU core."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from neusight.errors import ModelError, nearest
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import operator
 from neusight.kernels.precision import stored_bytes
+from neusight.quick_dataclasses import dataclass
 from neusight.workloads.decoders.recipes import recipe_named
 from neusight.workloads.program import HeldWeights, Part
 

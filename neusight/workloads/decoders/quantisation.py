@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import inf
 from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import GGUF_BITS, Precision, dtype_named, stored_bytes
+from neusight.quick_dataclasses import dataclass
 
 EVERYWHERE = frozenset({"attention", "feed_forward", "experts"})
 """Kinds of projections that schemes quantise where nothing else is stated: routers and heads stay as they are."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import stored_bytes
+from neusight.quick_dataclasses import dataclass
 from neusight.workloads.decoders.quantisation import NONE, SCHEMES, Quantisation
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice, product
 from traceback import extract_tb
 from types import TracebackType
 from typing import Any
 
 from neusight.errors import ModelError
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.images import LAYOUTS as OF_IMAGES
@@ -87,7 +87,10 @@ class InputSets:
     """Sounds and images that it is given with a text, without which it may run."""
 
 
-def input_sets(kind: Any, config: Any, request: Request, changes: Changes = Changes()) -> InputSets:
+_UNCHANGED = Changes()
+
+
+def input_sets(kind: Any, config: Any, request: Request, changes: Changes = _UNCHANGED) -> InputSets:
     """What a model can be given.
 
     Args:

@@ -7,11 +7,12 @@ maker returns several shapes: what is right is what the model runs with, and the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 from neusight.defaults import default_seq_len
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Extents
 from neusight.workloads.tensors import TensorSpec
 

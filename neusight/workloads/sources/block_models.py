@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neusight.errors import ModelError, nearest, shown
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.sources.described import Inputs, ModelSource, refuse_others
 

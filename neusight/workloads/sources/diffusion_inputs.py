@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from neusight.errors import ModelError
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.tensors import TensorSpec
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, nearest, reason, shown
 from neusight.paths import read_json, user_path
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.sources.described import Inputs, ModelSource, installed, library, refuse_others
 from neusight.workloads.sources.diffusion_inputs import DenoiserStep, inputs_of

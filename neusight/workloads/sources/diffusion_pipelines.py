@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.catalogue import traced_config
 from neusight.workloads.huggingface import build_model

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, reason
 from neusight.kernels.precision import OWN_PRECISION
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.inputs.given import given_inputs
 from neusight.workloads.inputs.sizes import IMAGE_SIZE

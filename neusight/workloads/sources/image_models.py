@@ -7,10 +7,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, nearest, reason, shown
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.inputs.sizes import FRAMES, IMAGE_SIZE
 from neusight.workloads.sources.described import Inputs, ModelSource, installed, library, refuse_others

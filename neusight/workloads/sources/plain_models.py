@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from neusight.errors import ModelError
+from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.sources.described import Inputs, ModelSource, refuse_others
 

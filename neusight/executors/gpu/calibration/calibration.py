@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, po
 from neusight.executors.gpu.features import Situation
 from neusight.kernels.work import by_distinct
 from neusight.paths import calibrations_dir, read_json
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.executors.gpu.predictor import KernelPredictor

@@ -10,7 +10,7 @@ The logarithm of the launch's measured over its expected time has a level of the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from neusight.executors.gpu.calibration.inputs import LENGTHS, Points
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from types import MappingProxyType
 
 import numpy as np
@@ -14,6 +14,7 @@ from neusight.executors.gpu.features.formulas import FORMULAS
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import USUAL_ENGINE, Conditions
+from neusight.quick_dataclasses import dataclass
 
 _LANES = {
     "log2_duration": 16.0,

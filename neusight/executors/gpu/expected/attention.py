@@ -6,7 +6,6 @@ their tiles, in whether heads that share keys share a block, and in the kernels 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -35,6 +34,7 @@ from neusight.kernels.work import (
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.waves import rounds
+from neusight.quick_dataclasses import dataclass
 
 VECTOR_OPERATIONS = 4.0
 """On ordinary lanes for a score: scale, maximum, sum, conversion (FlashAttention-2, algorithm 1)."""

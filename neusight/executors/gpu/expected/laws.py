@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.moe import products_of
 from neusight.kernels.work import winograd_gain
 from neusight.laws.physics import Physics
+from neusight.quick_dataclasses import dataclass
 
 Shape = Mapping[str, np.ndarray]
 

@@ -7,7 +7,7 @@ expects them to take. So does this: of all candidates the one of least time.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from math import prod
 
@@ -26,6 +26,7 @@ from neusight.laws.cache import missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.power import flop_energy_j
+from neusight.quick_dataclasses import dataclass
 
 TILES: tuple[tuple[int, int], ...] = (
     *((256, 128), (128, 256), (192, 128), (128, 192), (128, 128), (256, 64), (64, 256)),

@@ -6,7 +6,7 @@ compute mostly padding, which costs nothing as long as the weights take longer t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from neusight.kernels.moe import products_of
 from neusight.kernels.work import by_distinct, element_bytes, filled_groups, result_bytes, weight_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
+from neusight.quick_dataclasses import dataclass
 
 TILE_ROWS, TILE_COLUMNS = (16.0, 32.0, 64.0, 128.0, 256.0), (64.0, 128.0, 256.0)
 """Tiles, in elements of C, that grouped kernels are compiled or tuned for."""

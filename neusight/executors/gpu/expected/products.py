@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from neusight.kernels.work import (
     weight_bytes,
 )
 from neusight.laws.physics import Physics
+from neusight.quick_dataclasses import dataclass
 
 TAP_CHANNELS = 32.0
 """Channels [elements] that a step of the main loop takes of a filter tap (CUTLASS, implicit_gemm_convolution.md: an

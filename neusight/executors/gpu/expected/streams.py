@@ -7,8 +7,6 @@ instructions, rows that a block takes one by one, and the time in which a small 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
@@ -24,6 +22,7 @@ from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.power import flop_energy_j
+from neusight.quick_dataclasses import dataclass
 
 WARP_COLUMNS = 1024.0
 """Columns up to which a softmax keeps its row in registers of a warp (PyTorch, ``PersistentSoftmax.cuh``)."""

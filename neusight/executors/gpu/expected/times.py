@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
@@ -11,6 +9,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.laws.bounds import overlapped_s
 from neusight.laws.cache import reusable_l2_bytes
 from neusight.laws.physics import Physics
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

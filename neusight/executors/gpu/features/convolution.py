@@ -7,8 +7,6 @@ transformed inputs, products and outputs are kernels of their own, and what pass
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
@@ -21,6 +19,7 @@ from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.waves import idle_factor, issue_share, resident_blocks, rounds, tile_overhead_s
+from neusight.quick_dataclasses import dataclass
 
 IMPLICIT, FUSED, STEPS = range(3)
 """Algorithms, in the order of ``ConvPlan.each_s``."""

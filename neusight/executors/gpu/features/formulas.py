@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from neusight.executors.gpu.features.convolution import FUSED, IMPLICIT, STEPS, 
 from neusight.executors.gpu.features.situation import Situation
 from neusight.kernels import KernelBatch
 from neusight.paths import checkout_dir
+from neusight.quick_dataclasses import dataclass
 
 Formula = Callable[[Situation], np.ndarray]
 FORMULAS: dict[str, Formula] = {}

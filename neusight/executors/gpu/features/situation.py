@@ -8,7 +8,6 @@ transfers; the tile models learn what remains.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -34,6 +33,7 @@ from neusight.laws.power import (
     traffic_pj_per_byte,
 )
 from neusight.laws.waves import idle_factor, issue_share, operand_factor, rounds, tile_overhead_s
+from neusight.quick_dataclasses import dataclass
 
 LEAST_GAP = 1.02
 """Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""

@@ -6,7 +6,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
@@ -24,6 +24,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work
 from neusight.paths import read_json, tile_models_dir
+from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 6
 MANIFEST = "manifest.json"

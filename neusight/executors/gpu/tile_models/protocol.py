@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -12,6 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from neusight.errors import ArtifactError, nearest
+from neusight.quick_dataclasses import dataclass
 
 Progress = Callable[[int, int, float], None]
 """Called after each epoch or round with (done, of, error): error in log-latency on the held-out device, or nan."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
 from neusight.laws.physics import Physics
 from neusight.laws.waves import resident_blocks
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from neusight.errors import ArtifactError
 from neusight.laws.physics import Physics
 from neusight.laws.waves import operand_factor, resident_blocks, rounds, tile_overhead_s
 from neusight.paths import read_json, tile_models_dir
+from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 3
 """Version of the file that a fitted choice is stored in."""
