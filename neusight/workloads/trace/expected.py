@@ -106,7 +106,7 @@ def _negated(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) ->
 
 def _positive(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     other = named.get("other")
-    return known.of(first).share if other == 0 and not isinstance(other, torch.Tensor) else None
+    return known.of(first).share if not isinstance(other, torch.Tensor) and other == 0 else None
 
 
 def _both(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
