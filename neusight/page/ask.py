@@ -91,12 +91,16 @@ def _figures(e: Any) -> list[str]:
         facts += [f"first token after {milliseconds(e.ttft_s.mean)}, then one every {milliseconds(e.tpot_s.mean)}"]
         facts += [f"{e.output_tokens_per_s.mean:,.0f} tokens/s"]
         usd = e.usd_per_million_output_tokens
-        facts += [] if usd is None else [f"{decimal(usd)} USD for a million tokens"]
+        facts += [] if usd is None else [f"{decimal(usd)} USD for a million tokens; price: {e.price_source}"]
         joules = e.joule_per_output_token
         return facts + ([] if joules is None else [f"{decimal(joules)} J for a token"])
     facts += [f"{e.dtype}, batch {e.batch}{f' of {e.seq_len:,} tokens' if e.seq_len else ''}"]
     facts += [f"{decimal(e.samples_per_s)} samples/s", *filter(None, [getattr(e, "unit", "")])]
-    facts += [] if e.usd_per_hour is None else [f"{decimal(e.cost_usd(1e6))} USD for a million samples"]
+    facts += (
+        []
+        if e.usd_per_hour is None
+        else [f"{decimal(e.cost_usd(1e6))} USD for a million samples; price: {e.price_source}"]
+    )
     return facts + ([] if e.board_energy_j is None else [f"{scaled(e.board_energy_j, 'J')} for a step"])
 
 

@@ -184,7 +184,9 @@ def _compared(first: Estimate, second: Estimate) -> str:
     ends = (gain.low, gain.high) if gain.ratio >= 1 else (1 / gain.high, 1 / gain.low)
     cost = ""
     if first.usd_per_hour and second.usd_per_hour:
+        prices = " and ".join(dict.fromkeys(e.price_source.partition(": ")[0] for e in (first, second)))
         cost = f"; a million samples cost {decimal(second.cost_usd(1e6))} USD instead of {decimal(first.cost_usd(1e6))}"
+        cost += f" (prices: {prices})"
     return f"{second.gpu} is {faster} {first.gpu} (90 %: {ends[0]:.2f} to {ends[1]:.2f}){cost}"
 
 
