@@ -519,7 +519,8 @@ class ServingQuestion:
     def _deployment(self, options: Mapping[str, Any], longest: int) -> Deployment:
         setup = {**self._fixed(), **{name: options[name] for name in ("dtype", "tp", "replicas")}}
         device = self.devices[options["gpu"]]
-        return self.predictor.deployment(self.model, device, longest, self.engine.limits(), **setup)
+        deployment = self.predictor.deployment(self.model, device, longest, self.engine.limits(), **setup)
+        return deployment.with_prices(self.target.prices or "")
 
     def _lengths(self, options: Mapping[str, Any]) -> tuple[Any, Any]:
         longest = self.engine.max_model_len or 0

@@ -140,7 +140,8 @@ def _limiter(limiter: Limiter | None) -> str:
 
 def _cost(e: ServingEstimate) -> str:
     if e.usd_per_million_output_tokens is None:
-        return f"unknown: no price of {' or '.join(e.unpriced)} is known; --set price=2.5USD/h gives one"
+        remedy = "--prices FILE or --set device.price=2.5USD/h gives one"
+        return f"unknown: no price of {' or '.join(e.unpriced)} is known; {remedy}"
     return f"{decimal(e.usd_per_million_output_tokens)} USD per million output tokens; price: {e.price_source}"
 
 

@@ -193,7 +193,7 @@ def _of_device(change: str, match: DeviceMatch, stem: str) -> str:
         DeviceError: it is of another device.
     """
     device, rest = named_change(change)
-    if device and device not in (match.name, stem):
+    if device and device not in ("device", match.name, stem):
         raise DeviceError(f"--set {change.strip()}: {device} is not in question, {stem} is: name that, or leave it out")
     return rest if device else change
 
@@ -214,14 +214,15 @@ def load_devices(names: Sequence[str], overrides: Sequence[str] = (), prices: st
 
     Args:
         names: as ``load_device`` takes them.
-        overrides: as there, of all devices, or of one whose name stands before the key: ``l4.price=1USD/h``.
+        overrides: as there, of all devices, or of one whose name stands before the key: ``l4.price=1USD/h``;
+            ``device.`` before it is any of them.
         prices: a table of the user's, whose lists come before the shipped ones.
 
     Raises:
         DeviceError, UnitError: as of ``load_device``, or a change of a device that is none of them.
     """
     ids = [find_device(name).name for name in names]
-    places = {*ids, *(user_path(name).stem for name in ids)}
+    places = {"device", *ids, *(user_path(name).stem for name in ids)}
     for change in overrides:
         if (device := named_change(change)[0]) and device not in places:
             raise DeviceError(f"--set {change.strip()}: {device} is not among {', '.join(names)}: name one of them")
@@ -235,7 +236,7 @@ def listed_gpus(prices: str | Path = "") -> list[DeviceSpec]:
 
 
 def _changes_of(name: str, overrides: Sequence[str]) -> list[str]:
-    own = {"", name, user_path(name).stem}
+    own = {"", "device", name, user_path(name).stem}
     return [rest for device, rest in map(named_change, overrides) if device in own]
 
 

@@ -56,7 +56,7 @@ def with_prices(devices: Sequence[DeviceSpec], file: str | Path = "") -> list[De
 
 def _priced(device: DeviceSpec, lists: Sequence[PriceList]) -> DeviceSpec:
     price = next((one.prices[device.id] for one in lists if device.id in one.prices), None)
-    if price is None:
+    if price is None or device.sources.get(PRICE) == price.source:
         return device
     return device.model_copy(update={PRICE: price.usd_per_hour, "sources": device.sources | {PRICE: price.source}})
 

@@ -6,12 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from neusight.defaults import STATED, Default, default_dtype
 from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_per_node
+from neusight.devices.prices import with_prices
 from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
@@ -334,6 +336,15 @@ class Deployment:
     def with_constants(self, constants: Mapping[str, float]) -> Deployment:
         """The same with other constants of its engine, see ``Server.with_constants``."""
         return replace(self, replica=self.replica.with_constants(constants))
+
+    def with_prices(self, file: str | Path = "") -> Deployment:
+        """The same with prices of one list for both pools, where prompts have devices apart; see ``with_prices``."""
+        # A core has its share of a chip's price already.
+        if self.prefill is None or self.replica.device.runs_programs:
+            return self
+        both = with_prices([self.replica.device, self.prefill.replica.device], file)
+        own, prefill = (replace(p.replica, device=d) for p, d in zip((self, self.prefill), both, strict=True))
+        return replace(self, replica=own, prefill=replace(self.prefill, replica=prefill))
 
     @property
     def devices(self) -> int:

@@ -93,6 +93,21 @@ def test_predict_and_serving_take_prices_of_the_user(tmp_path: Path) -> None:
     assert 'price = "0.2 $/h"' in run("devices", "show", "l4", "--prices", table).stdout
 
 
+@pytest.mark.parametrize(
+    ("gpu", "prefill", "priced"),
+    [
+        ("l40s", "l4", "price: AWS us-east-1"),
+        ("a100-sxm-80gb", "mi300x", "price: RunPod secure cloud"),
+        ("l40s", "rtx-3090", "no price of rtx-3090 is known"),
+    ],
+)
+def test_serving_prices_both_pools_by_one_list(gpu: str, prefill: str, priced: str) -> None:
+    pools = ("--gpu", gpu, "--prefill", f"gpu={prefill}", "--kv-link", "none")
+    answer = run("serving", "Qwen/Qwen3-8B", *pools, "--isl", 64, "--osl", 8, "--batch", 1)
+    assert priced in " ".join(answer.stdout.split())
+    assert "AWS us-east-1" not in answer.stdout or "RunPod" not in answer.stdout
+
+
 @pytest.mark.parametrize("gpu", ["rtx-3090", "tpu-v7", "jetson-thor-t5000"])
 def test_devices_show_says_that_no_price_is_known(gpu: str) -> None:
     assert run("devices", "show", gpu).stdout.startswith(f"# no price of {gpu} is known: --set {gpu}.price=2.5USD/h")

@@ -123,6 +123,11 @@ def test_load_devices_takes_a_figure_of_one_of_them(tmp_path: Path) -> None:
     assert {l4.dram_bandwidth_bytes_per_s, own.dram_bandwidth_bytes_per_s} == {1e12}
 
 
+def test_load_device_takes_device_for_the_device_in_question() -> None:
+    assert load_device("l4", ["device.price=2USD/h"]).price_usd_per_hour == 2.0
+    assert [gpu.tdp_w for gpu in load_devices(["l4", "t4"], ["device.tdp=50W"])] == [50.0, 50.0]
+
+
 @pytest.mark.parametrize("change", ["a10g.price=1USD/h", "nonsense.price=1USD/h", "t4.sm_count=4"])
 def test_load_devices_refuses_a_change_of_another_device(change: str) -> None:
     with pytest.raises(DeviceError, match=f"--set {change}: {change.partition('.')[0]} is not among l4, l40s"):
