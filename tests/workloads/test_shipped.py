@@ -76,7 +76,7 @@ def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
         for point, step in product(points[name], steps):
             options = point | step
             # Inputs are described by who loads a step.
-            if file.evaluate(plain_request(name, **options)) != replace(live(name, **options), inputs=()):
+            if file.evaluate(plain_request(name, **options)) != replace(live(name, **options), inputs=(), unit=""):
                 wrong.append((name, options))
         assert file.evaluate(plain_request(name, **points[name][0], dtype="bfloat16")) is None
     assert wrong == []
@@ -108,9 +108,9 @@ def test_what_ships_equals_live_traces() -> None:
 
 
 def run(workload: Workload) -> Workload:
-    """The workload with views alike: where nothing is cut off, a slice is called an alias."""
+    """The workload with views alike: where nothing is cut off, a slice is called an alias. Who loads it names the unit."""
     nodes = (node if node.kernels else replace(node, operator="view") for node in workload.nodes)
-    return replace(workload, nodes=tuple(nodes))
+    return replace(workload, nodes=tuple(nodes), unit="")
 
 
 def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:
@@ -119,6 +119,7 @@ def test_what_ships_holds_plain_float32_with_every_optimizer() -> None:
     for info, (mode, optimizer) in product(list_workloads(), steps):
         seq_len = None if info.kind == "image" else 100
         step = {"mode": mode, "batch": 2, "seq_len": seq_len, "optimizer": optimizer, "attention": "eager"}
+        step["dtype"] = "float32"
         shipped_now = shipped_step(info.name, **step)
         phases = {launch.phase for launch in shipped_now.launches} if shipped_now else set()
         wanted = {"forward", *(["backward"] if mode == "training" else []), *(["optimizer"] * (optimizer != "none"))}

@@ -101,7 +101,7 @@ def test_numbers_that_no_model_has(config):
         "n_head = True must be a whole number": {"n_head": True},
         "n_embd = 32 is not a multiple of n_head = 3: change one of them": {"n_head": 3},
         "n_head = 2 is not a multiple of num_key_value_heads = 4": {"num_key_value_heads": 4},
-        "sizes make 4.0e.16 parameters": {"n_layer": 10_000, "n_embd": 10**6},
+        "sizes make 40,000 trillion parameters": {"n_layer": 10_000, "n_embd": 10**6},
         "n_layer = 0 cannot be: give a number": {"text_config": {"n_layer": 0}},
         "unknown dtype 'float33'": {"torch_dtype": "float33"},
     }
