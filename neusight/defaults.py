@@ -56,7 +56,7 @@ def default_seq_len(limit: int | None) -> Default:
         limit: tokens that the model takes; None or 0 for any number.
     """
     value = min(limit or UNLIMITED_SEQ_LEN, LONGEST_SEQ_LEN)
-    return Default(value, f"the default, at most {LONGEST_SEQ_LEN}")
+    return Default(value, f"the default: as many as the model takes, up to {LONGEST_SEQ_LEN:,}")
 
 
 def default_micro_batch(samples: int, stages: int, engine: Engine) -> Default:

@@ -91,7 +91,7 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> Non
     for text in captured.get().rstrip("\n").split("\n"):
         if text.startswith(_ALONE):
             print(alone.pop(0))
-        print(text.replace(_ALONE, " ").rstrip())
+        print(text.replace(_ALONE, "").rstrip())
 
 
 def _column_widths(heads: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[int]:

@@ -263,7 +263,6 @@ def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
 
 def _full(estimate: Estimate, by: str) -> None:
     _headline(estimate)
-    line()
     _phases(estimate)
     if by != "phase":
         line()
@@ -304,6 +303,7 @@ def _phases(e: Estimate) -> None:
         shown = [(name, s) for name, s in times.items() if s > _NOTHING * e.latency_s]
         if shown:
             cells = ((name, milliseconds(s), *_share(s / e.latency_s)) for name, s in shown)
+            line()
             table((title, ">latency", ">share", ""), cells)
 
 
