@@ -23,6 +23,8 @@ from neusight.errors import NeusightError
 from neusight.quick_dataclasses import dataclass
 
 _CONTEXT = "context"
+_DIGITS = 15
+"""Of a whole number that is certain to be read."""
 USAGE_ERROR: Any = typer.BadParameter.__base__
 """The parent of all usage errors, which typer has no public name for."""
 MOST_POINTS = 10_000
@@ -120,6 +122,8 @@ def _converter(parameter: Any, annotation: Any) -> Callable[[Any, Any], Any]:
     """``process_value`` of a parameter, which calls the library that converts values for those that need it alone."""
     convert: Callable[[Any, Any], Any] = parameter.process_value
     types = {annotation, *get_args(annotation)}
+    if parameter.min is not None or parameter.max is not None:
+        types -= {int, float}
 
     def process_value(context: Any, value: Any) -> Any:
         if not _is_typed(context, parameter.name):
@@ -139,7 +143,7 @@ def _plain_value(types: Collection[Any], text: Any) -> str | float | None:
     if str in types or text in types:
         return text
     number = next((kind for kind in (int, float) if kind in types), None)
-    return number(text) if number and text.isascii() and text.isdecimal() else None
+    return number(text) if number and text.isascii() and text.isdecimal() and len(text) <= _DIGITS else None
 
 
 class Commands(typer.Typer):

@@ -20,7 +20,8 @@ class TargetDevice:
     """Facts of a device that a module may ask PyTorch for; the default is a GPU of which no more is known.
 
     ``cuda``: ``torch.cuda`` drives it, as it does GPUs of NVIDIA and, with ``hip``, of AMD. ``tf32``: it runs
-    convolutions of float32 in TF32 unless told otherwise, as cuDNN does where matrix units take it.
+    convolutions of float32 in TF32 unless told otherwise, as cuDNN does where matrix units take it. ``bf16``: it
+    computes in bfloat16 without emulation.
     """
 
     name: str = ""
@@ -30,6 +31,8 @@ class TargetDevice:
     memory_bytes: int = 0
     cores: int = 0
     tf32: bool = False
+    bf16: bool = True
+    warp_size: int = 32
 
     @classmethod
     def of(cls, device: DeviceSpec) -> TargetDevice:
@@ -42,6 +45,8 @@ class TargetDevice:
             memory_bytes=int(device.usable_bytes),
             cores=device.core_count,
             tf32=device.vendor == "nvidia" and device.multiplies("tf32"),
+            bf16=device.multiplies("bfloat16"),
+            warp_size=getattr(device, "warp_size", 0),
         )
 
     def agrees(self, facts: Iterable[Iterable[Any]]) -> bool:

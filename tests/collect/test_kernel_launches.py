@@ -34,6 +34,7 @@ from neusight.kernels.families import COMPOSED
 from neusight.workloads.trace.gpu_forms import gpu_forms
 from neusight.workloads.trace.memory import Ledger
 from neusight.workloads.trace.recorder import Recorder
+from neusight.workloads.trace.sizes import Shares
 
 WITHOUT_RULE = {("gemm", "float8"), ("grouped_gemm", "bfloat16")}
 """PyTorch's scaled and grouped products are private operators, which no model is traced with."""
@@ -44,7 +45,7 @@ def traced(kernel: Kernel) -> list[Kernel]:
     with FakeTensorMode():
         with gpu_forms("flash"):
             operands = launch.operands(OperandSource("cpu"))
-        recorder = Recorder(Ledger(), allow_fallback=False)
+        recorder = Recorder(Ledger(), allow_fallback=False, shares=Shares({}))
         with gpu_forms("flash"), recorder, recorder.during("forward"), launch.setting():
             launch.run(*operands)
     return [k for node in recorder.nodes for k in node.kernels]

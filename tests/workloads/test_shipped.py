@@ -108,7 +108,7 @@ def test_what_ships_equals_live_traces() -> None:
 
 
 def run(workload: Workload) -> Workload:
-    """The workload with views alike: where nothing is cut off, a slice is called an alias. Who loads it names the unit."""
+    """The workload with views alike: where nothing is cut off, a slice is called an alias."""
     nodes = (node if node.kernels else replace(node, operator="view") for node in workload.nodes)
     return replace(workload, nodes=tuple(nodes), unit="")
 

@@ -176,13 +176,11 @@ def _forms(reader: TargetReader, stack: ExitStack) -> list[Form]:
         "device_count": lambda: int(read("cuda")),
         "is_current_stream_capturing": lambda: False,
         "get_device_name": lambda *_: read("name"),
-        "get_device_capability": lambda *_: _capability(reader),
+        "get_device_capability": lambda *_: _major_minor(reader),
         "get_device_properties": lambda *_: _properties(reader),
-        "get_arch_list": lambda: ["sm_{}{}".format(*_capability(reader))],
+        "get_arch_list": lambda: ["sm_{}{}".format(*_major_minor(reader))],
         "mem_get_info": lambda *_: (read("memory_bytes"), read("memory_bytes")),
-        "is_bf16_supported": lambda including_emulation=True: (
-            including_emulation or read("hip") or _capability(reader) >= (8, 0)
-        ),
+        "is_bf16_supported": lambda including_emulation=True: including_emulation or read("bf16"),
         "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8),
     }
     accelerator = {
@@ -223,7 +221,7 @@ def _in_mode(mode: TorchFunctionMode, own: Callable[..., Any], *given: Any, **op
         return own(*given, **options)
 
 
-def _capability(reader: TargetReader) -> tuple[int, int]:
+def _major_minor(reader: TargetReader) -> tuple[int, int]:
     """Major and minor version; of AMD's architectures the digits before the stepping, as ROCm has it."""
     text: str = reader.read("capability")
     architecture = text.removeprefix("gfx")
@@ -235,14 +233,14 @@ def _capability(reader: TargetReader) -> tuple[int, int]:
 
 def _properties(reader: TargetReader) -> SimpleNamespace:
     """The fields of ``torch.cuda.get_device_properties`` that are known of any device."""
-    major, minor = _capability(reader)
+    major, minor = _major_minor(reader)
     return SimpleNamespace(
         name=reader.read("name"),
         major=major,
         minor=minor,
         total_memory=reader.read("memory_bytes"),
         multi_processor_count=reader.read("cores"),
-        warp_size=64 if reader.read("hip") and major == 9 else 32,
+        warp_size=reader.read("warp_size"),
     )
 
 
