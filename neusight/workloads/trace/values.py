@@ -113,6 +113,9 @@ class Values:
         except Exception:
             # The CPU has no such kernel, or the values are wrong, which a GPU would not tell either.
             return UNKNOWN
+        if args and result is args[0] and not func._schema.is_mutable:
+            # A constant that enters a trace is a tensor of its own, as a fake one would be.
+            result = with_values(aten.clone.default, (result,), {})
         if said := self.assumption(*given):
             for tensor in tensors_in((result,)):
                 self.note(tensor, Facts(assumed=said))
