@@ -146,7 +146,8 @@ def memory(
 ) -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, what a device needs, and what fits.
 
-    The step is the one that `neusight training` answers with the same options. Without a batch, it has four
+    The step is the one that `neusight training` answers with the same options and as many devices: of one replica
+    unless --dp gives more, where `neusight training` fills a node. Without a batch, it has four
     micro-batches for each stage.
 
     Examples:

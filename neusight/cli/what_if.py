@@ -73,7 +73,7 @@ class Wanted:
         """What is to become less, and until when [s or B]."""
         if self.fit:
             return "memory", opt.quantity(self.fit, "bytes", "--fit")
-        return ("time", opt.quantity(self.target, "seconds", "--target")) if self.target else (self.goal, 0.0)
+        return ("time", opt.quantity(self.target, "s", "--target")) if self.target else (self.goal, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

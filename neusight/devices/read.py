@@ -66,10 +66,10 @@ def parse_file(path: Path) -> Table:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise DeviceError(f"{path.name}: not valid TOML: {str(error).lower()}: correct that line") from None
     except UnicodeDecodeError:
-        raise DeviceError(f"{path.name}: not a text file in UTF-8: a device file is TOML") from None
+        raise DeviceError(f"{path.name}: not a text file in UTF-8: give a TOML file") from None
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise DeviceError(f"cannot read device file {path}: {reason}: check the path") from None
+        raise DeviceError(f"cannot read {path}: {reason}: check the path") from None
 
 
 _FEW = 8

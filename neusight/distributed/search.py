@@ -24,6 +24,7 @@ from neusight.distributed.space import Space, plans_in
 from neusight.distributed.step import priced_segments, programs_by_share, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
+from neusight.plans.fits import verdict
 from neusight.plans.stages import Stage
 from neusight.requests import Plan
 from neusight.schedule.run import step_s
@@ -201,8 +202,9 @@ def _looked_here(task: tuple[Look, Sequence[Plan]]) -> list[float]:
 
 
 def _needs_bytes(step: SearchedStep, plans: Sequence[Plan]) -> list[float]:
-    """What the fullest rank of each plan needs [B]."""
-    return [float(max(rank.total for rank in memory(replace(step.request, plan=plan)))) for plan in plans]
+    """What the device of each plan's fullest rank must have, with context and allocator [B]."""
+    device = step.request.cluster.device
+    return [verdict(memory(replace(step.request, plan=plan)), device).needed_bytes for plan in plans]
 
 
 def _steps_s(step: SearchedStep, plans: Sequence[Plan]) -> list[float]:

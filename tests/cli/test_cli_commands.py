@@ -245,3 +245,8 @@ def test_cold_start_loads_nothing_heavy(tmp_path: Path) -> None:
         assert "neusight" in loaded
         assert loaded & HEAVY == set(), arguments
     assert {name for name in loaded if name in COMMANDS} == {"neusight.cli.predict"}
+
+
+def test_what_if_target_ends_the_search_at_a_time() -> None:
+    answer = as_json("what-if", "gpt2", "--gpu", "l4", "--all", "--target", "34ms")
+    assert answer["rungs"][-1]["time"]["after"] <= 0.034 < answer["rungs"][0]["time"]["before"]

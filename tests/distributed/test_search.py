@@ -7,11 +7,11 @@ import pytest
 from small_runs import small_decoder, small_run, some_gpus
 
 from neusight import Predictor
-from neusight.devices import load_cluster
+from neusight.devices import cluster_of, load_cluster
 from neusight.distributed.search import Found, bounds_s
 from neusight.distributed.sources import Described
 from neusight.distributed.space import Space, plans_in
-from neusight.distributed.training_run import TrainingRun, usual_plan
+from neusight.distributed.training_run import TrainingRun, usual_plan, usual_run
 from neusight.errors import ModelError
 from neusight.requests import Plan
 from neusight.workloads.decoders.known import known_decoder
@@ -97,3 +97,10 @@ def test_what_fits_nowhere_is_one_line(predictor: Predictor) -> None:
         predictor.plans(wide, Space(longest_micro_batch=1))
     with pytest.raises(ModelError, match="no plan shares small and 7 sequences among 1024 devices"):
         predictor.plans(replace(large, cluster=some_gpus(nodes=256), plan=Plan(global_batch=7)))
+
+
+def test_find_plans_lists_plans_that_fit(predictor: Predictor) -> None:
+    """What a device must have counts, with context and allocator, not the peak of the tensors."""
+    run = usual_run(known_decoder("llama-2-7b"), cluster_of("h100-sxm-80gb", 8), {"global_batch": 16, "seq_len": 4096})
+    found = predictor.plans(run, count=20)
+    assert all(step.fits for step in (*found.best, *found.frontier))

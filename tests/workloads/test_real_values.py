@@ -13,6 +13,7 @@ from small_models import kernels
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from neusight.errors import ModelError
 from neusight.workloads import Workload, load_workload
 from neusight.workloads.functions import call_function
 from neusight.workloads.trace.values import MOST_INTEGERS
@@ -274,3 +275,17 @@ def test_load_workload_keeps_kernels_of_float16_and_channels_last() -> None:
     images = torch.randn(2, 4, 4, WIDTH)
     step = load_workload(Layered(run), inputs=(images, torch.tensor(9)), dtype="float16", layout="nhwc")
     assert (rows_of(step), {k.dtype for k in kernels(step) if k.family == "gemm"}) == ([9], {"float16"})
+
+
+class UntilSmall(torch.nn.Module):
+    """Halves its input until it is small, which no shape tells."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        while x.abs().max().item() > 0.5:
+            x = x * 0.5
+        return x
+
+
+def test_trace_refuses_a_loop_that_ends_by_unknown_data() -> None:
+    with pytest.raises(ModelError, match="a loop that ends by data"):
+        load_workload(UntilSmall(), inputs=(torch.empty(8, 8, device="meta"),))

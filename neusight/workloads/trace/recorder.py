@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 """Asked for by Python wrappers of tensors, of which a real run has none."""
 _DTYPE_NAMES: dict[torch.dtype, str] = {}
+MOST_ASSUMED_READS = 2_000
+"""Values that are assumed in one layer: more are a loop that waits for data."""
 _IN_PART = {
     *("embedding", "_embedding_bag", "index", "_unsafe_index", "gather", "index_select", "take", "take_along_dim"),
     *("index_put", "index_put_", "_index_put_impl_", "scatter", "scatter_", "scatter_add", "scatter_add_"),
@@ -96,6 +99,7 @@ class Recorder(TorchDispatchMode):
         self.uncovered: dict[str, None] = {}
         self.assumed: dict[str, None] = {}
         """What was taken for granted where values decide, in lines for a reader of the estimate."""
+        self.assumed_reads: Counter[str] = Counter()
         self.undecided = False
         """Whether a value was asked for that there was not."""
         self.values_decide = False
@@ -194,6 +198,12 @@ class Recorder(TorchDispatchMode):
             return value
         if self.phase == "optimizer":
             return 1.0
+        self.assumed_reads[self.layers[-1]] += 1
+        if self.assumed_reads[self.layers[-1]] > MOST_ASSUMED_READS:
+            raise ModelError(
+                f"{reads} that is not known, {MOST_ASSUMED_READS:,} times: a loop that ends by data has no known end: "
+                "give it a number of rounds"
+            )
         maker = self._maker(args[0])
         value = values.assumed_value(func, args, maker, self.values.of(args[0]).share)
         made = f" of the result of {maker.rpartition('.')[0]}" if maker else ""
