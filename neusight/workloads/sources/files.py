@@ -7,6 +7,7 @@ Of weights nothing but the shape is read; extents that a file leaves open take w
 from __future__ import annotations
 
 import hashlib
+import logging
 import warnings
 from collections.abc import Sequence
 from functools import cached_property
@@ -141,6 +142,9 @@ class ExportedModel(GraphFile):
         from torch.export import load
         from torch.utils._python_dispatch import _disable_current_modes
 
+        said = logging.getLogger("torch.export")
+        level = said.level
+        said.setLevel(logging.CRITICAL)
         try:
             with _disable_current_modes():
                 return load(self.file)
@@ -149,6 +153,8 @@ class ExportedModel(GraphFile):
                 f"{self.file} is no program of this PyTorch ({type(error).__name__}: {reason(error)}): write it again "
                 "with torch.export.save"
             ) from None
+        finally:
+            said.setLevel(level)
 
 
 def _extents(shape: Any) -> list[int | None]:
