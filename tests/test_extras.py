@@ -2,6 +2,7 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
@@ -144,7 +145,9 @@ def bare_answers(tmp_path_factory):
         (folder / name).touch()
     commands = [command.format(folder=folder) for command in (*ANSWERED, *REFUSED)]
     given = json.dumps([list(EXTRAS), commands])
-    done = subprocess.run([sys.executable, "-c", BARE, given], capture_output=True, text=True, cwd=ROOT, check=True)
+    # No trace that another test has stored may answer.
+    options = {"cwd": ROOT, "env": os.environ | {"NEUSIGHT_CACHE": str(folder)}}
+    done = subprocess.run([sys.executable, "-c", BARE, given], capture_output=True, text=True, check=True, **options)
     answers, loaded = json.loads(done.stdout)
     assert loaded == []
     return dict(zip((*ANSWERED, *REFUSED), answers, strict=True))

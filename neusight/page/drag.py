@@ -26,6 +26,8 @@ from neusight.units import decimal, exact, milliseconds, scaled
 
 _POINTS = 9
 """Of a curve."""
+_THROTTLE_S = 0.03
+"""Between two values of a slider that is dragged [s]."""
 _WAIT_S = 0.2
 """After which what is computed ahead looks again whether somebody drags."""
 _STEP = 0.05
@@ -262,7 +264,9 @@ def controls(tab: Tab) -> None:
 
         ui.select(axes, value=name, label="drag", on_change=chosen).props("dense").mark("axis")
 
-        def released(_: Any) -> None:
+        async def released(_: Any) -> None:
+            # The last value of a throttled slider may come after its release.
+            await asyncio.sleep(5 * _THROTTLE_S)
             tab.moving = False
 
         async def slid(event: Any) -> None:
@@ -272,7 +276,7 @@ def controls(tab: Tab) -> None:
             min=log(axis.least), max=log(axis.most), step=log(2) if axis.values else _STEP, value=log(axis.least)
         )
         slider.props('aria-label="what one drags"').classes("wide").mark("slider")
-        slider.on("update:model-value", slid, throttle=0.03).on("change", released)
+        slider.on("update:model-value", slid, throttle=_THROTTLE_S).on("change", released)
     if tab.slider is None:
         ui.on("dragged", lambda event: _move(tab, float(event.args)))
         ui.on("released", released)
