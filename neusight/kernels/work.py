@@ -58,13 +58,15 @@ def by_distinct(column: np.ndarray, value: Callable[[str], float]) -> np.ndarray
         values = {name: float(value(str(name))) for name in set(listed)}
         return np.array([values[name] for name in listed])
     out = np.full(len(column), float(value(str(column[0]))))
-    # Names are few: to compare with each takes a tenth of the time of sorting them.
-    left = np.flatnonzero(column != column[0])
+    # Names are few: to compare with each takes a tenth of the time of sorting them. Entries are taken as arrays of one,
+    # since NumPy 2.4 loses a pending Ctrl-C where it makes a scalar of a text.
+    left = np.flatnonzero(column != column[:1])
     for _ in range(COMPARED):
         if not len(left):
             return out
-        same = column[left] == column[left[0]]
-        out[left[same]] = value(str(column[left[0]]))
+        name = column[left[:1]]
+        same = column[left] == name
+        out[left[same]] = value(name.tolist()[0])
         left = left[~same]
     names, where = np.unique(column[left], return_inverse=True)
     out[left] = np.array([value(str(name)) for name in names], dtype=float)[where]
