@@ -42,6 +42,7 @@ ROOMS = [
     "serving",
     "distributed",
     "steps",
+    "questions",
     "what_if",
     "api",
     "design",

@@ -13,13 +13,15 @@ from inspect import Parameter, Signature, signature
 from itertools import product
 from math import prod
 from textwrap import wrap
-from typing import Any, Generic, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from neusight.cli.output import Advance, note
 from neusight.errors import NeusightError
+from neusight.questions.field import FieldError, FieldSpec
+from neusight.questions.question import NamedField, Noun, Question
 from neusight.quick_dataclasses import dataclass
 
 _CONTEXT = "context"
@@ -74,6 +76,9 @@ class _Plain:
             rest: list[str] = super().parse_args(context, words)  # type: ignore[misc]
         except USAGE_ERROR as error:
             error.ctx = error.ctx or context
+            renamed = getattr(self.callback, "renamed", {})  # type: ignore[attr-defined]
+            if (name := getattr(error, "option_name", "")) in renamed:
+                raise typer.BadParameter(f"{name} is now {renamed[name]}", ctx=context) from None
             raise
         _, _, order = self.make_parser(context).parse_args(args=typed)  # type: ignore[attr-defined]
         for option in order:
@@ -163,13 +168,103 @@ class Commands(typer.Typer):
         return registered
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Fields of a question that a command decides itself."""
+
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, *names: str) -> LeftOut:
+        """Of these names."""
+        return cls(names=frozenset(names))
+
+
+class Asked(Generic[Noun]):
+    """Questions as they were typed: one, or those that lists of values make."""
+
+    def __init__(self, noun: type[Noun], texts: Mapping[str, Any]) -> None:
+        self.noun = noun
+        self.typed = Given(texts)
+        lists = {name: _values(noun.fields()[name], given) for name, given in texts.items()}
+        self.axes = {name: values for name, values in lists.items() if isinstance(values, list)}
+        """Values of the options that were written as lists, be it of one."""
+        try:
+            self.questions: list[Noun] = noun.several(lists)
+        except FieldError as error:
+            raise self.wrong(error) from None
+
+    @property
+    def many(self) -> bool:
+        """Whether any option was written as a list."""
+        return bool(self.axes)
+
+    def wrong(self, error: FieldError) -> typer.BadParameter:
+        """The mistake in a field as that of its option."""
+        declared = self.noun.fields().get(error.field)
+        return typer.BadParameter(error.reason, param_hint=declared.option if declared else error.field)
+
+
+def _values(declared: NamedField, given: Any) -> Any:
+    """What an option was given: a list where it was written as one and the field takes lists."""
+    if not declared.field.listable or not isinstance(given, str) or "," not in given:
+        return given
+    parts = [part.strip() for part in given.split(",") if part.strip()]
+    if not parts:
+        raise typer.BadParameter(f"'{given}' names nothing: write it like a,b", param_hint=declared.option)
+    return parts
+
+
+def _nouns(hints: Mapping[str, Any]) -> Iterator[tuple[str, type[Question], frozenset[str]]]:
+    """Parameters that are questions: their name, noun and the fields that the command leaves out."""
+    for name, hint in hints.items():
+        plain, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
+        if get_origin(plain) is Asked:
+            left_out = [mark.names for mark in marks if isinstance(mark, LeftOut)]
+            yield name, get_args(plain)[0], frozenset().union(*left_out)
+
+
+def question_parameters(noun: type[Question], left_out: Collection[str] = ()) -> list[Parameter]:
+    """Parameters of a command for the fields of a question: texts and switches, which the field itself reads."""
+    return [_parameter(declared) for name, declared in noun.fields().items() if name not in left_out]
+
+
+def _parameter(declared: NamedField) -> Parameter:
+    field = declared.field
+    if declared.required:
+        argument = typer.Argument(metavar=declared.name.upper(), help=declared.help, show_default=False)
+        return Parameter(declared.name, Parameter.KEYWORD_ONLY, annotation=Annotated[str, argument])
+    names = [declared.option]
+    if field.kind == "switch" and declared.default is not False:
+        names = [f"{declared.option}/{declared.option.replace('--', '--no-', 1)}"]
+    names += [field.short] if field.short else []
+    open_ = declared.default in (None, "", (), False, True)
+    described: dict[str, Any] = {
+        "help": declared.help, "rich_help_panel": field.panel,
+        "metavar": None if field.kind == "switch" else field.metavar or _metavar(field),
+        "show_default": False if open_ else f"{declared.default}",
+    }  # fmt: skip
+    kind: Any = {"switch": bool | None, "texts": list[str] | None}.get(field.kind, str | None)
+    option = typer.Option(*names, **described)
+    return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
+def _metavar(field: FieldSpec) -> str:
+    one = f"[{'|'.join(field.choices)}]" if field.choices else "TEXT" if field.kind == "text" else "N"
+    return f"{one}[,…]" if field.listable else one
+
+
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function with the fields of its groups as parameters; ``Given`` among them is what was typed."""
+    """The function with fields of its questions and groups as parameters; ``Given`` among them is what was typed."""
     hints = get_type_hints(function, include_extras=True)
+    nouns = {name: (noun, left_out) for name, noun, left_out in _nouns(hints)}
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
     parameters: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
-        parameters += _fields(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
+        if name in nouns:
+            parameters += question_parameters(*nouns[name])
+        else:
+            parameters += _fields(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
     typed = [parameter.name for parameter in parameters if parameter.annotation is Given]
 
     @wraps(function)
@@ -178,6 +273,9 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         if typed:
             context = values.pop(_CONTEXT)
             made[typed[0]] = Given(name for name in values if _is_typed(context, name))
+        for name, (noun, left_out) in nouns.items():
+            asked = {field: values.pop(field) for field in noun.fields() if field not in left_out}
+            made[name] = Asked(noun, {field: value for field, value in asked.items() if value not in (None, [])})
         for name, group in groups.items():
             made[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
         return function(**made, **values)
@@ -186,6 +284,12 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     if typed:
         shown.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context))
     del vars(call)["__wrapped__"]
+    vars(call)["renamed"] = {
+        f"--{former.replace('_', '-')}": declared.option
+        for noun, _ in nouns.values()
+        for declared in noun.fields().values()
+        for former in declared.field.former
+    }
     vars(call)["__signature__"] = Signature(shown)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return call

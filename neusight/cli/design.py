@@ -16,14 +16,14 @@ from neusight.units import decimal
 if TYPE_CHECKING:
     from neusight.design.report import BestDesign
     from neusight.design.space import DesignSpace
-    from neusight.design.workloads import Training
+    from neusight.design.workloads import DesignTraining
 
 SEARCH = "Search"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DesignWorkloads:
-    """Training steps that designs are judged by."""
+    """DesignTraining steps that designs are judged by."""
 
     model: Annotated[
         str, Spec("--model -m", STEP, "Models to train. Default: workloads of the space.", "NAME[,NAME…]").text()
@@ -37,13 +37,13 @@ class DesignWorkloads:
     nodes: Annotated[int, Spec("--nodes", PLAN, "Nodes.").number(most=2**20)] = 1
     engine: Annotated[str, Spec("--engine", STEP, "Of the training steps.", "NAME").text()] = "maxtext"
 
-    def of(self, space: DesignSpace) -> tuple[Training, ...]:
+    def of(self, space: DesignSpace) -> tuple[DesignTraining, ...]:
         """Those that are named, or those of the space.
 
         Raises:
             BadParameter: neither.
         """
-        from neusight.design.workloads import Training
+        from neusight.design.workloads import DesignTraining
         from neusight.devices.cluster import default_per_node
 
         if not self.model and not space.workloads:
@@ -52,7 +52,7 @@ class DesignWorkloads:
         sizes = {"global_batch": self.global_batch, "seq_len": self.seq_len, "per_node": per_node}
         common: dict[str, Any] = {**sizes, "nodes": self.nodes, "engine": self.engine}
         return (
-            tuple(Training(model=name, **common) for name in opt.listed(self.model, "--model"))
+            tuple(DesignTraining(model=name, **common) for name in opt.listed(self.model, "--model"))
             if self.model
             else (space.workloads)
         )

@@ -35,7 +35,7 @@ _ON_CLUSTERS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class StepOptions:
     """What runs."""
 
     mode: opt.Mode = "inference"
@@ -137,7 +137,7 @@ class StepSharing(opt.SharedStep):
 
 def predict(
     model: opt.Model,
-    step: Step,
+    step: StepOptions,
     execution: Execution,
     target: Target,
     sharing: StepSharing,
@@ -172,7 +172,7 @@ def predict(
 
     - `neusight predict gpt3-175b --mode training --cluster dgx-a100 --nodes 8 --tp 8 --pp 8 --batch 512`
     """
-    question = Question(
+    question = StepCommand(
         model=model, step=step, execution=execution, target=target, sharing=sharing, models=models, typed=typed
     )
     if sharing.cluster:
@@ -187,11 +187,11 @@ def predict(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class StepCommand:
     """All that a command line says of a step."""
 
     model: str
-    step: Step
+    step: StepOptions
     execution: Execution
     target: Target
     sharing: StepSharing

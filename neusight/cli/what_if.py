@@ -11,7 +11,7 @@ from neusight.cli import options as opt
 from neusight.cli.commands import Given
 from neusight.cli.options import Spec
 from neusight.cli.output import busy
-from neusight.cli.predict import Execution, Step
+from neusight.cli.predict import Execution, StepOptions
 from neusight.cli.training import Place, of_file
 from neusight.errors import ModelError
 
@@ -106,7 +106,7 @@ class ServedLoad:
 
 def what_if(
     wanted: Wanted,
-    step: Step,
+    step: StepOptions,
     execution: Execution,
     place: WhatIfPlace,
     load: ServedLoad,
@@ -145,7 +145,7 @@ def what_if(
         raise typer.BadParameter("names no model", param_hint="MODEL")
     if not (place.gpu or place.cluster):
         raise typer.BadParameter("names no GPU: give an id of `neusight devices list`", param_hint="--gpu")
-    asked = Asked(model=model, step=step, execution=execution, place=place, load=load, engine=engine, typed=typed)
+    asked = AskedWhatIf(model=model, step=step, execution=execution, place=place, load=load, engine=engine, typed=typed)
     predictor = models.load([place.gpu] if place.gpu else [])
     question = asked.question(predictor)
     with busy(f"asking of {model}"):
@@ -158,11 +158,11 @@ def what_if(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AskedWhatIf:
     """What a command line asks of: a step, a training run or a deployment."""
 
     model: str
-    step: Step
+    step: StepOptions
     execution: Execution
     place: WhatIfPlace
     load: ServedLoad

@@ -12,7 +12,7 @@ import numpy as np
 
 from neusight.api import Predictor
 from neusight.design.bounds import Cut, StepBounds
-from neusight.design.workloads import Training
+from neusight.design.workloads import DesignTraining
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.exchanges import contention
@@ -41,7 +41,7 @@ class Workbench:
     """A workload on devices that differ from ``usual`` in their figures, not in their links."""
 
     predictor: Predictor
-    workload: Training
+    workload: DesignTraining
     usual: DeviceSpec
 
     @cached_property
@@ -112,7 +112,7 @@ _BENCHES: list[Workbench] = []
 """Of this process, once ``begin`` has been called."""
 
 
-def begin(workloads: Sequence[Training], usual: DeviceSpec, tile_models: Path | None = None) -> None:
+def begin(workloads: Sequence[DesignTraining], usual: DeviceSpec, tile_models: Path | None = None) -> None:
     """Set this process up to answer for workloads on devices like ``usual``."""
     predictor = _predictor(tile_models)
     _BENCHES[:] = [Workbench(predictor, workload, usual) for workload in workloads]

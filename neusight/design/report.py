@@ -14,7 +14,7 @@ from neusight.design import evaluate
 from neusight.design.front import limits, unbeaten
 from neusight.design.search import DesignSearch, Optimum
 from neusight.design.space import DesignSpace
-from neusight.design.workloads import Training
+from neusight.design.workloads import DesignTraining
 from neusight.devices.load import load_device
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate
@@ -28,7 +28,7 @@ from neusight.workers import hired
 class BestDesign:
     """The best design for a workload, and what its throughput is over that of another device."""
 
-    workload: Training
+    workload: DesignTraining
     design: dict[str, float]
     area_mm2: float
     power_w: float
@@ -54,7 +54,7 @@ class BestDesign:
 
 def answers(
     space: DesignSpace,
-    workloads: Sequence[Training],
+    workloads: Sequence[DesignTraining],
     *,
     against: str = "",
     gap: float = 0.0,

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from neusight import units
 from neusight.design.formulas import Formula
-from neusight.design.workloads import Training
+from neusight.design.workloads import DesignTraining
 from neusight.devices.load import load_device
 from neusight.devices.schema import FIGURES, RATES
 from neusight.devices.spec import DeviceSpec
@@ -83,7 +83,7 @@ class DesignSpace(BaseModel):
     """Formulas of figures in SI units, by the key of the device file, as ``--set`` takes it."""
     baseline: dict[str, float] = Field(default_factory=dict)
     limits: tuple[str, ...] = ()
-    workloads: tuple[Training, ...] = ()
+    workloads: tuple[DesignTraining, ...] = ()
     sources: dict[str, str] = Field(default_factory=dict)
 
     def columns(self, axes: Mapping[str, np.ndarray]) -> dict[str, Any]:

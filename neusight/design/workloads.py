@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from neusight.distributed.training_run import TrainingRun
 
 
-class Training(BaseModel):
+class DesignTraining(BaseModel):
     """A training step: a model, its batch, on how many devices, and which plans may share it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")

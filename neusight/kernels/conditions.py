@@ -15,6 +15,10 @@ TIMINGS = ("stream", "graph", "profiler", "wall")
 """``stream``: a launch by itself in a stream, which the figure holds; ``graph``: replays of a CUDA graph, whose launch
 is shared by the operators in it; ``profiler``: the kernel's own time; ``wall``: mean of calls in a loop, never below
 what the host needs for one."""
+TIMERS = {"events": "stream", "cuda_graph": "graph", "profiler": "profiler", "wall": "wall"}
+"""What people call timings: CUDA events around a launch, replays of a graph, a profiler, a clock on the wall."""
+OPERANDS = ("cold", "resident")
+"""Places of operands before a launch: device memory, or L2 as far as they fit."""
 COLD = np.inf
 """Bytes touched between two uses of an operand that no cache still holds."""
 USUAL_ENGINE = "torch"

@@ -86,13 +86,13 @@ def _designed(form: Form) -> Shown:
     from neusight.design.front import chart
     from neusight.design.report import answers
     from neusight.design.space import load_space
-    from neusight.design.workloads import Training
+    from neusight.design.workloads import DesignTraining
     from neusight.devices.cluster import default_per_node
 
     if form.mode != "training":
         raise ModelError("designs are judged by training: choose mode training")
     space = load_space(form.space)
-    training = Training(
+    training = DesignTraining(
         model=form.model, global_batch=form.batch, seq_len=form.seq_len, nodes=form.nodes,
         per_node=default_per_node(space.base_device), engine=_ENGINE,
     )  # fmt: skip

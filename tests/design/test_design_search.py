@@ -11,11 +11,11 @@ from neusight.design.front import chart
 from neusight.design.report import answers
 from neusight.design.search import DesignSearch, Optimum
 from neusight.design.space import DesignSpace, load_space
-from neusight.design.workloads import Training
+from neusight.design.workloads import DesignTraining
 from neusight.requests import Plan
 from neusight.workers import hired
 
-WORKLOAD = Training(model="gpt2", global_batch=32, seq_len=512, nodes=1, engine="maxtext", recomputes=("none",))
+WORKLOAD = DesignTraining(model="gpt2", global_batch=32, seq_len=512, nodes=1, engine="maxtext", recomputes=("none",))
 
 
 def corner() -> DesignSpace:

@@ -1,0 +1,218 @@
+"""``FieldSpec``: one word of a question, as the command line, keywords, tables, the page and launch lines read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, field
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Literal
+
+from neusight.errors import ModelError, UnitError, nearest, shown
+from neusight.quick_dataclasses import dataclass
+from neusight.units import parse
+
+if TYPE_CHECKING:
+    from neusight.questions.question import Question
+
+Kind = Literal["text", "texts", "whole", "number", "switch"]
+MOST = 10**9
+"""Samples, tokens and other counts: more are a slip of the keyboard."""
+_TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_LONGEST = 400
+"""Characters of a number that is read."""
+
+
+class FieldError(ModelError):
+    """A word that a field of a question cannot take.
+
+    Attributes:
+        field: name of the field.
+        reason: what is wrong and what to give instead, without the name.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} {reason}")
+        self.field = name
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.field, self.reason)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usual:
+    """A value that people run where a question leaves a field open, with where that is known from."""
+
+    value: Any
+    source: str
+
+
+def none_usual(question: Question) -> Sequence[Usual]:
+    """No values: the field has one meaning when it is left open."""
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSpec:
+    """One word of a question.
+
+    Attributes:
+        kind: ``text``; ``texts``, several of which are repeated; ``whole`` number; ``number``; ``switch``, on or off.
+        help: one sentence for people who do not know the field.
+        panel: title of the group in which the help shows it.
+        unit: kind of quantity that ``neusight.units.parse`` reads, for numbers that people write with their unit.
+        low, high: bounds of a number, both included.
+        choices: words that a text can be; any unless given.
+        meanings: former words of values, and the words of today.
+        short: one-letter option, such as ``-b``.
+        option: name of the option, unless it is the field's with dashes.
+        metavar: how the help writes a value.
+        placeholder: how the help writes the default.
+        listable: whether several values, separated by commas, make several questions.
+        former: names that the field had: files and tables may use them, commands name the new one.
+        flags: the option of engines and trainers that means the same, by their names, without dashes.
+        if_unset: values that people run when a question leaves the field open.
+        objects: whether Python may give an object in place of a word.
+    """
+
+    kind: Kind
+    help: str
+    panel: str
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    choices: tuple[str, ...] = ()
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    short: str = ""
+    option: str = ""
+    metavar: str = ""
+    placeholder: str = ""
+    listable: bool = False
+    former: tuple[str, ...] = ()
+    flags: Mapping[str, str] = field(default_factory=dict)
+    if_unset: Callable[[Question], Sequence[Usual]] = none_usual
+    objects: bool = False
+
+    def read(self, name: str, text: str) -> Any:
+        """The value that a text stands for.
+
+        Raises:
+            FieldError: the text is no value of the field.
+        """
+        if self.kind == "switch":
+            return self._switch(name, text)
+        if self.kind in ("whole", "number"):
+            return self.check(name, self._number(name, text))
+        return self.check(name, (text,) if self.kind == "texts" else text)
+
+    def check(self, name: str, value: Any) -> Any:
+        """The value, with today's word in place of a former one; lists of texts as tuples.
+
+        Raises:
+            FieldError: another type, a number out of bounds, or an unknown word.
+        """
+        if self.kind == "texts":
+            return self._texts(name, value)
+        if self.kind == "text":
+            return self._word(name, value)
+        if self.kind == "switch":
+            if not isinstance(value, bool):
+                raise FieldError(name, f"{shown(value)}: give true or false")
+            return value
+        return self._within(name, value)
+
+    def write(self, value: Any) -> str:
+        """The text that ``read`` reads as the value."""
+        if isinstance(value, bool):
+            return str(value).lower()
+        return f"{value:.17g}{_UNIT_WORDS.get(self.unit, '')}" if isinstance(value, float) else str(value)
+
+    def _switch(self, name: str, text: str) -> bool:
+        if text.lower() not in (*_TRUE, *_FALSE):
+            raise FieldError(name, f"'{shown(text)}': give true or false")
+        return text.lower() in _TRUE
+
+    def _number(self, name: str, text: str) -> float:
+        if self.unit:
+            try:
+                return parse(text, self.unit)
+            except UnitError as error:
+                raise FieldError(name, str(error)) from None
+        try:
+            if len(text) > _LONGEST:
+                raise ValueError
+            return int(text) if self.kind == "whole" else float(text)
+        except ValueError:
+            what = "a whole number: write it like 8" if self.kind == "whole" else "a number: write it like 1.5"
+            raise FieldError(name, f"'{shown(text)}' is not {what}") from None
+
+    def _within(self, name: str, value: Any) -> Any:
+        whole = self.kind == "whole"
+        if whole and isinstance(value, float) and value.is_integer():
+            value = int(value)
+        kinds = (int,) if whole else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds) or not (whole or isfinite(value)):
+            raise FieldError(name, f"{shown(value)}: give a {'whole ' if whole else ''}number{self._range(' ')}")
+        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+            raise FieldError(name, f"{value:.15g} is out of range: give a number{self._range(' ')}")
+        return value if whole else float(value)
+
+    def _range(self, before: str) -> str:
+        if self.low is not None and self.high is not None:
+            return f"{before}from {self.low:,} to {self.high:,}"
+        return "" if self.low is None else f"{before}of at least {self.low:,}"
+
+    def _word(self, name: str, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise FieldError(name, f"{shown(value)}: give a word")
+        value = self.meanings.get(value, value)
+        if self.choices and value not in self.choices:
+            hint = nearest(value, self.choices)
+            raise FieldError(name, f"'{shown(value)}' is unknown{hint}: one of {', '.join(self.choices)}")
+        return value
+
+    def _texts(self, name: str, value: Any) -> tuple[str, ...]:
+        values = (value,) if isinstance(value, str) else value
+        if not isinstance(values, Sequence) or not all(isinstance(each, str) for each in values):
+            raise FieldError(name, f"{shown(value)}: give texts, such as {self.metavar or 'a, b'}")
+        return tuple(values)
+
+
+_UNIT_WORDS = {"bytes": "B", "s": "s"}
+"""Base units, in which values are written."""
+
+
+def option(kind: Kind, help: str, panel: str, default: Any = None, **declared: Any) -> Any:
+    """A field of a question with its declaration; arguments are those of ``FieldSpec``."""
+    default = () if kind == "texts" and default is None else default
+    return field(default=default, metadata={"field": FieldSpec(kind=kind, help=help, panel=panel, **declared)})
+
+
+def text(help: str, panel: str, default: str = "", **declared: Any) -> Any:
+    """A word; "" where it is left open."""
+    return option("text", help, panel, default, **declared)
+
+
+def texts(help: str, panel: str, **declared: Any) -> Any:
+    """Words that are given one after the other; none by default."""
+    return option("texts", help, panel, **declared)
+
+
+def whole(help: str, panel: str, default: int | None = None, low: int = 1, high: int = MOST, **declared: Any) -> Any:
+    """A whole number from ``low`` to ``high``; None where it is left open."""
+    return option("whole", help, panel, default, low=low, high=high, **declared)
+
+
+def number(help: str, panel: str, default: float | None = None, **declared: Any) -> Any:
+    """A number; None where it is left open."""
+    return option("number", help, panel, default, **declared)
+
+
+def switch(help: str, panel: str, default: bool | None = False, **declared: Any) -> Any:
+    """On or off; None where it is left open."""
+    return option("switch", help, panel, default, **declared)
+
+
+def required(help: str, panel: str, **declared: Any) -> Any:
+    """A word that every question gives."""
+    return option("text", help, panel, MISSING, **declared)

@@ -1,0 +1,70 @@
+"""Questions in TOML files: tables ``[[question]]`` of a ``kind`` and words; lists of values make several questions."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from neusight.errors import DataError, nearest, shown
+from neusight.paths import user_path
+from neusight.questions.field import FieldError
+from neusight.questions.kernel import KernelCall
+from neusight.questions.question import Question
+from neusight.questions.serving import Serving
+from neusight.questions.step import Step
+from neusight.questions.training import Training
+
+VERSION = 1
+"""Of the files that are written; others are refused."""
+KINDS: Mapping[str, type[Question]] = {"kernel": KernelCall, "predict": Step, "training": Training, "serving": Serving}
+"""Questions by the command that answers them."""
+
+
+def kind_of(question: Question) -> str:
+    """Name of the command that answers a question."""
+    return next(kind for kind, noun in KINDS.items() if type(question) is noun)
+
+
+def read_questions(path: str | Path) -> list[Question]:
+    """The questions of a file, in their order.
+
+    Raises:
+        DataError: no such file, no TOML, another version, or a question of an unknown kind.
+        FieldError: a word that a question cannot take.
+    """
+    file = user_path(str(path))
+    try:
+        table = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{file} does not read as TOML: {error}: mend it") from None
+    if (version := table.get("version")) != VERSION:
+        raise DataError(f"{file} has version {shown(version)}: write `version = {VERSION}` on top")
+    entries = table.get("question")
+    if not isinstance(entries, list) or not entries:
+        raise DataError(f"{file} has no questions: write tables [[question]] with a kind and words")
+    return [
+        question for place, entry in enumerate(entries, 1) for question in _several(entry, f"{file}, question {place}")
+    ]
+
+
+def _several(entry: Mapping[str, Any], where: str) -> list[Question]:
+    words = dict(entry)
+    kind = str(words.pop("kind", ""))
+    if kind not in KINDS:
+        raise DataError(f"{where}: unknown kind '{shown(kind)}'{nearest(kind, KINDS)}: one of {', '.join(KINDS)}")
+    try:
+        return list(KINDS[kind].several(words))
+    except FieldError as error:
+        raise FieldError(f"{where}: {error.field}", error.reason) from None
+
+
+def question_text(questions: Sequence[Question]) -> str:
+    """The file that ``read_questions`` reads as these questions."""
+    lines = [f"version = {VERSION}"]
+    for question in questions:
+        words = {"kind": kind_of(question), **question.words()}
+        lines += ["", "[[question]]", *(f"{name} = {json.dumps(value)}" for name, value in words.items())]
+    return "\n".join(lines) + "\n"

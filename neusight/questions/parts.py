@@ -1,0 +1,228 @@
+"""Fields that several questions share: where something runs, in which precision, and how devices share it."""
+
+from __future__ import annotations
+
+from neusight.engines import ATTENTIONS
+from neusight.questions.field import number, switch, text, texts, whole
+from neusight.questions.question import Question
+from neusight.questions.unset import usual
+from neusight.quick_dataclasses import dataclass
+from neusight.requests import CP_COMMS, MODES, OFFLOADS, SCHEDULES, SHARDS
+
+MODEL, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
+PLAN, CLUSTER, LOAD = "Parallelism", "Cluster", "Load"
+RECORDED = "Conditions that a measurement recorded"
+DEGREE = 2**20
+"""Devices that share anything, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevices(Question):
+    """The devices that something runs on."""
+
+    gpu: str = text(
+        "Devices: ids of `neusight devices list`, names of drivers, short names (h100, 4090) or .toml files.",
+        DEVICE, short="-g", metavar="ID[,ID…]", listable=True, objects=True,
+    )  # fmt: skip
+    overrides: tuple[str, ...] = texts(
+        "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`, `network.bandwidth=800Gb/s`; of one of "
+        "several devices: `l4.price=1USD/h`. May be repeated.",
+        DEVICE, option="--set", metavar="KEY=VALUE", former=("set", "changes"),
+    )  # fmt: skip
+    prices: str = text("Your price table, used before the shipped prices.toml, in its format.", DEVICE, metavar="FILE")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnNodes(OnDevices):
+    """Devices that share nodes, and the network between these."""
+
+    per_node: int | None = whole(
+        "Devices of a node. Default: 8, or 1 without links; in `serving` the usual number of that device.",
+        CLUSTER, high=1024,
+    )  # fmt: skip
+    network: str = text(
+        "Network between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", CLUSTER, metavar="WORDS", if_unset=usual("network")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCluster(OnNodes):
+    """A named cluster, or devices of a node with the number of nodes."""
+
+    cluster: str = text(
+        "Cluster: a name of `neusight clusters list`, or a cluster file (.toml).", CLUSTER, metavar="NAME", objects=True
+    )
+    nodes: int | None = whole(
+        "Nodes of the cluster. Default: those of its file, else 1.", CLUSTER, high=10**6, listable=True
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Computed(Question):
+    """The precision of a step, and how it computes attention."""
+
+    dtype: str = text(
+        "Precision of weights and activations: bf16, fp16, fp32 (convolutions in TF32, PyTorch's default), "
+        "float32_ieee, tf32, amp, amp_bf16. Default: that of the model's configuration, else fp32.",
+        ENGINE, metavar="NAME", listable=True, objects=True,
+        flags={"vllm": "dtype", "sglang": "dtype"},
+    )  # fmt: skip
+    attention: str = text(
+        "Form of attention: operator by operator, or one fused kernel. Default: the model's own.",
+        ENGINE, choices=ATTENTIONS,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sized(Question):
+    """The sizes of a step."""
+
+    mode: str = text(
+        "Inference is the forward pass; training adds the backward pass and the optimizer.",
+        MODEL, "inference", choices=MODES, listable=True,
+    )  # fmt: skip
+    batch: int = whole(
+        "Batch size: samples of a step, over all replicas.",
+        MODEL, 1, short="-b", listable=True, flags={"megatron": "global-batch-size"},
+    )  # fmt: skip
+    seq_len: int | None = whole(
+        "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",
+        MODEL, short="-s", listable=True, flags={"megatron": "seq-length"},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parallel(Question):
+    """The degrees of parallelism that training and serving have in common."""
+
+    tp: int = whole(
+        "Tensor parallel: devices that share every layer.",
+        PLAN, 1, high=DEGREE, listable=True,
+        flags={
+            "vllm": "tensor-parallel-size", "sglang": "tp-size", "tensorrt-llm": "tp_size",
+            "megatron": "tensor-model-parallel-size",
+        },
+    )  # fmt: skip
+    pp: int = whole(
+        "Pipeline parallel: stages, each of which has a part of the layers.",
+        PLAN, 1, high=DEGREE, listable=True,
+        flags={
+            "vllm": "pipeline-parallel-size", "sglang": "pp-size", "tensorrt-llm": "pp_size",
+            "megatron": "pipeline-model-parallel-size",
+        },
+    )  # fmt: skip
+    dp: int | None = whole(
+        "Data parallel: replicas, each with its share of the samples. Default: what the cluster leaves, else 1.",
+        PLAN, high=DEGREE, listable=True, flags={"vllm": "data-parallel-size", "sglang": "dp-size"},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithExperts(Parallel):
+    """Degrees of models that may have experts."""
+
+    ep: int = whole(
+        "Expert parallel: devices over which whole experts are spread.",
+        PLAN, 1, high=DEGREE, listable=True,
+        flags={"sglang": "ep-size", "tensorrt-llm": "ep_size", "megatron": "expert-model-parallel-size"},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planned(Parallel):
+    """How devices share a step that any framework runs."""
+
+    vp: int = whole(
+        "Chunks of layers of a pipeline stage; several are interleaved (virtual pipeline).",
+        PLAN, 1, high=DEGREE, listable=True, flags={"megatron": "num-virtual-stages-per-pipeline-rank"},
+    )  # fmt: skip
+    cp: int = whole(
+        "Context parallel: devices that share every sequence.",
+        PLAN, 1, high=DEGREE, listable=True, flags={"megatron": "context-parallel-size"},
+    )  # fmt: skip
+    ulysses: int = whole(
+        "Devices of --cp that exchange heads for tokens (all-to-all) instead of keys.", PLAN, 1, high=DEGREE
+    )
+    micro_batch_size: int | None = whole(
+        "Samples of one pass of a replica. Default: 1 under a pipeline or an engine that accumulates gradients, else "
+        "all of a replica.",
+        PLAN, listable=True, former=("micro_batch",), flags={"megatron": "micro-batch-size"},
+    )  # fmt: skip
+    schedule: str = text(
+        "Order of passes in a pipeline.", PLAN, "1f1b", choices=SCHEDULES, listable=True, metavar="NAME"
+    )
+    shard: str = text(
+        "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too (zero3), within "
+        "groups (hsdp). Default: the engine's usual choice; in `predict` none.",
+        PLAN, choices=SHARDS, listable=True, metavar="NAME",
+    )  # fmt: skip
+    recompute: str = text(
+        "What the backward pass computes again: none, selective, operators, full, or modules such as "
+        "layernorm+moe_act.",
+        PLAN, "none", listable=True, metavar="NAME",
+    )  # fmt: skip
+    recompute_layers: int | None = whole("Layers of a stage that --recompute is for. Default: all.", PLAN, high=10**6)
+    sequence_parallel: bool | None = switch(
+        "Tensor-parallel devices split norms and the residual stream by tokens. Default: with --tp in `training` and "
+        "`memory`.",
+        PLAN, None, flags={"megatron": "sequence-parallel"},
+    )  # fmt: skip
+    overlap_grad_reduce: bool | None = switch(
+        "Replicas sum gradients during the backward pass.",
+        PLAN, None, former=("overlap_gradients",), flags={"megatron": "overlap-grad-reduce"},
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedPlan(WithExperts, Planned):
+    """How devices share a training step of a language model."""
+
+    cp_comm: str = text(
+        "How keys reach devices of --cp: p2p in a ring, or all_gather. Default: the engine's.",
+        PLAN, choices=CP_COMMS, metavar="NAME",
+    )  # fmt: skip
+    etp: int | None = whole(
+        "Devices that share each expert. Default: --tp.",
+        PLAN, high=DEGREE, flags={"megatron": "expert-tensor-parallel-size"},
+    )  # fmt: skip
+    shard_group: int | None = whole("Devices of a group of hsdp. Default: those of a node.", PLAN, high=DEGREE)
+    overlap_param_gather: bool | None = switch(
+        "Replicas gather parameters while passes run.",
+        PLAN, None, former=("overlap_parameters",), flags={"megatron": "overlap-param-gather"},
+    )  # fmt: skip
+    overlap_tp: bool | None = switch(
+        "What tensor-parallel devices exchange overlaps with products.",
+        PLAN, None, flags={"megatron": "tp-comm-overlap"},
+    )  # fmt: skip
+    overlap_experts: bool | None = switch(
+        "Tokens travel to experts during the kernels of another micro-batch.",
+        PLAN, None, flags={"megatron": "overlap-moe-expert-parallel-comm"},
+    )  # fmt: skip
+    gradient_dtype: str = text("Precision in which gradients are kept and summed.", PLAN, "fp32", metavar="NAME")
+    offload: str = text("States that the host keeps and updates.", PLAN, "none", choices=OFFLOADS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded(Question):
+    """Constants of the host and of the libraries that ran a measured step."""
+
+    host_call_us: float | None = number(
+        "Time of the host before the first operator of a step that is waited for.",
+        RECORDED, low=0.0, high=1e9, metavar="US", if_unset=usual("host_call_us"),
+    )  # fmt: skip
+    host_operator_us: float | None = number(
+        "Time of the host for an operator of one pointwise kernel.", RECORDED, low=0.0, high=1e9, metavar="US"
+    )
+    host_spread: float | None = number(
+        "Standard deviation of the logarithm of the host's times.", RECORDED, low=0.0, high=10.0
+    )
+    host_ahead_us: float | None = number(
+        "Time that the host is ahead of the device when the step begins.", RECORDED, low=0.0, high=1e9, metavar="US"
+    )
+    host_bytes: int | None = whole("Bytes that the step copies from the host's memory.", RECORDED, low=0, high=2**50)
+    library_factor: float | None = number(
+        "Time of kernels of the libraries' version over those of the measured one.", RECORDED, low=1e-3, high=1e3
+    )
+    library_spread: float | None = number(
+        "Standard deviation of the logarithm of --library-factor.", RECORDED, low=0.0, high=10.0
+    )

@@ -1,0 +1,181 @@
+"""``Question``: words with their fields. From a row, keywords, texts or a file, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import MISSING, field, fields, replace
+from itertools import product
+from types import MappingProxyType
+from typing import Any, ClassVar, TypeVar
+
+from neusight.errors import nearest, shown
+from neusight.questions.field import FieldError, FieldSpec
+from neusight.quick_dataclasses import dataclass
+
+Noun = TypeVar("Noun", bound="Question")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Words that decide an answer, checked field by field.
+
+    An object that Python gives in place of a word (a module, a device) is kept in ``objects``; the field then holds a
+    name for it, and ``repeatable`` is false.
+    """
+
+    _FIELDS: ClassVar[Mapping[str, NamedField]]
+    HELP: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Help of fields that mean something else in this question than in others."""
+
+    objects: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        objects = {name: one for name, one in self.objects.items() if getattr(self, name) in (one, _name_of(one))}
+        for name, one in self.fields().items():
+            value = getattr(self, name)
+            if value is one.default:
+                continue
+            if one.field.objects and not isinstance(value, str | tuple | list):
+                objects[name], value = value, _name_of(value)
+            object.__setattr__(self, name, one.field.check(name, value))
+        object.__setattr__(self, "objects", objects)
+        self.check()
+
+    def check(self) -> None:
+        """Relations between fields, which nouns add.
+
+        Raises:
+            FieldError: words that exclude each other.
+        """
+
+    @classmethod
+    def fields(cls) -> Mapping[str, NamedField]:
+        """Declarations by name, in the order of the help."""
+        if "_FIELDS" not in vars(cls):
+            cls._FIELDS = dict(_declared(cls))
+        return cls._FIELDS
+
+    @classmethod
+    def named(cls: type[Noun], words: Iterable[tuple[str, Any]] | Mapping[str, Any]) -> Noun:
+        """From the words of a row, a file, an address or keywords; those that are None or "" are left open.
+
+        Texts stand for numbers and switches as well, and former names for those of today.
+
+        Raises:
+            FieldError: an unknown name, a name given twice, or a value that the field cannot take.
+        """
+        values: dict[str, Any] = {}
+        for name, value in words.items() if isinstance(words, Mapping) else words:
+            if value is None or (isinstance(value, str) and not value.strip()):
+                continue
+            name = cls.today(name)
+            one = cls.fields()[name].field
+            value = one.read(name, value.strip()) if isinstance(value, str) else value
+            value = one.check(name, value) if one.kind == "texts" and not one.objects else value
+            if name in values and one.kind != "texts":
+                raise FieldError(name, "is given twice: leave out one of them")
+            values[name] = (*values.get(name, ()), *value) if one.kind == "texts" else value
+        if missing := [name for name, one in cls.fields().items() if one.required and name not in values]:
+            raise FieldError(missing[0], f"is missing: {cls.fields()[missing[0]].field.help}")
+        return cls(**values)
+
+    @classmethod
+    def several(cls: type[Noun], words: Mapping[str, Any]) -> list[Noun]:
+        """All combinations of words, some of which are lists; the last of them changes fastest.
+
+        Raises:
+            FieldError: as ``named``, or a list of what takes one value.
+        """
+        axes: dict[str, list[Any]] = {}
+        for name, value in words.items():
+            declared = cls.fields()[cls.today(name)].field
+            several = isinstance(value, list | tuple) and declared.kind != "texts"
+            if several and not declared.listable:
+                raise FieldError(name, f"{shown(value)}: give one value")
+            axes[name] = list(value) if several else [value]
+        return [cls.named(dict(zip(axes, values, strict=True))) for values in product(*axes.values())]
+
+    @classmethod
+    def today(cls, name: str) -> str:
+        """Today's name of a field.
+
+        Raises:
+            FieldError: no field has or had the name.
+        """
+        known = cls.fields()
+        if name in known:
+            return name
+        if names := [one.name for one in known.values() if name in one.field.former]:
+            return names[0]
+        hint = nearest(name, known) or f": one of {', '.join(known)}"
+        raise FieldError(shown(name), f"is no field of a {cls.__name__} question{hint}")
+
+    def words(self) -> dict[str, Any]:
+        """Fields that are not as they are by default, by name: what ``named`` reads back."""
+        return {name: getattr(self, name) for name, one in self.fields().items() if getattr(self, name) != one.default}
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """The same as pairs of texts, several for a field that is given several times."""
+        for name, value in self.words().items():
+            one = self.fields()[name].field
+            yield from ((name, one.write(each)) for each in (value if one.kind == "texts" else (value,)))
+
+    def options(self) -> list[str]:
+        """The same as options of a command line."""
+        lines = []
+        for name, text in self.texts():
+            one = self.fields()[name]
+            if not one.required:
+                lines += one.command_words(text)
+        return lines
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether the words alone are the question."""
+        return not self.objects
+
+    def given(self, name: str) -> Any:
+        """The object that Python gave for a field, else its word."""
+        return self.objects.get(name, getattr(self, name))
+
+    def changed(self: Noun, **words: Any) -> Noun:
+        """The question with other words."""
+        return replace(self, **words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedField:
+    """A field with the name and default that a question gives it."""
+
+    name: str
+    field: FieldSpec
+    default: Any
+    help: str
+
+    @property
+    def required(self) -> bool:
+        """Whether every question gives it."""
+        return self.default is MISSING
+
+    @property
+    def option(self) -> str:
+        """``--seq-len``."""
+        return self.field.option or f"--{self.name.replace('_', '-')}"
+
+    def command_words(self, text: str) -> list[str]:
+        """Words of a command line that give the field this text."""
+        if self.field.kind != "switch":
+            return [self.option, text]
+        return [self.option if text == "true" else self.option.replace("--", "--no-", 1)]
+
+
+def _declared(cls: type[Question]) -> Iterator[tuple[str, NamedField]]:
+    for one in fields(cls):
+        if (declared := one.metadata.get("field")) is not None:
+            text = cls.HELP.get(one.name, declared.help)
+            yield one.name, NamedField(name=one.name, field=declared, default=one.default, help=text)
+
+
+def _name_of(value: Any) -> str:
+    """A name for an object: its identifier, else the name of its class."""
+    return str(getattr(value, "id", None) or getattr(value, "name", None) or type(value).__name__)

@@ -1,0 +1,36 @@
+"""Values that people run where a question leaves a field open: ``unset.toml``, each list with its source."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from neusight.questions.field import Usual
+
+if TYPE_CHECKING:
+    from neusight.questions.question import Question
+
+_FILE = Path(__file__).with_name("unset.toml")
+
+
+def usual(name: str) -> Callable[[Question], Sequence[Usual]]:
+    """``if_unset`` of a field: the values of its entries in ``unset.toml`` that are for the question."""
+
+    def values(question: Question) -> Sequence[Usual]:
+        entries = [entry for entry in _entries()[name] if _is_for(question, entry)]
+        return [Usual(value=value, source=entry["source"]) for entry in entries for value in entry["values"]]
+
+    return values
+
+
+@cache
+def _entries() -> Mapping[str, list[dict[str, Any]]]:
+    return tomllib.loads(_FILE.read_text(encoding="utf-8"))
+
+
+def _is_for(question: Question, entry: Mapping[str, Any]) -> bool:
+    """Whether the words of an entry's ``of`` are those of the question."""
+    return all(getattr(question, name, None) == word for name, word in entry.get("of", {}).items())
