@@ -92,7 +92,7 @@ def rows_of(page: str) -> list[list[str]]:
 def test_accuracy_page_has_the_errors_of_the_models_that_ship() -> None:
     shown = {row[0]: row[1:] for row in rows_of("accuracy.md") if row[0] in MODELS and len(row) > 2}
     assert shown.keys() == MODELS.keys()
-    listed = {row["name"]: row["left_out"] for row in json.loads(run("models", "list", "--format", "json").stdout)}
+    listed = {row["name"]: row["left_out"] for row in json.loads(run("tile-models", "list", "--format", "json").stdout)}
     figures = ("physics", "learned", "as_shipped", "sibling_physics", "sibling", "own_physics", "own")
     for name, cells in shown.items():
         errors = [listed[MODELS[name]].get(figure) for figure in figures]
@@ -100,13 +100,13 @@ def test_accuracy_page_has_the_errors_of_the_models_that_ship() -> None:
 
 
 def test_accuracy_page_has_the_intervals_and_constants_that_ship() -> None:
-    models = {row["name"]: row for row in json.loads(run("models", "list", "--format", "json").stdout)}
+    models = {row["name"]: row for row in json.loads(run("tile-models", "list", "--format", "json").stdout)}
     shown = rows_of("accuracy.md")
     for title, name in MODELS.items():
         for row in (row for row in models[name]["coverage"] if row["rows"] >= 200):
             cells = [f"{row['gpus']}", f"{row['rows']:,}", *(f"{row[k]:.{d}f}" for k, d in FIGURES.items())]
             assert [f"{title}: {row['family']}", DEVICES[row["kinship"]], *cells] in shown
-    constants = json.loads(run("models", "show", "physics", "--format", "json").stdout)
+    constants = json.loads(run("tile-models", "show", "physics", "--format", "json").stdout)
     unmoved = sum(row["kept"] >= UNMOVED for row in constants)
     assert f"{len(constants)}, fitted to" in PAGES["accuracy.md"]
     assert f"no data move {unmoved} of them" in PAGES["accuracy.md"]

@@ -114,8 +114,8 @@ ANSWERED = (
     "sweep gpt2 --gpu l4 --format csv",
     "devices list",
     "clusters list",
-    "workloads list",
     "models list",
+    "tile-models list",
     "datasets list",
     "experiments list",
 )

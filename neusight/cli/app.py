@@ -26,6 +26,14 @@ class _Guarded(OptionGroup):
         with _usage_errors():
             return super().make_context(*args, **options)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Raises:
+        UsageError: no command has the name, or one had it.
+        """
+        if args and args[0] in _FORMER:
+            raise USAGE_ERROR(f"`neusight {args[0]}` is now `neusight {_FORMER[args[0]]}`", ctx)
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             with _usage_errors():
@@ -93,12 +101,14 @@ _COMMANDS = {
     "devices": "devices:devices",
     "clusters": "devices:clusters",
     "datasets": "datasets:app",
-    "models": "workloads:models",
-    "workloads": "workloads:workloads",
+    "models": "models:models",
+    "tile-models": "tile_models:app",
     "experiments": "experiments:app",
     "sparsity": "collect:sparsity",
 }
 """Module of this folder and what it calls the command, or the group of commands."""
+_FORMER = {"workloads": "models"}
+"""Names that commands had, with those of today."""
 
 
 def command_line(called: str = "") -> Commands:

@@ -1,4 +1,4 @@
-"""``neusight workloads check``: how many architectures of a library get an estimate, and what the others lack."""
+"""``neusight models check``: how many architectures of a library get an estimate, and what the others lack."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def check(
 
     Examples:
 
-    - `neusight workloads check transformers --limit 40 --seed 1`
+    - `neusight models check transformers --limit 40 --seed 1`
 
-    - `neusight workloads check timm --limit 100 --mode training`
+    - `neusight models check timm --limit 100 --mode training`
 
-    - `neusight workloads check transformers --mode training --format json > coverage.json`
+    - `neusight models check transformers --mode training --format json > coverage.json`
 
-    - `neusight workloads check transformers --report experiments/architectures`
+    - `neusight models check transformers --report experiments/architectures`
     """
     from neusight.api import Predictor
     from neusight.cli.output import Output, busy

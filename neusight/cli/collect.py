@@ -141,7 +141,7 @@ def models(
         typer.Option(
             "--models",
             metavar="MODEL[,MODEL…]",
-            help="Of `neusight workloads list`, or config.json files; default: seven usual ones.",
+            help="Of `neusight models list`, or config.json files; default: seven usual ones.",
         ),
     ] = "",
     modes: Annotated[str, typer.Option(metavar="MODE[,MODE]", help="inference, training.")] = "inference,training",

@@ -13,6 +13,7 @@ from inspect import Parameter, Signature, signature
 from itertools import product
 from math import prod
 from textwrap import wrap
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -157,12 +158,22 @@ class Commands(typer.Typer):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"cls": OptionGroup, "no_args_is_help": True, "rich_markup_mode": None, **options})
 
-    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
-        """As ``Typer.command``, of a function that has groups of options among its parameters."""
+    def command(
+        self, name: str | None = None, *, renamed: Mapping[str, str] = MappingProxyType({}), **options: Any
+    ) -> Callable[[Any], Any]:
+        """As ``Typer.command``, of a function that has groups of options among its parameters.
+
+        Args:
+            name: of the command.
+            renamed: former options, with those of today.
+            options: as those of ``Typer.command``.
+        """
         register = super().command(name, **{"cls": Command, **options})
 
         def registered(function: Any) -> Any:
-            register(spread(function))
+            parameters = spread(function)
+            vars(parameters)["renamed"].update(renamed)
+            register(parameters)
             return function
 
         return registered

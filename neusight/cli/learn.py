@@ -81,7 +81,7 @@ def train(
 
     - `neusight train --data ./measured --backend gbm --hold-out t4 --out ./without-t4`
 
-    - `neusight train --against gbm,gp,mlp+gbm+gp --fold-rows 1000 --out ./compared`, then `neusight models list
+    - `neusight train --against gbm,gp,mlp+gbm+gp --fold-rows 1000 --out ./compared`, then `neusight tile-models list
     --tile-models ./compared`: what each way of learning adds to physics
     """
     from neusight.cli.output import Output, line, note, tasks

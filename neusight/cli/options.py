@@ -85,14 +85,14 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A name of `neusight workloads list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a config.json, a "
+        help="A name of `neusight models list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a config.json, a "
         ".onnx or .pt2 file, or package.module:function.",
     ),
 ]
 Decoder = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="A name of `neusight workloads list --serving`, a config.json, or the folder that has it."
+        metavar="MODEL", help="A name of `neusight models list --decoders`, a config.json, or the folder that has it."
     ),
 ]
 

@@ -108,7 +108,7 @@ def render(modes: Mapping[str, Mapping[str, Any]]) -> str:
 def _command(summary: Mapping[str, Any]) -> str:
     """What draws the same types again; all of them need no draw."""
     drawn = f" --limit {summary['types']} --seed {summary['seed']}" if summary["types"] < summary["known"] else ""
-    return f"neusight workloads check transformers --mode {summary['mode']}{drawn} --report experiments/architectures"
+    return f"neusight models check transformers --mode {summary['mode']}{drawn} --report experiments/architectures"
 
 
 def _overview(modes: Mapping[str, Mapping[str, Any]]) -> str:

@@ -64,7 +64,7 @@ def catalogue_config(name: str) -> dict[str, Any]:
     """
     known = canonical_name(name)
     if known is None:
-        raise ModelError(f"unknown model '{name}'{nearest(normal_name(name), _names())}: see 'neusight workloads list'")
+        raise ModelError(f"unknown model '{name}'{nearest(normal_name(name), _names())}: see 'neusight models list'")
     return dict(_config(known))
 
 

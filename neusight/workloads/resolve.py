@@ -124,7 +124,7 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     from neusight.workloads.decoders.known import nearest_models
 
     raise ModelError(
-        f"unknown model '{shown(text)}'{nearest_models(text)}: give a name of 'neusight workloads list', "
+        f"unknown model '{shown(text)}'{nearest_models(text)}: give a name of 'neusight models list', "
         "the path of a config.json, timm:NAME, torchvision:NAME, diffusers:FOLDER, or package.module:function"
     )
 

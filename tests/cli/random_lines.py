@@ -28,7 +28,7 @@ LONG = (
     "bench",
     "calibrate",
     "sparsity measure",
-    "workloads check",
+    "models check",
     "datasets",
 )
 """Commands of minutes, or that read measured data: with a wrong word always."""

@@ -195,23 +195,23 @@ def test_clusters() -> None:
     assert "2 x 8 x h100-sxm-80gb, 16 devices" in shown and "8 x 400 Gb/s, 96% sustained" in shown
 
 
-def test_workloads() -> None:
-    names = {row["name"] for row in as_json("workloads", "list")}
+def test_models() -> None:
+    names = {row["name"] for row in as_json("models", "list")}
     assert {"gpt2-large", "bert-large", "resnet-50", "gpt3-175b"} <= names
-    assert max(map(len, run("workloads", "list").stdout.splitlines())) <= 80
-    shown = as_json("workloads", "show", "gpt2", "--mode", "training")
+    assert max(map(len, run("models", "list").stdout.splitlines())) <= 80
+    shown = as_json("models", "show", "gpt2", "--mode", "training")
     memory = shown["memory"]
     assert memory.pop("peak_bytes") == sum(memory.values())
     assert any(kernel["family"] == "gemm" and kernel["phase"] == "backward" for kernel in shown["kernels"])
 
 
 def test_tile_models_and_data_sets_have_cards() -> None:
-    names = [row["name"] for row in as_json("models", "list")]
+    names = [row["name"] for row in as_json("tile-models", "list")]
     assert "gemm" in names
-    assert as_json("models", "show", "gemm")["training_gpus"]
-    assert "gemm" in run("models", "show", "gemm").stdout
-    constants = as_json("models", "show", "physics")
-    shown = run("models", "show", "physics").stdout.splitlines()
+    assert as_json("tile-models", "show", "gemm")["training_gpus"]
+    assert "gemm" in run("tile-models", "show", "gemm").stdout
+    constants = as_json("tile-models", "show", "physics")
+    shown = run("tile-models", "show", "physics").stdout.splitlines()
     assert shown[0].startswith(f"{len(constants)} constants")
     unmoved = {row["name"] for row in constants if row["kept"] >= 0.6}
     assert unmoved == {line.split(" ")[0] for line in shown} & {row["name"] for row in constants}
@@ -240,7 +240,7 @@ def loaded_by(*arguments: str, cache: Path) -> set[str]:
 
 
 def test_cold_start_loads_nothing_heavy(tmp_path: Path) -> None:
-    for arguments in (["--help"], ["devices", "list"], ["workloads", "list"], [*TRAINING]):
+    for arguments in (["--help"], ["devices", "list"], ["models", "list"], [*TRAINING]):
         loaded = loaded_by(*arguments, cache=tmp_path)
         assert "neusight" in loaded
         assert loaded & HEAVY == set(), arguments

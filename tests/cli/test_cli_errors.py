@@ -39,10 +39,26 @@ def test_names_figures_and_sizes_that_are_none() -> None:
         ("sweep", "gpt2", "--gpu", "l4,l44"): "'l44'",
         ("kernel", "gemm", "m=1", "n=1", "q=1", "--gpu", "l4"): "gemm has no field 'q'",
         ("kernel", "gemm", "m=1", "n=1", "--gpu", "l4"): "gemm needs k",
-        ("models", "show", "nonsense"): "'nonsense'",
+        ("tile-models", "show", "nonsense"): "'nonsense'",
     }
     assert not unsaid(wrong)
     assert "4.8TB/s" in error(*ON_L4, "--set", "dram_bandwidth=4.8TB")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("workloads", "list"), "`neusight workloads` is now `neusight models`"),
+        (("models", "list", "--serving"), "--serving is now --decoders"),
+        (("models", "list", "--tile-models", "here"), "--tile-models is now an option of `neusight tile-models`"),
+        (("models", "show", "gemm"), "give `neusight tile-models show gemm`"),
+        (("models", "show", "physics"), "give `neusight tile-models show physics`"),
+    ],
+)
+def test_former_commands_name_those_of_today(words: tuple[str, ...], line: str) -> None:
+    result = invoke(*words)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert line in result.stderr
 
 
 def test_malformed_device_files(tmp_path: Path) -> None:

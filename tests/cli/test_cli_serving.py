@@ -205,7 +205,7 @@ def test_loads_that_contradict_each_other_are_usage_errors() -> None:
 
 
 def test_names_for_serving_are_listed() -> None:
-    rows = {row["name"]: row for row in as_json("workloads", "list", "--serving")}
+    rows = {row["name"]: row for row in as_json("models", "list", "--decoders")}
     # Llama 3.1 8B: 8 heads of 128 keys and values in 32 layers, in two bytes.
     assert rows["meta-llama/Llama-3.1-8B"]["kv_bytes_per_token"] == 2 * 8 * 128 * 32 * 2
     assert rows["meta-llama/Llama-3.1-8B"]["context"] == 131072

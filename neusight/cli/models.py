@@ -1,0 +1,164 @@
+"""``neusight models``: the models that there are to predict."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from neusight.cli import architectures
+from neusight.cli import options as opt
+from neusight.cli.commands import Commands
+from neusight.cli.output import Output, line, paragraph, table
+from neusight.defaults import words_of
+
+if TYPE_CHECKING:
+    from neusight.workloads import Workload
+    from neusight.workloads.decoders.decoder import Decoder
+
+models = Commands(help="The models that are ready to predict.")
+models.command("check")(architectures.check)
+_TILE_MODELS = "an option of `neusight tile-models`"
+_RENAMED = {"--serving": "--decoders", "--tile-models": _TILE_MODELS}
+"""Options of former commands of these names."""
+
+
+@models.command("list", renamed=_RENAMED)
+def list_models(
+    decoders: Annotated[
+        bool, typer.Option("--decoders", help="Language models that `serving`, `training` and `plan` know by name.")
+    ] = False,
+    form: opt.Format = "human",
+) -> None:
+    """List all models that have a name: those whose steps ship, then those that are traced on first use.
+
+    Example: `neusight models list --decoders`
+    """
+    from neusight.workloads import list_traced, list_workloads
+
+    if decoders:
+        _list_decoders(form)
+        return
+
+    infos = [(info, True) for info in list_workloads()] + [(info, False) for info in list_traced()]
+    rows = [asdict(info) | {"ships": ships} for info, ships in infos]
+
+    def human() -> None:
+        columns = ("name", ">parameters", ">longest", "kind")
+        cells = ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i, _ in infos)
+        table(columns, cells)
+        line("Others: timm:NAME, torchvision:NAME, diffusers:FOLDER/unet, the path of a")
+        line("config.json, or package.module:function.")
+
+    Output(form).data(rows, rows, human)
+
+
+def _list_decoders(form: str) -> None:
+    """Names of the hub, with what a planner needs to know of each."""
+    from neusight.workloads.decoders.known import known_decoder, known_decoders
+
+    rows = [_served_row(known_decoder(name)) for name in known_decoders()]
+
+    def human() -> None:
+        columns = ("name", ">weights", ">active", ">context", ">KiB a\ntoken", "precision")
+        table(columns, (_served_cells(row) for row in rows))
+        line("The cache of a token in 16 bits. Any other decoder: the path of its config.json.")
+
+    Output(form).data(rows, rows, human)
+
+
+def _served_row(decoder: Decoder) -> dict[str, Any]:
+    return {
+        "name": decoder.name,
+        "parameters": decoder.parameters,
+        "active_parameters": decoder.active_parameters,
+        "context": decoder.max_len or None,
+        "kv_bytes_per_token": decoder.kv_bytes_per_token("bfloat16"),
+        "precision": decoder.quantisation.method or decoder.served_dtype,
+    }
+
+
+def _served_cells(row: dict[str, Any]) -> tuple[str, ...]:
+    sizes = (_count(row["parameters"]), _count(row["active_parameters"]), str(row["context"] or "-"))
+    return row["name"], *sizes, f"{row['kv_bytes_per_token'] / 1024:.0f}", row["precision"]
+
+
+@models.command("show", renamed=_RENAMED)
+def show_model(
+    model: opt.Model,
+    mode: opt.Mode = "inference",
+    batch: opt.Batch = 1,
+    seq_len: opt.SeqLen = None,
+    dtype: opt.Dtype = "",
+    optimizer: opt.Optimizer = "none",
+    attention: opt.Attention = None,
+    form: opt.Format = "human",
+) -> None:
+    """Show what one step runs: kernels with counts, and memory. No device is involved.
+
+    Example: `neusight models show gpt2-large --mode training --batch 4`
+    """
+    from neusight.kernels.describe import describe
+    from neusight.steps import StepQuestion
+    from neusight.units import gib
+    from neusight.workloads import load_workload
+
+    _refuse_tile_model(model)
+    opt.check_optimizer(optimizer, [mode])
+    words = {"mode": mode, "batch": batch, "seq_len": seq_len, "optimizer": optimizer, "attention": attention}
+    question = StepQuestion.of(model, "", dtype=dtype or None, **words)
+    workload = load_workload(model, question.request)
+    rows = [
+        {"operator": each.operator, "phase": each.phase, "count": each.count, "family": each.kernel.family}
+        | asdict(each.kernel)
+        for each in workload.launches
+    ]
+    launches = zip(workload.launches, rows, strict=True)
+    kernels = [{"kernel": describe(each.kernel), **_head(row)} for each, row in launches]
+
+    def human() -> None:
+        request = workload.request
+        length = f", sequence {request.seq_len}" if request.seq_len else ""
+        parameters = _count(workload.parameters)
+        line(
+            f"{request.model}: {request.mode}, batch {request.batch}{length}, {request.dtype}; {parameters} parameters"
+        )
+        paragraph("assumed", words_of(question.assumed(request.seq_len)))
+        line(f"peak memory {gib(workload.memory.peak)}; {workload.length} operators dispatched by the host")
+        columns = ("~kernel", "phase", ">count", "operator")
+        table(columns, ((k["kernel"], k["phase"], str(k["count"]), k["operator"]) for k in kernels))
+
+    Output(form).data(_as_json(workload, rows), kernels, human)
+
+
+def _refuse_tile_model(name: str) -> None:
+    """Raises:
+    BadParameter: the name of a tile model, which this command showed once.
+    """
+    from neusight.paths import tile_models_dir
+
+    if name == "physics" or (tile_models_dir() / name / "manifest.json").is_file():
+        raise typer.BadParameter(
+            f"'{name}' is a tile model: give `neusight tile-models show {name}`", param_hint="MODEL"
+        )
+
+
+def _as_json(workload: Workload, kernels: list[dict[str, Any]]) -> dict[str, Any]:
+    """With the keys of ``predict``."""
+    return {
+        **workload.request.to_dict(),
+        "parameters": workload.parameters,
+        "host_operators": workload.length,
+        "memory": {**asdict(workload.memory), "peak_bytes": workload.memory.peak},
+        "warnings": list(workload.warnings),
+        "kernels": kernels,
+    }
+
+
+def _head(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row[key] for key in ("family", "operator", "phase", "count")}
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.2f} B" if parameters >= 1e9 else f"{parameters / 1e6:.0f} M"
