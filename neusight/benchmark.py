@@ -209,7 +209,7 @@ def _served_s(replicas: int = 1) -> float:
     )
     isl = Lengths(mean=500, shape="lognormal", cv=1.0, longest=8000)
     osl = Lengths(mean=200, shape="lognormal", cv=1.0, longest=2000)
-    load = Open(rate_per_s=60 * replicas, number=_REQUESTS, isl=isl, osl=osl)
+    load = Open(request_rate=60 * replicas, num_prompts=_REQUESTS, isl=isl, osl=osl)
     started = time.perf_counter()
     routing = Routing(schedulers=replicas, policy="least-loaded")
     simulate(load, EngineLimits(kv_tokens=400_000), times, routing=routing)

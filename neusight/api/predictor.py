@@ -324,7 +324,7 @@ class Predictor:
     ) -> ServingEstimate:
         """How a served language model fares under a load: times to tokens, throughput, memory, cost.
 
-        >>> predictor.serving("Qwen/Qwen3-32B", "h200", Closed(concurrency=64, number=640, isl=4096, osl=500), tp=2)
+        >>> predictor.serving("Qwen/Qwen3-32B", "h200", Closed(concurrency=64, num_prompts=640, isl=4096, osl=500))
 
         Args:
             model, gpu, options, setup: as ``deployment`` takes them.
@@ -385,7 +385,7 @@ class Predictor:
     ) -> list[Choice]:
         """Deployments that hold a service level, the cheapest first, then those that do not, with the reason.
 
-        >>> demand = Demand(slo=Slo.named("ttft=500ms,tpot=30ms"), isl=4096, osl=500, rate_per_s=20)
+        >>> demand = Demand(slo=Slo.named("ttft=500ms,tpot=30ms"), isl=4096, osl=500, request_rate=20)
         >>> predictor.cheapest("Qwen/Qwen3-32B", None, demand, usual=True)[0].estimate.launch
 
         Args:

@@ -161,10 +161,10 @@ class EngineChoice:
 
         return EngineOptions(
             max_num_seqs=self.max_num_seqs, max_num_batched_tokens=self.max_num_batched_tokens,
-            max_len=self.max_model_len, chunked_prefill=self.chunked_prefill,
+            max_model_len=self.max_model_len, chunked_prefill=self.chunked_prefill,
             prefix_cached_tokens=self.prefix_cached, prefix_hit=self.prefix_hit,
-            host_cache_bytes=opt.quantity(self.host_cache, "bytes", "--host-cache") if self.host_cache else 0.0,
-            memory_share=self.memory_fraction,
+            host_cache=opt.quantity(self.host_cache, "bytes", "--host-cache") if self.host_cache else 0.0,
+            gpu_memory_utilization=self.memory_fraction,
         )  # fmt: skip
 
 
@@ -246,7 +246,7 @@ class Demanded:
         Raises:
             BadParameter: several.
         """
-        values: dict[str, list[Any]] = {"rate_per_s": rates(self.rate) if self.rate else []}
+        values: dict[str, list[Any]] = {"request_rate": rates(self.rate) if self.rate else []}
         if self.concurrency:
             values["concurrency"] = opt.numbers(self.concurrency, "--concurrency", MOST_REQUESTS)
         if several := [name for name, each in values.items() if len(each) > 1]:
@@ -319,11 +319,11 @@ class Demanded:
         if kind == "--batch":
             return Static(batch=value, isl=isl, osl=osl)
         if kind == "--requests":
-            return Offline(number=value, isl=isl, osl=osl, seed=self.seed)
+            return Offline(num_prompts=value, isl=isl, osl=osl, seed=self.seed)
         if kind == "--rate":
             number = self.requests or ARRIVALS * schedulers
-            return Open(rate_per_s=value, number=number, isl=isl, osl=osl, seed=self.seed)
-        return closed(value, isl, osl, number=self.requests, seed=self.seed)
+            return Open(request_rate=value, num_prompts=number, isl=isl, osl=osl, seed=self.seed)
+        return closed(value, isl, osl, num_prompts=self.requests, seed=self.seed)
 
 
 def serving(

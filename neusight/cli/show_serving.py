@@ -77,9 +77,9 @@ def _load(e: ServingEstimate) -> str:
     lengths = f", {load['isl']} tokens in, {load['osl']} out" if "isl" in load and "osl" in load else ""
     words = {
         "static": lambda: f"one batch of {_many(load['batch'], 'request')}",
-        "closed": lambda: f"{_many(load['concurrency'], 'client')}, {_many(load['number'], 'request')}",
-        "open": lambda: f"{decimal(load['rate_per_s'], 6)} requests/s, {load['number']} in all",
-        "offline": lambda: f"{_many(load['number'], 'request')} at once",
+        "closed": lambda: f"{_many(load['concurrency'], 'client')}, {_many(load['num_prompts'], 'request')}",
+        "open": lambda: f"{decimal(load['request_rate'], 6)} requests/s, {load['num_prompts']} in all",
+        "offline": lambda: f"{_many(load['num_prompts'], 'request')} at once",
         "trace": lambda: f"a trace of {_many(load['requests'], 'request')}",
     }
     return words[load["kind"]]() + lengths
@@ -225,7 +225,7 @@ def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
     hourly = "" if best.usd_per_hour is None else f"{decimal(best.usd_per_hour)} USD/h, "
     headline(f"cost {hourly}{_cost(e)}; holds with a probability of {best.probability:.0%}")
     line()
-    one_load = len({(e.load.get("rate_per_s"), e.load.get("concurrency")) for _, e in held}) == 1
+    one_load = len({(e.load.get("request_rate"), e.load.get("concurrency")) for _, e in held}) == 1
     titles = ("GPUs", "TTFT", "TPOT", *(("USD/h", "more") if one_load else ("clients", "USD/\nMtok")), "holds")
     columns = [Column("gpu"), Column("deployed as"), *(Column(t, right=True) for t in titles)]
     table(columns, (_choice_cells(c, e, one_load) for c, e in held[:_CHOICES]))

@@ -69,7 +69,7 @@ def _served(predictor: Predictor, form: Form) -> Shown:
         if form.replicas > 1:
             raise ModelError("a service level looks for the replicas itself: leave replicas empty")
         isl, osl = form.lengths
-        demand = Demand(slo=Slo.named(form.slo), isl=isl, osl=osl, rate_per_s=form.rate, concurrency=form.concurrency)
+        demand = Demand(slo=Slo.named(form.slo), isl=isl, osl=osl, request_rate=form.rate, concurrency=form.concurrency)
         choices = predictor.cheapest(form.model, form.devices if form.gpu else None, demand, **form.setup)
         return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
     points = {one.id: predictor.frontier(form.model, one, form.lengths, **form.setup) for one in form.devices}
@@ -216,7 +216,7 @@ def _choices(choices: list[Choice], slo: str) -> None:
         ui.html(table(("device", "why not"), ((c.gpu, c.reason) for c in choices)), sanitize=False)
         return
     cost = "" if best.usd_per_hour is None else f" at {decimal(best.usd_per_hour)} USD an hour"
-    load = f"{served.load_size(e)} {'requests/s' if 'rate_per_s' in e.load else 'clients'}"
+    load = f"{served.load_size(e)} {'requests/s' if 'request_rate' in e.load else 'clients'}"
     where = served.choice_name(best, e.devices)
     ui.label(f"{where}{cost} {_CLIENTS} {load}, with a probability of {best.probability:.0%}").classes("answer")
     copied("Launch one replica", e.launch)

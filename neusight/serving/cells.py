@@ -76,7 +76,7 @@ def _options(cell: ServingCell, load: Load) -> EngineOptions:
         if tokens is None and (cell.one_batch or sessions):
             tokens = min(max(int(requests.prompt_tokens.sum()), len(requests)), LARGEST_PASS)
     return EngineOptions(
-        memory_share=cell.memory_share,
+        gpu_memory_utilization=cell.memory_share,
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         prefix_cached_tokens=cell.cached_tokens,
@@ -91,12 +91,12 @@ def _load(cell: ServingCell) -> Load:
         clients = int(cell.concurrency or 0)
         waves = 4 if cell.osl > LONG_ANSWERS else 10
         number = max(min(waves * clients, 2000), 3 * clients)
-        return Closed(concurrency=clients, number=number, isl=isl, osl=osl)
+        return Closed(concurrency=clients, num_prompts=number, isl=isl, osl=osl)
     if cell.stage_s:
         return _staged(cell)
     if cell.mode == "offline" or math.isinf(cell.rates[0]):
-        return Offline(number=min(cell.requests, MOST_REQUESTS), isl=isl, osl=osl)
-    return Open(rate_per_s=cell.rates[0], number=cell.requests, isl=isl, osl=osl, arrivals=cell.arrivals)
+        return Offline(num_prompts=min(cell.requests, MOST_REQUESTS), isl=isl, osl=osl)
+    return Open(request_rate=cell.rates[0], num_prompts=cell.requests, isl=isl, osl=osl, arrivals=cell.arrivals)
 
 
 def _lengths(mean: float, cv: float) -> int | Lengths:

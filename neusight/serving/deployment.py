@@ -48,9 +48,10 @@ _SHORTEST = 4095
 class EngineOptions:
     """What an engine is started with, where that is not its default (None).
 
-    ``max_len`` is the longest sequence, ``memory_share`` as in ``Server``, ``prefix_cached_tokens`` those that
-    all prompts begin with and the cache holds, ``prefix_hit`` the share of each prompt that is found there;
-    ``host_cache_bytes`` of the host's memory, of all devices of a replica together, keep what sessions leave.
+    ``max_model_len`` is the longest sequence, ``gpu_memory_utilization`` the ``memory_share`` of ``Server``,
+    ``prefix_cached_tokens`` those that all prompts begin with and the cache holds, ``prefix_hit`` the share of each
+    prompt that is found there; ``host_cache`` bytes of the host's memory, of all devices of a replica together, keep
+    what sessions leave.
     """
 
     max_num_seqs: int | None = None
@@ -58,24 +59,24 @@ class EngineOptions:
     chunked_prefill: bool = True
     prefix_cached_tokens: int = 0
     prefix_hit: float = 0.0
-    host_cache_bytes: float = 0.0
-    memory_share: float | None = None
-    max_len: int | None = None
+    host_cache: float = 0.0
+    gpu_memory_utilization: float | None = None
+    max_model_len: int | None = None
 
     def __post_init__(self) -> None:
         """Raises:
         LoadError: no whole number where one belongs, or a share that is none.
         """
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_len"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
             if (value := getattr(self, name)) is not None:
                 whole(name, value)
         whole("prefix_cached_tokens", self.prefix_cached_tokens, least=0)
         if not 0 <= self.prefix_hit <= 1:
             raise LoadError(f"prefix_hit = {self.prefix_hit:g}: give a share of the prompt from 0 to 1")
-        if not 0 <= self.host_cache_bytes < inf:
-            raise LoadError(f"host_cache_bytes = {self.host_cache_bytes:g}: give bytes, 0 for none")
-        if self.memory_share is not None and not 0 < self.memory_share <= 1:
-            raise LoadError(f"memory_share = {self.memory_share:g}: give more than 0, up to 1")
+        if not 0 <= self.host_cache < inf:
+            raise LoadError(f"host_cache = {self.host_cache:g}: give bytes, 0 for none")
+        if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
+            raise LoadError(f"gpu_memory_utilization = {self.gpu_memory_utilization:g}: give more than 0, up to 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -397,7 +398,7 @@ class Deployment:
         return serving_memory(
             s.decoder.with_last_layer_again() if own else s.decoder, s.device, s.precision, s.plan, s.engine,
             max_tokens=self.max_num_batched_tokens, max_num_seqs=self._seqs, length=self.longest,
-            share=self.options.memory_share, tower=s.decoder.vision_tower,
+            share=self.options.gpu_memory_utilization, tower=s.decoder.vision_tower,
             draft=(s.draft.decoder, s.draft.precision) if s.draft and not own else None,
             verified=s.speculation.queries if s.speculation else 1,
         )  # fmt: skip
@@ -454,10 +455,10 @@ class Deployment:
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             prefix_hit=self.options.prefix_hit,
             kv_tokens=memory.kv_tokens,
-            host_tokens=int(self.options.host_cache_bytes / (world * memory.kv_bytes_per_token)),
+            host_tokens=int(self.options.host_cache / (world * memory.kv_bytes_per_token)),
             restore_s=self._restore_s,
             block_tokens=self.server.block_tokens,
-            max_len=self.options.max_len,
+            max_model_len=self.options.max_model_len,
             scheduler=self.server.scheduler,
             speculation=self.replica.speculation,
         )
@@ -465,7 +466,7 @@ class Deployment:
     @property
     def _restore_s(self) -> float:
         """What a token takes from the host's memory over a device's link [s]; 0 where none is kept there."""
-        if not self.options.host_cache_bytes:
+        if not self.options.host_cache:
             return 0.0
         share: float = shipped_links().links.rates.host_share
         return self.memory.kv_bytes_per_token / (share * host_link(self.replica.device).bandwidth_bytes_per_s)
@@ -516,10 +517,10 @@ class Deployment:
             return load
         if isinstance(load, Trace):
             return load.each(n)
-        counts = {name: getattr(load, name, None) for name in ("batch", "concurrency", "number")}
+        counts = {name: getattr(load, name, None) for name in ("batch", "concurrency", "num_prompts")}
         shares: dict[str, Any] = {name: -(-count // n) for name, count in counts.items() if count is not None}
         if isinstance(load, Open):
-            shares["rate_per_s"] = load.rate_per_s / n
+            shares["request_rate"] = load.request_rate / n
             if load.arrivals != "uniform":
                 shares |= {"arrivals": "gamma", "cv": (load.cv if load.arrivals == "gamma" else 1.0) / n**0.5}
         return replace(load, **shares)

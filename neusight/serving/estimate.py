@@ -20,7 +20,7 @@ DEGREES = ("tp", "pp", "ep", "dp")
 """Of the plan of a replica."""
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 """Time to first token, time per output token, inter-token latency, and end to end."""
-_LOAD_COLUMNS = ("batch", "concurrency", "rate_per_s", "number", "requests", "isl", "osl")
+_LOAD_COLUMNS = ("batch", "concurrency", "request_rate", "num_prompts", "requests", "isl", "osl")
 _SUFFIXES = {"mean": "", "low": "_low", "high": "_high", "p50": "_p50", "p90": "_p90", "p95": "_p95", "p99": "_p99"}
 
 

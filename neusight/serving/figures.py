@@ -57,7 +57,7 @@ def _inverse(tpot: Metric) -> tuple[float, float] | None:
 
 def load_size(e: ServingEstimate) -> str:
     """Clients, requests of a batch, or requests a second."""
-    sizes = [e.load[name] for name in ("concurrency", "batch", "rate_per_s", "number") if name in e.load]
+    sizes = [e.load[name] for name in ("concurrency", "batch", "request_rate", "num_prompts") if name in e.load]
     return f"{sizes[0]:g}"
 
 

@@ -209,10 +209,10 @@ def _model(d: Deployment) -> str:
 def _limits(d: Deployment) -> dict[str, float]:
     """Of each scheduler: the longest sequence, sequences and new tokens of a pass, and its share of the memory."""
     return {
-        "longest": d.options.max_len or d.longest,
+        "longest": d.options.max_model_len or d.longest,
         "seqs": d.limits.max_num_seqs,
         "tokens": d.max_num_batched_tokens,
-        "share": d.options.memory_share or d.server.memory_share,
+        "share": d.options.gpu_memory_utilization or d.server.memory_share,
     }
 
 

@@ -30,7 +30,7 @@ class EngineLimits:
         host_tokens: tokens that the host's memory holds of what sessions left, 0 for none.
         restore_s: what bringing a token back from there takes [s], while the layers behind it are computed.
         block_tokens: tokens of a block, in which the cache is given out.
-        max_len: the longest sequence, prompt and output, None for any.
+        max_model_len: the longest sequence, prompt and output, None for any.
         scheduler: one of ``SCHEDULERS``, or one's own.
         speculation: what decodes bring beside their last token, None for nothing.
     """
@@ -44,12 +44,12 @@ class EngineLimits:
     host_tokens: int = 0
     restore_s: float = 0.0
     block_tokens: int = 16
-    max_len: int | None = None
+    max_model_len: int | None = None
     scheduler: Scheduler = VLLM
     speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_tokens", "block_tokens", "max_len"):
+        for name in ("max_num_seqs", "max_num_batched_tokens", "kv_tokens", "block_tokens", "max_model_len"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise LoadError(f"{name} = {value}: give at least 1")
@@ -102,8 +102,8 @@ class EngineLimits:
                 not cut.
         """
         total = requests.prompt_tokens + requests.output_tokens
-        if self.max_len is not None:
-            _fits(requests, total, self.max_len, "max_len is {}: raise it or shorten the request")
+        if self.max_model_len is not None:
+            _fits(requests, total, self.max_model_len, "max_model_len is {}: raise it or shorten the request")
         if self.kv_tokens is not None:
             # The last token is sampled and never stored. Blocks are never shared but for those of the prefix.
             needs = -(-(total - 1 + self.overshoot) // self.block_tokens) * self.block_tokens

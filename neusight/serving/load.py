@@ -104,15 +104,15 @@ class Static:
 class Offline:
     """``requests`` that all wait when the engine starts."""
 
-    number: int
+    num_prompts: int
     isl: TokenCounts
     osl: TokenCounts
     seed: int = 0
 
     def requests(self) -> Requests:
         """All at 0 s."""
-        whole("number", self.number)
-        return _drawn(np.zeros(self.number), self.isl, self.osl, self.seed)
+        whole("num_prompts", self.num_prompts)
+        return _drawn(np.zeros(self.num_prompts), self.isl, self.osl, self.seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,7 @@ class Closed:
     """``concurrency`` clients: each sends its next request when the last one is answered."""
 
     concurrency: int
-    number: int
+    num_prompts: int
     isl: TokenCounts
     osl: TokenCounts
     seed: int = 0
@@ -128,24 +128,24 @@ class Closed:
     def requests(self) -> Requests:
         """The first of each client at 0 s, the others when it is their turn."""
         whole("concurrency", self.concurrency)
-        whole("number", self.number)
-        drawn = _drawn(np.zeros(self.number), self.isl, self.osl, self.seed)
-        arrival_s = np.where(np.arange(self.number) < self.concurrency, 0.0, np.nan)
+        whole("num_prompts", self.num_prompts)
+        drawn = _drawn(np.zeros(self.num_prompts), self.isl, self.osl, self.seed)
+        arrival_s = np.where(np.arange(self.num_prompts) < self.concurrency, 0.0, np.nan)
         return replace(drawn, arrival_s=arrival_s, concurrency=self.concurrency)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """Requests that arrive at a rate [1/s], whether or not the engine keeps up: ``number`` of them, or those of
+    """Requests that arrive at a rate [1/s], whether or not the engine keeps up: ``num_prompts`` of them, or those of
     ``duration_s``.
 
     ``cv`` is the coefficient of variation of the intervals, for ``gamma`` alone.
     """
 
-    rate_per_s: float
+    request_rate: float
     isl: TokenCounts
     osl: TokenCounts
-    number: int | None = None
+    num_prompts: int | None = None
     duration_s: float | None = None
     arrivals: str = "poisson"
     cv: float = 1.0
@@ -158,17 +158,17 @@ class Open:
             LoadError: a rate, number or duration that is not positive, both or neither of the latter, or an unknown
                 kind of arrivals.
         """
-        if (self.number is None) == (self.duration_s is None):
+        if (self.num_prompts is None) == (self.duration_s is None):
             raise LoadError("an open load needs how many requests arrive or for how long: give one of the two")
-        _positive(rate_per_s=self.rate_per_s, duration_s=self.duration_s, cv=self.cv)
-        if self.number is not None:
-            whole("number", self.number)
+        _positive(request_rate=self.request_rate, duration_s=self.duration_s, cv=self.cv)
+        if self.num_prompts is not None:
+            whole("num_prompts", self.num_prompts)
         return _drawn(self._arrival_s(np.random.default_rng((self.seed, 1))), self.isl, self.osl, self.seed)
 
     def _arrival_s(self, random: np.random.Generator) -> np.ndarray:
         if self.duration_s is None:
-            return np.cumsum(self._intervals_s(int(self.number or 0), random))
-        mean = self.rate_per_s * self.duration_s
+            return np.cumsum(self._intervals_s(int(self.num_prompts or 0), random))
+        mean = self.request_rate * self.duration_s
         end_s, parts = 0.0, []
         while end_s <= self.duration_s:
             parts.append(end_s + np.cumsum(self._intervals_s(int(mean + 4 * mean**0.5) + 1, random)))
@@ -176,11 +176,11 @@ class Open:
         arrival_s = np.concatenate(parts)
         arrival_s = arrival_s[arrival_s <= self.duration_s]
         if not len(arrival_s):
-            raise LoadError(f"no request arrives in {self.duration_s:g} s at {self.rate_per_s:g}/s: ask for longer")
+            raise LoadError(f"no request arrives in {self.duration_s:g} s at {self.request_rate:g}/s: ask for longer")
         return arrival_s
 
     def _intervals_s(self, n: int, random: np.random.Generator) -> np.ndarray:
-        mean_s = 1 / self.rate_per_s
+        mean_s = 1 / self.request_rate
         if self.arrivals == "poisson":
             return random.exponential(mean_s, n)
         if self.arrivals == "uniform":

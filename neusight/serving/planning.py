@@ -39,10 +39,12 @@ STILL_GROWS = 1.01
 """Factor of throughput below which twice the clients count as no gain (assumption)."""
 
 
-def closed(concurrency: int, isl: TokenCounts, osl: TokenCounts, *, number: int | None = None, seed: int = 0) -> Closed:
-    """Clients with ten requests each, unless ``number`` says how many in all."""
+def closed(
+    concurrency: int, isl: TokenCounts, osl: TokenCounts, *, num_prompts: int | None = None, seed: int = 0
+) -> Closed:
+    """Clients with ten requests each, unless ``num_prompts`` says how many in all."""
     most = max(LEAST_REQUESTS, PER_CLIENT * concurrency)
-    return Closed(concurrency=concurrency, number=number or most, isl=isl, osl=osl, seed=seed)
+    return Closed(concurrency=concurrency, num_prompts=num_prompts or most, isl=isl, osl=osl, seed=seed)
 
 
 def frontier(
@@ -111,7 +113,7 @@ class Demand:
     slo: Slo
     isl: TokenCounts
     osl: TokenCounts
-    rate_per_s: float | None = None
+    request_rate: float | None = None
     concurrency: int | None = None
     confidence: float = 0.5
     seed: int = 0
@@ -122,8 +124,8 @@ class Demand:
         """
         if isinstance(self.slo, str):
             object.__setattr__(self, "slo", Slo.named(self.slo))
-        if self.rate_per_s is not None and self.concurrency is not None:
-            raise LoadError("a rate and clients are two loads: give one of rate_per_s and concurrency")
+        if self.request_rate is not None and self.concurrency is not None:
+            raise LoadError("a rate and clients are two loads: give one of request_rate and concurrency")
         if self.concurrency is not None:
             whole("concurrency", self.concurrency)
         if not 0 < self.confidence < 1:
@@ -132,7 +134,7 @@ class Demand:
     @property
     def is_fixed(self) -> bool:
         """Whether the load is stated, so that replicas are looked for."""
-        return self.rate_per_s is not None or self.concurrency is not None
+        return self.request_rate is not None or self.concurrency is not None
 
     def missed(self, estimate: ServingEstimate) -> str:
         """In words, why an answer is not good enough; "" where it is."""
@@ -349,7 +351,7 @@ def _fewest_replicas(
     _, reason = _too_slow_for_one(deployment, demand)
     if reason:
         return None, reason
-    high, at = (_for_clients if demand.rate_per_s is None else _for_rate)(deployment, demand)
+    high, at = (_for_clients if demand.request_rate is None else _for_rate)(deployment, demand)
     low, missed = high - 1, "it cannot serve so much"
     while high <= min(most, MOST_REPLICAS) and (missed := demand.missed(best := at(high))):
         low, high = high, 2 * high
@@ -380,19 +382,19 @@ def _for_clients(deployment: Deployment, demand: Demand) -> Replicated:
 
 def _for_rate(deployment: Deployment, demand: Demand) -> Replicated:
     """Fewer than serve the rate when all are full cannot, however long their queues take to show it."""
-    assert demand.rate_per_s is not None
+    assert demand.request_rate is not None
     full = serve(deployment, _saturating(deployment, demand))
     each = max(ARRIVALS, ceil(WAVES * full.mean_batch)) if full.mean_batch > 0 else ARRIVALS
 
     def at(n: int) -> ServingEstimate:
         return serve(replace(deployment, replicas=n), arriving(demand, n * deployment.groups, each))
 
-    return ceil(demand.rate_per_s / _served_per_s(full)), at
+    return ceil(demand.request_rate / _served_per_s(full)), at
 
 
 def _saturating(deployment: Deployment, demand: Demand) -> Load:
     number = WAVES * most_clients(deployment)
-    return Offline(number=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)
+    return Offline(num_prompts=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)
 
 
 def _served_per_s(estimate: ServingEstimate) -> float:
@@ -407,7 +409,7 @@ def arriving(demand: Demand, schedulers: int, each: int = ARRIVALS) -> Load:
     Raises:
         LoadError: a demand without a rate.
     """
-    if demand.rate_per_s is None:
-        raise LoadError("no rate is demanded: give rate_per_s")
+    if demand.request_rate is None:
+        raise LoadError("no rate is demanded: give request_rate")
     number = each * schedulers
-    return Open(rate_per_s=demand.rate_per_s, number=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)
+    return Open(request_rate=demand.request_rate, num_prompts=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)

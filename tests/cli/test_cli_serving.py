@@ -19,10 +19,10 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_json_is_what_python_answers(predictor: Predictor) -> None:
     answer = as_json(*ON_L40S, "--concurrency", 4, "--requests", 20)
-    load = Closed(concurrency=4, number=20, isl=512, osl=64)
+    load = Closed(concurrency=4, num_prompts=20, isl=512, osl=64)
     same = predictor.serving("Qwen/Qwen3-8B", "l40s", load).to_dict()
     assert answer == json.loads(json.dumps(same, default=str))
-    assert answer["load"] == {"kind": "closed", "concurrency": 4, "number": 20, "isl": 512, "osl": 64, "seed": 0}
+    assert answer["load"] == {"kind": "closed", "concurrency": 4, "num_prompts": 20, "isl": 512, "osl": 64, "seed": 0}
 
 
 def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> None:

@@ -130,7 +130,7 @@ def test_more_devices_of_training_draw_more(predictor: Predictor) -> None:
 
 
 def test_a_token_has_an_energy_with_an_interval(predictor: Predictor) -> None:
-    answer = predictor.serving("llama-3.1-8b", "h100-sxm-80gb", Closed(concurrency=8, number=16, isl=64, osl=32))
+    answer = predictor.serving("llama-3.1-8b", "h100-sxm-80gb", Closed(concurrency=8, num_prompts=16, isl=64, osl=32))
     token = answer.token_energy
     assert token.low_j < answer.joule_per_output_token < token.high_j
     assert answer.joule_per_output_token * answer.output_tokens_per_s.mean == pytest.approx(answer.power_w)

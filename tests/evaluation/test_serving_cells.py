@@ -97,11 +97,11 @@ def test_predictions_are_those_of_the_question_alone(predictor: Predictor, tmp_p
 
 def test_loads() -> None:
     assert case_of(STATIC).load == Static(batch=4, isl=256, osl=32)
-    assert case_of(CLOSED).load == Closed(concurrency=8, number=80, isl=256, osl=32)
-    assert case_of(CLOSED, concurrency=1500).load.number == 3 * 1500  # type: ignore[union-attr]
-    assert case_of(RATE).load == Open(rate_per_s=5.0, number=1000, isl=256, osl=32)
-    assert case_of(RATE, request_rate=math.inf).load == Offline(number=1000, isl=256, osl=32)
-    assert case_of(OFFLINE, isl=128, osl=2048).load == Offline(number=3000, isl=128, osl=2048)
+    assert case_of(CLOSED).load == Closed(concurrency=8, num_prompts=80, isl=256, osl=32)
+    assert case_of(CLOSED, concurrency=1500).load.num_prompts == 3 * 1500  # type: ignore[union-attr]
+    assert case_of(RATE).load == Open(request_rate=5.0, num_prompts=1000, isl=256, osl=32)
+    assert case_of(RATE, request_rate=math.inf).load == Offline(num_prompts=1000, isl=256, osl=32)
+    assert case_of(OFFLINE, isl=128, osl=2048).load == Offline(num_prompts=3000, isl=128, osl=2048)
     several = case_of(STATIC, prompt_lens="10 20 30").load
     assert isinstance(several, Trace)
     assert (several.prompt_tokens.tolist(), several.output_tokens.tolist()) == ([10, 20, 30], [32, 32, 32])

@@ -33,11 +33,11 @@ UNLIMITED = EngineLimits(max_num_batched_tokens=None)
 PROMPTS = Lengths(mean=100, shape="lognormal", cv=1, longest=400)
 ANSWERS = Lengths(mean=50, shape="lognormal", cv=1, longest=400)
 LOADS: dict[str, Load] = {
-    "open": Open(rate_per_s=20, number=70, isl=PROMPTS, osl=ANSWERS),
-    "rare": Open(rate_per_s=2, number=30, isl=PROMPTS, osl=ANSWERS),
-    "closed": Closed(concurrency=16, number=70, isl=PROMPTS, osl=ANSWERS),
-    "offline": Offline(number=60, isl=PROMPTS, osl=ANSWERS),
-    "one token": Open(rate_per_s=60, number=40, isl=PROMPTS, osl=1),
+    "open": Open(request_rate=20, num_prompts=70, isl=PROMPTS, osl=ANSWERS),
+    "rare": Open(request_rate=2, num_prompts=30, isl=PROMPTS, osl=ANSWERS),
+    "closed": Closed(concurrency=16, num_prompts=70, isl=PROMPTS, osl=ANSWERS),
+    "offline": Offline(num_prompts=60, isl=PROMPTS, osl=ANSWERS),
+    "one token": Open(request_rate=60, num_prompts=40, isl=PROMPTS, osl=1),
 }
 TIGHT = 1700
 """Tokens of a cache that holds some fifteen of these requests, and each of them alone."""
@@ -124,23 +124,23 @@ def test_one_client_gets_static_batches_of_one_after_each_other() -> None:
     lengths = list(zip([50, 400, 120], [30, 1, 77], strict=True))
     alone_s = [simulate(Static(batch=1, isl=i, osl=o), UNLIMITED, TIMES).makespan_s for i, o in lengths]
     isl, osl = (list(column) for column in zip(*lengths, strict=True))
-    run = simulate(Closed(concurrency=1, number=3, isl=isl, osl=osl), UNLIMITED, TIMES)
+    run = simulate(Closed(concurrency=1, num_prompts=3, isl=isl, osl=osl), UNLIMITED, TIMES)
     assert run.finish_s == pytest.approx(np.cumsum(alone_s), rel=1e-12)
     assert run.arrival_s == pytest.approx(np.cumsum([0.0, *alone_s[:-1]]), rel=1e-12)
 
 
 def test_a_client_that_takes_its_time_sends_later() -> None:
-    load = Closed(concurrency=1, number=20, isl=100, osl=30)
+    load = Closed(concurrency=1, num_prompts=20, isl=100, osl=30)
     plain, slow = (simulate(load, UNLIMITED, TIMES, between_s) for between_s in (0.0, 0.5))
     assert slow.e2e_s.mean == pytest.approx(plain.e2e_s.mean)
     assert slow.makespan_s == pytest.approx(plain.makespan_s + 19 * 0.5)
-    many = simulate(Closed(concurrency=12, number=100, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES, 0.05)
+    many = simulate(Closed(concurrency=12, num_prompts=100, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES, 0.05)
     assert (np.diff(many.arrival_s) >= 0).all()
     assert np.sort(many.arrival_s[12:]) == pytest.approx(np.sort(many.finish_s)[:88] + 0.05)
 
 
 def test_a_closed_load_keeps_as_many_present_as_there_are_clients() -> None:
-    run = simulate(Closed(concurrency=12, number=100, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES)
+    run = simulate(Closed(concurrency=12, num_prompts=100, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES)
     inside = np.linspace(0, np.sort(run.finish_s)[-12], 200)[1:-1]
     assert (run.present(inside) == 12).all()
 
@@ -148,7 +148,7 @@ def test_a_closed_load_keeps_as_many_present_as_there_are_clients() -> None:
 def test_waiting_for_one_server_is_pollaczek_and_khinchine() -> None:
     """M/D/1: one request at a time, all alike, of one token: a wait of rho D / (2 (1 - rho)) on average."""
     service_s, rho = TIMES.pass_s(100, [(100, 0)], 0, 0), 0.6
-    load = Open(rate_per_s=rho / service_s, number=40_000, isl=100, osl=1)
+    load = Open(request_rate=rho / service_s, num_prompts=40_000, isl=100, osl=1)
     run = simulate(load, EngineLimits(max_num_seqs=1), TIMES)
     assert run.queue_s.mean == pytest.approx(rho * service_s / (2 * (1 - rho)), rel=0.05)
     assert 1 - run.time_shares["idle"] == pytest.approx(rho, rel=0.03)
@@ -157,7 +157,7 @@ def test_waiting_for_one_server_is_pollaczek_and_khinchine() -> None:
 
 def test_as_many_are_present_as_arrive_while_one_stays() -> None:
     """Little's law, counted at 20,000 moments."""
-    run = simulate(Open(rate_per_s=15, number=3000, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES)
+    run = simulate(Open(request_rate=15, num_prompts=3000, isl=PROMPTS, osl=ANSWERS), UNLIMITED, TIMES)
     moments = np.linspace(run.arrival_s[0], run.finish_s.max(), 20_000)
     assert run.present(moments).mean() == pytest.approx(run.requests_per_s * run.e2e_s.mean, rel=0.01)
     assert run.settled
@@ -167,18 +167,18 @@ def test_as_many_are_present_as_arrive_while_one_stays() -> None:
 def test_a_queue_grows_without_limit_where_requests_come_faster_than_they_are_served(scheduler: Scheduler) -> None:
     limits = EngineLimits(max_num_seqs=16, scheduler=scheduler)
     shapes = {"isl": PROMPTS, "osl": ANSWERS}
-    capacity = simulate(Offline(number=1500, **shapes), limits, TIMES).steady_requests_per_s
-    stable = simulate(Open(rate_per_s=0.7 * capacity, number=1500, **shapes), limits, TIMES)
+    capacity = simulate(Offline(num_prompts=1500, **shapes), limits, TIMES).steady_requests_per_s
+    stable = simulate(Open(request_rate=0.7 * capacity, num_prompts=1500, **shapes), limits, TIMES)
     assert stable.diverges == ""
     assert stable.settled
-    flooded = simulate(Open(rate_per_s=1.4 * capacity, number=1500, **shapes), limits, TIMES)
+    flooded = simulate(Open(request_rate=1.4 * capacity, num_prompts=1500, **shapes), limits, TIMES)
     assert flooded.diverges.startswith("the queue grows without limit: ")
     assert not flooded.settled
     assert flooded.steady_requests_per_s == pytest.approx(capacity, rel=0.05)
 
 
 def test_a_load_too_short_to_fill_the_engine_has_not_settled() -> None:
-    run = simulate(Open(rate_per_s=100, number=200, isl=10, osl=5000), EngineLimits(), TIMES)
+    run = simulate(Open(request_rate=100, num_prompts=200, isl=10, osl=5000), EngineLimits(), TIMES)
     assert run.diverges == ""
     assert not run.settled
 
@@ -196,7 +196,7 @@ def test_a_full_cache_preempts_and_everyone_is_served_in_the_end() -> None:
 
 
 def test_cutting_prompts_bounds_the_time_between_tokens() -> None:
-    load = Open(rate_per_s=4, number=60, isl=[200, 4000], osl=60)
+    load = Open(request_rate=4, num_prompts=60, isl=[200, 4000], osl=60)
     cut = simulate(load, EngineLimits(max_num_seqs=64, max_num_batched_tokens=256), TIMES)
     whole = simulate(load, EngineLimits(max_num_seqs=64, max_num_batched_tokens=None), TIMES)
     longest_s = cut.passes.intervals()[0].max()
@@ -217,7 +217,7 @@ def test_prompts_apart_hold_up_those_that_generate() -> None:
 
 
 def test_a_shared_prefix_is_computed_never_and_stored_once() -> None:
-    load = Offline(number=20, isl=100, osl=10)
+    load = Offline(num_prompts=20, isl=100, osl=10)
     run = simulate(load, EngineLimits(prefix_cached_tokens=70), TIMES)
     # Four whole blocks of the 70 tokens; the rest of the prompt is computed.
     assert run.passes.prompt_tokens.sum() == 20 * (100 - 64)
@@ -229,7 +229,7 @@ def test_a_shared_prefix_is_computed_never_and_stored_once() -> None:
 
 
 def test_what_never_fits_is_refused_by_its_number() -> None:
-    load = Offline(number=3, isl=[10, 900, 20], osl=100)
+    load = Offline(num_prompts=3, isl=[10, 900, 20], osl=100)
     with pytest.raises(
         LoadError, match=r"request 2 with 900 prompt and 100 output tokens needs 1008 at once.*holds 992"
     ):
@@ -239,9 +239,9 @@ def test_what_never_fits_is_refused_by_its_number() -> None:
     shared = EngineLimits(kv_tokens=1008, prefix_cached_tokens=64)
     assert simulate(load, shared, TIMES).passes.kv_tokens.max() <= 1008
     with pytest.raises(LoadError, match="needs 1072 at once"):
-        simulate(Offline(number=1, isl=10, osl=990), shared, TIMES)
-    with pytest.raises(LoadError, match="needs 1000 at once, and max_len is 999"):
-        simulate(load, EngineLimits(max_len=999), TIMES)
+        simulate(Offline(num_prompts=1, isl=10, osl=990), shared, TIMES)
+    with pytest.raises(LoadError, match="needs 1000 at once, and max_model_len is 999"):
+        simulate(load, EngineLimits(max_model_len=999), TIMES)
     with pytest.raises(LoadError, match="needs 900 at once, and max_num_batched_tokens is 512"):
         simulate(load, EngineLimits(max_num_batched_tokens=512, chunked_prefill=False), TIMES)
     with pytest.raises(LoadError, match="max_num_batched_tokens 100 is less than max_num_seqs 256"):

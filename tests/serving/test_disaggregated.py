@@ -26,7 +26,7 @@ from neusight.serving.disaggregated import ApartRun, CacheTransfer, Pool, simula
 TIMES = LinearTimes()
 PROMPTS = Lengths(mean=100, shape="lognormal", cv=1, longest=400)
 ANSWERS = Lengths(mean=50, shape="lognormal", cv=1, longest=400)
-OPEN = Open(rate_per_s=40, number=120, isl=PROMPTS, osl=ANSWERS)
+OPEN = Open(request_rate=40, num_prompts=120, isl=PROMPTS, osl=ANSWERS)
 LIMITS = EngineLimits(max_num_seqs=32, max_num_batched_tokens=256, kv_tokens=8000)
 NONE = CacheTransfer(of=lambda tokens: np.zeros(len(tokens)))
 
@@ -68,7 +68,8 @@ def test_without_a_transfer_both_are_the_parts_alone() -> None:
 
 
 def test_every_token_is_served_by_its_pool() -> None:
-    for load in (OPEN, Closed(concurrency=16, number=80, isl=PROMPTS, osl=ANSWERS), Offline(number=50, isl=64, osl=20)):
+    closed = Closed(concurrency=16, num_prompts=80, isl=PROMPTS, osl=ANSWERS)
+    for load in (OPEN, closed, Offline(num_prompts=50, isl=64, osl=20)):
         run = served(load, linear(1e-5), prefill=2, decode=3)
         assert not run.prefill.passes.decodes.any()
         assert run.prefill.passes.prompt_tokens.sum() == run.whole.prompt_tokens.sum()
@@ -82,22 +83,22 @@ def test_every_token_is_served_by_its_pool() -> None:
 
 
 def test_clients_wait_for_the_whole_answer() -> None:
-    run = served(Closed(concurrency=1, number=5, isl=100, osl=10), linear(1e-4))
+    run = served(Closed(concurrency=1, num_prompts=5, isl=100, osl=10), linear(1e-4))
     assert run.whole.arrival_s[1:] == pytest.approx(run.whole.finish_s[:-1])
     assert run.transfer_s == pytest.approx(0.01)
-    none = served(Closed(concurrency=1, number=5, isl=100, osl=10))
+    none = served(Closed(concurrency=1, num_prompts=5, isl=100, osl=10))
     assert run.whole.e2e_s.mean - none.whole.e2e_s.mean == pytest.approx(0.01)
     assert run.whole.tpot_s.mean == pytest.approx(none.whole.tpot_s.mean)
 
 
 def test_transfers_of_one_engine_follow_one_another() -> None:
-    run = served(Offline(number=4, isl=50, osl=2), linear(0.01))
+    run = served(Offline(num_prompts=4, isl=50, osl=2), linear(0.01))
     # All four prompts end with one pass.
     assert run.transfer_s == pytest.approx([0.5, 1.0, 1.5, 2.0])
 
 
 def test_layers_that_travel_beside_the_prompt_leave_the_last() -> None:
-    one = Closed(concurrency=1, number=3, isl=100, osl=10)
+    one = Closed(concurrency=1, num_prompts=3, isl=100, osl=10)
     prompt_s = TIMES.pass_s(100, [(100, 0)], 0, 0)
     short = served(one, linear(0.5 * prompt_s / 100, layers=10))
     assert short.transfer_s == pytest.approx(0.05 * prompt_s)
@@ -106,14 +107,14 @@ def test_layers_that_travel_beside_the_prompt_leave_the_last() -> None:
 
 
 def test_answers_are_not_held_up_by_prompts() -> None:
-    load = Open(rate_per_s=12, number=200, isl=1500, osl=60)
+    load = Open(request_rate=12, num_prompts=200, isl=1500, osl=60)
     limits = EngineLimits(max_num_seqs=64, max_num_batched_tokens=2048)
     together = simulate(load, limits, TIMES, routing=Routing(schedulers=2, admitted=10**6))
     apart = simulate_apart(load, pool(limits=limits), pool(limits=limits), NONE)
     assert apart.whole.itl_s.p99 < 0.3 * together.itl_s.p99
 
 
-LOAD = Open(rate_per_s=4, number=200, isl=1000, osl=100)
+LOAD = Open(request_rate=4, num_prompts=200, isl=1000, osl=100)
 GPU = "h100-sxm-80gb"
 
 
@@ -136,7 +137,7 @@ def test_an_estimate_has_both_pools(predictor: Predictor) -> None:
 def test_prompts_alone_take_what_they_take_by_themselves(predictor: Predictor) -> None:
     """With a cache that travels in no time, answers begin a pass of one token after their prompts end."""
     apart = estimate(predictor, prefill="replicas=1", kv_link="none")
-    alone = estimate(predictor, Open(rate_per_s=4, number=200, isl=1000, osl=1))
+    alone = estimate(predictor, Open(request_rate=4, num_prompts=200, isl=1000, osl=1))
     assert apart.transfer_s == 0
     assert alone.ttft_s.mean < apart.ttft_s.mean < alone.ttft_s.mean + 2 * apart.itl_s.mean
     assert apart.itl_s.p99 is not None

@@ -108,9 +108,9 @@ def test_eras_by_version(name: str, version: str, era: str) -> None:
         (Setup(), Static(batch=8, isl=256, osl=64), "static", "prefill_ms"),
         (Setup(graphs=False), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
         (Setup(pp=2), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
-        (Setup(), Closed(concurrency=3, number=12, isl=256, osl=64), "closed", "tokens_per_s"),
+        (Setup(), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "closed", "tokens_per_s"),
         # Three clients of two replicas: one of these serves two, the other one.
-        (Setup(replicas=2), Closed(concurrency=3, number=12, isl=256, osl=64), "closed", "tokens_per_s"),
+        (Setup(replicas=2), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "closed", "tokens_per_s"),
     ],
     ids=["batch", "prefill", "launched", "pipeline", "clients", "clients of replicas"],
 )

@@ -10,7 +10,7 @@ from neusight.serving import Deployment, EngineOptions
 from neusight.serving.launch import launch_command
 
 MODEL, MIXTURE = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
-LIMITED = EngineOptions(max_num_seqs=64, max_num_batched_tokens=4096, memory_share=0.8)
+LIMITED = EngineOptions(max_num_seqs=64, max_num_batched_tokens=4096, gpu_memory_utilization=0.8)
 
 
 def options_of(deployment: Deployment) -> dict[str, str]:

@@ -59,9 +59,9 @@ def test_records_of_a_slow_host_give_its_times_back(
     found = observe(deployment, log.windows)
     assert found.error_before > 20
     assert found.error_after < 4
-    observed = simulate(Closed(concurrency=32, number=200, isl=300, osl=100), slow.limits, slow.tables)
+    observed = simulate(Closed(concurrency=32, num_prompts=200, isl=300, osl=100), slow.limits, slow.tables)
     again = deployment.with_constants(found.after)
-    expected = simulate(Closed(concurrency=32, number=200, isl=300, osl=100), again.limits, again.tables)
+    expected = simulate(Closed(concurrency=32, num_prompts=200, isl=300, osl=100), again.limits, again.tables)
     assert expected.tpot_s.mean == pytest.approx(observed.tpot_s.mean, rel=0.05)
 
 
@@ -146,7 +146,7 @@ def test_metrics_of_a_slow_host_give_its_times_back(deployment: Deployment, run:
 def test_lines_of_vllm_give_times_of_a_steady_load_back(
     deployment: Deployment, slow: Deployment, tmp_path: Path
 ) -> None:
-    run = simulate(Closed(concurrency=48, number=2500, isl=300, osl=200), slow.limits, slow.tables)
+    run = simulate(Closed(concurrency=48, num_prompts=2500, isl=300, osl=200), slow.limits, slow.tables)
     kv_tokens = deployment.limits.kv_tokens or 0
     path = vllm_lines(run, tmp_path / "vllm.log", kv_tokens)
     log = read_log([path], kv_tokens, isl=300)
@@ -163,7 +163,7 @@ def test_lines_of_sglang_give_a_slow_hosts_times_back(predictor: Predictor, tmp_
     shipped = shipped_constants("sglang")
     slow = deployment.with_constants({name: factor * shipped[name] for name, factor in SLOW.items()})
     answers = np.random.default_rng(1).integers(50, 350, 600).tolist()
-    load = Closed(concurrency=24, number=600, isl=300, osl=answers)
+    load = Closed(concurrency=24, num_prompts=600, isl=300, osl=answers)
     log = read_log([sglang_lines(simulate(load, slow.limits, slow.tables), tmp_path / "sglang.log")], 0)
     assert log.kind == "log of SGLang"
     found = observe(deployment, log.windows)
@@ -172,7 +172,8 @@ def test_lines_of_sglang_give_a_slow_hosts_times_back(predictor: Predictor, tmp_
 
 
 def test_a_server_as_it_ships_changes_little(deployment: Deployment, tmp_path: Path) -> None:
-    load = Closed(concurrency=32, number=8000, isl=300, osl=np.random.default_rng(1).integers(20, 180, 8000).tolist())
+    answers = np.random.default_rng(1).integers(20, 180, 8000).tolist()
+    load = Closed(concurrency=32, num_prompts=8000, isl=300, osl=answers)
     run = simulate(load, deployment.limits, deployment.tables)
     found = observe(deployment, read_log(dumps(run, tmp_path), 0).windows)
     assert found.error_before < 4

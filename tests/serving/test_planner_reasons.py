@@ -31,9 +31,9 @@ def failures(choices: list[Choice]) -> Iterator[tuple[Choice, int, str]]:
 @pytest.mark.parametrize(
     ("demand", "prefer", "beyond"),
     [
-        ({"slo": "tpot=60ms,ttft=1s", "rate_per_s": 3.0}, "cost", "too expensive: more than 3 times the best"),
+        ({"slo": "tpot=60ms,ttft=1s", "request_rate": 3.0}, "cost", "too expensive: more than 3 times the best"),
         ({"slo": "tpot=60ms,ttft=1s", "concurrency": 4}, "cost", "too expensive: more than 3 times the best"),
-        ({"slo": "tpot=60ms,ttft=1s", "rate_per_s": 3.0}, "gpus", "too many devices: more than 3 times the best"),
+        ({"slo": "tpot=60ms,ttft=1s", "request_rate": 3.0}, "gpus", "too many devices: more than 3 times the best"),
     ],
 )
 def test_cheapest_gives_the_price_as_the_whole_reason_of_what_would_hold(
@@ -48,13 +48,13 @@ def test_cheapest_gives_the_price_as_the_whole_reason_of_what_would_hold(
 
 @pytest.mark.parametrize(("rate", "slo"), [(20.0, "tpot=45ms"), (30.0, "tpot=60ms,ttft=500ms"), (4.0, "e2e=2s")])
 def test_cheapest_says_of_so_many_replicas_what_is_true_of_them(predictor: Predictor, rate: float, slo: str) -> None:
-    demand = Demand(slo=slo, rate_per_s=rate, **TIGHT)
+    demand = Demand(slo=slo, request_rate=rate, **TIGHT)
     gpus = load_devices(["l4", "l40s"])
     for choice, replicas, said in failures(predictor.cheapest(MODEL, gpus, demand, tp=[1, 2, 4])):
         deployment = predictor.deployment(MODEL, as_device(choice.gpu), 576, tp=choice.setup.tp, replicas=replicas)
         if said == "it cannot serve so much":
-            full = predictor.serving(MODEL, choice.gpu, Offline(number=512 * replicas, **TIGHT), tp=choice.setup.tp,
-                                     replicas=replicas)  # fmt: skip
+            full = predictor.serving(MODEL, choice.gpu, Offline(num_prompts=512 * replicas, **TIGHT),
+                                     tp=choice.setup.tp, replicas=replicas)  # fmt: skip
             assert full.requests_per_s < rate
         else:
             assert deployment.devices == replicas * choice.setup.tp
@@ -63,7 +63,7 @@ def test_cheapest_says_of_so_many_replicas_what_is_true_of_them(predictor: Predi
 
 
 def test_cheapest_does_not_depend_on_the_order_of_devices(predictor: Predictor) -> None:
-    demand = Demand(slo="tpot=60ms,ttft=1s", rate_per_s=20.0, **TIGHT)
+    demand = Demand(slo="tpot=60ms,ttft=1s", request_rate=20.0, **TIGHT)
     gpus = load_devices(["l4", "l40s", "h100-sxm-80gb"])
     answers = [predictor.cheapest(MODEL, each, demand, tp=1) for each in (gpus, gpus[::-1])]
     assert len({frozenset((c.gpu, c.setup.tp, c.holds, c.usd_per_hour) for c in answer) for answer in answers}) == 1
@@ -71,7 +71,7 @@ def test_cheapest_does_not_depend_on_the_order_of_devices(predictor: Predictor) 
 
 def test_cheapest_reports_what_is_done_and_the_best_so_far(predictor: Predictor) -> None:
     seen: list[tuple[int, int, str]] = []
-    demand = Demand(slo="tpot=60ms", rate_per_s=3.0, **TIGHT)
+    demand = Demand(slo="tpot=60ms", request_rate=3.0, **TIGHT)
     best = predictor.cheapest(MODEL, "l40s", demand, tp=[1, 2], progress=lambda *each: seen.append(each))[0]
     assert [(done, of) for done, of, _ in seen] == [(0, 2), (1, 2)]
     assert (seen[0][2], seen[1][2]) == ("", best.described)
@@ -118,7 +118,7 @@ def test_why_not_counts_plans_that_look_alike(capsys: pytest.CaptureFixture[str]
 
 LOADS: list[Load] = [
     closed(1, 128, 256), closed(1, 16, 2000), closed(2, 32, 900), Static(batch=1, isl=8, osl=1500),
-    Open(rate_per_s=0.05, number=32, isl=64, osl=512),
+    Open(request_rate=0.05, num_prompts=32, isl=64, osl=512),
 ]  # fmt: skip
 
 

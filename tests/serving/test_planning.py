@@ -155,7 +155,7 @@ def test_clients_take_the_fewest_replicas_that_hold_them(predictor: Predictor) -
 
 def test_the_fewest_gpus_need_not_be_the_cheapest(predictor: Predictor) -> None:
     gpus = [as_device("h100-sxm-80gb", ["price=5USD/h"]), as_device("l40s", ["price=1USD/h"])]
-    demand = Demand(slo="tpot=60ms", isl=512, osl=64, rate_per_s=30.0)
+    demand = Demand(slo="tpot=60ms", isl=512, osl=64, request_rate=30.0)
     cheap = predictor.cheapest(MODEL, gpus, demand, tp=1)
     few = predictor.cheapest(MODEL, gpus, demand, tp=1, prefer="gpus")
     assert [c.gpu for c in cheap] == ["l40s", "h100-sxm-80gb"]
@@ -196,7 +196,7 @@ def test_usual_setups_are_those_that_a_device_and_a_model_can_use() -> None:
 
 
 def test_usual_setups_find_what_stated_ones_do_not(predictor: Predictor) -> None:
-    demand = Demand(slo="tpot=20ms,ttft=1s", isl=512, osl=64, rate_per_s=20.0)
+    demand = Demand(slo="tpot=20ms,ttft=1s", isl=512, osl=64, request_rate=20.0)
     stated = predictor.cheapest(MODEL, "l40s", demand, tp=1)[0]
     usual = predictor.cheapest(MODEL, "l40s", demand, usual=True, tp=[1, 2])[0]
     assert usual.estimate is not None
@@ -220,25 +220,25 @@ def test_the_cheapest_comes_first_and_reasons_last(predictor: Predictor) -> None
 
 def test_a_rate_takes_the_fewest_replicas_that_hold_it(predictor: Predictor) -> None:
     slo = Slo.named("tpot=40ms")
-    demand = Demand(slo=slo, isl=512, osl=64, rate_per_s=40.0)
+    demand = Demand(slo=slo, isl=512, osl=64, request_rate=40.0)
     (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tp=1)
     assert best.estimate is not None
     assert best.estimate.replicas > 1
     assert slo.missed(best.estimate) == ""
     # What one replica less would have to serve each, and a tenth: of more replicas each has smoother arrivals.
     each = 1.1 * 40.0 / (best.estimate.replicas - 1)
-    (more,) = predictor.cheapest(MODEL, ["l40s"], replace(demand, rate_per_s=each * best.estimate.replicas), tp=1)
+    (more,) = predictor.cheapest(MODEL, ["l40s"], replace(demand, request_rate=each * best.estimate.replicas), tp=1)
     assert more.estimate is not None
     assert more.estimate.replicas > best.estimate.replicas
 
 
 def test_replicas_serve_a_rate_however_long_it_lasts(predictor: Predictor) -> None:
     """Of long answers a short load ends before the cache has filled, and no queue has shown."""
-    demand = Demand(slo=Slo.named("ttft=5s"), isl=64, osl=2000, rate_per_s=20.0)
+    demand = Demand(slo=Slo.named("ttft=5s"), isl=64, osl=2000, request_rate=20.0)
     (best,) = predictor.cheapest(MODEL, ["l40s"], demand, tp=1)
     assert best.estimate is not None
     n = best.estimate.replicas
-    long = Open(rate_per_s=20.0, number=1500 * n, isl=64, osl=2000)
+    long = Open(request_rate=20.0, num_prompts=1500 * n, isl=64, osl=2000)
     assert predictor.serving(MODEL, "l40s", long, replicas=n).diverges == ""
     assert predictor.serving(MODEL, "l40s", long, replicas=max(1, n // 2)).diverges
 
@@ -315,10 +315,10 @@ def test_an_answer_is_a_line_and_a_table_of_a_notebook(deployment: Deployment) -
         (lambda p: p.serving(MODEL, "l4", Static(batch=1.5, isl=8, osl=2)), LoadError, "batch = 1.5: give a whole"),
         (lambda p: p.frontier(MODEL, "l4", 512), LoadError, "give those of prompts and of answers"),
         (lambda _: EngineOptions(max_num_seqs=0), LoadError, "max_num_seqs = 0: give a whole number of at least 1"),
-        (lambda _: EngineOptions(memory_share=1.5), LoadError, "memory_share = 1.5: give more than 0, up to 1"),
+        (lambda _: EngineOptions(gpu_memory_utilization=1.5), LoadError, "= 1.5: give more than 0, up to 1"),
         (lambda _: Demand(slo="tftt=1s", isl=8, osl=2), LoadError, "did you mean ttft"),
         (lambda _: Demand(slo="ttft=1s", isl=8, osl=2, confidence=9), LoadError, "give a probability between 0 and 1"),
-        (lambda _: Demand(slo="ttft=1s", isl=8, osl=2, rate_per_s=1, concurrency=2), LoadError, "two loads: give one"),
+        (lambda _: Demand(slo="ttft=1s", isl=8, osl=2, request_rate=1, concurrency=2), LoadError, "two loads"),
         (
             lambda p: p.cheapest(MODEL, "l4", Demand(slo="ttft=1s", isl=8, osl=2), prefer="gpu"),
             LoadError,

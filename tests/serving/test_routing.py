@@ -34,7 +34,7 @@ from neusight.serving import (
 TIMES = LinearTimes()
 PROMPTS = Lengths(mean=100, shape="lognormal", cv=1, longest=400)
 ANSWERS = Lengths(mean=50, shape="lognormal", cv=1, longest=400)
-OPEN = Open(rate_per_s=60, number=150, isl=PROMPTS, osl=ANSWERS)
+OPEN = Open(request_rate=60, num_prompts=150, isl=PROMPTS, osl=ANSWERS)
 LIMITS = EngineLimits(max_num_seqs=24, max_num_batched_tokens=256, kv_tokens=3000)
 
 
@@ -85,7 +85,8 @@ def test_in_turn_is_what_each_engine_gets_by_itself() -> None:
 
 @pytest.mark.parametrize("policy", ROUTERS)
 def test_every_token_is_served(policy: str) -> None:
-    loads = OPEN, Closed(concurrency=30, number=120, isl=PROMPTS, osl=ANSWERS), Offline(number=80, isl=64, osl=9)
+    closed = Closed(concurrency=30, num_prompts=120, isl=PROMPTS, osl=ANSWERS)
+    loads = OPEN, closed, Offline(num_prompts=80, isl=64, osl=9)
     for load, admitted in product(loads, (None, 4)):
         routing = Routing(schedulers=4, policy=policy, admitted=admitted)
         run = simulate(load, LIMITS, TIMES, routing=routing)
@@ -105,7 +106,8 @@ def gaps(run: ServingRun) -> np.ndarray:
 
 
 def test_the_least_loaded_waits_less() -> None:
-    uneven = Open(rate_per_s=45, number=400, isl=PROMPTS, osl=Lengths(mean=60, shape="lognormal", cv=2, longest=900))
+    answers = Lengths(mean=60, shape="lognormal", cv=2, longest=900)
+    uneven = Open(request_rate=45, num_prompts=400, isl=PROMPTS, osl=answers)
     limits = EngineLimits(max_num_seqs=8)
     routed = {p: simulate(uneven, limits, TIMES, routing=Routing(schedulers=4, policy=p)) for p in ROUTERS[:2]}
     assert routed["least-loaded"].ttft_s.p99 < 0.5 * routed["round-robin"].ttft_s.p99
@@ -115,7 +117,7 @@ def test_the_least_loaded_waits_less() -> None:
 
 
 def test_clients_of_one_engine_are_those_of_the_same_behind_a_router() -> None:
-    load = Closed(concurrency=16, number=90, isl=PROMPTS, osl=ANSWERS)
+    load = Closed(concurrency=16, num_prompts=90, isl=PROMPTS, osl=ANSWERS)
     alone = simulate(load, LIMITS, TIMES, between_s=0.01)
     routed = simulate(load, LIMITS, TIMES, between_s=0.01, routing=Routing(admitted=10**6))
     assert routed.finish_s == pytest.approx(alone.finish_s, rel=1e-12)
@@ -187,7 +189,7 @@ def test_a_router_that_knows_prefixes_finds_more_of_them() -> None:
 
 
 def test_a_rate_of_hits_leaves_the_rest_to_compute() -> None:
-    load = Offline(number=20, isl=400, osl=5)
+    load = Offline(num_prompts=20, isl=400, osl=5)
     half = simulate(load, EngineLimits(prefix_hit=0.5), TIMES)
     assert (half.cached_tokens == 192).all()
     assert half.passes.prompt_tokens.sum() == 20 * 208
@@ -198,7 +200,7 @@ def test_a_rate_of_hits_leaves_the_rest_to_compute() -> None:
 
 
 def test_a_cluster_is_simulated_within_its_time() -> None:
-    load = Open(rate_per_s=400, number=10_000, isl=Lengths(mean=500), osl=Lengths(mean=200))
+    load = Open(request_rate=400, num_prompts=10_000, isl=Lengths(mean=500), osl=Lengths(mean=200))
     started = perf_counter()
     simulate(load, EngineLimits(kv_tokens=400_000), TIMES, routing=Routing(schedulers=8, policy="least-loaded"))
     assert perf_counter() - started < 5
@@ -206,7 +208,7 @@ def test_a_cluster_is_simulated_within_its_time() -> None:
 
 def test_what_one_of_many_gets_in_turn_is_a_share_of_its_own(predictor: Predictor) -> None:
     """A gamma's arrivals stand for every fourth of a Poisson process, which a simulation of all four draws."""
-    load = Open(rate_per_s=26, number=4000, isl=Lengths(mean=300), osl=Lengths(mean=100))
+    load = Open(request_rate=26, num_prompts=4000, isl=Lengths(mean=300), osl=Lengths(mean=100))
     setup = {"replicas": 4, "dtype": "bf16"}
     share = predictor.serving("Qwen/Qwen3-8B", "l40s", load, **setup)
     whole = predictor.serving("Qwen/Qwen3-8B", "l40s", load, admitted=10**5, **setup)
@@ -214,7 +216,7 @@ def test_what_one_of_many_gets_in_turn_is_a_share_of_its_own(predictor: Predicto
         assert getattr(share, name).mean == pytest.approx(getattr(whole, name).mean, rel=0.03)
     assert share.output_tokens_per_s.mean == pytest.approx(whole.output_tokens_per_s.mean, rel=0.03)
     assert share.power_w == pytest.approx(whole.power_w, rel=0.03)
-    random = predictor.serving("Qwen/Qwen3-8B", "l40s", replace(load, rate_per_s=6.5, number=1000))
+    random = predictor.serving("Qwen/Qwen3-8B", "l40s", replace(load, request_rate=6.5, num_prompts=1000))
     assert share.ttft_s.p90 < random.ttft_s.p90
 
 
@@ -231,7 +233,7 @@ def test_a_trace_names_its_sessions(tmp_path: Path, predictor: Predictor) -> Non
 
 
 def test_the_host_brings_back_what_its_link_carries(predictor: Predictor) -> None:
-    options = EngineOptions(host_cache_bytes=64e9)
+    options = EngineOptions(host_cache=64e9)
     deployment = predictor.deployment("Qwen/Qwen3-8B", "l40s", 4096, options, tp=2)
     per_token = deployment.memory.kv_bytes_per_token
     assert deployment.limits.host_tokens == int(64e9 / (2 * per_token))

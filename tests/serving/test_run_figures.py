@@ -29,7 +29,7 @@ def test_weights_are_repetitions() -> None:
 
 def test_steady_throughput_leaves_the_ramps_out() -> None:
     """Twenty rounds of sixteen equal clients and a last one of a single client, who has the engine for himself."""
-    run = simulate(Closed(concurrency=16, number=321, isl=10, osl=100), EngineLimits(), TIMES)
+    run = simulate(Closed(concurrency=16, num_prompts=321, isl=10, osl=100), EngineLimits(), TIMES)
     round_s = simulate(Static(batch=16, isl=10, osl=100), EngineLimits(), TIMES).makespan_s
     assert run.steady_output_tokens_per_s == pytest.approx(1600 / round_s, rel=0.02)
     assert run.output_tokens_per_s < 0.98 * run.steady_output_tokens_per_s
@@ -37,7 +37,7 @@ def test_steady_throughput_leaves_the_ramps_out() -> None:
 
 
 def test_what_waits_and_what_is_present_are_counts() -> None:
-    run = simulate(Offline(number=10, isl=10, osl=5), EngineLimits(max_num_seqs=4), TIMES)
+    run = simulate(Offline(num_prompts=10, isl=10, osl=5), EngineLimits(max_num_seqs=4), TIMES)
     assert run.waiting(np.array([-1.0, 0.0, run.finish_s.max()])).tolist() == [0, 6, 0]
     assert run.present(np.array([-1.0, 0.0, run.finish_s.max()])).tolist() == [0, 10, 0]
 
@@ -46,7 +46,7 @@ def test_runs_of_other_seeds_scatter_as_means_do() -> None:
     """The standard deviation of a mean falls with the root of the number: a quarter for sixteen times as many."""
 
     def scatter(number: int) -> float:
-        load = Offline(number=number, isl=10, osl=ANSWERS)
+        load = Offline(num_prompts=number, isl=10, osl=ANSWERS)
         runs = replicate(load, EngineLimits(max_num_seqs=1), LinearTimes(cached_s=0), range(30))
         return float(np.std([run.e2e_s.mean for run in runs], ddof=1)) / number
 
@@ -55,9 +55,9 @@ def test_runs_of_other_seeds_scatter_as_means_do() -> None:
 
 
 def test_replicates_are_the_runs_of_their_seeds() -> None:
-    load = Open(rate_per_s=10, number=50, isl=10, osl=ANSWERS)
+    load = Open(request_rate=10, num_prompts=50, isl=10, osl=ANSWERS)
     _, second = replicate(load, EngineLimits(), TIMES, (7, 8))
-    alone = simulate(Open(rate_per_s=10, number=50, isl=10, osl=ANSWERS, seed=8), EngineLimits(), TIMES)
+    alone = simulate(Open(request_rate=10, num_prompts=50, isl=10, osl=ANSWERS, seed=8), EngineLimits(), TIMES)
     assert np.array_equal(second.finish_s, alone.finish_s)
     with pytest.raises(LoadError, match="a static load is the same for every seed"):
         replicate(Static(batch=1, isl=1, osl=1), EngineLimits(), TIMES, (1, 2))

@@ -35,7 +35,7 @@ def test_lengths_have_the_mean_and_the_variation_that_were_asked_for(lengths: Le
 def test_lengths_are_cut_and_lists_are_taken_in_turns() -> None:
     drawn = Lengths(mean=100, shape="exponential", longest=150).draw(N, np.random.default_rng(0))
     assert drawn.max() == 150
-    requests = Offline(number=5, isl=[7, 9], osl=3).requests()
+    requests = Offline(num_prompts=5, isl=[7, 9], osl=3).requests()
     assert requests.prompt_tokens.tolist() == [7, 9, 7, 9, 7]
     assert requests.output_tokens.tolist() == [3] * 5
 
@@ -44,23 +44,23 @@ def test_lengths_are_cut_and_lists_are_taken_in_turns() -> None:
     ("arrivals", "cv", "expected"), [("poisson", 1.0, 1.0), ("uniform", 1.0, 0.0), ("gamma", 2.0, 2.0)]
 )
 def test_intervals_have_the_rate_and_the_variation(arrivals: str, cv: float, expected: float) -> None:
-    load = Open(rate_per_s=20, number=N, isl=1, osl=1, arrivals=arrivals, cv=cv)
+    load = Open(request_rate=20, num_prompts=N, isl=1, osl=1, arrivals=arrivals, cv=cv)
     intervals_s = np.diff(load.requests().arrival_s, prepend=0)
     assert intervals_s.mean() == pytest.approx(0.05, abs=5 * expected * 0.05 / N**0.5 + 1e-9)
     assert intervals_s.std() / intervals_s.mean() == pytest.approx(expected, rel=0.1, abs=1e-6)
 
 
 def test_a_duration_holds_as_many_arrivals_as_its_rate_says() -> None:
-    arrival_s = Open(rate_per_s=50, duration_s=400, isl=1, osl=1).requests().arrival_s
+    arrival_s = Open(request_rate=50, duration_s=400, isl=1, osl=1).requests().arrival_s
     assert len(arrival_s) == pytest.approx(20_000, abs=5 * 20_000**0.5)
     assert 399 < arrival_s[-1] <= 400
-    assert len(Open(rate_per_s=2, duration_s=10, isl=1, osl=1, arrivals="uniform").requests()) == 20
+    assert len(Open(request_rate=2, duration_s=10, isl=1, osl=1, arrivals="uniform").requests()) == 20
 
 
 def test_a_seed_repeats_and_another_does_not() -> None:
     def drawn(seed: int, **change: Any) -> np.ndarray:
         shape = Lengths(mean=500, shape="lognormal", cv=1)
-        fields = {"rate_per_s": 10, "number": 100, "isl": shape, "osl": shape, "seed": seed, **change}
+        fields = {"request_rate": 10, "num_prompts": 100, "isl": shape, "osl": shape, "seed": seed, **change}
         r = Open(**fields).requests()
         return np.stack([r.arrival_s, r.prompt_tokens, r.output_tokens])
 
@@ -74,18 +74,18 @@ def test_a_seed_repeats_and_another_does_not() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Open(rate_per_s=1, isl=1, osl=1).requests(), "give one of the two"),
-        (lambda: Open(rate_per_s=1, number=3, duration_s=3, isl=1, osl=1).requests(), "give one of the two"),
-        (lambda: Open(rate_per_s=0, number=3, isl=1, osl=1).requests(), "rate_per_s = 0"),
-        (lambda: Open(rate_per_s=1, number=3, isl=1, osl=1, arrivals="posson").requests(), "did you mean poisson"),
-        (lambda: Open(rate_per_s=1e-9, duration_s=1, isl=1, osl=1).requests(), "ask for longer"),
-        (lambda: Closed(concurrency=0, number=3, isl=1, osl=1).requests(), "concurrency = 0"),
+        (lambda: Open(request_rate=1, isl=1, osl=1).requests(), "give one of the two"),
+        (lambda: Open(request_rate=1, num_prompts=3, duration_s=3, isl=1, osl=1).requests(), "give one of the two"),
+        (lambda: Open(request_rate=0, num_prompts=3, isl=1, osl=1).requests(), "request_rate = 0"),
+        (lambda: Open(request_rate=1, num_prompts=3, isl=1, osl=1, arrivals="posson").requests(), "mean poisson"),
+        (lambda: Open(request_rate=1e-9, duration_s=1, isl=1, osl=1).requests(), "ask for longer"),
+        (lambda: Closed(concurrency=0, num_prompts=3, isl=1, osl=1).requests(), "concurrency = 0"),
         (
             lambda: Static(batch=1, isl=0, osl=1).requests(),
             "tokens: every prompt and every answer has a whole number of at least 1",
         ),
         (
-            lambda: Offline(number=2, isl=[], osl=1).requests(),
+            lambda: Offline(num_prompts=2, isl=[], osl=1).requests(),
             "tokens: every prompt and every answer has a whole number of at least 1",
         ),
         (lambda: Lengths(mean=0.5), "at least 1"),

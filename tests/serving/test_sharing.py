@@ -37,9 +37,9 @@ def test_a_batch_that_does_not_divide_makes_its_own_tokens_and_no_more(predictor
     [
         (Static(batch=6, isl=8, osl=8), 3),
         (Static(batch=2, isl=8, osl=8), 2),
-        (Closed(concurrency=7, number=70, isl=8, osl=8), 7 / 3),
-        (Open(rate_per_s=1, number=10, isl=8, osl=8), 3),
-        (Offline(number=8, isl=8, osl=8), 8 / 3),
+        (Closed(concurrency=7, num_prompts=70, isl=8, osl=8), 7 / 3),
+        (Open(request_rate=1, num_prompts=10, isl=8, osl=8), 3),
+        (Offline(num_prompts=8, isl=8, osl=8), 8 / 3),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -49,7 +49,7 @@ def test_shares_make_up_the_load(predictor: Predictor, load: Static, shares: flo
 
 def test_boards_that_wait_draw_what_they_draw_whatever_they_do(predictor: Predictor) -> None:
     idle_w = shipped_boards().physics.gpu.idle_share * predictor.deployment(MODEL, "l40s", 16).replica.device.tdp_w
-    load = Open(rate_per_s=1e-3, number=4, isl=64, osl=8, arrivals="uniform")
+    load = Open(request_rate=1e-3, num_prompts=4, isl=64, osl=8, arrivals="uniform")
     rare = predictor.serving(MODEL, "l40s", load, replicas=2)
     assert rare.power_w == pytest.approx(2 * idle_w, rel=1e-3)
     one, four = (predictor.serving(MODEL, "l40s", closed(1, 64, 32), replicas=n) for n in (1, 4))
@@ -92,7 +92,7 @@ def test_parts_of_rounds_stay_within_a_pass() -> None:
 
 
 def test_stages_share_prompts_that_wait_and_do_not_speed_up_one_answer(predictor: Predictor) -> None:
-    many, one = Offline(number=200, isl=2000, osl=2), Static(batch=1, isl=2000, osl=64)
+    many, one = Offline(num_prompts=200, isl=2000, osl=2), Static(batch=1, isl=2000, osl=64)
     single, double = (predictor.serving(MODEL, "h100-sxm-80gb", many, pp=n) for n in (1, 2))
     assert double.total_tokens_per_s == pytest.approx(2 * single.total_tokens_per_s, rel=0.1)
     single, double = (predictor.serving(MODEL, "h100-sxm-80gb", one, pp=n) for n in (1, 2))
@@ -109,7 +109,7 @@ def test_rounds_as_columns_are_those_of_the_simulation() -> None:
 
 
 @pytest.mark.parametrize(
-    "load", [closed(8, 256, 32), Open(rate_per_s=2.0, number=60, isl=256, osl=32)], ids=["closed", "open"]
+    "load", [closed(8, 256, 32), Open(request_rate=2.0, num_prompts=60, isl=256, osl=32)], ids=["closed", "open"]
 )
 def test_the_core_of_an_answer_is_that_of_every_estimate(predictor: Predictor, load: Closed | Open) -> None:
     """Errors by source make up the interval, terms of memory fill the engine's share, and power lasts for an answer."""

@@ -35,9 +35,9 @@ TIMES = LinearTimes()
 PROMPTS = Lengths(mean=100, shape="lognormal", cv=1, longest=400)
 ANSWERS = Lengths(mean=50, shape="lognormal", cv=1, longest=400)
 LOADS = {
-    "open": Open(rate_per_s=20, number=70, isl=PROMPTS, osl=ANSWERS),
-    "closed": Closed(concurrency=16, number=70, isl=PROMPTS, osl=ANSWERS),
-    "offline": Offline(number=60, isl=PROMPTS, osl=ANSWERS),
+    "open": Open(request_rate=20, num_prompts=70, isl=PROMPTS, osl=ANSWERS),
+    "closed": Closed(concurrency=16, num_prompts=70, isl=PROMPTS, osl=ANSWERS),
+    "offline": Offline(num_prompts=60, isl=PROMPTS, osl=ANSWERS),
 }
 
 
@@ -132,7 +132,7 @@ def predictor() -> Predictor:
 
 
 def served(predictor: Predictor, speculate: str, **setup: int) -> ServingEstimate:
-    load = Closed(concurrency=4, number=16, isl=512, osl=128)
+    load = Closed(concurrency=4, num_prompts=16, isl=512, osl=128)
     return predictor.serving("meta-llama/Llama-3.1-8B", "h100", load, speculate=speculate, **setup)
 
 

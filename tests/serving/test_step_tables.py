@@ -151,7 +151,7 @@ def test_what_lies_beyond_is_refused() -> None:
 
 
 def test_an_engine_runs_on_tables() -> None:
-    run = simulate(Offline(number=40, isl=[100, 3000], osl=30), EngineLimits(), tables(LAWS["smooth"]))
+    run = simulate(Offline(num_prompts=40, isl=[100, 3000], osl=30), EngineLimits(), tables(LAWS["smooth"]))
     assert run.passes.lasts_s[0] == pytest.approx(
         priced(LAWS["smooth"], [(100, 0), (3000, 0)] * 2 + [(100, 0), (1892, 0)], 0, 0), rel=0.01
     )

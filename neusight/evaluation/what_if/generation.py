@@ -144,7 +144,7 @@ def _stages(record: Row, engine: str) -> int:
 def _load_of(record: Row, stated: dict[str, str]) -> Load:
     if "isl" in stated:
         isl, osl = (whole(stated[name], name) for name in ("isl", "osl"))
-        return Offline(number=whole(stated["prompts"], "prompts"), isl=isl, osl=osl)
+        return Offline(num_prompts=whole(stated["prompts"], "prompts"), isl=isl, osl=osl)
     batch = whole(stated.get("batch", "1"), "batch")
     if record.get("mode") == "prefill":
         isl = whole(stated.get("tokens", stated.get("seq", str(PREFILL_TOKENS))), "tokens")
