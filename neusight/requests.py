@@ -34,8 +34,13 @@ MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "sh
 ``TransformerConfig.recompute_modules``); ``selective`` is the first."""
 OFFLOADS = ("none", "optimizer")
 CP_COMMS = ("p2p", "all_gather")
+_FORMER = {
+    "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "overlap_gradients": "overlap_grad_reduce",
+    "overlap_parameters": "overlap_param_gather", "lora": "lora_rank",
+}  # fmt: skip
+"""Names that fields of plans and runs had, which files may still use."""
 _WORDS = {"shard": SHARDS, "schedule": SCHEDULES, "offload": OFFLOADS}
-_DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "etp", "vp", "micro_batch", "global_batch")
+_DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "etp", "vp", "micro_batch_size", "global_batch_size")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,6 +227,11 @@ def directions_of(schedule: str, pp: int) -> int:
     return 2 if schedule == "dualpipe" and pp > 1 else 1
 
 
+def rename_former(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The same options of a plan or run, by today's names."""
+    return {_FORMER.get(name, name): value for name, value in options.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Degrees of parallelism, micro-batches and what else decides how a step is spread over ``world`` devices.
@@ -232,13 +242,13 @@ class Plan:
     heads for tokens (Jacobs et al. 2023). Experts are spread over ``ep`` of the ``dp * cp * tp`` ranks of a stage and
     sharded over ``etp`` (0: as ``tp``).
 
-    ``micro_batch`` and ``global_batch`` are sequences. ``shard``: what replicas keep of each other's state: ``zero1``
-    optimizer states, ``zero2`` gradients as well, ``zero3`` weights as well, ``hsdp`` all three within ``shard_group``
-    ranks (0: those of a node) and copies of that beyond. ``recompute`` in the backward pass, of the first
-    ``recompute_layers`` layers of each stage (0: of all): ``selective`` the core of attention, ``operators`` all but
-    attention and every second product, ``full`` everything, or names of ``MODULES`` with "+" between.
-    ``overlap_tp``: what tensor-parallel ranks gather and scatter runs beside products in pieces; ``overlap_experts``:
-    tokens travel to experts and back beside the kernels of another micro-batch.
+    ``micro_batch_size`` and ``global_batch_size`` are sequences. ``shard``: what replicas keep of each other's
+    state: ``zero1`` optimizer states, ``zero2`` gradients as well, ``zero3`` weights as well, ``hsdp`` all three
+    within ``shard_group`` ranks (0: those of a node) and copies of that beyond. ``recompute`` in the backward pass,
+    of the first ``recompute_layers`` layers of each stage (0: of all): ``selective`` the core of attention,
+    ``operators`` all but attention and every second product, ``full`` everything, or names of ``MODULES`` with "+"
+    between. ``overlap_tp``: what tensor-parallel ranks gather and scatter runs beside products in pieces;
+    ``overlap_experts``: tokens travel to experts and back beside the kernels of another micro-batch.
     """
 
     dp: int = 1
@@ -250,16 +260,16 @@ class Plan:
     ep: int = 1
     etp: int = 0
     vp: int = 1
-    micro_batch: int = 1
-    global_batch: int = 1
+    micro_batch_size: int = 1
+    global_batch_size: int = 1
     schedule: str = "1f1b"
     sequence_parallel: bool = False
     shard: str = "none"
     shard_group: int = 0
     recompute: str = "none"
     recompute_layers: int = 0
-    overlap_gradients: bool = False
-    overlap_parameters: bool = False
+    overlap_grad_reduce: bool = False
+    overlap_param_gather: bool = False
     overlap_tp: bool = False
     overlap_experts: bool = False
     gradient_dtype: str = "float32"
@@ -281,12 +291,12 @@ class Plan:
             raise ModelError(f"plan: ulysses {self.ulysses} does not divide cp {self.cp}: choose one that does")
         if not modules_of(self.recompute):
             _chosen("recompute", self.recompute, (*RECOMPUTES, *MODULES))
-        if self.global_batch % (self.dp * self.micro_batch):
-            each = self.dp * self.micro_batch
-            fit = max(each, self.global_batch // each * each)
+        if self.global_batch_size % (self.dp * self.micro_batch_size):
+            each = self.dp * self.micro_batch_size
+            fit = max(each, self.global_batch_size // each * each)
             raise ModelError(
-                f"global batch {self.global_batch} is no multiple of dp {self.dp} x micro-batch {self.micro_batch}: "
-                f"{fit} would be"
+                f"global batch {self.global_batch_size} is no multiple of dp {self.dp} x micro-batch "
+                f"{self.micro_batch_size}: {fit} would be"
             )
 
     def without_effect(self, experts: bool, training: bool = True) -> tuple[str, ...]:
@@ -298,7 +308,7 @@ class Plan:
         """
         if not training:
             own = Plan()
-            names = ("schedule", "shard", "recompute", "overlap_gradients")
+            names = ("schedule", "shard", "recompute", "overlap_grad_reduce")
             given = [name for name in names if getattr(self, name) != getattr(own, name)]
             return tuple(f"{name} has no effect in inference" for name in given)
         copies, stages, shared = self.dp * self.cp > 1, self.pp > 1, self.tp > 1
@@ -315,8 +325,8 @@ class Plan:
             "sequence_parallel": (not self.sequence_parallel or shared, "tp is 1"),
             "overlap_experts": (not self.overlap_experts or (experts and self.ep > 1), "no ranks exchange tokens"),
             "overlap_tp": (not self.overlap_tp or (shared and self.sequence_parallel), why_whole),
-            "overlap_gradients": (not self.overlap_gradients or copies, "there is one replica"),
-            "overlap_parameters": (not self.overlap_parameters or copies, "there is one replica"),
+            "overlap_grad_reduce": (not self.overlap_grad_reduce or copies, "there is one replica"),
+            "overlap_param_gather": (not self.overlap_param_gather or copies, "there is one replica"),
         }
         return tuple(
             f"{name} {getattr(self, name)} has no effect: {why}".replace(" True", "")
@@ -335,7 +345,7 @@ class Plan:
         degrees = [f"{name}{getattr(self, name)}" for name in ("dp", "tp", "pp", "vp", "cp", "ep")]
         words = [degree for degree in degrees if not degree.endswith("p1")]
         words += [f"ulysses{self.ulysses}"] * (self.ulysses > 1) + [self.cp_comm] * bool(self.cp_comm)
-        words += [f"mb{self.micro_batch}", *(word for word in (self.shard, self.recompute) if word != "none")]
+        words += [f"mb{self.micro_batch_size}", *(word for word in (self.shard, self.recompute) if word != "none")]
         return " ".join(words)
 
     @property
@@ -346,7 +356,7 @@ class Plan:
     @property
     def micro_batches(self) -> int:
         """Of each replica in a step."""
-        return self.global_batch // (self.dp * self.micro_batch)
+        return self.global_batch_size // (self.dp * self.micro_batch_size)
 
     @property
     def expert_tp(self) -> int:
@@ -376,11 +386,11 @@ class Plan:
         given = {name: value for name, value in words.items() if value not in (None, "")}
         dp = given.get("dp", 1)
         usual: dict[str, Any] = {
-            "micro_batch": default_micro_batch(batch // dp, given.get("pp", 1), TORCH).value,
-            "overlap_gradients": training and dp > 1,
+            "micro_batch_size": default_micro_batch(batch // dp, given.get("pp", 1), TORCH).value,
+            "overlap_grad_reduce": training and dp > 1,
         }
-        plan = cls(**usual | given, global_batch=batch)
-        return None if plan == cls(micro_batch=batch, global_batch=batch) else plan
+        plan = cls(**usual | given, global_batch_size=batch)
+        return None if plan == cls(micro_batch_size=batch, global_batch_size=batch) else plan
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Plan:
@@ -389,7 +399,7 @@ class Plan:
         Raises:
             ModelError: an unknown field, or as for values.
         """
-        known = [f.name for f in fields(cls)]
+        known, options = [f.name for f in fields(cls)], rename_former(options)
         for name in options:
             if name not in known:
                 raise ModelError(f"unknown field '{name}' of a plan{nearest(name, known)}: one of {', '.join(known)}")

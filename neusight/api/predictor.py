@@ -433,7 +433,7 @@ class Predictor:
     ) -> TrainingRun:
         """A training step on a cluster with what is given of it; the rest is as the engine's users have it.
 
-        >>> run = predictor.training_run("llama-3.1-8b", load_cluster("dgx-h100"), {"global_batch": 64, "tp": 2})
+        >>> run = predictor.training_run("llama-3.1-8b", load_cluster("dgx-h100"), {"global_batch_size": 64, "tp": 2})
         >>> predictor.training(run).mfu
 
         Args:
@@ -455,7 +455,7 @@ class Predictor:
         """One training step of a model on the devices of a cluster: time, what it waits for, memory, utilisation.
 
         >>> llama = known_decoder("meta-llama/Llama-3.1-70B")
-        >>> plan = Plan(dp=8, tp=8, pp=2, micro_batch=1, global_batch=256, sequence_parallel=True, shard="zero1")
+        >>> plan = Plan(dp=8, tp=8, pp=2, global_batch_size=256, sequence_parallel=True, shard="zero1")
         >>> run = TrainingRun(decoder=llama, cluster=load_cluster("dgx-h100", 16), plan=plan, seq_len=8192)
         >>> predictor.training(run).mfu
 

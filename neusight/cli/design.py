@@ -28,7 +28,7 @@ class DesignWorkloads:
     model: Annotated[
         str, Spec("--model -m", STEP, "Models to train. Default: workloads of the space.", "NAME[,NAME…]").text()
     ] = ""
-    global_batch: Annotated[int, Spec("--global-batch -b", STEP, "Sequences of a step.").number()] = 1024
+    global_batch_size: Annotated[int, Spec("--global-batch-size -b", STEP, "Sequences of a step.").number()] = 1024
     seq_len: opt.SeqLen = None
     per_node: Annotated[
         int | None,
@@ -49,7 +49,7 @@ class DesignWorkloads:
         if not self.model and not space.workloads:
             raise typer.BadParameter("the space has no workloads: name models to train", param_hint="--model")
         per_node = self.per_node or default_per_node(space.base_device)
-        sizes = {"global_batch": self.global_batch, "seq_len": self.seq_len, "per_node": per_node}
+        sizes = {"global_batch_size": self.global_batch_size, "seq_len": self.seq_len, "per_node": per_node}
         common: dict[str, Any] = {**sizes, "nodes": self.nodes, "engine": self.engine}
         return (
             tuple(DesignTraining(model=name, **common) for name in opt.listed(self.model, "--model"))

@@ -27,7 +27,7 @@ _PER_STAGE = 4
 class MemoryStep(opt.TrainedStep):
     """What a step computes."""
 
-    global_batch: opt.OptionalBatch = None
+    global_batch_size: opt.OptionalBatch = None
     attention_kernel: Annotated[
         Literal["eager", "flash", "cudnn"] | None,
         Spec("--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the engine's.").text(),
@@ -111,15 +111,17 @@ class MemoryQuestion:
         if "gradient_dtype" in options:
             options["gradient_dtype"] = dtype_named(self.sharing.gradient_dtype)
         options["dp"] = self.sharing.dp or 1
-        if not self.step.global_batch:
+        if not self.step.global_batch_size:
             options["micro_batches"] = _PER_STAGE * self.sharing.pp
         world = options["dp"] * self.sharing.tp * self.sharing.pp * self.sharing.cp
         place = node_of(self.ranks_on, world)
         run = self.step.run_by(training_run(self.model, place, {**options, **changes}, self.engine), self.typed)
         batch = Default(
-            run.plan.global_batch, f"the default: {options.get('micro_batches')} micro-batches of each replica"
+            run.plan.global_batch_size, f"the default: {options.get('micro_batches')} micro-batches of each replica"
         )
-        return run if self.step.global_batch else replace(run, defaults={**run.defaults, "global_batch": batch})
+        return (
+            run if self.step.global_batch_size else replace(run, defaults={**run.defaults, "global_batch_size": batch})
+        )
 
     def spare_bytes(self, **changes: Any) -> float:
         """What the step with some fields changed leaves of a device; below 0 where it does not fit, or is no step."""
@@ -170,7 +172,8 @@ def memory(
         note(f"warning: {text}")
     fits = verdict(ranks, question.ranks_on)
     batch = largest_micro_batch(
-        plan, lambda of: question.spare_bytes(micro_batch=of.micro_batch, global_batch=of.global_batch)
+        plan,
+        lambda of: question.spare_bytes(micro_batch_size=of.micro_batch_size, global_batch_size=of.global_batch_size),
     )
     longest = (
         longest_sequence(plan, lambda tokens: question.spare_bytes(seq_len=tokens)) if run.unit == "tokens" else None

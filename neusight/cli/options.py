@@ -97,7 +97,7 @@ Decoder = Annotated[
 ]
 
 _mode = Spec("--mode", STEP, "Inference is the forward pass; training adds backward pass and optimizer.")
-_batch = Spec("--batch --global-batch -b", STEP, "Samples of a step, over all replicas.")
+_batch = Spec("--batch --global-batch-size -b", STEP, "Samples of a step, over all replicas.")
 _seq_len = Spec("--seq-len -s", STEP, "Tokens of a sample. Default: as many as the model takes, but at most 2048.")
 _optimizer = Spec("--optimizer", STEP, "Whose update is part of the training step.")
 _dtype = Spec(
@@ -155,7 +155,7 @@ StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "muon"], _opti
 Lora = Annotated[
     int | None,
     Spec(
-        "--lora", STEP, "Rank of adapters, which are trained in place of all weights. Default: all weights are."
+        "--lora-rank", STEP, "Rank of adapters, which are trained in place of all weights. Default: all weights are."
     ).number(),
 ]
 Adapter = Annotated[
@@ -163,7 +163,7 @@ Adapter = Annotated[
     Spec(
         "--adapter",
         STEP,
-        "What --lora adapts: weights as they are, in NF4 (qlora), or scaled by their columns (dora).",
+        "What --lora-rank adapts: weights as they are, in NF4 (qlora), or scaled by their columns (dora).",
     ).text(),
 ]
 Adapted = Annotated[
@@ -171,7 +171,7 @@ Adapted = Annotated[
     Spec(
         "--adapted",
         STEP,
-        "Projections that --lora adapts: attention (qkv, output), feed_forward (up, down), or single ones.",
+        "Projections that --lora-rank adapts: attention (qkv, output), feed_forward (up, down), or single ones.",
         "WORD[,WORD…]",
     ).text(),
 ]
@@ -219,7 +219,7 @@ _pp = Spec("--pp", PLAN, "Stages that hold a part of the layers each.")
 _cp = Spec("--cp", PLAN, "GPUs that share every sequence.")
 _ep = Spec("--ep", PLAN, "GPUs over which experts are spread, whole.")
 _vp = Spec("--vp", PLAN, "Chunks of layers of a stage; several are interleaved.")
-_micro_batch = Spec("--micro-batch", PLAN, "Sequences of one pass of a replica.")
+_micro_batch = Spec("--micro-batch-size", PLAN, "Sequences of one pass of a replica.")
 _schedule = Spec("--schedule", PLAN, "Order of passes: 1f1b, gpipe, zero-bubble, dualpipe, asynchronous.", "NAME")
 _shard = Spec(
     "--shard",
@@ -290,7 +290,9 @@ SequenceParallel = Annotated[
 ]
 OverlapGradients = Annotated[
     bool | None,
-    Spec("--overlap-gradients/--no-overlap-gradients", PLAN, "Replicas sum gradients during the backward pass.").text(),
+    Spec(
+        "--overlap-grad-reduce/--no-overlap-grad-reduce", PLAN, "Replicas sum gradients during the backward pass."
+    ).text(),
 ]
 GradientDtype = Annotated[str, Spec("--gradient-dtype", PLAN, "In which gradients are kept and summed.").text()]
 Offload = Annotated[
@@ -363,7 +365,7 @@ class SharedStep:
     tp: TP = 1
     pp: PP = 1
     vp: VP = 1
-    micro_batch: MicroBatch = None
+    micro_batch_size: MicroBatch = None
     schedule: Schedule = "1f1b"
     shard: Shard = ""
     recompute: Recompute = "none"

@@ -28,7 +28,15 @@ _NOTHING = 1e-6
 """Share of the latency below which a phase is rounding."""
 _ON_CLUSTERS = (
     *("model", "mode", "batch", "seq_len", "optimizer", "dtype", "cluster", "nodes", "dp", "tp", "pp", "vp"),
-    *("micro_batch", "schedule", "shard", "recompute", "recompute_layers", "sequence_parallel", "overlap_gradients"),
+    *(
+        "micro_batch_size",
+        "schedule",
+        "shard",
+        "recompute",
+        "recompute_layers",
+        "sequence_parallel",
+        "overlap_grad_reduce",
+    ),
     *("overrides", "prices", "tile_models", "calibration", "form"),
 )
 """Options that count with ``--cluster``; ``neusight training`` has more."""
@@ -113,7 +121,7 @@ class Target:
 class StepSharing(opt.SharedStep):
     """How several GPUs share it."""
 
-    overlap_gradients: opt.OverlapGradients = None
+    overlap_grad_reduce: opt.OverlapGradients = None
     tp_plan: Annotated[
         list[str],
         Spec(
@@ -130,8 +138,8 @@ class StepSharing(opt.SharedStep):
         """The plan for ``batch`` samples a step, see ``Plan.of_step``."""
         from neusight.requests import Plan
 
-        degrees = ("dp", "tp", "pp", "vp", "micro_batch", "schedule", "shard", "recompute", "recompute_layers")
-        names = (*degrees, "sequence_parallel", "overlap_gradients")
+        degrees = ("dp", "tp", "pp", "vp", "micro_batch_size", "schedule", "shard", "recompute", "recompute_layers")
+        names = (*degrees, "sequence_parallel", "overlap_grad_reduce")
         return Plan.of_step(batch, training=training, **{name: getattr(self, name) for name in names})
 
 
@@ -228,7 +236,7 @@ class StepCommand:
         values = {"seq_len": step.seq_len, "dtype": self.execution.dtype, "optimizer": step.optimizer, **vars(sharing)}
         counts = set(_ON_CLUSTERS) - {"cluster", "nodes"}
         options = {name: value for name, value in values.items() if name in typed & counts}
-        options |= {"global_batch": step.batch}
+        options |= {"global_batch_size": step.batch}
         place = Place(cluster=sharing.cluster, overrides=self.target.overrides, prices=self.target.prices)
         answer(self.model, place, {"nodes": [sharing.nodes]} if sharing.nodes else {}, options, self.models, form=form)
 

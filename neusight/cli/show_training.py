@@ -108,7 +108,7 @@ def plan_words(plan: Plan) -> str:
     """What differs from one device, in a few words."""
     words = [f"{name} {getattr(plan, name)}" for name in _DEGREES if getattr(plan, name) > 1]
     words += [f"keys by {plan.cp_comm}"] if plan.cp_comm else []
-    words += [f"micro-batch {plan.micro_batch}", f"{plan.micro_batches} of them"]
+    words += [f"micro-batch {plan.micro_batch_size}", f"{plan.micro_batches} of them"]
     words += [plan.schedule] if plan.pp > 1 else []
     words += [plan.shard] if plan.shard != "none" else []
     words += [f"{plan.recompute} recomputation"] if plan.recompute != "none" else []
@@ -119,7 +119,7 @@ def plan_words(plan: Plan) -> str:
 
 def _short_words(plan: Plan) -> str:
     """The same for a column of a table."""
-    words = [f"mb{plan.micro_batch}"]
+    words = [f"mb{plan.micro_batch_size}"]
     words += [f"{name}{getattr(plan, name)}" for name in _DEGREES if getattr(plan, name) > 1]
     words += [plan.schedule] if plan.schedule != "1f1b" else []
     words += [plan.shard] if plan.shard != "none" else []

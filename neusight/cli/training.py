@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WORDS = ("engine", "dtype", "schedule", "shard", "recompute")
 """Options that take lists of words."""
 AXES = (
-    *("nodes", "engine", "dtype", "seq_len", "tp", "pp", "cp", "ep", "vp", "micro_batch", "global_batch"),
+    *("nodes", "engine", "dtype", "seq_len", "tp", "pp", "cp", "ep", "vp", "micro_batch_size", "global_batch_size"),
     *("schedule", "shard", "recompute"),
 )
 """Options that take lists, in the order of a table's columns."""
@@ -77,14 +77,14 @@ class Place:
 class TrainedSteps:
     """What a step computes."""
 
-    global_batch: opt.Batches = ""
+    global_batch_size: opt.Batches = ""
     seq_len: opt.SeqLens = ""
     dtype: opt.Dtypes = ""
     engine: opt.EngineNames = ""
     optimizer: opt.StepOptimizer = "adam"
     source_len: opt.SourceLen = None
     mtp_layers: opt.MtpLayers = None
-    lora: opt.Lora = None
+    lora_rank: opt.Lora = None
     adapter: opt.Adapter = "lora"
     adapted: opt.Adapted = "attention,feed_forward"
 
@@ -116,7 +116,7 @@ class Plans:
     ep: opt.EPs = "1"
     etp: opt.ETP = None
     vp: opt.VPs = "1"
-    micro_batch: opt.MicroBatches = "1"
+    micro_batch_size: opt.MicroBatches = "1"
     schedule: opt.Schedules = "1f1b"
     shard: opt.Shards = ""
     shard_group: Annotated[
@@ -125,11 +125,11 @@ class Plans:
     recompute: opt.Recomputes = "none"
     recompute_layers: opt.RecomputeLayers = None
     sequence_parallel: opt.SequenceParallel = None
-    overlap_gradients: opt.OverlapGradients = None
-    overlap_parameters: Annotated[
+    overlap_grad_reduce: opt.OverlapGradients = None
+    overlap_param_gather: Annotated[
         bool | None,
         Spec(
-            "--overlap-parameters/--no-overlap-parameters", PLAN, "Replicas gather parameters while passes run."
+            "--overlap-param-gather/--no-overlap-param-gather", PLAN, "Replicas gather parameters while passes run."
         ).text(),
     ] = None
     overlap_tp: Annotated[
@@ -200,7 +200,7 @@ def training(
 
     Examples:
 
-    - `neusight training gpt3-175b --cluster dgx-h100 --nodes 16 --tp 8 --pp 8 --global-batch 512 --seq-len 2048`
+    - `neusight training gpt3-175b --cluster dgx-h100 --nodes 16 --tp 8 --pp 8 --global-batch-size 512 --seq-len 2048`
 
     - `neusight training llama-3.1-70b --cluster dgx-h100 --nodes 8 --tp 1,2,4,8 --pp 4 -b 256 -s 8192 --format csv`
 
@@ -263,7 +263,7 @@ def answer(
     from neusight.cli.show_training import show_points
     from neusight.distributed.faults import WholeRun
 
-    shared = {**of_file(plan, model, "global_batch" in {*axes, *options}), **options}
+    shared = {**of_file(plan, model, "global_batch_size" in {*axes, *options}), **options}
     device = place.of(0).device.id
     predictor = models.load([device])
 
@@ -327,7 +327,7 @@ def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
 class OneStep(opt.TrainedStep):
     """What a step computes whose plan is looked for."""
 
-    global_batch: opt.Batch
+    global_batch_size: opt.Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,7 +365,7 @@ def plan(
 
     Examples:
 
-    - `neusight plan gpt3-175b --cluster dgx-h100 --nodes 128 --global-batch 2048 --seq-len 2048`
+    - `neusight plan gpt3-175b --cluster dgx-h100 --nodes 128 --global-batch-size 2048 --seq-len 2048`
 
     - `neusight plan llama-3.1-70b --cluster dgx-a100 --nodes 8 -b 256 -s 4096 --out best.toml`
     """
@@ -383,7 +383,7 @@ def plan(
     cluster = place.of(nodes or 0)
     options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer}
     predictor = models.load([cluster.device.id])
-    run = unplanned_run(model, cluster, step.global_batch, options, step.engine)
+    run = unplanned_run(model, cluster, step.global_batch_size, options, step.engine)
     with busy("plans") as advance:
         shared = predictor.shared(**workers.given)
         matches = shared.plans(run, space, search.count, reach=search.reach, progress=advance)

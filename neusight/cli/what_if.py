@@ -90,7 +90,7 @@ class WhatIfPlace:
     tp: opt.TP = 1
     pp: opt.PP = 1
     cp: opt.CP = 1
-    micro_batch: opt.MicroBatch = None
+    micro_batch_size: opt.MicroBatch = None
     shard: opt.Shard = ""
     recompute: opt.Recompute = "none"
 
@@ -190,11 +190,14 @@ class AskedWhatIf:
 
         opt.check_optimizer(self.step.optimizer, [self.step.mode])
         words: dict[str, Any] = self.step.options | self.execution.options | {"overrides": self.place.overrides}
-        shared = self.place.tp > 1 or self.place.pp > 1 or self.place.micro_batch
+        shared = self.place.tp > 1 or self.place.pp > 1 or self.place.micro_batch_size
         if shared:
             batch = self.step.batch
             words["plan"] = Plan(
-                tp=self.place.tp, pp=self.place.pp, global_batch=batch, micro_batch=self.place.micro_batch or batch
+                tp=self.place.tp,
+                pp=self.place.pp,
+                global_batch_size=batch,
+                micro_batch_size=self.place.micro_batch_size or batch,
             )
             words["batch"] = 1
         return StepQuestion.of(self.model, opt.named_gpu(self.place.gpu), **words)
@@ -206,9 +209,9 @@ class AskedWhatIf:
         alone = None if place.cluster else place.tp * place.pp * place.cp
         same = {name: getattr(place, name) for name in ("cluster", "gpu", "network", "overrides")}
         where = Place(per_node=place.per_node or alone, **same)
-        names = ("tp", "pp", "cp", "micro_batch", "shard", "recompute")
+        names = ("tp", "pp", "cp", "micro_batch_size", "shard", "recompute")
         options = {name: getattr(place, name) for name in names if name in self.typed}
-        options |= {"seq_len": self.step.seq_len, "global_batch": self.step.batch, "dtype": self.execution.dtype}
+        options |= {"seq_len": self.step.seq_len, "global_batch_size": self.step.batch, "dtype": self.execution.dtype}
         options |= {"optimizer": self.step.optimizer} if "optimizer" in self.typed else {}
         given = of_file(place.plan, self.model, batch_given=True)
         given |= {name: value for name, value in options.items() if value}

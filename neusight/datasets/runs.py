@@ -211,10 +211,10 @@ def _plan(row: Row, framework: str, num_gpus: int) -> tuple[dict[str, Any], list
         vp = default("vp", integer(row, "layers") // pp, "recipes of NeMo interleave, a layer a chunk")
     plan = {
         "dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": integer(row, "ep", 1), "etp": integer(row, "etp", 0), "vp": vp,
-        "micro_batch": micro, "global_batch": integer(row, "global_batch", local * dp), "schedule": schedule,
+        "micro_batch_size": micro, "global_batch_size": integer(row, "global_batch", local * dp), "schedule": schedule,
         "sequence_parallel": sequence, "shard": shard, "shard_group": shard_group,
         "recompute": recompute, "recompute_layers": layers,
-        "overlap_gradients": overlap, "overlap_parameters": overlap and shard != "none",
+        "overlap_grad_reduce": overlap, "overlap_param_gather": overlap and shard != "none",
         "overlap_tp": tp > 1 and flag(row, "async_tp"),
         "gradient_dtype": _gradients(row, framework),
     }  # fmt: skip

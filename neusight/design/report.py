@@ -157,4 +157,4 @@ class _Judge:
 
 def _plan_words(plan: Plan) -> str:
     degrees = f"dp {plan.dp} x tp {plan.tp} x pp {plan.pp}"
-    return f"{degrees}, micro-batches of {plan.micro_batch}, recompute {plan.recompute}"
+    return f"{degrees}, micro-batches of {plan.micro_batch_size}, recompute {plan.recompute}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, PositiveInt
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt
 
 from neusight.devices.cluster import cluster_of
 from neusight.devices.spec import DeviceSpec
@@ -23,7 +23,7 @@ class DesignTraining(BaseModel):
 
     model: str
     seq_len: PositiveInt | None = None
-    global_batch: PositiveInt
+    global_batch_size: PositiveInt = Field(validation_alias=AliasChoices("global_batch_size", "global_batch"))
     per_node: PositiveInt = 8
     nodes: PositiveInt = 1
     network: str = ""
@@ -41,7 +41,7 @@ class DesignTraining(BaseModel):
     def name(self) -> str:
         """In tables."""
         tokens = f" x {self.seq_len}" if self.seq_len else ""
-        return f"{self.model}, {self.global_batch}{tokens} on {self.per_node * self.nodes}"
+        return f"{self.model}, {self.global_batch_size}{tokens} on {self.per_node * self.nodes}"
 
     @property
     def space(self) -> Space:
@@ -63,4 +63,4 @@ class DesignTraining(BaseModel):
         """
         cluster = cluster_of(device, self.per_node, self.nodes, self.network)
         options = {"seq_len": self.seq_len, "dtype": self.dtype, "optimizer": self.optimizer}
-        return unplanned_run(self.model, cluster, self.global_batch, options, self.engine)
+        return unplanned_run(self.model, cluster, self.global_batch_size, options, self.engine)

@@ -182,7 +182,7 @@ def tied(program: Program, stage: Stage, run: TrainingRun) -> Iterator[Part]:
 def contention(run: TrainingRun) -> float:
     """Share of a device's multiprocessors that collectives among replicas take from kernels beside them."""
     plan, device = run.plan, run.cluster.device
-    if run.placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_gradients):
+    if run.placement.size("dp-cp") == 1 or (plan.shard == "none" and not plan.overlap_grad_reduce):
         return 0.0
     return collectives_share(device)
 

@@ -144,10 +144,10 @@ def plans_of(request: TrainingRun, space: Space) -> list[Plan]:
     Raises:
         ModelError: none divides model and batch.
     """
-    plans = list(plans_in(space, source_of(request), request.cluster, request.seq_len, request.plan.global_batch))
+    plans = list(plans_in(space, source_of(request), request.cluster, request.seq_len, request.plan.global_batch_size))
     if not plans:
         raise ModelError(
-            f"no plan shares {request.decoder.name} and {request.plan.global_batch} sequences among "
+            f"no plan shares {request.decoder.name} and {request.plan.global_batch_size} sequences among "
             f"{request.cluster.size_words}: choose a global batch that more of their divisors divide"
         )
     return plans

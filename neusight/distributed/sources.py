@@ -310,8 +310,8 @@ def traced_run(
         return tensor_parallel(trace(local.batch), local.tp, tp_plan, by_tokens=local.sequence_parallel)
 
     trace = cache(trace)
-    dtype = request.precision.weights or _weight_dtype(trace(plan.micro_batch))
-    length = request.seq_len or trace(plan.micro_batch).request.seq_len
+    dtype = request.precision.weights or _weight_dtype(trace(plan.micro_batch_size))
+    length = request.seq_len or trace(plan.micro_batch_size).request.seq_len
     if request.seq_len is None and length is not None:
         defaults = {**defaults, "seq_len": default_seq_len(length)}
     # Gradients have the dtype of the module's weights, also on their way between replicas.
@@ -340,7 +340,7 @@ def _weight_dtype(workload: Workload) -> str:
 
 def forward_plan(plan: Plan) -> Plan:
     """Of one replica, since replicas exchange nothing in inference: micro-batches follow each other."""
-    return replace(plan, dp=1, global_batch=plan.global_batch // plan.dp, schedule="gpipe", shard="none")
+    return replace(plan, dp=1, global_batch_size=plan.global_batch_size // plan.dp, schedule="gpipe", shard="none")
 
 
 def node_of(device: DeviceSpec, devices: int) -> Cluster:

@@ -29,7 +29,7 @@ class Space:
     most_vp: int = 1024
 
 
-def plans_in(space: Space, source: Source, cluster: Cluster, seq_len: int, global_batch: int) -> Iterator[Plan]:
+def plans_in(space: Space, source: Source, cluster: Cluster, seq_len: int, global_batch_size: int) -> Iterator[Plan]:
     """All plans that use every device and divide layers, heads, experts, sequences and batch evenly.
 
     Args:
@@ -37,16 +37,16 @@ def plans_in(space: Space, source: Source, cluster: Cluster, seq_len: int, globa
         source: the model.
         cluster: whose devices.
         seq_len: tokens of a sequence.
-        global_batch: sequences of a step.
+        global_batch_size: sequences of a step.
     """
     for tp, pp, cp, ep in _degrees(space, source, cluster, seq_len):
         dp = cluster.devices // (tp * pp * cp)
-        if global_batch % dp:
+        if global_batch_size % dp:
             continue
-        each = global_batch // dp
+        each = global_batch_size // dp
         for micro in (n for n in divisors(each) if n <= space.longest_micro_batch):
             degrees = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "etp": 1 if ep > 1 else 0}
-            plans = _habits(space, source, degrees, micro, global_batch)
+            plans = _habits(space, source, degrees, micro, global_batch_size)
             yield from (plan for plan in plans if not source.refused(plan))
 
 
@@ -64,11 +64,11 @@ def _degrees(space: Space, source: Source, cluster: Cluster, seq_len: int) -> It
 
 
 def _habits(
-    space: Space, source: Source, degrees: dict[str, Any], micro_batch: int, global_batch: int
+    space: Space, source: Source, degrees: dict[str, Any], micro_batch_size: int, global_batch_size: int
 ) -> Iterator[Plan]:
     """Schedules, chunks, sharding of states and recomputation of plans of the same degrees."""
     dp, tp, pp = degrees["dp"], degrees["tp"], degrees["pp"]
-    micro_batches = global_batch // (dp * micro_batch)
+    micro_batches = global_batch_size // (dp * micro_batch_size)
     # Of one replica there is nothing to shard: all ways of it are none.
     shards = list(dict.fromkeys(s if dp * degrees["cp"] > 1 else "none" for s in space.shards))
     for schedule, vp in _orders(space, source.depth, pp, micro_batches):
@@ -77,9 +77,9 @@ def _habits(
                 # Every micro-batch would gather all weights of a stage again: no framework combines the two.
                 continue
             yield Plan(
-                **degrees, vp=vp, micro_batch=micro_batch, global_batch=global_batch, schedule=schedule,
-                sequence_parallel=sequence, shard=shard, recompute=recompute,
-                overlap_gradients=True, overlap_parameters=shard != "none",
+                **degrees, vp=vp, micro_batch_size=micro_batch_size, global_batch_size=global_batch_size,
+                schedule=schedule, sequence_parallel=sequence, shard=shard, recompute=recompute,
+                overlap_grad_reduce=True, overlap_param_gather=shard != "none",
             )  # fmt: skip
 
 

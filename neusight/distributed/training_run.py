@@ -18,7 +18,7 @@ from neusight.kernels.precision import dtype_named
 from neusight.plans.placement import Placement
 from neusight.plans.stages import most_chunks
 from neusight.plans.states import TrainingStep
-from neusight.requests import Plan
+from neusight.requests import Plan, rename_former
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.recipes import Adapters, is_recipe, recipe_named
 from neusight.workloads.decoders.shares import Local
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from neusight.distributed.sources import TracedModel
 
 _PLAN = tuple(f.name for f in fields(Plan))
-_RUN = ("lora", "adapter", "adapted", "seq_len", "source_len", "mtp_layers", "dtype", "optimizer", "micro_batches")
+_RUN = ("lora_rank", "adapter", "adapted", "seq_len", "source_len", "mtp_layers", "dtype", "optimizer", "micro_batches")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun(TrainingStep):
-    """A step of ``plan.global_batch`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1;
+    """A step of ``plan.global_batch_size`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1;
     ``optimizer``: adam, adamw, muon, sgd or none. ``defaults`` are values that were chosen for its fields and those of
     its plan.
     """
@@ -105,13 +105,13 @@ class TrainingRun(TrainingStep):
     @property
     def work(self) -> str:
         """What a step works on, in words."""
-        batch = f"{self.plan.global_batch:,}"
+        batch = f"{self.plan.global_batch_size:,}"
         return f"{batch} x {self.seq_len:,} tokens" if self.unit == "tokens" else f"{batch} samples"
 
     @property
     def tokens(self) -> int:
         """Of a step, on all devices."""
-        return self.plan.global_batch * self.seq_len
+        return self.plan.global_batch_size * self.seq_len
 
 
 def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engine: str = "") -> TrainingRun:
@@ -122,14 +122,15 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         cluster: the devices.
         given: fields of ``Plan``, with ``seq_len`` and ``dtype`` (defaults of ``neusight.defaults``; ``fp8``,
             ``mxfp8`` and other recipes: of large products alone), ``optimizer`` (default adam) and
-            ``micro_batches`` of a replica, where no ``global_batch`` is given; ``source_len`` tokens that an encoder
-            reads, ``mtp_layers`` depths of multi-token prediction.
+            ``micro_batches`` of a replica, where no ``global_batch_size`` is given; ``source_len`` tokens that an
+            encoder reads, ``mtp_layers`` depths of multi-token prediction.
         engine: name of the engine whose habits fill in the rest; default as is usual of the devices.
 
     Raises:
         ModelError: an unknown word, a batch that is missing or does not divide, stages without layers.
         DeviceError: a cluster that the plan does not fill.
     """
+    given = rename_former(given)
     run_fields(given)
     engine = engine or usual_trainer(cluster.device)
     habits = engine_named(engine)
@@ -169,17 +170,17 @@ def with_options(decoder: Decoder, given: Mapping[str, Any]) -> Decoder:
 
 
 def adapters_of(given: Mapping[str, Any]) -> Adapters:
-    """What is given of adapters: ``lora``, their rank; ``adapter``, the method; ``adapted``, projections with commas
-    between them.
+    """What is given of adapters: ``lora_rank``, their rank; ``adapter``, the method; ``adapted``, projections with
+    commas between them.
 
     Raises:
         ModelError: an unknown word, or a method without a rank.
     """
     targets = tuple(str(given["adapted"]).split(",")) if given.get("adapted") else None
-    stated: dict[str, Any] = {"rank": given.get("lora"), "method": given.get("adapter"), "targets": targets}
+    stated: dict[str, Any] = {"rank": given.get("lora_rank"), "method": given.get("adapter"), "targets": targets}
     adapters = Adapters(**{name: value for name, value in stated.items() if value is not None})
     if not adapters and any(value is not None for value in stated.values()):
-        raise ModelError("adapters without a rank: give lora, a whole number of at least 1")
+        raise ModelError("adapters without a rank: give lora_rank, a whole number of at least 1")
     return adapters
 
 
@@ -212,23 +213,25 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str, size_words: 
         words = f"tp {sizes.tp} x pp {sizes.pp} x cp {sizes.cp} = {ranks} devices of a replica"
         raise DeviceError(f"{words} do not divide a cluster of {size_words or devices}: choose degrees that do")
     dp = int(stated.setdefault("dp", devices // ranks))
-    stated["global_batch"] = stated.get("global_batch") or _global_batch(given, dp)
-    if "dp" not in given and (batch := stated["global_batch"]) % dp:
+    stated["global_batch_size"] = stated.get("global_batch_size") or _global_batch(given, dp)
+    if "dp" not in given and (batch := stated["global_batch_size"]) % dp:
         raise ModelError(
             f"global batch {batch} is no multiple of dp {dp}: {max(dp, batch // dp * dp)} would be; dp is by default "
             f"{size_words or devices} over tp x pp x cp = {ranks}"
         )
     if not given.get("micro_batches"):
-        stated.setdefault("micro_batch", default_micro_batch(stated["global_batch"] // dp, sizes.pp, habits).value)
+        stated.setdefault(
+            "micro_batch_size", default_micro_batch(stated["global_batch_size"] // dp, sizes.pp, habits).value
+        )
     dtype, _ = step_precision(str(given.get("dtype") or default_dtype(None, habits).value))
     return Plan.of({**_habits(habits, stated, dp * sizes.cp, dtype), **stated})
 
 
 def plan_defaults(given: Mapping[str, Any], plan: Plan, engine: Engine) -> Defaults:
     """Values that ``usual_plan`` chose for what is not given, of those that an answer names."""
-    if given.get("micro_batch") or given.get("micro_batches"):
+    if given.get("micro_batch_size") or given.get("micro_batches"):
         return {}
-    return {"micro_batch": default_micro_batch(plan.global_batch // plan.dp, plan.pp, engine)}
+    return {"micro_batch_size": default_micro_batch(plan.global_batch_size // plan.dp, plan.pp, engine)}
 
 
 def step_precision(word: str) -> tuple[str, str]:
@@ -243,8 +246,8 @@ def step_precision(word: str) -> tuple[str, str]:
 
 def _global_batch(given: Mapping[str, Any], dp: int) -> int:
     if not given.get("micro_batches"):
-        raise ModelError("a training step without a batch: give global_batch, the sequences of a step")
-    return dp * int(given.get("micro_batch", 1)) * int(given["micro_batches"])
+        raise ModelError("a training step without a batch: give global_batch_size, the sequences of a step")
+    return dp * int(given.get("micro_batch_size", 1)) * int(given["micro_batches"])
 
 
 def _habits(engine: Engine, given: Mapping[str, Any], replicas: int, dtype: str) -> dict[str, Any]:
@@ -255,7 +258,7 @@ def _habits(engine: Engine, given: Mapping[str, Any], replicas: int, dtype: str)
     return {
         "sequence_parallel": sequence,
         "shard": shard,
-        "overlap_gradients": engine.overlaps_exchanges and replicas > 1,
-        "overlap_parameters": engine.overlaps_exchanges and shard != "none",
+        "overlap_grad_reduce": engine.overlaps_exchanges and replicas > 1,
+        "overlap_param_gather": engine.overlaps_exchanges and shard != "none",
         **({} if engine.master_weights else {"gradient_dtype": dtype}),
     }

@@ -93,7 +93,7 @@ def _designed(form: Form) -> Shown:
         raise ModelError("designs are judged by training: choose mode training")
     space = load_space(form.space)
     training = DesignTraining(
-        model=form.model, global_batch=form.batch, seq_len=form.seq_len, nodes=form.nodes,
+        model=form.model, global_batch_size=form.batch, seq_len=form.seq_len, nodes=form.nodes,
         per_node=default_per_node(space.base_device), engine=_ENGINE,
     )  # fmt: skip
     found = answers(space, [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
@@ -256,11 +256,11 @@ def _words(form: Form) -> Iterator[str]:
         yield from ("--isl", str(form.lengths[0]), "--osl", str(form.lengths[1]), *form.setup_options)
         yield from form.options("slo", "rate", "concurrency") if form.slo else ("--frontier",)
     elif form.space:
-        yield from ("design", form.space, "--model", form.model, "--global-batch", str(form.batch))
+        yield from ("design", form.space, "--model", form.model, "--global-batch-size", str(form.batch))
         yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
     elif form.cluster:
         yield from ("plan", form.model, "--cluster", form.cluster, "--nodes", str(form.nodes))
-        yield from ("--global-batch", str(form.batch), *form.options("seq_len", "dtype", "optimizer"))
+        yield from ("--global-batch-size", str(form.batch), *form.options("seq_len", "dtype", "optimizer"))
     elif form.apply:
         yield from ("what-if", form.model, "--gpu", form.gpus[0], *form.step_options)
         yield from ("--all",) if form.apply == (EVERY,) else ("--apply", ",".join(form.apply))

@@ -11,7 +11,7 @@ _MARKS = ("train_batch_size", "train_micro_batch_size_per_gpu", "zero_optimizati
 _STAGES = ("none", "zero1", "zero2", "zero3")
 _OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd", "fusedadam": "adam", "deepspeedcpuadam": "adam"}
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_NUMBERS = {"train_batch_size": "global_batch", "train_micro_batch_size_per_gpu": "micro_batch",
+_NUMBERS = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size",
             "gradient_accumulation_steps": "micro_batches"}  # fmt: skip
 _UNREAD = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
            "mics_shard_size", "sequence_parallel_size", "compression_training", "sparse_attention")  # fmt: skip
@@ -33,12 +33,12 @@ def deepspeed_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     stage = _whole("stage", zero.get("stage", 0), least=0)
     if stage >= len(_STAGES):
         raise ModelError(f"zero_optimization.stage = {stage}: one of 0, 1, 2, 3")
-    values: dict[str, Any] = {"engine": "fsdp", "shard": _STAGES[stage], "overlap_gradients": bool(stage)}
+    values: dict[str, Any] = {"engine": "fsdp", "shard": _STAGES[stage], "overlap_grad_reduce": bool(stage)}
     values |= {
         field: _whole(name, table[name]) for name, field in _NUMBERS.items() if table.get(name, "auto") != "auto"
     }
     if "overlap_comm" in zero and zero["overlap_comm"] != "auto":
-        values["overlap_gradients"] = bool(zero["overlap_comm"])
+        values["overlap_grad_reduce"] = bool(zero["overlap_comm"])
     if _table(zero, "offload_optimizer").get("device", "none") != "none":
         values["offload"] = "optimizer"
     for name, dtype in (("bf16", "bfloat16"), ("fp16", "float16")):

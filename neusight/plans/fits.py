@@ -32,9 +32,9 @@ def largest_micro_batch(plan: Plan, spare_bytes: Callable[[Plan], float]) -> int
         spare_bytes: of a plan, below 0 where it does not fit.
     """
 
-    def spare(micro_batch: int) -> float:
-        batch = micro_batch * plan.dp * plan.micro_batches
-        return spare_bytes(replace(plan, micro_batch=micro_batch, global_batch=batch))
+    def spare(micro_batch_size: int) -> float:
+        batch = micro_batch_size * plan.dp * plan.micro_batches
+        return spare_bytes(replace(plan, micro_batch_size=micro_batch_size, global_batch_size=batch))
 
     return _largest(spare)
 

@@ -15,8 +15,8 @@ _NUMBERS = {
     "expert-model-parallel-size": "ep",
     "expert-tensor-parallel-size": "etp",
     "num-virtual-stages-per-pipeline-rank": "vp",
-    "micro-batch-size": "micro_batch",
-    "global-batch-size": "global_batch",
+    "micro-batch-size": "micro_batch_size",
+    "global-batch-size": "global_batch_size",
     "seq-length": "seq_len",
 }
 _FLAGS: dict[str, tuple[str, Any]] = {
@@ -25,8 +25,8 @@ _FLAGS: dict[str, tuple[str, Any]] = {
     "use-torch-fsdp2": ("shard", "zero3"),
     "use-megatron-fsdp": ("shard", "zero3"),
     "use-custom-fsdp": ("shard", "zero3"),
-    "overlap-grad-reduce": ("overlap_gradients", True),
-    "overlap-param-gather": ("overlap_parameters", True),
+    "overlap-grad-reduce": ("overlap_grad_reduce", True),
+    "overlap-param-gather": ("overlap_param_gather", True),
     "tp-comm-overlap": ("overlap_tp", True),
     "overlap-moe-expert-parallel-comm": ("overlap_experts", True),
     "recompute-activations": ("recompute", "selective"),
@@ -48,7 +48,7 @@ _WORDS: dict[str, tuple[str, dict[str, str]]] = {
 FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 """Of ``--fp8-recipe``, beside ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
 _LISTS = ("recompute-modules", "hierarchical-context-parallel-sizes", "cp-comm-type")
-_UNSET = {"sequence_parallel": False, "shard": "none", "overlap_gradients": False, "overlap_parameters": False,
+_UNSET = {"sequence_parallel": False, "shard": "none", "overlap_grad_reduce": False, "overlap_param_gather": False,
           "overlap_tp": False}  # fmt: skip
 """What Megatron-LM does where an argument is left out, whatever recipes do."""
 _ELSEWHERE = (

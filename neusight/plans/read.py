@@ -15,9 +15,9 @@ from neusight.paths import user_path
 from neusight.plans.deepspeed import deepspeed_values, is_deepspeed
 from neusight.plans.megatron import megatron_values
 from neusight.plans.torchtitan import is_torchtitan, torchtitan_values
-from neusight.requests import Plan
+from neusight.requests import Plan, rename_former
 
-RUN = ("seq_len", "dtype", "engine", "optimizer", "micro_batches", "lora", "adapter", "adapted",
+RUN = ("seq_len", "dtype", "engine", "optimizer", "micro_batches", "lora_rank", "adapter", "adapted",
        "source_len", "mtp_layers")  # fmt: skip
 """What a file may state of a run, as well as the fields of ``Plan``."""
 
@@ -82,7 +82,7 @@ def _stated(values: dict[str, Any], unread: list[str]) -> PlanFile:
 
 
 def _own(table: Mapping[str, Any], path: Path) -> PlanFile:
-    known = (*(f.name for f in fields(Plan)), *RUN)
+    known, table = (*(f.name for f in fields(Plan)), *RUN), rename_former(table)
     for name in table:
         if name not in known:
             raise DataError(
@@ -91,7 +91,7 @@ def _own(table: Mapping[str, Any], path: Path) -> PlanFile:
     for name, value in table.items():
         if not isinstance(value, str | int):
             raise DataError(f"{path}: {name} = {shown(value)}: give a whole number, true, false or a word")
-    return PlanFile(fields=dict(table))
+    return PlanFile(fields=table)
 
 
 def _text(path: Path) -> str:

@@ -54,7 +54,7 @@ def local_of(
 ) -> Local:
     """A rank's share of a micro-batch of sequences of ``seq_len`` tokens, of an encoder's source of ``source_len``."""
     return Local(
-        batch=plan.micro_batch,
+        batch=plan.micro_batch_size,
         seq_len=seq_len,
         tp=plan.tp,
         cp=plan.cp,

@@ -108,9 +108,9 @@ def _batches(keys: Mapping[str, Any], pp: int) -> dict[str, int]:
     """With stages, a rank's batch is cut into micro-batches, of one sequence unless stated."""
     local = _whole("local_batch_size", keys.get("local_batch_size", keys.get("batch_size", 1)))
     micro = _whole("pipeline_parallel_microbatch_size", keys.get("pipeline_parallel_microbatch_size", 1))
-    values = {"micro_batch": micro if pp > 1 else local, "micro_batches": max(1, local // micro) if pp > 1 else 1}
+    values = {"micro_batch_size": micro if pp > 1 else local, "micro_batches": max(1, local // micro) if pp > 1 else 1}
     total = keys.get("global_batch_size", -1)
-    return values if total == -1 else values | {"global_batch": _whole("global_batch_size", total)}
+    return values if total == -1 else values | {"global_batch_size": _whole("global_batch_size", total)}
 
 
 def _again(table: Mapping[str, Any], pp: int, depth: int) -> dict[str, Any]:

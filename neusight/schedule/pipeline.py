@@ -115,13 +115,13 @@ def _gathers(plan: Plan) -> str:
         return "each"
     if plan.shard == "none":
         return "none"
-    return "step" if plan.overlap_parameters else "after"
+    return "step" if plan.overlap_param_gather else "after"
 
 
 def _reduces(plan: Plan) -> str:
     if plan.shard in ("zero2", "zero3", "hsdp"):
         return "each"
-    return "last" if plan.overlap_gradients else "after"
+    return "last" if plan.overlap_grad_reduce else "after"
 
 
 class Op(NamedTuple):

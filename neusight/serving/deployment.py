@@ -151,7 +151,7 @@ class Setup:
     def plan(self) -> Plan:
         """How the devices of a replica share the model: experts are held once by all of its attention groups."""
         slices = max(1, self.tp * self.dp // self.ep)
-        return Plan(tp=self.tp, pp=self.pp, ep=self.ep, etp=slices, dp=self.dp, global_batch=self.dp)
+        return Plan(tp=self.tp, pp=self.pp, ep=self.ep, etp=slices, dp=self.dp, global_batch_size=self.dp)
 
     @classmethod
     def named(cls, given: Mapping[str, Any]) -> Setup:

@@ -23,7 +23,7 @@ from neusight.kernels.precision import OWN_PRECISION
 from neusight.plans import TracedStep, single
 from neusight.plans.states import workspace_bytes
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import Plan, Request
+from neusight.requests import Plan, Request, rename_former
 from neusight.schedule.timeline import one_stream
 from neusight.steps.questions import (
     ByContent,
@@ -239,17 +239,19 @@ def training_run(
 
 
 def unplanned_run(
-    model: Any, cluster: Cluster, global_batch: int, options: Mapping[str, Any], engine: str = ""
+    model: Any, cluster: Cluster, global_batch_size: int, options: Mapping[str, Any], engine: str = ""
 ) -> TrainingRun:
     """A training step whose plan is to be searched for: of its plan, only the global batch is decided.
 
     Args:
         model, cluster, options, engine: as ``training_run`` takes them; options that are None or "" are left open.
-        global_batch: sequences of a step.
+        global_batch_size: sequences of a step.
     """
     given = {name: value for name, value in options.items() if value}
-    one_each = {"dp": cluster.devices, "global_batch": cluster.devices, "micro_batch": 1}
-    return replace(training_run(model, cluster, given | one_each, engine), plan=Plan(global_batch=global_batch))
+    one_each = {"dp": cluster.devices, "global_batch_size": cluster.devices, "micro_batch_size": 1}
+    return replace(
+        training_run(model, cluster, given | one_each, engine), plan=Plan(global_batch_size=global_batch_size)
+    )
 
 
 def traced_training(
@@ -267,9 +269,10 @@ def traced_training(
 
     cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
     # Gradients have the dtype of the module's weights, whatever it is asked in.
+    options = rename_former(options)
     given = {name: value for name, value in options.items() if name != "dtype"}
     plan = usual_plan(given, cluster.devices, engine, cluster.size_words)
-    step = {"mode": "training", "batch": plan.micro_batch, "launch": engine_named(engine).launch}
+    step = {"mode": "training", "batch": plan.micro_batch_size, "launch": engine_named(engine).launch}
     if unread := [name for name in ("source_len", "mtp_layers") if options.get(name)]:
         raise ModelError(f"{unread[0]} of a traced model is not estimated: name an engine that runs decoders")
     if adapters_of(options):

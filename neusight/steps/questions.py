@@ -46,7 +46,7 @@ class Setting:
         compression: on such a device, zeros don't travel to and from DRAM.
         fused_optimizer: the optimizer updates all parameters in one pass, as ``fused=True`` and Apex do.
         cache: read and write the user's cache of traces.
-        plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch``.
+        plan: how several devices of one node share the step, whose batch is then the plan's ``global_batch_size``.
         operands: ``cold``, or ``resident`` in L2 as far as what the step moves fits there, as when it is repeated on
             the same tensors with nothing between.
         host: of a step that is called while the device rests; unless given, steps follow each other, and the host's
@@ -241,7 +241,7 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
     device = as_device(gpu, setting.overrides)
     if request.precision != OWN_PRECISION:
         device.gemm_flops_per_s(request.precision.of_products)
-    plan = setting.plan or Plan(micro_batch=request.batch, global_batch=request.batch)
+    plan = setting.plan or Plan(micro_batch_size=request.batch, global_batch_size=request.batch)
     if request.steps and plan.pp > 1:
         raise ModelError("steps of denoising go through all layers again and again: leave out pp, or ask for one step")
     return device, micro_batch_of(replace(request, engine=run_on(device, request.engine)), plan)
@@ -285,8 +285,8 @@ def micro_batch_of(request: Request, plan: Plan) -> Request:
     Raises:
         ModelError: another batch was asked for than the plan's.
     """
-    if request.batch not in (1, plan.global_batch):
+    if request.batch not in (1, plan.global_batch_size):
         raise ModelError(
-            f"batch {request.batch}, but the plan has {plan.global_batch} samples a step: leave out one of them"
+            f"batch {request.batch}, but the plan has {plan.global_batch_size} samples a step: leave out one of them"
         )
-    return replace(request, batch=plan.micro_batch)
+    return replace(request, batch=plan.micro_batch_size)

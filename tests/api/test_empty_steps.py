@@ -28,7 +28,9 @@ def test_estimate_refuses_modules_that_run_nothing(predictor: Predictor, module:
 
 def test_estimate_refuses_them_on_several_devices(predictor: Predictor) -> None:
     with pytest.raises(ModelError, match="runs nothing on a device"):
-        predictor.estimate(torch.nn.Identity(), "l4", inputs=(torch.randn(1, 64),), plan=Plan(dp=2, global_batch=2))
+        predictor.estimate(
+            torch.nn.Identity(), "l4", inputs=(torch.randn(1, 64),), plan=Plan(dp=2, global_batch_size=2)
+        )
 
 
 @pytest.mark.parametrize(

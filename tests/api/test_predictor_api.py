@@ -212,12 +212,12 @@ def test_what_changes_nothing_is_said_or_refused(predictor: Predictor) -> None:
     plain = predictor.estimate("gpt2", "l4")
     for options, words in (
         ({"layout": "nhwc"}, "layout nhwc has no effect on gpt2"),
-        ({"plan": Plan(overlap_gradients=True)}, "overlap_gradients has no effect"),
+        ({"plan": Plan(overlap_grad_reduce=True)}, "overlap_grad_reduce has no effect"),
     ):
         found = predictor.estimate("gpt2", "l4", **options)
         assert found.latency_s == plain.latency_s
         assert words in " ".join(found.warnings)
-    both = Plan(dp=2, global_batch=2, overlap_gradients=True)
+    both = Plan(dp=2, global_batch_size=2, overlap_grad_reduce=True)
     assert "no effect" not in " ".join(predictor.estimate("gpt2", "l4", mode="training", plan=both).warnings)
     assert "layout" not in " ".join(predictor.estimate("alexnet", "l4", layout="nhwc").warnings)
     with pytest.raises(ModelError, match="reads text alone: leave out --image-size"):

@@ -35,8 +35,9 @@ LONG = (
 NEEDED = {
     "predict": ("--gpu",), "sweep": ("--gpu",), "kernel": ("--gpu",), "what-if": ("--gpu", "--apply"),
     "serving": ("--gpu", "--isl", "--osl", "--concurrency"), "observe": ("--gpu",), "memory": ("--gpu", "--seq-len"),
-    "training": ("--gpu", "--global-batch", "--dp"), "plan": ("--gpu", "--global-batch", "--nodes", "--per-node"),
-    "design": ("--model", "--global-batch", "--minutes"),
+    "training": ("--gpu", "--global-batch-size", "--dp"),
+    "plan": ("--gpu", "--global-batch-size", "--nodes", "--per-node"),
+    "design": ("--model", "--global-batch-size", "--minutes"),
 }  # fmt: skip
 """Options without which a command has nothing to do."""
 LEFT_OUT = {
@@ -75,11 +76,12 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "--seq-len": ("16", "64", "128", "64,128", "100000"),
     "--image-size": ("64", "224"),
     "--isl": ("16", "128"), "--osl": ("4", "16"), "--concurrency": ("1", "4", "1,2"), "--rate": ("1", "100"),
-    "--minutes": ("0.01",), "--nodes": ("1", "2"), "--per-node": ("1", "2", "8"), "--global-batch": ("2", "4", "8"),
+    "--minutes": ("0.01",), "--nodes": ("1", "2"), "--per-node": ("1", "2", "8"),
+    "--global-batch-size": ("2", "4", "8"),
     "--slo": ("ttft=1s,tpot=50ms", "e2e=10s"),
     "--model": ("gpt2",), "--axis": ("width=64", "tiles=4,8", "arrays=2"),
     "--against": ("l4", "tpu-v4"), "--space": ("phaze",), "--tokens": ("1e9",), "--steps": ("2",), "--seconds": ("1",),
-    "--figure": ("drawn.png", "drawn.txt"), "--fit": ("10GB",), "--target": ("1ms", "1s"), "--lora": ("8",),
+    "--figure": ("drawn.png", "drawn.txt"), "--fit": ("10GB",), "--target": ("1ms", "1s"), "--lora-rank": ("8",),
     "--prune": ("0.5",), "--speculate": ("draft=eagle,tokens=3,acceptance=0.5",), "--kv-dtype": ("fp8",),
     "--prefill": ("tp=1,replicas=1",), "--host-cache": ("1GiB",), "--kv-link": ("nvlink",),
 }  # fmt: skip

@@ -32,7 +32,7 @@ def test_json_holds_each_kind_of_rank_with_its_parts() -> None:
 
 def test_what_is_found_to_fit_does_and_more_does_not() -> None:
     most = as_json(*QUESTION, *SHARED)["largest_micro_batch"]
-    fits = [as_json(*QUESTION, *SHARED, "--micro-batch", size)["fits"] for size in (most, most + 1)]
+    fits = [as_json(*QUESTION, *SHARED, "--micro-batch-size", size)["fits"] for size in (most, most + 1)]
     assert fits == [True, False]
 
 

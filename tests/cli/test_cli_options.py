@@ -53,7 +53,7 @@ def test_an_option_has_one_panel_and_one_help_in_all_commands() -> None:
 def test_an_option_of_one_value_is_given_once() -> None:
     for command in (
         (*ON_L4, "--gpu", "t4"),
-        (*ON_L4, "--batch", 4, "--global-batch", 8),
+        (*ON_L4, "--batch", 4, "--global-batch-size", 8),
         (*ON_L4, "--compile", "--compile"),
         (*ON_A100, "--overlap-tp", "--no-overlap-tp"),
     ):
@@ -68,7 +68,7 @@ def test_an_option_of_one_value_is_given_once() -> None:
     ("options", "words"),
     [
         (("--layout", "nhwc"), "layout nhwc has no effect on gpt2"),
-        (("--overlap-gradients",), "overlap_gradients has no effect in inference"),
+        (("--overlap-grad-reduce",), "overlap_grad_reduce has no effect in inference"),
         (("--dp", 2, "--batch", 2, "--shard", "zero1"), "shard has no effect in inference"),
         (("--mode", "training", "--vp", 2), "vp 2 has no effect"),
     ],
@@ -182,7 +182,7 @@ def test_an_engine_has_one_name_for_kernels_and_for_steps() -> None:
 
 
 def test_memory_is_that_of_training_with_the_same_options() -> None:
-    plan = ("--tp", 2, "--pp", 2, "--dp", 2, "--micro-batch", 1, "-b", 16, "-s", 4096)
+    plan = ("--tp", 2, "--pp", 2, "--dp", 2, "--micro-batch-size", 1, "-b", 16, "-s", 4096)
     ranks = as_json("memory", "llama-3.1-8b", "--gpu", "a100-sxm-80gb", *plan)["ranks"]
     step = as_json("training", "llama-3.1-8b", "--cluster", "dgx-a100", *plan)
     assert [rank["peak_bytes"] for rank in ranks] == [rank["peak_bytes"] for rank in step["memory"]]

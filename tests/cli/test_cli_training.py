@@ -12,7 +12,7 @@ from neusight.distributed.training_run import usual_run
 from neusight.workloads.decoders.known import known_decoder
 
 ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "--nodes", "2", "--seq-len", "4096")
-STEP = (*ON_A100, "--global-batch", "64")
+STEP = (*ON_A100, "--global-batch-size", "64")
 ROW = (
     "gpu,num_gpus,nodes,model,layers,hidden,heads,ffn,vocab,activation,seq_len,global_batch,"
     "micro_batch,tp,dtype,step_ms"
@@ -26,7 +26,7 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_json_is_what_python_answers(predictor: Predictor) -> None:
     answer = as_json(*STEP, "--tp", 2, "--pp", 2)
-    given = {"tp": 2, "pp": 2, "global_batch": 64, "seq_len": 4096}
+    given = {"tp": 2, "pp": 2, "global_batch_size": 64, "seq_len": 4096}
     same = predictor.training(usual_run(known_decoder("llama-3.1-8b"), load_cluster("dgx-a100", 2), given))
     assert answer.pop("run")["gpu_hours"] == pytest.approx(same.gpu_hours(1e12))
     assert answer == json.loads(json.dumps(same.to_dict(), default=str))
@@ -66,8 +66,8 @@ def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
 
 def test_predict_trains_on_a_cluster() -> None:
     words = ("gpt3-175b", "--mode", "training", "--cluster", "dgx-a100", "--nodes", 8, "--tp", 8, "--pp", 8)
-    answer = as_json("predict", *words, "--micro-batch", 1, "--global-batch", 512)
-    same = as_json("training", "gpt3-175b", *words[3:], "--micro-batch", 1, "--global-batch", 512)
+    answer = as_json("predict", *words, "--micro-batch-size", 1, "--global-batch-size", 512)
+    same = as_json("training", "gpt3-175b", *words[3:], "--micro-batch-size", 1, "--global-batch-size", 512)
     assert answer == same
     assert answer["devices"] == 64
     for wrong in (("--nodes", 2, "--gpu", "l4"), ("--cluster", "dgx-a100"), ()):
@@ -88,13 +88,13 @@ def test_sequences_are_shared_by_keys_or_by_heads() -> None:
 
 
 def test_adapters_are_trained_in_place_of_all_weights() -> None:
-    full, lora = (json.loads(run(*STEP, *options, "--format", "json").stdout) for options in ((), ("--lora", 16)))
+    full, lora = (json.loads(run(*STEP, *options, "--format", "json").stdout) for options in ((), ("--lora-rank", 16)))
     assert 0.6 * full["latency_s"] < lora["latency_s"] < full["latency_s"]
     assert lora["memory"][0]["optimizer"] < 0.05 * full["memory"][0]["optimizer"]
     for options, message in {
-        ("--adapter", "qlora"): "adapters without a rank: give lora",
-        ("--lora", 8, "--adapted", "head"): "adapters 'head'",
-        ("--lora", 8, "--engine", "torch-eager"): "adapters of a traced model are not estimated",
+        ("--adapter", "qlora"): "adapters without a rank: give lora_rank",
+        ("--lora-rank", 8, "--adapted", "head"): "adapters 'head'",
+        ("--lora-rank", 8, "--engine", "torch-eager"): "adapters of a traced model are not estimated",
     }.items():
         assert message in invoke(*STEP, *options).stderr
 
@@ -121,7 +121,7 @@ def test_plans_are_read_and_options_come_before_them(tmp_path: Path) -> None:
     )
     result = run(*ON_A100, "--plan", tmp_path / "train.sh", "--tp", 2, "--format", "json")
     plan = json.loads(result.stdout)["plan"]
-    assert [plan[name] for name in ("dp", "tp", "pp", "micro_batch", "global_batch")] == [4, 2, 2, 2, 32]
+    assert [plan[name] for name in ("dp", "tp", "pp", "micro_batch_size", "global_batch_size")] == [4, 2, 2, 2, 32]
     assert plan["recompute"] == "core_attn+moe_act"
     assert "options that matter and are not read: --fp8-margin" in result.stderr
 
@@ -169,7 +169,7 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         (*STEP, "--ep", 4): "has no experts",
         (*STEP, "--plan", tmp_path / "nowhere.toml"): "check the path",
         (*STEP, "--set", "network.bandwidth=fast"): "network.bandwidth",
-        ON_A100: "give global_batch",
+        ON_A100: "give global_batch_size",
         ("training", "llama-3.1-8b", "--cluster", "dgx-a1000", "-b", 8): "did you mean dgx-a100",
         ("training", "llama-3.1-8bb", "--cluster", "dgx-a100", "-b", 8): "unknown model",
         ("training", "llama-3.1-8b", "--gpu", "tensordash", "-b", 8, "--per-node", 8): "states no links",

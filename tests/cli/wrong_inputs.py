@@ -273,8 +273,8 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
     collected = [("--out!", folder), ("--device!", word("cpu")), ("--minutes", amount), ("--dtypes", dtype)]
     return {
         "predict": [("", model), ("--gpu!", gpu), *step, ("--set", change), ("--sparsity", Kind(fixed(""), m.zeros)),
-                    ("--dp", count), ("--tp", count), ("--pp", count), ("--global-batch", count),
-                    ("--micro-batch", count), ("--shard", word("*.0=colwise")),
+                    ("--dp", count), ("--tp", count), ("--pp", count), ("--global-batch-size", count),
+                    ("--micro-batch-size", count), ("--shard", word("*.0=colwise")),
                     ("--calibration", calibration), ("--by", word("phase")), *common],
         "kernel": [("", word("gemm")), ("--gpu!", gpu), *shape, ("--operands", word("cold")),
                    ("--engine", word("vllm")),
@@ -292,7 +292,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "observe": [("", word("Qwen/Qwen3-8B")), ("", absent), ("--gpu!", Kind(fixed("l40s"), m.gpu)), ("--tp", count),
                     *common],
         "memory": [("", word("Qwen/Qwen3-8B")), ("--gpu!", Kind(fixed("l40s"), m.gpu)), ("--tp", count),
-                   ("--pp", count), ("--micro-batch", count), ("--seq-len!", count), ("--shard", word("zero1")),
+                   ("--pp", count), ("--micro-batch-size", count), ("--seq-len!", count), ("--shard", word("zero1")),
                    ("--recompute", word("full")), ("--engine", word("fsdp")), ("--dtype", dtype), ("--set", change),
                    ("--format", form)],
         "training": [("", word("gpt2-large")), ("--cluster!", words("dgx-h100")), ("--global-batch!", count),

@@ -28,7 +28,7 @@ def test_a_rate_of_maxtext_tells_the_step() -> None:
     assert run.step_ms == pytest.approx(3 * (2 * tokens * weights + attention) / 150e12 * 1e3)
     assert (run.gpu, run.num_gpus, run.engine) == ("tpu-v4", 128, "maxtext")
     assert (run.plan["shard"], run.plan["shard_group"], run.plan["recompute"]) == ("hsdp", 64, "full")
-    assert run.plan["global_batch"] == 512
+    assert run.plan["global_batch_size"] == 512
 
 
 def test_plans_of_neuron_count_cores() -> None:
@@ -95,16 +95,16 @@ MLPERF: dict[str, Any] = {
 def test_results_of_mlperf() -> None:
     run = training_run(canonical_run(MLPERF))
     assert (run.gpu, run.model, run.engine, run.optimizer) == ("tpu-v4", "resnet-50", "torch-compiled", "sgd")
-    assert (run.plan["dp"], run.plan["micro_batch"], run.plan["shard"]) == (4096, 8, "zero1")
+    assert (run.plan["dp"], run.plan["micro_batch_size"], run.plan["shard"]) == (4096, 8, "zero1")
     assert run.step_ms == pytest.approx(1e3 * 32768 / 1e7)
     gpt = {"benchmark": "gpt3", "rate_unit": "tokens", "grad_accum": 128.0, "global_batch": 2048.0}
     gaudi = MLPERF | gpt | {"accelerator": "Intel Gaudi2", "submitter": "Intel-HabanaLabs", "chips": 384}
     stages = training_run(canonical_run(gaudi)).plan
     assert (stages["tp"], stages["pp"], stages["dp"]) == (8, 3, 16)
     packed = training_run(canonical_run(gaudi | {"benchmark": "bert", "chips": 8, "global_batch": 448.0}))
-    assert (packed.plan["global_batch"], packed.plan["micro_batch"], packed.seq_len) == (224, 28, 512)
+    assert (packed.plan["global_batch_size"], packed.plan["micro_batch_size"], packed.seq_len) == (224, 28, 512)
     slices = training_run(canonical_run(MLPERF | gpt | {"accelerator": "TPU-trillium", "chips": 1024}))
-    assert (slices.per_node, slices.plan["shard_group"], slices.plan["micro_batch"]) == (256, 256, 2)
+    assert (slices.per_node, slices.plan["shard_group"], slices.plan["micro_batch_size"]) == (256, 256, 2)
     assert slices.step_ms == pytest.approx(1e3 * 2048 * 2048 / 1e7)
 
 

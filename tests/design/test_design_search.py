@@ -15,7 +15,9 @@ from neusight.design.workloads import DesignTraining
 from neusight.requests import Plan
 from neusight.workers import hired
 
-WORKLOAD = DesignTraining(model="gpt2", global_batch=32, seq_len=512, nodes=1, engine="maxtext", recomputes=("none",))
+WORKLOAD = DesignTraining(
+    model="gpt2", global_batch_size=32, seq_len=512, nodes=1, engine="maxtext", recomputes=("none",)
+)
 
 
 def corner() -> DesignSpace:
@@ -76,8 +78,8 @@ def test_a_front_is_the_best_below_each_limit(space: DesignSpace) -> None:
 
 
 def test_a_pipeline_cannot_be_shorter_than_its_kernels() -> None:
-    one = Plan(dp=1, pp=1, micro_batch=1, global_batch=8)
-    four = Plan(dp=1, pp=4, micro_batch=1, global_batch=8)
+    one = Plan(dp=1, pp=1, micro_batch_size=1, global_batch_size=8)
+    four = Plan(dp=1, pp=4, micro_batch_size=1, global_batch_size=8)
     assert least_share(one) == 8.0
     # Eight micro-batches on four equal stages take eleven of their twelfths; unequal stages are never better than this.
     assert 8.0 / 4.0 < least_share(four) < 11.0 / 4.0

@@ -15,7 +15,7 @@ from neusight.laws.routes import host_link
 def test_the_host_updates_what_the_devices_hold(predictor: Predictor) -> None:
     """By the formula: 8 billion parameters at 0.25 ns, whoever holds them, and 2 bytes of each there and back."""
     cluster = cluster_of("h100-sxm-80gb", 8, 1)
-    given: dict[str, Any] = {"tp": 8, "global_batch": 8, "seq_len": 2048}
+    given: dict[str, Any] = {"tp": 8, "global_batch_size": 8, "seq_len": 2048}
     plain, offloaded = (
         predictor.timed(predictor.training_run("llama-3.1-8b", cluster, given | more))
         for more in ({}, {"offload": "optimizer"})

@@ -13,7 +13,7 @@ from neusight.distributed.training_run import usual_run
 from neusight.workloads.decoders.known import known_decoder
 
 DEEPSEEK = {
-    "pp": 16, "ep": 64, "seq_len": 4096, "global_batch": 15360, "dtype": "fp8_block", "schedule": "dualpipe",
+    "pp": 16, "ep": 64, "seq_len": 4096, "global_batch_size": 15360, "dtype": "fp8_block", "schedule": "dualpipe",
     "overlap_experts": True, "recompute": "layernorm+mla_up_proj+moe_act",
 }  # fmt: skip
 """DeepSeek-AI 2024 (arXiv 2412.19437), sections 3.2 to 3.4 and 4.2; ZeRO-1 is usual. Tokens travel once to each node,
@@ -35,14 +35,14 @@ def test_llama_3_405b_reaches_its_utilisation(predictor: Predictor, nodes: int, 
     """Grattafiori et al. 2024 (arXiv 2407.21783), table 4: TFLOP/s a GPU in bfloat16, 8 tensor-parallel ranks, 16
     stages of a layer a chunk, of which the first and the last have the embedding and the head alone.
     """
-    plan = {"tp": 8, "pp": 16, "vp": 8, "global_batch": 2048, "seq_len": 8192, "shard": "zero1"}
+    plan = {"tp": 8, "pp": 16, "vp": 8, "global_batch_size": 2048, "seq_len": 8192, "shard": "zero1"}
     run = usual_run(known_decoder("llama-3.1-405b"), load_cluster("dgx-h100", nodes), plan, "torchtitan")
     assert predictor.training(run).mfu == pytest.approx(tflops / 989.4, rel=0.06)
 
 
 def test_tokens_that_travel_beside_kernels_cost_what_kernels_do_not_hide(predictor: Predictor) -> None:
     cluster = cluster_of("h800-sxm-80gb", 8, 8, "8 x 400Gb/s")
-    small = {**DEEPSEEK, "pp": 1, "global_batch": 128, "schedule": "1f1b", "recompute": "none"}
+    small = {**DEEPSEEK, "pp": 1, "global_batch_size": 128, "schedule": "1f1b", "recompute": "none"}
     hidden = usual_run(known_decoder("deepseek-v3"), cluster, small)
     shown = replace(hidden, plan=replace(hidden.plan, overlap_experts=False))
     segment = predictor.timed(hidden).segments[2]

@@ -22,7 +22,7 @@ REACH = 1.5
 
 @pytest.fixture(scope="module")
 def asked() -> TrainingRun:
-    return small_run(some_gpus(nodes=2, per_node=2), tp=1, global_batch=8)
+    return small_run(some_gpus(nodes=2, per_node=2), tp=1, global_batch_size=8)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def test_nothing_beats_the_frontier_in_both(found: Found, every: list[tuple[floa
 
 
 def test_no_step_is_below_its_bound(predictor: Predictor) -> None:
-    asked = small_run(some_gpus(nodes=2), tp=1, global_batch=32)
+    asked = small_run(some_gpus(nodes=2), tp=1, global_batch_size=32)
     plans = list(plans_in(Space(longest_micro_batch=4), Described(asked.decoder), asked.cluster, 2048, 32))
     chosen = Random(0).sample(plans, 60)
     assert {plan.schedule for plan in chosen} == {"1f1b", "gpipe", "zero-bubble"}
@@ -78,7 +78,7 @@ def test_plans_fill_the_cluster_and_divide_the_model() -> None:
     plans = list(plans_in(Space(), Described(decoder), cluster, 2048, 32))
     assert len(plans) == len(set(plans))
     assert {plan.world for plan in plans} == {cluster.devices}
-    assert all(decoder.depth % (plan.pp * plan.vp) == 0 and plan.global_batch == 32 for plan in plans)
+    assert all(decoder.depth % (plan.pp * plan.vp) == 0 and plan.global_batch_size == 32 for plan in plans)
     assert max(plan.tp for plan in plans) == cluster.per_node
 
 
@@ -86,21 +86,23 @@ def test_plans_fill_the_cluster_and_divide_the_model() -> None:
 def test_the_space_has_what_others_ran(vp: int) -> None:
     """NeMo's recipes for GPT-3 175B on 1,024 H100 (NVIDIA dgxc-benchmarking, v24.11.1 to v25.04)."""
     decoder, cluster = known_decoder("gpt3-175b"), load_cluster("dgx-h100", 128)
-    told = {"tp": 4, "pp": 8, "vp": vp, "micro_batch": 1, "global_batch": 2048, "shard": "zero1"}
+    told = {"tp": 4, "pp": 8, "vp": vp, "micro_batch_size": 1, "global_batch_size": 2048, "shard": "zero1"}
     assert usual_plan(told, 1024, "megatron-te") in set(plans_in(Space(), Described(decoder), cluster, 2048, 2048))
 
 
 def test_what_fits_nowhere_is_one_line(predictor: Predictor) -> None:
-    large = small_run(some_gpus(per_node=2), tp=2, global_batch=8)
+    large = small_run(some_gpus(per_node=2), tp=2, global_batch_size=8)
     wide = replace(large, decoder=replace(large.decoder, vocab=32000 * 1000))
     with pytest.raises(ModelError, match=r"fits on 2 x h100-sxm-80gb under none of .* plans: take more devices"):
         predictor.plans(wide, Space(longest_micro_batch=1))
     with pytest.raises(ModelError, match="no plan shares small and 7 sequences among 1024 devices"):
-        predictor.plans(replace(large, cluster=some_gpus(nodes=256), plan=Plan(global_batch=7)))
+        predictor.plans(replace(large, cluster=some_gpus(nodes=256), plan=Plan(global_batch_size=7)))
 
 
 def test_find_plans_lists_plans_that_fit(predictor: Predictor) -> None:
     """What a device must have counts, with context and allocator, not the peak of the tensors."""
-    run = usual_run(known_decoder("llama-2-7b"), cluster_of("h100-sxm-80gb", 8), {"global_batch": 16, "seq_len": 4096})
+    run = usual_run(
+        known_decoder("llama-2-7b"), cluster_of("h100-sxm-80gb", 8), {"global_batch_size": 16, "seq_len": 4096}
+    )
     found = predictor.plans(run, count=20)
     assert all(step.fits for step in (*found.best, *found.frontier))

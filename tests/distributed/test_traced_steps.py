@@ -88,17 +88,19 @@ def test_encoder_and_decoder_blocks_are_layers_in_the_order_of_the_forward_pass(
 
 
 def test_replicas_exchange_gradients_once_a_step(predictor: Predictor) -> None:
-    one = predictor.estimate("gpt2", GPU, plan=Plan(micro_batch=2, global_batch=6), **LONG)
-    many = predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch=2, global_batch=24), **LONG)
+    one = predictor.estimate("gpt2", GPU, plan=Plan(micro_batch_size=2, global_batch_size=6), **LONG)
+    many = predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch_size=2, global_batch_size=24), **LONG)
     assert many.latency_s - one.latency_s == pytest.approx(many.by_phase["link"])
-    sharded = predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch=2, global_batch=24, shard="zero1"), **LONG)
+    sharded = predictor.estimate(
+        "gpt2", GPU, plan=Plan(dp=4, micro_batch_size=2, global_batch_size=24, shard="zero1"), **LONG
+    )
     assert sharded.by_phase["optimizer"] < many.by_phase["optimizer"] / 3
     assert sharded.memory.optimizer == pytest.approx(many.memory.optimizer / 4, abs=1)
 
 
 def test_fully_sharded_weights_take_a_share_and_what_is_gathered(predictor: Predictor) -> None:
     whole, shared = (
-        predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch=2, global_batch=8, shard=shard), **LONG)
+        predictor.estimate("gpt2", GPU, plan=Plan(dp=4, micro_batch_size=2, global_batch_size=8, shard=shard), **LONG)
         for shard in ("none", "zero3")
     )
     assert shared.memory.weights == pytest.approx(whole.memory.weights / 4, abs=1)
@@ -108,7 +110,7 @@ def test_fully_sharded_weights_take_a_share_and_what_is_gathered(predictor: Pred
 @pytest.mark.parametrize("name", ["gpt2", "bert-base"])
 @pytest.mark.parametrize("launch", ["eager", "compiled"])
 def test_a_plan_for_one_device_is_the_step_on_it(predictor: Predictor, name: str, launch: str) -> None:
-    plan = Plan(micro_batch=2, global_batch=2)
+    plan = Plan(micro_batch_size=2, global_batch_size=2)
     assert predictor.estimate(name, GPU, plan=plan, launch=launch, **STEP) == predictor.estimate(
         name, GPU, batch=2, launch=launch, **STEP
     )
@@ -116,7 +118,7 @@ def test_a_plan_for_one_device_is_the_step_on_it(predictor: Predictor, name: str
 
 def test_micro_batches_on_one_device_repeat_its_passes_and_update_once(predictor: Predictor) -> None:
     one = predictor.estimate("gpt2", GPU, batch=4, **LONG)
-    three = predictor.estimate("gpt2", GPU, plan=Plan(micro_batch=4, global_batch=12), **LONG)
+    three = predictor.estimate("gpt2", GPU, plan=Plan(micro_batch_size=4, global_batch_size=12), **LONG)
     passes = ("forward", "backward")
     assert [three.by_phase[name] for name in passes] == pytest.approx([3 * one.by_phase[name] for name in passes])
     assert three.by_phase["optimizer"] == pytest.approx(one.by_phase["optimizer"])
@@ -124,13 +126,13 @@ def test_micro_batches_on_one_device_repeat_its_passes_and_update_once(predictor
 
 
 PLANS = [
-    Plan(dp=4, micro_batch=2, global_batch=8),
-    Plan(dp=4, micro_batch=2, global_batch=8, overlap_gradients=True),
-    Plan(dp=4, micro_batch=2, global_batch=8, shard="zero3", overlap_gradients=True),
-    Plan(tp=4, micro_batch=8, global_batch=8),
-    Plan(pp=4, micro_batch=2, global_batch=8),
-    Plan(pp=4, vp=3, micro_batch=2, global_batch=8),
-    Plan(dp=2, tp=2, pp=2, micro_batch=2, global_batch=8),
+    Plan(dp=4, micro_batch_size=2, global_batch_size=8),
+    Plan(dp=4, micro_batch_size=2, global_batch_size=8, overlap_grad_reduce=True),
+    Plan(dp=4, micro_batch_size=2, global_batch_size=8, shard="zero3", overlap_grad_reduce=True),
+    Plan(tp=4, micro_batch_size=8, global_batch_size=8),
+    Plan(pp=4, micro_batch_size=2, global_batch_size=8),
+    Plan(pp=4, vp=3, micro_batch_size=2, global_batch_size=8),
+    Plan(dp=2, tp=2, pp=2, micro_batch_size=2, global_batch_size=8),
 ]
 
 
@@ -163,7 +165,7 @@ def test_a_shared_step_is_the_sum_of_its_rows_and_of_all_samples(predictor: Pred
 
 def test_one_micro_batch_passes_the_stages_one_after_another(predictor: Predictor) -> None:
     whole = predictor.estimate("gpt2", GPU, batch=4, **LONG)
-    piped = predictor.estimate("gpt2", GPU, plan=Plan(pp=4, micro_batch=4, global_batch=4), **LONG)
+    piped = predictor.estimate("gpt2", GPU, plan=Plan(pp=4, micro_batch_size=4, global_batch_size=4), **LONG)
     # All passes of all stages, and each updates a part; sends are short.
     assert piped.latency_s == pytest.approx(whole.latency_s, rel=0.05)
     assert piped.by_phase["optimizer"] < whole.by_phase["optimizer"] / 2
@@ -171,18 +173,18 @@ def test_one_micro_batch_passes_the_stages_one_after_another(predictor: Predicto
 
 def test_more_micro_batches_or_chunks_leave_a_smaller_share_to_the_bubble(predictor: Predictor) -> None:
     def share(**plan: int) -> float:
-        step = predictor.estimate("gpt2", GPU, plan=Plan(pp=4, micro_batch=1, **plan), **LONG)
+        step = predictor.estimate("gpt2", GPU, plan=Plan(pp=4, micro_batch_size=1, **plan), **LONG)
         return step.by_phase["pipeline"] / step.latency_s
 
-    shares = [share(global_batch=n) for n in (1, 4, 32)]
+    shares = [share(global_batch_size=n) for n in (1, 4, 32)]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] > 0.6 > 0.2 > shares[2]
-    assert share(global_batch=8, vp=3) < share(global_batch=8)
+    assert share(global_batch_size=8, vp=3) < share(global_batch_size=8)
 
 
 def test_recomputed_layers_keep_their_inputs_and_run_forward_twice(predictor: Predictor) -> None:
     kept, again = (
-        predictor.estimate("gpt2", GPU, plan=Plan(micro_batch=4, global_batch=8, recompute=how), **LONG)
+        predictor.estimate("gpt2", GPU, plan=Plan(micro_batch_size=4, global_batch_size=8, recompute=how), **LONG)
         for how in ("none", "full")
     )
     assert again.memory.activations < kept.memory.activations / 4
@@ -219,7 +221,7 @@ def test_less_is_kept_the_more_is_computed_again() -> None:
         return program_memory(step.program, [(stage, nothing)], plan, training, device)[0]
 
     peaks = [
-        memory(Plan(pp=2, global_batch=4, schedule="gpipe", recompute=how, recompute_layers=layers)).activations
+        memory(Plan(pp=2, global_batch_size=4, schedule="gpipe", recompute=how, recompute_layers=layers)).activations
         for how, layers in (("none", 0), ("selective", 0), ("operators", 0), ("full", 6), ("full", 0))
     ]
     assert peaks[0] > peaks[1] > peaks[2] > peaks[4]
@@ -227,9 +229,9 @@ def test_less_is_kept_the_more_is_computed_again() -> None:
 
 
 REFUSED = [
-    (Plan(pp=13, global_batch=1), "13 stages of 1 chunks need as many layers: gpt2 has 12"),
-    (Plan(cp=2, global_batch=1), "cp 2 of a traced model is not estimated"),
-    (Plan(dp=2, global_batch=2, shard="hsdp"), "shard hsdp of a traced model is not estimated"),
+    (Plan(pp=13, global_batch_size=1), "13 stages of 1 chunks need as many layers: gpt2 has 12"),
+    (Plan(cp=2, global_batch_size=1), "cp 2 of a traced model is not estimated"),
+    (Plan(dp=2, global_batch_size=2, shard="hsdp"), "shard hsdp of a traced model is not estimated"),
 ]
 
 
@@ -241,19 +243,19 @@ def test_what_is_not_estimated_is_refused(predictor: Predictor, plan: Plan, mess
 
 def test_a_batch_with_a_plan_is_refused(predictor: Predictor) -> None:
     with pytest.raises(ModelError, match="batch 3, but the plan has 4 samples a step"):
-        predictor.estimate("gpt2", GPU, batch=3, plan=Plan(global_batch=4, dp=4), **STEP)
+        predictor.estimate("gpt2", GPU, batch=3, plan=Plan(global_batch_size=4, dp=4), **STEP)
 
 
 def test_a_training_step_of_any_model_is_the_estimate_of_its_plan(predictor: Predictor) -> None:
     cluster = cluster_of(GPU, 4)
-    options = {"global_batch": 8, "micro_batch": 2, "tp": 2, "seq_len": 1024, "dtype": "float32"}
+    options = {"global_batch_size": 8, "micro_batch_size": 2, "tp": 2, "seq_len": 1024, "dtype": "float32"}
     run = predictor.training_run("gpt2", cluster, options, "torch-eager")
     step = predictor.training(run)
     estimate = predictor.estimate("gpt2", GPU, plan=run.plan, **LONG)
     assert step.latency_s == pytest.approx(estimate.latency_s, rel=1e-12)
     assert {name: step.memory_terms[name] for name in estimate.memory_terms} == estimate.memory_terms
     assert step.fits == estimate.fits
-    options = {"global_batch": 64, "optimizer": "sgd", "dtype": "bfloat16"}
+    options = {"global_batch_size": 64, "optimizer": "sgd", "dtype": "bfloat16"}
     images = predictor.training_run("resnet-18", cluster, options, "torch-eager")
     assert (images.unit, images.tokens) == ("samples", 64)
     assert 0.0 < predictor.training(images).mfu < 1.0

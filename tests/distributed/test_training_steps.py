@@ -69,9 +69,9 @@ def test_parameters_sharded_one_by_one_are_copied_from_what_was_gathered_and_to_
     [("h100-sxm-80gb", "megatron-te", 8), ("tpu-v5p", "maxtext", 8), ("trainium2", "neuron", 64)],
 )
 def test_devices_train_under_their_usual_engine(predictor: Predictor, gpu: str, engine: str, devices: int) -> None:
-    run = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch": 64})
+    run = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch_size": 64})
     assert (run.engine.name, run.cluster.devices) == (engine, devices)
-    stated = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch": 64}, engine)
+    stated = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch_size": 64}, engine)
     assert stated == run
 
 
@@ -185,7 +185,7 @@ def test_eight_times_the_replicas_take_a_little_longer(predictor: Predictor) -> 
 def test_a_batch_of_runs_is_timed_as_each_alone(predictor: Predictor) -> None:
     """But for how closely the clock under a power limit is solved for."""
     cluster = some_gpus()
-    runs = [small_run(cluster, **told, global_batch=16) for told in FOUR_WAYS.values()]
+    runs = [small_run(cluster, **told, global_batch_size=16) for told in FOUR_WAYS.values()]
     together = timed(runs, predictor.on_cluster(cluster, runs[0].engine))
     for run, one in zip(runs, together, strict=True):
         alone = times_of(predictor, run)
@@ -197,9 +197,9 @@ WRONG: dict[str, tuple[dict[str, object], str]] = {
     "world": ({"tp": 3}, "tp 3 x pp 1 x cp 1 = 3 devices of a replica do not divide a cluster of 4"),
     "told world": ({"dp": 2}, "2 devices on a cluster of 4; dp 4 would fit"),
     "stages": ({"pp": 4, "vp": 4}, "4 stages of 4 chunks need as many layers: small has 8"),
-    "interleaved": ({"pp": 4, "vp": 2, "global_batch": 6}, "6 micro-batches over 4 pipeline ranks"),
-    "batch": ({"global_batch": 6}, "global batch 6 is no multiple of dp 4: 4 would be"),
-    "no batch": ({"micro_batches": 0}, "without a batch: give global_batch"),
+    "interleaved": ({"pp": 4, "vp": 2, "global_batch_size": 6}, "6 micro-batches over 4 pipeline ranks"),
+    "batch": ({"global_batch_size": 6}, "global batch 6 is no multiple of dp 4: 4 would be"),
+    "no batch": ({"micro_batches": 0}, "without a batch: give global_batch_size"),
     "experts": ({"ep": 2}, "small has no experts that ep 2 ranks could share out"),
     "sequence": ({"seq_len": 2047, "tp": 2}, "choose a seq_len of 2048"),
     "dtype": ({"dtype": "float8", "cluster": cluster_of("a100-sxm-80gb", 4)}, "does not compute in float8"),
@@ -225,7 +225,7 @@ def test_a_module_without_equal_layers_trains_in_the_dtype_of_its_weights(predic
     module = torch.nn.Linear(64, 64, dtype=getattr(torch, dtype))
     inputs = [torch.zeros(8, 64, dtype=getattr(torch, dtype))]
     two = cluster_of("h100-sxm-80gb", 2)
-    run = predictor.training_run(module, two, {"global_batch": 2}, "torch-eager", inputs=inputs)
+    run = predictor.training_run(module, two, {"global_batch_size": 2}, "torch-eager", inputs=inputs)
     estimate = predictor.training(run)
     assert run.dtype == dtype
     assert estimate.latency_s > 0.0

@@ -57,7 +57,7 @@ def test_step_dtype_is_that_of_the_decoder(model: str) -> None:
 @pytest.mark.parametrize("model", ["llama-3.2-1b", "llama-2-7b", "gpt2-large"])
 @pytest.mark.parametrize("engine", ["torch-eager", "megatron-te", "fsdp"])
 def test_training_run_dtype_is_the_default_of_its_engine(predictor: Predictor, model: str, engine: str) -> None:
-    run = predictor.training_run(model, cluster_of(GPU, 2), {"global_batch": 2, "seq_len": 64}, engine)
+    run = predictor.training_run(model, cluster_of(GPU, 2), {"global_batch_size": 2, "seq_len": 64}, engine)
     default = default_dtype(known_decoder(model).dtype, engine_named(engine))
     assert (run.dtype, run.assumed["dtype"]) == (default.value, str(default))
 
@@ -71,7 +71,7 @@ def test_default_seq_len_is_within_the_limit(limit: int | None) -> None:
 def test_default_seq_len_is_the_same_in_every_command(predictor: Predictor, model: str) -> None:
     cluster = cluster_of(GPU, 8)
     traced, described = (
-        predictor.training_run(model, cluster, {"global_batch": 8}, engine) for engine in ("torch-eager", "fsdp")
+        predictor.training_run(model, cluster, {"global_batch_size": 8}, engine) for engine in ("torch-eager", "fsdp")
     )
     step = predictor.estimate(model, GPU, mode="training")
     assert traced.seq_len == described.seq_len == step.seq_len == min(2048, known_decoder(model).max_len)
@@ -81,7 +81,10 @@ def test_default_seq_len_is_the_same_in_every_command(predictor: Predictor, mode
 def test_given_fields_are_not_assumed(predictor: Predictor) -> None:
     step = predictor.estimate("gpt2", GPU, seq_len=64, dtype="bf16")
     run = predictor.training_run(
-        "gpt2", cluster_of(GPU, 1), {"global_batch": 2, "micro_batch": 2, "seq_len": 64, "dtype": "bf16"}, "torch-eager"
+        "gpt2",
+        cluster_of(GPU, 1),
+        {"global_batch_size": 2, "micro_batch_size": 2, "seq_len": 64, "dtype": "bf16"},
+        "torch-eager",
     )
     assert step.assumed == run.assumed == {}
 
@@ -92,10 +95,10 @@ def test_given_fields_are_not_assumed(predictor: Predictor) -> None:
 )
 def test_default_micro_batch_is_named_in_the_answer(predictor: Predictor, engine: str, stages: int, value: int) -> None:
     default = default_micro_batch(8, stages, engine_named(engine))
-    options: dict[str, Any] = {"global_batch": 8, "pp": stages, "seq_len": 64}
+    options: dict[str, Any] = {"global_batch_size": 8, "pp": stages, "seq_len": 64}
     run = predictor.training_run("gpt2", cluster_of("tpu-v5p" if engine == "maxtext" else GPU, stages), options, engine)
-    assert run.plan.micro_batch == default.value == value
-    assert run.assumed["micro_batch"] == str(default)
+    assert run.plan.micro_batch_size == default.value == value
+    assert run.assumed["micro_batch_size"] == str(default)
 
 
 def test_sweep_and_what_if_take_the_dtype_of_the_file(predictor: Predictor, tiny: str) -> None:

@@ -20,16 +20,16 @@ DECODERS = ("llama-3.2-1b", "llama-2-7b", "mistral-7b", "gpt2-large", "opt-1.3b"
 positions, dropout, matrices apart, joined and transposed."""
 DEVICES = ("a100-sxm-80gb", "h100-sxm-80gb", "b200")
 PLANS = {
-    "1 GPU": Plan(micro_batch=1, global_batch=1),
-    "tp 2": Plan(tp=2, micro_batch=1, global_batch=1),
-    "pp 2": Plan(pp=2, micro_batch=1, global_batch=8),
-    "dp 2, ZeRO-1": Plan(dp=2, micro_batch=1, global_batch=2, shard="zero1"),
-    "tp 2, by tokens": Plan(tp=2, micro_batch=1, global_batch=1, sequence_parallel=True),
+    "1 GPU": Plan(micro_batch_size=1, global_batch_size=1),
+    "tp 2": Plan(tp=2, micro_batch_size=1, global_batch_size=1),
+    "pp 2": Plan(pp=2, micro_batch_size=1, global_batch_size=8),
+    "dp 2, ZeRO-1": Plan(dp=2, micro_batch_size=1, global_batch_size=2, shard="zero1"),
+    "tp 2, by tokens": Plan(tp=2, micro_batch_size=1, global_batch_size=1, sequence_parallel=True),
     "selective, tp 2, by tokens": Plan(
-        tp=2, micro_batch=4, global_batch=4, sequence_parallel=True, recompute="selective"
+        tp=2, micro_batch_size=4, global_batch_size=4, sequence_parallel=True, recompute="selective"
     ),
-    "operators": Plan(micro_batch=4, global_batch=4, recompute="operators"),
-    "full": Plan(micro_batch=4, global_batch=4, recompute="full"),
+    "operators": Plan(micro_batch_size=4, global_batch_size=4, recompute="operators"),
+    "full": Plan(micro_batch_size=4, global_batch_size=4, recompute="full"),
 }
 TIME, MEMORY = 0.04, 0.03
 KERNELS = [

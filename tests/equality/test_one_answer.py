@@ -35,7 +35,7 @@ SHARES: dict[str, dict[str, Any]] = {
 def test_a_traced_step_is_the_same_asked_as_an_estimate_and_as_training(
     predictor: Predictor, gpu: str, engine: str, share: str
 ) -> None:
-    options = {**STEP, **SHARES[share], "global_batch": 8, "micro_batch": 2}
+    options = {**STEP, **SHARES[share], "global_batch_size": 8, "micro_batch_size": 2}
     run = predictor.training_run("llama-3.2-1b", cluster_of(gpu, 2), options, engine)
     launch = engine_named(engine).launch
     plan = replace(run.plan, gradient_dtype="float32")  # What a plan has unless told; the module's is taken.
@@ -48,7 +48,7 @@ def test_a_traced_step_is_the_same_asked_as_an_estimate_and_as_training(
 @pytest.mark.parametrize("engine", ["megatron-te", "torch-compiled"])
 def test_the_first_of_all_plans_takes_what_training_says_of_it(predictor: Predictor, engine: str) -> None:
     cluster = cluster_of(GPU, 2)
-    run = predictor.training_run("llama-3.2-1b", cluster, {**STEP, "global_batch": 16}, engine)
+    run = predictor.training_run("llama-3.2-1b", cluster, {**STEP, "global_batch_size": 16}, engine)
     space = Space(schedules=("1f1b",), recomputes=("none",), longest_micro_batch=1, most_cp=1)
     first = predictor.plans(run, space, count=1).best[0]
     again = predictor.training(first.run)

@@ -121,7 +121,7 @@ def test_every_step_has_an_energy_between_waiting_and_the_limit(gpu: str, predic
 
 
 def test_more_devices_of_training_draw_more(predictor: Predictor) -> None:
-    words = {"tp": 2, "global_batch": 16, "seq_len": 1024}
+    words = {"tp": 2, "global_batch_size": 16, "seq_len": 1024}
     runs = (usual_run(known_decoder("gpt2-large"), cluster_of("h100-sxm-80gb", n), words) for n in (4, 8))
     one, two = (predictor.training(run) for run in runs)
     assert one.board_energy is not None and two.board_energy is not None

@@ -128,17 +128,17 @@ def test_rows_compiled_and_on_several_gpus_are_what_the_predictor_says_of_them(
     alone = predictor.estimate("gpt2", "l4", launch="compiled", **size)
     assert fused["predicted_ms"] == pytest.approx(1e3 * alone.latency_s)
     step = {"mode": "training", "optimizer": "adam", "fused_optimizer": True, "seq_len": 128, "attention": "eager"}
-    two = predictor.estimate("gpt2", "a100-sxm-40gb", plan=Plan(tp=2, micro_batch=2, global_batch=2), **step)
+    two = predictor.estimate("gpt2", "a100-sxm-40gb", plan=Plan(tp=2, micro_batch_size=2, global_batch_size=2), **step)
     assert shared["predicted_ms"] == pytest.approx(1e3 * two.latency_s)
 
 
 @pytest.mark.parametrize(
     ("option", "batch", "plan"),
     [
-        ("dp4", 4, Plan(dp=4, micro_batch=1, global_batch=4)),
-        ("tp4", 4, Plan(tp=4, micro_batch=4, global_batch=4)),
-        ("pp4_1", 4, Plan(pp=4, micro_batch=4, global_batch=4)),
-        ("pp2_4", 8, Plan(pp=2, micro_batch=2, global_batch=8)),
+        ("dp4", 4, Plan(dp=4, micro_batch_size=1, global_batch_size=4)),
+        ("tp4", 4, Plan(tp=4, micro_batch_size=4, global_batch_size=4)),
+        ("pp4_1", 4, Plan(pp=4, micro_batch_size=4, global_batch_size=4)),
+        ("pp2_4", 8, Plan(pp=2, micro_batch_size=2, global_batch_size=8)),
     ],
 )
 def test_options_name_plans(option: str, batch: int, plan: Plan) -> None:

@@ -47,8 +47,8 @@ def test_what_a_device_has_of_a_whole_step_is_shared_over_its_micro_batches() ->
     first, second = (pair("BERT (PyTorch)", "v100-sxm2-32gb", gpus=8, **told) for told in (whole, each))
     for case in (first, second):
         before, after = case.before.setting.plan, case.after.setting.plan  # type: ignore[union-attr]
-        assert (before.micro_batch, before.micro_batches, before.dp) == (32, 128, 8)
-        assert (after.micro_batch, after.micro_batches, after.dp) == (64, 64, 8)
+        assert (before.micro_batch_size, before.micro_batches, before.dp) == (32, 128, 8)
+        assert (after.micro_batch_size, after.micro_batches, after.dp) == (64, 64, 8)
 
 
 def test_devices_are_those_of_all_nodes() -> None:

@@ -125,7 +125,7 @@ def test_columns_of_a_run_reach_its_plan() -> None:
     assert training_run(titan).plan["overlap_tp"] is False
     compiled = training_run(titan | {"async_tp": True, "compile": True, "etp": 1, "overlap_grad_reduce": False})
     assert (compiled.engine, compiled.plan["overlap_tp"], compiled.plan["etp"]) == ("torchtitan-compiled", True, 1)
-    assert compiled.plan["overlap_gradients"] is False
+    assert compiled.plan["overlap_grad_reduce"] is False
     networks = [training_run(RUN | {"nodes": 1, "interconnect": words}).network for words in (
         "400 Gb/s a node", "NVLink in a host, 400 Gb/s RDMA a GPU", "4x100Gb/s EFA per node",
     )]  # fmt: skip
@@ -165,13 +165,13 @@ def test_releases_of_megatron_bridge_send_tokens_as_they_did() -> None:
 def test_pipelines_of_torchtitan_take_sequences_one_by_one() -> None:
     titan = RUN | {"framework": "torchtitan 9dec370", "pp": 4, "dp": 2, "local_batch": 32, "shard": "zero3"}
     titan = {name: value for name, value in titan.items() if name not in ("micro_batch", "global_batch")}
-    names = ("micro_batch", "global_batch", "vp", "schedule", "shard")
+    names = ("micro_batch_size", "global_batch_size", "vp", "schedule", "shard")
     plans = [training_run(titan | {"schedule": words}).plan for words in ("1F1B", "Interleaved 1F1B", "GPipe")]
     assert [[plan[name] for name in names] for plan in plans] == [
         [1, 64, 1, "1f1b", "zero1"], [1, 64, 2, "1f1b", "zero1"], [1, 64, 1, "gpipe", "zero1"],
     ]  # fmt: skip
-    assert training_run(titan | {"micro_batch": 4}).plan["micro_batch"] == 4
-    assert training_run(titan | {"pp": 1, "dp": 8}).plan["micro_batch"] == 32
+    assert training_run(titan | {"micro_batch": 4}).plan["micro_batch_size"] == 4
+    assert training_run(titan | {"pp": 1, "dp": 8}).plan["micro_batch_size"] == 32
     with pytest.raises(DataError, match="unknown schedule 'chimera' of a run: one of 1f1b, gpipe"):
         training_run(titan | {"schedule": "Chimera"})
 

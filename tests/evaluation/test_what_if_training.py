@@ -17,7 +17,7 @@ def test_a_row_of_torchtitan_is_a_run_with_its_plan() -> None:
     case = pair_of(TITAN)
     before, after = case.before.plan, case.after.plan
     assert (before.dp, before.tp, before.shard, before.recompute) == (32, 8, "zero3", "full")
-    assert before.global_batch == 32 * 16
+    assert before.global_batch_size == 32 * 16
     assert case.before.products == "fp8_row"
     assert (before.overlap_tp, after.overlap_tp) == (False, True)
 

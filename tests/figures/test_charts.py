@@ -64,7 +64,7 @@ def test_wrong_names_say_what_there_is(step: Estimate, tmp_path: Path) -> None:
 
 def test_served_models_and_clusters_have_figures_too(predictor: Predictor) -> None:
     served = predictor.serving("llama-3.1-8b", "h100-sxm-80gb", Closed(concurrency=4, num_prompts=8, isl=128, osl=16))
-    run = predictor.training_run("gpt2-xl", load_cluster("dgx-h100", 1), {"dp": 8, "global_batch": 16})
+    run = predictor.training_run("gpt2-xl", load_cluster("dgx-h100", 1), {"dp": 8, "global_batch_size": 16})
     trained = predictor.training(run)
     for answer, charts in ((served, SERVED), (trained, TRAINED)):
         for name in charts:

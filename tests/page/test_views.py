@@ -122,7 +122,9 @@ def test_designs_that_no_other_beats(opened: Opened) -> None:
     page.locator(".answer").filter(has_text="the baseline's throughput").wait_for(timeout=90_000)
     drawn(page, 1)
     command = page.locator(".lines").inner_text()
-    assert command.startswith("neusight design systolic --model gpt2-large --global-batch 64 --seq-len 256 --front")
+    assert command.startswith(
+        "neusight design systolic --model gpt2-large --global-batch-size 64 --seq-len 256 --front"
+    )
 
 
 def test_two_devices_part_by_part(opened: Opened) -> None:

@@ -57,7 +57,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
-    plan = Plan(dp=4, tp=2, pp=2, vp=4, micro_batch=2, global_batch=64, shard="zero1", recompute="full")
+    plan = Plan(dp=4, tp=2, pp=2, vp=4, micro_batch_size=2, global_batch_size=64, shard="zero1", recompute="full")
     write_plan(tmp_path / "plan.toml", plan, {"seq_len": 4096, "dtype": "bf16"})
     told = dict(read_plan(tmp_path / "plan.toml").fields)
     assert (told.pop("seq_len"), told.pop("dtype")) == (4096, "bf16")
@@ -76,9 +76,9 @@ def test_arguments_of_megatron(tmp_path: Path, as_file: bool) -> None:
     arguments = MEGATRON[MEGATRON.index("--num-layers") :]
     told = read_plan(written(tmp_path, "train.sh", MEGATRON) if as_file else arguments)
     assert told.fields == {
-        "tp": 8, "pp": 4, "vp": 8, "micro_batch": 2, "global_batch": 512, "seq_len": 2048, "sequence_parallel": True,
-        "shard": "zero1", "overlap_gradients": True, "overlap_parameters": False, "overlap_tp": False,
-        "dtype": "fp8", "recompute": "full", "recompute_layers": 5,
+        "tp": 8, "pp": 4, "vp": 8, "micro_batch_size": 2, "global_batch_size": 512, "seq_len": 2048,
+        "sequence_parallel": True, "shard": "zero1", "overlap_grad_reduce": True, "overlap_param_gather": False,
+        "overlap_tp": False, "dtype": "fp8", "recompute": "full", "recompute_layers": 5,
     }  # fmt: skip
     assert told.unread == ("--overlap-p2p-communication-warmup-flush", "--decoder-first-pipeline-num-layers")
 
@@ -104,9 +104,9 @@ def test_layers_of_a_chunk_count_in_the_layers_of_the_model() -> None:
 def test_tables_of_torchtitan(tmp_path: Path) -> None:
     told = read_plan(written(tmp_path, "llama.toml", TITAN))
     assert told.fields == {
-        "tp": 2, "dp": 8, "shard": "hsdp", "shard_group": 4, "micro_batch": 4, "micro_batches": 1, "global_batch": 64,
-        "recompute": "operators", "schedule": "1f1b", "engine": "torchtitan-compiled", "dtype": "bfloat16",
-        "overlap_tp": True, "seq_len": 8192, "optimizer": "adamw",
+        "tp": 2, "dp": 8, "shard": "hsdp", "shard_group": 4, "micro_batch_size": 4, "micro_batches": 1,
+        "global_batch_size": 64, "recompute": "operators", "schedule": "1f1b", "engine": "torchtitan-compiled",
+        "dtype": "bfloat16", "overlap_tp": True, "seq_len": 8192, "optimizer": "adamw",
     }  # fmt: skip
     assert told.unread == ("fsdp_reshard_after_forward",)
 
@@ -178,8 +178,8 @@ def test_older_files_of_torchtitan(tmp_path: Path) -> None:
         enable_float8_linear = true
         """
     told = read_plan(written(tmp_path, "old.toml", text), depth=32).fields
-    wanted = {"tp": 1, "pp": 4, "shard": "zero1", "micro_batch": 1, "micro_batches": 8, "vp": 2, "dtype": "fp8_current",
-              "engine": "torchtitan", "recompute": "full", "recompute_layers": 4}  # fmt: skip
+    wanted = {"tp": 1, "pp": 4, "shard": "zero1", "micro_batch_size": 1, "micro_batches": 8, "vp": 2,
+              "dtype": "fp8_current", "engine": "torchtitan", "recompute": "full", "recompute_layers": 4}  # fmt: skip
     assert {name: told[name] for name in wanted} == wanted
     assert "dp" not in told
 
@@ -188,7 +188,7 @@ def test_json_of_deepspeed(tmp_path: Path) -> None:
     zero = DEEPSPEED["zero_optimization"] | {"zero_hpz_partition_size": 8, "offload_param": {"device": "none"}}
     told = read_plan(written(tmp_path, "ds.json", json.dumps(DEEPSPEED | {"zero_optimization": zero})))
     assert told.fields == {
-        "engine": "fsdp", "shard": "zero2", "overlap_gradients": False, "micro_batch": 4, "micro_batches": 8,
+        "engine": "fsdp", "shard": "zero2", "overlap_grad_reduce": False, "micro_batch_size": 4, "micro_batches": 8,
         "offload": "optimizer", "dtype": "bfloat16", "optimizer": "adamw",
     }  # fmt: skip
     assert told.unread == ("zero_hpz_partition_size",)

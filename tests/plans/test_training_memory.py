@@ -43,8 +43,8 @@ def decoder(depth: int = 8, layer: Layer = LAYER, **fields: Any) -> Decoder:
 
 def plan(**fields: Any) -> Plan:
     batches = fields.pop("micro_batches", 8)
-    each = fields.get("dp", 1) * fields.get("micro_batch", 1)
-    return Plan(**({"global_batch": batches * each} | fields))
+    each = fields.get("dp", 1) * fields.get("micro_batch_size", 1)
+    return Plan(**({"global_batch_size": batches * each} | fields))
 
 
 def share(of: Plan) -> Local:
@@ -298,7 +298,7 @@ def test_the_largest_that_fits_fits_and_the_next_does_not() -> None:
 
     batch = largest_micro_batch(plan(), spare_bytes)
     assert len(tried) < 12
-    assert spare_bytes(plan(micro_batch=batch)) >= 0.0 > spare_bytes(plan(micro_batch=batch + 1))
+    assert spare_bytes(plan(micro_batch_size=batch)) >= 0.0 > spare_bytes(plan(micro_batch_size=batch + 1))
     length = longest_sequence(plan(), lambda tokens: spare_bytes(plan(), tokens))
     assert spare_bytes(plan(), length) >= 0.0 > spare_bytes(plan(), length + LENGTH_STEP)
 
@@ -307,11 +307,11 @@ def test_the_largest_that_fits_fits_and_the_next_does_not() -> None:
 @pytest.mark.parametrize("curve", [lambda n: n, lambda n: n * n, lambda n: n**0.5, lambda n: n // 7 * 7 + n / 1e3])
 def test_largest_micro_batch_is_found_on_any_rising_curve(curve: Callable[[float], float], largest: int) -> None:
     def spare_bytes(of: Plan) -> float:
-        return curve(largest + 0.5) - curve(of.micro_batch) if of.micro_batch <= 2 * largest else -inf
+        return curve(largest + 0.5) - curve(of.micro_batch_size) if of.micro_batch_size <= 2 * largest else -inf
 
     tried = largest_micro_batch(plan(), spare_bytes)
-    assert spare_bytes(plan(micro_batch=max(1, tried))) >= 0.0 or tried == 0
-    assert spare_bytes(plan(micro_batch=tried + 1)) < 0.0
+    assert spare_bytes(plan(micro_batch_size=max(1, tried))) >= 0.0 or tried == 0
+    assert spare_bytes(plan(micro_batch_size=tried + 1)) < 0.0
 
 
 def test_a_verdict_names_the_rank_that_decides() -> None:

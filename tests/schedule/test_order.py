@@ -44,7 +44,7 @@ def test_every_rank_runs_half_of_the_micro_batches_each_way(p: int, m: int) -> N
 @pytest.mark.parametrize(("p", "m"), BOTH_WAYS)
 def test_both_ways_keep_one_micro_batch_more_than_there_are_ranks(p: int, m: int) -> None:
     """DeepSeek-AI 2024, table 2: activations of PP + 1."""
-    plan = Plan(pp=p, micro_batch=1, global_batch=m, schedule="dualpipe")
+    plan = Plan(pp=p, micro_batch_size=1, global_batch_size=m, schedule="dualpipe")
     for rank in range(p):
         alive, most = [0, 0], [0, 0]
         for op in order_of("dualpipe", p, 1, m, rank):
@@ -98,7 +98,7 @@ def alive(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[int, ...]:
 def test_activations_that_memory_counts_are_those_alive_in_the_order_of_passes(
     schedule: str, p: int, v: int, m: int
 ) -> None:
-    plan = Plan(pp=p, vp=v, micro_batch=1, global_batch=m, schedule=schedule)
+    plan = Plan(pp=p, vp=v, micro_batch_size=1, global_batch_size=m, schedule=schedule)
     for rank in range(p):
         stage = Stage(index=rank, of=p, chunks=((0,),) * v)
         assert sum(waiting(stage, plan)) == sum(alive(schedule, p, v, m, rank))

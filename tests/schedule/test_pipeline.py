@@ -182,7 +182,7 @@ def test_passes_in_flight_are_those_of_the_simulation(order: Pipeline) -> None:
     events = events_of(simulate(order, drawn(order, 3)))
     ends = "weights" if order.splits_weights else "backward"
     is_pass = events["piece"] <= 0  # Of a pass in pieces, one stands for all: the first forward, the last backward.
-    plan = Plan(pp=order.pp, vp=order.vp, global_batch=order.micro_batches, schedule=order.schedule)
+    plan = Plan(pp=order.pp, vp=order.vp, global_batch_size=order.micro_batches, schedule=order.schedule)
     for rank in range(order.pp):
         what = events["what"][is_pass & (events["rank"] == rank)]
         alive = np.cumsum(what == "forward") - np.cumsum(what == ends)
@@ -248,14 +248,14 @@ def test_weights_gathered_as_the_step_begins_hide_behind_earlier_pieces() -> Non
 
 
 def test_a_plan_says_what_overlaps() -> None:
-    megatron = Plan(dp=2, pp=4, vp=2, micro_batch=1, global_batch=16, shard="zero1", overlap_gradients=True)
+    megatron = Plan(dp=2, pp=4, vp=2, micro_batch_size=1, global_batch_size=16, shard="zero1", overlap_grad_reduce=True)
     expected = Pipeline(pp=4, vp=2, micro_batches=8, sends="overlapped", gathers="after", reduces="last")
     assert Pipeline.of(megatron) == expected
-    fsdp = Plan(dp=8, global_batch=16, shard="zero3")
+    fsdp = Plan(dp=8, global_batch_size=16, shard="zero3")
     assert Pipeline.of(fsdp, 34) == Pipeline(micro_batches=2, pieces=34, gathers="each", reduces="each")
-    alone = Plan(pp=2, global_batch=4, shard="zero1", offload="optimizer")
+    alone = Plan(pp=2, global_batch_size=4, shard="zero1", offload="optimizer")
     assert Pipeline.of(alone) == Pipeline(pp=2, micro_batches=4, offload=True)
-    assert Pipeline.of(replace(megatron, dp=1, cp=2, shard="none", overlap_gradients=False)).reduces == "after"
+    assert Pipeline.of(replace(megatron, dp=1, cp=2, shard="none", overlap_grad_reduce=False)).reduces == "after"
 
 
 def test_a_slow_stage_sets_the_pace() -> None:

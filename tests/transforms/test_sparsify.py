@@ -123,11 +123,11 @@ def test_a_profile_by_layer_counts_layer_by_layer_and_must_fit(predictor: Predic
     "options",
     [
         {"plan": Plan(tp=2)},
-        {"plan": Plan(dp=2, global_batch=2), "mode": "training"},
+        {"plan": Plan(dp=2, global_batch_size=2), "mode": "training"},
         {"mode": "training", "optimizer": "adam", "fused_optimizer": True},
         {"mode": "training", "optimizer": "bert_adam", "grad_scaler": True},
         {"mode": "training", "launch": "compiled"},
-        {"mode": "training", "optimizer": "bert_adam", "plan": Plan(dp=2, global_batch=2, shard="zero3")},
+        {"mode": "training", "optimizer": "bert_adam", "plan": Plan(dp=2, global_batch_size=2, shard="zero3")},
     ],
     ids=["tp", "dp", "fused optimizer", "grad scaler", "compiled", "sharded update"],
 )
@@ -149,5 +149,5 @@ def test_sparsify_halves_products_with_tp(predictor: Predictor) -> None:
         return sum(row.total_s for row in estimate.by_kernel if row.family == "gemm")
 
     for tp in (1, 2):
-        plan = Plan(tp=tp, micro_batch=4, global_batch=4)
+        plan = Plan(tp=tp, micro_batch_size=4, global_batch_size=4)
         assert products_s(0.7, plan) < 0.6 * products_s(0.0, plan)

@@ -70,10 +70,10 @@ def test_a_model_without_tables_has_none_to_move(predictor: Predictor) -> None:
 
 def test_twice_the_links_halve_what_a_run_exchanges(predictor: Predictor) -> None:
     cluster = cluster_of("v100-sxm2-16gb", 1, 8, "10Gb/s ethernet")
-    given = {"global_batch": 8, "seq_len": 256, "dtype": "float32"}
+    given = {"global_batch_size": 8, "seq_len": 256, "dtype": "float32"}
     run = usual_run(known_decoder("gpt2"), cluster, given, engine="torchtitan")
     gain = predictor.what_if(run, ["faster-link"]).gain()
     assert 1.5 < gain.ratio <= 2.0
-    alone = usual_run(known_decoder("gpt2"), cluster_of("v100-sxm2-16gb", 1), {**given, "global_batch": 1})
+    alone = usual_run(known_decoder("gpt2"), cluster_of("v100-sxm2-16gb", 1), {**given, "global_batch_size": 1})
     with pytest.raises(InapplicableError, match="exchanges nothing"):
         applied(alone, ["faster-link"])

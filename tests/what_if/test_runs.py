@@ -18,7 +18,7 @@ LLAMA = known_decoder("meta-llama/Llama-3.1-8B")
 
 
 def torchtitan(nodes: int = 1, **given: object) -> TrainingRun:
-    words = {"global_batch": 8 * nodes, "micro_batch": 1, "seq_len": 4096, **given}
+    words = {"global_batch_size": 8 * nodes, "micro_batch_size": 1, "seq_len": 4096, **given}
     return usual_run(LLAMA, load_cluster("dgx-h100", nodes), words, "torchtitan-compiled")
 
 
@@ -32,7 +32,7 @@ def test_exchanges_beside_products_need_ranks_that_share_the_stream() -> None:
 def test_two_chunks_a_stage_need_a_pipeline() -> None:
     with pytest.raises(InapplicableError, match="no pipeline"):
         applied(torchtitan(), ["interleaving"])
-    run = torchtitan(pp=2, global_batch=16)
+    run = torchtitan(pp=2, global_batch_size=16)
     (after,) = applied(run, ["interleaving"])
     assert after == replace(run, plan=replace(run.plan, vp=2))
 
@@ -43,7 +43,7 @@ def test_recipes_of_float8_exclude_each_other() -> None:
 
 
 def on_one(**given: object) -> TrainingRun:
-    words = {"global_batch": 2, "micro_batch": 2, "seq_len": 2048, "optimizer": "adamw", **given}
+    words = {"global_batch_size": 2, "micro_batch_size": 2, "seq_len": 2048, "optimizer": "adamw", **given}
     run = usual_run(LLAMA, cluster_of("h200-sxm-141gb", 1), words, "torch-eager")
     return replace(run, engine=replace(run.engine, foreach_optimizer=False))
 
@@ -94,7 +94,9 @@ def test_a_whole_matrix_of_factors_costs_a_product_more_and_scales_cost_none(pre
 
 
 def test_encoded_gradients_travel_in_their_bits() -> None:
-    run = usual_run(LLAMA, load_cluster("dgx-h100", 2), {"global_batch": 16, "seq_len": 128, "shard": "none"}, "fsdp")
+    run = usual_run(
+        LLAMA, load_cluster("dgx-h100", 2), {"global_batch_size": 16, "seq_len": 128, "shard": "none"}, "fsdp"
+    )
     unit = trained_program(LLAMA, run.local, run.engine).layers[0]
 
     def sent(one: TrainingRun) -> tuple[str, float]:
@@ -112,7 +114,7 @@ def test_encoded_gradients_travel_in_their_bits() -> None:
 
 
 def several(**given: object) -> TrainingRun:
-    words = {"global_batch": 16, "seq_len": 128, "shard": "none", **given}
+    words = {"global_batch_size": 16, "seq_len": 128, "shard": "none", **given}
     return usual_run(LLAMA, load_cluster("dgx-h100", 2), words, "fsdp")
 
 
@@ -143,7 +145,8 @@ def test_sums_by_level_send_a_share_between_nodes() -> None:
     assert [stage[2] for stage in stages] == pytest.approx([whole, whole / 8, whole], rel=1e-5)
     with pytest.raises(InapplicableError, match="one level"):
         applied(
-            usual_run(LLAMA, load_cluster("dgx-h100"), {"global_batch": 8, "shard": "none"}, "fsdp"), ["blueconnect"]
+            usual_run(LLAMA, load_cluster("dgx-h100"), {"global_batch_size": 8, "shard": "none"}, "fsdp"),
+            ["blueconnect"],
         )
 
 
@@ -155,16 +158,18 @@ def test_adaptive_sums_read_both_halves_of_each_pair() -> None:
 
 
 def test_switches_that_reduce_need_a_network(predictor: Predictor) -> None:
-    run = several(overlap_gradients=False)
+    run = several(overlap_grad_reduce=False)
     after = applied(run, ["in-network-sums"])[-1]
     assert after.cluster.network is not None and after.cluster.network.reduces
     assert predictor.training(after).latency_s <= predictor.training(run).latency_s
     with pytest.raises(InapplicableError, match="no network"):
-        applied(usual_run(LLAMA, load_cluster("dgx-h100"), {"global_batch": 8, "shard": "none"}, "fsdp"), ["panama"])
+        applied(
+            usual_run(LLAMA, load_cluster("dgx-h100"), {"global_batch_size": 8, "shard": "none"}, "fsdp"), ["panama"]
+        )
 
 
 def test_slices_by_priority_are_hidden_by_both_passes(predictor: Predictor) -> None:
-    run = several(global_batch=16, seq_len=2048)
+    run = several(global_batch_size=16, seq_len=2048)
     after = applied(run, ["p3"])[-1]
     assert predictor.training(after).latency_s < predictor.training(run).latency_s
     with pytest.raises(InapplicableError, match="shard none"):
@@ -172,7 +177,7 @@ def test_slices_by_priority_are_hidden_by_both_passes(predictor: Predictor) -> N
 
 
 def test_a_pipeline_without_flush_has_no_bubble(predictor: Predictor) -> None:
-    run = torchtitan(pp=4, global_batch=8, seq_len=1024)
+    run = torchtitan(pp=4, global_batch_size=8, seq_len=1024)
     before, after = (predictor.training(one) for one in (run, applied(run, ["pipemare"])[-1]))
     assert before.bubble > 0.05
     # The slowest stage alone decides.
@@ -183,7 +188,7 @@ def test_a_pipeline_without_flush_has_no_bubble(predictor: Predictor) -> None:
 def test_products_of_four_bits_need_a_device_with_them() -> None:
     with pytest.raises(NeusightError, match="float4"):
         applied(torchtitan(), ["nvfp4"])
-    run = usual_run(LLAMA, cluster_of("b200", 8), {"global_batch": 8, "seq_len": 1024}, "megatron-te")
+    run = usual_run(LLAMA, cluster_of("b200", 8), {"global_batch_size": 8, "seq_len": 1024}, "megatron-te")
     assert applied(run, ["nvfp4"])[-1].products == "nvfp4"
 
 

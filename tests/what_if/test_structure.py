@@ -46,7 +46,7 @@ def test_products_and_convolutions_of_one_operand_are_one() -> None:
 
 
 def test_replicas_of_a_factored_model_exchange_less(predictor: Predictor) -> None:
-    words = {"global_batch": 32, "dtype": "float32", "optimizer": "sgd"}
+    words = {"global_batch_size": 32, "dtype": "float32", "optimizer": "sgd"}
     cluster = cluster_of("v100-sxm2-16gb", 1, 4, "10Gb/s ethernet")
     run = traced_training("torchvision:resnet18", cluster, words, "torch-eager")
     (after,) = applied(run, ["pufferfish"])

@@ -20,7 +20,7 @@ TRAINING = StepQuestion.of("gpt2", "a100-sxm-80gb", mode="training", optimizer="
 IMAGES = StepQuestion.of("resnet-50", "a100-sxm-80gb", batch=8)
 LLAMA = known_decoder("llama-3.1-8b")
 RUN = usual_run(
-    LLAMA, cluster_of("h100-sxm-80gb", 8, 1, "", []), {"global_batch": 8, "seq_len": 2048}, engine="torchtitan"
+    LLAMA, cluster_of("h100-sxm-80gb", 8, 1, "", []), {"global_batch_size": 8, "seq_len": 2048}, engine="torchtitan"
 )
 SERVED = DeploymentQuestion(model="llama-3.1-8b", gpu="l40s", load=closed(4, 512, 64))
 QUESTIONS: list[Question] = [TRAINING, IMAGES, RUN, SERVED]

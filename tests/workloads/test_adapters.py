@@ -88,7 +88,7 @@ def test_only_adapters_have_gradients_and_states() -> None:
     narrow = states_of(parameters, plan, replace(step, adapters=replace(LORA, method="qlora")))
     projections = LAYERS * (WIDTH * (HEADS + WIDTH) + 3 * WIDTH * INNER)
     assert states.weights - narrow.weights == pytest.approx((2 - NF4_BYTES) * projections)
-    sharded = states_of(parameters, replace(plan, dp=4, global_batch=4, shard="zero3"), step)
+    sharded = states_of(parameters, replace(plan, dp=4, global_batch_size=4, shard="zero3"), step)
     assert sharded.weights == pytest.approx((4 * own + 2 * decoder.parameters) / 4)
 
 

@@ -43,7 +43,7 @@ def program_of(
     **ranks: int,
 ) -> Program:
     decoder = decoder_of(config_of(name)) if name in CONFIGS else known_decoder(name)
-    plan = Plan(**ranks, global_batch=ranks.get("dp", 1))
+    plan = Plan(**ranks, global_batch_size=ranks.get("dp", 1))
     return step_program(decoder, steps, ServingPrecision.named(precision, kv=kv), plan, engine)
 
 

@@ -57,7 +57,7 @@ def test_steps_of_a_sweep_and_on_several_devices(predictor: Predictor) -> None:
     whole = predictor.estimate(PIPELINE, "l4", steps=3, dtype="fp16")
     (row,) = predictor.sweep_rows(PIPELINE, "l4", dtypes="fp16", steps=3)
     assert (row["latency_s"], row["unit"]) == (whole.latency_s, whole.unit)
-    shared = predictor.estimate(PIPELINE, "l4", steps=3, dtype="fp16", plan=Plan(dp=2, global_batch=2))
+    shared = predictor.estimate(PIPELINE, "l4", steps=3, dtype="fp16", plan=Plan(dp=2, global_batch_size=2))
     assert shared.latency_s == pytest.approx(whole.latency_s, rel=0.1)
 
 

@@ -64,7 +64,7 @@ def run_on_one(record: Row, engine: Engine, **words: Any) -> TrainingRun:
     """A step on one device, or on the replicas of a row, in one micro-batch a replica."""
     devices = max(1, int(record.get("n_gpus") or 1))
     cluster = cluster_of(gpu_of(record), devices)
-    words["global_batch"] = words["micro_batch"] * devices
+    words["global_batch_size"] = words["micro_batch_size"] * devices
     run = usual_run(decoder_named(str(record["model"])), cluster, {"optimizer": "adamw", **words}, engine.name)
     return replace(run, engine=engine)
 
@@ -73,7 +73,7 @@ def of_torchtune(record: Row, stated: dict[str, str]) -> Pair:
     """The ladder of full fine-tuning, one rung upon the other; LoRA against its end, and QLoRA against LoRA."""
     words = str(record["as_written"]).lower()
     batch, length = whole(stated.get("batch", "1"), "batch"), whole(stated.get("seq", "4096").split()[0], "length")
-    run = run_on_one(record, TUNE, micro_batch=batch, seq_len=length)
+    run = run_on_one(record, TUNE, micro_batch_size=batch, seq_len=length)
     if "packed" in words:
         apart = LONGEST if record["metric"] == "memory" else MEAN_LENGTH
         return Pair.between(record, replace(run, seq_len=apart["alpaca"]), run, ["packing"])
@@ -91,7 +91,7 @@ def of_optimizers(record: Row, stated: dict[str, str]) -> Pair:
     """torchao's optimizers with few bits in torchtune's recipe, with checkpoints as that has them."""
     words = str(record["as_written"]).lower()
     name = "adam-4bit" if "4-bit" in words else "adam-8bit"
-    run = run_on_one(record, TUNE, micro_batch=whole(stated.get("batch", "1"), "batch"), seq_len=2048)
+    run = run_on_one(record, TUNE, micro_batch_size=whole(stated.get("batch", "1"), "batch"), seq_len=2048)
     return Pair.of(record, applied(run, ["checkpointing"])[-1], [name])
 
 
@@ -144,7 +144,7 @@ def _compiled(record: Row, stated: dict[str, str]) -> Pair:
     """Pretraining, plain against torch.compile; nvFuser's kernels fuse the same chains."""
     sharding = {"ZeRO-3": "zero3", "replicated": "none", "single": "none"}[stated["strategy"]]
     micro, length = whole(stated["micro_batch"], "batch"), whole(stated["seq"], "length")
-    run = run_on_one(record, TUNE, micro_batch=micro, seq_len=length, shard=sharding)
+    run = run_on_one(record, TUNE, micro_batch_size=micro, seq_len=length, shard=sharding)
     return Pair.of(record, run, ["compile"])
 
 
@@ -155,7 +155,7 @@ def of_peft(record: Row, stated: dict[str, str]) -> Pair:
     method = "dora" if "dora" in variant else method
     lengths = LONGEST if record["metric"] == "memory" else MEAN_LENGTH
     batch = whole(stated["batch"], "batch")
-    full = run_on_one(record, ENGINES["torch-eager"], micro_batch=batch, seq_len=lengths["metamath"])
+    full = run_on_one(record, ENGINES["torch-eager"], micro_batch_size=batch, seq_len=lengths["metamath"])
     found = re.search(r"(?:rank|tokens)-?(\d+)", variant)
     low = trained_by(full, method, int(found[1]) if found else 0, mlp="mlp" in variant)
     return Pair.between(record, full, low, [low.adapters.method])

@@ -293,7 +293,7 @@ def _devices(record: Row, stated: Mapping[str, str]) -> int:
 def _shared(step: StepQuestion, devices: int, batch: int, accumulated: int) -> StepQuestion:
     """A step of so many samples a device and micro-batch."""
     samples = batch * devices * accumulated
-    plan = Plan(dp=devices, micro_batch=batch, global_batch=samples)
+    plan = Plan(dp=devices, micro_batch_size=batch, global_batch_size=samples)
     return step.asking(batch=samples).under(plan=plan if plan.world > 1 or accumulated > 1 else None)
 
 

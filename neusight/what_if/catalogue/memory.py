@@ -121,4 +121,4 @@ def gradient_accumulation(step: StepQuestion) -> StepQuestion:
         raise InapplicableError(
             "no batch of several samples on one device is asked for that could be split: give --batch"
         )
-    return step.asking(batch=1).under(plan=Plan(micro_batch=1, global_batch=batch))
+    return step.asking(batch=1).under(plan=Plan(micro_batch_size=1, global_batch_size=batch))

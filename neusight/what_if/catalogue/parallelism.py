@@ -62,7 +62,7 @@ def priority_slices(run: TrainingRun) -> TrainingRun:
     takes them in, beside it; the shares of replicas stand for P3's servers.
     """
     _whole_gradients(run)
-    plan = replace(run.plan, shard="zero1", overlap_gradients=True, overlap_parameters=True)
+    plan = replace(run.plan, shard="zero1", overlap_grad_reduce=True, overlap_param_gather=True)
     return replace(run, plan=plan)
 
 
