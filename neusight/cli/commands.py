@@ -1,14 +1,14 @@
-"""How commands take their options: in groups, each option once, what was typed apart from defaults, lists combined.
+"""How commands take questions and options: each field once, what was typed apart from defaults, lists combined.
 
-A group is a frozen dataclass whose fields are options of ``options``. A command names groups among its parameters;
-``Commands`` spreads their fields over its command line and hands it the values group by group.
+A command names questions (``Asked[Step]``) and groups of options (``CommandOptions``) among its parameters;
+``Commands`` spreads their fields over its command line, and hands the command what the fields read from the texts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
 from math import prod
@@ -191,6 +191,36 @@ class LeftOut:
         return cls(names=frozenset(names))
 
 
+Group = TypeVar("Group", bound="CommandOptions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions(Question):
+    """Options of commands that are no words of a question; of a listable one all values, as a tuple."""
+
+    def __post_init__(self) -> None:
+        for name, declared in self.fields().items():
+            values, field = getattr(self, name), declared.field
+            if field.listable and values is not declared.default:
+                object.__setattr__(self, name, tuple(field.read(name, value) for value in values))
+        self.check()
+
+    @classmethod
+    def typed(cls: type[Group], texts: Mapping[str, Any]) -> Group:
+        """The options with these texts.
+
+        Raises:
+            BadParameter: a text that an option cannot take, or one that is missing.
+        """
+        fields = cls.fields()
+        try:
+            lists = {name: _parts(fields[name], text) if fields[name].field.listable else text
+                     for name, text in texts.items()}  # fmt: skip
+            return cls.named(lists)
+        except FieldError as error:
+            raise _wrong(cls, error) from None
+
+
 class Asked(Generic[Noun]):
     """Questions as they were typed: one, or those that lists of values make."""
 
@@ -206,33 +236,63 @@ class Asked(Generic[Noun]):
             raise self.wrong(error) from None
 
     @property
+    def one(self) -> Noun:
+        """The only question.
+
+        Raises:
+            BadParameter: an option was written as a list.
+        """
+        for name in self.axes:
+            raise typer.BadParameter("takes one value", param_hint=self.noun.fields()[name].option)
+        return self.questions[0]
+
+    @property
     def many(self) -> bool:
         """Whether any option was written as a list."""
         return bool(self.axes)
 
     def wrong(self, error: FieldError) -> typer.BadParameter:
         """The mistake in a field as that of its option."""
-        declared = self.noun.fields().get(error.field)
-        return typer.BadParameter(error.reason, param_hint=declared.option if declared else error.field)
+        return _wrong(self.noun, error)
+
+
+def _wrong(noun: type[Question], error: FieldError) -> typer.BadParameter:
+    declared = noun.fields().get(error.field)
+    return typer.BadParameter(error.reason, param_hint=declared.option if declared else error.field)
 
 
 def _values(declared: NamedField, given: Any) -> Any:
     """What an option was given: a list where it was written as one and the field takes lists."""
     if not declared.field.listable or not isinstance(given, str) or "," not in given:
         return given
-    parts = [part.strip() for part in given.split(",") if part.strip()]
+    return _parts(declared, given)
+
+
+def _parts(declared: NamedField, text: str) -> list[str]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise typer.BadParameter(f"'{given}' names nothing: write it like a,b", param_hint=declared.option)
+        raise typer.BadParameter(f"'{text}' names nothing: write it like a,b", param_hint=declared.option)
     return parts
 
 
-def _nouns(hints: Mapping[str, Any]) -> Iterator[tuple[str, type[Question], frozenset[str]]]:
-    """Parameters that are questions: their name, noun and the fields that the command leaves out."""
+@dataclass(frozen=True, kw_only=True)
+class _Spread:
+    """A question or group of options whose fields are parameters of a command, but for those that it leaves out."""
+
+    noun: type[Question]
+    left_out: frozenset[str]
+    read: Callable[[Mapping[str, Any]], Any]
+
+
+def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
     for name, hint in hints.items():
         plain, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
+        left_out = frozenset().union(*(mark.names for mark in marks if isinstance(mark, LeftOut)))
         if get_origin(plain) is Asked:
-            left_out = [mark.names for mark in marks if isinstance(mark, LeftOut)]
-            yield name, get_args(plain)[0], frozenset().union(*left_out)
+            noun = get_args(plain)[0]
+            yield name, _Spread(noun=noun, left_out=left_out, read=partial(Asked, noun))
+        elif isinstance(plain, type) and issubclass(plain, CommandOptions):
+            yield name, _Spread(noun=plain, left_out=left_out, read=plain.typed)
 
 
 def question_parameters(noun: type[Question], left_out: Collection[str] = ()) -> list[Parameter]:
@@ -242,22 +302,35 @@ def question_parameters(noun: type[Question], left_out: Collection[str] = ()) ->
 
 def _parameter(declared: NamedField) -> Parameter:
     field = declared.field
-    if declared.required:
-        argument = typer.Argument(metavar=declared.name.upper(), help=declared.help, show_default=False)
-        return Parameter(declared.name, Parameter.KEYWORD_ONLY, annotation=Annotated[str, argument])
+    kind: Any = {"switch": bool | None, "texts": list[str] | None}.get(field.kind, str | None)
+    if field.argument:
+        metavar = field.metavar or declared.name.upper()
+        metavar = f"{metavar}…" if field.kind == "texts" else metavar
+        argument = typer.Argument(
+            metavar=metavar if declared.required else f"[{metavar}]", help=declared.help, show_default=False
+        )
+        default = Parameter.empty if declared.required else None
+        return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, argument])
     names = [declared.option]
     if field.kind == "switch" and declared.default is not False:
         names = [f"{declared.option}/{declared.option.replace('--', '--no-', 1)}"]
     names += [field.short] if field.short else []
-    open_ = declared.default in (None, "", (), False, True)
     described: dict[str, Any] = {
-        "help": declared.help, "rich_help_panel": field.panel,
+        "help": declared.help, "rich_help_panel": field.panel or None,
         "metavar": None if field.kind == "switch" else field.metavar or _metavar(field),
-        "show_default": False if open_ else f"{declared.default}",
+        "show_default": field.placeholder or _default_text(declared.default) or False,
     }  # fmt: skip
-    kind: Any = {"switch": bool | None, "texts": list[str] | None}.get(field.kind, str | None)
     option = typer.Option(*names, **described)
     return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
+
+
+def _default_text(default: Any) -> str:
+    """The default as it is typed; "" where the help need not say it."""
+    if default is MISSING or default is None or isinstance(default, bool):
+        return ""
+    if isinstance(default, tuple):
+        return ",".join(map(str, default))
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 def _metavar(field: FieldSpec) -> str:
@@ -268,12 +341,12 @@ def _metavar(field: FieldSpec) -> str:
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with fields of its questions and groups as parameters; ``Given`` among them is what was typed."""
     hints = get_type_hints(function, include_extras=True)
-    nouns = {name: (noun, left_out) for name, noun, left_out in _nouns(hints)}
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    nouns = dict(_spreads(hints))
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint) and name not in nouns}
     parameters: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
         if name in nouns:
-            parameters += question_parameters(*nouns[name])
+            parameters += question_parameters(nouns[name].noun, nouns[name].left_out)
         else:
             parameters += _fields(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
     typed = [parameter.name for parameter in parameters if parameter.annotation is Given]
@@ -284,9 +357,9 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         if typed:
             context = values.pop(_CONTEXT)
             made[typed[0]] = Given(name for name in values if _is_typed(context, name))
-        for name, (noun, left_out) in nouns.items():
-            asked = {field: values.pop(field) for field in noun.fields() if field not in left_out}
-            made[name] = Asked(noun, {field: value for field, value in asked.items() if value not in (None, [])})
+        for name, one in nouns.items():
+            texts = {field: values.pop(field) for field in one.noun.fields() if field not in one.left_out}
+            made[name] = one.read({field: value for field, value in texts.items() if value not in (None, [])})
         for name, group in groups.items():
             made[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
         return function(**made, **values)
@@ -297,8 +370,8 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     del vars(call)["__wrapped__"]
     vars(call)["renamed"] = {
         f"--{former.replace('_', '-')}": declared.option
-        for noun, _ in nouns.values()
-        for declared in noun.fields().values()
+        for one in nouns.values()
+        for declared in one.noun.fields().values()
         for former in declared.field.former
     }
     vars(call)["__signature__"] = Signature(shown)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field
 from math import isfinite
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from neusight.errors import ModelError, UnitError, nearest, shown
@@ -14,7 +15,7 @@ from neusight.units import parse
 if TYPE_CHECKING:
     from neusight.questions.question import Question
 
-Kind = Literal["text", "texts", "whole", "number", "switch"]
+Kind = Literal["text", "texts", "path", "whole", "number", "switch"]
 MOST = 10**9
 """Samples, tokens and other counts: more are a slip of the keyboard."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -57,7 +58,8 @@ class FieldSpec:
     """One word of a question.
 
     Attributes:
-        kind: ``text``; ``texts``, several of which are repeated; ``whole`` number; ``number``; ``switch``, on or off.
+        kind: ``text``; ``texts``, several of which are repeated; ``path``; ``whole`` number; ``number``; ``switch``,
+            on or off.
         help: one sentence for people who do not know the field.
         panel: title of the group in which the help shows it.
         unit: kind of quantity that ``neusight.units.parse`` reads, for numbers that people write with their unit.
@@ -73,6 +75,8 @@ class FieldSpec:
         flags: the option of engines and trainers that means the same, by their names, without dashes.
         if_unset: values that people run when a question leaves the field open.
         objects: whether Python may give an object in place of a word.
+        argument: whether a command takes it by its place, not as an option.
+        complete: what a shell completes: ``devices``, ``models``, ``decoders``, ``clusters`` or ``files``.
     """
 
     kind: Kind
@@ -92,6 +96,8 @@ class FieldSpec:
     flags: Mapping[str, str] = field(default_factory=dict)
     if_unset: Callable[[Question], Sequence[Usual]] = none_usual
     objects: bool = False
+    argument: bool = False
+    complete: str = ""
 
     def read(self, name: str, text: str) -> Any:
         """The value that a text stands for.
@@ -115,6 +121,8 @@ class FieldSpec:
             return self._texts(name, value)
         if self.kind == "text":
             return self._word(name, value)
+        if self.kind == "path":
+            return _path(name, value)
         if self.kind == "switch":
             if not isinstance(value, bool):
                 raise FieldError(name, f"{shown(value)}: give true or false")
@@ -178,6 +186,12 @@ class FieldSpec:
         return tuple(values)
 
 
+def _path(name: str, value: Any) -> Path:
+    if not isinstance(value, str | Path):
+        raise FieldError(name, f"{shown(value)}: give a path")
+    return Path(value)
+
+
 _UNIT_WORDS = {"bytes": "B", "s": "s"}
 """Base units, in which values are written."""
 
@@ -198,6 +212,11 @@ def texts(help: str, panel: str, **declared: Any) -> Any:
     return option("texts", help, panel, **declared)
 
 
+def path(help: str, panel: str, **declared: Any) -> Any:
+    """A file or folder; None where it is left open."""
+    return option("path", help, panel, metavar=declared.pop("metavar", "FILE"), complete="files", **declared)
+
+
 def whole(help: str, panel: str, default: int | None = None, low: int = 1, high: int = MOST, **declared: Any) -> Any:
     """A whole number from ``low`` to ``high``; None where it is left open."""
     return option("whole", help, panel, default, low=low, high=high, **declared)
@@ -215,4 +234,4 @@ def switch(help: str, panel: str, default: bool | None = False, **declared: Any)
 
 def required(help: str, panel: str, **declared: Any) -> Any:
     """A word that every question gives."""
-    return option("text", help, panel, MISSING, **declared)
+    return option(declared.pop("kind", "text"), help, panel, MISSING, argument=True, **declared)

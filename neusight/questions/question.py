@@ -164,6 +164,8 @@ class NamedField:
 
     def command_words(self, text: str) -> list[str]:
         """Words of a command line that give the field this text."""
+        if self.field.argument:
+            return [text]
         if self.field.kind != "switch":
             return [self.option, text]
         return [self.option if text == "true" else self.option.replace("--", "--no-", 1)]
