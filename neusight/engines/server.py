@@ -6,7 +6,6 @@ by version, and what boards draw while they serve.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cache
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from neusight.errors import ArtifactError, ModelError, shown
+from neusight.engines.limits import defaults_of, release_of
+from neusight.errors import ArtifactError, ModelError
 from neusight.paths import read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
@@ -31,12 +31,6 @@ COMMON = "common"
 """Constants that were fitted to all engines alike."""
 ROCM = " on ROCm"
 """Ends the name of an era on AMD's GPUs, whose libraries and runtime are others."""
-LARGE_BYTES = 70 * 2**30
-"""Memory from which vLLM starts with larger limits."""
-TOKENS = 2048
-"""Of a pass of vLLM's API server with the smaller ones."""
-TPU_TOKENS = {"tpu-v6e": 1024, "tpu-v5e": 512, "tpu-v5p": 256}
-"""The same on TPUs that it knows by name (``EngineArgs``, ``default_max_num_batched_tokens_tpu``)."""
 NATIVE_OPERATOR_S = 1e-6
 """Of a program in C++, in units of ``workloads.dispatch``, of which a product has 3.85: launches follow each other by
 3.8 us (A. Gray 2019, Getting started with CUDA graphs, NVIDIA's developer blog)."""
@@ -142,16 +136,21 @@ class Server:
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
     the device's ``total`` memory for everything, or of what is ``free`` after weights and activations for the cache,
     or no more than its ``sequences`` keep.
+    Limits hold where no flag is given (``defaults.toml``); ``seqs_of_cache`` are sequences for each context that the
+    cache has room for, at least and at most, of an engine that runs as many.
     ``era`` tells which versions it is of, ``fitted_to`` which its constants were fitted to, ``spread`` is the standard
     deviation of the logarithm of what they leave unexplained.
     """
 
     scheduler: Scheduler
-    memory_share: float
+    memory_share: float = 1.0
     memory_of: Literal["total", "free", "sequences"] = "total"
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     block_tokens: int = 16
+    seqs_of_cache: tuple[int, int, int] | None = None
+    engine: str = ""
+    version: str = ""
     era: str = ""
     fitted_to: str = ""
     pass_s: float = 0.0
@@ -191,7 +190,10 @@ class Server:
             ModelError: a version that is no number. ArtifactError: the file is not one.
         """
         era = era_of(engine, version)
-        server = replace(self, era=era.name, graph_tokens=era.graph_tokens, rocm_native=era.rocm_native)
+        server = replace(
+            self, engine=engine, version=version, era=era.name, graph_tokens=era.graph_tokens,
+            rocm_native=era.rocm_native, **defaults_of(engine, version),
+        )  # fmt: skip
         return server._fitted(artifact or tile_models_dir() / FILE)
 
     def _fitted(self, artifact: Path) -> Server:
@@ -202,11 +204,7 @@ class Server:
         return replace(self, spread=max(self.spread, constants.get(COMMON, {}).get("spread", 0.0)))
 
     def started_on(self, device: DeviceSpec, *, graphs: bool = True) -> Server:
-        """With the limits that it starts with on a device where nobody states them, and as its vendor's libraries are.
-
-        vLLM's by version 0.9 and later: 1,024 sequences and 8,192 tokens a pass from 70 GiB of memory on, but on A100,
-        where large passes were found slower; else 256 and 2,048 (``EngineArgs.get_batch_defaults``, API server), and on
-        TPUs fewer tokens.
+        """With the limits that it starts with on a device where no flag is given, and as its vendor's libraries are.
 
         Args:
             device: that it runs on.
@@ -218,13 +216,19 @@ class Server:
             graphs = graphs and self.rocm_native
         if not graphs:
             server = replace(server, decode_graphs=False, graph_tokens=0.0)
-        if self.scheduler != VLLM or self.era.endswith("before 0.8"):
-            return server
-        if device.vendor == "google":
-            return replace(server, max_num_batched_tokens=TPU_TOKENS.get((device.original or device).id, TOKENS))
-        large = device.usable_bytes >= LARGE_BYTES and not device.facts.small_serving_limits
-        sequences, tokens = (1024, 8192) if large else (256, TOKENS)
-        return replace(server, max_num_seqs=sequences, max_num_batched_tokens=tokens)
+        return replace(server, **defaults_of(self.engine, self.version, device))
+
+    def running_seqs(self, kv_tokens: int, context: int) -> int:
+        """Most sequences that run together where no flag is given.
+
+        Args:
+            kv_tokens: tokens that the cache has room for.
+            context: tokens of the longest sequence that the model takes.
+        """
+        if self.seqs_of_cache is None:
+            return self.max_num_seqs
+        each, least, most = self.seqs_of_cache
+        return max(1, min(max(int(kv_tokens / context * each), least), most, kv_tokens // 2))
 
 
 def era_of(engine: str, version: str) -> Era:
@@ -234,12 +238,7 @@ def era_of(engine: str, version: str) -> Era:
         ModelError: a version that is no number.
     """
     eras = [era for era in ERAS if era.engine == engine] or [Era(engine=engine)]
-    if not version:
-        return eras[-1]
-    match = re.match(r"v?(\d+)\.(\d+)", version)
-    if not match:
-        raise ModelError(f"version '{shown(version)}' of {engine} is no number: write it like 0.15.1, or leave it out")
-    number = (int(match[1]), int(match[2]))
+    number = release_of(engine, version)
     return next(era for era in eras if era.before is None or number < era.before)
 
 

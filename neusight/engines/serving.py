@@ -20,12 +20,10 @@ SERVING = Engine(
     vocabulary_multiple=64,
     master_weights=False,
     sequence_parallel=False,
-    server=Server(scheduler=VLLM, memory_share=0.9),
+    server=Server(scheduler=VLLM),
 )
-"""vLLM with its ``gpu_memory_utilization`` of 0.9 and its limits before 0.8 (later ones: ``Server.started_on``);
-vocabularies are padded to ``DEFAULT_VOCAB_PADDING_SIZE``."""
-SGLANG = replace(SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG_SCHEDULER, memory_share=0.88))
-"""SGLang with its ``mem_fraction_static`` of about 0.88 and ``chunked_prefill_size`` of 8192."""
+"""vLLM, with limits of ``defaults.toml``; vocabularies are padded to ``DEFAULT_VOCAB_PADDING_SIZE``."""
+SGLANG = replace(SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG_SCHEDULER))
 TENSORRT_LLM = replace(
     SERVING,
     name="tensorrt-llm",
@@ -34,10 +32,9 @@ TENSORRT_LLM = replace(
     mxfp8_activations=True,
     fused_cache_write=True,
     attention_does="rotate",
-    server=Server(scheduler=TRTLLM, memory_share=0.9, memory_of="free", max_num_seqs=2048, block_tokens=32),
+    server=Server(scheduler=TRTLLM, memory_of="free"),
 )
-"""TensorRT-LLM with its ``free_gpu_memory_fraction`` of 0.9, ``max_batch_size`` 2048, ``max_num_tokens`` 8192, and 32
-tokens a block. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``). Models come to it
+"""TensorRT-LLM. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``). Models come to it
 through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``); MXFP4 on Blackwell is
 W4A8_MXFP4_MXFP8 (``tensorrt_llm/_torch/model_config.py``)."""
 TRANSFORMERS = replace(
@@ -54,7 +51,7 @@ TRANSFORMERS = replace(
     eager_passes=True,
     grown_cache=True,
     vocabulary_multiple=1,
-    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, decode_graphs=False),
+    server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1, decode_graphs=False),
 )
 """``generate`` of transformers in eager PyTorch: modules as ``modeling_llama.py`` writes them, ``repeat_kv`` before
 attention, ``DynamicCache``, which joins each new key to those before it."""
@@ -67,7 +64,7 @@ GPT_FAST = replace(
     grouped_queries=True,
     eager_passes=False,
     grown_cache=False,
-    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1),
+    server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1),
 )
 """gpt-fast and what torchao generates with: ``wqkv`` in one, a cache of the longest sequence that is written in place,
 each token one CUDA graph of what ``torch.compile(mode="reduce-overhead")`` generates; prompts run eagerly unless
@@ -89,7 +86,7 @@ LLAMA_CPP = replace(
     joined_projections=False,
     residual="eager",
     server=Server(
-        scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, max_num_batched_tokens=512,
+        scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1, max_num_batched_tokens=512,
         operator_s=NATIVE_OPERATOR_S, decode_graphs=False,
     ),
 )  # fmt: skip
@@ -107,7 +104,7 @@ TRANSFORMERS_NEURONX = replace(
     ranks="core",
     buckets=True,
     padded_heads=True,
-    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1),
+    server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1),
 )
 """Transformers NeuronX: a program of Neuron's compiler for each length of the cache, powers of two from 128 on, and of
 prompts (Developer Guide, Bucketing: ``n_positions``, ``context_length_estimate``); ``tp_degree`` counts cores, among
@@ -116,7 +113,7 @@ OPTIMUM_HABANA = replace(
     GPT_FAST,
     name="optimum-habana",
     joined_projections=False,
-    server=Server(scheduler=ALL_AT_ONCE, memory_share=1.0, memory_of="sequences", block_tokens=1, decode_graphs=True),
+    server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1, decode_graphs=True),
 )
 """``generate`` of Optimum for Intel Gaudi with HPU graphs: ``reuse_cache`` writes in place into a cache of the longest
 sequence, of which attention reads buckets of 128 tokens (``bucket_size``, ``bucket_internal``); prompts of a batch are

@@ -426,6 +426,11 @@ class Deployment:
         return self.options.max_num_seqs or self.server.max_num_seqs
 
     @property
+    def _running_seqs(self) -> int:
+        context = self.options.max_model_len or self.replica.decoder.max_len or self.longest
+        return self.options.max_num_seqs or self.server.running_seqs(self.memory.kv_tokens, context)
+
+    @property
     def max_num_batched_tokens(self) -> int:
         """New tokens of a pass."""
         stated = self.options.max_num_batched_tokens or self.server.max_num_batched_tokens
@@ -448,7 +453,7 @@ class Deployment:
         world = self.replica.plan.world
         queries = self.replica.speculation.queries if self.replica.speculation else 1
         return EngineLimits(
-            max_num_seqs=min(self._seqs, self.max_num_batched_tokens // queries),
+            max_num_seqs=min(self._running_seqs, self.max_num_batched_tokens // queries),
             # A round of the scheduler is a pass for each stage.
             max_num_batched_tokens=self.replica.plan.pp * self.max_num_batched_tokens,
             chunked_prefill=self.options.chunked_prefill,

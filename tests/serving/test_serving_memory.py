@@ -81,6 +81,20 @@ def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str
     assert (server.max_num_seqs, server.max_num_batched_tokens) == limits
 
 
+@pytest.mark.parametrize(
+    ("kv_tokens", "context", "seqs"), [(441_296, 131_072, 2048), (441_296, 65_536, 3447), (441_296, 8192, 4096),
+                                       (1000, 8192, 500)]
+)  # fmt: skip
+def test_running_seqs_of_sglang_follows_its_cache(kv_tokens: int, context: int, seqs: int) -> None:
+    server = server_named("sglang").serving.started_on(load_device("h100-sxm-80gb"))
+    assert server.running_seqs(kv_tokens, context) == seqs
+
+
+@pytest.mark.parametrize(("gpu", "tokens"), [("l4", 2048), ("l40s", 4096), ("h200-sxm-141gb", 8192), ("b200-sxm-180gb", 16384)])
+def test_started_on_cuts_prompts_of_sglang_by_memory(gpu: str, tokens: int) -> None:
+    assert server_named("sglang").serving.started_on(load_device(gpu)).max_num_batched_tokens == tokens
+
+
 def test_the_stage_decides_whose_cache_holds_fewest_tokens() -> None:
     """Of 32 layers on 3 stages the first two have 11, of which the first has the embedding too."""
     decoder, device, engine = (
