@@ -14,22 +14,24 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.api.sweeps import swept
 from neusight.devices import DeviceSpec
-from neusight.engines import Host, Libraries, library_named
+from neusight.devices.chosen import Gpu, as_device, version_of
+from neusight.engines import Host, Libraries
 from neusight.errors import LoadError, ModelError, shown
-from neusight.estimates import Estimate, KernelEstimate
+from neusight.estimates import Estimate, LoneKernel
 from neusight.estimates.build import lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
-from neusight.kernels.conditions import COLD, MANY_LAUNCHES, Conditions
-from neusight.kernels.named import requested
+from neusight.kernels.conditions import OPERANDS, Conditions
 from neusight.kernels.precision import OWN_PRECISION
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
+from neusight.questions import KernelCall
+from neusight.questions.kernel import LaunchedKernel
 from neusight.requests import Plan, Request
 from neusight.steps.answers import StepAnswers, training_run
-from neusight.steps.questions import Gpu, Setting, StepQuestion, as_device, given_request, step_request, version_of
+from neusight.steps.questions import Setting, StepQuestion, given_request, step_request
 from neusight.transforms.passes import Pass
 from neusight.transforms.sparsity import Sparsity
 
@@ -58,7 +60,6 @@ if TYPE_CHECKING:
 
 _DEPLOYMENTS = 64
 """Served models that a predictor keeps with the times of their passes: about a megabyte each."""
-OPERANDS = ("resident", "cold")
 
 
 def _in_steps(engine: Engine) -> Options:
@@ -105,53 +106,75 @@ class Predictor:
         assert isinstance(executor, KernelPredictor)
         return cls(executor, paths[0])
 
-    def kernel(
-        self,
-        kernel: Kernel | str,
-        gpu: Gpu,
-        /,
-        overrides: Sequence[str] = (),
-        *,
-        operands: str = "cold",
-        timing: str = "stream",
-        engine: str = "torch",
-        **fields: Any,
-    ) -> KernelEstimate:
-        """One kernel by itself, its launch included.
+    def ask(self, question: Any, device: DeviceSpec | None = None) -> Any:
+        """The answer to a question in words.
+
+        >>> predictor.ask(KernelCall(name="gemm", gpu="l4", shape=("m=4096", "n=4096", "k=4096"))).utilisation
 
         Args:
-            kernel: a kernel, or the name of a family or operator, whose shape ``fields`` give.
-            gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
-            overrides: ``key=value`` changes of the device.
-            operands: ``cold``, all of them in device memory, or ``resident`` in L2 as far as they fit, as when the
-                same launch is repeated. Bound and latency hold for what is asked.
-            timing: ``stream``, launched alone; ``graph``, one of many in a CUDA graph; ``profiler``, without launch.
-            engine: whose kernel runs: ``torch``, or a name of ``neusight.engines.ENGINES``.
-            fields: of the kernel.
+            question: a noun of ``neusight.questions``.
+            device: that of its ``gpu``, where it is loaded already.
 
         Raises:
-            CoverageError: unknown kernel or field, or a field is missing. ModelError: unknown engine.
+            FieldError: words that exclude each other. NeusightError: whatever else is wrong with the question.
+        """
+        if isinstance(question, KernelCall):
+            return self._kernel(question, device)
+        raise ModelError(f"{shown(question)} is no question of neusight.questions: give one of its nouns")
+
+    def kernel(self, kernel: Kernel | str, gpu: Gpu = "", overrides: Sequence[str] = (), /, **words: Any) -> LoneKernel:
+        """One kernel by itself, its launch included.
+
+        >>> predictor.kernel("gemm", "h100", m=16, n=14336, k=4096, dtype="bf16", backend="vllm", timer="cuda_graph")
+
+        Args:
+            kernel: a kernel, or the name of a family or operator, whose shape ``words`` give.
+            gpu: id of the catalogue, a device file, or a ``DeviceSpec``; "" where ``words`` name a cluster.
+            overrides: ``key=value`` changes of the device.
+            words: the shape, and fields of ``KernelCall``: ``backend``, ``timer``, ``operands``, …
+
+        Raises:
+            CoverageError: unknown kernel or field, or a field is missing. ModelError: unknown backend or word.
             DeviceError: unknown device, or it lacks the dtype, or the links of a collective.
         """
-        _check_operands(operands)
-        batch = requested(kernel, fields) if isinstance(kernel, str) else KernelBatch.of([kernel])
-        device, library = as_device(gpu, overrides), library_named(engine)
-        if batch.family == "collective":
-            if operands == "resident":
-                raise ModelError("operands of a collective come from device memory: leave out 'resident'")
-            conditions = Conditions.of(1, timing=timing, engine=library)
-            return lone_kernels(batch, self.kernels(batch, device, conditions=conditions))[0]
-        device.gemm_flops_per_s(str(batch["dtype"][0]))
-        cycled = work_of(batch).bytes if operands == "resident" else COLD
-        launches = MANY_LAUNCHES if timing == "graph" else 1.0
-        conditions = Conditions.of(1, timing=timing, launches=launches, cycled_bytes=cycled, engine=library)
-        costs = self.kernels(batch, device, conditions=conditions)
-        if operands == "cold":
-            held = replace(conditions, cycled_bytes=work_of(batch).bytes)
+        named = {"name": kernel, "gpu": str(gpu) if isinstance(gpu, Path) else gpu, "overrides": tuple(overrides)}
+        return self._kernel(KernelCall.with_shape(named | words))
+
+    def _kernel(self, question: KernelCall, device: DeviceSpec | None = None) -> LoneKernel:
+        asked = question.resolve(device)
+        estimate = self._launched(asked, question)
+        if not asked.network_is_unknown:
+            return estimate
+        usual = KernelCall.fields()["network"].field.if_unset(question)
+        each = [self._launched(question.with_network(asked, one.value), question) for one in usual]
+        return replace(
+            estimate,
+            low_s=min(one.low_s for one in (estimate, *each)),
+            high_s=max(one.high_s for one in (estimate, *each)),
+            assumed={"network": "one adapter a device, as fast as its link to the host allows"},
+            warnings=(
+                "the network between nodes is unknown: the interval spans those that people have, from "
+                f"{usual[0].value} to {usual[-1].value}; give network, such as '8 x 400Gb/s'",
+            ),
+        )
+
+    def _launched(self, asked: LaunchedKernel, question: KernelCall) -> LoneKernel:
+        batch, conditions = asked.batch, asked.conditions
+        costs = self._priced_at(asked)
+        if batch.family != "collective" and question.operands == "cold" and question.cycled_bytes is None:
+            held = replace(asked, conditions=replace(conditions, cycled_bytes=work_of(batch).bytes))
             # What is learned does not know that operands in L2 are never slower.
-            costs = max(costs, self.kernels(batch, device, conditions=held), key=lambda c: float(c.latency_s[0]))
-            costs = costs.slower(cold_s(batch, device))
-        return lone_kernels(batch, costs)[0]
+            costs = max(costs, self._priced_at(held), key=lambda c: float(c.latency_s[0]))
+            costs = costs.slower(cold_s(batch, device_of(asked.place)))
+        return lone_kernels(batch, costs, question.words())[0]
+
+    def _priced_at(self, asked: LaunchedKernel) -> Costs:
+        device: Any = device_of(asked.place)
+        if asked.batch.family != "collective":
+            device.gemm_flops_per_s(str(asked.batch["dtype"][0]))
+            return self.kernels(asked.batch, device, conditions=asked.conditions)
+        place: Any = asked.place
+        return self._steps.executor(device, "collective").cost(asked.batch, place, Options(), asked.conditions)
 
     def kernels(
         self, batch: KernelBatch, gpu: Gpu, options: Options | None = None, conditions: Conditions | None = None

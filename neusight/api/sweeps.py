@@ -9,12 +9,13 @@ from typing import Any
 
 from neusight.defaults import words_of
 from neusight.devices import DeviceSpec
+from neusight.devices.chosen import Gpu
 from neusight.errors import NeusightError
 from neusight.estimates import Estimate
 from neusight.executors.together import BatchedPricer
 from neusight.quick_dataclasses import dataclass
 from neusight.steps.answers import Price, ReadyStep, StepAnswers
-from neusight.steps.questions import Gpu, Setting, StepQuestion, step_request
+from neusight.steps.questions import Setting, StepQuestion, step_request
 from neusight.workers import hired, shared
 
 _TOGETHER = 64

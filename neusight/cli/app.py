@@ -82,7 +82,7 @@ def _say(line: str) -> None:
 
 _COMMANDS = {
     "predict": "predict:predict",
-    "kernel": "sweep:kernel",
+    "kernel": "kernel:kernel",
     "sweep": "sweep:sweep",
     "what-if": "what_if:what_if",
     "serving": "serving:serving",

@@ -228,7 +228,7 @@ class Asked(Generic[Noun]):
         self.noun = noun
         self.typed = Given(texts)
         lists = {name: _values(noun.fields()[name], given) for name, given in texts.items()}
-        self.axes = {name: values for name, values in lists.items() if isinstance(values, list)}
+        self.axes = {n: v for n, v in lists.items() if isinstance(v, list) and noun.fields()[n].field.kind != "texts"}
         """Values of the options that were written as lists, be it of one."""
         try:
             self.questions: list[Noun] = noun.several(lists)
@@ -315,10 +315,11 @@ def _parameter(declared: NamedField) -> Parameter:
     if field.kind == "switch" and declared.default is not False:
         names = [f"{declared.option}/{declared.option.replace('--', '--no-', 1)}"]
     names += [field.short] if field.short else []
+    default_text = field.placeholder or _default_text(declared.default)
     described: dict[str, Any] = {
-        "help": declared.help, "rich_help_panel": field.panel or None,
+        "help": f"{declared.help}  [default: {default_text}]" if default_text else declared.help,
+        "rich_help_panel": field.panel or None, "show_default": False,
         "metavar": None if field.kind == "switch" else field.metavar or _metavar(field),
-        "show_default": field.placeholder or _default_text(declared.default) or False,
     }  # fmt: skip
     option = typer.Option(*names, **described)
     return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])

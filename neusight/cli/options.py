@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from neusight.cli.commands import Asked, Point, check_answers, combined
+from neusight.cli.output import Advance
 from neusight.errors import UnitError, shown
 from neusight.quick_dataclasses import dataclass
 
@@ -532,7 +534,7 @@ def named_gpus(text: str, option: str = "--gpu") -> list[str]:
     return [named_gpu(name) for name in listed(text, option)]
 
 
-def devices(text: str, overrides: Sequence[str] = (), prices: Path | None = None) -> list[DeviceSpec]:
+def devices(text: str, overrides: Sequence[str] = (), prices: str | Path | None = None) -> list[DeviceSpec]:
     """The devices of ``--gpu`` that are compared, with changes of all or of one, and with prices of one list.
 
     Raises:
@@ -541,6 +543,56 @@ def devices(text: str, overrides: Sequence[str] = (), prices: Path | None = None
     from neusight.devices import load_devices
 
     return load_devices(named_gpus(text), overrides, prices or "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionOnDevice:
+    """A question with its device, None of one on a cluster."""
+
+    question: Any
+    device: DeviceSpec | None = None
+
+    @property
+    def id(self) -> str:
+        """Of the device or the cluster."""
+        return self.device.id if self.device else str(self.question.cluster)
+
+
+def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
+    """Questions with their devices, each with its changes, and prices of one list where one has all.
+
+    Raises:
+        BadParameter: no device. DeviceError, UnitError: as ``load_devices``.
+    """
+    from neusight.devices.load import changes_of
+
+    questions = asked.questions
+    names = list(dict.fromkeys(question.gpu for question in questions))
+    if names == [""]:
+        if not questions[0].cluster:
+            raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
+        return [QuestionOnDevice(question=question) for question in questions]
+    loaded = dict(
+        zip(names, devices(",".join(names), questions[0].overrides, questions[0].prices or None), strict=True)
+    )
+    changes = {name: changes_of(device.id, questions[0].overrides) for name, device in loaded.items()}
+    return [
+        QuestionOnDevice(question=question.changed(overrides=tuple(changes[question.gpu])), device=loaded[question.gpu])
+        for question in questions
+    ]
+
+
+def answers(
+    asked: Sequence[QuestionOnDevice], predictor: Predictor, advance: Advance | None = None
+) -> list[Point[Any]]:
+    """The answer to each question; where several are asked, an error stands in place of its answer."""
+
+    def answer(combination: dict[str, Any]) -> Any:
+        return predictor.ask(combination["asked"].question, combination["asked"].device)
+
+    points = list(combined({"asked": asked}, answer, many=len(asked) > 1, advance=advance))
+    check_answers(points, "asked")
+    return points
 
 
 def priced(prices: Path | None = None) -> list[DeviceSpec]:

@@ -1,104 +1,21 @@
-"""``neusight kernel`` and ``sweep``: one kernel on several GPUs, and every combination of models, GPUs and batches."""
+"""``neusight sweep``: every combination of models, GPUs and batches."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import check_answers, combined
-from neusight.cli.options import ENGINE, Spec
-from neusight.cli.output import Output, bar, busy, line, note, paragraph, table
+from neusight.cli.output import Output, bar, busy, note, paragraph, table
 from neusight.errors import shown
 from neusight.units import decimal, milliseconds
 
 if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
-    from neusight.estimates import KernelEstimate
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepExecution:
-    """How a kernel alone is run."""
-
-    operands: Annotated[
-        Literal["resident", "cold"],
-        Spec("--operands", ENGINE, "Cold: all in device memory; resident: in L2, as when a launch is repeated.").text(),
-    ] = "cold"
-    timing: Annotated[
-        Literal["stream", "graph", "profiler"],
-        Spec(
-            "--timing",
-            ENGINE,
-            "Launched alone, as one of many in a CUDA graph, or as a profiler sees it, without launch.",
-        ).text(),
-    ] = "stream"
-    engine: opt.EngineName = "torch"
-
-
-def kernel(
-    name: Annotated[str, typer.Argument(help="A family (gemm, conv2d, attention, …) or operator (softmax, gelu, …).")],
-    gpu: opt.Gpus,
-    launch: SweepExecution,
-    models: opt.Models,
-    shape: Annotated[list[str] | None, typer.Argument(metavar="[FIELD=VALUE]…", help="Its shape.")] = None,
-    overrides: opt.Overrides = [],  # noqa: B006
-    form: opt.Format = "human",
-) -> None:
-    """Predict the latency of a single kernel.
-
-    JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
-
-    Examples:
-
-    - `neusight kernel gemm m=4096 n=4096 k=4096 --gpu l4`
-
-    - `neusight kernel bmm batch=16 m=512 n=512 k=64 --gpu t4,l4`
-
-    - `neusight kernel grouped_gemm groups=8 tokens=4096 n=14336 k=4096 dtype=bf16 --gpu h100`
-
-    - `neusight kernel attention batch=64 heads=32 kv_heads=8 q_len=1 kv_len=4096 head_dim=128 dtype=bf16 --gpu h100`
-
-    - `neusight kernel gemm m=16 n=14336 k=4096 dtype=bf16 --timing graph --engine vllm --gpu h200`
-
-    - `neusight kernel all_reduce ranks=8 bytes=67108864 --engine vllm --timing graph --gpu h100-sxm-80gb`
-
-    - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
-
-    - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
-    """
-    from neusight.estimates.report import LONE_KERNEL_COLUMNS, columns
-
-    fields = opt.pairs(shape or [], "FIELD=VALUE")
-    gpus = opt.devices(gpu, overrides)
-    predictor = models.load(gpus)
-    options = vars(launch) | fields
-
-    def estimate(combination: dict[str, Any]) -> KernelEstimate:
-        return predictor.kernel(name, combination["gpu"], **options)
-
-    points = list(combined({"gpu": gpus}, estimate, many=len(gpus) > 1))
-    check_answers(points, "gpu")
-    answers = [(point.options["gpu"].id, point.estimate) for point in points if point.estimate]
-    opt.note_corrections(predictor, [] if overrides else [device for device, _ in answers])
-    rows = [{"gpu": device, **columns(estimate, LONE_KERNEL_COLUMNS)} for device, estimate in answers]
-    failed = [{"gpu": point.options["gpu"].id, "error": point.error} for point in points if point.error]
-    Output(form).data(rows + failed if opt.is_list(gpu) else rows[0], rows, lambda: _show_kernels(answers))
-
-
-def _show_kernels(answers: Sequence[tuple[str, KernelEstimate]]) -> None:
-    line(answers[0][1].kernel)
-    titles = ("gpu", ">latency", ">90 % interval", ">bound", ">of peak", "tile", "limited by")
-    table(titles, (_kernel_cells(*each) for each in answers))
-
-
-def _kernel_cells(gpu: str, e: KernelEstimate) -> tuple[str, ...]:
-    latency, low, high, bound = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s, e.bound_s))
-    return gpu, latency, f"{low} - {high}", bound, f"{e.utilisation:.0%}", e.tile, e.limiter
 
 
 @dataclass(frozen=True, kw_only=True)

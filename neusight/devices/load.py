@@ -226,7 +226,7 @@ def load_devices(names: Sequence[str], overrides: Sequence[str] = (), prices: st
     for change in overrides:
         if (device := named_change(change)[0]) and device not in places:
             raise DeviceError(f"--set {change.strip()}: {device} is not among {', '.join(names)}: name one of them")
-    changes = [_changes_of(name, overrides) for name in ids]
+    changes = [changes_of(name, overrides) for name in ids]
     return with_prices([load_device(name, own) for name, own in zip(names, changes, strict=True)], prices)
 
 
@@ -235,7 +235,8 @@ def listed_gpus(prices: str | Path = "") -> list[DeviceSpec]:
     return [gpu for gpu in load_devices(list(price_lists(prices)[0].prices), prices=prices) if gpu.kind == "gpu"]
 
 
-def _changes_of(name: str, overrides: Sequence[str]) -> list[str]:
+def changes_of(name: str, overrides: Sequence[str]) -> list[str]:
+    """Changes of one of several devices, by its id or file, without the device before their keys."""
     own = {"", "device", name, user_path(name).stem}
     return [rest for device, rest in map(named_change, overrides) if device in own]
 

@@ -108,18 +108,23 @@ def server_named(name: str, version: str = "", artifact: Path | None = None) -> 
     return replace(engine, attention=attention, server=engine.serving.of_version(engine.name, version, artifact))
 
 
-def library_named(name: str) -> str:
-    """Whose kernels an engine runs, as ``Conditions.engine`` has it: ``torch``, those of PyTorch and its libraries, or
-    its own.
+LIBRARIES = ("flashinfer", "flashmla", "flash-attn", "deepgemm", "aiter", "xla")
+"""Kernel libraries that run by themselves, as ``Conditions.engine`` and data sets name them."""
+
+
+def library_named(backend: str) -> str:
+    """Whose kernels a backend runs, as ``Conditions.engine`` has it: ``torch``, those of PyTorch and its libraries, a
+    library's, or an engine's own.
 
     Raises:
-        ModelError: no engine has this name.
+        ModelError: no engine or library has this name.
     """
     libraries = {"torch": "torch"} | {engine.name: engine.library or "torch" for engine in ENGINES.values()}
-    return libraries[_known(_ALIASES.get(name, name), tuple(libraries))]
+    libraries |= {name: name for name in LIBRARIES}
+    return libraries[_known(_ALIASES.get(backend, backend), tuple(libraries), "backend")]
 
 
-def _known(name: str, known: tuple[str, ...]) -> str:
+def _known(name: str, known: tuple[str, ...], what: str = "engine") -> str:
     if name not in known:
-        raise ModelError(f"unknown engine '{shown(name)}'{nearest(name, known)}: one of {', '.join(known)}")
+        raise ModelError(f"unknown {what} '{shown(name)}'{nearest(name, known)}: one of {', '.join(known)}")
     return name

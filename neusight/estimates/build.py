@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.estimates.energy import board_energy
 from neusight.estimates.estimate import Estimate
-from neusight.estimates.records import KernelEstimate, MemoryEstimate, Provenance
+from neusight.estimates.records import KernelEstimate, LoneKernel, MemoryEstimate, Provenance
 from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.convolutions import is_depthwise
 from neusight.executors.gpu.expected.laws import law_names
@@ -98,12 +99,15 @@ def _of_versions(timeline: Timeline, device: DeviceSpec, latency_s: float) -> It
         )
 
 
-def lone_kernels(batch: KernelBatch, costs: Costs) -> list[KernelEstimate]:
-    """Single launches, launch overhead included, as one row a kernel of the batch."""
+def lone_kernels(
+    batch: KernelBatch, costs: Costs, question: Mapping[str, Any] = MappingProxyType({})
+) -> list[LoneKernel]:
+    """Single launches, launch overhead included, as one row a kernel of the batch; ``question`` are its words."""
     low_s, high_s = costs.interval_s()
     costs, errors = replace(costs, low_s=low_s, high_s=high_s), costs.errors_s()
     kernels = [describe(batch.kernel(at)) for at in range(len(batch))]
-    return list(kernel_rows(batch, costs, errors, kernels=kernels, labels=[("", "", 1, ())] * len(kernels)))
+    rows = kernel_rows(batch, costs, errors, kernels=kernels, labels=[("", "", 1, ())] * len(kernels))
+    return [LoneKernel(**vars(row), question=question) for row in rows]
 
 
 Label = tuple[str, str, float, tuple[tuple[str, int], ...]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, field
+from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
@@ -63,6 +64,19 @@ class KernelEstimate:
     def total_s(self) -> float:
         """All launches together."""
         return self.count * self.latency_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoneKernel(KernelEstimate):
+    """A kernel by itself, its launch included.
+
+    ``question`` are the words that were asked, ``assumed`` values of fields that they left open, ``warnings`` what is
+    not known.
+    """
+
+    question: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    assumed: Mapping[str, str] = field(default_factory=dict, compare=False)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,6 +22,9 @@ _FOLLOWING = frozenset({"tensors", "read_bytes", "write_bytes", "flops", "kv_hea
 _MAY_BE_ZERO = frozenset(
     {"padding", "window", "largest", "value_dim", "selected", "per_node"} | {"flops", "read_bytes", "write_bytes"}
 )
+PUBLIC_NAMES = {"window": "sliding_window", "hidden": "hidden_size"}
+"""Names under which people give fields whose name in a batch is shorter; tables have the short ones as well."""
+_FIELD_NAMES = {public: name for name, public in PUBLIC_NAMES.items()}
 _LARGEST = 2**60
 """Sums of counts stay whole in 64 bits."""
 
@@ -34,15 +37,18 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
             collective) or an operator of one: linear, bmm, softmax, gelu, add, copy, adamw_fused, all_reduce, …
         given: fields of the family, as values or as text. Elementwise and memory kernels take ``rows`` and ``cols`` for
             ``elements``; square convolutions take ``size`` and ``kernel``; ``seq_len`` stands for q_len and kv_len.
-            A moe has all experts on one device unless told ``all_experts``; attention and convolutions are of one
-            sample unless given ``batch``, and attention has ``kv_heads`` as ``heads`` and ``kv_len`` as ``q_len``.
-            Bytes and FLOP that are not given follow from the shape.
+            ``sliding_window`` and ``hidden_size`` stand for window and hidden. A moe has all experts on one device
+            unless told ``all_experts``; attention and convolutions are of one sample unless given ``batch``, and
+            attention has ``kv_heads`` as ``heads`` and ``kv_len`` as ``q_len``. Bytes and FLOP that are not given
+            follow from the shape.
 
     Raises:
         CoverageError: an unknown name or field, a missing one, or a value that is none.
     """
     family, op = _family(name)
-    values = {**({"op": op} if op else {}), **given}
+    values = {**({"op": op} if op else {}), **{_FIELD_NAMES.get(key, key): value for key, value in given.items()}}
+    if len(values) < len(given):
+        raise CoverageError(f"{', '.join(given)}: a field is given under two names: leave out one of them")
     rows = _typed("rows", values.get("rows", 1), "int")
     values = _fields_of(family, _spread(family, values))
     if family in OPERATORS:
@@ -80,15 +86,16 @@ def _fields_of(family: str, values: Mapping[str, Any]) -> dict[str, Any]:
     """Every value as the type of the family's field, dtypes by their usual names."""
     kinds = {f.name: str(f.type) for f in fields(KERNEL_CLASSES[family])}
     if unknown := sorted(values.keys() - kinds.keys()):
-        hint = nearest(unknown[0][:40], kinds)
-        raise CoverageError(f"{family} has no field '{unknown[0][:40]}'{hint}: it has {', '.join(kinds)}")
+        names = [PUBLIC_NAMES.get(name, name) for name in kinds]
+        hint = nearest(unknown[0][:40], names)
+        raise CoverageError(f"{family} has no field '{unknown[0][:40]}'{hint}: it has {', '.join(names)}")
     typed = {key: _typed(key, value, kinds[key]) for key, value in values.items()}
     return typed | {key: dtype_named(typed[key]) for key in ("dtype", "kv_dtype") if typed.get(key)}
 
 
 def _typed(key: str, value: Any, kind: str) -> Any:
     """Text as the field's type; counts are positive, but for those that ``_MAY_BE_ZERO``."""
-    given = f"{key}={str(value)[:40]}"
+    given = f"{PUBLIC_NAMES.get(key, key)}={str(value)[:40]}"
     if kind == "str":
         allowed = _CHOICES.get(key)
         if allowed and str(value) not in allowed:
@@ -113,7 +120,8 @@ def _complete(family: str, values: Mapping[str, Any]) -> None:
     missing = [f.name for f in fields(KERNEL_CLASSES[family]) if f.default is MISSING and f.name not in values]
     # These follow once the shape is there: ask for the shape first.
     if missing := [name for name in missing if name not in _FOLLOWING] or missing:
-        raise CoverageError(f"{family} needs {', '.join(missing)}: give them as {missing[0]}=…")
+        names = [PUBLIC_NAMES.get(name, name) for name in missing]
+        raise CoverageError(f"{family} needs {', '.join(names)}: give them as {names[0]}=…")
 
 
 def _stated(family: str, values: Mapping[str, Any], rows: int) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from neusight.api import Predictor, as_device
 from neusight.devices import load_cluster
+from neusight.devices.chosen import version_of
 from neusight.distributed.search import Found
 from neusight.errors import ModelError, NeusightError, reason, shown
 from neusight.estimates import Estimate, figures
@@ -23,7 +24,6 @@ from neusight.paths import calibrations_dir, is_there
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.steps.answers import unplanned_run
-from neusight.steps.questions import version_of
 from neusight.workloads.catalogue import canonical_name
 
 _KEPT = 512

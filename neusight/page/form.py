@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import urlencode
 
 from neusight.devices import DeviceSpec
+from neusight.devices.chosen import as_device, version_of
 from neusight.devices.load import find_device
 from neusight.engines import engine_names
 from neusight.errors import ModelError, NeusightError, nearest, shown
 from neusight.requests import OPTIMIZERS, Plan
 from neusight.steps import StepQuestion
-from neusight.steps.questions import as_device, version_of
 
 MODES = ("inference", "training", "serving")
 LAUNCHES = {"eager": (), "compiled": ("--compile",), "graph": ("--cuda-graph",)}

@@ -77,6 +77,7 @@ class FieldSpec:
         objects: whether Python may give an object in place of a word.
         argument: whether a command takes it by its place, not as an option.
         complete: what a shell completes: ``devices``, ``models``, ``decoders``, ``clusters`` or ``files``.
+        pairs: whether texts are ``name=value``, each name once.
     """
 
     kind: Kind
@@ -98,6 +99,7 @@ class FieldSpec:
     objects: bool = False
     argument: bool = False
     complete: str = ""
+    pairs: bool = False
 
     def read(self, name: str, text: str) -> Any:
         """The value that a text stands for.
@@ -183,7 +185,17 @@ class FieldSpec:
         values = (value,) if isinstance(value, str) else value
         if not isinstance(values, Sequence) or not all(isinstance(each, str) for each in values):
             raise FieldError(name, f"{shown(value)}: give texts, such as {self.metavar or 'a, b'}")
+        if self.pairs:
+            self._check_pairs(name, values)
         return tuple(values)
+
+    def _check_pairs(self, name: str, values: Sequence[str]) -> None:
+        keys = [text.partition("=")[0] for text in values if all(text.partition("="))]
+        if len(keys) < len(values):
+            wrong = next(text for text in values if not all(text.partition("=")))
+            raise FieldError(name, f"'{shown(wrong)}' is no pair: write it like {self.metavar}")
+        if repeated := [key for place, key in enumerate(keys) if key in keys[:place]]:
+            raise FieldError(name, f"'{shown(repeated[0])}' is given twice: leave out one of them")
 
 
 def _path(name: str, value: Any) -> Path:
@@ -235,3 +247,8 @@ def switch(help: str, panel: str, default: bool | None = False, **declared: Any)
 def required(help: str, panel: str, **declared: Any) -> Any:
     """A word that every question gives."""
     return option(declared.pop("kind", "text"), help, panel, MISSING, argument=True, **declared)
+
+
+def pairs_of(texts: Sequence[str]) -> dict[str, str]:
+    """Values by name, from texts ``name=value``."""
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}

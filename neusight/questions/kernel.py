@@ -2,21 +2,61 @@
 
 from __future__ import annotations
 
-from neusight.kernels.conditions import OPERANDS, TIMERS
-from neusight.questions.field import number, required, switch, text, texts, whole
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from neusight.devices import Cluster, DeviceSpec, cluster_of
+from neusight.engines import library_named
+from neusight.kernels import KernelBatch
+from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, Conditions
+from neusight.kernels.named import requested
+from neusight.kernels.work import work_of
+from neusight.laws.routes import Place, network_of, ranks_of
+from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import ENGINE, MODEL, RECORDED, OnCluster
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
+class LaunchedKernel:
+    """A kernel as executors take it: a batch of one, where it runs, and under which conditions."""
+
+    batch: KernelBatch
+    place: Place
+    conditions: Conditions
+
+    @property
+    def network_is_unknown(self) -> bool:
+        """Whether a collective passes a network that no one has named."""
+        ranks, within = ranks_of(self.batch) if self.batch.family == "collective" else (1, 1)
+        return bool(ranks > within) and network_of(self.place) is None
+
+
+@dataclass(frozen=True, kw_only=True)
 class KernelCall(OnCluster):
     """A kernel: its name, ``field=value`` of its shape, whose kernel it is and what a timer sees of it."""
 
-    name: str = required(
-        "A family (gemm, conv2d, attention, …) or an operator (softmax, gelu, all_reduce, …).", MODEL, listable=True
+    HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "overrides": "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`; of one of several "
+            "devices: `l4.sm_count=60`. May be repeated.",
+            "per_node": "Of a collective: ranks that share a node. Default: those of the cluster's nodes, else all.",
+            "network": "Of a collective: network between nodes, such as '8 x 400Gb/s' or '4 x 100Gb/s efa'.",
+            "cluster": "Of a collective: a name of `neusight clusters list`, or a cluster file (.toml).",
+            "nodes": "Of a collective: nodes over which ranks are spread. Default: as many as they fill.",
+        }
     )
-    shape: tuple[str, ...] = texts("Shape of the kernel.", MODEL, metavar="FIELD=VALUE")
+
+    name: str = required(
+        "A family (gemm, conv2d, attention, …) or an operator (softmax, gelu, all_reduce, …).",
+        MODEL, listable=True, objects=True,
+    )  # fmt: skip
+    shape: tuple[str, ...] = texts(
+        "Shape of the kernel, such as m=4096.", MODEL, metavar="FIELD=VALUE", argument=True, pairs=True
+    )
     backend: str = text(
         "Library or engine whose kernel runs: torch, vllm, sglang, tensorrt-llm, flashinfer, deepgemm, aiter, xla, …",
         ENGINE, "torch", former=("engine",), metavar="NAME",
@@ -49,3 +89,90 @@ class KernelCall(OnCluster):
     )
     random: bool = switch("Operands hold random values, which draw more power than equal ones.", RECORDED, True)
     recorded: bool = switch("The launch is that of the host that recorded the source.", RECORDED)
+
+    @classmethod
+    def with_shape(cls, words: Mapping[str, Any]) -> KernelCall:
+        """From keywords, of which those that are no field of the question are the shape of the kernel."""
+        known = {*cls.fields(), *(former for one in cls.fields().values() for former in one.field.former)}
+        shape = tuple(f"{name}={value}" for name, value in words.items() if name not in known)
+        return cls.named({name: value for name, value in words.items() if name in known} | {"shape": shape})
+
+    def resolve(self, device: DeviceSpec | None = None) -> LaunchedKernel:
+        """The kernel for executors.
+
+        Args:
+            device: that of ``gpu``, where it is loaded already.
+
+        Raises:
+            CoverageError: an unknown kernel or field, a missing one, a value that is none.
+            ModelError: an unknown backend, words that exclude each other. DeviceError: an unknown device or cluster.
+        """
+        place = self._place(device)
+        batch = self._batch(place)
+        if isinstance(place, Cluster) and not self.nodes:
+            ranks, within = (int(count[0]) for count in ranks_of(batch))
+            place = replace(place, nodes=max(place.nodes, ranks // within))
+        return LaunchedKernel(batch=batch, place=place, conditions=self._conditions(batch))
+
+    def with_network(self, asked: LaunchedKernel, network: str) -> LaunchedKernel:
+        """The same kernel over another network."""
+        ranks, within = (int(count[0]) for count in ranks_of(asked.batch))
+        device = asked.place.device if isinstance(asked.place, Cluster) else asked.place
+        return replace(asked, place=cluster_of(device, self.per_node or within, ranks // within, network))
+
+    def _place(self, device: DeviceSpec | None) -> Place:
+        if self.cluster:
+            return self.on_cluster()
+        device = device or self.device()
+        return cluster_of(device, self.per_node or 0, self.nodes or 1, self.network) if self.network else device
+
+    def _batch(self, place: Place) -> KernelBatch:
+        kernel, shape = self.given("name"), pairs_of(self.shape)
+        if not isinstance(kernel, str):
+            return KernelBatch.of([kernel])
+        batch = requested(kernel, shape)
+        if batch.family != "collective":
+            self.refuse(("cluster", "nodes", "per_node", "network"), "joins devices, and this kernel runs on one")
+            return batch
+        ranks = int(batch["ranks"][0])
+        within = int(shape.get("per_node", 0)) or self._within(ranks, place)
+        batch = requested(kernel, {**shape, "per_node": within}) if within else batch
+        if within and self.nodes and ranks != self.nodes * within:
+            raise FieldError("nodes", f"{self.nodes}: {ranks} ranks, {within} of a node, fill {ranks // within}")
+        return batch
+
+    def _within(self, ranks: int, place: Place) -> int:
+        """Ranks that share a node; 0: all of them."""
+        on_node = place.per_node if isinstance(place, Cluster) else self.per_node or 0
+        if self.nodes and ranks % self.nodes:
+            raise FieldError("nodes", f"{self.nodes} does not divide {ranks} ranks: choose one that does")
+        within = ranks // self.nodes if self.nodes else min(ranks, on_node)
+        if isinstance(place, Cluster) and within > on_node:
+            raise FieldError("nodes", f"{self.nodes} of {on_node} devices have too few for {ranks} ranks: give more")
+        return within if within < ranks else 0
+
+    def _conditions(self, batch: KernelBatch) -> Conditions:
+        timing, engine = TIMERS[self.timer], library_named(self.backend)
+        in_graph = timing == "graph" and batch.family != "collective"
+        launches = self.launches_per_graph or (MANY_LAUNCHES if in_graph else 1.0)
+        return Conditions.of(
+            1, timing=timing, engine=engine, variant=self.variant, launches=float(launches),
+            cycled_bytes=self._cycled_bytes(batch), one_input=self.one_input, random=self.random,
+            recorded=self.recorded, burst=COLD if self.burst is None else self.burst,
+        )  # fmt: skip
+
+    def _cycled_bytes(self, batch: KernelBatch) -> float:
+        """Bytes that are touched between two uses of an operand."""
+        if self.operand_sets and self.operands != "rotating":
+            raise FieldError("operand_sets", "take turns: give operands rotating, or leave it out")
+        if self.operands == "rotating" and not self.operand_sets:
+            raise FieldError("operand_sets", "is missing: give how many sets of operands take turns")
+        if self.launches_per_graph and self.timer != "cuda_graph":
+            raise FieldError("launches_per_graph", "counts kernels of a graph: give timer cuda_graph, or leave it out")
+        if self.cycled_bytes is not None:
+            if self.operands != "cold":
+                raise FieldError("cycled_bytes", "is given in place of operands: leave out one of them")
+            return self.cycled_bytes
+        if batch.family == "collective" and self.operands != "cold":
+            raise FieldError("operands", f"of a collective come from device memory: leave out '{self.operands}'")
+        return COLD if self.operands == "cold" else (self.operand_sets or 1) * float(work_of(batch).bytes[0])

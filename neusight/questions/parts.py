@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from neusight.devices import Cluster, DeviceSpec, load_cluster, with_prices
+from neusight.devices.chosen import as_device
 from neusight.engines import ATTENTIONS
-from neusight.questions.field import number, switch, text, texts, whole
+from neusight.questions.field import FieldError, number, switch, text, texts, whole
 from neusight.questions.question import Question
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
@@ -31,6 +33,17 @@ class OnDevices(Question):
     )  # fmt: skip
     prices: str = text("Your price table, used before the shipped prices.toml, in its format.", DEVICE, metavar="FILE")
 
+    def device(self) -> DeviceSpec:
+        """The device with the changes of its figures, and the price of a user's table.
+
+        Raises:
+            FieldError: no device is named. DeviceError, UnitError: as ``as_device`` and ``with_prices``.
+        """
+        if not self.gpu:
+            raise FieldError("gpu", "names no GPU: give ids of `neusight devices list`")
+        device = as_device(self.given("gpu"), self.overrides)
+        return with_prices([device], self.prices)[0] if self.prices else device
+
 
 @dataclass(frozen=True, kw_only=True)
 class OnNodes(OnDevices):
@@ -55,6 +68,16 @@ class OnCluster(OnNodes):
     nodes: int | None = whole(
         "Nodes of the cluster. Default: those of its file, else 1.", CLUSTER, high=10**6, listable=True
     )
+
+    def on_cluster(self) -> Cluster:
+        """The cluster that is named, with the changes of its figures.
+
+        Raises:
+            FieldError: devices are named besides. DeviceError: an unknown cluster.
+        """
+        self.refuse(("gpu", "per_node", "network"), "is decided by the cluster: leave it out, or change it by --set")
+        given = self.given("cluster")
+        return load_cluster(given, self.nodes or 0, self.overrides) if isinstance(given, str) else given
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ class Question:
     def fields(cls) -> Mapping[str, NamedField]:
         """Declarations by name, in the order of the help."""
         if "_FIELDS" not in vars(cls):
-            cls._FIELDS = dict(_declared(cls))
+            cls._FIELDS = dict(sorted(_declared(cls), key=lambda one: not one[1].field.argument))
         return cls._FIELDS
 
     @classmethod
@@ -138,6 +138,13 @@ class Question:
         """The object that Python gave for a field, else its word."""
         return self.objects.get(name, getattr(self, name))
 
+    def refuse(self, names: Iterable[str], why: str) -> None:
+        """Raises:
+        FieldError: one of the fields is given, with ``why`` it cannot be.
+        """
+        if given := [name for name in names if getattr(self, name) != self.fields()[name].default]:
+            raise FieldError(given[0], why)
+
     def changed(self: Noun, **words: Any) -> Noun:
         """The question with other words."""
         return replace(self, **words)
@@ -159,7 +166,9 @@ class NamedField:
 
     @property
     def option(self) -> str:
-        """``--seq-len``."""
+        """``--seq-len``, or how the help writes an argument."""
+        if self.field.argument:
+            return self.field.metavar or self.name.upper()
         return self.field.option or f"--{self.name.replace('_', '-')}"
 
     def command_words(self, text: str) -> list[str]:

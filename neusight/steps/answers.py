@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import neusight
 from neusight.devices import DeviceSpec
+from neusight.devices.chosen import version_of
 from neusight.devices.slices import cores_of
 from neusight.engines.torch import run_on
 from neusight.errors import ModelError
@@ -32,7 +33,6 @@ from neusight.steps.questions import (
     checked,
     step_request,
     unchanged,
-    version_of,
     workload_of,
 )
 from neusight.transforms.compiled import compiled

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field, fields, replace
-from functools import lru_cache
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.defaults import Defaults, chosen, default_seq_len
-from neusight.devices import DeviceSpec, load_device
+from neusight.devices import DeviceSpec
+from neusight.devices.chosen import Gpu, as_device
 from neusight.engines import Host, Libraries
 from neusight.engines.torch import run_on
-from neusight.errors import DeviceError, ModelError, shown
+from neusight.errors import ModelError
 from neusight.executors import Options
 from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.quick_dataclasses import dataclass
@@ -27,10 +27,6 @@ from neusight.workloads.target import TargetDevice
 
 if TYPE_CHECKING:
     from neusight.workloads.workload import Workload
-
-Gpu = str | Path | DeviceSpec
-_REMEMBERED = 256
-"""Devices that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,34 +157,6 @@ class ByContent:
 
     def __hash__(self) -> int:
         return hash((self.profile.model, self.profile.source, tuple(self.profile.layers), self.profile.default))
-
-
-def as_device(gpu: Gpu, overrides: Sequence[str] = ()) -> DeviceSpec:
-    """The device that an id, a file or a spec stands for.
-
-    Raises:
-        DeviceError: unknown or malformed device, or changes of a spec, which ``model_copy`` makes.
-    """
-    if not isinstance(gpu, str | Path | DeviceSpec):
-        raise DeviceError(f"{shown(gpu)} is no device: give one id, file or spec")
-    if not isinstance(gpu, DeviceSpec):
-        return _device(str(gpu), version_of(gpu), tuple(overrides))
-    if overrides:
-        raise DeviceError(f"overrides need the id or file of a device, not the spec of {gpu.id}: use its model_copy()")
-    return gpu
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _device(name: str, _version: int, overrides: tuple[str, ...]) -> DeviceSpec:
-    return load_device(name, overrides)
-
-
-def version_of(name: str | Path) -> int:
-    """Changes when the file of that name does; 0 where there is none."""
-    try:
-        return Path(name).stat().st_mtime_ns
-    except (OSError, ValueError):
-        return 0
 
 
 def step_request(model: Any, step: Mapping[str, Any]) -> tuple[Request, Defaults]:

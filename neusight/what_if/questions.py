@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from neusight.devices import DeviceSpec
+from neusight.devices.chosen import Gpu, as_device
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import Engine
 from neusight.requests import Plan, Request
 from neusight.serving.deployment import EngineOptions, Setup
 from neusight.serving.load import Load
-from neusight.steps.questions import Gpu, Setting, StepQuestion, as_device
+from neusight.steps.questions import Setting, StepQuestion
 from neusight.workloads.decoders.decoder import Decoder
 
 

@@ -56,7 +56,7 @@ def test_operands_in_device_memory_take_all_bytes_from_there(predictor: Predicto
             if not all(held):
                 wrong.append((gpu, name, shape, held))
     assert wrong == []
-    with pytest.raises(ModelError, match="operands 'warm': one of resident, cold"):
+    with pytest.raises(ModelError, match="operands 'warm' is unknown"):
         predictor.kernel("add", "l4", operands="warm", elements=4)
 
 

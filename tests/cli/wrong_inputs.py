@@ -277,7 +277,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
                     ("--micro-batch-size", count), ("--shard", word("*.0=colwise")),
                     ("--calibration", calibration), ("--by", word("phase")), *common],
         "kernel": [("", word("gemm")), ("--gpu!", gpu), *shape, ("--operands", word("cold")),
-                   ("--engine", word("vllm")),
+                   ("--backend", word("vllm")),
                    ("--calibration", calibration), *common],
         "sweep": [("", model), ("--gpu!", gpu), *sweep, ("--dtype", dtype), ("--calibration", calibration), *common],
         "serving": [("", word("Qwen/Qwen3-8B")), ("--gpu!", Kind(fixed("l40s"), m.gpu)), ("--isl!", count),

@@ -133,11 +133,11 @@ def test_what_was_measured_of_other_networks_says_nothing_of_one_that_is_told(ex
 def test_devices_are_asked_by_name() -> None:
     predictor = Predictor.load()
     asked = {"ranks": 8, "bytes": 2**26}
-    nccl = predictor.kernel("all_reduce", "h100-sxm-80gb", **asked, timing="graph")
+    nccl = predictor.kernel("all_reduce", "h100-sxm-80gb", **asked, timer="cuda_graph")
     assert nccl.low_s < nccl.latency_s < nccl.high_s and nccl.bound_s == pytest.approx(2**26 / 450e9)
     assert (nccl.family, nccl.limiter, nccl.source) == ("collective", "link", "links")
-    small = {"ranks": 8, "bytes": 2**14, "timing": "graph"}
-    own = predictor.kernel("all_reduce", "h100-sxm-80gb", **small, engine="vllm")
+    small = {"ranks": 8, "bytes": 2**14, "timer": "cuda_graph"}
+    own = predictor.kernel("all_reduce", "h100-sxm-80gb", **small, backend="vllm")
     assert own.latency_s < 0.5 * predictor.kernel("all_reduce", "h100-sxm-80gb", **small).latency_s
     # A GPU without bfloat16 moves bytes as well as any other.
     assert predictor.kernel("all_reduce", "t4", **asked).outside == ""

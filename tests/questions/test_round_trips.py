@@ -21,6 +21,8 @@ TEXTS = ("a b", "x=1,2", "ü/ö.toml", "'quoted'", "8 x 400Gb/s")
 def drawn(field: FieldSpec, generator: random.Random) -> Any:
     if field.kind == "switch":
         return generator.random() < 0.5
+    if field.pairs:
+        return tuple(f"{letter}={generator.choice(TEXTS)}" for letter in "abc"[: generator.randint(1, 3)])
     if field.kind == "texts":
         return tuple(generator.sample(TEXTS, generator.randint(1, 3)))
     if field.kind == "text":
@@ -50,6 +52,9 @@ def from_command_line(question: Question) -> Question:
     given: dict[str, Any] = {name: getattr(question, name) for name, one in noun.fields().items() if one.required}
     options = iter(shlex.split(shlex.join(question.options())))
     for word in options:
+        if not word.startswith("--"):
+            given.setdefault("shape", []).append(word)
+            continue
         declared, negated = declared_as(noun, word)
         if declared.field.kind == "switch":
             given[declared.name] = not negated

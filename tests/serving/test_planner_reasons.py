@@ -12,9 +12,9 @@ import pytest
 from neusight import Predictor
 from neusight.cli.show_serving import _why_not
 from neusight.devices import load_devices
+from neusight.devices.chosen import as_device
 from neusight.serving import Choice, Demand, EngineOptions, Load, Offline, Open, Setup, Static, closed
 from neusight.serving.space import setups
-from neusight.steps.questions import as_device
 from neusight.workloads.decoders.known import known_decoder
 
 MODEL = "Qwen/Qwen3-8B"

@@ -11,6 +11,7 @@ import pytest
 
 from neusight import Predictor, StepTimePredictor
 from neusight.devices import listed_gpus
+from neusight.devices.chosen import as_device
 from neusight.errors import DeviceError, LoadError, ModelError
 from neusight.serving import (
     Demand,
@@ -28,7 +29,6 @@ from neusight.serving import (
 from neusight.serving.load import most_tokens
 from neusight.serving.planning import most_clients
 from neusight.serving.space import limits, setups
-from neusight.steps.questions import as_device
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Steps
 

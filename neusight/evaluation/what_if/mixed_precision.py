@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from neusight.devices.chosen import as_device
 from neusight.engines import Host
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
 from neusight.requests import Plan
-from neusight.steps.questions import as_device
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import applied
 from neusight.workloads.target import TargetDevice

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neusight.devices.chosen import as_device
 from neusight.devices.cluster import Cluster
 from neusight.devices.schema import key_of
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, InapplicableError
-from neusight.steps.questions import StepQuestion, as_device
+from neusight.steps.questions import StepQuestion
 from neusight.what_if.transforms import transform
 
 _ROOFLINE = "Williams, Waterman and Patterson 2009, Roofline: a ceiling is raised"

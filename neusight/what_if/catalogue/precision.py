@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from neusight.devices import DeviceSpec
+from neusight.devices.chosen import as_device
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import Precision
-from neusight.steps.questions import as_device
 from neusight.what_if.catalogue.deployments import OF_SCHEMES
 from neusight.what_if.catalogue.devices import with_figures
 from neusight.what_if.questions import DeploymentQuestion, StepQuestion

@@ -1,0 +1,76 @@
+"""``neusight kernel``: one kernel by itself, on several GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from neusight.cli import options as opt
+from neusight.cli.commands import Asked
+from neusight.cli.output import Output, line, note, paragraph, table
+from neusight.defaults import words_of
+from neusight.kernels.named import PUBLIC_NAMES
+from neusight.questions import KernelCall
+from neusight.questions.field import pairs_of
+from neusight.units import milliseconds
+
+if TYPE_CHECKING:
+    from neusight.estimates import LoneKernel
+
+
+def kernel(asked: Asked[KernelCall], models: opt.Models, form: opt.Format = "human") -> None:
+    """Predict the latency of a single kernel.
+
+    JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
+
+    Examples:
+
+    - `neusight kernel gemm m=4096 n=4096 k=4096 --gpu l4`
+
+    - `neusight kernel bmm batch=16 m=512 n=512 k=64 --gpu t4,l4`
+
+    - `neusight kernel grouped_gemm groups=8 tokens=4096 n=14336 k=4096 dtype=bf16 --gpu h100`
+
+    - `neusight kernel attention batch=64 heads=32 kv_heads=8 q_len=1 kv_len=4096 head_dim=128 dtype=bf16 --gpu h100`
+
+    - `neusight kernel gemm m=16 n=14336 k=4096 dtype=bf16 --timer cuda_graph --backend vllm --gpu h200`
+
+    - `neusight kernel all_reduce ranks=8 bytes=67108864 --backend vllm --timer cuda_graph --gpu h100-sxm-80gb`
+
+    - `neusight kernel all_reduce ranks=32 bytes=17179869184 --cluster aws-p6-b200 --nodes 4`
+
+    - `neusight kernel softmax rows=8192 cols=1024 --gpu l4`
+
+    - `neusight kernel conv2d batch=8 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 --gpu l4`
+    """
+    from neusight.estimates.report import LONE_KERNEL_COLUMNS, columns
+
+    for name in pairs_of(asked.questions[0].shape):
+        if name in PUBLIC_NAMES:
+            raise typer.BadParameter(f"{name} is now {PUBLIC_NAMES[name]}", param_hint="FIELD=VALUE")
+    calls = opt.on_devices(asked)
+    predictor = models.load([call.device for call in calls if call.device])
+    points = opt.answers(calls, predictor)
+    estimates: list[tuple[str, LoneKernel]] = [(p.options["asked"].id, p.estimate) for p in points if p.estimate]
+    opt.note_corrections(predictor, [] if asked.questions[0].overrides else [gpu for gpu, _ in estimates])
+    for warning in dict.fromkeys(text for _, estimate in estimates for text in estimate.warnings):
+        note(f"warning: {warning}")
+    rows = [{"gpu": gpu, **columns(estimate, LONE_KERNEL_COLUMNS)} for gpu, estimate in estimates]
+    asides = [columns(estimate, ("question", "assumed", "warnings")) for _, estimate in estimates]
+    data = [row | aside for row, aside in zip(rows, asides, strict=True)]
+    failed = [{"gpu": point.options["asked"].id, "error": point.error} for point in points if point.error]
+    Output(form).data(data + failed if asked.many else data[0], rows, lambda: _show(estimates))
+
+
+def _show(answers: Sequence[tuple[str, LoneKernel]]) -> None:
+    line(answers[0][1].kernel)
+    titles = ("gpu", ">latency", ">90 % interval", ">bound", ">of peak", "tile", "limited by")
+    table(titles, (_cells(*each) for each in answers))
+    paragraph("assumed", words_of(answers[0][1].assumed))
+
+
+def _cells(gpu: str, e: LoneKernel) -> tuple[str, ...]:
+    latency, low, high, bound = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s, e.bound_s))
+    return gpu, latency, f"{low} - {high}", bound, f"{e.utilisation:.0%}", e.tile, e.limiter
