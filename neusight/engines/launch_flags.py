@@ -1,0 +1,152 @@
+"""``flags_of``: the options of an engine or trainer, by the field of a question that each gives (``flags/*.toml``)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+from neusight.quick_dataclasses import dataclass
+
+_FOLDER = Path(__file__).with_name("flags")
+Entry = str | Mapping[str, Any]
+"""An option that takes a value, or switches with the value that each gives."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Options by the field of a question that they give, in a file of ``flags``.
+
+    Some names are no field but parts of one, such as ``draft`` and ``adapters``, which front ends put together.
+
+    Attributes:
+        programs: patterns of what starts the engine; options follow.
+        fields: by field, options that take its value, and switches with the value that each gives. The first is the
+            one that is written, in the order of the table. ``a.b`` is the key ``b`` of the JSON of option ``a``.
+        file: the same of keys of the YAML file that the first of ``file_options`` names.
+        values: the field's value by the option's word, of options whose words differ from the field's.
+        unset: what the engine does where no option says it, where that is not the field's default.
+        passed: options that decide neither time nor memory, and those whose effect is that of the load.
+        unread: options that decide time or memory, and that no field takes.
+        switches: those of ``passed`` and ``unread`` that take no value.
+        lists: options that take several words.
+    """
+
+    programs: Sequence[str]
+    fields: Mapping[str, Sequence[Entry]]
+    file: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
+    file_options: Sequence[str] = ()
+    values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    unset: Mapping[str, Any] = field(default_factory=dict)
+    passed: Sequence[str] = ()
+    switches: Sequence[str] = ()
+    unread: Sequence[str] = ()
+    lists: Sequence[str] = ()
+
+    @cached_property
+    def valueless(self) -> Collection[str]:
+        """Options that take no value."""
+        return {name for name, (_, value) in self.names.items() if value is not None} | {*map(dashed, self.switches)}
+
+    def is_unread(self, option: str) -> bool:
+        """Whether an option decides time or memory without being a field's; of ``a.b`` also where ``a`` does."""
+        whole, base = option in self._unread, option.partition(".")[0] in self._unread
+        return whole or (base and not self.is_known(option, whole=True))
+
+    def is_known(self, option: str, *, whole: bool = False) -> bool:
+        """Whether an option is listed, or of ``a.b`` where not ``whole`` the option ``a``."""
+        return option in self.all_names or (not whole and option.partition(".")[0] in self.all_names)
+
+    def completed(self, option: str) -> str:
+        """The option that the beginning of a name stands for, as ``argparse`` reads it."""
+        if self.is_known(option):
+            return option
+        longer = [name for name in self.all_names if name.startswith(option)]
+        return longer[0] if len(longer) == 1 else option
+
+    @cached_property
+    def all_names(self) -> Collection[str]:
+        """All options that are listed."""
+        return {*self.names, *map(dashed, (*self.passed, *self.unread, *self.switches, *self.file_options))}
+
+    @cached_property
+    def _unread(self) -> Collection[str]:
+        return {*map(dashed, self.unread)}
+
+    @cached_property
+    def names(self) -> Mapping[str, tuple[str, Any]]:
+        """(field, value that a switch gives, else None) of every option, with dashes."""
+        entries = [
+            (name, entry) for table in (self.fields, self.file) for name, several in table.items() for entry in several
+        ]
+        return {
+            dashed(option): (name, value)
+            for name, entry in entries
+            for option, value in ({entry: None} if isinstance(entry, str) else entry).items()
+        }
+
+    def value(self, option: str, word: str) -> Any:
+        """The field's value that a word of an option stands for."""
+        return self._values.get(dashed(option), {}).get(word, word)
+
+    @cached_property
+    def _values(self) -> Mapping[str, Mapping[str, Any]]:
+        return {dashed(option): words for option, words in self.values.items()}
+
+    def written(self, values: Mapping[str, Any], *, in_file: bool = False) -> Iterator[tuple[str, Any]]:
+        """(option, word) of each value by field, None for a switch, in the order of the table."""
+        for name, entries in (self.file if in_file else self.fields).items():
+            if name in values:
+                yield from self._option(entries[0], values[name])
+
+    def _option(self, entry: Entry, value: Any) -> Iterator[tuple[str, Any]]:
+        if isinstance(entry, str):
+            words = {meant: word for word, meant in reversed([*self.values.get(entry, {}).items()])}
+            yield entry, words.get(value, value)
+        else:
+            yield from [(option, None) for option, given in entry.items() if given == value][:1]
+
+
+@cache
+def flags_of(engine: str) -> Flags:
+    """The options of an engine in ``engines_with_flags``."""
+    return Flags(**tomllib.loads((_FOLDER / f"{engine}.toml").read_text(encoding="utf-8")))
+
+
+def engines_with_flags() -> Sequence[str]:
+    """Names of the engines whose options are known."""
+    return sorted(path.stem for path in _FOLDER.glob("*.toml"))
+
+
+def dashed(option: str) -> str:
+    """An option's name as it is compared: engines read underscores as dashes."""
+    return option.replace("_", "-")
+
+
+def read_options(
+    words: Sequence[str], switches: Collection[str], lists: Collection[str]
+) -> tuple[dict[str, str], list[str]]:
+    """(words by option, "" for none, and words that belong to no option) of a command line.
+
+    Args:
+        words: after the name of the program.
+        switches: options that take no value.
+        lists: options that take all words up to the next option.
+    """
+    given: dict[str, str] = {}
+    rest: list[str] = []
+    option = ""
+    for word in words:
+        if word.startswith("-") and not word[1:2].isdigit():
+            option, stated, value = word.lstrip("-").partition("=")
+            option = dashed(option)
+            given[option] = value
+            option = "" if stated or option in switches else option
+        elif option and (not given[option] or option in lists):
+            given[option] = f"{given[option]} {word}".strip()
+        else:
+            rest.append(word)
+    return given, rest

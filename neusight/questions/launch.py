@@ -1,0 +1,174 @@
+"""``read_launch``: a command line that starts an engine, as words of a question."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field
+from typing import Any
+
+from neusight.engines.launch_flags import Flags, flags_of
+from neusight.errors import nearest, shown
+from neusight.questions.field import FieldError
+from neusight.questions.launch_text import Command, read_command
+from neusight.questions.question import Question
+from neusight.questions.serving import Serving
+from neusight.quick_dataclasses import dataclass
+
+_ALL = "all"
+"""Experts over all devices of a replica."""
+_OVER_ALL = ("deepep", "mooncake")
+"""Ways of SGLang's tokens to experts that spread these over all devices (``ServerArgs``, ``moe_a2a_backend``)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchLine:
+    """A launch line as words of a question, to which a device and a load are added.
+
+    Attributes:
+        noun: the question that it is part of.
+        words: fields by name.
+        unread: options that decide time or memory and that no field takes, with their values.
+        remarks: lines for everything else that is left out.
+    """
+
+    noun: type[Question]
+    words: Mapping[str, Any]
+    unread: Mapping[str, str] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def question(self) -> Question:
+        """The question of these words.
+
+        Raises:
+            FieldError: a word that a field cannot take, or no model.
+        """
+        return self.noun.named(self.words)
+
+    def notes(self) -> Iterator[str]:
+        """Lines for everything that is left out."""
+        if self.unread:
+            options = ", ".join(f"--{option} {word}".strip() for option, word in self.unread.items())
+            yield f"options that matter and have no field are left out: {options}"
+        yield from self.remarks
+
+
+def read_launch(source: str) -> LaunchLine:
+    """The question that a command line of an engine, or a file with one, describes.
+
+    Raises:
+        DataError: no such file, no known engine, or quotes without an end.
+    """
+    command = read_command(source)
+    flags = flags_of(command.engine)
+    parts, unread, remarks = _sorted(command, flags)
+    words = {**{name: value for name, value in flags.unset.items() if name in Serving.fields()}, **parts}
+    remarks += _remark_speculation(command.engine, parts)
+    _CONVENTIONS[command.engine](words)
+    _combine(words, unread, flags)
+    words |= {"engine": command.engine, "engine_version": command.version}
+    kept = {name: value for name, value in words.items() if name in Serving.fields() and value != ""}
+    return LaunchLine(noun=Serving, words=kept, unread=unread, remarks=tuple(remarks))
+
+
+def _sorted(command: Command, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """(values by field or part, options without a field that matter, remarks on unknown options)."""
+    parts: dict[str, Any] = {}
+    unread: dict[str, str] = {}
+    remarks: list[str] = []
+    for name, word in command.options.items():
+        option = flags.completed(name)
+        if option in flags.names:
+            part, switched = flags.names[option]
+            value = flags.value(option, word) if switched is None else switched
+            if value != "" and (switched is None or word.lower() != "false"):
+                parts[part] = value
+        if flags.is_unread(option):
+            unread[name] = word
+        elif not flags.is_known(option):
+            hint = nearest(name, flags.all_names)
+            remarks.append(f"--{shown(name)} is no known option of {command.engine}{hint}: it is left out")
+    return parts, unread, remarks
+
+
+def _vllm(words: dict[str, Any]) -> None:
+    if local := words.pop("dp_per_node", 0):
+        words["per_node"] = _count({"dp": local}, "dp") * _count(words, "tp") * _count(words, "pp")
+
+
+def _sglang(words: dict[str, Any]) -> None:
+    """Its degree of tensor parallelism counts all devices of a stage, its limits all groups of attention."""
+    devices, groups, nodes = (_count(words, name) for name in ("tp", "dp", "nodes"))
+    words.pop("nodes", None)
+    if nodes > 1:
+        words["per_node"] = devices * _count(words, "pp") // nodes
+    if words.get("moe_dispatch") in _OVER_ALL:
+        words["ep"] = _ALL
+    if words.get("max_num_batched_tokens") in ("-1", "0"):
+        words.pop("max_num_batched_tokens")
+        words["chunked_prefill"] = False
+    if "attention_dp" not in words:
+        words |= {"replicas": groups, "dp": 1}
+        return
+    words["tp"] = _divided("tp", devices, groups)
+    for name in ("max_num_seqs", "max_num_batched_tokens"):
+        if name in words:
+            words[name] = max(1, _count(words, name) // groups)
+
+
+def _tensorrt_llm(words: dict[str, Any]) -> None:
+    """Attention is shared by all devices of a stage or by none."""
+    if words.get("attention_dp") == "true":
+        words |= {"dp": _count(words, "tp"), "tp": 1}
+
+
+_CONVENTIONS: Mapping[str, Callable[[dict[str, Any]], None]] = {
+    "vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm
+}  # fmt: skip
+
+
+def _combine(words: dict[str, Any], unread: dict[str, str], flags: Flags) -> None:
+    """Put together the fields that several options give."""
+    if words.get("ep") == _ALL:
+        words["ep"] = _count(words, "tp") * _count(words, "dp")
+    if "quantization" in words:
+        if "dtype" in words:
+            unread["dtype"] = words["dtype"]
+        words["dtype"] = words["quantization"]
+    if "lora" in words or "adapters" in words:
+        rank = words.get("adapter_rank", flags.unset.get("adapter_rank"))
+        words["lora_adapters"] = f"{words.get('adapters', flags.unset.get('adapters'))}" + (
+            f",rank={rank}" if rank else ""
+        )
+    if any(isinstance(entry, Mapping) for entry in flags.fields.get("eplb", ())) and "eplb" not in words:
+        words.pop("redundant_experts", None)
+
+
+def _remark_speculation(engine: str, parts: Mapping[str, Any]) -> list[str]:
+    """A line for speculative decoding, whose acceptance no launch line has."""
+    if not {"draft", "draft_model"} & parts.keys():
+        return []
+    model = parts.get("draft_model", "")
+    draft = parts.get("draft") or model
+    if engine == "sglang" and draft == "eagle" and not model:
+        draft = "mtp"
+    tokens = parts.get("draft_tokens") or parts.get("draft_layers") or parts.get("draft_depth", "N")
+    option = f"--speculate draft={draft},tokens={tokens},acceptance=A"
+    return [f"speculative decoding is left out: add {option} with the share A of drafts that are accepted"]
+
+
+def _count(words: Mapping[str, Any], name: str) -> int:
+    """A whole number among the words; 1 where it is left open.
+
+    Raises:
+        FieldError: it is none.
+    """
+    value = words.get(name, 1)
+    declared = Serving.fields()[name].field
+    return int(declared.read(name, value) if isinstance(value, str) else value)
+
+
+def _divided(name: str, devices: int, groups: int) -> int:
+    if devices % groups:
+        raise FieldError(name, f"{devices} is not divided by {groups} groups of attention: change one of them")
+    return devices // groups
