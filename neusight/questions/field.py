@@ -72,7 +72,6 @@ class FieldSpec:
         placeholder: how the help writes the default.
         listable: whether several values, separated by commas, make several questions.
         former: names that the field had: files and tables may use them, commands name the new one.
-        flags: the option of engines and trainers that means the same, by their names, without dashes.
         if_unset: values that people run when a question leaves the field open.
         objects: whether Python may give an object in place of a word.
         argument: whether a command takes it by its place, not as an option.
@@ -94,7 +93,6 @@ class FieldSpec:
     placeholder: str = ""
     listable: bool = False
     former: tuple[str, ...] = ()
-    flags: Mapping[str, str] = field(default_factory=dict)
     if_unset: Callable[[Question], Sequence[Usual]] = none_usual
     objects: bool = False
     argument: bool = False

@@ -108,7 +108,8 @@ def _sglang(words: dict[str, Any]) -> None:
         words.pop("max_num_batched_tokens")
         words["chunked_prefill"] = False
     if "attention_dp" not in words:
-        words |= {"replicas": groups, "dp": 1}
+        words.pop("dp", None)
+        words["replicas"] = groups
         return
     words["tp"] = _divided("tp", devices, groups)
     for name in ("max_num_seqs", "max_num_batched_tokens"):

@@ -88,7 +88,6 @@ class Computed(Question):
         "Precision of weights and activations: bf16, fp16, fp32 (convolutions in TF32, PyTorch's default), "
         "float32_ieee, tf32, amp, amp_bf16. Default: that of the model's configuration, else fp32.",
         ENGINE, metavar="NAME", listable=True, objects=True,
-        flags={"vllm": "dtype", "sglang": "dtype"},
     )  # fmt: skip
     attention: str = text(
         "Form of attention: operator by operator, or one fused kernel. Default: the model's own.",
@@ -106,11 +105,11 @@ class Sized(Question):
     )  # fmt: skip
     batch: int = whole(
         "Batch size: samples of a step, over all replicas.",
-        MODEL, 1, short="-b", listable=True, flags={"megatron": "global-batch-size"},
+        MODEL, 1, short="-b", listable=True,
     )  # fmt: skip
     seq_len: int | None = whole(
         "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",
-        MODEL, short="-s", listable=True, flags={"megatron": "seq-length"},
+        MODEL, short="-s", listable=True,
     )  # fmt: skip
 
 
@@ -121,22 +120,14 @@ class Parallel(Question):
     tp: int = whole(
         "Tensor parallel: devices that share every layer.",
         PLAN, 1, high=DEGREE, listable=True,
-        flags={
-            "vllm": "tensor-parallel-size", "sglang": "tp-size", "tensorrt-llm": "tp_size",
-            "megatron": "tensor-model-parallel-size",
-        },
     )  # fmt: skip
     pp: int = whole(
         "Pipeline parallel: stages, each of which has a part of the layers.",
         PLAN, 1, high=DEGREE, listable=True,
-        flags={
-            "vllm": "pipeline-parallel-size", "sglang": "pp-size", "tensorrt-llm": "pp_size",
-            "megatron": "pipeline-model-parallel-size",
-        },
     )  # fmt: skip
     dp: int | None = whole(
         "Data parallel: replicas, each with its share of the samples. Default: what the cluster leaves, else 1.",
-        PLAN, high=DEGREE, listable=True, flags={"vllm": "data-parallel-size", "sglang": "dp-size"},
+        PLAN, high=DEGREE, listable=True,
     )  # fmt: skip
 
 
@@ -147,7 +138,6 @@ class WithExperts(Parallel):
     ep: int = whole(
         "Expert parallel: devices over which whole experts are spread.",
         PLAN, 1, high=DEGREE, listable=True,
-        flags={"sglang": "ep-size", "tensorrt-llm": "ep_size", "megatron": "expert-model-parallel-size"},
     )  # fmt: skip
 
 
@@ -157,11 +147,11 @@ class Planned(Parallel):
 
     vp: int = whole(
         "Chunks of layers of a pipeline stage; several are interleaved (virtual pipeline).",
-        PLAN, 1, high=DEGREE, listable=True, flags={"megatron": "num-virtual-stages-per-pipeline-rank"},
+        PLAN, 1, high=DEGREE, listable=True,
     )  # fmt: skip
     cp: int = whole(
         "Context parallel: devices that share every sequence.",
-        PLAN, 1, high=DEGREE, listable=True, flags={"megatron": "context-parallel-size"},
+        PLAN, 1, high=DEGREE, listable=True,
     )  # fmt: skip
     ulysses: int = whole(
         "Devices of --cp that exchange heads for tokens (all-to-all) instead of keys.", PLAN, 1, high=DEGREE
@@ -169,7 +159,7 @@ class Planned(Parallel):
     micro_batch_size: int | None = whole(
         "Samples of one pass of a replica. Default: 1 under a pipeline or an engine that accumulates gradients, else "
         "all of a replica.",
-        PLAN, listable=True, former=("micro_batch",), flags={"megatron": "micro-batch-size"},
+        PLAN, listable=True, former=("micro_batch",),
     )  # fmt: skip
     schedule: str = text(
         "Order of passes in a pipeline.", PLAN, "1f1b", choices=SCHEDULES, listable=True, metavar="NAME"
@@ -188,11 +178,11 @@ class Planned(Parallel):
     sequence_parallel: bool | None = switch(
         "Tensor-parallel devices split norms and the residual stream by tokens. Default: with --tp in `training` and "
         "`memory`.",
-        PLAN, None, flags={"megatron": "sequence-parallel"},
+        PLAN, None,
     )  # fmt: skip
     overlap_grad_reduce: bool | None = switch(
         "Replicas sum gradients during the backward pass.",
-        PLAN, None, former=("overlap_gradients",), flags={"megatron": "overlap-grad-reduce"},
+        PLAN, None, former=("overlap_gradients",),
     )  # fmt: skip
 
 
@@ -206,20 +196,20 @@ class TrainedPlan(WithExperts, Planned):
     )  # fmt: skip
     etp: int | None = whole(
         "Devices that share each expert. Default: --tp.",
-        PLAN, high=DEGREE, flags={"megatron": "expert-tensor-parallel-size"},
+        PLAN, high=DEGREE,
     )  # fmt: skip
     shard_group: int | None = whole("Devices of a group of hsdp. Default: those of a node.", PLAN, high=DEGREE)
     overlap_param_gather: bool | None = switch(
         "Replicas gather parameters while passes run.",
-        PLAN, None, former=("overlap_parameters",), flags={"megatron": "overlap-param-gather"},
+        PLAN, None, former=("overlap_parameters",),
     )  # fmt: skip
     overlap_tp: bool | None = switch(
         "What tensor-parallel devices exchange overlaps with products.",
-        PLAN, None, flags={"megatron": "tp-comm-overlap"},
+        PLAN, None,
     )  # fmt: skip
     overlap_experts: bool | None = switch(
         "Tokens travel to experts during the kernels of another micro-batch.",
-        PLAN, None, flags={"megatron": "overlap-moe-expert-parallel-comm"},
+        PLAN, None,
     )  # fmt: skip
     gradient_dtype: str = text("Precision in which gradients are kept and summed.", PLAN, "fp32", metavar="NAME")
     offload: str = text("States that the host keeps and updates.", PLAN, "none", choices=OFFLOADS)

@@ -32,12 +32,11 @@ class Engined(WithExperts):
     dtype: str = text(
         "Precision of weights: bf16, fp16, or a scheme: fp8, fp8_row, fp8_block, w8a16, w4a16 (awq), mxfp4, nvfp4. "
         "Default: that of the model's configuration, else bf16.",
-        ENGINE, metavar="NAME", listable=True, flags={"vllm": "dtype", "sglang": "dtype"},
+        ENGINE, metavar="NAME", listable=True,
     )  # fmt: skip
     kv_dtype: str = text(
         "Precision of the KV cache, such as fp8. Default: that of activations.",
         ENGINE, metavar="NAME", listable=True, if_unset=usual("kv_dtype"),
-        flags={"vllm": "kv-cache-dtype", "sglang": "kv-cache-dtype"},
     )  # fmt: skip
     engine: str = text(
         f"Software that serves: {', '.join(SERVERS)}.", ENGINE, "vllm", choices=SERVERS, listable=True, metavar="NAME",
@@ -52,7 +51,6 @@ class Engined(WithExperts):
     attention_backend: str = text(
         "Kernels of attention that the engine chooses, such as flashinfer, fa3 or trtllm_mla.",
         RECORDED, if_unset=usual("attention_backend"),
-        flags={"vllm": "attention-backend", "sglang": "attention-backend"},
     )  # fmt: skip
     replicas: int = whole(
         "Data parallel across replicas: copies of all that, which share the load.", PLAN, 1, high=10**6, listable=True
@@ -60,25 +58,18 @@ class Engined(WithExperts):
     max_num_seqs: int | None = whole(
         "Most sequences in one pass.",
         ENGINE, high=1 << 16, listable=True,
-        flags={"vllm": "max-num-seqs", "sglang": "max-running-requests", "tensorrt-llm": "max_batch_size"},
     )  # fmt: skip
     max_num_batched_tokens: int | None = whole(
         "Most new tokens of one pass.",
         ENGINE, high=1 << 20, listable=True,
-        flags={"vllm": "max-num-batched-tokens", "sglang": "chunked-prefill-size", "tensorrt-llm": "max_num_tokens"},
     )  # fmt: skip
     max_model_len: int | None = whole(
         "Tokens of the longest sequence, prompt and answer.",
         ENGINE, high=MOST_TOKENS, former=("max_len",),
-        flags={"vllm": "max-model-len", "sglang": "context-length", "tensorrt-llm": "max_seq_len"},
     )  # fmt: skip
     gpu_memory_utilization: float | None = number(
         "Share of the device's memory for the engine. Default: the engine's.",
         ENGINE, low=LEAST_SHARE, high=1.0, former=("memory_fraction", "memory_share"),
-        flags={
-            "vllm": "gpu-memory-utilization", "sglang": "mem-fraction-static",
-            "tensorrt-llm": "kv_cache_free_gpu_memory_fraction",
-        },
     )  # fmt: skip
     chunked_prefill: bool = switch("Prompts may be cut where a pass is full.", ENGINE, True)
     graphs: bool = switch("Passes are launched as CUDA graphs; --no-graphs is vLLM's --enforce-eager.", ENGINE, True)
@@ -112,7 +103,6 @@ class Engined(WithExperts):
     num_scheduler_steps: int | None = whole("Passes between two turns of vLLM 0.6's scheduler.", RECORDED, high=1024)
     scheduler_recv_interval: int | None = whole(
         "Passes between two looks of SGLang's scheduler at new requests.", RECORDED, high=1024,
-        flags={"sglang": "scheduler-recv-interval"},
     )  # fmt: skip
 
 

@@ -37,17 +37,15 @@ class Training(OnCluster, TrainedPlan):
     decoder: str = text("Layers of the model as JSON, where no configuration describes it.", MODEL)
     global_batch_size: int | None = whole(
         "Sequences of a step, over all replicas.",
-        MODEL, short="-b", listable=True, former=("global_batch", "batch"), flags={"megatron": "global-batch-size"},
+        MODEL, short="-b", listable=True, former=("global_batch", "batch"),
     )  # fmt: skip
     micro_batches: int | None = whole("Micro-batches of a replica, in place of --global-batch-size.", PLAN)
     seq_len: int | None = whole(
         "Sequence length in tokens. Default: as many as the model takes, up to 2,048.",
-        MODEL, short="-s", listable=True, flags={"megatron": "seq-length"},
+        MODEL, short="-s", listable=True,
     )  # fmt: skip
     source_len: int | None = whole("Tokens of a sample that an encoder reads. Default: --seq-len.", MODEL)
-    mtp_layers: int | None = whole(
-        "Depths of multi-token prediction that are trained too.", MODEL, flags={"megatron": "mtp-num-layers"}
-    )
+    mtp_layers: int | None = whole("Depths of multi-token prediction that are trained too.", MODEL)
     dtype: str = text(
         "Precision of weights and activations: bf16, fp16, fp32; of large products alone: fp8, fp8_current, fp8_row, "
         "fp8_block, mxfp8, nvfp4. Default: that of the model's configuration, else bf16.",
@@ -61,7 +59,6 @@ class Training(OnCluster, TrainedPlan):
     engine_options: str = text("Traits of the engine that differ, as a JSON object.", RECORDED, metavar="JSON")
     optimizer: str = text(
         "Optimizer whose update is part of the step.", MODEL, "adam", choices=OPTIMIZERS,
-        flags={"megatron": "optimizer"},
     )  # fmt: skip
     attention_kernel: str = text(
         "Attention whose results wait for the backward pass. Default: the engine's.",

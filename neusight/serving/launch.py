@@ -45,10 +45,9 @@ class _Launch:
     def options(self) -> list[tuple[str, str | None]]:
         """Names and words; None for a switch."""
         flags = flags_of(self.engine)
-        options = _nested(flags.written(self.values))
-        if flags.file:
-            options[flags.file_options[0]] = _FILE
-        return [(name, f"'{json.dumps(value)}'" if isinstance(value, dict) else value) for name, value in options.items()]
+        options = _nested(flags.written(self.values)) | ({flags.file_options[0]: _FILE} if flags.file else {})
+        objects = {name: f"'{json.dumps(value)}'" for name, value in options.items() if isinstance(value, dict)}
+        return list((options | objects).items())
 
     @property
     def file(self) -> list[str]:

@@ -1,0 +1,124 @@
+"""Launch lines read as questions: those of engines' documentation, and those that estimates write."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neusight import Predictor
+from neusight.engines.launch_flags import engines_with_flags, flags_of
+from neusight.errors import NeusightError
+from neusight.questions import Serving, Training
+from neusight.questions.launch import read_launch
+from neusight.serving import EngineOptions
+from neusight.serving.launch import launch_command
+
+LINES = tomllib.loads(Path(__file__).with_name("launch_lines.toml").read_text(encoding="utf-8"))["line"]
+MODEL, MIXTURE = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
+LIMITS = {"max_model_len": 3000, "max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.8}
+
+
+@pytest.mark.parametrize("line", LINES, ids=[line["source"] for line in LINES])
+def test_read_launch_reads_lines_of_documentation(line: dict[str, Any]) -> None:
+    launch = read_launch(line["text"])
+    assert launch.question.words() == line["words"]
+    assert list(launch.unread) == line.get("unread", [])
+    wanted = line.get("remarks", [])
+    assert len(launch.remarks) == len(wanted)
+    assert all(remark.startswith(start) for remark, start in zip(launch.remarks, wanted, strict=True))
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"tp": 2, "dtype": "float16"},
+        {"tp": 2, "pp": 2, "kv_dtype": "fp8"},
+        {"model": MIXTURE, "dp": 4, "ep": 4},
+        {"graphs": False, "chunked_prefill": False},
+        {"lora_adapters": "8,rank=32"},
+        {"dtype": "fp8"},
+        {"model": MIXTURE, "dp": 4, "ep": 4, "redundant_experts": 8},
+    ],
+    ids=str,
+)
+def test_read_launch_gives_back_what_launch_command_writes(
+    predictor: Predictor, engine: str, words: dict[str, Any]
+) -> None:
+    if engine == "tensorrt-llm" and ("redundant_experts" in words or words.get("dtype") == "fp8"):
+        pytest.skip("the line counts slots of experts, and quantised weights are another checkpoint")
+    question = Serving(**{"model": MODEL, "engine": engine, **LIMITS, **words})
+    options = {name: getattr(question, name) for name in (*LIMITS, "chunked_prefill")}
+    setup = {name: value for name, value in words.items() if name not in ("model", "chunked_prefill")}
+    longest = EngineOptions(**options)
+    deployment = predictor.deployment(question.model, "h100-sxm-80gb", 3000, longest, engine=engine, **setup)
+    wanted = question
+    if engine == "sglang" and not question.chunked_prefill:
+        wanted = question.changed(max_num_batched_tokens=None)
+    assert read_launch(launch_command(deployment)).question == wanted
+
+
+def test_read_launch_reads_files(tmp_path: Path) -> None:
+    options = tmp_path / "options.yaml"
+    options.write_text(
+        "enable_chunked_prefill: true\nlora_config: {max_loras: 4, max_lora_rank: 8}\ncuda_graph_config: null\n"
+    )
+    script = tmp_path / "serve.sh"
+    script.write_text(f"MODEL={MODEL}\nexec trtllm-serve $MODEL --tp_size ${{TP:-2}} --config {options}  # a comment\n")
+    assert read_launch(str(script)).question == Serving(
+        model=MODEL, engine="tensorrt-llm", tp=2, lora_adapters="4,rank=8", graphs=False
+    )
+
+
+def test_read_launch_counts_degrees_as_each_engine_does() -> None:
+    apart = read_launch(f"sglang serve --model-path {MODEL} --tp 4 --dp-size 2 --max-running-requests 64")
+    assert apart.question == Serving(model=MODEL, engine="sglang", tp=4, replicas=2, max_num_seqs=64)
+    shared = read_launch(
+        f"sglang serve --model-path {MODEL} --tp 4 --dp 2 --enable-dp-attention --max-running-requests 64"
+    )
+    assert shared.question == Serving(model=MODEL, engine="sglang", tp=2, dp=2, max_num_seqs=32)
+    spread = read_launch(
+        f"sglang serve --model-path {MIXTURE} --tp 8 --moe-a2a-backend deepep --chunked-prefill-size -1"
+    )
+    assert spread.question == Serving(model=MIXTURE, engine="sglang", tp=8, ep=8, chunked_prefill=False)
+    assert spread.unread == {"moe-a2a-backend": "deepep"}
+    image = read_launch(f"docker run vllm/vllm-openai:v0.11.2 --model {MODEL} -tp 2 -dp=2 > log 2>&1 &")
+    assert image.question == Serving(model=MODEL, engine_version="0.11.2", tp=2, dp=2)
+
+
+def test_read_launch_names_unknown_options_with_the_nearest() -> None:
+    launch = read_launch(f"vllm serve {MODEL} --max-num-sequences 8 --trust-remote --compilation-config.level 3")
+    unread, unknown = launch.notes()
+    assert unread == "options that matter and have no field are left out: --compilation-config.level 3"
+    assert unknown.startswith("--max-num-sequences is no known option of vllm; did you mean max-num-seqs")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ollama run llama3", "starts no engine that is known"),
+        ("missing.sh", "is no file with text"),
+        ("vllm serve 'Qwen/Qwen3-8B", "mend its quotes"),
+        (f"vllm serve {MODEL} --tp many", "'many' is not a whole number"),
+        (f"sglang serve --model-path {MODEL} --tp 3 --dp 2 --enable-dp-attention", "3 is not divided by 2 groups"),
+        ("vllm serve --tp 2", "model is missing"),
+    ],
+)
+def test_read_launch_refuses_what_is_no_launch(text: str, message: str) -> None:
+    with pytest.raises(NeusightError, match=message):
+        _ = read_launch(text).question
+
+
+@pytest.mark.parametrize("engine", engines_with_flags())
+def test_flags_state_each_option_once(engine: str) -> None:
+    flags = flags_of(engine)
+    entries = [entry for table in (flags.fields, flags.file) for several in table.values() for entry in several]
+    options = [option for entry in entries for option in ([entry] if isinstance(entry, str) else entry)]
+    assert len(set(options)) == len(options)
+    others = [*flags.passed, *flags.unread, *flags.file_options]
+    assert len(set(others)) == len(others)
+    assert not set(options) & {*flags.passed, *flags.file_options}
+    noun = Training if engine == "megatron" else Serving
+    assert set(flags.unset) & set(noun.fields()) <= set(flags.fields) | set(flags.file)
+    assert {"tp", "pp", "ep"} <= set(flags.fields) & set(noun.fields())
