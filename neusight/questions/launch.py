@@ -9,7 +9,7 @@ from typing import Any
 from neusight.engines.launch_flags import Flags, flags_of
 from neusight.errors import nearest, shown
 from neusight.questions.field import FieldError
-from neusight.questions.launch_text import Command, read_command
+from neusight.questions.launch_text import EngineCommand, read_command
 from neusight.questions.question import Question
 from neusight.questions.serving import Serving
 from neusight.quick_dataclasses import dataclass
@@ -71,7 +71,7 @@ def read_launch(source: str) -> LaunchLine:
     return LaunchLine(noun=Serving, words=kept, unread=unread, remarks=tuple(remarks))
 
 
-def _sorted(command: Command, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """(values by field or part, options without a field that matter, remarks on unknown options)."""
     parts: dict[str, Any] = {}
     unread: dict[str, str] = {}

@@ -32,7 +32,7 @@ _WORD = re.compile(r"""(?<![\w"'./-])[\w./-]+""")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Command:
+class EngineCommand:
     """A command that starts an engine.
 
     Attributes:
@@ -48,7 +48,7 @@ class Command:
     script: str
 
 
-def read_command(source: str) -> Command:
+def read_command(source: str) -> EngineCommand:
     """The command that a text, or a file with one, contains first.
 
     Raises:
@@ -65,7 +65,7 @@ def read_command(source: str) -> Command:
         options = _yaml(files[name] if name in files else _text_of(name)) | options
     image = _IMAGE.search(text[:end])
     model = {"model": rest[0]} if rest else {}
-    return Command(engine=engine, version=image[1] if image else "", options=model | options, script=text)
+    return EngineCommand(engine=engine, version=image[1] if image else "", options=model | options, script=text)
 
 
 def _text_of(source: str) -> str:
