@@ -5,30 +5,36 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
+from neusight.cli.commands import Help
+from neusight.questions.field import path, text
+from neusight.questions.parts import OnGpu, Seeded, Sized
+from neusight.questions.question import like
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.evaluation.architectures import Answer
 
 
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(opt.Limited, Seeded, opt.Formatted):
+    """Which architectures, and where they are reported."""
+
+    library: str = text(
+        "Library whose architectures are estimated. Default: transformers.",
+        "", "transformers", choices=("transformers", "timm", "torchvision"), argument=True,
+    )  # fmt: skip
+    mode: str = like(Sized, "mode", listable=False)
+    gpu: str = like(OnGpu, "gpu", default="l4", help="Device of the estimates.", listable=False, metavar="ID")
+    report: Path | None = path("Write summary and report into a folder.", opt.OUTPUT, metavar="DIR")
+
+
 def check(
-    library: Annotated[
-        Literal["transformers", "timm", "torchvision"], typer.Argument(help="Whose architectures.")
-    ] = "transformers",
-    limit: Annotated[
-        int | None, typer.Option(min=1, max=100_000, help="So many of them at random; default: all.")
-    ] = None,
-    seed: opt.Seed = 0,
-    mode: opt.Mode = "inference",
-    gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="What they are estimated on.")] = "l4",
-    report: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", file_okay=False, help="Write summary and report into it.")
-    ] = None,
-    form: opt.Format = "human",
+    options: Annotated[CheckOptions, Help(limit="Most architectures, drawn at random. Default: all.")],
 ) -> None:
     """Estimate every architecture of a library, and list what is missing.
 
@@ -53,22 +59,29 @@ def check(
     from neusight.evaluation.architectures import drawn, grouped
     from neusight.experiments.architectures import summary_of, write
 
-    device = opt.named_gpu(gpu)
+    library, seed, mode = options.library, options.seed, options.mode
+    device = opt.named_gpu(options.gpu)
     load_device(device)  # What is wrong with it is one line, not the reason of every architecture.
-    if report is not None and library != "transformers":
+    if options.report is not None and library != "transformers":
         raise typer.BadParameter("exists for transformers only: leave it out", param_hint="--report")
-    kinds = drawn(limit, seed, library)
+    kinds = drawn(options.limit, seed, library)
     with busy("estimating") as advance:
         answers = checked(Predictor.load(), kinds, device, mode, advance, library=library)
     rows = [asdict(answer) for answer in answers]
     counted = [answer for answer in answers if answer.buildable]
     answered = sum(answer.latency_s is not None for answer in counted)
-    data: dict[str, Any] = {"library": library, "mode": mode, "gpu": gpu, "answered": answered, "of": len(counted)}
+    data: dict[str, Any] = {
+        "library": library,
+        "mode": mode,
+        "gpu": device,
+        "answered": answered,
+        "of": len(counted),
+    }
     data["types"] = len(rows)
     data |= {"reasons": grouped(answers), "architectures": rows}
-    if report is not None:
-        write(report, summary_of(answers, mode, device, len(drawn(None, seed)), seed))
-    Output(form).data(data, rows, lambda: _human(answers, data))
+    if options.report is not None:
+        write(options.report, summary_of(answers, mode, device, len(drawn(None, seed)), seed))
+    Output(options.form).data(data, rows, lambda: _human(answers, data))
 
 
 def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:

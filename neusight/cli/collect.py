@@ -4,28 +4,22 @@ a network's tensors hold, for accelerators that skip them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
+from neusight.cli import options as opt
 from neusight.cli.commands import Commands
-from neusight.cli.options import (
-    Attention,
-    Batch,
-    Format,
-    Model,
-    Optimizer,
-    Seed,
-    SeqLen,
-    listed,
-    named_dtypes,
-    named_modes,
-    numbers,
-)
+from neusight.questions import Step
+from neusight.questions.field import path, required, switch, text, whole
+from neusight.questions.parts import Seeded
+from neusight.questions.question import like
+from neusight.quick_dataclasses import dataclass
+from neusight.requests import MODES
 
 if TYPE_CHECKING:
     from neusight.collect.session import Report
@@ -37,35 +31,67 @@ sparsity = Commands(help="Zeros of a network's tensors, for accelerators that sk
 _SHOWN = 0.005
 
 
+@dataclass(frozen=True, kw_only=True)
+class Collection(opt.Written, opt.OnHost, opt.Timed, opt.Formatted):
+    """A data set that is measured."""
+
+    FOLDER: ClassVar[bool] = True
+    HELP: ClassVar[Mapping[str, str]] = {"out": "Folder of the data set; an interrupted collection continues."}
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the data set.
+
+        Raises:
+            BadParameter: it is missing.
+        """
+        if self.out is None:
+            raise typer.BadParameter("give the folder to write", param_hint="--out")
+        return self.out
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """As ``CollectionRequest`` takes them."""
+        return {"out": self.folder, "target": self.device, "minutes": self.minutes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelCollection(opt.OfKernels, opt.Limited, Seeded, opt.OnRay, Collection):
+    """Kernels that are measured."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        **Collection.HELP, "families": "Kernel families, or collective. Default: all.",
+        "limit": "Rows at which to stop, skipped ones too.",
+    }  # fmt: skip
+
+    plan: Path | None = path("Kernels that `neusight calibrate plan` chose, and no others.", opt.CHOICE)
+    workers: int = whole("Devices side by side. Default: all GPUs, one core.", opt.WORKERS, 0, low=0, high=1024)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCollection(opt.OfModels, Collection):
+    """Whole models that are measured."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        **Collection.HELP,
+        "models": "Names of `neusight models list`, or config.json files. Default: seven usual ones.",
+    }  # fmt: skip
+
+    modes: tuple[str, ...] = text("Modes: inference, training.", opt.CHOICE, MODES, choices=MODES, listable=True)
+    dtypes: tuple[str, ...] = like(
+        opt.OfKernels, "dtypes", default=("float32", "bfloat16"), help="Precisions: float32, tf32, bfloat16, float16."
+    )
+    batches: tuple[int, ...] = whole("Batch sizes: samples of a step.", opt.CHOICE, (1, 4), listable=True)
+    seq_lens: tuple[int, ...] = whole(
+        "Sequence lengths: tokens of a sample. Default: each model's own.", opt.CHOICE, (), listable=True
+    )
+    attention: str = like(Step, "attention", default="eager")
+    optimizer: str = like(Step, "optimizer")
+    compiled: bool = switch("Run models through torch.compile.", opt.CHOICE)
+
+
 @app.callback(invoke_without_command=True)
-def kernels(
-    context: typer.Context,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the data set; an interrupted one is gone on with.")
-    ] = None,
-    device: Annotated[
-        Literal["cuda", "cpu"], typer.Option(help="GPUs (ROCm's too), or a core as a stand-in.")
-    ] = "cuda",
-    families: Annotated[
-        str, typer.Option(metavar="NAME[,NAME…]", help="Kernel families, or collective; default: all.")
-    ] = "",
-    dtypes: Annotated[
-        str, typer.Option(metavar="DTYPE[,DTYPE…]", help="bfloat16, float32, float16, tf32, float8; default: all.")
-    ] = "",
-    minutes: Annotated[float, typer.Option(help="Time for measuring; any is enough for a balanced set.")] = 20.0,
-    plan: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Kernels that `neusight calibrate plan` chose, and no others.")
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, max=10**9, help="Rows, skipped ones too, at which to stop before.")
-    ] = None,
-    workers: Annotated[
-        int, typer.Option(min=0, max=1024, help="Devices side by side; default: all GPUs, one core.")
-    ] = 0,
-    ray: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Ray cluster: auto, host:port, or local.")] = None,
-    seed: Seed = 0,
-    form: Format = "human",
-) -> None:
+def kernels(context: typer.Context, options: KernelCollection) -> None:
     """Measure the device at hand, into a data set to train on and to evaluate with.
 
     Kernels of every family and dtype, the most informative first; whole models with `collect models`. Ctrl-C keeps
@@ -83,23 +109,18 @@ def kernels(
     """
     if context.invoked_subcommand is not None:
         return
-    if out is None:
-        raise typer.BadParameter("give the folder to write", param_hint="--out")
-    if plan is not None and (families or dtypes):
+    if options.plan is not None and (options.families or options.dtypes):
         raise typer.BadParameter("the plan says which kernels: leave out --families and --dtypes", param_hint="--plan")
     from neusight.collect.kernels import collect_kernels
     from neusight.collect.session import CollectionRequest
-    from neusight.paths import writable
 
-    writable(out, folder=True)
     request = CollectionRequest(
-        out=out, target=device, minutes=minutes, limit=limit, workers=workers, ray=ray, seed=seed, plan=plan
-    )
-    chosen_families = listed(families, "--families") if families else []
-    chosen_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
-    with measuring(out) as progress:
-        report = collect_kernels(request, chosen_families, chosen_dtypes, progress)
-    show(report, form)
+        **options.limits, limit=options.limit, workers=options.workers, ray=options.ray or None, seed=options.seed,
+        plan=options.plan,
+    )  # fmt: skip
+    with measuring(options.folder) as progress:
+        report = collect_kernels(request, list(options.families), opt.precisions(options.dtypes), progress)
+    show(report, options.form)
 
 
 @contextmanager
@@ -131,31 +152,7 @@ def show(report: Report, form: str) -> None:
 
 
 @app.command()
-def models(
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder of the data set; an interrupted one is gone on with.")
-    ],
-    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="Where models run.")] = "cuda",
-    names: Annotated[
-        str,
-        typer.Option(
-            "--models",
-            metavar="MODEL[,MODEL…]",
-            help="Of `neusight models list`, or config.json files; default: seven usual ones.",
-        ),
-    ] = "",
-    modes: Annotated[str, typer.Option(metavar="MODE[,MODE]", help="inference, training.")] = "inference,training",
-    dtypes: Annotated[
-        str, typer.Option(metavar="DTYPE[,DTYPE…]", help="float32, tf32, bfloat16, float16.")
-    ] = "float32,bfloat16",
-    batches: Annotated[str, typer.Option(metavar="N[,N…]", help="Samples a step.")] = "1,4",
-    seq_lens: Annotated[str, typer.Option(metavar="N[,N…]", help="Tokens a sample; default: each model's own.")] = "",
-    attention: Attention = "eager",
-    optimizer: Optimizer = "none",
-    compiled: Annotated[bool, typer.Option("--compiled", help="Run models through torch.compile.")] = False,
-    minutes: Annotated[float, typer.Option(help="Time for measuring; the same command goes on.")] = 20.0,
-    form: Format = "human",
-) -> None:
+def models(options: ModelCollection) -> None:
     """Measure whole models with random weights, the cheapest first: forward, backward and optimizer, peak memory.
 
     Steps that do not fit or that the device cannot run are skipped, with the reason.
@@ -170,49 +167,45 @@ def models(
     """
     from neusight.collect.models import ModelGrid, collect_models, model_plan, usual_plan
     from neusight.collect.session import CollectionRequest
-    from neusight.paths import writable
 
-    writable(out, folder=True)
     grid = ModelGrid(
-        modes=named_modes(modes, "--modes"),
-        dtypes=named_dtypes(dtypes, "--dtypes"),
-        batches=numbers(batches, "--batches"),
-        seq_lens=numbers(seq_lens, "--seq-lens") if seq_lens else [None],
-        attention=attention or "eager",
-        optimizer=optimizer,
-        compiled=compiled,
-    )
-    tasks = model_plan(listed(names, "--models"), grid) if names else usual_plan(grid)
-    request = CollectionRequest(out=out, target=device, minutes=minutes)
-    with measuring(out) as advance:
+        modes=list(options.modes), dtypes=opt.precisions(options.dtypes), batches=list(options.batches),
+        seq_lens=list(options.seq_lens) or [None], attention=options.attention,
+        optimizer=options.optimizer, compiled=options.compiled,
+    )  # fmt: skip
+    tasks = model_plan(list(options.models), grid) if options.models else usual_plan(grid)
+    request = CollectionRequest(**options.limits)
+    with measuring(options.folder) as advance:
         report = collect_models(request, tasks, advance)
-    show(report, form)
+    show(report, options.form)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparsityOptions(opt.Written, Seeded, opt.Formatted):
+    """The training steps whose zeros are counted."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"out": "File of the profile (.json)."}
+
+    model: str = like(Step, "model", listable=False)
+    batch: int = like(Step, "batch", default=2, listable=False)
+    seq_len: int | None = like(Step, "seq_len", listable=False)
+    image_size: int | None = like(Step, "image_size", high=100_000)
+    measured_steps: int = whole(
+        "Training steps that are measured, after the updates.", opt.CHOICE, 2, high=1000, former=("steps",)
+    )
+    updates: tuple[int, ...] = whole(
+        "Updates of the weights before; profiles after fewer are written next to --out.",
+        opt.CHOICE, (3,), low=0, high=100_000, listable=True,
+    )  # fmt: skip
+    data: str = text(
+        "Images of training: synthetic ones, or handwritten digits with their classes.",
+        opt.CHOICE, "noise", choices=("noise", "digits"),
+    )  # fmt: skip
+    prune: str = text("Weights to set to zero first: `0.8` by magnitude, or `2:4`.", opt.CHOICE, metavar="RATE|N:M")
 
 
 @sparsity.command()
-def measure(
-    model: Model,
-    batch: Batch = 2,
-    seq_len: SeqLen = None,
-    image_size: Annotated[
-        int | None, typer.Option(metavar="PIXELS", max=100_000, help="Edge of an image; default: the model's own.")
-    ] = None,
-    steps: Annotated[int, typer.Option(max=1000, help="Training steps to read, after the updates.")] = 2,
-    updates: Annotated[
-        str,
-        typer.Option(metavar="N[,N…]", help="Updates of the weights before; the profiles after fewer go beside FILE."),
-    ] = "3",
-    data: Annotated[
-        Literal["noise", "digits"],
-        typer.Option(help="Images to train on: synthetic ones, or handwritten digits with their classes."),
-    ] = "noise",
-    seed: Seed = 0,
-    prune: Annotated[
-        str, typer.Option(metavar="RATE|N:M", help="Weights to set to zero first: `0.8` by magnitude, or `2:4`.")
-    ] = "",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the profile (.json).")] = None,
-    form: Format = "human",
-) -> None:
+def measure(options: SparsityOptions) -> None:
     """Measure the zeros of each layer's activations, gradients and weights in real training steps on this CPU.
 
     The network starts from random weights and trains on synthetic inputs, on the digits that scikit-learn ships, or
@@ -223,7 +216,7 @@ def measure(
 
     - `neusight sparsity measure alexnet --out alexnet.json`
 
-    - `neusight sparsity measure resnet-50 --image-size 128 --steps 1 --prune 2:4`
+    - `neusight sparsity measure resnet-50 --image-size 128 --measured-steps 1 --prune 2:4`
 
     - `neusight sparsity measure opt-125m --batch 1 --seq-len 64 --format csv`
 
@@ -232,37 +225,39 @@ def measure(
     from neusight.cli.output import busy, note
     from neusight.collect.sparsity import measure_course as measured
     from neusight.collect.sparsity import pruning
-    from neusight.paths import writable
 
-    if out is not None:
-        writable(out)
-    how = pruning(prune) if prune else None
-    counts = numbers(updates, "--updates", 100_000, least=0)
-    with busy(f"training {model}") as report:
+    out = options.out
+    how = pruning(options.prune) if options.prune else None
+    with busy(f"training {options.model}") as report:
         profiles = measured(
-            model, batch, inputs=None if data == "noise" else data, seq_len=seq_len, image_size=image_size,
-            steps=steps, updates=counts, seed=seed, pruning=how, progress=report,
+            options.model, options.batch, inputs=None if options.data == "noise" else options.data,
+            seq_len=options.seq_len, image_size=options.image_size, steps=options.measured_steps,
+            updates=list(options.updates), seed=options.seed, pruning=how, progress=report,
         )  # fmt: skip
     *earlier, last = profiles
     if out is not None:
         for count in earlier:
             profiles[count].save(out.with_stem(f"{out.stem}-after-{count}"))
         note(f"next: neusight sparsity show {profiles[last].save(out)}")
-    _show_profile(profiles[last], form)
+    _show_profile(profiles[last], options.form)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileOptions(opt.Formatted):
+    """A profile of zeros."""
+
+    file: Path = required("File that `neusight sparsity measure --out` wrote.", "", kind="path")
 
 
 @sparsity.command("show")
-def show_profile(
-    file: Annotated[Path, typer.Argument(help="What `neusight sparsity measure --out` wrote.")],
-    form: Format = "human",
-) -> None:
+def show_profile(profile: ProfileOptions) -> None:
     """Show a profile: share of zeros and how much they keep together, by layer and tensor.
 
     Example: `neusight sparsity show alexnet.json`
     """
     from neusight.transforms.sparsity import SparsityProfile
 
-    _show_profile(SparsityProfile.load(file), form)
+    _show_profile(SparsityProfile.load(profile.file), profile.form)
 
 
 def _show_profile(profile: SparsityProfile, form: str) -> None:

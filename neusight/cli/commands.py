@@ -6,8 +6,9 @@ A command names questions (``Asked[Step]``) and groups of options (``CommandOpti
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, Signature, signature
 from itertools import product
@@ -22,6 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 from neusight.cli.output import Advance, note
 from neusight.errors import NeusightError
 from neusight.questions.field import FieldError, FieldSpec
+from neusight.questions.parts import OUTPUT
 from neusight.questions.question import NamedField, Noun, Question
 from neusight.quick_dataclasses import dataclass
 
@@ -34,6 +36,8 @@ MOST_POINTS = 10_000
 """Combinations that a command answers: more are a slip of the keyboard."""
 _NAMES = 24
 """Columns of an option's name in the help; longer ones have a line of their own."""
+_PLACES = {"Arguments": -1, OUTPUT: 1, "Options": 2}
+"""Panels of the help that are first or last."""
 Answer = TypeVar("Answer")
 
 
@@ -105,10 +109,11 @@ class _Plain:
             panel = parameter.rich_help_panel or f"{parameter.param_type_name}s".capitalize()
             name, text = parameter.get_help_record(context)
             shown = name if parameter.param_type_name == "option" else name.partition(" ")[0]
-            panels.setdefault(panel, []).append((shown, text.replace("`", "")))
-        for title, rows in panels.items():
+            text = re.sub(r"\[default: \((.*)\)\]$", r"[default: \1]", text.replace("`", ""))
+            panels.setdefault(panel, []).append((shown, text))
+        for title in sorted(panels, key=lambda title: _PLACES.get(title, 0)):
             with formatter.section(title):
-                formatter.write_dl(rows, col_max=_NAMES)
+                formatter.write_dl(panels[title], col_max=_NAMES)
         for name, command in getattr(self, "commands", {}).items():
             panels.setdefault("", []).append((name, " ".join((command.help or "").partition("\n\n")[0].split())))
         if "" in panels:
@@ -178,6 +183,16 @@ class Commands(typer.Typer):
 
         return registered
 
+    def callback(self, **options: Any) -> Callable[[Any], Any]:
+        """As ``Typer.callback``, of a function that has groups of options among its parameters."""
+        register = super().callback(**options)
+
+        def registered(function: Any) -> Any:
+            register(spread(function))
+            return function
+
+        return registered
+
 
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
@@ -189,6 +204,15 @@ class LeftOut:
     def of(cls, *names: str) -> LeftOut:
         """Of these names."""
         return cls(names=frozenset(names))
+
+    @classmethod
+    def all_but(cls, noun: type[Question], *names: str) -> LeftOut:
+        """All fields of a noun but those of these names."""
+        return cls(names=frozenset(noun.fields()) - set(names))
+
+
+class Help(dict[str, str]):
+    """Help of fields by name, where a command says more than their declaration."""
 
 
 Group = TypeVar("Group", bound="CommandOptions")
@@ -281,6 +305,7 @@ class _Spread:
 
     noun: type[Question]
     left_out: frozenset[str]
+    help: Mapping[str, str]
     read: Callable[[Mapping[str, Any]], Any]
 
 
@@ -288,16 +313,20 @@ def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
     for name, hint in hints.items():
         plain, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
         left_out = frozenset().union(*(mark.names for mark in marks if isinstance(mark, LeftOut)))
+        described = dict(item for mark in marks if isinstance(mark, Help) for item in mark.items())
         if get_origin(plain) is Asked:
             noun = get_args(plain)[0]
-            yield name, _Spread(noun=noun, left_out=left_out, read=partial(Asked, noun))
+            yield name, _Spread(noun=noun, left_out=left_out, help=described, read=partial(Asked, noun))
         elif isinstance(plain, type) and issubclass(plain, CommandOptions):
-            yield name, _Spread(noun=plain, left_out=left_out, read=plain.typed)
+            yield name, _Spread(noun=plain, left_out=left_out, help=described, read=plain.typed)
 
 
-def question_parameters(noun: type[Question], left_out: Collection[str] = ()) -> list[Parameter]:
+def question_parameters(
+    noun: type[Question], left_out: Collection[str] = (), help: Mapping[str, str] = MappingProxyType({})
+) -> list[Parameter]:
     """Parameters of a command for the fields of a question: texts and switches, which the field itself reads."""
-    return [_parameter(declared) for name, declared in noun.fields().items() if name not in left_out]
+    fields = [declared for name, declared in noun.fields().items() if name not in left_out]
+    return [_parameter(replace(declared, help=help.get(declared.name, declared.help))) for declared in fields]
 
 
 def _parameter(declared: NamedField) -> Parameter:
@@ -306,9 +335,7 @@ def _parameter(declared: NamedField) -> Parameter:
     if field.argument:
         metavar = field.metavar or declared.name.upper()
         metavar = f"{metavar}…" if field.kind == "texts" else metavar
-        argument = typer.Argument(
-            metavar=metavar if declared.required else f"[{metavar}]", help=declared.help, show_default=False
-        )
+        argument = typer.Argument(metavar=metavar, help=declared.help, show_default=False)
         default = Parameter.empty if declared.required else None
         return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, argument])
     names = [declared.option]
@@ -347,7 +374,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
         if name in nouns:
-            parameters += question_parameters(nouns[name].noun, nouns[name].left_out)
+            parameters += question_parameters(nouns[name].noun, nouns[name].left_out, nouns[name].help)
         else:
             parameters += _fields(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
     typed = [parameter.name for parameter in parameters if parameter.annotation is Given]
@@ -369,15 +396,20 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     if typed:
         shown.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context))
     del vars(call)["__wrapped__"]
-    vars(call)["renamed"] = {
-        f"--{former.replace('_', '-')}": declared.option
-        for one in nouns.values()
-        for declared in one.noun.fields().values()
-        for former in declared.field.former
-    }
+    vars(call)["renamed"] = _renamed(one.noun for one in nouns.values())
     vars(call)["__signature__"] = Signature(shown)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return call
+
+
+def _renamed(nouns: Iterable[type[Question]]) -> dict[str, str]:
+    """Former options, with those of today."""
+    names = {}
+    for declared in (declared for noun in nouns for declared in noun.fields().values()):
+        for former in declared.field.former:
+            today = f"{former}, given as {declared.option}" if declared.field.argument else declared.option
+            names[f"--{former.replace('_', '-')}"] = today
+    return names
 
 
 def _is_typed(context: Any, name: str) -> bool:

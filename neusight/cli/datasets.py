@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from neusight.cli.commands import Commands
-from neusight.cli.options import Format
+from neusight.cli import options as opt
+from neusight.cli.commands import Commands, Help
+from neusight.questions.field import required
+from neusight.questions.parts import Computed, OnGpu
+from neusight.questions.question import like
+from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
 if TYPE_CHECKING:
@@ -22,7 +26,7 @@ app = Commands(help="Measured data: list, verify, import, show.")
 
 
 @app.command("list")
-def list_(form: Format = "human") -> None:
+def list_(output: opt.Formatted) -> None:
     """List the data sets that this checkout describes."""
     from neusight.cli.output import Column, Output, table
     from neusight.datasets import list_datasets
@@ -42,25 +46,27 @@ def list_(form: Format = "human") -> None:
         )
         table(columns, ((m.name, f"{m.rows:,}", str(len(m.gpus)), m.about.title) for m in manifests))
 
-    Output(form).data(rows, rows, human)
+    Output(output.form).data(rows, rows, human)
 
 
 @app.command()
-def show(name: str, form: Format = "human") -> None:
+def show(
+    dataset: Annotated[opt.Named, Help(name="A name of `neusight datasets list`.")], output: opt.Formatted
+) -> None:
     """Show the card of a data set: origin, licence, files, known faults."""
     from neusight.cli.output import Output, line
     from neusight.datasets import find_dataset
     from neusight.datasets import show as card
 
-    manifest = find_dataset(name)
+    manifest = find_dataset(dataset.name)
     files = [{key: value for key, value in asdict(f).items() if not isinstance(value, dict)} for f in manifest.files]
-    Output(form).data(asdict(manifest), files, lambda: line(card(name).rstrip()))
+    Output(output.form).data(asdict(manifest), files, lambda: line(card(dataset.name).rstrip()))
 
 
 @app.command()
 def verify(
-    data: Annotated[str, typer.Argument(help="A name of `neusight datasets list`, or a folder or parquet file.")],
-    form: Format = "human",
+    dataset: Annotated[opt.Named, Help(name="A name of `neusight datasets list`, or a folder or parquet file.")],
+    output: opt.Formatted,
 ) -> None:
     """Check a data set: hashes, units, physics, noise, and what cleaning removes and why. Exit 1 if it is not sound.
 
@@ -73,10 +79,10 @@ def verify(
     from neusight.cli.output import Output, busy, note
     from neusight.datasets import verify as check
 
-    with busy(f"verifying {data}"):
-        report = check(data)
+    with busy(f"verifying {dataset.name}"):
+        report = check(dataset.name)
     rows = [{"path": path, "state": state} for path, state in report.hashes.items()]
-    Output(form).data(report.to_dict(), rows, lambda: _show(report))
+    Output(output.form).data(report.to_dict(), rows, lambda: _show(report))
     for problem in report.problems:
         note(f"error: {problem}")
     if not report.ok:
@@ -123,14 +129,21 @@ def _text(value: Any) -> str:
     return decimal(value, 4) if isinstance(value, float) else str(value)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(opt.OfSplit, opt.Formatted):
+    """The files, and the folder of the data set."""
+
+    folder: Path = required("CSV measurements: the folder of the paper's artifact, or your own.", "", kind="path")
+    gpu: str = like(OnGpu, "gpu", help="Device id, where the files have no GPU column.", listable=False, metavar="ID")
+    dtype: str = like(
+        Computed, "dtype", default="float32", help="Precision, where the files have no dtype column.", listable=False
+    )
+    created: Path = required("Folder to create.", "", kind="path", metavar="OUT")
+
+
 @app.command("import")
 def import_(
-    folder: Annotated[Path, typer.Argument(help="CSV measurements: the folder of the paper's artifact, or your own.")],
-    out: Annotated[Path, typer.Argument(help="Folder to create.")],
-    gpu: Annotated[str | None, typer.Option(help="Device id, where the files have no GPU column.")] = None,
-    split: Annotated[str | None, typer.Option(help="train or test, where the files' paths do not say.")] = None,
-    dtype: Annotated[str, typer.Option(help="Where the files have no dtype column.")] = "float32",
-    form: Format = "human",
+    options: Annotated[ImportOptions, Help(split="train or test, where the paths of files do not tell it.")],
 ) -> None:
     """Bring CSV measurements into parquet with a manifest.
 
@@ -139,7 +152,8 @@ def import_(
     from neusight.cli.output import Output, line
     from neusight.datasets import import_csv
 
-    manifest = import_csv(folder, out, gpu, split, dtype)
+    out = options.created
+    manifest = import_csv(options.folder, out, options.gpu or None, options.split or None, options.dtype)
     rows = [{"path": f.path, "rows": f.rows, "sha256": f.sha256} for f in manifest.files]
 
     def human() -> None:
@@ -147,4 +161,4 @@ def import_(
         for record in manifest.files:
             line(f"  {record.path}: {record.rows:,} rows")
 
-    Output(form).data(asdict(manifest), rows, human)
+    Output(options.form).data(asdict(manifest), rows, human)

@@ -137,7 +137,7 @@ def design(
 
         found = answers(
             chosen, workloads.of(chosen), against=against, gap=search.gap, limit_s=60.0 * search.minutes,
-            front=search.front, every=search.every, progress=closer, **workers.given,
+            front=search.front, every=search.every, progress=closer, **workers.keywords,
         )  # fmt: skip
     rows = [answer.to_dict() for answer in found]
     Output(form).data(rows, rows, lambda: _show(found))

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Commands
+from neusight.cli.commands import Asked, Commands, Help, LeftOut
 from neusight.cli.output import Output, busy, line, note, table
 from neusight.errors import DeviceError
+from neusight.questions.field import whole
+from neusight.questions.parts import OnCluster, OnDevices
+from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal, scaled
 
 if TYPE_CHECKING:
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
 
 devices = Commands(help="The accelerators that the catalogue holds.")
 clusters = Commands(help="Nodes of devices and the networks between them.")
+_OF_CLUSTERS = (
+    "Change a figure: `per_node=4`, `redirected=true` (PCIe access control services), `network.bandwidth=800Gb/s`, "
+    "`device.tdp=600W`. May be repeated."
+)
 
 
 @devices.command("list")
-def list_devices(form: opt.Format = "human") -> None:
+def list_devices(output: opt.Formatted) -> None:
     """List all devices, oldest first."""
     from neusight.devices import list_devices as known
 
@@ -37,15 +43,14 @@ def list_devices(form: opt.Format = "human") -> None:
         titles = ("id", ">year", ">SMs", ">fp32", ">half", ">GB/s", ">GB", ">TDP")
         table(titles, map(_device_cells, specs))
 
-    Output(form).data(rows, rows, human)
+    Output(output.form).data(rows, rows, human)
 
 
 @devices.command("show")
 def show_device(
-    device: Annotated[str, typer.Argument(help="An id, a driver's name, or a device file.")],
-    overrides: opt.Overrides = [],  # noqa: B006
-    prices: opt.Prices = None,
-    form: opt.Format = "human",
+    device: Annotated[opt.Named, Help(name="An id, a driver's name, or a device file.")],
+    asked: Annotated[Asked[OnDevices], LeftOut.of("gpu")],
+    output: opt.Formatted,
 ) -> None:
     """Show one device with the source of every figure, as a file that `--gpu` reads.
 
@@ -53,18 +58,24 @@ def show_device(
     """
     from neusight.devices import load_devices, price_notes, to_toml
 
-    (spec,) = load_devices([opt.named_gpu(device)], overrides, prices or "")
+    changes = asked.one
+    (spec,) = load_devices([opt.named_gpu(device.name)], changes.overrides, changes.prices)
     data = spec.to_dict()
     remarks = [f"# {text}" for text in price_notes([spec])]
-    Output(form).data(data, [_device_row(spec)], lambda: line("\n".join([*remarks, to_toml(spec).rstrip()])))
+    Output(output.form).data(data, [_device_row(spec)], lambda: line("\n".join([*remarks, to_toml(spec).rstrip()])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftOptions(opt.OnHost, opt.Written):
+    """The device of this machine, and its file."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"out": "Device file (.toml). Default: stdout."}
+
+    index: int = whole("Number of the GPU, as PyTorch counts them.", opt.CHOICE, 0, low=0, high=1024)
 
 
 @devices.command()
-def draft(
-    device: Annotated[Literal["cuda", "cpu"], typer.Option(help="cuda stands for ROCm as well.")] = "cuda",
-    index: Annotated[int, typer.Option(min=0, help="Which of several GPUs, as PyTorch counts them.")] = 0,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="A .toml file; default: stdout.")] = None,
-) -> None:
+def draft(options: DraftOptions) -> None:
     """Draft the device file of this machine's GPU or CPU from what its driver reports.
 
     Example: `neusight devices draft --out mine.toml`, then `neusight predict gpt2-large --gpu mine.toml`.
@@ -72,9 +83,10 @@ def draft(
     from neusight.collect.drafting import draft_device
     from neusight.devices import to_toml
 
+    out = options.out
     opt.check_out(out, "--out", ".toml")
-    with busy("asking the driver" if device == "cuda" else "measuring clock and memory"):
-        drafted = draft_device(device, index)
+    with busy("asking the driver" if options.device == "cuda" else "measuring clock and memory"):
+        drafted = draft_device(options.device, options.index)
     text = to_toml(drafted.spec)
     if out is None:
         line(text.rstrip())
@@ -127,7 +139,7 @@ def _device_row(spec: DeviceSpec) -> dict[str, Any]:
 
 
 @clusters.command("list")
-def list_clusters(form: opt.Format = "human") -> None:
+def list_clusters(output: opt.Formatted) -> None:
     """List all clusters that have a name."""
     from neusight.devices import list_clusters as known
 
@@ -139,23 +151,14 @@ def list_clusters(form: opt.Format = "human") -> None:
         columns = ("name", "device", ">a node", ">links", ">network", "kind")
         table(columns, map(_cluster_cells, every))
 
-    Output(form).data(rows, rows, human)
+    Output(output.form).data(rows, rows, human)
 
 
 @clusters.command("show")
 def show_cluster(
-    name: Annotated[str, typer.Argument(help="A name of `neusight clusters list`, or a cluster file (.toml).")],
-    nodes: Annotated[int, typer.Option(min=0, help="How many nodes; default: as the file says, else one.")] = 0,
-    overrides: Annotated[
-        list[str],
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Change a figure: `per_node=4`, `redirected=true` (PCIe access control services), "
-            "`network.bandwidth=800Gb/s`, `device.tdp=600W`. Repeatable.",
-        ),
-    ] = [],  # noqa: B006
-    form: opt.Format = "human",
+    named: Annotated[opt.Named, Help(name="A name of `neusight clusters list`, or a cluster file (.toml).")],
+    asked: Annotated[Asked[OnCluster], LeftOut.all_but(OnCluster, "nodes", "overrides"), Help(overrides=_OF_CLUSTERS)],
+    output: opt.Formatted,
 ) -> None:
     """Show one cluster with the source of every figure.
 
@@ -163,9 +166,10 @@ def show_cluster(
     """
     from neusight.devices import load_cluster
 
-    cluster = load_cluster(name, nodes, overrides)
+    changes = asked.one
+    cluster = load_cluster(named.name, changes.nodes or 0, changes.overrides)
     data = cluster.to_dict()
-    Output(form).data(data, [_cluster_row(cluster)], lambda: _shown(cluster))
+    Output(output.form).data(data, [_cluster_row(cluster)], lambda: _shown(cluster))
 
 
 def _shown(cluster: Cluster) -> None:

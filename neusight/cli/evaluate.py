@@ -2,36 +2,131 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import typer
+from typer import BadParameter
 
-from neusight.cli.commands import Commands
-from neusight.cli.options import Calibrations, Format, TileModels, loaded, named_gpus
+from neusight.cli import options as opt
+from neusight.cli.commands import Commands, Help, LeftOut
+from neusight.cli.output import Advance, busy, line, note
 from neusight.errors import DataError
+from neusight.questions.field import number, required, switch, text, whole
+from neusight.questions.parts import OnGpu, Seeded
+from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
-GpuFilter = Annotated[str, typer.Option("--gpu", "-g", metavar="ID[,ID…]", help="Keep rows of these. Default: all.")]
-Limit = Annotated[int | None, typer.Option(min=1, max=10**9, help="Compare so many rows, drawn at random.")]
-HostsOf = Annotated[
-    Literal["own", "others"],
-    typer.Option("--hosts", help="Fit what hosts take to half of their own programs or models, or to other hosts."),
-]
-Draw = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Draw others.")]
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+    from neusight.evaluation import Selection
 
+Errors = Mapping[str, Any]
 app = Commands(help="Compare predictions with measurements; all errors in percent.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(opt.Formatted):
+    """A table of measurements."""
+
+    path: Path = required("Measurements.", "", kind="path", metavar="DATA")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared(opt.Models, Measured):
+    """A table of measurements, and what predicts them."""
+
+    def show(
+        self, errors_of: Callable[[Predictor, Advance], Errors], human: Callable[[Errors], None], **columns: Any
+    ) -> Errors:
+        """Predict, compare and print; ``columns`` as ``show_errors.show`` takes them."""
+        from neusight.cli.show_errors import show
+
+        predictor = opt.loaded(self.tile_models, self.calibration)
+        with busy("predicting") as advance:
+            errors = errors_of(predictor, advance)
+        show(errors, self.form, human, predictor, **columns)
+        return errors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chosen(opt.Limited, OnGpu, Seeded):
+    """Rows that are compared."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"gpu": "Rows of these devices. Default: all."}
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Ids of devices; none where all rows count."""
+        return tuple(map(opt.named_gpu, self.gpu))
+
+    @property
+    def selection(self) -> Selection:
+        """As evaluations take it."""
+        from neusight.evaluation import Selection
+
+        return Selection(gpus=self.gpus, limit=self.limit, seed=self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnHosts(Chosen):
+    """Rows that depend on the host as well."""
+
+    hosts: str = text(
+        "Hosts whose times are fitted: to half of their own programs or models, or to other hosts.",
+        opt.CHOICE, "own", choices=("own", "others"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cells(opt.OfConfigurations, opt.Limited, Seeded):
+    """Measurements of served models that are compared."""
+
+    source: str = text("Cells of this source, the first part of their names. Default: all.", opt.CHOICE, metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Programs(OnHosts):
+    """Timings of programs that are compared."""
+
+    programs: Path | None = opt.path(
+        "Folder with <graph>.pt2. Default: problems beside DATA.", opt.CHOICE, metavar="DIR"
+    )
+    spread: float = number(
+        "Leave out rows whose standard deviation is more percent of their mean.", opt.CHOICE, 10.0, low=0.0
+    )
+    suspect: bool = switch("Keep rows that the table doubts.", opt.CHOICE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Chosen):
+    """Measured gains that are compared."""
+
+    optimisation: tuple[str, ...] = text(
+        "Rows of these, such as amp. Default: all.", opt.CHOICE, (), listable=True, metavar="NAME[,NAME…]"
+    )
+    sets: tuple[str, ...] = text(
+        "Rows of these sets. Default: all.", opt.CHOICE, (), listable=True, metavar="NAME[,NAME…]", former=("set",)
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gate(opt.CommandOptions):
+    """The committed summary."""
+
+    write: bool = switch("Write the summary again, for a diff to look at.", opt.OUTPUT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench(opt.WithTileModels, opt.Formatted):
+    """What is timed, and how often."""
+
+    repeats: int = whole("Runs of each; the median counts.", opt.CHOICE, 5, high=1000)
 
 
 @app.command()
 def kernels(
-    path: Annotated[
-        Path, typer.Argument(metavar="DATA", help="A parquet file of kernels, or the folder of a data set.")
-    ],
-    split: Annotated[str | None, typer.Option(help="Keep rows of this split: train or test. Default: all.")] = None,
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
+    data: Annotated[Compared, Help(path="A parquet file of kernels, or the folder of a data set.")], rows: opt.OfSplit
 ) -> None:
     """Compare single kernels, by GPU, operator and dtype. GPUs may be those of the data set's own `devices/`.
 
@@ -41,56 +136,46 @@ def kernels(
 
     - `neusight evaluate kernels ./collected`
     """
-    from neusight.cli.output import busy
-    from neusight.cli.show_errors import show, show_kernels
+    from neusight.cli.show_errors import show_kernels
     from neusight.evaluation import evaluate_kernels
 
-    predictor = loaded(tile_models, calibration)
-    with busy("predicting") as advance:
-        errors = evaluate_kernels(path, predictor, split, advance)
-    show(errors, form, show_kernels, predictor)
+    data.show(
+        lambda predictor, advance: evaluate_kernels(data.path, predictor, rows.split or None, advance), show_kernels
+    )
 
 
 @app.command()
 def models(
-    path: Annotated[Path, typer.Argument(metavar="LATENCY.parquet", help="Whole-model measurements.")],
-    configs: Annotated[Path, typer.Option(metavar="DIR", help="Folder with <model>.json for every model.")],
-    gpu: GpuFilter = "",
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
+    data: Annotated[Compared, Help(path="Whole-model measurements, a parquet file.")],
+    configurations: opt.OfConfigurations,
+    rows: Annotated[Chosen, LeftOut.of("limit", "seed")],
 ) -> None:
     """Compare whole models row by row, with means by GPU and mode: alone, with torch.compile, and on several GPUs.
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
-    from neusight.cli.output import busy, note
-    from neusight.cli.show_errors import show, show_models, with_phases
+    from neusight.cli.show_errors import show_models, with_phases
     from neusight.evaluation import evaluate_models
 
-    predictor = loaded(tile_models, calibration)
-    with busy("predicting") as advance:
-        errors = evaluate_models(path, configs, predictor, named_gpus(gpu) if gpu else None, advance)
+    configs = configurations.configs
+    if configs is None:
+        raise BadParameter("is missing: the folder with <model>.json for every model", param_hint="--configs")
+    gpus = rows.gpus or None
+    errors = data.show(
+        lambda predictor, advance: evaluate_models(data.path, configs, predictor, gpus, advance),
+        show_models, columns=with_phases,
+    )  # fmt: skip
     if count := errors["adapted"]:
         note(
-            f"note: attention of {count:,} rows has the steps that the table of measured operators beside {path} names"
+            f"note: attention of {count:,} rows has the steps that the table of measured operators beside {data.path} "
+            "names"
         )
-    show(errors, form, show_models, predictor, columns=with_phases)
 
 
-@app.command()
+@app.command(renamed={"--models": "--configs"})
 def serving(
-    path: Annotated[Path, typer.Argument(metavar="CELLS.parquet", help="Measurements of served language models.")],
-    models: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="JSON of configurations by model; default: models.json beside CELLS."),
-    ] = None,
-    source: Annotated[str, typer.Option(help="Keep cells of this source, the first part of their names.")] = "",
-    limit: Limit = None,
-    seed: Draw = 0,
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
+    data: Annotated[Compared, Help(path="Measurements of served language models, a parquet file.")],
+    cells: Annotated[Cells, Help(configs="JSON file of configurations by model. Default: models.json beside DATA.")],
 ) -> None:
     """Compare served language models cell by cell: times to tokens, throughput, under the load that was measured.
 
@@ -100,28 +185,21 @@ def serving(
 
     - `neusight evaluate serving $NEUSIGHT_DATA/serving/cells.parquet --limit 100`
 
-    - `neusight evaluate serving cells.parquet --models models.json --source mlenergy --format csv`
+    - `neusight evaluate serving cells.parquet --configs models.json --source mlenergy --format csv`
     """
-    from neusight.cli.output import busy
-    from neusight.cli.show_errors import show, show_serving
+    from neusight.cli.show_errors import show_serving
     from neusight.evaluation import Selection, evaluate_serving
 
-    predictor, selection = loaded(tile_models, calibration), Selection(source=source, limit=limit, seed=seed)
-    with busy("predicting") as advance:
-        errors = evaluate_serving(path, predictor, models, selection, progress=advance)
-    show(errors, form, show_serving, predictor)
+    selection = Selection(source=cells.source, limit=cells.limit, seed=cells.seed)
+    data.show(
+        lambda predictor, advance: evaluate_serving(data.path, predictor, cells.configs, selection, progress=advance),
+        show_serving,
+    )  # fmt: skip
 
 
 @app.command()
 def steps(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Steps of image models or BERT, .parquet or .csv.")],
-    hosts: HostsOf = "own",
-    gpu: GpuFilter = "",
-    limit: Limit = None,
-    seed: Draw = 0,
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
+    data: Annotated[Compared, Help(path="Steps of image models or BERT, .parquet or .csv.")], rows: OnHosts
 ) -> None:
     """Compare steps of public benchmarks row by row: models of timm and torchvision, and training of BERT and ResNet.
 
@@ -133,39 +211,20 @@ def steps(
 
     - `neusight evaluate steps $NEUSIGHT_DATA/vision-models/timm.parquet --limit 300 --format json`
     """
-    from neusight.cli.output import busy, note
-    from neusight.cli.show_errors import show, show_steps
-    from neusight.evaluation import Selection, evaluate_steps
+    from neusight.cli.show_errors import show_steps
+    from neusight.evaluation import evaluate_steps
     from neusight.evaluation.steps import columns_of
 
-    predictor = loaded(tile_models, calibration)
-    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
-    with busy("predicting") as advance:
-        errors = evaluate_steps(path, predictor, selection, advance, hosts)
-    for text in errors["assumed"]:
-        note(f"warning: {text}")
-    show(errors, form, show_steps, predictor, columns=columns_of)
+    errors = data.show(
+        lambda predictor, advance: evaluate_steps(data.path, predictor, rows.selection, advance, rows.hosts),
+        show_steps, columns=columns_of,
+    )  # fmt: skip
+    for assumption in errors["assumed"]:
+        note(f"warning: {assumption}")
 
 
 @app.command()
-def programs(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Timings of programs, .parquet or .csv.")],
-    folder: Annotated[
-        Path | None,
-        typer.Option("--programs", metavar="DIR", help="Folder with <graph>.pt2. Default: problems beside FILE."),
-    ] = None,
-    spread: Annotated[
-        float, typer.Option(min=0, help="Leave out rows whose standard deviation is more percent of their mean.")
-    ] = 10.0,
-    suspect: Annotated[bool, typer.Option("--suspect", help="Keep rows that the table doubts.")] = False,
-    hosts: HostsOf = "own",
-    gpu: GpuFilter = "",
-    limit: Limit = None,
-    seed: Draw = 0,
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
-) -> None:
+def programs(data: Annotated[Compared, Help(path="Timings of programs, .parquet or .csv.")], rows: Programs) -> None:
     """Compare programs of torch.export, eager and as torch.compile runs them, with what each mode gains over eager.
 
     Examples:
@@ -174,51 +233,36 @@ def programs(
 
     - `neusight evaluate programs timings.parquet --programs ./problems --format json`
     """
-    from neusight.cli.output import busy
-    from neusight.cli.show_errors import show, show_programs
-    from neusight.evaluation import Selection, evaluate_programs
+    from neusight.cli.show_errors import show_programs
+    from neusight.evaluation import evaluate_programs
     from neusight.evaluation.programs import Filters
 
-    predictor = loaded(tile_models, calibration)
-    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
-    filters = Filters(spread=spread, suspect=suspect)
-    with busy("predicting") as advance:
-        options: dict[str, Any] = {"programs": folder, "selection": selection, "filters": filters, "hosts": hosts}
-        errors = evaluate_programs(path, predictor, progress=advance, **options)
-    show(errors, form, show_programs, predictor)
+    filters = Filters(spread=rows.spread, suspect=rows.suspect)
+    options: dict[str, Any] = {"programs": rows.programs, "selection": rows.selection, "hosts": rows.hosts}
+    data.show(
+        lambda predictor, advance: evaluate_programs(
+            data.path, predictor, filters=filters, progress=advance, **options
+        ),
+        show_programs,
+    )  # fmt: skip
 
 
 @app.command()
-def rates(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder of the data sets, as for `neusight fit`.")],
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
-) -> None:
+def rates(data: Annotated[Compared, Help(path="The folder of the data sets, as for `neusight fit`.")]) -> None:
     """Show what every GPU of the catalogue sustains, a copy of 1 GiB and products of 8192³ in every dtype, beside what
     is published; JSON and CSV are one table.
 
     Example: `neusight evaluate rates $NEUSIGHT_DATA --format csv`
     """
-    from neusight.cli.output import busy
-    from neusight.cli.show_errors import show, show_rates
+    from neusight.cli.show_errors import show_rates
     from neusight.evaluation import evaluate_rates
 
-    predictor = loaded(tile_models, calibration)
-    with busy("predicting") as advance:
-        errors = evaluate_rates(data, predictor, advance)
-    show(errors, form, show_rates, predictor)
+    data.show(lambda predictor, advance: evaluate_rates(data.path, predictor, advance), show_rates)
 
 
 @app.command()
 def energy(
-    data: Annotated[Path, typer.Argument(metavar="DATA", help="The folder of the data sets, as for `neusight fit`.")],
-    gpu: GpuFilter = "",
-    limit: Limit = None,
-    seed: Draw = 0,
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
+    data: Annotated[Compared, Help(path="The folder of the data sets, as for `neusight fit`.")], rows: Chosen
 ) -> None:
     """Compare what boards draw with their meters: beside steady kernels, and for an output token of served models.
 
@@ -226,30 +270,16 @@ def energy(
 
     Example: `neusight evaluate energy $NEUSIGHT_DATA`
     """
-    from neusight.cli.output import busy
-    from neusight.cli.show_errors import show, show_energy
-    from neusight.evaluation import Selection, evaluate_energy
+    from neusight.cli.show_errors import show_energy
+    from neusight.evaluation import evaluate_energy
 
-    predictor = loaded(tile_models, calibration)
-    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
-    with busy("predicting") as advance:
-        errors = evaluate_energy(data, predictor, selection, advance)
-    show(errors, form, show_energy, predictor)
+    data.show(lambda predictor, advance: evaluate_energy(data.path, predictor, rows.selection, advance), show_energy)
 
 
 @app.command("what-if")
 def what_if(
-    path: Annotated[Path, typer.Argument(metavar="PAIRS.parquet", help="Gains of optimisations, before and after.")],
-    optimisation: Annotated[
-        str, typer.Option(metavar="NAME[,NAME…]", help="Keep rows of these, such as amp. Default: all.")
-    ] = "",
-    sets: Annotated[str, typer.Option("--set", metavar="NAME[,NAME…]", help="Keep rows of these. Default: all.")] = "",
-    gpu: GpuFilter = "",
-    limit: Limit = None,
-    seed: Draw = 0,
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
+    data: Annotated[Compared, Help(path="Gains of optimisations, before and after: .parquet, .csv or .toml.")],
+    rows: Pairs,
 ) -> None:
     """Compare what optimisations gain with pairs that public projects measured. Nothing is fitted to them.
 
@@ -261,30 +291,17 @@ def what_if(
 
     - `neusight evaluate what-if experiments/what-if/published.toml`
     """
-    from neusight.cli.output import busy
-    from neusight.cli.show_errors import show, show_what_if
-    from neusight.evaluation import Selection
+    from neusight.cli.show_errors import show_what_if
     from neusight.evaluation.what_if import evaluate_what_if
 
-    predictor = loaded(tile_models, calibration)
-    selection = Selection(gpus=tuple(named_gpus(gpu)) if gpu else (), limit=limit, seed=seed)
-    chosen = {"optimisations": optimisation, "sets": sets}
-    with busy("predicting") as advance:
-        errors = evaluate_what_if(
-            path,
-            predictor,
-            **{name: tuple(filter(None, text.split(","))) for name, text in chosen.items()},
-            selection=selection,
-            progress=advance,
-        )
-    show(errors, form, show_what_if, predictor)
+    options: dict[str, Any] = {"optimisations": rows.optimisation, "sets": rows.sets, "selection": rows.selection}
+    data.show(
+        lambda predictor, advance: evaluate_what_if(data.path, predictor, progress=advance, **options), show_what_if
+    )
 
 
 @app.command()
-def memory(
-    path: Annotated[Path, typer.Argument(metavar="FILE", help="Training runs, .parquet or .csv.")],
-    form: Format = "human",
-) -> None:
+def memory(data: Annotated[Measured, Help(path="Training runs, .parquet or .csv.")]) -> None:
     """Compare the memory of training runs: with the allocator's peak where it was measured, else with whether they ran.
 
     Example: `neusight evaluate memory $NEUSIGHT_DATA/training-runs/memory.parquet --format json`
@@ -292,17 +309,12 @@ def memory(
     from neusight.cli.show_errors import show, show_peaks, show_verdicts, with_parts
     from neusight.evaluation import evaluate_memory
 
-    errors = evaluate_memory(path)
-    show(errors, form, show_peaks if "worst" in errors else show_verdicts, columns=with_parts)
+    errors = evaluate_memory(data.path)
+    show(errors, data.form, show_peaks if "worst" in errors else show_verdicts, columns=with_parts)
 
 
 @app.command()
-def training(
-    path: Annotated[Path, typer.Argument(metavar="RUNS", help="Parquet or CSV of distributed training runs.")],
-    tile_models: TileModels = None,
-    calibration: Calibrations = "",
-    form: Format = "human",
-) -> None:
+def training(data: Annotated[Compared, Help(path="Distributed training runs, .parquet or .csv.")]) -> None:
     """Compare training steps on many GPUs row by row, with means by source, and what runs out of memory.
 
     A row needs model, gpu, num_gpus, seq_len and the sizes of its model; what else it leaves empty takes defaults,
@@ -314,26 +326,19 @@ def training(
 
     - `neusight evaluate training $NEUSIGHT_DATA/training-runs/runs.parquet --format json`
     """
-    from neusight.cli.output import busy
-    from neusight.cli.show_errors import show, show_training
+    from neusight.cli.show_errors import show_training
     from neusight.evaluation import evaluate_training
 
-    predictor = loaded(tile_models, calibration)
-    with busy("predicting") as advance:
-        errors = evaluate_training(path, predictor, advance)
-    show(errors, form, show_training, predictor)
+    data.show(lambda predictor, advance: evaluate_training(data.path, predictor, advance), show_training)
 
 
 @app.command()
-def gate(
-    write: Annotated[bool, typer.Option("--write", help="Write the summary anew, for a diff to look at.")] = False,
-) -> None:
+def gate(options: Gate) -> None:
     """Hold the predictor that ships against the committed summary of its errors and predictions.
 
     Needs `NEUSIGHT_DATA`. Names every row that is new or gone, and every figure that differs by more than rounding:
     what it was, what it is, and whether it got worse. Exit 1 where anything differs.
     """
-    from neusight.cli.output import line
     from neusight.evaluation.gate import (
         REWRITE,
         counted,
@@ -344,8 +349,8 @@ def gate(
         write_summary,
     )
 
-    summary = summarise(loaded(None, "none"))
-    if write:
+    summary = summarise(opt.loaded(None, "none"))
+    if options.write:
         write_summary(summary, summary_path())
         line(f"wrote {summary_path()}")
         return
@@ -359,20 +364,16 @@ def gate(
         )
 
 
-def bench(
-    repeats: Annotated[int, typer.Option(min=1, max=1000, help="Runs of each; the median counts.")] = 5,
-    tile_models: TileModels = None,
-    form: Format = "human",
-) -> None:
+def bench(options: Bench) -> None:
     """Measure the program on this machine: cold start, warm prediction, kernels a second, memory of a large trace.
 
     Example: `neusight bench --format json > bench.json`
     """
     from neusight.benchmark import measure
-    from neusight.cli.output import Column, Output, note, table
+    from neusight.cli.output import Column, Output, table
 
     rows = []
-    for row in measure(tile_models, repeats):
+    for row in measure(options.tile_models, options.repeats):
         note(f"{row['name']}: {decimal(row['value'], 4)} {row['unit']}")
         rows.append(row)
 
@@ -385,4 +386,4 @@ def bench(
         ]
         table(columns, ((r["name"], decimal(r["value"], 4), r["unit"], decimal(r["limit"], 6)) for r in rows))
 
-    Output(form).data(rows, rows, human)
+    Output(options.form).data(rows, rows, human)

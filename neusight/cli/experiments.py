@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
-from neusight.cli.commands import Commands
-from neusight.cli.options import Format, Workers
+from neusight.cli import options as opt
+from neusight.cli.commands import CommandOptions, Commands, Help
+from neusight.questions.field import number, required, switch, whole
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.experiments import Comparison
 
 app = Commands(help="Declared comparisons with measurements: list, run, compare.")
-Id = Annotated[str, typer.Argument(metavar="ID", help="An id of `neusight experiments list`.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(opt.Written, opt.Workers, opt.Formatted):
+    """How an experiment runs."""
+
+    FOLDER: ClassVar[bool] = True
+
+    quick: bool = switch("A small sample and little training, to see that all works; needs --out.", opt.CHOICE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(CommandOptions):
+    """Results of a run."""
+
+    path: Path = required("results.json, summary.json, or their folder.", "", kind="path", metavar="RESULTS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(opt.Formatted):
+    """Two runs, and how far they may differ."""
+
+    old: Path = required("Folder or results of the earlier run.", "", kind="path")
+    new: Path = required("Folder or results of the later run.", "", kind="path")
+    tolerance: float = number("Percent by which a prediction that is right may miss.", opt.CHOICE, 10.0, low=0.0)
+    allow: int = whole("Cases that may turn from right to wrong.", opt.CHOICE, 0, low=0)
 
 
 @app.command("list")
-def list_(form: Format = "human") -> None:
+def list_(output: opt.Formatted) -> None:
     """List the experiments that are declared: `run` does each again, with NEUSIGHT_DATA set."""
     from neusight.cli.output import Output, note
     from neusight.cli.show_errors import figures
@@ -35,22 +62,13 @@ def list_(form: Format = "human") -> None:
     def human() -> None:
         figures({"id": "{id}", "~data": "{data}", "~title": "{title}"}, rows)
 
-    Output(form).data(rows, rows, human)
+    Output(output.form).data(rows, rows, human)
 
 
 @app.command()
 def run(
-    name: Id,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Where to write; default, in a checkout: the experiment's own folder."),
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A small sample and little training, to see that all works; needs --out.")
-    ] = False,
-    *,
-    workers: Workers,
-    form: Format = "human",
+    named: Annotated[opt.Named, Help(name="An id of `neusight experiments list`.")],
+    options: Annotated[RunOptions, Help(out="Output folder. Default, in a checkout: that of the experiment.")],
 ) -> None:
     """Run an experiment and write results.json, summary.json, report.md and figures, and docs/accuracy.md if
     it has a part. Row by row, results stay out of the repository; their summary is committed.
@@ -70,30 +88,30 @@ def run(
     from neusight.experiments import run as carry_out
     from neusight.paths import checkout_dir
 
+    quick, out = options.quick, options.out
     if quick and out is None:
         raise typer.BadParameter("a quick run gives no results of the experiment: say where to", param_hint="--out")
     if out is None and not checkout_dir("README.md").is_file():
         raise typer.BadParameter("an installed package keeps no results: say where to", param_hint="--out")
-    experiment = find_experiment(name)
+    experiment = find_experiment(named.name)
     (out or experiment.folder).mkdir(parents=True, exist_ok=True)
     with tasks() as report:
-        results = carry_out(experiment, quick, report=report, **workers.given)
+        results = carry_out(experiment, quick, report=report, **options.keywords)
     for path in write_results(out or experiment.folder, results):
         note(f"wrote {path}")
     if out is None and experiment.declared.readme:
         _accuracy()
     rows = [{**row, "short": ", ".join(row["short"])} for row in results["verdicts"]]
-    Output(form).data(results, rows, lambda: _show(rows))
+    Output(options.form).data(results, rows, lambda: _show(rows))
 
 
 @app.command()
-def report(
-    path: Annotated[Path, typer.Argument(metavar="RESULTS", help="results.json, summary.json, or their folder.")],
-) -> None:
+def report(options: ReportOptions) -> None:
     """Write summary, report.md and figures again; of a summary alone all but the figures of single rows."""
     from neusight.cli.output import note
     from neusight.experiments import read_results, write_results
 
+    path = options.path
     results = read_results(path)
     for written in write_results(path if path.is_dir() else path.parent, results):
         note(f"wrote {written}")
@@ -106,13 +124,7 @@ def accuracy() -> None:
 
 
 @app.command()
-def compare(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="Folder or results of the earlier run.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="Folder or results of the later run.")],
-    tolerance: Annotated[float, typer.Option(min=0, help="Percent by which a prediction that is right may miss.")] = 10,
-    allow: Annotated[int, typer.Option(min=0, help="Cases that may turn from right to wrong.")] = 0,
-    form: Format = "human",
-) -> None:
+def compare(options: CompareOptions) -> None:
     """Compare two runs prediction by prediction. Exit 1 when more cases than allowed turned from right to wrong.
 
     Where one of them is a summary alone, as committed, means are compared, by GPU and kind of kernel.
@@ -126,12 +138,15 @@ def compare(
     from neusight.experiments import compare as join
     from neusight.experiments import read_results
 
-    comparison = join(read_results(old), read_results(new), tolerance)
+    comparison = join(read_results(options.old), read_results(options.new), options.tolerance)
     groups, worse = comparison.groups(), [vars(case) for case in comparison.worse]
     data = {"by": comparison.by, "groups": groups, "worse": worse, "lost": comparison.lost, "new": comparison.new}
-    Output(form).data(data, groups, lambda: _show_comparison(comparison))
-    if len(worse) > allow:
-        note(f"error: {len(worse)} cases turned from right to wrong, {allow} may: see which and why, or --allow them")
+    Output(options.form).data(data, groups, lambda: _show_comparison(comparison))
+    if len(worse) > options.allow:
+        note(
+            f"error: {len(worse)} cases turned from right to wrong, {options.allow} may: see which and why, or "
+            "--allow them"
+        )
         raise typer.Exit(1)
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from neusight.cli.commands import Commands
-from neusight.cli.options import Format, Seed, TileModels, listed, named_dtypes, named_gpu
+from neusight.cli import options as opt
+from neusight.cli.commands import CommandOptions, Commands
+from neusight.errors import shown
+from neusight.paths import writable
+from neusight.questions.field import FieldError, path, switch, text, whole
+from neusight.questions.parts import OnGpu, Seeded
+from neusight.questions.question import like
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.collect.tasks import KernelTask
@@ -21,55 +27,59 @@ if TYPE_CHECKING:
     from neusight.learn import Report
 
 calibrate = Commands(no_args_is_help=False)
+_REGRESSORS = ("mlp", "gbm", "gp", "linear")
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
-"""What a backend calls its passes."""
+"""Names of passes by the regressor that has them."""
+_TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folds:
-    """What is left out in turn, and who learns from the rest."""
+class Folds(CommandOptions):
+    """Regressors that learn from all devices but one, in turn."""
 
-    against: Annotated[
-        str, typer.Option(metavar="NAME[,NAME…]", help="Compare it in the same folds: gbm, gp, mlp+gbm+gp.")
-    ] = ""
-    fold_rows: Annotated[
-        int, typer.Option(min=50, max=1_000_000, help="Rows of each GPU and family that folds learn from, at most.")
-    ] = 4000
+    against: tuple[str, ...] = text(
+        "Other regressors to compare in the same folds: gbm, gp, mlp+gbm+gp.", opt.CHOICE, (), listable=True,
+        metavar="NAME[,NAME…]",
+    )  # fmt: skip
+    fold_rows: int = whole("Most rows of each GPU and family that folds learn from.", opt.CHOICE, 4000, 50, 1_000_000)
 
-    def backends(self) -> tuple[str, ...]:
-        """Names of backends, or of several joined by a plus."""
-        names = tuple(listed(self.against, "--against")) if self.against else ()
-        learned = ("mlp", "gbm", "gp", "linear")
-        if wrong := [name for several in names for name in several.split("+") if name not in learned]:
-            raise typer.BadParameter(f"no backend '{wrong[0]}': one of {', '.join(learned)}", param_hint="--against")
-        return names
+    def check(self) -> None:
+        """Raises:
+        FieldError: a name of no regressor; several are joined by a plus.
+        """
+        super().check()
+        if wrong := [name for several in self.against for name in several.split("+") if name not in _REGRESSORS]:
+            raise FieldError("against", f"'{shown(wrong[0])}' is no regressor: one of {', '.join(_REGRESSORS)}")
 
 
-def train(
-    folds: Folds,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="A table, a data set, or a folder of them; default: $NEUSIGHT_DATA."),
-    ] = None,
-    out: Annotated[Path, typer.Option(help="Folder to write, one sub-folder a model.")] = Path("trained"),
-    models: Annotated[
-        str, typer.Option(metavar="NAME[,NAME…]", help="gemm, conv2d, matrix, …; default: all that have rows.")
-    ] = "",
-    physics: Annotated[
-        Path | None, typer.Option(help="Constants that neusight fit wrote; default: those that ship.")
-    ] = None,
-    backend: Annotated[Literal["mlp", "gbm", "gp", "linear", "roofline"], typer.Option(help="What learns.")] = "mlp",
-    gpus: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Train on these; default: all in --data.")] = "",
-    hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
-    seed: Seed = 0,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, max=1_000_000, help="Passes (mlp) or trees (gbm); default: the backend's.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on after an interruption, with the same options.")
-    ] = False,
-    form: Format = "human",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(opt.OfData, opt.OfModels, opt.HeldOut, Folds, Seeded, opt.Written, opt.Formatted):
+    """Tile models that are trained."""
+
+    FOLDER: ClassVar[bool] = True
+
+    out: Path = like(opt.Written, "out", default=Path("trained"), help="Output folder, with a folder a tile model.",
+                     metavar="DIR")  # fmt: skip
+    physics: Path | None = path("Constants that `neusight fit` wrote. Default: those that ship.", opt.CHOICE)
+    regressor: str = text(
+        "Method that learns.", opt.CHOICE, "mlp", choices=(*_REGRESSORS, "roofline"), former=("backend",)
+    )
+    gpus: tuple[str, ...] = text(
+        "Devices to train on. Default: all of --data.", opt.CHOICE, (), listable=True, metavar="ID[,ID…]"
+    )
+    epochs: int | None = whole("Passes (mlp) or trees (gbm). Default: the regressor's.", opt.CHOICE, high=1_000_000)
+    resume: bool = switch("Continue after an interruption, with the same options.", opt.CHOICE)
+
+    def check(self) -> None:
+        """Raises:
+        FieldError: passes of a regressor that has none.
+        """
+        super().check()
+        if self.epochs is not None and self.regressor not in _EPOCHS:
+            raise FieldError("epochs", f"have no meaning for {self.regressor}: leave them out")
+
+
+def train(options: TrainOptions) -> None:
     """Train tile models. Every GPU is left out once, which decides when to stop and how wide the interval is; data of
     one GPU alone train a model whose error on others is not known.
 
@@ -79,7 +89,7 @@ def train(
 
     - `neusight train --data ./collected --out ./mine`: what `neusight collect` measured, every family and dtype
 
-    - `neusight train --data ./measured --backend gbm --hold-out t4 --out ./without-t4`
+    - `neusight train --data ./measured --regressor gbm --hold-out t4 --out ./without-t4`
 
     - `neusight train --against gbm,gp,mlp+gbm+gp --fold-rows 1000 --out ./compared`, then `neusight tile-models list
     --tile-models ./compared`: what each way of learning adds to physics
@@ -87,75 +97,62 @@ def train(
     from neusight.cli.output import Output, line, note, tasks
     from neusight.datasets import devices_beside
     from neusight.laws.fitted import FittedPhysics
-    from neusight.learn.training import TrainOptions
+    from neusight.learn.training import TrainOptions as TrainingRun
     from neusight.learn.training import train as run
     from neusight.learn.training_data import sets_of
-    from neusight.paths import data_dir, writable
+    from neusight.paths import data_dir
 
-    writable(out, folder=True)
-    if epochs is not None and backend not in _EPOCHS:
-        raise typer.BadParameter(f"{backend} has no passes: leave it out", param_hint="--epochs")
-    source = data if data is not None else data_dir()
+    source = options.data or data_dir()
     brought = {gpu: device for path in sets_of(source) for gpu, device in devices_beside(path).items()}
-    options = TrainOptions(
-        source=source,
-        out=out,
-        models=tuple(listed(models, "--models")) if models else (),
-        backend=backend,
-        gpus=_ids(gpus, "--gpus", brought),
-        hold_out=_ids(hold_out, "--hold-out", brought),
-        seed=seed,
-        parameters=((_EPOCHS[backend], epochs),) if epochs is not None else (),
-        resume=resume,
-        physics=FittedPhysics.load(physics) if physics else None,
-        against=folds.backends(),
-        fold_rows=folds.fold_rows,
-    )
+    wanted = TrainingRun(
+        source=source, out=options.out, models=options.models, backend=options.regressor,
+        gpus=_ids(options.gpus, brought), hold_out=_ids(options.hold_out, brought), seed=options.seed,
+        parameters=((_EPOCHS[options.regressor], options.epochs),) if options.epochs is not None else (),
+        resume=options.resume, physics=FittedPhysics.load(options.physics) if options.physics else None,
+        against=options.against, fold_rows=options.fold_rows,
+    )  # fmt: skip
     try:
         with tasks() as report:
-            trained = run(options, report)
+            trained = run(wanted, report)
     except KeyboardInterrupt:
-        note(f"interrupted: finished folds are kept in {out}, no model is half-written; go on with --resume")
+        note(f"interrupted: finished folds are kept in {options.out}, no model is half-written; go on with --resume")
         raise typer.Exit(130) from None
-    rows = [_row(out / name, artifact.manifest) for name, artifact in trained.items()]
+    rows = [_row(options.out / name, artifact.manifest) for name, artifact in trained.items()]
 
     def human() -> None:
         for row in rows:
             line(f"{row['folder']}: {row['rows']:,} rows, {_left_out(row['left_out_mape'])}")
 
-    Output(form).data(rows, rows, human)
+    Output(options.form).data(rows, rows, human)
 
 
-def fit(
-    data: Annotated[Path | None, typer.Option(help="Folder of data sets; default: $NEUSIGHT_DATA.")] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="File to write; default: physics.json, or links.json and so on."),
-    ] = None,
-    links: Annotated[
-        bool, typer.Option("--links", help="The constants of collectives instead, without each architecture too.")
-    ] = False,
-    engines: Annotated[
-        bool, typer.Option("--engines", help="The constants of serving engines instead, from measured runs.")
-    ] = False,
-    arrays: Annotated[
-        bool, typer.Option("--arrays", help="The constants of systolic accelerators instead, without each of them too.")
-    ] = False,
-    boards: Annotated[
-        bool, typer.Option("--boards", help="What boards draw instead, from meters, without each GPU too.")
-    ] = False,
-    microcontrollers: Annotated[
-        bool,
-        typer.Option("--microcontrollers", help="The constants of microcontrollers instead, without each core too."),
-    ] = False,
-    training: Annotated[
-        bool, typer.Option("--training", help="What kernels take in training steps instead, from measured steps.")
-    ] = False,
-    hold_out: Annotated[str, typer.Option(metavar="ID[,ID…]", help="Leave these out.")] = "",
-    rows: Annotated[int, typer.Option(min=10, max=100_000, help="Of each device and kind of kernel, at most.")] = 100,
-    seed: Seed = 0,
-    form: Format = "human",
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
+    """Constants that are fitted."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "Folder of data sets. Default: $NEUSIGHT_DATA.",
+        "out": "File of the constants. Default: TARGET.json.",
+    }  # fmt: skip
+
+    target: str = text(
+        "Constants: physics of kernels (the default); links (collectives), arrays (systolic accelerators) or "
+        "microcontrollers, each without every device too; engines that serve; boards (power); training (kernels of "
+        "training steps).",
+        "", "physics", choices=_TARGETS, argument=True, former=_TARGETS[1:],
+    )  # fmt: skip
+    rows: int = whole("Most rows of each device and kind of kernel, for physics.", opt.CHOICE, 100, 10, 100_000)
+
+    def check(self) -> None:
+        """Raises:
+        FieldError: devices to leave out of a fit that leaves out each of them.
+        """
+        super().check()
+        if self.hold_out and self.target != "physics":
+            raise FieldError("hold_out", f"has no meaning for {self.target}: every device is left out once anyway")
+
+
+def fit(options: FitOptions) -> None:
     """Fit the constants of physics to measured kernels of all devices at once.
 
     Examples:
@@ -164,64 +161,43 @@ def fit(
 
     - `neusight fit --hold-out h100-sxm-80gb,h200-sxm-141gb --out without-hopper.json`
 
-    - `neusight fit --links --out tile_models/links.json`
+    - `neusight fit links --out tile_models/links.json`
 
-    - `neusight fit --engines --out tile_models/engines.json`
+    - `neusight fit engines --out tile_models/engines.json`
 
-    - `neusight fit --arrays --out tile_models/arrays.json`
+    - `neusight fit arrays --out tile_models/arrays.json`
 
-    - `neusight fit --boards --out tile_models/boards.json`
+    - `neusight fit boards --out tile_models/boards.json`
 
-    - `neusight fit --microcontrollers --out tile_models/microcontrollers.json`
+    - `neusight fit microcontrollers --out tile_models/microcontrollers.json`
 
-    - `neusight fit --training --out tile_models/training.json`
+    - `neusight fit training --out tile_models/training.json`
     """
-    fits = {
-        "links": links, "engines": engines, "arrays": arrays, "boards": boards, "microcontrollers": microcontrollers,
-        "training": training,
-    }  # fmt: skip
-    chosen = [name for name, on in fits.items() if on]
-    if len(chosen) > 1:
-        raise typer.BadParameter(f"--{chosen[0]} and --{chosen[1]} are two fits: give one", param_hint="--" + chosen[1])
-    what = chosen[0] if chosen else "physics"
-    if chosen and hold_out:
-        raise typer.BadParameter(f"--{what} leaves every device out once anyway: drop it", param_hint="--hold-out")
     from neusight.cli.output import Output, line, tasks
-    from neusight.paths import data_dir, writable
+    from neusight.paths import data_dir
 
-    path, folder = writable(out or Path(f"{what}.json")), data if data is not None else data_dir()
+    out, folder = options.out or writable(Path(f"{options.target}.json")), options.data or data_dir()
     with tasks() as report:
-        if what == "physics":
-            content, listed_rows, lines = _fit_physics(folder, path, report, hold_out=hold_out, rows=rows, seed=seed)
-        elif what == "links":
-            content, listed_rows, lines = _fit_links(folder, path, report, seed)
-        elif what == "arrays":
-            content, listed_rows, lines = _fit_arrays(folder, path, report, seed)
-        else:
-            others = {
-                "engines": _fit_engines, "boards": _fit_boards, "microcontrollers": _fit_microcontrollers,
-                "training": _fit_training,
-            }  # fmt: skip
-            content, listed_rows, lines = others[what](folder, path, report)
-    Output(form).data(content, listed_rows, lambda: line("\n".join(lines)))
+        content, rows, lines = _FITS[options.target](folder, out, report, options)
+    Output(options.form).data(content, rows, lambda: line("\n".join(lines)))
 
 
 Fitted = tuple[Any, list[dict[str, Any]], list[str]]
 """What a fit prints: as JSON, as rows of a table, and in lines."""
 
 
-def _fit_links(folder: Path, out: Path, report: Report, seed: int) -> Fitted:
+def _fit_links(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
     from neusight.learn.links import fit_links
 
-    fitted = fit_links(folder, seed=seed, report=report)
+    fitted = fit_links(folder, seed=options.seed, report=report)
     fitted.save(out)
     return fitted.values, fitted.errors, _lines_of_constants(out, fitted)
 
 
-def _fit_arrays(folder: Path, out: Path, report: Report, seed: int) -> Fitted:
+def _fit_arrays(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
     from neusight.learn.arrays import fit_arrays
 
-    fitted = fit_arrays(folder, seed=seed, report=report)
+    fitted = fit_arrays(folder, seed=options.seed, report=report)
     fitted.save(out)
     head = f"{out}: {len(fitted.values)} constants from {fitted.rows:,} rows of {', '.join(fitted.gpus)}"
     lines = [
@@ -236,7 +212,7 @@ SERVING_TABLES = ("serving/cells.parquet", "serving-more/cells.parquet")
 """Tables of served models that constants of engines are fitted to, below the folder of data sets."""
 
 
-def _fit_engines(folder: Path, out: Path, report: Report) -> Fitted:
+def _fit_engines(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
     from neusight.cli.options import loaded
     from neusight.evaluation.serving import deployed_cells
     from neusight.executors.gpu.tile_models.artifact import file_sha256
@@ -255,7 +231,7 @@ def _fit_engines(folder: Path, out: Path, report: Report) -> Fitted:
     return rows, rows, [*lines, *_left_out_lines("cells", fitted.left_out)]
 
 
-def _fit_boards(folder: Path, out: Path, report: Report) -> Fitted:
+def _fit_boards(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
     from neusight.cli.options import loaded
     from neusight.datasets.power import ROOFLINES
     from neusight.evaluation.serving import deployed_cells
@@ -276,7 +252,7 @@ def _fit_boards(folder: Path, out: Path, report: Report) -> Fitted:
     return fitted.values, fitted.errors, [head, *lines, *_left_out_lines("cells", fitted.skipped)]
 
 
-def _fit_microcontrollers(folder: Path, out: Path, report: Report) -> Fitted:
+def _fit_microcontrollers(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
     from neusight.datasets.published_steps import INFERENCES
     from neusight.executors.gpu.tile_models.artifact import file_sha256
     from neusight.learn.microcontrollers import fit_microcontrollers
@@ -297,7 +273,7 @@ STEP_TABLES = ("training-runs/runs.parquet", "training-throughput/a100_training.
 """Tables of training steps that factors are fitted to, below the folder of data sets."""
 
 
-def _fit_training(folder: Path, out: Path, report: Report) -> Fitted:
+def _fit_training(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
     from neusight.cli.options import loaded
     from neusight.evaluation.training import measured_steps
     from neusight.executors.gpu.tile_models.artifact import file_sha256
@@ -324,15 +300,22 @@ def _left_out_lines(what: str, left_out: Mapping[str, int]) -> list[str]:
     return [f"{counted.total():,} {what} were left out: {most_common(counted)}"] if counted else []
 
 
-def _fit_physics(folder: Path, out: Path, report: Report, *, hold_out: str, rows: int, seed: int) -> Fitted:
+def _fit_physics(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
     from neusight.devices import load_device
-    from neusight.learn.physics.fit import FitOptions, fit_physics
+    from neusight.learn.physics.fit import FitOptions as PhysicsFit
+    from neusight.learn.physics.fit import fit_physics
 
-    held = tuple(load_device(named_gpu(name)).id for name in listed(hold_out, "--hold-out")) if hold_out else ()
-    fitted = fit_physics(FitOptions(data=folder, hold_out=held, each=rows, seed=seed), report=report)
+    held = tuple(load_device(opt.named_gpu(name)).id for name in options.hold_out)
+    fitted = fit_physics(PhysicsFit(data=folder, hold_out=held, each=options.rows, seed=options.seed), report=report)
     fitted.save(out)
     constants = [{"constant": name, "value": value} for name, value in fitted.values.items()]
     return fitted.values, constants, _lines_of_constants(out, fitted)
+
+
+_FITS = {
+    "physics": _fit_physics, "links": _fit_links, "arrays": _fit_arrays, "engines": _fit_engines,
+    "boards": _fit_boards, "microcontrollers": _fit_microcontrollers, "training": _fit_training,
+}  # fmt: skip
 
 
 def _lines_of_constants(out: Path, fitted: FittedToDevices) -> list[str]:
@@ -343,15 +326,15 @@ def _lines_of_constants(out: Path, fitted: FittedToDevices) -> list[str]:
     ]
 
 
-def _ids(text: str, option: str, brought: Mapping[str, DeviceSpec]) -> tuple[str, ...]:
-    """Ids of devices, those that the data bring along among them."""
-    return tuple(_measured_gpu(name, brought).id for name in listed(text, option)) if text else ()
+def _ids(names: Iterable[str], brought: Mapping[str, DeviceSpec]) -> tuple[str, ...]:
+    """Ids of devices, including those of the data."""
+    return tuple(_measured_gpu(name, brought).id for name in names)
 
 
 def _measured_gpu(name: str, brought: Mapping[str, DeviceSpec]) -> DeviceSpec:
     from neusight.datasets import device_of
 
-    return device_of(named_gpu(name, brought), brought)
+    return device_of(opt.named_gpu(name, brought), brought)
 
 
 def _row(folder: Path, manifest: Any) -> dict[str, Any]:
@@ -369,19 +352,20 @@ def _left_out(error: float | None) -> str:
     return "no GPU to leave out" if error is None else f"mean error {error:.1f} % on a GPU left out"
 
 
+@dataclass(frozen=True, kw_only=True)
+class CalibrateOptions(opt.OfData, opt.Written, opt.WithTileModels, opt.Formatted):
+    """The kernels of a device that correct its estimates."""
+
+    HELP: ClassVar[Mapping[str, str]] = {
+        "data": "Measured kernels: a parquet file, or the folder of a data set.",
+        "out": "File of the calibration. Default: ID.json in your own folder of calibrations.",
+    }  # fmt: skip
+
+    gpu: str = like(OnGpu, "gpu", help="Device whose rows count.", listable=False, metavar="ID")
+
+
 @calibrate.callback(invoke_without_command=True)
-def calibrate_(
-    context: typer.Context,
-    gpu: Annotated[str, typer.Option("--gpu", "-g", metavar="ID", help="Whose rows count.")] = "",
-    data: Annotated[
-        Path | None, typer.Option(metavar="DATA", help="Measured kernels: a parquet file or the folder of a data set.")
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Default: ID.json in your own folder of calibrations.")
-    ] = None,
-    tile_models: TileModels = None,
-    form: Format = "human",
-) -> None:
+def calibrate_(context: typer.Context, options: CalibrateOptions) -> None:
     """Correct the estimates for a GPU by 20 to 200 of its kernels that you have measured.
 
     What is measured moves what is like it: the whole GPU a little, kernels of its family, op and shape more. Later
@@ -397,26 +381,24 @@ def calibrate_(
     """
     if context.invoked_subcommand is not None:
         return
-    for option, given in (("--gpu", gpu), ("--data", data)):
-        if not given:
-            raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=option)
-    assert data is not None
+    data = options.data
+    if data is None or not options.gpu:
+        missing = "--gpu" if not options.gpu else "--data"
+        raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=missing)
     from neusight.cli.output import Output
     from neusight.datasets import devices_beside
     from neusight.devices import gpu_of
     from neusight.executors.gpu.predictor import KernelPredictor
     from neusight.learn.calibration import fit_calibration
-    from neusight.paths import calibrations_dir, writable
+    from neusight.paths import calibrations_dir
 
-    if out is not None:
-        writable(out)
-    device = gpu_of(_measured_gpu(gpu, devices_beside(data)))
+    device = gpu_of(_measured_gpu(options.gpu, devices_beside(data)))
     rows, sha256 = _measured(data, device.id)
-    calibration = fit_calibration(KernelPredictor.load(tile_models), device, rows, sha256=sha256)
-    path = calibration.save(out or calibrations_dir() / f"{device.id}.json")
+    calibration = fit_calibration(KernelPredictor.load(options.tile_models), device, rows, sha256=sha256)
+    file = calibration.save(options.out or calibrations_dir() / f"{device.id}.json")
     errors = calibration.errors()
-    summary = {"gpu": device.id, "file": str(path), **calibration.data, "errors": errors}
-    Output(form).data(summary, errors, lambda: _show_calibration(summary))
+    summary = {"gpu": device.id, "file": str(file), **calibration.data, "errors": errors}
+    Output(options.form).data(summary, errors, lambda: _show_calibration(summary))
 
 
 def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
@@ -451,19 +433,19 @@ def _show_calibration(summary: dict[str, Any]) -> None:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(opt.OfKernels, Seeded, opt.Written, opt.WithTileModels, opt.Formatted):
+    """Kernels to choose among."""
+
+    HELP: ClassVar[Mapping[str, str]] = {"out": "File of the kernels, for `neusight collect --plan`."}
+
+    gpu: str = like(OnGpu, "gpu", default=MISSING, help="Device on which they are measured.", listable=False,
+                    metavar="ID")  # fmt: skip
+    count: int = whole("Kernels to choose.", opt.CHOICE, 100, high=500)
+
+
 @calibrate.command()
-def plan(
-    gpu: Annotated[
-        str, typer.Option("--gpu", "-g", metavar="ID", help="Id, driver or short name, or device file (.toml).")
-    ],
-    count: Annotated[int, typer.Option(min=1, max=500, help="Kernels to choose.")] = 100,
-    families: Annotated[str, typer.Option(metavar="NAME[,NAME…]", help="Kernel families; default: all.")] = "",
-    dtypes: Annotated[str, typer.Option(metavar="DTYPE[,DTYPE…]", help="Default: all that the GPU has.")] = "",
-    seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write them for `neusight collect --plan`.")] = None,
-    tile_models: TileModels = None,
-    form: Format = "human",
-) -> None:
+def plan(options: PlanOptions) -> None:
     """Choose the kernels to measure: those that tell most about all others, the most informative first.
 
     They come from the ready workloads and from shapes sampled evenly, within what the GPU can take.
@@ -479,20 +461,18 @@ def plan(
     from neusight.collect.plan import chosen_tasks, write_plan
     from neusight.devices import gpu_of
     from neusight.executors.gpu.predictor import KernelPredictor
-    from neusight.paths import writable
 
-    if out is not None:
-        writable(out)
-    chosen_families = listed(families, "--families") if families else []
-    chosen_dtypes = named_dtypes(dtypes, "--dtypes") if dtypes else []
-    predictor, device = KernelPredictor.load(tile_models), gpu_of(as_device(named_gpu(gpu)))
+    predictor, device = KernelPredictor.load(options.tile_models), gpu_of(as_device(opt.named_gpu(options.gpu)))
+    dtypes = opt.precisions(options.dtypes)
     with busy("choosing"):
-        tasks = chosen_tasks(predictor, device, count, families=chosen_families, dtypes=chosen_dtypes, seed=seed)
-    if out is not None:
-        write_plan(out, tasks)
-        note(f"next: neusight collect --plan {out} --out ./measured")
+        tasks = chosen_tasks(
+            predictor, device, options.count, families=options.families, dtypes=dtypes, seed=options.seed
+        )
+    if options.out is not None:
+        write_plan(options.out, tasks)
+        note(f"next: neusight collect --plan {options.out} --out ./measured")
     rows = [{"place": place, **_task_row(task)} for place, task in enumerate(tasks, start=1)]
-    Output(form).data([task.describe() for task in tasks], rows, lambda: _show_plan(rows))
+    Output(options.form).data([task.describe() for task in tasks], rows, lambda: _show_plan(rows))
 
 
 def _task_row(task: KernelTask) -> dict[str, Any]:

@@ -9,9 +9,12 @@ import typer
 
 from neusight.cli import architectures
 from neusight.cli import options as opt
-from neusight.cli.commands import Commands
+from neusight.cli.commands import Asked, Commands, LeftOut
 from neusight.cli.output import Output, line, paragraph, table
 from neusight.defaults import words_of
+from neusight.questions import Step
+from neusight.questions.field import switch
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.workloads import Workload
@@ -20,25 +23,28 @@ if TYPE_CHECKING:
 models = Commands(help="The models that are ready to predict.")
 models.command("check")(architectures.check)
 _TILE_MODELS = "an option of `neusight tile-models`"
+_SHOWN = LeftOut.all_but(Step, "model", "mode", "batch", "seq_len", "dtype", "optimizer", "attention")
 _RENAMED = {"--serving": "--decoders", "--tile-models": _TILE_MODELS}
 """Options of former commands of these names."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ListOptions(opt.Formatted):
+    """Which models."""
+
+    decoders: bool = switch("Language models that `serving`, `training` and `plan` know by name.", opt.CHOICE)
+
+
 @models.command("list", renamed=_RENAMED)
-def list_models(
-    decoders: Annotated[
-        bool, typer.Option("--decoders", help="Language models that `serving`, `training` and `plan` know by name.")
-    ] = False,
-    form: opt.Format = "human",
-) -> None:
+def list_models(options: ListOptions) -> None:
     """List all models that have a name: those whose steps ship, then those that are traced on first use.
 
     Example: `neusight models list --decoders`
     """
     from neusight.workloads import list_traced, list_workloads
 
-    if decoders:
-        _list_decoders(form)
+    if options.decoders:
+        _list_decoders(options.form)
         return
 
     infos = [(info, True) for info in list_workloads()] + [(info, False) for info in list_traced()]
@@ -51,7 +57,7 @@ def list_models(
         line("Others: timm:NAME, torchvision:NAME, diffusers:FOLDER/unet, the path of a")
         line("config.json, or package.module:function.")
 
-    Output(form).data(rows, rows, human)
+    Output(options.form).data(rows, rows, human)
 
 
 def _list_decoders(form: str) -> None:
@@ -85,16 +91,7 @@ def _served_cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 @models.command("show", renamed=_RENAMED)
-def show_model(
-    model: opt.Model,
-    mode: opt.Mode = "inference",
-    batch: opt.Batch = 1,
-    seq_len: opt.SeqLen = None,
-    dtype: opt.Dtype = "",
-    optimizer: opt.Optimizer = "none",
-    attention: opt.Attention = None,
-    form: opt.Format = "human",
-) -> None:
+def show_model(asked: Annotated[Asked[Step], _SHOWN], output: opt.Formatted) -> None:
     """Show what one step runs: kernels with counts, and memory. No device is involved.
 
     Example: `neusight models show gpt2-large --mode training --batch 4`
@@ -104,11 +101,12 @@ def show_model(
     from neusight.units import gib
     from neusight.workloads import load_workload
 
-    _refuse_tile_model(model)
-    opt.check_optimizer(optimizer, [mode])
-    words = {"mode": mode, "batch": batch, "seq_len": seq_len, "optimizer": optimizer, "attention": attention}
-    question = StepQuestion.of(model, "", dtype=dtype or None, **words)
-    workload = load_workload(model, question.request)
+    step = asked.one
+    _refuse_tile_model(step.model)
+    names = ("mode", "batch", "seq_len", "optimizer")
+    words: dict[str, Any] = {name: getattr(step, name) for name in names}
+    question = StepQuestion.of(step.model, "", dtype=step.dtype or None, attention=step.attention or None, **words)
+    workload = load_workload(step.model, question.request)
     rows = [
         {"operator": each.operator, "phase": each.phase, "count": each.count, "family": each.kernel.family}
         | asdict(each.kernel)
@@ -129,7 +127,7 @@ def show_model(
         columns = ("~kernel", "phase", ">count", "operator")
         table(columns, ((k["kernel"], k["phase"], str(k["count"]), k["operator"]) for k in kernels))
 
-    Output(form).data(_as_json(workload, rows), kernels, human)
+    Output(output.form).data(_as_json(workload, rows), kernels, human)
 
 
 def _refuse_tile_model(name: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import typer
 
-from neusight.cli.commands import Asked, Point, check_answers, combined
+from neusight.cli.commands import Asked, CommandOptions, Point, check_answers, combined
 from neusight.cli.output import Advance
 from neusight.errors import UnitError, shown
+from neusight.paths import writable
+from neusight.questions.field import number, path, required, text, whole
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ _DEGREE = 2**20
 """Of devices that share anything, likewise."""
 STEP, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD, OUTPUT = "Parallelism", "Cluster", "Load", "Prediction and output"
-WORKERS = "Who shares the work"
+WORKERS, CHOICE = "Workers", "Selection"
 
 
 @dataclass(frozen=True)
@@ -386,11 +388,32 @@ class TrainedStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Models:
+class Formatted(CommandOptions):
+    """The form of the result."""
+
+    form: str = text(
+        "Form of the result on stdout.", OUTPUT, "human", choices=("human", "json", "csv"), option="--format",
+        short="-f",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithTileModels(CommandOptions):
+    """Regressors of tiles."""
+
+    tile_models: Path | None = path(
+        "Folder that `neusight train` wrote. Default: the tile models that ship.", OUTPUT, metavar="DIR"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models(WithTileModels):
     """What predicts."""
 
-    tile_models: TileModels = None
-    calibration: Calibrations = ""
+    calibration: str = text(
+        "File or folder that `neusight calibrate` wrote. Default: calibrations in your own folder, for their GPUs.",
+        OUTPUT, metavar="FILE|none",
+    )  # fmt: skip
 
     def load(self, gpus: Iterable[str | DeviceSpec] = ()) -> Predictor:
         """The predictor; a line says where a calibration is given that is of none of ``gpus``."""
@@ -405,24 +428,138 @@ class Models:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Workers:
-    """Who shares the work."""
+class OnRay(CommandOptions):
+    """A Ray cluster."""
 
-    jobs: Annotated[
-        int | None,
-        Spec("--jobs", WORKERS, "Processes that share the work. Default: one, or all cores of a cluster.").number(
-            most=1024
-        ),
-    ] = None
-    ray: Annotated[
-        str,
-        Spec("--ray", WORKERS, "Ray cluster whose cores share it: auto, host:port, or local.", "ADDRESS").text(),
-    ] = ""
+    ray: str = text("Ray cluster whose cores share the work: auto, host:port, or local.", WORKERS, metavar="ADDRESS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workers(OnRay):
+    """Processes that share the work."""
+
+    jobs: int | None = whole(
+        "Processes that share the work. Default: one, or all cores of a cluster.", WORKERS, high=1024
+    )
 
     @property
-    def given(self) -> dict[str, Any]:
+    def keywords(self) -> dict[str, Any]:
         """As ``workers.hired`` takes them."""
         return {"jobs": self.jobs or (0 if self.ray else 1), "ray": self.ray}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named(CommandOptions):
+    """One of a catalogue."""
+
+    name: str = required("A name.", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn(CommandOptions):
+    """A picture of the result."""
+
+    figure: Path | None = path("Draw the result into a file.", OUTPUT, metavar="FILE.png")
+
+    def check(self) -> None:
+        """Raises:
+        BadParameter, DataError: a file that cannot be written, or that is no picture.
+        """
+        super().check()
+        check_out(self.figure, "--figure", *PICTURES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(CommandOptions):
+    """A file, or with ``FOLDER`` a folder, that is written."""
+
+    FOLDER: ClassVar[bool] = False
+
+    out: Path | None = path("Output file.", OUTPUT)
+
+    def check(self) -> None:
+        """Raises:
+        DataError: it cannot be written.
+        """
+        super().check()
+        if self.out is not None:
+            writable(self.out, folder=self.FOLDER)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limited(CommandOptions):
+    """How much of it."""
+
+    limit: int | None = whole("Most rows, drawn at random. Default: all.", CHOICE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfSplit(CommandOptions):
+    """A part of the rows."""
+
+    split: str = text("Rows of this split: train or test. Default: all.", CHOICE, metavar="NAME")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfKernels(CommandOptions):
+    """Kinds of kernels."""
+
+    families: tuple[str, ...] = text(
+        "Kernel families. Default: all.", CHOICE, (), listable=True, metavar="NAME[,NAME…]"
+    )
+    dtypes: tuple[str, ...] = text(
+        "Precisions: bfloat16, float32, float16, tf32, float8. Default: all that the device has.",
+        CHOICE, (), listable=True, metavar="NAME[,NAME…]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfModels(CommandOptions):
+    """Names of models."""
+
+    models: tuple[str, ...] = text(
+        "Tile models: gemm, conv2d, matrix, … Default: all that have rows.",
+        CHOICE, (), listable=True, metavar="NAME[,NAME…]",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut(CommandOptions):
+    """Devices whose measurements are not read."""
+
+    hold_out: tuple[str, ...] = text("Devices to leave out.", CHOICE, (), listable=True, metavar="ID[,ID…]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfData(CommandOptions):
+    """Measurements."""
+
+    data: Path | None = path(
+        "Measured kernels: a table, a data set, or a folder of them. Default: $NEUSIGHT_DATA.", CHOICE, metavar="DATA"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfConfigurations(CommandOptions):
+    """Configurations of models."""
+
+    configs: Path | None = path("Folder with <model>.json for every model.", CHOICE, metavar="PATH")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnHost(CommandOptions):
+    """The device of this machine."""
+
+    device: str = text(
+        "GPUs of this machine (cuda, for ROCm too), or its processor.", CHOICE, "cuda", choices=("cuda", "cpu")
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed(CommandOptions):
+    """How long."""
+
+    minutes: float = number("Time for measuring, in minutes.", CHOICE, 20.0, low=0.01, high=1e5)
 
 
 def listed(text: str, option: str) -> list[str]:
@@ -458,10 +595,10 @@ def pairs(texts: Sequence[str], option: str, example: str = "m=4096") -> dict[st
         BadParameter: something else, or a field twice.
     """
     values: dict[str, str] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
+    for pair in texts:
+        key, equals, value = pair.partition("=")
         if not (key and equals and value):
-            raise typer.BadParameter(f"'{text}' has no field and value: write it like {example}", param_hint=option)
+            raise typer.BadParameter(f"'{pair}' has no field and value: write it like {example}", param_hint=option)
         if key in values:
             raise typer.BadParameter(f"'{key}' is given twice: leave out one of them", param_hint=option)
         values[key] = value
@@ -503,9 +640,18 @@ def named_dtypes(text: str, option: str) -> list[str]:
     Raises:
         BadParameter: nothing. CoverageError: no dtype has such a name.
     """
+    return precisions(listed(text, option))
+
+
+def precisions(names: Iterable[str]) -> list[str]:
+    """``bf16`` and ``half`` as ``[bfloat16, float16]``.
+
+    Raises:
+        CoverageError: no dtype has such a name.
+    """
     from neusight.kernels.precision import dtype_named
 
-    return [dtype_named(name) for name in listed(text, option)]
+    return list(map(dtype_named, names))
 
 
 def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str:
@@ -607,8 +753,8 @@ def note_prices(devices: Sequence[DeviceSpec]) -> None:
     from neusight.cli.output import note
     from neusight.devices import price_notes
 
-    for text in price_notes(devices):
-        note(f"note: {text}")
+    for remark in price_notes(devices):
+        note(f"note: {remark}")
 
 
 def is_list(text: str) -> bool:
@@ -654,8 +800,6 @@ def check_out(path: Path | None, option: str, *suffixes: str) -> None:
         BadParameter: another ending than one of ``suffixes``, or a folder that is not there. DataError: no file can be
             written there.
     """
-    from neusight.paths import writable
-
     if path is None:
         return
     if suffixes and path.suffix.lower() not in suffixes:

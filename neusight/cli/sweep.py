@@ -68,7 +68,7 @@ def sweep(
     _note_unused_zeros(gpus, sparsity)
     predictor = models.load(gpus)
     with busy("predicting") as advance:
-        rows = predictor.shared(**workers.given).sweep_rows(
+        rows = predictor.shared(**workers.keywords).sweep_rows(
             names, gpus, **values, optimizer=optimizer, attention=attention, steps=steps,
             sparsity=sparsity or None, progress=advance,
         )  # fmt: skip

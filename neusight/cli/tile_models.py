@@ -6,11 +6,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from neusight.cli import options as opt
-from neusight.cli.commands import Commands
+from neusight.cli.commands import Commands, Help
 from neusight.cli.output import Output, line, table
+from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
 if TYPE_CHECKING:
@@ -19,39 +18,41 @@ if TYPE_CHECKING:
 app = Commands(help="Trained tile models: what they learned from, and how good they are.")
 
 
+@dataclass(frozen=True, kw_only=True)
+class TileModelOptions(opt.WithTileModels, opt.Formatted):
+    """Which tile models, and how they are shown."""
+
+
 @app.command("list")
-def list_models(tile_models: opt.TileModels = None, form: opt.Format = "human") -> None:
+def list_models(options: TileModelOptions) -> None:
     """List tile models, one a kernel family."""
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
-    rows = [_summary(load_manifest(folder), folder) for folder in artifact_folders(tile_models)]
+    rows = [_summary(load_manifest(folder), folder) for folder in artifact_folders(options.tile_models)]
 
     def human() -> None:
         columns = ("name", "backend", ">size", "~training GPUs")
         table(columns, ((r["name"], r["backend"], _kb(r["bytes"]), ", ".join(r["training_gpus"])) for r in rows))
         line()
-        line("Mean errors of kernels that were left out, in percent: of strangers, of GPUs with a")
-        line("sibling left in, and of known GPUs.")
+        line("Mean errors in percent of kernels that were left out: of unseen GPUs, of GPUs with the")
+        line("die of one in training, and of GPUs in training.")
         headings = ("name", *(f">{name}" for name in _LEFT_OUT.values()))
         judged = [row for row in rows if row["left_out"]]
         table(headings, ((r["name"], *(_percent(r["left_out"].get(key)) for key in _LEFT_OUT)) for r in judged))
         line()
         _show_rivals(judged)
-        line("90 % intervals, put to devices that they were learned without: rows inside, in")
-        line("percent; width, over what 90 % of the errors span; CRPS of log time.")
+        line("90 % intervals, validated on held-out GPUs: share of rows inside, in percent;")
+        line("width over the span of 90 % of the errors; CRPS of log time.")
         headings = ("name", "kernels", "known as", ">GPUs", ">rows", ">inside", ">width", ">CRPS")
         table(headings, (_covered(row["name"], each) for row in rows for each in row["coverage"]))
 
-    Output(form).data(rows, rows, human)
+    Output(options.form).data(rows, rows, human)
 
 
 @app.command("show")
 def show_model(
-    name: Annotated[
-        str, typer.Argument(help="A name of `neusight tile-models list`, or physics: constants of all laws.")
-    ],
-    tile_models: opt.TileModels = None,
-    form: opt.Format = "human",
+    model: Annotated[opt.Named, Help(name="A name of `neusight tile-models list`, or physics: constants of all laws.")],
+    options: TileModelOptions,
 ) -> None:
     """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest. Of `physics` the
     fitted constants, and which of them no data move.
@@ -59,16 +60,17 @@ def show_model(
     from neusight.errors import ArtifactError, nearest
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
+    name = model.name
     if name == "physics":
-        _show_constants(tile_models, form)
+        _show_constants(options.tile_models, options.form)
         return
-    folders = {folder.name: folder for folder in artifact_folders(tile_models)}
+    folders = {folder.name: folder for folder in artifact_folders(options.tile_models)}
     if name not in folders:
         known = (*folders, "physics")
         raise ArtifactError(f"no tile model '{name}'{nearest(name, known)}: one of {', '.join(known)}")
     manifest = load_manifest(folders[name])
     card = (folders[name] / "card.md").read_text(encoding="utf-8").rstrip()
-    Output(form).data(asdict(manifest), [_summary(manifest, folders[name])], lambda: line(card))
+    Output(options.form).data(asdict(manifest), [_summary(manifest, folders[name])], lambda: line(card))
 
 
 def _show_constants(tile_models: Path | None, form: str) -> None:
@@ -101,13 +103,13 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
 
 
 _LEFT_OUT = {
-    "physics": "stranger\nphysics",
-    "learned": "stranger\nlearned",
-    "as_shipped": "stranger\nships",
-    "sibling_physics": "sibling\nphysics",
-    "sibling": "sibling\nships",
-    "own_physics": "known\nphysics",
-    "own": "known\nships",
+    "physics": "unseen\nphysics",
+    "learned": "unseen\nlearned",
+    "as_shipped": "unseen\nships",
+    "sibling_physics": "same die\nphysics",
+    "sibling": "same die\nships",
+    "own_physics": "measured\nphysics",
+    "own": "measured\nships",
 }
 """Titles of the errors of ``Manifest.left_out``."""
 

@@ -385,7 +385,7 @@ def plan(
     predictor = models.load([cluster.device.id])
     run = unplanned_run(model, cluster, step.global_batch_size, options, step.engine)
     with busy("plans") as advance:
-        shared = predictor.shared(**workers.given)
+        shared = predictor.shared(**workers.keywords)
         matches = shared.plans(run, space, search.count, reach=search.reach, progress=advance)
     opt.note_corrections(predictor, [cluster.device.id])
     if place.network and cluster.nodes == 1:

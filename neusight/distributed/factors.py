@@ -45,14 +45,14 @@ def names_of(kind: str, first: bool) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Factors(FittedConstants):
-    """What ``neusight fit --training`` gives, or what is thought before any step is looked at.
+    """What ``neusight fit training`` gives, or what is thought before any step is looked at.
 
     ``spread`` is the standard deviation of the logarithm of steps on a GPU whose steps were left out, ``left_out`` the
     mean errors there, by GPU.
     """
 
     file: ClassVar[str] = FILE
-    command: ClassVar[str] = "neusight fit --training"
+    command: ClassVar[str] = "neusight fit training"
     prior: ClassVar[StepPhysics] = StepPhysics()
 
     spread: float

@@ -92,7 +92,7 @@ def usual_trainer(device: DeviceSpec) -> str:
 
 
 def server_named(name: str, version: str = "", artifact: Path | None = None) -> Engine:
-    """The engine of a name that serves requests, with the constants that ``neusight fit --engines`` found for it.
+    """The engine of a name that serves requests, with the constants that ``neusight fit engines`` found for it.
 
     Args:
         name: vllm, sglang, tensorrt-llm (trtllm).

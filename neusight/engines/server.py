@@ -1,6 +1,6 @@
 """``Server``: what engines that serve requests do alike and what they do not, as figures, some of them fitted.
 
-``tile_models/engines.json`` has what ``neusight fit --engines`` found: an engine's own time and factors of its kernels
+``tile_models/engines.json`` has what ``neusight fit engines`` found: an engine's own time and factors of its kernels
 by version, and what boards draw while they serve.
 """
 
@@ -243,7 +243,7 @@ def era_of(engine: str, version: str) -> Era:
 
 
 def shipped_constants(era: str) -> dict[str, float]:
-    """What ``neusight fit --engines`` found for versions of an engine.
+    """What ``neusight fit engines`` found for versions of an engine.
 
     Raises:
         ModelError: it was fitted to none of them.
@@ -260,6 +260,6 @@ def _constants(file: Path) -> dict[str, dict[str, float]]:
         return {}
     content: Any = read_json(file)
     if not isinstance(content, dict) or not isinstance(content.get("engines"), dict):
-        raise ArtifactError(f"{file} holds no constants of engines: make it again with neusight fit --engines")
+        raise ArtifactError(f"{file} holds no constants of engines: make it again with neusight fit engines")
     fitted = content["engines"] | ({COMMON: content[COMMON]} if content.get(COMMON) else {})
     return {era: dict(each["values"]) for era, each in fitted.items()}

@@ -132,7 +132,7 @@ def setup(results: Results) -> list[str]:
         "microcontrollers to MLPerf Tiny. Nothing is fitted to Trainium, to Gaudi, or to any training run or served "
         "model on arrays: their engines are described by their documentation, in which was looked up what these tables "
         "pointed at.",
-        "Where a TPU is left out, the constants are fitted to the other one alone (`neusight fit --arrays`).",
+        "Where a TPU is left out, the constants are fitted to the other one alone (`neusight fit arrays`).",
         rerun(results),
     ]
 

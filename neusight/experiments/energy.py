@@ -59,7 +59,7 @@ def setup(results: Results) -> list[str]:
         "Of steady kernels (roofline_power) rates and clocks are as measured, so that the law of energy stands alone; "
         "of served models everything is predicted from the model, the GPU and the load.",
         "A board draws a share of its limit whatever runs, and what the power law has for arithmetic and for bytes, "
-        "each with a constant: three for all GPUs (`neusight fit --boards`).",
+        "each with a constant: three for all GPUs (`neusight fit boards`).",
         rerun(results),
     ]
 

@@ -1,4 +1,4 @@
-"""Constants of systolic accelerators that no datasheet states, the same for all of them; ``neusight fit --arrays``."""
+"""Constants of systolic accelerators that no datasheet states, the same for all of them; ``neusight fit arrays``."""
 
 from __future__ import annotations
 

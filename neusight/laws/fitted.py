@@ -138,7 +138,7 @@ class FittedPhysics(FittedToDevices):
 
 @dataclass(frozen=True, kw_only=True)
 class FittedLinks(FittedToDevices):
-    """What ``neusight fit --links`` found.
+    """What ``neusight fit links`` found.
 
     ``intervals`` enclose 90 % of measured over predicted times of devices that were left out, by path (``nccl links``);
     ``intervals_seen`` those of devices in the fit. ``errors`` are mean errors by device, kind and size of message: with
@@ -146,7 +146,7 @@ class FittedLinks(FittedToDevices):
     """
 
     file: ClassVar[str] = "links.json"
-    command: ClassVar[str] = "neusight fit --links"
+    command: ClassVar[str] = "neusight fit links"
     prior: ClassVar[LinkPhysics] = link_constants.PRIOR
 
     intervals: dict[str, list[float]] = field(default_factory=dict)
@@ -162,12 +162,12 @@ class FittedLinks(FittedToDevices):
 
 @dataclass(frozen=True, kw_only=True)
 class FittedArrays(FittedConstants):
-    """What ``neusight fit --arrays`` found. ``scatter`` is the standard deviation of the log error of single kernels
+    """What ``neusight fit arrays`` found. ``scatter`` is the standard deviation of the log error of single kernels
     by family; ``errors`` are mean and median errors in percent by device and family: seen, left out, larger half.
     """
 
     file: ClassVar[str] = "arrays.json"
-    command: ClassVar[str] = "neusight fit --arrays"
+    command: ClassVar[str] = "neusight fit arrays"
     prior: ClassVar[ArrayPhysics] = array_constants.PRIOR
 
     scatter: dict[str, float]
@@ -182,12 +182,12 @@ class FittedArrays(FittedConstants):
 
 @dataclass(frozen=True, kw_only=True)
 class FittedBoards(FittedConstants):
-    """What ``neusight fit --boards`` found. ``spread`` is the standard deviation of the log power of GPUs that were
+    """What ``neusight fit boards`` found. ``spread`` is the standard deviation of the log power of GPUs that were
     left out; ``errors`` are mean and median errors in percent by device and source: seen, left out.
     """
 
     file: ClassVar[str] = "boards.json"
-    command: ClassVar[str] = "neusight fit --boards"
+    command: ClassVar[str] = "neusight fit boards"
     prior: ClassVar[BoardPhysics] = board_power.PRIOR
 
     spread: float
@@ -206,13 +206,13 @@ class FittedBoards(FittedConstants):
 
 @dataclass(frozen=True, kw_only=True)
 class FittedMicrocontrollers(FittedConstants):
-    """What ``neusight fit --microcontrollers`` found. ``spread`` are standard deviations of logarithms: of what a
+    """What ``neusight fit microcontrollers`` found. ``spread`` are standard deviations of logarithms: of what a
     ``board`` and a ``library`` have of their own in time, and of a board's ``power``; ``effects`` those of measured
     boards, by ``latency`` and ``power``. ``errors`` are mean errors in percent of each kind of core left out.
     """
 
     file: ClassVar[str] = "microcontrollers.json"
-    command: ClassVar[str] = "neusight fit --microcontrollers"
+    command: ClassVar[str] = "neusight fit microcontrollers"
     prior: ClassVar[IntegerPhysics] = integer_kernels.PRIOR
 
     spread: dict[str, float]

@@ -1,6 +1,6 @@
 """Constants of collectives that no datasheet states, by what runs them; the same for all devices.
 
-``neusight fit --links`` estimates them from measured collectives. Priors of NCCL's hops and protocols are the figures
+``neusight fit links`` estimates them from measured collectives. Priors of NCCL's hops and protocols are the figures
 of its own cost model (``src/graph/tuning.cc``, tables ``baseLat`` and ``hwLat``), which chooses algorithms by them.
 """
 

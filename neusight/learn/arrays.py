@@ -1,4 +1,4 @@
-"""Constants of systolic accelerators, from measured programs: ``neusight fit --arrays``."""
+"""Constants of systolic accelerators, from measured programs: ``neusight fit arrays``."""
 
 from __future__ import annotations
 

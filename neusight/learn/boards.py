@@ -1,4 +1,4 @@
-"""What boards draw, from meters: ``neusight fit --boards``.
+"""What boards draw, from meters: ``neusight fit boards``.
 
 A measured power is a sum: a share of the board's limit, and of what the power law gives for arithmetic and for bytes a
 constant each. Meters were read beside kernels that sustain a known rate, and beside language models that are served.

@@ -1,4 +1,4 @@
-"""``neusight fit --engines``: what serving engines add to their kernels, from measured runs.
+"""``neusight fit engines``: what serving engines add to their kernels, from measured runs.
 
 A measured time is a sum over the passes of a run: kernels by group, each with the engine's factor, and host time by the
 pass, the sequence and the layer of experts. What a run is made of comes from a simulation with the constants so far;

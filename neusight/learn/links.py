@@ -1,4 +1,4 @@
-"""``neusight fit --links``: the constants of collectives, and how wrong they are on architectures left out."""
+"""``neusight fit links``: the constants of collectives, and how wrong they are on architectures left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants of microcontrollers, from measured inferences of whole models: ``neusight fit --microcontrollers``."""
+"""Constants of microcontrollers, from measured inferences of whole models: ``neusight fit microcontrollers``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``neusight fit --training``: what kernels take in training steps, over what they take by themselves.
+"""``neusight fit training``: what kernels take in training steps, over what they take by themselves.
 
 A measured step is a sum of what its critical path has of each kind of kernel and collective, each with a factor. What a
 path has comes from a simulation with the factors so far; simulation and fit are repeated, since slower kernels hide

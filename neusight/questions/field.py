@@ -212,7 +212,7 @@ def option(kind: Kind, help: str, panel: str, default: Any = None, **declared: A
     return field(default=default, metadata={"field": FieldSpec(kind=kind, help=help, panel=panel, **declared)})
 
 
-def text(help: str, panel: str, default: str = "", **declared: Any) -> Any:
+def text(help: str, panel: str, default: Any = "", **declared: Any) -> Any:
     """A word; "" where it is left open."""
     return option("text", help, panel, default, **declared)
 
@@ -227,7 +227,7 @@ def path(help: str, panel: str, **declared: Any) -> Any:
     return option("path", help, panel, metavar=declared.pop("metavar", "FILE"), complete="files", **declared)
 
 
-def whole(help: str, panel: str, default: int | None = None, low: int = 1, high: int = MOST, **declared: Any) -> Any:
+def whole(help: str, panel: str, default: Any = None, low: int = 1, high: int = MOST, **declared: Any) -> Any:
     """A whole number from ``low`` to ``high``; None where it is left open."""
     return option("whole", help, panel, default, low=low, high=high, **declared)
 

@@ -13,19 +13,32 @@ from neusight.requests import CP_COMMS, MODES, OFFLOADS, SCHEDULES, SHARDS
 
 MODEL, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD = "Parallelism", "Cluster", "Load"
-RECORDED = "Conditions that a measurement recorded"
+RECORDED, OUTPUT = "Conditions that a measurement recorded", "Prediction and output"
 DEGREE = 2**20
 """Devices that share anything, at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnDevices(Question):
-    """The devices that something runs on."""
+class Seeded(Question):
+    """What is drawn at random."""
+
+    seed: int = whole("Random seed.", OUTPUT, 0, low=0, high=2**32 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnGpu(Question):
+    """Devices by their names."""
 
     gpu: str = text(
         "Devices: ids of `neusight devices list`, names of drivers, short names (h100, 4090) or .toml files.",
         DEVICE, short="-g", metavar="ID[,ID…]", listable=True, objects=True,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnDevices(OnGpu):
+    """The devices that something runs on, with changes of their figures and with prices."""
+
     overrides: tuple[str, ...] = texts(
         "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`, `network.bandwidth=800Gb/s`; of one of "
         "several devices: `l4.price=1USD/h`. May be repeated.",

@@ -180,6 +180,13 @@ class NamedField:
         return [self.option if text == "true" else self.option.replace("--", "--no-", 1)]
 
 
+def like(noun: type[Question], name: str, *, default: Any = None, **changes: Any) -> Any:
+    """A field that is declared as that of a question or of other options, with another default or other traits."""
+    declared = noun.fields()[name]
+    spec = replace(declared.field, **{"help": declared.help, **changes})
+    return field(default=declared.default if default is None else default, metadata={"field": spec})
+
+
 def _declared(cls: type[Question]) -> Iterator[tuple[str, NamedField]]:
     for one in fields(cls):
         if (declared := one.metadata.get("field")) is not None:

@@ -33,7 +33,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sparsity")
     model, path = folder / "small.json", folder / "p.json"
     model.write_text(SMALL)
-    options = ("--batch", "1", "--image-size", "32", "--steps", "1", "--prune", "2:4")
+    options = ("--batch", "1", "--image-size", "32", "--measured-steps", "1", "--prune", "2:4")
     result = run("measure", model, *options, "--out", path, "--format", "json")
     assert result.exit_code == 0, result.output
     assert f"next: neusight sparsity show {path}" in result.stderr
@@ -93,7 +93,9 @@ def test_a_malformed_file_is_one_line(file: Path, tmp_path: Path) -> None:
     assert "protocol 9 is not 1" in error("show", broken)
 
 
-@pytest.mark.parametrize("arguments", [["measure"], ["show"], ["measure", "alexnet", "--steps", "x"], ["nonsense"]])
+@pytest.mark.parametrize(
+    "arguments", [["measure"], ["show"], ["measure", "alexnet", "--measured-steps", "x"], ["nonsense"]]
+)
 def test_usage_exits_with_2(arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2
 
@@ -105,10 +107,10 @@ def test_help_has_examples() -> None:
 
 def test_profiles_after_fewer_updates_lie_beside_the_last(tmp_path: Path) -> None:
     (tmp_path / "small.json").write_text(SMALL)
-    options = ("--batch", "1", "--image-size", "32", "--steps", "1")
+    options = ("--batch", "1", "--image-size", "32", "--measured-steps", "1")
     result = run("measure", tmp_path / "small.json", *options, "--updates", "0,2", "--out", tmp_path / "p.json")
     assert result.exit_code == 0, result.output
     for name, count in (("p-after-0.json", "0 updates"), ("p.json", "2 updates")):
         assert f"after {count}" in SparsityProfile.load(tmp_path / name).source
     assert "rising numbers" in error("measure", tmp_path / "small.json", *options, "--updates", "2,1")
-    assert "whole numbers" in run("measure", tmp_path / "small.json", "--updates", "two").output
+    assert "not a whole number" in run("measure", tmp_path / "small.json", "--updates", "two").output

@@ -80,7 +80,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "--global-batch-size": ("2", "4", "8"),
     "--slo": ("ttft=1s,tpot=50ms", "e2e=10s"),
     "--model": ("gpt2",), "--axis": ("width=64", "tiles=4,8", "arrays=2"),
-    "--against": ("l4", "tpu-v4"), "--space": ("phaze",), "--tokens": ("1e9",), "--steps": ("2",), "--seconds": ("1",),
+    "--baseline": ("l4", "tpu-v4"), "--space": ("phaze",), "--tokens": ("1e9",), "--steps": ("2",), "--seconds": ("1",),
     "--figure": ("drawn.png", "drawn.txt"), "--fit": ("10GB",), "--target": ("1ms", "1s"), "--lora-rank": ("8",),
     "--prune": ("0.5",), "--speculate": ("draft=eagle,tokens=3,acceptance=0.5",), "--kv-dtype": ("fp8",),
     "--prefill": ("tp=1,replicas=1",), "--host-cache": ("1GiB",), "--kv-link": ("nvlink",),

@@ -45,7 +45,7 @@ def test_a_page_for_people(cells: Path) -> None:
 def test_models_and_cells_that_are_picked(cells: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.json"
     other.write_text(json.dumps({"small": CONFIG, "large": {**CONFIG, "hidden_size": 1024}}))
-    answer = as_json("evaluate", "serving", cells, "--models", other, "--source", "b")
+    answer = as_json("evaluate", "serving", cells, "--configs", other, "--source", "b")
     assert [row["cell"] for row in answer["rows"]] == ["b/1", "b/8", "b/unknown"]
-    few = as_csv("evaluate", "serving", cells, "--models", other, "--limit", 2, "--seed", 5)
+    few = as_csv("evaluate", "serving", cells, "--configs", other, "--limit", 2, "--seed", 5)
     assert len(few) == 2

@@ -12,12 +12,14 @@ from cli_runs import invoke
 
 import neusight
 from neusight.cli.app import app
+from neusight.questions.files import KINDS
 
 ROOT: Any = typer.main.get_command(app)
 PACKAGE = Path(neusight.__file__).parent
 OTHER_PROGRAMS = (
     "engines",
     "plans",
+    "questions/serving.py",
     "serving",
     "evaluation",
     "learn",
@@ -40,7 +42,8 @@ COMMANDS = dict(tree(ROOT))
 
 
 def options(command: Any) -> set[str]:
-    return {"--help"} | {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+    names = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+    return {"--help", *getattr(command.callback, "renamed", ())} | names
 
 
 def texts() -> Iterator[tuple[str, str]]:
@@ -90,11 +93,12 @@ def test_every_command_in_a_message_exists() -> None:
 
 def test_every_option_in_a_message_exists() -> None:
     known = {"--version"}.union(*map(options, COMMANDS.values()))
+    known |= {declared.option for noun in KINDS.values() for declared in noun.fields().values()}
     named = {
         (module, name)
         for module, text in texts()
         if not module.startswith((*OTHER_PROGRAMS, "page/measured"))
-        for name in re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)
+        for name in re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]\b(?!-)", text)
     }
     assert {(module, name) for module, name in named if name not in known} == set()
 

@@ -17,7 +17,7 @@ from neusight.learn.training import TrainOptions
 from neusight.paths import data_dir
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
-SMALL = ("train", "--backend", "linear", "--models", "stream,gemm", "--gpus", "t4,p4")
+SMALL = ("train", "--regressor", "linear", "--models", "stream,gemm", "--gpus", "t4,p4")
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> TrainOptions:
@@ -41,7 +41,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
     assert (options.resume, options.parameters, options.hold_out) == (False, (), ())
     options = asked(
         monkeypatch,
-        *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--models", "gemm", "--backend", "gbm"),
+        *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--models", "gemm", "--regressor", "gbm"),
         *("--gpus", "NVIDIA L4,t4", "--hold-out", "t4", "--seed", "3", "--epochs", "7", "--resume"),
         *("--against", "gp,mlp+gp", "--fold-rows", "500"),
     )
@@ -77,8 +77,8 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (["--gpus", "l44"], 1, "unknown device 'l44'"),
         (["--models", "gem"], 1, "gem"),
         (["--data", "nowhere.parquet"], 1, "nowhere.parquet"),
-        (["--backend", "linear", "--epochs", "3"], 2, "linear has no passes"),
-        (["--backend", "forest"], 2, "forest"),
+        (["--regressor", "linear", "--epochs", "3"], 2, "have no meaning for linear"),
+        (["--regressor", "forest"], 2, "forest"),
         (["--against", "gbm,mlp+forest"], 2, "forest"),
         (["--seed", "-1"], 2, "--seed"),
     ):

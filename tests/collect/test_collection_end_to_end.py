@@ -164,7 +164,7 @@ def test_tile_models_train_on_it_and_are_evaluated_on_it(history: History, tmp_p
     out, trained = tmp_path / "set", tmp_path / "trained"
     shutil.copytree(history.out, out)
     lawful(out, history.device())
-    assert neusight("train", "--data", out, "--out", trained, "--backend", "linear").exit_code == 0
+    assert neusight("train", "--data", out, "--out", trained, "--regressor", "linear").exit_code == 0
     assert {path.parent.name for path in trained.glob("*/manifest.json")} == {*MODELS}
     own = answer("evaluate", "kernels", out, "--tile-models", trained)["total"]
     shipped = answer("evaluate", "kernels", out)["total"]

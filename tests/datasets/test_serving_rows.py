@@ -284,7 +284,7 @@ def answered(frame: pd.DataFrame) -> pd.DataFrame:
 
 def test_every_set_of_kernels_is_fitted(data):
     fitted = {path.name for path in sets_in(data)}
-    arrays = {"accelerators"}  # `neusight fit --arrays` has constants of their own
+    arrays = {"accelerators"}  # `neusight fit arrays` has constants of their own
     assert fitted == {*ROWS, "rocm-kernels", "xla-tables"} | arrays
     shipped = json.loads((checkout_dir("tile_models") / "physics.json").read_text())["data"]
     assert {file.split("/")[0] for file in shipped} >= fitted - arrays | {"matmul-rates"}
