@@ -32,7 +32,7 @@ _SHOWN = 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collection(opt.Written, opt.OnHost, opt.Timed, opt.Formatted):
+class CollectOptions(opt.Written, opt.OnHost, opt.WithTime, opt.Formatted):
     """A data set that is measured."""
 
     FOLDER: ClassVar[bool] = True
@@ -56,11 +56,11 @@ class Collection(opt.Written, opt.OnHost, opt.Timed, opt.Formatted):
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelCollection(opt.OfKernels, opt.Limited, Seeded, opt.OnRay, Collection):
+class CollectKernels(opt.OfKernels, opt.Limited, Seeded, opt.OnRay, CollectOptions):
     """Kernels that are measured."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        **Collection.HELP, "families": "Kernel families, or collective. Default: all.",
+        **CollectOptions.HELP, "families": "Kernel families, or collective. Default: all.",
         "limit": "Rows at which to stop, skipped ones too.",
     }  # fmt: skip
 
@@ -69,11 +69,11 @@ class KernelCollection(opt.OfKernels, opt.Limited, Seeded, opt.OnRay, Collection
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCollection(opt.OfModels, Collection):
+class CollectModels(opt.OfModels, CollectOptions):
     """Whole models that are measured."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        **Collection.HELP,
+        **CollectOptions.HELP,
         "models": "Names of `neusight models list`, or config.json files. Default: seven usual ones.",
     }  # fmt: skip
 
@@ -91,7 +91,7 @@ class ModelCollection(opt.OfModels, Collection):
 
 
 @app.callback(invoke_without_command=True)
-def kernels(context: typer.Context, options: KernelCollection) -> None:
+def kernels(context: typer.Context, options: CollectKernels) -> None:
     """Measure the device at hand, into a data set to train on and to evaluate with.
 
     Kernels of every family and dtype, the most informative first; whole models with `collect models`. Ctrl-C keeps
@@ -152,7 +152,7 @@ def show(report: Report, form: str) -> None:
 
 
 @app.command()
-def models(options: ModelCollection) -> None:
+def models(options: CollectModels) -> None:
     """Measure whole models with random weights, the cheapest first: forward, backward and optimizer, peak memory.
 
     Steps that do not fit or that the device cannot run are skipped, with the reason.

@@ -79,14 +79,14 @@ class OnHosts(Chosen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cells(opt.OfConfigurations, opt.Limited, Seeded):
+class ServedCells(opt.OfConfigurations, opt.Limited, Seeded):
     """Measurements of served models that are compared."""
 
     source: str = text("Cells of this source, the first part of their names. Default: all.", opt.CHOICE, metavar="NAME")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Programs(OnHosts):
+class ProgramRows(OnHosts):
     """Timings of programs that are compared."""
 
     programs: Path | None = opt.path(
@@ -99,7 +99,7 @@ class Programs(OnHosts):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pairs(Chosen):
+class PairRows(Chosen):
     """Measured gains that are compared."""
 
     optimisation: tuple[str, ...] = text(
@@ -111,14 +111,14 @@ class Pairs(Chosen):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gate(opt.CommandOptions):
+class GateOptions(opt.CommandOptions):
     """The committed summary."""
 
     write: bool = switch("Write the summary again, for a diff to look at.", opt.OUTPUT)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench(opt.WithTileModels, opt.Formatted):
+class BenchOptions(opt.WithTileModels, opt.Formatted):
     """What is timed, and how often."""
 
     repeats: int = whole("Runs of each; the median counts.", opt.CHOICE, 5, high=1000)
@@ -175,7 +175,9 @@ def models(
 @app.command(renamed={"--models": "--configs"})
 def serving(
     data: Annotated[Compared, Help(path="Measurements of served language models, a parquet file.")],
-    cells: Annotated[Cells, Help(configs="JSON file of configurations by model. Default: models.json beside DATA.")],
+    cells: Annotated[
+        ServedCells, Help(configs="JSON file of configurations by model. Default: models.json beside DATA.")
+    ],
 ) -> None:
     """Compare served language models cell by cell: times to tokens, throughput, under the load that was measured.
 
@@ -224,7 +226,7 @@ def steps(
 
 
 @app.command()
-def programs(data: Annotated[Compared, Help(path="Timings of programs, .parquet or .csv.")], rows: Programs) -> None:
+def programs(data: Annotated[Compared, Help(path="Timings of programs, .parquet or .csv.")], rows: ProgramRows) -> None:
     """Compare programs of torch.export, eager and as torch.compile runs them, with what each mode gains over eager.
 
     Examples:
@@ -279,7 +281,7 @@ def energy(
 @app.command("what-if")
 def what_if(
     data: Annotated[Compared, Help(path="Gains of optimisations, before and after: .parquet, .csv or .toml.")],
-    rows: Pairs,
+    rows: PairRows,
 ) -> None:
     """Compare what optimisations gain with pairs that public projects measured. Nothing is fitted to them.
 
@@ -333,7 +335,7 @@ def training(data: Annotated[Compared, Help(path="Distributed training runs, .pa
 
 
 @app.command()
-def gate(options: Gate) -> None:
+def gate(options: GateOptions) -> None:
     """Hold the predictor that ships against the committed summary of its errors and predictions.
 
     Needs `NEUSIGHT_DATA`. Names every row that is new or gone, and every figure that differs by more than rounding:
@@ -364,7 +366,7 @@ def gate(options: Gate) -> None:
         )
 
 
-def bench(options: Bench) -> None:
+def bench(options: BenchOptions) -> None:
     """Measure the program on this machine: cold start, warm prediction, kernels a second, memory of a large trace.
 
     Example: `neusight bench --format json > bench.json`

@@ -53,7 +53,7 @@ class Folds(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainOptions(opt.OfData, opt.OfModels, opt.HeldOut, Folds, Seeded, opt.Written, opt.Formatted):
+class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Folds, Seeded, opt.Written, opt.Formatted):
     """Tile models that are trained."""
 
     FOLDER: ClassVar[bool] = True
@@ -79,7 +79,7 @@ class TrainOptions(opt.OfData, opt.OfModels, opt.HeldOut, Folds, Seeded, opt.Wri
             raise FieldError("epochs", f"have no meaning for {self.regressor}: leave them out")
 
 
-def train(options: TrainOptions) -> None:
+def train(options: TrainTarget) -> None:
     """Train tile models. Every GPU is left out once, which decides when to stop and how wide the interval is; data of
     one GPU alone train a model whose error on others is not known.
 
@@ -97,14 +97,14 @@ def train(options: TrainOptions) -> None:
     from neusight.cli.output import Output, line, note, tasks
     from neusight.datasets import devices_beside
     from neusight.laws.fitted import FittedPhysics
-    from neusight.learn.training import TrainOptions as TrainingRun
+    from neusight.learn.training import TrainOptions
     from neusight.learn.training import train as run
     from neusight.learn.training_data import sets_of
     from neusight.paths import data_dir
 
     source = options.data or data_dir()
     brought = {gpu: device for path in sets_of(source) for gpu, device in devices_beside(path).items()}
-    wanted = TrainingRun(
+    wanted = TrainOptions(
         source=source, out=options.out, models=options.models, backend=options.regressor,
         gpus=_ids(options.gpus, brought), hold_out=_ids(options.hold_out, brought), seed=options.seed,
         parameters=((_EPOCHS[options.regressor], options.epochs),) if options.epochs is not None else (),
@@ -127,7 +127,7 @@ def train(options: TrainOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
+class FitTarget(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
     """Constants that are fitted."""
 
     HELP: ClassVar[Mapping[str, str]] = {
@@ -152,7 +152,7 @@ class FitOptions(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
             raise FieldError("hold_out", f"has no meaning for {self.target}: every device is left out once anyway")
 
 
-def fit(options: FitOptions) -> None:
+def fit(options: FitTarget) -> None:
     """Fit the constants of physics to measured kernels of all devices at once.
 
     Examples:
@@ -186,7 +186,7 @@ Fitted = tuple[Any, list[dict[str, Any]], list[str]]
 """What a fit prints: as JSON, as rows of a table, and in lines."""
 
 
-def _fit_links(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
+def _fit_links(folder: Path, out: Path, report: Report, options: FitTarget) -> Fitted:
     from neusight.learn.links import fit_links
 
     fitted = fit_links(folder, seed=options.seed, report=report)
@@ -194,7 +194,7 @@ def _fit_links(folder: Path, out: Path, report: Report, options: FitOptions) -> 
     return fitted.values, fitted.errors, _lines_of_constants(out, fitted)
 
 
-def _fit_arrays(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
+def _fit_arrays(folder: Path, out: Path, report: Report, options: FitTarget) -> Fitted:
     from neusight.learn.arrays import fit_arrays
 
     fitted = fit_arrays(folder, seed=options.seed, report=report)
@@ -212,7 +212,7 @@ SERVING_TABLES = ("serving/cells.parquet", "serving-more/cells.parquet")
 """Tables of served models that constants of engines are fitted to, below the folder of data sets."""
 
 
-def _fit_engines(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
+def _fit_engines(folder: Path, out: Path, report: Report, options: FitTarget) -> Fitted:
     from neusight.cli.options import loaded
     from neusight.evaluation.serving import deployed_cells
     from neusight.executors.gpu.tile_models.artifact import file_sha256
@@ -231,7 +231,7 @@ def _fit_engines(folder: Path, out: Path, report: Report, options: FitOptions) -
     return rows, rows, [*lines, *_left_out_lines("cells", fitted.left_out)]
 
 
-def _fit_boards(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
+def _fit_boards(folder: Path, out: Path, report: Report, options: FitTarget) -> Fitted:
     from neusight.cli.options import loaded
     from neusight.datasets.power import ROOFLINES
     from neusight.evaluation.serving import deployed_cells
@@ -252,7 +252,7 @@ def _fit_boards(folder: Path, out: Path, report: Report, options: FitOptions) ->
     return fitted.values, fitted.errors, [head, *lines, *_left_out_lines("cells", fitted.skipped)]
 
 
-def _fit_microcontrollers(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
+def _fit_microcontrollers(folder: Path, out: Path, report: Report, options: FitTarget) -> Fitted:
     from neusight.datasets.published_steps import INFERENCES
     from neusight.executors.gpu.tile_models.artifact import file_sha256
     from neusight.learn.microcontrollers import fit_microcontrollers
@@ -273,7 +273,7 @@ STEP_TABLES = ("training-runs/runs.parquet", "training-throughput/a100_training.
 """Tables of training steps that factors are fitted to, below the folder of data sets."""
 
 
-def _fit_training(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
+def _fit_training(folder: Path, out: Path, report: Report, options: FitTarget) -> Fitted:
     from neusight.cli.options import loaded
     from neusight.evaluation.training import measured_steps
     from neusight.executors.gpu.tile_models.artifact import file_sha256
@@ -300,13 +300,12 @@ def _left_out_lines(what: str, left_out: Mapping[str, int]) -> list[str]:
     return [f"{counted.total():,} {what} were left out: {most_common(counted)}"] if counted else []
 
 
-def _fit_physics(folder: Path, out: Path, report: Report, options: FitOptions) -> Fitted:
+def _fit_physics(folder: Path, out: Path, report: Report, options: FitTarget) -> Fitted:
     from neusight.devices import load_device
-    from neusight.learn.physics.fit import FitOptions as PhysicsFit
-    from neusight.learn.physics.fit import fit_physics
+    from neusight.learn.physics.fit import FitOptions, fit_physics
 
     held = tuple(load_device(opt.named_gpu(name)).id for name in options.hold_out)
-    fitted = fit_physics(PhysicsFit(data=folder, hold_out=held, each=options.rows, seed=options.seed), report=report)
+    fitted = fit_physics(FitOptions(data=folder, hold_out=held, each=options.rows, seed=options.seed), report=report)
     fitted.save(out)
     constants = [{"constant": name, "value": value} for name, value in fitted.values.items()]
     return fitted.values, constants, _lines_of_constants(out, fitted)
@@ -434,7 +433,7 @@ def _show_calibration(summary: dict[str, Any]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(opt.OfKernels, Seeded, opt.Written, opt.WithTileModels, opt.Formatted):
+class CalibrationPlan(opt.OfKernels, Seeded, opt.Written, opt.WithTileModels, opt.Formatted):
     """Kernels to choose among."""
 
     HELP: ClassVar[Mapping[str, str]] = {"out": "File of the kernels, for `neusight collect --plan`."}
@@ -445,7 +444,7 @@ class PlanOptions(opt.OfKernels, Seeded, opt.Written, opt.WithTileModels, opt.Fo
 
 
 @calibrate.command()
-def plan(options: PlanOptions) -> None:
+def plan(options: CalibrationPlan) -> None:
     """Choose the kernels to measure: those that tell most about all others, the most informative first.
 
     They come from the ready workloads and from shapes sampled evenly, within what the GPU can take.

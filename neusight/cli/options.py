@@ -556,7 +556,7 @@ class OnHost(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed(CommandOptions):
+class WithTime(CommandOptions):
     """How long."""
 
     minutes: float = number("Time for measuring, in minutes.", CHOICE, 20.0, low=0.01, high=1e5)
