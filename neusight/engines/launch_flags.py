@@ -29,10 +29,12 @@ class Flags:
         file: the same of keys of the YAML file that the first of ``file_options`` names.
         values: the field's value by the option's word, of options whose words differ from the field's.
         unset: what the engine does where no option says it, where that is not the field's default.
+        model: options that are sizes of the model, by key of a configuration.
         passed: options that decide neither time nor memory, and those whose effect is that of the load.
         unread: options that decide time or memory, and that no field takes.
         switches: those of ``passed`` and ``unread`` that take no value.
         lists: options that take several words.
+        anywhere: whether options may stand anywhere in a script, such as in arrays of a shell.
     """
 
     programs: Sequence[str]
@@ -41,10 +43,12 @@ class Flags:
     file_options: Sequence[str] = ()
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unset: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, str] = field(default_factory=dict)
     passed: Sequence[str] = ()
     switches: Sequence[str] = ()
     unread: Sequence[str] = ()
     lists: Sequence[str] = ()
+    anywhere: bool = False
 
     @cached_property
     def valueless(self) -> Collection[str]:
@@ -139,7 +143,7 @@ def read_options(
     given: dict[str, str] = {}
     rest: list[str] = []
     option = ""
-    for word in words:
+    for word in _single(words):
         if word.startswith("-") and not word[1:2].isdigit():
             option, stated, value = word.lstrip("-").partition("=")
             option = dashed(option)
@@ -150,3 +154,10 @@ def read_options(
         else:
             rest.append(word)
     return given, rest
+
+
+def _single(words: Sequence[str]) -> Iterator[str]:
+    """Words, of which some are an option and its value in quotes, as arrays of a shell have them."""
+    for word in words:
+        name, *values = word.split(maxsplit=1) or [word]
+        yield from (name, *values) if name.startswith("--") and "=" not in name else (word,)

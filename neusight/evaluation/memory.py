@@ -32,7 +32,7 @@ from neusight.evaluation.training import run_of
 from neusight.executors.costs import NORMAL_90
 from neusight.plans.fits import verdict
 from neusight.plans.margins import SOURCES, MemoryFit, interval_bytes
-from neusight.plans.megatron import FP8_RECIPES, STRATEGIES
+from neusight.plans.megatron import FP8_RECIPES, shard_of
 from neusight.plans.memory import RankMemory, memory_of
 from neusight.plans.states import TrainingStep
 from neusight.requests import Plan
@@ -303,7 +303,7 @@ class MegatronRun:
     @property
     def _shard(self) -> str:
         if strategy := str(self.row.get("fsdp", "")):
-            return STRATEGIES[strategy]
+            return shard_of(strategy)
         return "zero1" if self.row["distributed_optimizer"] else "none"
 
     @property

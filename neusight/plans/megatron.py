@@ -2,118 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neusight.engines.launch_flags import Flags, flags_of, read_options
 from neusight.errors import ModelError, shown
 from neusight.requests import CP_COMMS
 
-_NUMBERS = {
-    "tensor-model-parallel-size": "tp",
-    "pipeline-model-parallel-size": "pp",
-    "context-parallel-size": "cp",
-    "expert-model-parallel-size": "ep",
-    "expert-tensor-parallel-size": "etp",
-    "num-virtual-stages-per-pipeline-rank": "vp",
-    "micro-batch-size": "micro_batch_size",
-    "global-batch-size": "global_batch_size",
-    "seq-length": "seq_len",
-}
-_FLAGS: dict[str, tuple[str, Any]] = {
-    "sequence-parallel": ("sequence_parallel", True),
-    "use-distributed-optimizer": ("shard", "zero1"),
-    "use-torch-fsdp2": ("shard", "zero3"),
-    "use-megatron-fsdp": ("shard", "zero3"),
-    "use-custom-fsdp": ("shard", "zero3"),
-    "overlap-grad-reduce": ("overlap_grad_reduce", True),
-    "overlap-param-gather": ("overlap_param_gather", True),
-    "tp-comm-overlap": ("overlap_tp", True),
-    "overlap-moe-expert-parallel-comm": ("overlap_experts", True),
-    "recompute-activations": ("recompute", "selective"),
-    "optimizer-cpu-offload": ("offload", "optimizer"),
-    "grad-reduce-in-bf16": ("gradient_dtype", "bfloat16"),
-    "accumulate-allreduce-grads-in-fp32": ("gradient_dtype", "float32"),
-    "bf16": ("dtype", "bfloat16"),
-    "fp16": ("dtype", "float16"),
-}
-STRATEGIES = {"no_shard": "none", "optim": "zero1", "optim_grads": "zero2", "optim_grads_params": "zero3"}
-"""Of Megatron-FSDP, as ``Plan.shard``."""
-_WORDS: dict[str, tuple[str, dict[str, str]]] = {
-    "recompute-granularity": ("recompute", {"selective": "selective", "full": "full"}),
-    "moe-token-dispatcher-type": ("engine", {"alltoall": "megatron-te", "flex": "megatron-flex"}),
-    "optimizer": ("optimizer", {"adam": "adam", "sgd": "sgd", "muon": "muon", "dist_muon": "muon"}),
-    "transformer-impl": ("engine", {"local": "megatron-local", "transformer_engine": "megatron-te"}),
-    "data-parallel-sharding-strategy": ("shard", STRATEGIES),
-}
 FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 """Of ``--fp8-recipe``, beside ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
-_LISTS = ("recompute-modules", "hierarchical-context-parallel-sizes", "cp-comm-type")
-_UNSET = {"sequence_parallel": False, "shard": "none", "overlap_grad_reduce": False, "overlap_param_gather": False,
-          "overlap_tp": False}  # fmt: skip
-"""What Megatron-LM does where an argument is left out, whatever recipes do."""
-_ELSEWHERE = (
-    *("recompute-method", "recompute-num-layers", "num-layers-per-virtual-pipeline-stage", "num-layers"),
-    *(
-        "cp-comm-type",
-        "hierarchical-context-parallel-sizes",
-        "recompute-modules",
-        "fp8-hybrid",
-        "fp8-format",
-        "fp8-recipe",
-        "fp4-format",
-        "fp4-recipe",
-    ),
-)
 _MATTERS = ("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard")
 """In the names of arguments that change a step's time or memory."""
 
 
-def megatron_values(words: Sequence[str], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
+def shard_of(strategy: str) -> str:
+    """``Plan.shard`` of a ``--data-parallel-sharding-strategy`` of Megatron-FSDP."""
+    return str(flags_of("megatron").value("data-parallel-sharding-strategy", strategy))
+
+
+def read_arguments(words: Sequence[str]) -> dict[str, str]:
+    """``--name value``, ``--name=value`` and ``--name`` alone, of a command line or script."""
+    return read_options(words, (), flags_of("megatron").lists)[0]
+
+
+def megatron_values(given: Mapping[str, str], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
     """(fields of a plan and of its run, arguments that matter and have no place there).
 
     Args:
-        words: of a command line; what stands before the first argument does not count.
+        given: arguments, as ``read_arguments`` has them.
         depth: layers of the model, unless ``--num-layers`` tells.
 
     Raises:
         ModelError: a number or word that an argument does not take.
     """
-    given = _arguments(words)
-    values: dict[str, Any] = {}
-    for name, value in given.items():
-        if name in _NUMBERS:
-            values[_NUMBERS[name]] = _number(name, value)
-        elif name in _FLAGS:
-            field, meant = _FLAGS[name]
-            values[field] = meant
-        elif name in _WORDS:
-            field, meanings = _WORDS[name]
-            if value not in meanings:
-                raise ModelError(f"--{name} {shown(value)}: one of {', '.join(meanings)} is read")
-            values[field] = meanings[value]
+    flags = flags_of("megatron")
+    values = {flags.names[name][0]: _value(flags, name, word) for name, word in given.items() if name in flags.names}
     # Products in few bits come with --bf16.
     values |= {"dtype": recipe} if (recipe := _recipe(given)) else {}
     if not values:
         return {}, []
     values |= _context(given, values.get("cp", 1))
     values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values) | _modules(given, values)
-    known = (*_NUMBERS, *_FLAGS, *_WORDS, *_ELSEWHERE)
-    unread = [f"--{name}" for name in given if name not in known and any(part in name for part in _MATTERS)]
-    return {**_UNSET, **values}, unread
+    matters = [name for name in given if any(part in name for part in _MATTERS)]
+    return {**flags.unset, **values}, [f"--{name}" for name in matters if not flags.is_known(name)]
 
 
-def _arguments(words: Sequence[str]) -> dict[str, str]:
-    """``--name value``, ``--name=value`` and ``--name`` alone."""
-    values: dict[str, str] = {}
-    name = ""
-    for word in words:
-        if word.startswith("--"):
-            name, _, value = word[2:].partition("=")
-            name = name.replace("_", "-")
-            values[name] = value
-        elif name and (not values[name] or name in _LISTS):
-            values[name] = f"{values[name]} {word}".strip()
-    return values
+def _value(flags: Flags, name: str, word: str) -> Any:
+    switched, words = flags.names[name][1], flags.values.get(name)
+    if switched is not None:
+        return switched
+    if words is None:
+        return _number(name, word)
+    if word not in words:
+        raise ModelError(f"--{name} {shown(word)}: one of {', '.join(words)} is read")
+    return words[word]
 
 
 def _number(name: str, value: str) -> int:
@@ -122,7 +64,7 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-def _recipe(given: dict[str, str]) -> str:
+def _recipe(given: Mapping[str, str]) -> str:
     """Of products in few bits, "" where they are not.
 
     Raises:
@@ -138,7 +80,7 @@ def _recipe(given: dict[str, str]) -> str:
     return FP8_RECIPES[word]
 
 
-def _context(given: dict[str, str], cp: int) -> dict[str, Any]:
+def _context(given: Mapping[str, str], cp: int) -> dict[str, Any]:
     """How ranks share sequences: of ``a2a+p2p``, as many exchange heads as the first hierarchical size says.
 
     Raises:
@@ -156,7 +98,7 @@ def _context(given: dict[str, str], cp: int) -> dict[str, Any]:
     return {"ulysses": by[word]} if word else {}
 
 
-def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:
+def _chunks(given: Mapping[str, str], pp: int, depth: int) -> dict[str, int]:
     """Chunks of a rank from the layers of each."""
     name = "num-layers-per-virtual-pipeline-stage"
     if name not in given:
@@ -168,13 +110,13 @@ def _chunks(given: dict[str, str], pp: int, depth: int) -> dict[str, int]:
     return {"vp": layers // (pp * each)}
 
 
-def _modules(given: dict[str, str], values: dict[str, Any]) -> dict[str, str]:
+def _modules(given: Mapping[str, str], values: dict[str, Any]) -> dict[str, str]:
     """Modules that selective recomputation is of, where they are named."""
     words = given.get("recompute-modules", "").strip("[]").replace(",", " ").split()
     return {"recompute": "+".join(words)} if words and values.get("recompute") == "selective" else {}
 
 
-def _layers(given: dict[str, str], values: dict[str, Any]) -> dict[str, int]:
+def _layers(given: Mapping[str, str], values: dict[str, Any]) -> dict[str, int]:
     """Layers of a stage that are computed again: method ``block`` counts them, ``uniform`` takes all."""
     if values.get("recompute") != "full" or given.get("recompute-method") != "block":
         return {}

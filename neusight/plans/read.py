@@ -13,7 +13,7 @@ from typing import Any
 from neusight.errors import DataError, nearest, shown
 from neusight.paths import user_path
 from neusight.plans.deepspeed import deepspeed_values, is_deepspeed
-from neusight.plans.megatron import megatron_values
+from neusight.plans.megatron import megatron_values, read_arguments
 from neusight.plans.torchtitan import is_torchtitan, torchtitan_values
 from neusight.requests import Plan, rename_former
 
@@ -44,7 +44,7 @@ def read_plan(source: str | Path, depth: int = 0) -> PlanFile:
         DataError: no such file, or none of these. ModelError: values that no plan can have.
     """
     if str(source).lstrip().startswith("-"):
-        return _stated(*megatron_values(_words(str(source), "the command line"), depth))
+        return _stated(*megatron_values(read_arguments(_words(str(source), "the command line")), depth))
     path = user_path(str(source))
     text = _text(path)
     if path.suffix == ".toml":
@@ -53,7 +53,7 @@ def read_plan(source: str | Path, depth: int = 0) -> PlanFile:
     if path.suffix == ".json":
         table = _parsed(path, text)
         return _stated(*deepspeed_values(table)) if is_deepspeed(table) else _own(table, path)
-    stated = _stated(*megatron_values(_words(text, str(path)), depth))
+    stated = _stated(*megatron_values(read_arguments(_words(text, str(path))), depth))
     if not stated.fields and not stated.unread:
         raise DataError(f"{path} has no arguments of Megatron-LM: give a .toml or .json file, or such arguments")
     return stated

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
 from neusight.engines.launch_flags import Flags, flags_of
 from neusight.errors import nearest, shown
+from neusight.plans.megatron import megatron_values
 from neusight.questions.field import FieldError
 from neusight.questions.launch_text import EngineCommand, read_command
 from neusight.questions.question import Question
 from neusight.questions.serving import Serving
+from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
+from neusight.workloads.decoders.table_rows import KINDS
 
 _ALL = "all"
 """Experts over all devices of a replica."""
 _OVER_ALL = ("deepep", "mooncake")
 """Ways of SGLang's tokens to experts that spread these over all devices (``ServerArgs``, ``moe_a2a_backend``)."""
+
+_NODES = {"per_node": "nproc-per-node", "nodes": "nnodes"}
+"""Of ``torchrun``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +68,11 @@ def read_launch(source: str) -> LaunchLine:
     """
     command = read_command(source)
     flags = flags_of(command.engine)
+    return _training(command, flags) if flags.anywhere else _serving(command, flags)
+
+
+def _serving(command: EngineCommand, flags: Flags) -> LaunchLine:
+    """The deployment that a server's options describe."""
     parts, unread, remarks = _sorted(command, flags)
     words = {**{name: value for name, value in flags.unset.items() if name in Serving.fields()}, **parts}
     remarks += _remark_speculation(command.engine, parts)
@@ -69,6 +81,39 @@ def read_launch(source: str) -> LaunchLine:
     words |= {"engine": command.engine, "engine_version": command.version}
     kept = {name: value for name, value in words.items() if name in Serving.fields() and value != ""}
     return LaunchLine(noun=Serving, words=kept, unread=unread, remarks=tuple(remarks))
+
+
+def _training(command: EngineCommand, flags: Flags) -> LaunchLine:
+    """The step that arguments of Megatron-LM describe, on the devices that ``torchrun`` starts.
+
+    Raises:
+        ModelError: a number or word that an argument does not take.
+    """
+    given = command.options
+    values, names = megatron_values(given)
+    config = _configuration(given, flags)
+    words = {name: value for name, value in values.items() if value is not None}
+    words |= {name: given[option] for name, option in _NODES.items() if given.get(option, "").isdecimal()}
+    words |= {"model": "megatron-lm", "config": json.dumps(config)} if config else {}
+    vocabulary = "vocab_size" in config or not config
+    remarks = () if vocabulary else (f"the vocabulary is that of {config['model_type']}: --vocab-size is missing",)
+    return LaunchLine(noun=Training, words=words, unread={name[2:]: given[name[2:]] for name in names}, remarks=remarks)
+
+
+def _configuration(given: Mapping[str, str], flags: Flags) -> dict[str, Any]:
+    """The model as keys of a configuration; empty where its sizes are not among the arguments."""
+    sizes = {key: int(given[option]) for key, option in flags.model.items() if given.get(option, "").isdecimal()}
+    if not {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= sizes.keys():
+        return {}
+    kind = "swiglu" if "swiglu" in given else "squared_relu" if "squared-relu" in given else "gelu"
+    usual = {"intermediate_size": 4 * sizes["hidden_size"], "num_key_value_heads": sizes["num_attention_heads"]}
+    if "num_experts" in sizes:
+        usual |= {
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": sizes.get("intermediate_size", 4 * sizes["hidden_size"]),
+        }
+    tied = "untie-embeddings-and-output-weights" not in given
+    return {**KINDS[kind], **usual, **sizes, "tie_word_embeddings": tied}
 
 
 def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:

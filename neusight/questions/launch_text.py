@@ -57,14 +57,15 @@ def read_command(source: str) -> EngineCommand:
     text, files = _plain(_text_of(source))
     engine, start, end = _program(text)
     flags = flags_of(engine)
-    given, rest = read_options(_words(text[end:]), flags.valueless, flags.lists)
+    words = _words(text, whole=True) if flags.anywhere else _words(text[end:])
+    given, rest = read_options(words, () if flags.anywhere else flags.valueless, flags.lists)
     options = dict(_flat({option: _parsed(word) for option, word in given.items()}))
     options |= {name: word for name, word in _assigned(text[:start]) if name in flags.names}
     names = [options.pop(option) for option in map(dashed, flags.file_options) if option in options]
     for name in names:
         options = _yaml(files[name] if name in files else _text_of(name)) | options
     image = _IMAGE.search(text[:end])
-    model = {"model": rest[0]} if rest else {}
+    model = {"model": rest[0]} if rest and not flags.anywhere else {}
     return EngineCommand(engine=engine, version=image[1] if image else "", options=model | options, script=text)
 
 
@@ -114,16 +115,17 @@ def _program(text: str) -> tuple[str, int, int]:
     raise DataError(f"'{shown(text.strip())}' starts no engine that is known: write it like {known}")
 
 
-def _words(text: str) -> list[str]:
-    """Words up to the end of the command."""
+def _words(text: str, *, whole: bool = False) -> list[str]:
+    """Words up to the end of the command, or of the whole script."""
     split = shlex.shlex(text, posix=True, punctuation_chars=_ENDS)
     split.whitespace, split.commenters, split.whitespace_split = " \t\r", "", True
     words: list[str] = []
     try:
         for word in split:
-            if word and set(word) <= set(_ENDS):
+            ends = bool(word) and set(word) <= set(_ENDS)
+            if ends and not whole:
                 break
-            words.append(word)
+            words += [] if ends else [word]
     except ValueError as error:
         raise DataError(f"the launch line does not read as one: {error}: mend its quotes") from None
     return words
