@@ -27,10 +27,10 @@ from neusight.kernels.precision import OWN_PRECISION
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
-from neusight.questions import KernelCall
+from neusight.questions import KernelCall, Training
 from neusight.questions.kernel import LaunchedKernel
 from neusight.requests import Plan, Request
-from neusight.steps.answers import StepAnswers, training_run
+from neusight.steps.answers import StepAnswers
 from neusight.steps.questions import Setting, StepQuestion, given_request, step_request
 from neusight.transforms.passes import Pass
 from neusight.transforms.sparsity import Sparsity
@@ -120,6 +120,8 @@ class Predictor:
         """
         if isinstance(question, KernelCall):
             return self._kernel(question, device)
+        if isinstance(question, Training):
+            return self._training(question, device)
         raise ModelError(f"{shown(question)} is no question of neusight.questions: give one of its nouns")
 
     def kernel(self, kernel: Kernel | str, gpu: Gpu = "", overrides: Sequence[str] = (), /, **words: Any) -> LoneKernel:
@@ -445,54 +447,45 @@ class Predictor:
         limited = limits(options or EngineOptions(), usual=usual)
         return cheapest(deploy, each, demand, limited, prefer=prefer, progress=progress)
 
-    def training_run(
+    def training(
         self,
-        model: str | Path | Decoder | torch.nn.Module,
-        cluster: Cluster,
-        options: Mapping[str, Any],
-        engine: str = "",
+        model: TrainingRun | str | Path | Decoder | torch.nn.Module,
+        factors: Factors | None = None,
         *,
         inputs: Mapping[str, Any] | Sequence[Any] | None = None,
-    ) -> TrainingRun:
-        """A training step on a cluster with what is given of it; the rest is as the engine's users have it.
+        **words: Any,
+    ) -> TrainingEstimate:
+        """One training step of a model on the devices of a cluster: time, what it waits for, memory, utilisation.
 
-        >>> run = predictor.training_run("llama-3.1-8b", load_cluster("dgx-h100"), {"global_batch_size": 64, "tp": 2})
-        >>> predictor.training(run).mfu
+        >>> predictor.training("llama-3.1-70b", cluster="dgx-h100", nodes=16, tp=8, pp=2, global_batch_size=256).mfu
 
         Args:
             model: a decoder by its name, file or description; under PyTorch itself (``torch-eager``,
-                ``torch-compiled``, ``torch-graph``) anything that ``estimate`` takes, by its trace.
-            cluster: the devices.
-            options: fields of ``Plan``, with ``seq_len``, ``dtype``, ``optimizer`` and ``micro_batches``, as
-                ``neusight.distributed.training_run.usual_run`` takes them.
-            engine: name of the engine that runs it; default as is usual of the devices.
-            inputs: of a module.
-
-        Raises:
-            ModelError: an unknown model, word or field, sizes that do not divide. DeviceError: a cluster that the plan
-                does not fill.
-        """
-        return training_run(model, cluster, options, engine, inputs)
-
-    def training(self, run: TrainingRun, factors: Factors | None = None) -> TrainingEstimate:
-        """One training step of a model on the devices of a cluster: time, what it waits for, memory, utilisation.
-
-        >>> llama = known_decoder("meta-llama/Llama-3.1-70B")
-        >>> plan = Plan(dp=8, tp=8, pp=2, global_batch_size=256, sequence_parallel=True, shard="zero1")
-        >>> run = TrainingRun(decoder=llama, cluster=load_cluster("dgx-h100", 16), plan=plan, seq_len=8192)
-        >>> predictor.training(run).mfu
-
-        Args:
-            run: model, cluster, plan, sequence length, framework and precision.
+                ``torch-compiled``, ``torch-graph``) anything that ``estimate`` takes, by its trace; or a whole step.
             factors: what kernels take in steps; default those that ship.
+            inputs: of a module.
+            words: fields of ``neusight.questions.Training``; those that are left open are as the engine's users have
+                them. ``cluster`` may be a ``Cluster``, ``gpu`` a ``DeviceSpec``.
 
         Raises:
-            ModelError: a plan that does not divide the model or the batch. DeviceError: a cluster of another size than
-                the plan's, or a device that lacks the dtype.
+            FieldError: an unknown field, or a value that it cannot take. ModelError: an unknown model, or a plan that
+                does not divide the model or the batch. DeviceError: a cluster of another size than the plan's, or a
+                device that lacks the dtype.
         """
         from neusight.distributed.estimate import estimated
+        from neusight.distributed.training_run import TrainingRun
 
-        return estimated(self.timed(run, factors))
+        if isinstance(model, TrainingRun):
+            return estimated(self.timed(model, factors))
+        return self._training(Training.named({"model": model, **words}), factors=factors, inputs=inputs)
+
+    def _training(
+        self, question: Training, device: DeviceSpec | None = None, factors: Factors | None = None, inputs: Any = None
+    ) -> TrainingEstimate:
+        run = question.resolve(device, inputs)
+        estimate = self.training(run, factors)
+        warnings = (*estimate.warnings, *question.without_effect(run))
+        return replace(estimate, question=question.words(), warnings=warnings)
 
     def timed(self, run: TrainingRun, factors: Factors | None = None) -> TimedStep:
         """The times that a training step is simulated with, stage by stage; arguments and errors as ``training``."""
@@ -548,7 +541,7 @@ class Predictor:
         >>> predictor.what_if(step, ["amp", "compile"]).gain().ratio
 
         Args:
-            question: a ``StepQuestion``, a training run (``training_run``) or a ``DeploymentQuestion``.
+            question: a ``StepQuestion``, a training run (``Training.resolve``) or a ``DeploymentQuestion``.
             apply: names of ``neusight.what_if.known()``.
 
         Raises:

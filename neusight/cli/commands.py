@@ -250,14 +250,29 @@ class Asked(Generic[Noun]):
 
     def __init__(self, noun: type[Noun], texts: Mapping[str, Any]) -> None:
         self.noun = noun
-        self.typed = Given(texts)
-        lists = {name: _values(noun.fields()[name], given) for name, given in texts.items()}
+        try:
+            self.texts = {noun.today(name): given for name, given in texts.items()}
+        except FieldError as error:
+            raise self.wrong(error) from None
+        self.typed = Given(self.texts)
+        lists = {name: _values(noun.fields()[name], given) for name, given in self.texts.items()}
         self.axes = {n: v for n, v in lists.items() if isinstance(v, list) and noun.fields()[n].field.kind != "texts"}
         """Values of the options that were written as lists, be it of one."""
+        _check_count(self.axes)
         try:
             self.questions: list[Noun] = noun.several(lists)
         except FieldError as error:
             raise self.wrong(error) from None
+
+    def upon(self, words: Mapping[str, Any]) -> Asked[Noun]:
+        """The same questions, with ``words`` where the command line leaves a field open."""
+        return Asked(self.noun, {**words, **self.texts})
+
+    def options_of(self, question: Noun) -> dict[str, Any]:
+        """Values of one of the questions for the options that could be lists."""
+        listable = (name for name, one in self.noun.fields().items() if one.field.listable and not one.required)
+        names = [name for name in self.noun.fields() if name in self.axes or (name in self.typed and name in listable)]
+        return {name: getattr(question, name) for name in names}
 
     @property
     def one(self) -> Noun:
@@ -455,8 +470,7 @@ def combined(
     Raises:
         BadParameter: too many combinations. NeusightError: what is wrong, unless ``many``.
     """
-    if (count := prod(map(len, axes.values()))) > MOST_POINTS:
-        raise typer.BadParameter(f"{count:,} combinations are too many: leave values out, or search with `plan`")
+    count = _check_count(axes)
     for done, values in enumerate(product(*axes.values())):
         if advance and count > 1:
             advance(done, count)
@@ -467,6 +481,12 @@ def combined(
             if not many:
                 raise
             yield Point(options=options, error=str(error))
+
+
+def _check_count(axes: Mapping[str, Sequence[Any]]) -> int:
+    if (count := prod(map(len, axes.values()))) > MOST_POINTS:
+        raise typer.BadParameter(f"{count:,} combinations are too many: leave values out, or search with `plan`")
+    return count
 
 
 def check_answers(points: Sequence[Point[Answer]], name: str) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from math import inf
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Given
-from neusight.cli.options import ENGINE, STEP, Spec
+from neusight.cli.commands import Asked, LeftOut
 from neusight.cli.output import Output, line, note, paragraph
 from neusight.defaults import words_of
 from neusight.errors import ModelError
-from neusight.quick_dataclasses import dataclass
+from neusight.questions import FieldError, Training
 
 if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
@@ -21,136 +20,18 @@ if TYPE_CHECKING:
 
 _PER_STAGE = 4
 """Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""
+TIMED = LeftOut.of(
+    "network", "prices", "overlap_grad_reduce", "overlap_param_gather", "overlap_experts", "embedding_shard"
+)
+"""Fields that decide the time of a step, and nothing of its memory."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MemoryStep(opt.TrainedStep):
-    """What a step computes."""
-
-    global_batch_size: opt.OptionalBatch = None
-    attention_kernel: Annotated[
-        Literal["eager", "flash", "cudnn"] | None,
-        Spec("--attention-kernel", ENGINE, "Whose results wait for the backward pass. Default: the engine's.").text(),
-    ] = None
-    source_len: opt.SourceLen = None
-    mtp_layers: opt.MtpLayers = None
-    dropout: Annotated[bool, Spec("--dropout", STEP, "Of attention and of the residual stream.").text()] = False
-
-    def run_by(self, run: TrainingRun, typed: Given) -> TrainingRun:
-        """The run with other attention and dropout than its engine has.
-
-        Raises:
-            ModelError: the model is traced, so that its configuration decides these.
-        """
-        from neusight.workloads.decoders.decoder import Decoder
-
-        given = [name for name in ("attention_kernel", "dropout") if name in typed]
-        if given and not isinstance(run.decoder, Decoder):
-            raise ModelError(
-                f"--{given[0].replace('_', '-')} has no effect under {run.engine.name}, where the model decides it: "
-                "leave it out, or name an engine that runs decoders"
-            )
-        engine = replace(
-            run.engine,
-            attention=self.attention_kernel or run.engine.attention,
-            attention_dropout=self.dropout or run.engine.attention_dropout,
-            hidden_dropout=self.dropout or run.engine.hidden_dropout,
-        )
-        return replace(run, engine=engine)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemorySharing(opt.SharedStep):
-    """How devices share it, in all ways that decoders can be."""
-
-    cp: opt.CP = 1
-    ep: opt.EP = 1
-    etp: opt.ETP = None
-    gradient_dtype: opt.GradientDtype = "fp32"
-    offload: opt.Offload = "none"
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryQuestion:
-    """A training step whose memory is asked for, as ``neusight training`` takes it."""
-
-    model: str
-    device: DeviceSpec
-    step: MemoryStep
-    sharing: MemorySharing
-    typed: Given
-
-    @property
-    def engine(self) -> str:
-        """By its name."""
-        from neusight.engines import usual_trainer
-
-        return self.step.engine or usual_trainer(self.device)
-
-    @property
-    def ranks_on(self) -> DeviceSpec:
-        """What each rank of a plan is given: a device or one of its cores."""
-        from neusight.devices.slices import core_of
-        from neusight.engines import engine_named
-
-        return core_of(self.device) if engine_named(self.engine).ranks == "core" else self.device
-
-    def run(self, **changes: Any) -> TrainingRun:
-        """The step with some fields changed.
-
-        Raises:
-            ModelError: as ``training_run``.
-        """
-        from neusight.defaults import Default
-        from neusight.distributed.sources import node_of
-        from neusight.kernels.precision import dtype_named
-        from neusight.steps.answers import training_run
-
-        values = {**asdict(self.step), **asdict(self.sharing)}
-        options = {name: value for name, value in values.items() if name in self.typed and name not in _OF_ENGINES}
-        if "gradient_dtype" in options:
-            options["gradient_dtype"] = dtype_named(self.sharing.gradient_dtype)
-        options["dp"] = self.sharing.dp or 1
-        if not self.step.global_batch_size:
-            options["micro_batches"] = _PER_STAGE * self.sharing.pp
-        world = options["dp"] * self.sharing.tp * self.sharing.pp * self.sharing.cp
-        place = node_of(self.ranks_on, world)
-        run = self.step.run_by(training_run(self.model, place, {**options, **changes}, self.engine), self.typed)
-        batch = Default(
-            run.plan.global_batch_size, f"the default: {options.get('micro_batches')} micro-batches of each replica"
-        )
-        return (
-            run if self.step.global_batch_size else replace(run, defaults={**run.defaults, "global_batch_size": batch})
-        )
-
-    def spare_bytes(self, **changes: Any) -> float:
-        """What the step with some fields changed leaves of a device; below 0 where it does not fit, or is no step."""
-        from neusight.distributed.sources import memory
-        from neusight.plans.fits import verdict
-
-        try:
-            return verdict(memory(self.run(**changes)), self.ranks_on).spare_bytes
-        except ModelError:
-            return -inf
-
-
-_OF_ENGINES = ("engine", "attention_kernel", "dropout")
-
-
-def memory(
-    model: opt.Model,
-    gpu: opt.Gpu,
-    step: MemoryStep,
-    sharing: MemorySharing,
-    typed: Given,
-    overrides: opt.Overrides = [],  # noqa: B006
-    form: opt.Format = "human",
-) -> None:
+def memory(asked: Annotated[Asked[Training], TIMED], form: opt.Format = "human") -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, what a device needs, and what fits.
 
-    The step is the one that `neusight training` answers with the same options and as many devices: of one replica
-    unless --dp gives more, where `neusight training` fills a node. Without a batch, it has four
-    micro-batches for each stage.
+    The step is the one that `neusight training` answers with the same options. Without a cluster it is of as many
+    devices as its plan has, of one replica unless --dp gives more; without a batch, it has four micro-batches for each
+    stage.
 
     Examples:
 
@@ -160,41 +41,89 @@ def memory(
 
     - `neusight memory gpt2-large --gpu a100 -b 4 --engine torch-eager`
     """
-    from neusight.devices import load_device
     from neusight.distributed.sources import memory
     from neusight.plans.fits import largest_micro_batch, longest_sequence, verdict
 
-    device = load_device(opt.named_gpu(gpu), overrides)
-    question = MemoryQuestion(model=model, device=device, step=step, sharing=sharing, typed=typed)
-    run = question.run()
-    plan, ranks = run.plan, memory(run)
-    for text in plan.without_effect(run.decoder.has_experts):
+    _, call = asked.one, opt.on_devices(asked)[0]
+    question = _with_batch(_on_its_devices(call.question, call.device))
+    try:
+        run = _with_reason(asked.one, question.resolve())
+    except FieldError as error:
+        raise asked.wrong(error) from None
+    plan, ranks, device = run.plan, memory(run), run.cluster.device
+    for text in question.without_effect(run):
         note(f"warning: {text}")
-    fits = verdict(ranks, question.ranks_on)
+    fits = verdict(ranks, device)
     batch = largest_micro_batch(
         plan,
-        lambda of: question.spare_bytes(micro_batch_size=of.micro_batch_size, global_batch_size=of.global_batch_size),
+        lambda of: spare_bytes(
+            question, micro_batches=None, micro_batch_size=of.micro_batch_size, global_batch_size=of.global_batch_size
+        ),
     )
     longest = (
-        longest_sequence(plan, lambda tokens: question.spare_bytes(seq_len=tokens)) if run.unit == "tokens" else None
+        longest_sequence(plan, lambda tokens: spare_bytes(question, seq_len=tokens)) if run.unit == "tokens" else None
     )
-    rows = [_row(rank, question.ranks_on) for rank in ranks]
+    rows = [_row(rank, device) for rank in ranks]
+    gpu = call.device.id if call.device else device.id
 
     def human() -> None:
         from neusight.cli.show_training import show_ranks
 
-        show_ranks(ranks, question.ranks_on)
+        show_ranks(ranks, device)
         line()
-        paragraph("verdict", f"{fits} on {device.id}")
+        paragraph("verdict", f"{fits} on {gpu}")
         paragraph("assumed", words_of(run.assumed))
         sequence = "" if longest is None else f"; longest sequence: {longest:,} tokens"
         line(f"largest micro-batch that fits: {batch}{sequence}")
 
-    data: dict[str, Any] = {"model": run.decoder.name, "gpu": device.id, "seq_len": run.seq_len, "dtype": run.dtype}
-    data |= {"engine": run.engine.name, "plan": asdict(plan), "assumed": run.assumed}
+    data: dict[str, Any] = {"model": run.decoder.name, "gpu": gpu, "seq_len": run.seq_len, "dtype": run.dtype}
+    data |= {"engine": run.engine.name, "plan": asdict(plan), "question": asked.one.words(), "assumed": run.assumed}
     data |= {"fits": fits.fits, **fits.to_dict()}
     data |= {"largest_micro_batch": batch, "longest_sequence": longest, "ranks": rows}
     Output(form).data(data, rows, human)
+
+
+def _on_its_devices(question: Training, device: DeviceSpec | None) -> Training:
+    """The step on a node of as many devices as its plan has, unless the question says which."""
+    from neusight.devices.slices import core_of
+    from neusight.distributed.sources import node_of
+    from neusight.engines import engine_named, usual_trainer
+
+    if device is None or question.nodes or question.per_node:
+        return question
+    engine = engine_named(question.engine or usual_trainer(device))
+    each = core_of(device) if engine.ranks == "core" else device
+    dp = question.dp or 1
+    node = node_of(each, dp * question.tp * question.pp * question.cp)
+    return question.changed(gpu="", overrides=(), cluster=node, dp=dp)
+
+
+def _with_batch(question: Training) -> Training:
+    if question.global_batch_size or question.micro_batches:
+        return question
+    return question.changed(micro_batches=_PER_STAGE * question.pp)
+
+
+def _with_reason(question: Training, run: TrainingRun) -> TrainingRun:
+    """The run, with the reason of its batch where the question leaves that open."""
+    from neusight.defaults import Default
+
+    if question.global_batch_size or question.micro_batches:
+        return run
+    reason = f"the default: {_PER_STAGE * question.pp} micro-batches of each replica"
+    return replace(run, defaults={**run.defaults, "global_batch_size": Default(run.plan.global_batch_size, reason)})
+
+
+def spare_bytes(question: Training, **changes: Any) -> float:
+    """What the step with some fields changed leaves of a device; below 0 where it does not fit, or is no step."""
+    from neusight.distributed.sources import memory
+    from neusight.plans.fits import verdict
+
+    try:
+        run = question.changed(**changes).resolve()
+        return verdict(memory(run), run.cluster.device).spare_bytes
+    except ModelError:
+        return -inf
 
 
 def _row(rank: RankMemory, device: DeviceSpec) -> dict[str, Any]:

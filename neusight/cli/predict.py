@@ -226,19 +226,18 @@ class StepCommand:
 
     def answer_on_cluster(self, form: str) -> None:
         """As ``neusight training`` answers these options."""
-        from neusight.cli.training import Place, answer
+        from neusight.cli.commands import Asked
+        from neusight.cli.training import answer
+        from neusight.questions import Training
 
         step, sharing, typed = self.step, self.sharing, self.typed
         if step.mode != "training":
             raise typer.BadParameter("is for training: add --mode training", param_hint="--cluster")
         typed.refuse(["gpu"], "is named by --cluster, which has its own GPUs: leave it out")
         typed.refuse(sorted(typed - set(_ON_CLUSTERS)), "has no meaning with --cluster: leave it out")
-        values = {"seq_len": step.seq_len, "dtype": self.execution.dtype, "optimizer": step.optimizer, **vars(sharing)}
-        counts = set(_ON_CLUSTERS) - {"cluster", "nodes"}
-        options = {name: value for name, value in values.items() if name in typed & counts}
-        options |= {"global_batch_size": step.batch}
-        place = Place(cluster=sharing.cluster, overrides=self.target.overrides, prices=self.target.prices)
-        answer(self.model, place, {"nodes": [sharing.nodes]} if sharing.nodes else {}, options, self.models, form=form)
+        values = {**vars(step), "dtype": self.execution.dtype, **vars(sharing), **vars(self.target)}
+        words = {name: value for name, value in values.items() if name in typed and name != "mode"}
+        answer(Asked(Training, {"model": self.model, "batch": step.batch, **words}), self.models, form)
 
 
 def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, many: bool) -> None:

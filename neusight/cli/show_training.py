@@ -44,7 +44,7 @@ def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool
         for p in points
     ]
     for text in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
-        note(f"note: {text}")
+        note(f"warning: {text}")
     single = points[0].estimate
 
     def human() -> None:

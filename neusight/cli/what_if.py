@@ -12,11 +12,10 @@ from neusight.cli.commands import Given
 from neusight.cli.options import Spec
 from neusight.cli.output import busy
 from neusight.cli.predict import Execution, StepOptions
-from neusight.cli.training import Place, of_file
+from neusight.cli.training import of_file
 from neusight.errors import ModelError
 
 if TYPE_CHECKING:
-    from neusight.api import Predictor
     from neusight.what_if import Question
 
 WANTED = "What if"
@@ -147,7 +146,7 @@ def what_if(
         raise typer.BadParameter("names no GPU: give an id of `neusight devices list`", param_hint="--gpu")
     asked = AskedWhatIf(model=model, step=step, execution=execution, place=place, load=load, engine=engine, typed=typed)
     predictor = models.load([place.gpu] if place.gpu else [])
-    question = asked.question(predictor)
+    question = asked.question()
     with busy(f"asking of {model}"):
         answer = (
             predictor.what_ifs(question, *wanted.search) if wanted.every else predictor.what_if(question, wanted.names)
@@ -169,7 +168,7 @@ class AskedWhatIf:
     engine: str
     typed: Given
 
-    def question(self, predictor: Predictor) -> Question:
+    def question(self) -> Question:
         """As a value.
 
         Raises:
@@ -180,7 +179,7 @@ class AskedWhatIf:
             return self._deployment()
         if self.engine or self.place.cluster:
             self.typed.refuse(_OF_STEPS, "is of a step of a module: leave out --engine and --cluster")
-            return self._run(predictor)
+            return self._run()
         self.typed.refuse(_OF_RUNS, "is of a training run: name its --engine")
         return self._step()
 
@@ -202,21 +201,23 @@ class AskedWhatIf:
             words["batch"] = 1
         return StepQuestion.of(self.model, opt.named_gpu(self.place.gpu), **words)
 
-    def _run(self, predictor: Predictor) -> Question:
+    def _run(self) -> Question:
+        from neusight.questions import Training
+
         place = self.place
         if self.step.mode != "training":
             raise typer.BadParameter("is for training: add --mode training", param_hint="--engine, --cluster")
         alone = None if place.cluster else place.tp * place.pp * place.cp
-        same = {name: getattr(place, name) for name in ("cluster", "gpu", "network", "overrides")}
-        where = Place(per_node=place.per_node or alone, **same)
+        where = {name: getattr(place, name) for name in ("cluster", "nodes", "network", "overrides")}
+        where |= {"gpu": opt.named_gpu(place.gpu) if place.gpu else "", "per_node": place.per_node or alone}
         names = ("tp", "pp", "cp", "micro_batch_size", "shard", "recompute")
         options = {name: getattr(place, name) for name in names if name in self.typed}
         options |= {"seq_len": self.step.seq_len, "global_batch_size": self.step.batch, "dtype": self.execution.dtype}
         options |= {"optimizer": self.step.optimizer} if "optimizer" in self.typed else {}
-        given = of_file(place.plan, self.model, batch_given=True)
+        options |= {"engine": self.engine, "model": self.model} | where
+        given = of_file(place.plan, self.model, ("global_batch_size",))
         given |= {name: value for name, value in options.items() if value}
-        cluster = where.of(place.nodes or 0)
-        return predictor.training_run(self.model, cluster, given, self.engine)
+        return Training.named(given).resolve()
 
     def _deployment(self) -> Question:
         from neusight.serving import Setup, closed

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import exp, hypot, sqrt
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ class TrainingEstimate:
         memory: of a rank of each kind.
         board_energy: what the boards of all devices draw in a step.
         warnings: what was assumed or approximated.
+        question: the words that were asked; none of a ``TrainingRun``.
     """
 
     run: TrainingRun
@@ -70,6 +71,7 @@ class TrainingEstimate:
     memory: tuple[RankMemory, ...]
     board_energy: BoardEnergy | None = None
     warnings: tuple[str, ...] = ()
+    question: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model(self) -> str:
@@ -217,6 +219,7 @@ class TrainingEstimate:
         run = self.run
         return {
             **core(self),
+            "question": dict(self.question),
             "cluster": self.cluster.id,
             "nodes": self.cluster.nodes,
             "seq_len": run.seq_len,

@@ -243,6 +243,8 @@ def _balanced(order: Sequence[int], run: TrainingRun, layer_s: Sequence[float]) 
         layer_s: seconds of each of ``Program.segments``, where they are known.
     """
     count = run.plan.pp * run.plan.vp
+    if run.chunk_layers:
+        return stages_of(order, run.plan, run.chunk_layers)
     if count == 1 or not len(layer_s) or not run.engine.balanced_stages:
         return stages_of(order, run.plan)
     seconds = np.array(layer_s)[[1 + kind for kind in order]]

@@ -5,7 +5,7 @@ What is not given of it is as its engine's users have it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,19 @@ if TYPE_CHECKING:
     from neusight.distributed.sources import TracedModel
 
 _PLAN = tuple(f.name for f in fields(Plan))
-_RUN = ("lora_rank", "adapter", "adapted", "seq_len", "source_len", "mtp_layers", "dtype", "optimizer", "micro_batches")
+OPTIONS = (
+    *_PLAN,
+    "lora_rank",
+    "adapter",
+    "adapted",
+    "seq_len",
+    "source_len",
+    "mtp_layers",
+    "dtype",
+    "optimizer",
+    "micro_batches",
+)
+"""Fields of ``Plan`` and of the step that ``usual_run`` takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +83,14 @@ class TrainingRun(TrainingStep):
             raise ModelError(f"sequence length {self.seq_len}: give a whole number of at least 1")
         self._check_experts()
         return self
+
+    def without_effect(self) -> Iterator[str]:
+        """A line for each choice that changes nothing, and why."""
+        yield from self.plan.without_effect(self.decoder.has_experts)
+        if self.plan.overlap_tp and not self.engine.hidden_tp:
+            yield "overlap_tp has no effect: products in pieces lose what they hide under this engine"
+        if self.plan.offload != "none" and self.optimizer == "none":
+            yield "offload has no effect: optimizer is none"
 
     def _check_experts(self) -> None:
         plan = self.plan
@@ -190,8 +210,8 @@ def run_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ModelError: an unknown word.
     """
-    if unknown := [name for name in given if name not in (*_PLAN, *_RUN)]:
-        raise ModelError(f"unknown field '{unknown[0]}' of a training step: one of {', '.join((*_PLAN, *_RUN))}")
+    if unknown := [name for name in given if name not in OPTIONS]:
+        raise ModelError(f"unknown field '{unknown[0]}' of a training step: one of {', '.join(OPTIONS)}")
     step = {name: given[name] for name in ("seq_len", "dtype") if given.get(name)}
     return {**step, "optimizer": str(given.get("optimizer") or "adam")}
 

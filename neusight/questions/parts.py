@@ -89,8 +89,11 @@ class OnCluster(OnNodes):
             FieldError: devices are named besides. DeviceError: an unknown cluster.
         """
         self.refuse(("gpu", "per_node", "network"), "is decided by the cluster: leave it out, or change it by --set")
-        given = self.given("cluster")
-        return load_cluster(given, self.nodes or 0, self.overrides) if isinstance(given, str) else given
+        given: Cluster | str = self.given("cluster")
+        if isinstance(given, str):
+            return load_cluster(given, self.nodes or 0, self.overrides)
+        self.refuse(("nodes", "overrides"), f"changes a named cluster: change {given.id} by its model_copy()")
+        return given
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +227,11 @@ class TrainedPlan(WithExperts, Planned):
         "Tokens travel to experts during the kernels of another micro-batch.",
         PLAN, None,
     )  # fmt: skip
-    gradient_dtype: str = text("Precision in which gradients are kept and summed.", PLAN, "fp32", metavar="NAME")
+    gradient_dtype: str = text(
+        "Precision in which gradients are kept and summed. Default: fp32, or that of weights under engines that keep "
+        "no fp32 copies of them.",
+        PLAN, metavar="NAME",
+    )  # fmt: skip
     offload: str = text("States that the host keeps and updates.", PLAN, "none", choices=OFFLOADS)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, field, fields, replace
 from itertools import product
+from os import PathLike, fspath
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -70,6 +71,7 @@ class Question:
                 continue
             name = cls.today(name)
             one = cls.fields()[name].field
+            value = fspath(value) if isinstance(value, PathLike) else value
             value = one.read(name, value.strip()) if isinstance(value, str) else value
             value = one.check(name, value) if one.kind == "texts" and not one.objects else value
             if name in values and one.kind != "texts":

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from neusight.devices import Cluster, DeviceSpec, cluster_of, with_prices
 from neusight.engines import engine_names
 from neusight.questions.field import FieldError, required, switch, text, whole
 from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, OnCluster, TrainedPlan
 from neusight.quick_dataclasses import dataclass
 
+if TYPE_CHECKING:
+    from neusight.distributed.training_run import TrainingRun
+
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "muon")
 ADAPTERS = ("lora", "qlora", "dora")
 TRAINERS = engine_names(serves=False)
+_OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
+"""Fields that a traced model decides itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,24 +78,123 @@ class Training(OnCluster, TrainedPlan):
         MODEL, former=("lora",),
     )  # fmt: skip
     adapter: str = text(
-        "What --lora-rank adapts: weights as they are, in NF4 (qlora), or scaled by their columns (dora).",
-        MODEL, "lora", choices=ADAPTERS,
+        "What --lora-rank adapts: weights as they are (lora), in NF4 (qlora), or scaled by their columns (dora). "
+        "Default: lora.",
+        MODEL, choices=ADAPTERS,
     )  # fmt: skip
     adapted: str = text(
-        "Projections that --lora-rank adapts: attention (qkv, output), feed_forward (up, down), or single ones.",
-        MODEL, "attention,feed_forward", metavar="WORD[,WORD…]",
+        "Projections that --lora-rank adapts: attention (qkv, output), feed_forward (up, down), or single ones. "
+        "Default: attention,feed_forward.",
+        MODEL, metavar="WORD[,WORD…]",
     )  # fmt: skip
     graphed: str = text("Parts of layers that run as CUDA graphs.", RECORDED)
     chunk_layers: str = text("Layers of each chunk of an uneven pipeline.", RECORDED)
     chunk_group: int | None = whole("Micro-batches of a chunk before the next chunk's.", RECORDED)
-    embedding_shard: bool = switch("Embedding tables are split over devices by rows.", RECORDED)
+    embedding_shard: str = text("How embedding tables are split over devices.", RECORDED)
 
-    def check(self) -> None:
-        """Relations between fields."""
-        if self.cluster and self.gpu:
-            raise FieldError("gpu", "is named by --cluster, which has its own devices: give one of both")
-        if self.cluster and (self.per_node or self.network):
-            raise FieldError(
-                "cluster",
-                "has its own nodes and network: change them by --set per_node=4 or --set network.bandwidth=…",
+    def resolve(self, device: DeviceSpec | None = None, inputs: Any = None) -> TrainingRun:
+        """The step as objects; fields that are left open are the usual choices of the engine's users.
+
+        Args:
+            device: that of ``gpu``, where it is loaded already.
+            inputs: of a module, as ``Predictor.estimate`` takes them.
+
+        Raises:
+            FieldError: a missing field, or fields that exclude each other.
+            ModelError: an unknown model, or sizes that do not divide. DeviceError: a cluster that the plan does not
+                fill.
+        """
+        from neusight.steps.answers import training_run
+
+        return self._as_recorded(training_run(self._model(), self.place(device), self._options(), self.engine, inputs))
+
+    def unplanned(self, device: DeviceSpec | None = None) -> TrainingRun:
+        """The step whose plan is to be searched for: of its plan, only the global batch is decided.
+
+        Args:
+            device: as ``resolve`` takes it.
+
+        Raises:
+            FieldError: a field of the plan is given. As ``resolve``.
+        """
+        from neusight.requests import Plan
+
+        planned = (name for name, one in self.fields().items() if one.field.panel == PLAN)
+        self.refuse((*planned, "chunk_layers", "chunk_group"), "is searched for: leave it out")
+        if not self.global_batch_size:
+            raise FieldError("global_batch_size", "is missing: give the sequences of a step")
+        one_each = self.changed(global_batch_size=None, micro_batches=1, micro_batch_size=1)
+        return replace(one_each.resolve(device), plan=Plan(global_batch_size=self.global_batch_size))
+
+    def place(self, device: DeviceSpec | None = None) -> Cluster:
+        """The cluster, with prices of its devices.
+
+        Raises:
+            FieldError: no cluster and no device. DeviceError: an unknown one, or one that cannot be.
+        """
+        if self.cluster:
+            named = self.on_cluster()
+            return named.model_copy(update={"device": with_prices([named.device], self.prices)[0]})
+        if not self.gpu:
+            raise FieldError("cluster", "or gpu is missing: give a name of `neusight clusters list`, or a GPU")
+        device = device or with_prices([self.device()], self.prices)[0]
+        return cluster_of(device, self.per_node or 0, self.nodes or 1, self.network)
+
+    def _model(self) -> Any:
+        """The decoder that is described, else the model as it was given."""
+        from neusight.workloads.decoders.architecture import decoder_of
+        from neusight.workloads.decoders.described import decoder_of_text
+
+        if self.decoder:
+            self.refuse(("config",), "describes the model as well as decoder: leave out one of them")
+            return decoder_of_text(self.decoder)
+        if not self.config:
+            return self.given("model")
+        try:
+            return decoder_of(json.loads(self.config), self.model)
+        except ValueError as error:
+            raise FieldError("config", f"is no JSON: {error}: mend it") from None
+
+    def _options(self) -> dict[str, Any]:
+        """Fields of the plan and the step that are given."""
+        from neusight.distributed.training_run import OPTIONS
+        from neusight.kernels.precision import dtype_named
+
+        if self.global_batch_size:
+            self.refuse(("micro_batches",), "is given in place of global_batch_size: leave out one of them")
+        options = {name: value for name, value in self.words().items() if name in OPTIONS}
+        gradients = {"gradient_dtype": dtype_named(self.gradient_dtype)} if self.gradient_dtype else {}
+        return options | gradients
+
+    def _as_recorded(self, run: TrainingRun) -> TrainingRun:
+        """The step with traits of its engine and shares of its pipeline that differ from the usual ones."""
+        from neusight.engines.traits import with_traits
+        from neusight.workloads.decoders.decoder import Decoder
+
+        if not isinstance(run.decoder, Decoder):
+            why = (
+                f"has no effect under {run.engine.name}, where the model decides it: name an engine that runs decoders"
             )
+            self.refuse(_OF_DECODERS, why)
+            return run
+        engine = with_traits(run.engine, self.engine_options) if self.engine_options else run.engine
+        engine = replace(engine, attention=self.attention_kernel) if self.attention_kernel else engine
+        engine = replace(engine, attention_dropout=True, hidden_dropout=True) if self.dropout else engine
+        graphed = tuple(word.strip() for word in self.graphed.split(",") if word.strip())
+        return replace(
+            run, engine=engine, graphed=graphed, chunk_layers=self._chunks(), chunk_group=self.chunk_group or 0
+        )
+
+    def _chunks(self) -> tuple[int, ...]:
+        try:
+            return tuple(int(number) for number in self.chunk_layers.split(",") if number.strip())
+        except ValueError:
+            raise FieldError("chunk_layers", f"'{self.chunk_layers}': give whole numbers, such as 2,4,4,2") from None
+
+    def without_effect(self, run: TrainingRun) -> Iterator[str]:
+        """A line for each field that changes nothing of the step that it resolves to."""
+        yield from run.without_effect()
+        if self.network and run.cluster.nodes == 1:
+            yield "network has no effect: there is one node"
+        if self.embedding_shard:
+            yield "embedding_shard has no effect: estimates do not know it yet"

@@ -69,7 +69,7 @@ def test_encoders_and_depths_of_prediction_take_more() -> None:
     [
         (("--tp", 5), "num_attention_heads = 32 cannot be shared by 5 ranks"),
         (("--pp", 40), "Qwen/Qwen3-8B has 36, choose a pp x vp"),
-        (("--shard", "zero9"), "unknown shard 'zero9'"),
+        (("--shard", "zero9"), "--shard: 'zero9' is unknown"),
         (("--engine", "megatrn"), "did you mean megatron"),
         (("--dtype", "bf61"), "unknown dtype 'bf61'"),
         (("--source-len", 8), "has no encoder that would read source_len tokens"),

@@ -9,6 +9,7 @@ from cli_runs import as_csv, as_json, error, invoke, run, unsaid
 from neusight import Predictor
 from neusight.devices import load_cluster
 from neusight.distributed.training_run import usual_run
+from neusight.questions import Training
 from neusight.workloads.decoders.known import known_decoder
 
 ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "--nodes", "2", "--seq-len", "4096")
@@ -29,7 +30,9 @@ def test_json_is_what_python_answers(predictor: Predictor) -> None:
     given = {"tp": 2, "pp": 2, "global_batch_size": 64, "seq_len": 4096}
     same = predictor.training(usual_run(known_decoder("llama-3.1-8b"), load_cluster("dgx-a100", 2), given))
     assert answer.pop("run")["gpu_hours"] == pytest.approx(same.gpu_hours(1e12))
-    assert answer == json.loads(json.dumps(same.to_dict(), default=str))
+    again = predictor.ask(Training.named(answer["question"])).to_dict()
+    assert answer == json.loads(json.dumps(again, default=str))
+    assert answer == json.loads(json.dumps({**same.to_dict(), "question": answer["question"]}, default=str))
     assert (answer["plan"]["dp"], answer["plan"]["shard"], answer["plan"]["sequence_parallel"]) == (4, "zero1", True)
 
 
@@ -45,8 +48,8 @@ def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> 
 def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
     answer = as_json(*STEP, "--tp", "1,3", "--dtype", "bf16,fp8")
     assert ["latency_s" in row for row in answer] == [True, False, False, False]
-    assert "do not divide a cluster of 16" in answer[1]["error"]
-    assert "does not compute in float8" in answer[2]["error"]
+    assert "does not compute in float8" in answer[1]["error"]
+    assert "do not divide a cluster of 16" in answer[2]["error"]
     rows = as_csv(*STEP, "--tp", "1,3,8")
     assert [(row["tp"], bool(row["error"])) for row in rows] == [("1", False), ("3", True), ("8", False)]
     assert float(rows[0]["latency_s"]) < float(rows[2]["latency_s"])
@@ -84,7 +87,7 @@ def test_sequences_are_shared_by_keys_or_by_heads() -> None:
     assert "plan: dp 4, cp 4, keys by all_gather" in run(*STEP, "--cp", 4, "--cp-comm", "all_gather").stdout
     assert "cp_comm p2p has no effect: no keys travel" in " ".join(run(*STEP, "--cp-comm", "p2p").stderr.split())
     assert "ulysses 3 does not divide cp 4" in error(*STEP, "--cp", 4, "--ulysses", 3)
-    assert "unknown cp_comm 'ring': one of p2p, all_gather" in error(*STEP, "--cp", 4, "--cp-comm", "ring")
+    assert "--cp-comm: 'ring' is unknown: one of p2p, all_gather" in error(*STEP, "--cp", 4, "--cp-comm", "ring")
 
 
 def test_adapters_are_trained_in_place_of_all_weights() -> None:
@@ -165,7 +168,7 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         (*STEP, "--dtype", "fp8"): "a100-sxm-80gb does not compute in float8",
         (*STEP, "--dtype", "fp9"): "fp9",
         (*STEP, "--engine", "megtron"): "did you mean megatron-te",
-        (*STEP, "--schedule", "chimera"): "unknown schedule 'chimera'",
+        (*STEP, "--schedule", "chimera"): "'chimera' is unknown: one of 1f1b",
         (*STEP, "--ep", 4): "has no experts",
         (*STEP, "--plan", tmp_path / "nowhere.toml"): "check the path",
         (*STEP, "--set", "network.bandwidth=fast"): "network.bandwidth",
@@ -174,7 +177,7 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         ("training", "llama-3.1-8bb", "--cluster", "dgx-a100", "-b", 8): "unknown model",
         ("training", "llama-3.1-8b", "--gpu", "tensordash", "-b", 8, "--per-node", 8): "states no links",
         ("training", "llama-3.1-8b", "--gpu", "l4", "--nodes", 2, "--network", "fast", "-b", 8): "400Gb/s",
-        ("plan", "llama-3.1-8b", "--cluster", "dgx-a100", "-b", 8, "--schedules", "chimera"): "unknown schedule",
+        ("plan", "llama-3.1-8b", "--cluster", "dgx-a100", "-b", 8, "--schedules", "chimera"): "'chimera' is unknown",
         ("plan", "llama-3.1-405b", "--gpu", "l4", "--per-node", 1, "-b", 1): "take more devices",
     }
     assert unsaid(wrong) == {}

@@ -10,6 +10,7 @@ from neusight import Predictor, load_device
 from neusight.devices import cluster_of
 from neusight.distributed.step import HOST_UPDATE_S
 from neusight.laws.routes import host_link
+from neusight.questions import Training
 
 
 def test_the_host_updates_what_the_devices_hold(predictor: Predictor) -> None:
@@ -17,7 +18,7 @@ def test_the_host_updates_what_the_devices_hold(predictor: Predictor) -> None:
     cluster = cluster_of("h100-sxm-80gb", 8, 1)
     given: dict[str, Any] = {"tp": 8, "global_batch_size": 8, "seq_len": 2048}
     plain, offloaded = (
-        predictor.timed(predictor.training_run("llama-3.1-8b", cluster, given | more))
+        predictor.timed(Training.named({"model": "llama-3.1-8b", "cluster": cluster, **(given | more)}).resolve())
         for more in ({}, {"offload": "optimizer"})
     )
     parameters = 8.03e9

@@ -20,6 +20,7 @@ from neusight.plans.stages import Stage
 from neusight.plans.states import States, TrainingStep
 from neusight.plans.trace_layers import blocks_of
 from neusight.plans.traced import TracedProgram
+from neusight.questions import Training
 from neusight.requests import Plan
 from neusight.transforms.recompute import recomputed
 from neusight.transforms.unrolled import unrolled
@@ -249,13 +250,13 @@ def test_a_batch_with_a_plan_is_refused(predictor: Predictor) -> None:
 def test_a_training_step_of_any_model_is_the_estimate_of_its_plan(predictor: Predictor) -> None:
     cluster = cluster_of(GPU, 4)
     options = {"global_batch_size": 8, "micro_batch_size": 2, "tp": 2, "seq_len": 1024, "dtype": "float32"}
-    run = predictor.training_run("gpt2", cluster, options, "torch-eager")
+    run = Training.named({"model": "gpt2", "cluster": cluster, **options, "engine": "torch-eager"}).resolve()
     step = predictor.training(run)
     estimate = predictor.estimate("gpt2", GPU, plan=run.plan, **LONG)
     assert step.latency_s == pytest.approx(estimate.latency_s, rel=1e-12)
     assert {name: step.memory_terms[name] for name in estimate.memory_terms} == estimate.memory_terms
     assert step.fits == estimate.fits
     options = {"global_batch_size": 64, "optimizer": "sgd", "dtype": "bfloat16"}
-    images = predictor.training_run("resnet-18", cluster, options, "torch-eager")
+    images = Training.named({"model": "resnet-18", "cluster": cluster, **options, "engine": "torch-eager"}).resolve()
     assert (images.unit, images.tokens) == ("samples", 64)
     assert 0.0 < predictor.training(images).mfu < 1.0

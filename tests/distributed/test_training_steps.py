@@ -14,6 +14,7 @@ from neusight.distributed.step import TimedStep, counted, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
 from neusight.executors.costs import NORMAL_90
+from neusight.questions import Training
 from neusight.transforms.recompute import recomputed
 from neusight.workloads.decoders.known import known_decoder
 
@@ -69,9 +70,11 @@ def test_parameters_sharded_one_by_one_are_copied_from_what_was_gathered_and_to_
     [("h100-sxm-80gb", "megatron-te", 8), ("tpu-v5p", "maxtext", 8), ("trainium2", "neuron", 64)],
 )
 def test_devices_train_under_their_usual_engine(predictor: Predictor, gpu: str, engine: str, devices: int) -> None:
-    run = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch_size": 64})
+    run = Training.named({"model": "llama-2-7b", "cluster": cluster_of(gpu, 8), "global_batch_size": 64}).resolve()
     assert (run.engine.name, run.cluster.devices) == (engine, devices)
-    stated = predictor.training_run("llama-2-7b", cluster_of(gpu, 8), {"global_batch_size": 64}, engine)
+    stated = Training.named(
+        {"model": "llama-2-7b", "cluster": cluster_of(gpu, 8), "global_batch_size": 64, "engine": engine}
+    ).resolve()
     assert stated == run
 
 
@@ -97,7 +100,9 @@ def test_stages_sum_the_gradient_of_a_tied_embedding_once_a_step(
     """An all-reduce of the whole table between two ranks, whatever the number of micro-batches; none without stages."""
     model = known_decoder("gpt2-large") if front_end == "described" else "gpt2-large"
     options = {"micro_batches": micro_batches, "seq_len": 256, "dtype": "bfloat16", "optimizer": "adamw"}
-    run = predictor.training_run(model, some_gpus(), {**options, "pp": 4}, "torch-compiled")
+    run = Training.named(
+        {"model": model, "cluster": some_gpus(), **options, "pp": 4, "engine": "torch-compiled"}
+    ).resolve()
     found = times_of(predictor, run)
     each = [[t for t in update if t.part.name == TIED] for update in found.updates]
     assert [len(times) for times in each] == [1, 0, 0, 1]
@@ -108,7 +113,9 @@ def test_stages_sum_the_gradient_of_a_tied_embedding_once_a_step(
     assert 1.0 < each[0][0].latency_s / link_s < 3.0
     step = predictor.training(run)
     assert step.parts_s[TIED] == pytest.approx(2 * each[0][0].latency_s / 4)
-    alone = predictor.training_run(model, some_gpus(per_node=1), options, "torch-compiled")
+    alone = Training.named(
+        {"model": model, "cluster": some_gpus(per_node=1), **options, "engine": "torch-compiled"}
+    ).resolve()
     assert TIED not in predictor.training(alone).parts_s
 
 
@@ -225,7 +232,9 @@ def test_a_module_without_equal_layers_trains_in_the_dtype_of_its_weights(predic
     module = torch.nn.Linear(64, 64, dtype=getattr(torch, dtype))
     inputs = [torch.zeros(8, 64, dtype=getattr(torch, dtype))]
     two = cluster_of("h100-sxm-80gb", 2)
-    run = predictor.training_run(module, two, {"global_batch_size": 2}, "torch-eager", inputs=inputs)
+    run = Training.named({"model": module, "cluster": two, "global_batch_size": 2, "engine": "torch-eager"}).resolve(
+        inputs=inputs
+    )
     estimate = predictor.training(run)
     assert run.dtype == dtype
     assert estimate.latency_s > 0.0

@@ -12,6 +12,7 @@ from neusight import Predictor
 from neusight.defaults import LONGEST_SEQ_LEN, default_dtype, default_micro_batch, default_seq_len
 from neusight.devices import cluster_of
 from neusight.engines import engine_named
+from neusight.questions import Training
 from neusight.steps import StepQuestion
 from neusight.workloads.catalogue import list_workloads
 from neusight.workloads.decoders.known import known_decoder
@@ -57,7 +58,9 @@ def test_step_dtype_is_that_of_the_decoder(model: str) -> None:
 @pytest.mark.parametrize("model", ["llama-3.2-1b", "llama-2-7b", "gpt2-large"])
 @pytest.mark.parametrize("engine", ["torch-eager", "megatron-te", "fsdp"])
 def test_training_run_dtype_is_the_default_of_its_engine(predictor: Predictor, model: str, engine: str) -> None:
-    run = predictor.training_run(model, cluster_of(GPU, 2), {"global_batch_size": 2, "seq_len": 64}, engine)
+    run = Training.named(
+        {"model": model, "cluster": cluster_of(GPU, 2), "global_batch_size": 2, "seq_len": 64, "engine": engine}
+    ).resolve()
     default = default_dtype(known_decoder(model).dtype, engine_named(engine))
     assert (run.dtype, run.assumed["dtype"]) == (default.value, str(default))
 
@@ -71,7 +74,8 @@ def test_default_seq_len_is_within_the_limit(limit: int | None) -> None:
 def test_default_seq_len_is_the_same_in_every_command(predictor: Predictor, model: str) -> None:
     cluster = cluster_of(GPU, 8)
     traced, described = (
-        predictor.training_run(model, cluster, {"global_batch_size": 8}, engine) for engine in ("torch-eager", "fsdp")
+        Training.named({"model": model, "cluster": cluster, "global_batch_size": 8, "engine": engine}).resolve()
+        for engine in ("torch-eager", "fsdp")
     )
     step = predictor.estimate(model, GPU, mode="training")
     assert traced.seq_len == described.seq_len == step.seq_len == min(2048, known_decoder(model).max_len)
@@ -80,12 +84,17 @@ def test_default_seq_len_is_the_same_in_every_command(predictor: Predictor, mode
 
 def test_given_fields_are_not_assumed(predictor: Predictor) -> None:
     step = predictor.estimate("gpt2", GPU, seq_len=64, dtype="bf16")
-    run = predictor.training_run(
-        "gpt2",
-        cluster_of(GPU, 1),
-        {"global_batch_size": 2, "micro_batch_size": 2, "seq_len": 64, "dtype": "bf16"},
-        "torch-eager",
-    )
+    run = Training.named(
+        {
+            "model": "gpt2",
+            "cluster": cluster_of(GPU, 1),
+            "global_batch_size": 2,
+            "micro_batch_size": 2,
+            "seq_len": 64,
+            "dtype": "bf16",
+            "engine": "torch-eager",
+        }
+    ).resolve()
     assert step.assumed == run.assumed == {}
 
 
@@ -96,7 +105,14 @@ def test_given_fields_are_not_assumed(predictor: Predictor) -> None:
 def test_default_micro_batch_is_named_in_the_answer(predictor: Predictor, engine: str, stages: int, value: int) -> None:
     default = default_micro_batch(8, stages, engine_named(engine))
     options: dict[str, Any] = {"global_batch_size": 8, "pp": stages, "seq_len": 64}
-    run = predictor.training_run("gpt2", cluster_of("tpu-v5p" if engine == "maxtext" else GPU, stages), options, engine)
+    run = Training.named(
+        {
+            "model": "gpt2",
+            "cluster": cluster_of("tpu-v5p" if engine == "maxtext" else GPU, stages),
+            **options,
+            "engine": engine,
+        }
+    ).resolve()
     assert run.plan.micro_batch_size == default.value == value
     assert run.assumed["micro_batch_size"] == str(default)
 

@@ -12,6 +12,7 @@ from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.space import Space
 from neusight.engines import engine_named, server_named
+from neusight.questions import Training
 from neusight.requests import Plan
 from neusight.workloads.decoders.build import step_program, units_of
 from neusight.workloads.decoders.known import known_decoder
@@ -36,7 +37,9 @@ def test_a_traced_step_is_the_same_asked_as_an_estimate_and_as_training(
     predictor: Predictor, gpu: str, engine: str, share: str
 ) -> None:
     options = {**STEP, **SHARES[share], "global_batch_size": 8, "micro_batch_size": 2}
-    run = predictor.training_run("llama-3.2-1b", cluster_of(gpu, 2), options, engine)
+    run = Training.named(
+        {"model": "llama-3.2-1b", "cluster": cluster_of(gpu, 2), **options, "engine": engine}
+    ).resolve()
     launch = engine_named(engine).launch
     plan = replace(run.plan, gradient_dtype="float32")  # What a plan has unless told; the module's is taken.
     estimate = predictor.estimate("llama-3.2-1b", gpu, mode="training", plan=plan, launch=launch, **STEP)
@@ -48,7 +51,9 @@ def test_a_traced_step_is_the_same_asked_as_an_estimate_and_as_training(
 @pytest.mark.parametrize("engine", ["megatron-te", "torch-compiled"])
 def test_the_first_of_all_plans_takes_what_training_says_of_it(predictor: Predictor, engine: str) -> None:
     cluster = cluster_of(GPU, 2)
-    run = predictor.training_run("llama-3.2-1b", cluster, {**STEP, "global_batch_size": 16}, engine)
+    run = Training.named(
+        {"model": "llama-3.2-1b", "cluster": cluster, **STEP, "global_batch_size": 16, "engine": engine}
+    ).resolve()
     space = Space(schedules=("1f1b",), recomputes=("none",), longest_micro_batch=1, most_cp=1)
     first = predictor.plans(run, space, count=1).best[0]
     again = predictor.training(first.run)

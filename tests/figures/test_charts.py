@@ -16,6 +16,7 @@ from neusight.errors import DataError
 from neusight.estimates.figures import CHARTS, difference, memory, modules, timeline, waterfall
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
 from neusight.figures.palette import COLOURS, PLAIN
+from neusight.questions import Training
 from neusight.serving import Closed
 from neusight.serving.figures import CHARTS as SERVED
 from neusight.steps import StepQuestion
@@ -64,7 +65,9 @@ def test_wrong_names_say_what_there_is(step: Estimate, tmp_path: Path) -> None:
 
 def test_served_models_and_clusters_have_figures_too(predictor: Predictor) -> None:
     served = predictor.serving("llama-3.1-8b", "h100-sxm-80gb", Closed(concurrency=4, num_prompts=8, isl=128, osl=16))
-    run = predictor.training_run("gpt2-xl", load_cluster("dgx-h100", 1), {"dp": 8, "global_batch_size": 16})
+    run = Training.named(
+        {"model": "gpt2-xl", "cluster": load_cluster("dgx-h100", 1), "dp": 8, "global_batch_size": 16}
+    ).resolve()
     trained = predictor.training(run)
     for answer, charts in ((served, SERVED), (trained, TRAINED)):
         for name in charts:

@@ -11,6 +11,7 @@ from neusight.estimates import figures
 from neusight.figures import Bar, Chart, Scale
 from neusight.figures.palette import COLOURS, GAIN, GREY, LIMITER, MEMORY, PART, PHASE, PLAIN
 from neusight.plans.margins import SOURCES
+from neusight.questions import Training
 from neusight.schedule.tasks import KINDS
 from neusight.schedule.trace import BUBBLE
 from neusight.serving import closed
@@ -65,9 +66,9 @@ def test_charts_of_a_step_take_their_colours_from_palettes(predictor: Predictor,
 
 
 def test_charts_of_ranks_and_of_served_models_take_their_colours_from_palettes(predictor: Predictor) -> None:
-    run = predictor.training_run(
-        "gpt2", load_cluster("dgx-h100", 1), {"tp": 2, "pp": 2, "dp": 2, "global_batch_size": 16}
-    )
+    run = Training.named(
+        {"model": "gpt2", "cluster": load_cluster("dgx-h100", 1), "tp": 2, "pp": 2, "dp": 2, "global_batch_size": 16}
+    ).resolve()
     trained = predictor.training(run)
     served = predictor.serving("gpt2", "l4", closed(4, 128, 16), tp=2)
     for chart in (ranks(trained), figures.memory([trained]), memory([served]), passes(served)):

@@ -24,7 +24,7 @@ def of_own_words(record: Row, _: dict[str, str]) -> Pair:
 
     Of what is told, ``apply`` names the optimisations, ``upon`` those that both have, ``instead_of`` those that the
     second has not, and ``first`` are words of the first that differ otherwise; all else is as ``StepQuestion.of`` or
-    ``Predictor.training_run`` takes it.
+    ``usual_run`` takes it.
 
     Raises:
         DataError: no optimisation is named.

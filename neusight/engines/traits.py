@@ -1,0 +1,48 @@
+"""Engines of which some traits differ, written as a JSON object."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from neusight.engines.engine import Engine
+from neusight.errors import ModelError, nearest, shown
+
+_DECIDED = ("name", "server")
+"""Traits that no text gives."""
+
+
+def with_traits(engine: Engine, text: str) -> Engine:
+    """An engine with other traits.
+
+    Args:
+        engine: all others are its.
+        text: fields of ``Engine`` as a JSON object, such as ``{"offloads_activations": true}``.
+
+    Raises:
+        ModelError: no JSON object, an unknown trait, or a value that it cannot have.
+    """
+    try:
+        traits = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"engine_options {shown(text)} is no JSON: {error}: mend it") from None
+    if not isinstance(traits, dict):
+        raise ModelError(f'engine_options {shown(text)}: give a JSON object, such as {{"offloads_activations": true}}')
+    hints = {name: hint for name, hint in get_type_hints(Engine).items() if name not in _DECIDED}
+    if unknown := [name for name in traits if name not in hints]:
+        raise ModelError(f"engine_options: unknown trait '{shown(unknown[0])}'{nearest(unknown[0], hints)}")
+    return replace(engine, **{name: _checked(name, value, hints[name]) for name, value in traits.items()})
+
+
+def _checked(name: str, value: Any, hint: Any) -> Any:
+    if get_origin(hint) is tuple and isinstance(value, list):
+        value = tuple(value)
+    choices = get_args(hint) if get_origin(hint) is Literal else ()
+    kinds = str if choices else get_origin(hint) or ((int, float) if hint is float else hint)
+    # Python counts truth values among whole numbers.
+    fits = isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
+    if not fits or (choices and value not in choices):
+        words = f"one of {', '.join(choices)}" if choices else f"a {getattr(hint, '__name__', 'list')}"
+        raise ModelError(f"engine_options: {name} = {shown(value)}: give {words}")
+    return value
