@@ -168,7 +168,7 @@ class Predictor:
             # What is learned does not know that operands in L2 are never slower.
             costs = max(costs, self._priced_at(held), key=lambda c: float(c.latency_s[0]))
             costs = costs.slower(cold_s(batch, device_of(asked.place)))
-        return lone_kernels(batch, costs, question.words())[0]
+        return lone_kernels(batch, costs, question.record())[0]
 
     def _priced_at(self, asked: LaunchedKernel) -> Costs:
         device: Any = device_of(asked.place)

@@ -85,6 +85,7 @@ _COMMANDS = {
     "kernel": "kernel:kernel",
     "sweep": "sweep:sweep",
     "what-if": "what_if:what_if",
+    "ask": "ask:ask",
     "serving": "serving:serving",
     "page": "page:page",
     "observe": "observe:observe",

@@ -19,27 +19,23 @@ from neusight.questions.training import Training
 
 VERSION = 1
 """Of the files that are written; others are refused."""
-KINDS: Mapping[str, type[Question]] = {"kernel": KernelCall, "predict": Step, "training": Training, "serving": Serving}
+KINDS: Mapping[str, type[Question]] = {noun.KIND: noun for noun in (KernelCall, Step, Training, Serving)}
 """Questions by the command that answers them."""
 
 
-def kind_of(question: Question) -> str:
-    """Name of the command that answers a question."""
-    return next(kind for kind, noun in KINDS.items() if type(question) is noun)
-
-
 def read_questions(path: str | Path) -> list[Question]:
-    """The questions of a file, in their order.
+    """The questions of a file, in their order; of a .json file those of the answers that a command printed.
 
     Raises:
-        DataError: no such file, no TOML, another version, or a question of an unknown kind.
+        DataError: no such file, no TOML or JSON, another version, or a question of an unknown kind.
         FieldError: a word that a question cannot take.
     """
     file = user_path(str(path))
+    language, read = ("JSON", _answered) if file.suffix == ".json" else ("TOML", tomllib.loads)
     try:
-        table = tomllib.loads(file.read_text(encoding="utf-8"))
+        table = read(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DataError(f"{file} does not read as TOML: {error}: mend it") from None
+        raise DataError(f"{file} does not read as {language}: {error}: mend it") from None
     if (version := table.get("version")) != VERSION:
         raise DataError(f"{file} has version {shown(version)}: write `version = {VERSION}` on top")
     entries = table.get("question")
@@ -48,6 +44,13 @@ def read_questions(path: str | Path) -> list[Question]:
     return [
         question for place, entry in enumerate(entries, 1) for question in _several(entry, f"{file}, question {place}")
     ]
+
+
+def _answered(text: str) -> dict[str, Any]:
+    """The table of the questions of answers in JSON."""
+    answers = json.loads(text)
+    listed = answers if isinstance(answers, list) else [answers]
+    return {"version": VERSION, "question": [answer["question"] for answer in listed if "question" in answer]}
 
 
 def _several(entry: Mapping[str, Any], where: str) -> list[Question]:
@@ -65,6 +68,5 @@ def question_text(questions: Sequence[Question]) -> str:
     """The file that ``read_questions`` reads as these questions."""
     lines = [f"version = {VERSION}"]
     for question in questions:
-        words = {"kind": kind_of(question), **question.words()}
-        lines += ["", "[[question]]", *(f"{name} = {json.dumps(value)}" for name, value in words.items())]
+        lines += ["", "[[question]]", *(f"{name} = {json.dumps(value)}" for name, value in question.record().items())]
     return "\n".join(lines) + "\n"

@@ -39,6 +39,8 @@ class LaunchedKernel:
 class KernelCall(OnCluster):
     """A kernel: its name, ``field=value`` of its shape, whose kernel it is and what a timer sees of it."""
 
+    KIND: ClassVar[str] = "kernel"
+
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "overrides": "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`; of one of several "

@@ -25,6 +25,8 @@ class Question:
     """
 
     _FIELDS: ClassVar[Mapping[str, NamedField]]
+    KIND: ClassVar[str] = ""
+    """Name of the command that answers."""
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Help of fields that mean something else in this question than in others."""
 
@@ -116,6 +118,10 @@ class Question:
         """Fields that are not as they are by default, by name: what ``named`` reads back."""
         return {name: getattr(self, name) for name, one in self.fields().items() if getattr(self, name) != one.default}
 
+    def record(self) -> dict[str, Any]:
+        """The words with the kind of the question: an entry of a file of questions."""
+        return {"kind": self.KIND, **self.words()}
+
     def texts(self) -> Iterator[tuple[str, str]]:
         """The same as pairs of texts, several for a field that is given several times."""
         for name, value in self.words().items():
@@ -130,6 +136,11 @@ class Question:
             if not one.required:
                 lines += one.command_words(text)
         return lines
+
+    def command_line(self) -> list[str]:
+        """Words of a command line after the name of its command: arguments, then options."""
+        arguments = [text for name, text in self.texts() if self.fields()[name].required]
+        return [*arguments, *self.options()]
 
     @property
     def repeatable(self) -> bool:

@@ -145,6 +145,8 @@ class Loaded(OnCluster):
 class Serving(Engined, Loaded):
     """A deployment and its load."""
 
+    KIND: ClassVar[str] = "serving"
+
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "dp": "Data parallel: groups of devices whose attention serves separate sequences. Default: 1.",

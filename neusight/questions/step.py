@@ -21,6 +21,8 @@ _MOST_STEPS = 10_000
 class Step(OnCluster, Planned, Recorded, Computed, Sized):
     """A step of a model: which kernels run is decided by all of this, and by the device."""
 
+    KIND: ClassVar[str] = "predict"
+
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType({})
 
     model: str = required(

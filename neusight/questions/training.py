@@ -28,6 +28,8 @@ _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chu
 class Training(OnCluster, TrainedPlan):
     """A step of ``global_batch_size`` sequences; what is left open is the usual choice of the engine's users."""
 
+    KIND: ClassVar[str] = "training"
+
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "shard": "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too "

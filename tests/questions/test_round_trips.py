@@ -10,7 +10,7 @@ import pytest
 from neusight.cli.commands import Asked, question_parameters
 from neusight.questions import FieldError, Question
 from neusight.questions.field import FieldSpec
-from neusight.questions.files import KINDS, kind_of, question_text, read_questions
+from neusight.questions.files import KINDS, question_text, read_questions
 from neusight.questions.question import NamedField
 
 DRAWN = 20
@@ -85,7 +85,7 @@ def test_every_way_to_write_a_question_gives_it_back(kind: str, name: str, tmp_p
         path = tmp_path / "question.toml"
         path.write_text(question_text([question]), encoding="utf-8")
         assert read_questions(path) == [question]
-        assert kind_of(question) == kind
+        assert kind == question.KIND
 
 
 @pytest.mark.parametrize(("kind", "name"), FIELDS, ids=[f"{kind}-{name}" for kind, name in FIELDS])

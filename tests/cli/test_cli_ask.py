@@ -1,0 +1,69 @@
+"""``neusight ask``: a file of questions, and JSON of an answer, give the digits of the commands."""
+
+import json
+from pathlib import Path
+
+from cli_runs import as_json, error, invoke, run
+
+FILE = """version = 1
+
+[[question]]
+kind = "kernel"
+name = "gemm"
+shape = ["m=64", "n=64", "k=64"]
+gpu = "l4"
+"""
+SECOND = """
+[[question]]
+kind = "predict"
+model = "gpt2"
+gpu = "t4"
+seq_len = 64
+"""
+KERNEL = ("kernel", "gemm", "m=64", "n=64", "k=64", "--gpu", "l4")
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_ask_answers_one_question_as_its_command_does(tmp_path: Path) -> None:
+    file = written(tmp_path / "question.toml", FILE)
+    assert as_json("ask", file) == as_json(*KERNEL)
+    assert run("ask", file).stdout == run(*KERNEL).stdout
+
+
+def test_ask_repeats_the_question_of_an_answer(tmp_path: Path) -> None:
+    answer = run(*KERNEL, "--format", "json").stdout
+    assert run("ask", written(tmp_path / "answer.json", answer), "--format", "json").stdout == answer
+
+
+def test_ask_lists_several_answers(tmp_path: Path) -> None:
+    file = written(tmp_path / "questions.toml", FILE + SECOND)
+    kernel, step = as_json("ask", file)
+    assert kernel == as_json(*KERNEL)
+    assert step == as_json("predict", "gpt2", "--gpu", "t4", "--seq-len", 64)
+    assert run("ask", file).stdout.count("\n") == 4
+
+
+def test_ask_answers_the_others_where_one_fails(tmp_path: Path) -> None:
+    result = invoke(
+        "ask", written(tmp_path / "questions.toml", (FILE + SECOND).replace('"t4"', '"t44"')), "--format", "json"
+    )
+    first, second = json.loads(result.stdout)
+    assert (first["gpu"], second, result.exit_code) == ("l4", {}, 0)
+    assert "unknown device 't44'" in result.stderr
+
+
+def test_ask_names_what_is_wrong_with_a_file(tmp_path: Path) -> None:
+    for text, words in (
+        ("version = 2", "write `version = 1` on top"),
+        (FILE.replace("gemm", "gemmm"), "did you mean gemm"),
+        (FILE.replace("kernel", "kernle"), "did you mean kernel"),
+        (FILE.replace("shape", "shap"), "did you mean shape"),
+        ("version =", "does not read as TOML"),
+    ):
+        assert words in error("ask", written(tmp_path / "question.toml", text))
+    assert "does not read as JSON" in error("ask", written(tmp_path / "answer.json", "{"))
+    assert "nowhere.toml" in error("ask", "nowhere.toml")
