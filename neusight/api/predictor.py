@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,24 +14,23 @@ from typing import TYPE_CHECKING, Any
 from neusight.api.sweeps import swept
 from neusight.devices import DeviceSpec
 from neusight.devices.chosen import Gpu, as_device, version_of
-from neusight.engines import Host, Libraries
+from neusight.engines import Libraries
 from neusight.errors import LoadError, ModelError, shown
 from neusight.estimates import Estimate, LoneKernel
 from neusight.estimates.build import lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, KernelBatch
-from neusight.kernels.conditions import OPERANDS, Conditions
+from neusight.kernels.conditions import Conditions
 from neusight.kernels.precision import OWN_PRECISION
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
-from neusight.questions import KernelCall, Training
+from neusight.questions import KernelCall, Step, Training
 from neusight.questions.kernel import LaunchedKernel
-from neusight.requests import Plan, Request
+from neusight.requests import Request
 from neusight.steps.answers import StepAnswers
-from neusight.steps.questions import Setting, StepQuestion, given_request, step_request
-from neusight.transforms.passes import Pass
+from neusight.steps.questions import Setting, StepQuestion
 from neusight.transforms.sparsity import Sparsity
 
 if TYPE_CHECKING:
@@ -122,6 +120,8 @@ class Predictor:
             return self._kernel(question, device)
         if isinstance(question, Training):
             return self._training(question, device)
+        if isinstance(question, Step):
+            return self._steps.answer(question.resolve(device or question.device()))
         raise ModelError(f"{shown(question)} is no question of neusight.questions: give one of its nouns")
 
     def kernel(self, kernel: Kernel | str, gpu: Gpu = "", overrides: Sequence[str] = (), /, **words: Any) -> LoneKernel:
@@ -192,94 +192,27 @@ class Predictor:
         device = as_device(gpu)
         return self._steps.executor(device, batch.family).cost(batch, device, options or Options(), conditions)
 
-    def estimate(
-        self,
-        model: str | Path | torch.nn.Module,
-        gpu: Gpu,
-        request: Request | None = None,
-        *,
-        inputs: Mapping[str, Any] | Sequence[Any] | torch.Tensor | None = None,
-        mode: str = "inference",
-        batch: int = 1,
-        seq_len: int | None = None,
-        image_size: int | None = None,
-        frames: int | None = None,
-        seconds: float | None = None,
-        given: Sequence[str] = (),
-        share: Mapping[str, float] | None = None,
-        dtype: str | torch.dtype | None = None,
-        attention: str | None = None,
-        launch: str = "eager",
-        layout: str = "nchw",
-        optimizer: str = "none",
-        fused_optimizer: bool = False,
-        grad_scaler: bool = False,
-        steps: int | None = None,
-        plan: Plan | None = None,
-        tp_plan: Mapping[str, str] | None = None,
-        overrides: Sequence[str] = (),
-        sparsity: Sparsity | None = None,
-        simulate: bool = False,
-        compression: bool = False,
-        operands: str = "cold",
-        host: Host | None = None,
-        libraries: Libraries | None = None,
-        passes: Sequence[Pass] = (),
-        allow_fallback: bool = False,
-        cache: bool = True,
-    ) -> Estimate:
+    def estimate(self, model: Any, gpu: Gpu, request: Request | None = None, **words: Any) -> Estimate:
         """One step of a model on one device, or on those of a node that share it.
 
+        >>> predictor.estimate("gpt2-large", "a100", mode="training", optimizer="adam", tp=4, batch=8).latency_s
+
         Args:
-            model: a name of the catalogue, a Hugging Face ``config.json``, ``package.module:function``, or a module
-                with its ``inputs``.
+            model: whatever ``neusight predict`` takes, or a module with its ``inputs``, named or positional, or its
+                only one. Values that the module reads are read from them, as far as they are few.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
-            request: the step as a value, in place of the arguments from ``mode`` to ``grad_scaler``, and ``steps``.
-            inputs: example inputs of a module, named or positional, or its only one. Values that the module reads are
-                read from them, as far as they are few (``neusight.workloads.trace.values``).
-            mode: ``inference``, or ``training``: forward, backward and, if chosen, the optimizer.
-            batch: samples a step.
-            seq_len: tokens a sample; default the model's own.
-            image_size, frames, seconds, given: other extents of inputs, see ``Extents``.
-            share: of what is selected by values that are not known, by the name that a warning says, such as
-                ``{"nonzero": 0.25}``.
-            dtype: of weights and activations, by any of its names or a ``torch.dtype``; default that of the module's
-                parameters, or what the model's file states, else float32.
-            attention: ``eager``, ``sdpa`` or ``flash``; default what the model does.
-            launch: ``eager``, ``compiled`` by ``torch.compile``, that as a CUDA ``graph``, or ``cudagraphs``: operators
-                as they are in one.
-            layout: of images, ``nchw`` or ``nhwc``.
-            optimizer: ``none``, ``sgd``, ``adam``, ``adamw`` or ``bert_adam``.
-            fused_optimizer, plan, tp_plan, overrides, sparsity, simulate, compression, operands, host,
-                libraries, passes, allow_fallback, cache: see ``Setting``.
-            grad_scaler: gradients are scaled back before the optimizer, as float16 needs.
-            steps: of denoising, which make a whole image or clip of a diffusion pipeline; default one.
+            request: the step as a value, in place of words.
+            words: fields of ``neusight.questions.Step``, by today's names or former ones; ``share`` and ``tp_plan``
+                also as mappings, ``dtype`` as a ``torch.dtype``, ``sparsity`` as a profile. Objects that no words
+                stand for: ``plan``, ``host``, ``libraries``, ``passes``, and ``cache``, whether the user's cache of
+                traces is read and written.
 
         Raises:
-            ModelError: the model is unknown, or cannot run so.
-            CoverageError: an operator has no rule.
+            ModelError: the model is unknown, or cannot run so. CoverageError: an operator has no rule.
             DeviceError: the device is unknown, malformed, or lacks the dtype.
             DataError: a sparsity profile is malformed, or of other layers than the model's.
         """
-        step = {
-            "mode": mode, "batch": batch, "seq_len": seq_len, "image_size": image_size, "frames": frames,
-            "seconds": seconds, "given": tuple(given), "share": share, "dtype": dtype,
-            "attention": attention, "launch": launch, "layout": layout, "optimizer": optimizer,
-            "grad_scaler": grad_scaler, "steps": steps,
-        }  # fmt: skip
-        _check_operands(operands)
-        setting = Setting(
-            overrides=overrides, allow_fallback=allow_fallback, sparsity=sparsity, simulate=simulate,
-            compression=compression, fused_optimizer=fused_optimizer, cache=cache, plan=plan, tp_plan=tp_plan,
-            operands=operands, host=host, libraries=libraries, passes=tuple(passes),
-        )  # fmt: skip
-        if request is None:
-            request, defaults = step_request(model, step)
-        else:
-            request, defaults = given_request(model, request, step, signature(Predictor.estimate).parameters)
-        return self._steps.answer(
-            StepQuestion(model=model, gpu=gpu, request=request, setting=setting, inputs=inputs, defaults=defaults)
-        )
+        return self._steps.answer(Step.of(model, gpu, request=request, **words).resolve())
 
     def workload(self, question: StepQuestion) -> Workload:
         """What a step runs on its device: operators in their order, with the memory that they hold.
@@ -537,7 +470,7 @@ class Predictor:
     def what_if(self, question: Question, apply: Sequence[str]) -> WhatIf:
         """What optimisations make of a question, one upon the other, with the interval of each gain.
 
-        >>> step = StepQuestion.of("gpt2-large", "l4", mode="training", optimizer="adam")
+        >>> step = Step.of("gpt2-large", "l4", mode="training", optimizer="adam").resolve()
         >>> predictor.what_if(step, ["amp", "compile"]).gain().ratio
 
         Args:
@@ -652,8 +585,3 @@ class Predictor:
         """The rows of ``sweep``, which takes the same arguments, without pandas: a missing figure is None."""
         grid = (models, gpus, modes, batches, seq_lens, dtypes)
         return swept(self._steps, grid, options, Setting(sparsity=sparsity), progress=progress, **self._sharing)
-
-
-def _check_operands(operands: str) -> None:
-    if operands not in OPERANDS:
-        raise ModelError(f"operands '{operands}': one of {', '.join(OPERANDS)}")

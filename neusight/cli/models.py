@@ -97,15 +97,12 @@ def show_model(asked: Annotated[Asked[Step], _SHOWN], output: opt.Formatted) -> 
     Example: `neusight models show gpt2-large --mode training --batch 4`
     """
     from neusight.kernels.describe import describe
-    from neusight.steps import StepQuestion
     from neusight.units import gib
     from neusight.workloads import load_workload
 
     step = asked.one
     _refuse_tile_model(step.model)
-    names = ("mode", "batch", "seq_len", "optimizer")
-    words: dict[str, Any] = {name: getattr(step, name) for name in names}
-    question = StepQuestion.of(step.model, "", dtype=step.dtype or None, attention=step.attention or None, **words)
+    question = step.resolve()
     workload = load_workload(step.model, question.request)
     rows = [
         {"operator": each.operator, "phase": each.phase, "count": each.count, "family": each.kernel.family}

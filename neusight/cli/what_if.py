@@ -184,8 +184,8 @@ class AskedWhatIf:
         return self._step()
 
     def _step(self) -> Question:
+        from neusight.questions.step import step_question
         from neusight.requests import Plan
-        from neusight.steps import StepQuestion
 
         opt.check_optimizer(self.step.optimizer, [self.step.mode])
         words: dict[str, Any] = self.step.options | self.execution.options | {"overrides": self.place.overrides}
@@ -199,7 +199,7 @@ class AskedWhatIf:
                 micro_batch_size=self.place.micro_batch_size or batch,
             )
             words["batch"] = 1
-        return StepQuestion.of(self.model, opt.named_gpu(self.place.gpu), **words)
+        return step_question(self.model, opt.named_gpu(self.place.gpu), **words)
 
     def _run(self) -> Question:
         from neusight.questions import Training

@@ -17,8 +17,8 @@ def core(estimate: Any) -> dict[str, Any]:
     has that, ``fit`` how likely that is and within which bytes. ``board_energy_j`` is what the
     boards of all devices draw in that time, ``board_energy`` the same with its interval, ``usd_per_hour`` the price of
     one device, None where none is known, and ``price_source`` its provider, region, date and instance.
-    ``assumed``: fields that the question left open, with the value that was chosen and why. ``warnings``: what was
-    approximated, or is missing.
+    ``question``: the words that were asked; ``assumed``: fields that they left open, with the value that was chosen and
+    why. ``warnings``: what was approximated, or is missing.
     """
     low_s, high_s = estimate.interval
     terms = dict(estimate.memory_terms)
@@ -40,6 +40,7 @@ def core(estimate: Any) -> dict[str, Any]:
         "board_energy": estimate.board_energy and asdict(estimate.board_energy),
         "usd_per_hour": estimate.usd_per_hour,
         "price_source": estimate.price_source,
+        "question": dict(getattr(estimate, "question", {})),
         "assumed": dict(estimate.assumed),
         "warnings": list(estimate.warnings),
     }

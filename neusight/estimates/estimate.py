@@ -76,6 +76,8 @@ class Estimate:
     """What the boards of all devices draw in that time; None where nothing tells."""
     assumed: Mapping[str, str] = field(default_factory=dict)
     """Fields that the question left open -> the value that was chosen, with the reason."""
+    question: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """The words that were asked: ``Step.named`` makes the question of them again."""
     unit: str = ""
     """The work that a step is of, in words, where a reader may take it for another."""
     parts: tuple[tuple[str, str], ...] = ()

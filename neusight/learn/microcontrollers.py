@@ -18,8 +18,8 @@ from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
+from neusight.questions.step import step_question
 from neusight.steps.answers import StepAnswers
-from neusight.steps.questions import StepQuestion
 
 NOISE, LIBRARY, BOARD, POWER = 0.1, 0.5, 0.1, 0.2
 """Standard deviations of logarithms (assumptions): of an inference; of what a library, and a board, have of their own;
@@ -96,7 +96,7 @@ def _inferences(rows: Sequence[tuple[Row, StepRow]], answers: StepAnswers) -> In
     """None of a board or model that nothing is known of."""
     step = rows[0][1]
     try:
-        ready = answers.ready(StepQuestion.of(step.model, step.gpu, **step.options))
+        ready = answers.ready(step_question(step.model, step.gpu, **step.options))
     except NeusightError:
         return None
     if not isinstance(ready.device, MicrocontrollerSpec):

@@ -15,6 +15,7 @@ from neusight.devices.chosen import as_device, version_of
 from neusight.devices.load import find_device
 from neusight.engines import engine_names
 from neusight.errors import ModelError, NeusightError, nearest, shown
+from neusight.questions.step import step_question
 from neusight.requests import OPTIMIZERS, Plan
 from neusight.steps import StepQuestion
 
@@ -173,7 +174,7 @@ class Form:
         Raises:
             ModelError: as ``Request.of``. CoverageError: an unknown dtype.
         """
-        return StepQuestion.of(self.model, gpu, **self.step)
+        return step_question(self.model, gpu, **self.step)
 
     @property
     def plan(self) -> Plan | None:

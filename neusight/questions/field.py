@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field
 from math import isfinite
@@ -109,7 +110,9 @@ class FieldSpec:
             return self._switch(name, text)
         if self.kind in ("whole", "number"):
             return self.check(name, self._number(name, text))
-        return self.check(name, (text,) if self.kind == "texts" else text)
+        if self.kind == "texts":
+            return self.check(name, _listed(name, text))
+        return self.check(name, text)
 
     def check(self, name: str, value: Any) -> Any:
         """The value, with today's word in place of a former one; lists of texts as tuples.
@@ -194,6 +197,17 @@ class FieldSpec:
             raise FieldError(name, f"'{shown(wrong)}' is no pair: write it like {self.metavar}")
         if repeated := [key for place, key in enumerate(keys) if key in keys[:place]]:
             raise FieldError(name, f"'{shown(repeated[0])}' is given twice: leave out one of them")
+
+
+def _listed(name: str, text: str) -> Sequence[str]:
+    """One text, or those of a JSON list, as columns of tables have them."""
+    if not text.startswith("["):
+        return (text,)
+    try:
+        texts: Sequence[str] = json.loads(text)
+    except ValueError as error:
+        raise FieldError(name, f"'{shown(text)}' is no list of JSON: {error}") from None
+    return texts
 
 
 def _path(name: str, value: Any) -> Path:

@@ -33,7 +33,7 @@ class Question:
     objects: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
     def __post_init__(self) -> None:
-        objects = {name: one for name, one in self.objects.items() if getattr(self, name) in (one, _name_of(one))}
+        objects = dict(self.objects)
         for name, one in self.fields().items():
             value = getattr(self, name)
             if value is one.default:
@@ -160,7 +160,7 @@ class Question:
 
     def changed(self: Noun, **words: Any) -> Noun:
         """The question with other words."""
-        return replace(self, **words)
+        return replace(self, objects={name: one for name, one in self.objects.items() if name not in words}, **words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,17 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from neusight.engines import LAUNCHES, LAYOUTS
+from neusight.defaults import Default, Defaults
+from neusight.devices import DeviceSpec
+from neusight.engines import LAUNCHES, LAYOUTS, Engine, Host, Libraries, engine_named
+from neusight.errors import ModelError
 from neusight.kernels.conditions import OPERANDS
-from neusight.questions.field import FieldError, number, required, switch, text, texts, whole
-from neusight.questions.parts import DEVICE, ENGINE, MODEL, PLAN, Computed, OnCluster, Planned, Recorded, Sized
+from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
+from neusight.questions.parts import (
+    DEVICE,
+    ENGINE,
+    MODEL,
+    PLAN,
+    RECORDED,
+    Computed,
+    OnCluster,
+    Planned,
+    Recorded,
+    Sized,
+    engine_with,
+)
+from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import OPTIMIZERS
+from neusight.requests import OPTIMIZERS, Plan, Request
+from neusight.steps.questions import Setting, StepQuestion, step_request, with_default_dtype
+from neusight.transforms.passes import LATE, Pass
+from neusight.transforms.phases import alone
+from neusight.workloads.config_file import stored_config
 
+_OBJECTS = ("request", "plan", "host", "libraries", "passes", "cache")
+"""Keywords of Python that no words stand for."""
+_HOST = ("host_call_us", "host_operator_us", "host_spread", "host_ahead_us", "host_bytes")
+_OF_SETTING = (
+    "model", "gpu", "overrides", "prices", "allow_fallback", "sparsity", "simulate", "compression", "fused_optimizer",
+    "operands", "tp_plan", "synchronized", "library_factor", "library_spread", *_HOST,
+)  # fmt: skip
+"""Words that may stand beside a request that is given as an object."""
+_MICROSECOND = 1e-6
 _MOST_STEPS = 10_000
 """Of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal 2021, section 3)."""
 
@@ -43,10 +74,11 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
         "One input written out: `pixel_values=1x3x448x448`. May be repeated.",
         MODEL, option="--input", metavar="NAME=SHAPE:DTYPE", former=("input", "given"), objects=True,
     )  # fmt: skip
+    phase: str = text("The forward or backward pass alone.", RECORDED, choices=("forward", "backward", "optimizer"))
     share: tuple[str, ...] = texts(
         "Share that an operator or layer selects by values that are not known: `nonzero=0.25`. Warnings name it. May "
         "be repeated.",
-        MODEL, metavar="NAME=NUMBER",
+        MODEL, metavar="NAME=NUMBER", pairs=True,
     )  # fmt: skip
     optimizer: str = text("Optimizer whose update is part of the training step.", MODEL, "none", choices=OPTIMIZERS)
     fused_optimizer: bool = switch("The optimizer updates all parameters in one pass.", MODEL)
@@ -56,6 +88,8 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
         "operators in one.",
         ENGINE, "eager", choices=LAUNCHES, listable=True,
     )  # fmt: skip
+    engine: str = text("Other software than PyTorch whose step was measured.", RECORDED, metavar="NAME")
+    engine_options: str = text("Traits of the engine that differ, as a JSON object.", RECORDED, metavar="JSON")
     layout: str = text("Order of images in memory; nhwc is PyTorch's channels_last.", ENGINE, "nchw", choices=LAYOUTS)
     allow_fallback: bool = switch("Estimate operators without a rule as data movement, visibly.", ENGINE)
     operands: str = text(
@@ -72,7 +106,7 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
     compression: bool = switch("On such a device, zeros do not travel to and from DRAM.", DEVICE)
     tp_plan: tuple[str, ...] = texts(
         "How --tp splits products, where not by the model's structure: `*.c_fc=colwise`. May be repeated.",
-        PLAN, metavar="MODULE=STYLE",
+        PLAN, metavar="MODULE=STYLE", pairs=True,
     )  # fmt: skip
 
     def check(self) -> None:
@@ -80,3 +114,151 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
         if self.optimizer != "none" and self.mode == "inference":
             raise FieldError("optimizer", f"{self.optimizer}: inference has no optimizer: leave it out, or give mode "
                              "training")  # fmt: skip
+
+    @classmethod
+    def of(cls, model: Any, gpu: Any = "", **words: Any) -> Step:
+        """From keywords of Python, whose objects are kept: a module, its inputs, a device, a plan, passes, …
+
+        Raises:
+            FieldError: an unknown name, or a value that the field cannot take.
+        """
+        objects = {name: words.pop(name) for name in _OBJECTS if name in words}
+        inputs = words.pop("inputs", None)
+        if isinstance(inputs, Sequence) and inputs and all(isinstance(one, str) for one in inputs):
+            words["inputs"] = inputs
+        elif inputs is not None:
+            objects["inputs"] = inputs
+        for name in ("share", "tp_plan"):
+            if isinstance(pairs := words.get(name), Mapping):
+                words[name] = tuple(f"{key}={value}" for key, value in pairs.items())
+        if words.get("dtype") is not None:
+            words["dtype"] = str(words["dtype"]).removeprefix("torch.")
+        words |= {"model": model, "gpu": gpu}
+        question = cls.named({name: str(one) if isinstance(one, Path) else one for name, one in words.items()})
+        given = {name: one for name, one in objects.items() if one is not None}
+        return replace(question, objects={**question.objects, **given}) if given else question
+
+    def resolve(self, device: DeviceSpec | None = None) -> StepQuestion:
+        """The step as objects that answer it.
+
+        Args:
+            device: that of ``gpu``, where it is loaded already.
+
+        Raises:
+            ModelError: words that exclude each other, an unknown model. CoverageError: an unknown dtype.
+        """
+        device = device or (self.device() if self.prices else None)
+        model = stored_config(self.config, self.model) if self.config else self.given("model")
+        request, defaults = self._request(model)
+        setting = replace(self._setting(request.engine), overrides=() if device else self.overrides)
+        if setting.host is not None and "host" not in self.objects and self.host_call_us is None:
+            defaults = {**defaults, "host_call_us": Default(self._call_us(), "the usual call of eager PyTorch")}
+        return StepQuestion(
+            model=model, gpu=device or self.given("gpu"), request=request, setting=setting, defaults=defaults,
+            inputs=self.objects.get("inputs"), words=self.words(),
+        )  # fmt: skip
+
+    def as_training(self) -> Training:
+        """The training step on the cluster that is named.
+
+        Raises:
+            FieldError: the step is no training, or a word has no meaning there.
+        """
+        if self.mode != "training":
+            raise FieldError("cluster", "is for training: add mode training")
+        words = self.words() | {"global_batch_size": self.batch, "optimizer": self.optimizer}
+        others = {name: value for name, value in words.items() if name not in ("mode", "batch")}
+        self.refuse([name for name in others if name not in Training.fields()], "has no meaning with a cluster")
+        return Training.named(others)
+
+    def _request(self, model: Any) -> tuple[Request, Defaults]:
+        """What runs, and the values that were chosen for fields that are open."""
+        if (request := self.objects.get("request")) is not None:
+            return self._given_request(model, request)
+        names = ("mode", "batch", "seq_len", "image_size", "frames", "seconds", "launch", "layout", "optimizer",
+                 "grad_scaler", "steps")  # fmt: skip
+        words = {name: getattr(self, name) for name in names}
+        words |= {"share": self._shares(), "given": tuple(one for text in self.inputs for one in text.split())}
+        words |= {"dtype": self.dtype or None, "attention": self.attention or None}
+        if self._plan() is not None and "plan" not in self.objects:
+            words["batch"] = 1
+        request, defaults = step_request(model, words)
+        engine = request.engine
+        if self.engine:
+            engine = replace(engine_named(self.engine), attention=engine.attention, layout=engine.layout)
+        return replace(request, engine=engine_with(engine, self.engine_options)), defaults
+
+    def _given_request(self, model: Any, request: Any) -> tuple[Request, Defaults]:
+        if not isinstance(request, Request):
+            raise ModelError(f"{request!r} is not a Request: give the step by name, such as mode='training', batch=4")
+        if others := [name for name in self.words() if name not in _OF_SETTING]:
+            raise ModelError(f"{', '.join(others)} given as well as a request: leave one of them out")
+        return with_default_dtype(model, request)
+
+    def _shares(self) -> dict[str, float]:
+        """Shares by the name of what selects them."""
+        try:
+            return {name: float(value) for name, value in pairs_of(self.share).items()}
+        except ValueError as error:
+            raise FieldError("share", f"{error}: write it like nonzero=0.25") from None
+
+    def _setting(self, engine: Engine) -> Setting:
+        objects, plan = self.objects, self._plan()
+        if self.tp_plan and "plan" not in objects and self.tp == 1:
+            raise FieldError("tp_plan", "says how tp splits products: give tp of 2 or more")
+        phase = Pass(part="phase", order=2 * LATE, change=alone, arguments=(self.phase,)) if self.phase else None
+        return Setting(
+            allow_fallback=self.allow_fallback, sparsity=self.given("sparsity") or None, simulate=self.simulate,
+            compression=self.compression, fused_optimizer=self.fused_optimizer, operands=self.operands, plan=plan,
+            tp_plan=pairs_of(self.tp_plan) or None, cache=objects.get("cache", True), host=self._host(engine),
+            libraries=self._libraries(), passes=(*objects.get("passes", ()), *((phase,) if phase else ())),
+        )  # fmt: skip
+
+    def _plan(self) -> Plan | None:
+        """How devices share the step; None for one device that takes all samples at once."""
+        names = ("dp", "tp", "pp", "vp", "cp", "ulysses", "micro_batch_size", "schedule", "shard", "recompute",
+                 "recompute_layers", "sequence_parallel", "overlap_grad_reduce")  # fmt: skip
+        if (plan := self.objects.get("plan")) is not None:
+            self.refuse(names, "is a part of the plan, which is given as well: leave it out")
+            given: Plan = plan
+            return given
+        words = {name: getattr(self, name) for name in names}
+        return Plan.of_step(self.batch, training=self.mode == "training", **words)
+
+    def _host(self, engine: Engine) -> Host | None:
+        """The host of a step that is waited for; None where steps follow each other."""
+        if "host" in self.objects:
+            host: Host = self.objects["host"]
+            return host
+        if not self.synchronized:
+            self.refuse(_HOST, "is of a host that waits for each step: give synchronized")
+            return None
+        operator_us, spread = self.host_operator_us, self.host_spread
+        return Host(
+            call_s=_MICROSECOND * self._call_us(),
+            operator_s=engine.host_s_per_operator if operator_us is None else _MICROSECOND * operator_us,
+            spread=engine.host_spread if spread is None else spread,
+            ahead_s=_MICROSECOND * (self.host_ahead_us or 0.0), copied_bytes=self.host_bytes or 0,
+        )  # fmt: skip
+
+    def _call_us(self) -> float:
+        """Time of the host before the first operator, the middle of the usual ones where none is given [us]."""
+        if self.host_call_us is not None:
+            return self.host_call_us
+        values = sorted(one.value for one in self.fields()["host_call_us"].field.if_unset(self))
+        return float(values[len(values) // 2])
+
+    def _libraries(self) -> Libraries | None:
+        """Libraries of other versions than the measured ones."""
+        if "libraries" in self.objects:
+            libraries: Libraries = self.objects["libraries"]
+            return libraries
+        if self.library_factor is None:
+            self.refuse(("library_spread",), "is of library_factor: give that as well")
+            return None
+        return Libraries(factor=self.library_factor, spread=self.library_spread or 0.0)
+
+
+def step_question(model: Any, gpu: Any = "", **words: Any) -> StepQuestion:
+    """A step from keywords of Python, as objects that answer it; arguments and errors as those of ``Step``."""
+    return Step.of(model, gpu, **words).resolve()

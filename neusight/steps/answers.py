@@ -211,7 +211,7 @@ class StepAnswers:
         advice = executor.advice(device, setting.sparsity is not None)
         ignored = _without_effect(executor, device, setting, question.request.engine.layout, estimate)
         warnings = (*ignored, *advice, *estimate.warnings)
-        return replace(estimate, assumed=question.assumed(estimate.seq_len), warnings=warnings)
+        return replace(estimate, assumed=question.assumed(estimate.seq_len), question=question.words, warnings=warnings)
 
 
 def training_run(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, fields, replace
-from inspect import Parameter
+from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,9 +75,9 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class StepQuestion:
-    """A step of any model on one device, or on those of a node, as ``Predictor.estimate`` takes it; ``defaults`` are
+    """A step of any model on one device, or on those of a node; ``defaults`` are
     values that were chosen for fields of its request. ``traced_precision`` is that of the weights of the model, once
-    they are known, where the request leaves it to that.
+    they are known, where the request leaves it to that; ``words`` are those that were asked, none of a changed step.
     """
 
     model: Any
@@ -88,24 +87,13 @@ class StepQuestion:
     inputs: Any = None
     defaults: Defaults = field(default_factory=dict)
     traced_precision: Precision = OWN_PRECISION
+    words: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.inputs is not None:
             from neusight.workloads.inputs import as_inputs
 
             object.__setattr__(self, "inputs", as_inputs(self.inputs))
-
-    @classmethod
-    def of(cls, model: Any, gpu: Gpu, inputs: Any = None, **words: Any) -> StepQuestion:
-        """From the words that people use: fields of ``Setting``, all others as ``Request.of`` takes them.
-
-        Raises:
-            ModelError: as ``Request.of``. CoverageError: an unknown dtype.
-        """
-        names = {one.name for one in fields(Setting)}
-        setting = Setting(**{name: value for name, value in words.items() if name in names})
-        request, defaults = step_request(model, {name: value for name, value in words.items() if name not in names})
-        return cls(model=model, gpu=gpu, request=request, setting=setting, inputs=inputs, defaults=defaults)
 
     @property
     def device(self) -> DeviceSpec:
@@ -133,7 +121,7 @@ class StepQuestion:
 
     def asking(self, **changes: Any) -> StepQuestion:
         """With other fields of the request."""
-        return replace(self, request=replace(self.request, **changes))
+        return replace(self, request=replace(self.request, **changes), words={})
 
     def running(self, **changes: Any) -> StepQuestion:
         """With other traits of the engine."""
@@ -141,7 +129,7 @@ class StepQuestion:
 
     def under(self, **changes: Any) -> StepQuestion:
         """With another setting."""
-        return replace(self, setting=replace(self.setting, **changes))
+        return replace(self, setting=replace(self.setting, **changes), words={})
 
     def changed_by(self, change: Pass) -> StepQuestion:
         """With a pass more, in the order of passes."""
@@ -167,10 +155,10 @@ def step_request(model: Any, step: Mapping[str, Any]) -> tuple[Request, Defaults
     """
     dtype = None if step.get("dtype") is None else str(step["dtype"]).removeprefix("torch.")
     named = isinstance(model, str | Path)
-    return _with_dtype(model, Request.of(str(model) if named else "", **{**step, "dtype": dtype}))
+    return with_default_dtype(model, Request.of(str(model) if named else "", **{**step, "dtype": dtype}))
 
 
-def _with_dtype(model: Any, request: Request) -> tuple[Request, Defaults]:
+def with_default_dtype(model: Any, request: Request) -> tuple[Request, Defaults]:
     """The request in the default dtype where it leaves that open; a module has its own."""
     if not isinstance(model, str | Path):
         return request, {}
@@ -179,21 +167,6 @@ def _with_dtype(model: Any, request: Request) -> tuple[Request, Defaults]:
     requested = "" if request.precision == OWN_PRECISION else request.dtype
     dtype, defaults = step_dtype(resolve(model), request.engine, requested)
     return replace(request, precision=Request.of(dtype=dtype).precision), defaults
-
-
-def given_request(
-    model: Any, request: Request, step: Mapping[str, Any], parameters: Mapping[str, Parameter]
-) -> tuple[Request, Defaults]:
-    """A request that was given as a value, and the values that were chosen for its fields.
-
-    Raises:
-        ModelError: it is none, or arguments of the step are given as well.
-    """
-    if not isinstance(request, Request):
-        raise ModelError(f"{request!r} is not a Request: give the step by name, such as mode='training', batch=4")
-    if others := [name for name, value in step.items() if value != parameters[name].default]:
-        raise ModelError(f"{', '.join(others)} given as well as a request: leave one of them out")
-    return _with_dtype(model, request)
 
 
 def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, Request]:

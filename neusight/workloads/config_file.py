@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from neusight.errors import CoverageError, ModelError, shown
 from neusight.kernels.precision import dtype_named
-from neusight.paths import read_json
+from neusight.paths import cache_dir, read_json
 from neusight.units import decimal
 
 _LAYERS = (
@@ -51,6 +52,23 @@ def read_config(file: Path) -> dict[str, Any]:
         raise ModelError(f"{file} states no model_type: give the config.json of a Hugging Face model")
     check_config(config, str(file))
     return config
+
+
+def stored_config(text: str, name: str) -> str:
+    """The path of a file of the user's cache with a configuration that is given as text, for a model of this name.
+
+    Raises:
+        ModelError: the file cannot be written.
+    """
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    file = cache_dir() / "configs" / digest / (name.rpartition("/")[2] or "model") / "config.json"
+    try:
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ModelError(f"cannot write {file}: {error.strerror}; give the path of a config.json") from None
+    return str(file)
 
 
 def check_config(config: Mapping[str, Any], where: str) -> None:

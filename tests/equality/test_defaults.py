@@ -13,7 +13,7 @@ from neusight.defaults import LONGEST_SEQ_LEN, default_dtype, default_micro_batc
 from neusight.devices import cluster_of
 from neusight.engines import engine_named
 from neusight.questions import Training
-from neusight.steps import StepQuestion
+from neusight.questions.step import step_question
 from neusight.workloads.catalogue import list_workloads
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.resolve import resolve, step_dtype
@@ -44,7 +44,7 @@ def tiny(tmp_path: Path) -> str:
 @pytest.mark.parametrize(("model", "dtype"), STATED.items())
 def test_step_dtype_is_as_the_configuration_states(model: str, dtype: str) -> None:
     assert step_dtype(resolve(model), engine_named("torch-eager"))[0] == dtype
-    assert StepQuestion.of(model, GPU).request.dtype == dtype
+    assert step_question(model, GPU).request.dtype == dtype
 
 
 @pytest.mark.parametrize("model", [info.name for info in list_workloads() if info.kind == "causal-lm"])
@@ -119,7 +119,7 @@ def test_default_micro_batch_is_named_in_the_answer(predictor: Predictor, engine
 
 def test_sweep_and_what_if_take_the_dtype_of_the_file(predictor: Predictor, tiny: str) -> None:
     (row,) = predictor.sweep(tiny, GPU, seq_lens=[32]).to_dict("records")
-    step = StepQuestion.of(tiny, GPU, seq_len=32)
+    step = step_question(tiny, GPU, seq_len=32)
     before = predictor.what_if(step, ["compile"]).before
     estimate = predictor.estimate(tiny, GPU, seq_len=32)
     assert row["dtype"] == before.to_dict()["dtype"] == estimate.dtype == "float16"

@@ -8,7 +8,7 @@ import pytest
 from cli_runs import as_json, error, run
 
 from neusight import Predictor
-from neusight.steps import StepQuestion
+from neusight.questions.step import step_question
 from neusight.what_if import Ranking
 from neusight.what_if.gain import figure
 
@@ -67,7 +67,7 @@ def test_memory_and_training_take_the_same_defaults(engine: str) -> None:
 def test_what_if_and_sweep_state_the_needed_bytes_of_predict(
     predictor: Predictor, model: str, gpu: str, words: dict[str, Any]
 ) -> None:
-    step = StepQuestion.of(model, gpu, **words)
+    step = step_question(model, gpu, **words)
     estimate = predictor.answer(step)
     before = predictor.what_if(step, []).before
     assert figure(before, "memory") == estimate.fit.needed_bytes > estimate.peak_bytes == figure(before, "peak")
@@ -79,7 +79,7 @@ def test_what_if_and_sweep_state_the_needed_bytes_of_predict(
 
 @pytest.mark.parametrize(("model", "batch"), [("gpt2-large", 1), ("opt-1.3b", 1), ("bert-large", 32)])
 def test_what_ifs_search_until_the_needed_bytes_fit(predictor: Predictor, model: str, batch: int) -> None:
-    step = StepQuestion.of(model, L4, mode="training", optimizer="adam", batch=batch, seq_len=512)
+    step = step_question(model, L4, mode="training", optimizer="adam", batch=batch, seq_len=512)
     before = predictor.answer(step)
     # Between the peak and what the step needs.
     target = (before.peak_bytes + before.fit.needed_bytes) / 2

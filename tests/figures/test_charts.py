@@ -17,9 +17,9 @@ from neusight.estimates.figures import CHARTS, difference, memory, modules, time
 from neusight.figures import Bar, Chart, Dot, Line, Scale, stacked
 from neusight.figures.palette import COLOURS, PLAIN
 from neusight.questions import Training
+from neusight.questions.step import step_question
 from neusight.serving import Closed
 from neusight.serving.figures import CHARTS as SERVED
-from neusight.steps import StepQuestion
 from neusight.workloads.functions import module_sources
 
 SECONDS = Scale(name="time", unit="s")
@@ -110,7 +110,7 @@ def test_memory_ends_where_the_fit_does(step: Estimate) -> None:
 
 def test_a_timeline_takes_as_long_as_its_kernels(predictor: Predictor, step: Estimate) -> None:
     """Kernels that are described alike count alike."""
-    question = StepQuestion.of("gpt2-large", "h100-sxm-80gb", mode="training", optimizer="adamw", batch=2)
+    question = step_question("gpt2-large", "h100-sxm-80gb", mode="training", optimizer="adamw", batch=2)
     chart = timeline(predictor.workload(question), step)
     kernels_s = sum(row.total_s for row in step.by_kernel if row.source)
     assert sum(bar.end - bar.start for bar in chart.bars) == pytest.approx(kernels_s, rel=1e-4)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from neusight.errors import InapplicableError
-from neusight.steps.questions import StepQuestion
+from neusight.questions.step import step_question
 from neusight.transforms.spectra import TILE, with_spectra
 from neusight.what_if import applied
 from neusight.workloads import load_workload
@@ -57,8 +57,8 @@ def test_tiles_are_of_plain_filters(options):
 
 
 def test_matrix_units_multiply_faster():
-    question = StepQuestion.of("jasper-10x5-dr", "a100-sxm-80gb", dtype="float32")
+    question = step_question("jasper-10x5-dr", "a100-sxm-80gb", dtype="float32")
     with pytest.raises(InapplicableError, match="TF32"):
         applied(question, ["fft-convolutions"])
-    wide = StepQuestion.of("jasper-10x5-dr", "v100-sxm2-32gb", dtype="float32")
+    wide = step_question("jasper-10x5-dr", "v100-sxm2-32gb", dtype="float32")
     assert applied(wide, ["fft-convolutions"])[-1].setting.passes

@@ -10,12 +10,13 @@ from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.training_run import usual_run
 from neusight.errors import InapplicableError
+from neusight.questions.step import step_question
 from neusight.serving.load import Static
 from neusight.what_if import Ranking, StepQuestion, applied
 from neusight.what_if.questions import DeploymentQuestion
 from neusight.workloads.decoders.known import known_decoder
 
-STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", dtype="bf16", batch=1, seq_len=64, launch="graph")
+STEP = step_question("gpt2", "a100-sxm-80gb", dtype="bf16", batch=1, seq_len=64, launch="graph")
 
 
 @pytest.mark.parametrize(("name", "most"), [("more-bandwidth", 2.0), ("faster-clock", 1.25), ("faster-link", 1.0)])
@@ -42,14 +43,14 @@ def test_figures_that_are_changed_already_are_not_changed_again() -> None:
 
 
 def test_matrix_units_that_add_in_float16_are_those_of_geforce_boards(predictor: Predictor) -> None:
-    step = StepQuestion.of("gpt2", "rtx-4090", dtype="fp16", batch=8, seq_len=512, launch="graph")
+    step = step_question("gpt2", "rtx-4090", dtype="fp16", batch=8, seq_len=512, launch="graph")
     after = applied(step, ["fp16-accumulation"])[-1]
     assert isinstance(after, StepQuestion)
     stated = pytest.approx(2 * step.device.gemm_flops_per_s("float16"), rel=0.01)
     assert after.device.gemm_flops_per_s("float16") == stated
     assert 1.2 < predictor.what_if(step, ["fp16-accumulation"]).gain().ratio < 2.0
     with pytest.raises(InapplicableError, match="as fast"):
-        applied(StepQuestion.of("gpt2", "l40s", dtype="fp16", batch=1, seq_len=64), ["fp16-accumulation"])
+        applied(step_question("gpt2", "l40s", dtype="fp16", batch=1, seq_len=64), ["fp16-accumulation"])
     with pytest.raises(InapplicableError, match="bfloat16, not in float16"):
         applied(STEP, ["fp16-accumulation"])
 
@@ -63,7 +64,7 @@ def test_another_device_is_ranked_but_not_among_what_is_done_together(predictor:
 def test_a_model_without_tables_has_none_to_move(predictor: Predictor) -> None:
     with pytest.raises(InapplicableError, match="no tables of embeddings"):
         predictor.what_if(STEP, ["host-tables"])
-    block = StepQuestion.of("block:softmax@tokens=8,hidden=8,round=1", "a100-sxm-80gb", mode="training")
+    block = step_question("block:softmax@tokens=8,hidden=8,round=1", "a100-sxm-80gb", mode="training")
     with pytest.raises(InapplicableError, match="no tables of embeddings"):
         predictor.what_if(block, ["hot-rows"])
 

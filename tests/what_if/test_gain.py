@@ -6,10 +6,11 @@ import pytest
 
 from neusight import Predictor
 from neusight.executors.costs import total_of
-from neusight.what_if import Gain, StepQuestion
+from neusight.questions.step import step_question
+from neusight.what_if import Gain
 from neusight.what_if.gain import shared_time
 
-STEP = StepQuestion.of("gpt2", "l4", mode="training", optimizer="adam", batch=4)
+STEP = step_question("gpt2", "l4", mode="training", optimizer="adam", batch=4)
 
 
 def test_no_change_is_no_gain_without_doubt(predictor: Predictor) -> None:

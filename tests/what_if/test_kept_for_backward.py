@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from neusight import Predictor
-from neusight.what_if import StepQuestion
+from neusight.questions.step import step_question
 
 
 def test_samples_one_by_one_keep_one_sample(predictor: Predictor) -> None:
-    step = StepQuestion.of("gpt2", "a100-sxm-80gb", mode="training", batch=4, seq_len=256)
+    step = step_question("gpt2", "a100-sxm-80gb", mode="training", batch=4, seq_len=256)
     answer = predictor.what_if(step, ["gradient-accumulation"])
     one = predictor.answer(step.asking(batch=1))
     # The gradients' sum stands beside what one sample keeps.

@@ -7,12 +7,13 @@ import torch
 
 from neusight import Predictor
 from neusight.errors import InapplicableError
+from neusight.questions.step import step_question
 from neusight.what_if import StepQuestion
 
 
 def question(dtype: torch.dtype, mode: str = "training", batch: int = 4096) -> StepQuestion:
     module = torch.nn.Sequential(*(torch.nn.Linear(2048, 2048, dtype=dtype) for _ in range(4)))
-    return StepQuestion.of(module, "a100-sxm-80gb", inputs=(torch.zeros(batch, 2048, dtype=dtype),), mode=mode)
+    return step_question(module, "a100-sxm-80gb", inputs=(torch.zeros(batch, 2048, dtype=dtype),), mode=mode)
 
 
 @pytest.mark.parametrize("name", ["amp", "amp-bf16", "bf16", "fp16", "tf32"])

@@ -5,11 +5,12 @@ import pytest
 from neusight.api import Predictor
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Optimizer
-from neusight.steps.questions import StepQuestion, workload_of
+from neusight.questions.step import step_question
+from neusight.steps.questions import workload_of
 from neusight.what_if import applied
 from neusight.workloads.target import TargetDevice
 
-STEP = StepQuestion.of("gpt2", "a100-sxm-80gb", mode="training", batch=4, seq_len=512, optimizer="adamw")
+STEP = step_question("gpt2", "a100-sxm-80gb", mode="training", batch=4, seq_len=512, optimizer="adamw")
 
 
 def test_moments_in_eight_bits_move_their_bytes(predictor: Predictor) -> None:
@@ -34,6 +35,6 @@ def test_sums_of_rows_and_columns_keep_next_to_nothing(predictor: Predictor) -> 
 
 def test_other_optimizers_have_no_such_moments() -> None:
     with pytest.raises(InapplicableError, match="of Adam"):
-        applied(StepQuestion.of("gpt2", "l4", mode="training", optimizer="sgd"), ["adam-8bit"])
+        applied(step_question("gpt2", "l4", mode="training", optimizer="sgd"), ["adam-8bit"])
     with pytest.raises(InapplicableError, match="exclude each other"):
         applied(STEP, ["adam-8bit", "adafactor"])

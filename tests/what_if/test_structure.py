@@ -9,6 +9,7 @@ from neusight.devices import cluster_of
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Attention, Conv2d, Gemm
+from neusight.questions.step import step_question
 from neusight.steps.answers import traced_training
 from neusight.steps.questions import StepQuestion, workload_of
 from neusight.what_if import applied
@@ -21,14 +22,14 @@ def traced(step: StepQuestion) -> Workload:
 
 
 def test_a_window_bounds_the_keys_of_each_query() -> None:
-    step = StepQuestion.of("llama-3.2-1b", "h100-sxm-80gb", seq_len=4096, dtype="bfloat16")
+    step = step_question("llama-3.2-1b", "h100-sxm-80gb", seq_len=4096, dtype="bfloat16")
     (after,) = applied(step, ["sliding-window"])
     windows = {
         kernel.window for node in traced(after).nodes for kernel in node.kernels if isinstance(kernel, Attention)
     }
     assert windows == {1024}
     with pytest.raises(InapplicableError, match="1024 tokens"):
-        traced(applied(StepQuestion.of("llama-3.2-1b", "h100-sxm-80gb", seq_len=512), ["sliding-window"])[-1])
+        traced(applied(step_question("llama-3.2-1b", "h100-sxm-80gb", seq_len=512), ["sliding-window"])[-1])
 
 
 def test_products_and_convolutions_of_one_operand_are_one() -> None:
@@ -38,7 +39,7 @@ def test_products_and_convolutions_of_one_operand_are_one() -> None:
         columns = sum(k.n for k in kernels if isinstance(k, Gemm))
         return len(convolutions), sum(k.out_channels for k in convolutions), columns
 
-    step = StepQuestion.of("torchvision:googlenet", "l4", batch=4)
+    step = step_question("torchvision:googlenet", "l4", batch=4)
     before, after = widths(step), widths(applied(step, ["metaflow"])[-1])
     # Nine modules, each with three convolutions of one point on its input.
     assert before[0] - after[0] == 9 * 2
@@ -56,7 +57,7 @@ def test_replicas_of_a_factored_model_exchange_less(predictor: Predictor) -> Non
 
 
 def test_half_of_a_gpu_is_no_faster_than_the_whole(predictor: Predictor) -> None:
-    step = StepQuestion.of("gpt2", "a100-sxm-80gb", batch=8, seq_len=256)
+    step = step_question("gpt2", "a100-sxm-80gb", batch=8, seq_len=256)
     (half,) = applied(step, ["packing"])
     assert half.device.sm_count == step.device.sm_count // 2
     gain = predictor.what_if(step, ["half-by-mps"]).gain("throughput").ratio

@@ -10,14 +10,15 @@ import pytest
 from neusight.devices import cluster_of
 from neusight.distributed.training_run import usual_run
 from neusight.errors import InapplicableError, ModelError
+from neusight.questions.step import step_question
 from neusight.serving import closed
-from neusight.what_if import DeploymentQuestion, Question, StepQuestion, applied, known
+from neusight.what_if import DeploymentQuestion, Question, applied, known
 from neusight.what_if.questions import changed, facts
 from neusight.what_if.transforms import applicable
 from neusight.workloads.decoders.known import known_decoder
 
-TRAINING = StepQuestion.of("gpt2", "a100-sxm-80gb", mode="training", optimizer="adam", attention="eager", batch=4)
-IMAGES = StepQuestion.of("resnet-50", "a100-sxm-80gb", batch=8)
+TRAINING = step_question("gpt2", "a100-sxm-80gb", mode="training", optimizer="adam", attention="eager", batch=4)
+IMAGES = step_question("resnet-50", "a100-sxm-80gb", batch=8)
 LLAMA = known_decoder("llama-3.1-8b")
 RUN = usual_run(
     LLAMA, cluster_of("h100-sxm-80gb", 8, 1, "", []), {"global_batch_size": 8, "seq_len": 2048}, engine="torchtitan"
@@ -52,9 +53,9 @@ def test_two_that_decide_the_same_say_so() -> None:
 
 def test_what_is_so_already_changes_nothing() -> None:
     with pytest.raises(InapplicableError, match="already"):
-        applied(StepQuestion.of("gpt2", "l4", dtype="bf16"), ["bf16"])
+        applied(step_question("gpt2", "l4", dtype="bf16"), ["bf16"])
     with pytest.raises(InapplicableError, match="changes nothing"):
-        applied(StepQuestion.of("gpt2", "l4", attention="sdpa"), ["sdpa"])
+        applied(step_question("gpt2", "l4", attention="sdpa"), ["sdpa"])
 
 
 def test_an_unknown_name_and_a_foreign_kind_are_one_clear_line() -> None:

@@ -8,8 +8,8 @@ from cli_runs import as_json, error, run
 
 from neusight import Predictor
 from neusight.errors import InapplicableError, ModelError
+from neusight.questions.step import step_question
 from neusight.requests import Plan, Request
-from neusight.steps.questions import StepQuestion
 from neusight.workloads import Workload, load_workload
 from neusight.workloads.resolve import resolve
 
@@ -79,7 +79,7 @@ def test_steps_are_refused_where_there_are_none(predictor: Predictor, options: d
 
 
 def test_cached_features_are_of_a_single_step(predictor: Predictor) -> None:
-    question = StepQuestion.of(PIPELINE, "l4", steps=2, **SIZE)
+    question = step_question(PIPELINE, "l4", steps=2, **SIZE)
     with pytest.raises(InapplicableError, match="ask for one step"):
         predictor.what_if(question, ["step-caching"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
-from neusight.what_if.questions import StepQuestion
+from neusight.questions.step import step_question
 
 _IN_TIMM = {"google/vit-hybrid-base-bit-384": "timm:vit_base_r50_s16_384"}
 """Models that transformers no longer has, by the same in timm."""
@@ -15,7 +15,7 @@ def of_transformers(record: Row, stated: dict[str, str]) -> Pair:
     """Models by their names on the hub, forward or with a backward pass."""
     if stated["dtype"] == "?":
         raise UnnamedModelError("the dtype is not told")
-    before = StepQuestion.of(
+    before = step_question(
         _IN_TIMM.get(name := str(record["model"]), name),
         gpu_of(record),
         mode=str(record["mode"]),

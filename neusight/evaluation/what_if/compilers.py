@@ -10,6 +10,7 @@ from neusight.engines import ENGINES, Engine
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.questions.step import step_question
 from neusight.what_if.questions import StepQuestion
 
 _TRACED = ("torchscript", "jit.trace")
@@ -81,7 +82,7 @@ def of_faster_transformer(record: Row, stated: dict[str, str]) -> Pair:
     words = {"batch": whole(batch, "batch"), "dtype": dtype, "attention": "eager"} | (
         {"seq_len": seq_len} if seq else {}
     )
-    before = StepQuestion.of(name, _headed_gpu(record, stated), **words)
+    before = step_question(name, _headed_gpu(record, stated), **words)
     before = before.asking(engine=_before(_first(stated, "before"), encoder=True))
     length = seq_len or tokens
     layers = ["fused-layers"]
@@ -100,7 +101,7 @@ def _decoding(record: Row, stated: dict[str, str]) -> Pair:
     """
     beams = _first(stated, "beam_width") or "1"
     gpu = _headed_gpu(record, stated)
-    before = StepQuestion.of(
+    before = step_question(
         f"translation-decoder@{whole(beams, 'beams')}",
         gpu,
         batch=whole(_first(stated, "batch_size"), "batch"),
@@ -134,7 +135,7 @@ def of_aitemplate(record: Row, stated: dict[str, str]) -> Pair:
     dies = _DIES.search(str(record.get("gpu_as_written")))
     batch = whole(_first(stated, "batch_size", "batch") or "1", "batch") * words.pop("images", 1)
     batch = max(1, batch // (int(dies[1]) if dies else 1))
-    before = StepQuestion.of(name, gpu_of(record), batch=batch, dtype=_first(stated, "dtype"), **words)
+    before = step_question(name, gpu_of(record), batch=batch, dtype=_first(stated, "dtype"), **words)
     layout = [] if "attention" in words else ["channels-last"]
     fused = [] if name.startswith(("resnet", "torchvision")) else ["sdpa"]
     return Pair.of(record, before, ["inference-compiler", *fused, *layout])
@@ -185,7 +186,7 @@ def of_transformers_vision(record: Row, stated: dict[str, str]) -> Pair:
         raise UnnamedModelError(f"no checkpoint is named for {record['model']}, {_first(stated, 'task')}")
     batch = whole(_first(stated, "batch", "batch_size"), "batch")
     sized = {"image_size": _RESIZED} if "facebook/detr" in name or "maskformer" in name else {}
-    before = StepQuestion.of(name, gpu_of(record), batch=batch, dtype="float32", attention="eager", **sized)
+    before = step_question(name, gpu_of(record), batch=batch, dtype="float32", attention="eager", **sized)
     graphs = "reduce-overhead" in str(record["as_written"])
     return Pair.of(record, before, ["reduce-overhead" if graphs else "compile"])
 
@@ -215,7 +216,7 @@ def of_dynamo_benchmarks(record: Row, stated: dict[str, str]) -> Pair:
     if suite != "timm" and model not in _BENCHMARKS:
         raise UnnamedModelError(f"the model '{model}' of {suite} is not named")
     name, length = (f"timm:{model}", None) if suite == "timm" else _BENCHMARKS[model]
-    before = StepQuestion.of(
+    before = step_question(
         name,
         gpu_of(record),
         mode="training",
@@ -236,7 +237,7 @@ def of_trainers(record: Row, stated: dict[str, str]) -> Pair:
     name = _TRAINERS.get(str(record["model"]))
     if name is None or stated.get("dtype") != "bf16":
         raise UnnamedModelError(f"the model '{record['model']}' or its dtype is not told")
-    before = StepQuestion.of(
+    before = step_question(
         name,
         gpu_of(record),
         mode="training",

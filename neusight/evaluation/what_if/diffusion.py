@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.questions.step import step_question
 from neusight.transforms.passes import Pass
 from neusight.transforms.quantised import SCHEMES, quantised
 from neusight.what_if import applied
@@ -170,7 +171,7 @@ def _question(record: Row, stated: dict[str, str], **options: str) -> StepQuesti
             raise DataError(f"what lies beside the denoiser of '{record['model']}' is not known")
     elif pipeline.guided:
         samples *= 2
-    return StepQuestion.of(model, gpu_of(record), batch=samples, dtype=dtype, image_size=pipeline.image_size, **options)
+    return step_question(model, gpu_of(record), batch=samples, dtype=dtype, image_size=pipeline.image_size, **options)
 
 
 def _beginning(record: Row) -> str:

@@ -12,6 +12,7 @@ from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
 from neusight.plans.states import workspace_bytes
+from neusight.questions.step import step_question
 from neusight.transforms import phases, sliced, written
 from neusight.transforms.passes import EARLY, LATE, Pass
 from neusight.what_if.questions import StepQuestion
@@ -228,7 +229,7 @@ def _step(record: Row, told: Told, block: str, sizes: Sizes, dtype: str) -> Step
     the start of one kernel.
     """
     words = ",".join(f"{name}={size}" for name, size in sizes.items())
-    step = StepQuestion.of(f"block:{block}@{words}", gpu_of(record), mode="training", dtype=told.get("dtype", dtype))
+    step = step_question(f"block:{block}@{words}", gpu_of(record), mode="training", dtype=told.get("dtype", dtype))
     ahead_s = _FLUSHED_BYTES / step.device.dram_bandwidth_bytes_per_s
     own = Engine()
     call_s = step.device.launch_overhead_s
@@ -269,7 +270,7 @@ def of_encoder_layers(record: Row, stated: dict[str, str]) -> Pair:
     given = {"batch": batch, "tokens": length, "round": 1} | sizes
     name = f"block:encoder-layer@{','.join(f'{key}={size}' for key, size in given.items())}"
     dtype = {"fp16": "float16", "fp32": "float32"}.get(stated.get("dtype", ""), stated.get("dtype"))
-    step = StepQuestion.of(name, gpu_of(record), mode="training", dtype=dtype, attention="eager")
+    step = step_question(name, gpu_of(record), mode="training", dtype=dtype, attention="eager")
     return Pair.of(record, step, ["fused-pointwise"])
 
 
@@ -283,7 +284,7 @@ def of_transformer_engine(record: Row, stated: dict[str, str]) -> Pair:
     model = _FINE_TUNED.get(str(record["model"]))
     if model is None or stated.get("dtype") != "bf16":
         raise UnnamedModelError(f"the model '{record['model']}' or its dtype is not told")
-    before = StepQuestion.of(
+    before = step_question(
         model,
         gpu_of(record),
         mode="training",

@@ -16,6 +16,7 @@ from neusight.engines import Host
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
+from neusight.questions.step import step_question
 from neusight.requests import Plan
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import applied
@@ -160,7 +161,7 @@ def of_examples(record: Row, stated: dict[str, str]) -> Pair:
     wide = "tf32" if TargetDevice.of(as_device(gpu)).tf32 else "float32_ieee"
     model = _model(example, stated)
     first, second = _batches(example, model, stated, wide)
-    before = StepQuestion.of(
+    before = step_question(
         model, gpu, mode=mode, dtype=wide, launch=example.launch or LAUNCHES.get(framework, "eager"),
         **_words(example, mode, stated),
     ).running(host_s_per_operator=OPERATOR_S)  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.questions.step import step_question
 from neusight.what_if.questions import StepQuestion
 
 _WRITTEN_OUT = {"SAM vit_b": "timm:samvit_base_patch16", "SAM vit_h": "timm:samvit_huge_patch16"}
@@ -40,4 +41,4 @@ def _step(
     if name not in encoders:
         raise UnnamedModelError(f"no encoder is known of '{name}'")
     batch = whole(stated["batch"], "batch")
-    return StepQuestion.of(encoders[name], gpu_of(record), batch=batch, dtype=dtype, attention=attention, **options)
+    return step_question(encoders[name], gpu_of(record), batch=batch, dtype=dtype, attention=attention, **options)

@@ -7,8 +7,8 @@ import re
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.questions.step import step_question
 from neusight.what_if import applied
-from neusight.what_if.questions import StepQuestion
 
 ENCODERS = {
     "bert-base-multilingual-cased": "bert-base",
@@ -36,7 +36,7 @@ def of_slices(record: Row, stated: dict[str, str]) -> Pair:
     if slices is None:
         raise DataError(f"no slice is told: {stated.get('slice', '')!r}")
     encoder = ":" not in model
-    whole_board = StepQuestion.of(
+    whole_board = step_question(
         model,
         gpu_of(record),
         mode=str(record["mode"]),

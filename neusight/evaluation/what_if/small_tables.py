@@ -5,8 +5,8 @@ from __future__ import annotations
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, gpu_of, reads, whole
+from neusight.questions.step import step_question
 from neusight.what_if import applied
-from neusight.what_if.questions import StepQuestion
 
 OPTIMISATIONS = {
     "gradient accumulation": "gradient-accumulation", "activation checkpointing": "checkpointing", "AMP": "amp",
@@ -30,7 +30,7 @@ def of_hugging_face(record: Row, stated: dict[str, str]) -> Pair:
     if not name or not model:
         raise DataError(f"'{words}' of {record['model']} is not read")
     batch, once = _batch(stated["batch"])
-    step = StepQuestion.of(
+    step = step_question(
         model, gpu_of(record), mode="training", batch=batch, seq_len=whole(stated["seq"], "length"),
         optimizer="adamw", dtype="float32", attention="eager",
     )  # fmt: skip

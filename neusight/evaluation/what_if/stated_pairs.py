@@ -11,8 +11,9 @@ from neusight.engines import engine_named
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, gpu_of, reads, words_of
+from neusight.questions.step import step_question
 from neusight.steps.answers import traced_training
-from neusight.what_if import Question, StepQuestion, applied
+from neusight.what_if import Question, applied
 from neusight.workloads.decoders.known import known_decoder
 
 _PLACE = ("per_node", "nodes", "network")
@@ -43,7 +44,7 @@ def of_own_words(record: Row, _: dict[str, str]) -> Pair:
 def _question(model: str, gpu: str, told: Mapping[str, Any]) -> Question:
     place = {name: told[name] for name in _PLACE if name in told}
     if not place:
-        return StepQuestion.of(model, gpu, **told)
+        return step_question(model, gpu, **told)
     words = {name: value for name, value in told.items() if name not in (*_PLACE, "mode", "engine")}
     engine = told.get("engine", "torch-eager")
     cluster = cluster_of(gpu, place.get("per_node", 1), place.get("nodes", 1), place.get("network", ""))
