@@ -87,7 +87,7 @@ class StepQuestion:
     inputs: Any = None
     defaults: Defaults = field(default_factory=dict)
     traced_precision: Precision = OWN_PRECISION
-    words: Mapping[str, Any] = field(default_factory=dict)
+    words: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
         if self.inputs is not None:

@@ -57,7 +57,7 @@ def facts(question: Question) -> dict[str, Any]:
 
 
 def _facts(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    for one in fields(value):
+    for one in (one for one in fields(value) if one.compare):
         held, name = getattr(value, one.name), f"{prefix}{one.name}"
         if one.name == "passes":
             yield from ((f"{prefix}{change.part}", change) for change in held)

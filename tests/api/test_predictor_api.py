@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inspect import Parameter, signature
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,12 @@ import pandas as pd
 import pytest
 
 from neusight import Estimate, Predictor, load_device
-from neusight.api import Setting
 from neusight.devices import to_toml
 from neusight.errors import CoverageError, DeviceError, ModelError
+from neusight.estimates.report import report
 from neusight.kernels import Gemm, KernelBatch
-from neusight.requests import Extents, Plan, Request
+from neusight.questions import KernelCall, Step
+from neusight.requests import Plan, Request
 
 
 def test_kernel_by_name_and_by_value_agree(predictor: Predictor) -> None:
@@ -164,7 +165,7 @@ def test_nothing_that_is_given_is_ignored(predictor: Predictor) -> None:
         with pytest.raises(kind) as caught:
             call()
         assert message in str(caught.value) and "\n" not in str(caught.value)
-    with pytest.raises(TypeError, match="colour"):
+    with pytest.raises(ModelError, match="colour"):
         predictor.estimate("gpt2", "l4", colour="red")
 
 
@@ -226,11 +227,40 @@ def test_what_changes_nothing_is_said_or_refused(predictor: Predictor) -> None:
         predictor.estimate("gpt2", "l4", mode="training", fused_optimizer=True)
 
 
-def test_every_argument_of_a_step_has_a_name_that_an_editor_completes(predictor: Predictor) -> None:
-    parameters = signature(Predictor.estimate).parameters.values()
-    assert {kind.kind for kind in parameters} == {Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY}
-    names = {each.name for each in parameters}
-    assert {*Extents.__dataclass_fields__, *Setting.__dataclass_fields__, "mode", "dtype", "launch"} <= names
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"mode": "training", "batch": 4, "optimizer": "adam", "seq_len": 64},
+        {"gpu": "a100-sxm-80gb", "tp": 2, "batch": 2, "tp_plan": {"*.c_fc": "colwise"}},
+        {"synchronized": True, "library_factor": 1.25, "overrides": ["dram_bandwidth=250GB/s"]},
+    ],
+)
+def test_ask_of_an_answers_question_gives_the_same_digits(predictor: Predictor, words: dict[str, Any]) -> None:
+    first = predictor.estimate("gpt2", **{"gpu": "l4", **words})
+    again = predictor.ask(Step.named(json.loads(json.dumps(report(first)))["question"]))
+    assert (again.latency_s, again.interval) == (first.latency_s, first.interval)
+    assert again.assumed == first.assumed
+
+
+def test_ask_of_a_kernels_question_gives_the_same_digits(predictor: Predictor) -> None:
+    words = {"backend": "vllm", "timer": "cuda_graph", "operands": "rotating", "operand_sets": 3, "burst": 64}
+    first = predictor.kernel("gemm", "l4", m=64, n=512, k=256, dtype="bf16", **words)
+    assert predictor.ask(KernelCall.named(first.question)) == first
+    assert first.latency_s != predictor.kernel("gemm", "l4", m=64, n=512, k=256, dtype="bf16").latency_s
+
+
+def test_kernel_over_an_unknown_network_spans_those_that_people_have(predictor: Predictor) -> None:
+    shape = {"ranks": 32, "per_node": 8, "bytes": 2**30}
+    unknown = predictor.kernel("all_reduce", "h100-sxm-80gb", **shape)
+    named = [
+        predictor.kernel("all_reduce", "h100-sxm-80gb", **shape, network=words) for words in ("8 x 400Gb/s", "100Gb/s")
+    ]
+    assert unknown.low_s <= named[0].low_s and unknown.high_s >= named[0].high_s
+    assert "network" in unknown.assumed and "network between nodes is unknown" in unknown.warnings[0]
+    assert not named[0].assumed and not named[0].warnings
+    assert named[0].latency_s < named[1].latency_s
+    with_nodes = predictor.kernel("all_reduce", "h100-sxm-80gb", ranks=32, bytes=2**30, nodes=4, network="8 x 400Gb/s")
+    assert with_nodes == named[0]
 
 
 def test_words_of_pytorch_and_single_values_are_taken(predictor: Predictor) -> None:
@@ -241,8 +271,8 @@ def test_words_of_pytorch_and_single_values_are_taken(predictor: Predictor) -> N
     (row,) = predictor.sweep("gpt2", "l4", dtypes=torch.float16).to_dict("records")
     assert (row["model"], row["gpu"], row["dtype"], row["error"]) == ("gpt2", "l4", "float16", "")
     assert row["latency_s"] == pytest.approx(half.latency_s)
-    with pytest.raises(TypeError, match="batch_size"):
-        predictor.estimate("gpt2", "l4", batch_size=4)  # type: ignore[call-arg]
+    with pytest.raises(ModelError, match="batch_size is no field of a Step question; did you mean batch"):
+        predictor.estimate("gpt2", "l4", batch_size=4)
 
 
 def test_a_sweep_says_the_same_whoever_does_it(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,8 @@ def test_steps_of_a_sweep_and_on_several_devices(predictor: Predictor) -> None:
         ({"model": "resnet-50", "steps": 2}, "no pipeline with steps of denoising"),
         ({"model": "gpt2", "steps": 2}, "no pipeline with steps of denoising"),
         ({"model": PIPELINE, "steps": 2, "mode": "training"}, "none in training"),
-        ({"model": PIPELINE, "steps": 0}, "at least 1"),
-        ({"model": PIPELINE, "steps": 10**6}, "at most 10,000"),
+        ({"model": PIPELINE, "steps": 0}, "from 1 to 10,000"),
+        ({"model": PIPELINE, "steps": 10**6}, "from 1 to 10,000"),
         ({"model": PIPELINE, "steps": 2, "plan": Plan(pp=2)}, "leave out pp"),
     ],
 )
