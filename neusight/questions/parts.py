@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import Any
-
 from neusight.devices import Cluster, DeviceSpec, load_cluster, with_prices
 from neusight.devices.chosen import as_device
-from neusight.engines import ATTENTIONS, Engine
-from neusight.errors import shown
+from neusight.engines import ATTENTIONS
 from neusight.questions.field import FieldError, number, switch, text, texts, whole
 from neusight.questions.question import Question
 from neusight.questions.unset import usual
@@ -19,22 +14,6 @@ from neusight.requests import CP_COMMS, MODES, OFFLOADS, SCHEDULES, SHARDS
 MODEL, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD = "Parallelism", "Cluster", "Load"
 RECORDED, OUTPUT = "Conditions that a measurement recorded", "Prediction and output"
-
-
-def engine_with(engine: Engine, traits: str) -> Engine:
-    """The engine with other traits, which a JSON object has.
-
-    Raises:
-        FieldError: no JSON object, or an unknown trait.
-    """
-    try:
-        other: dict[str, Any] = json.loads(traits or "{}")
-        other = {name: tuple(value) if isinstance(value, list) else value for name, value in other.items()}
-        return replace(engine, **other)
-    except (ValueError, TypeError, AttributeError) as error:
-        raise FieldError("engine_options", f"{shown(error)}: give a JSON object of traits of an engine") from None
-
-
 DEGREE = 2**20
 """Devices that share anything, at most."""
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from neusight.defaults import Default, Defaults
 from neusight.devices import DeviceSpec
 from neusight.engines import LAUNCHES, LAYOUTS, Engine, Host, Libraries, engine_named
+from neusight.engines.traits import with_traits
 from neusight.errors import ModelError
 from neusight.kernels.conditions import OPERANDS
 from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
@@ -25,7 +26,6 @@ from neusight.questions.parts import (
     Planned,
     Recorded,
     Sized,
-    engine_with,
 )
 from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
@@ -186,7 +186,8 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
         engine = request.engine
         if self.engine:
             engine = replace(engine_named(self.engine), attention=engine.attention, layout=engine.layout)
-        return replace(request, engine=engine_with(engine, self.engine_options)), defaults
+        engine = with_traits(engine, self.engine_options) if self.engine_options else engine
+        return replace(request, engine=engine), defaults
 
     def _given_request(self, model: Any, request: Any) -> tuple[Request, Defaults]:
         if not isinstance(request, Request):
