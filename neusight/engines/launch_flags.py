@@ -24,6 +24,8 @@ class Flags:
 
     Attributes:
         programs: patterns of what starts the engine; options follow.
+        command: what is written before the model and its options.
+        across_nodes: how the command is run on several nodes.
         fields: by field, options that take its value, and switches with the value that each gives. The first is the
             one that is written, in the order of the table. ``a.b`` is the key ``b`` of the JSON of option ``a``.
         file: the same of keys of the YAML file that the first of ``file_options`` names.
@@ -38,6 +40,8 @@ class Flags:
     """
 
     programs: Sequence[str]
+    command: str = ""
+    across_nodes: str = ""
     fields: Mapping[str, Sequence[Entry]]
     file: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
     file_options: Sequence[str] = ()
@@ -101,9 +105,9 @@ class Flags:
         return {dashed(option): words for option, words in self.values.items()}
 
     def written(self, values: Mapping[str, Any], *, in_file: bool = False) -> Iterator[tuple[str, Any]]:
-        """(option, word) of each value by field, None for a switch, in the order of the table."""
+        """(option, word) of each value by field that is not None, in the order of the table; None for a switch."""
         for name, entries in (self.file if in_file else self.fields).items():
-            if name in values:
+            if values.get(name) is not None:
                 yield from self._option(entries[0], values[name])
 
     def _option(self, entry: Entry, value: Any) -> Iterator[tuple[str, Any]]:

@@ -126,7 +126,9 @@ def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[
         if option in flags.names:
             part, switched = flags.names[option]
             value = flags.value(option, word) if switched is None else switched
-            if value != "" and (switched is None or word.lower() != "false"):
+            if switched is None and word == "":
+                remarks.append(f"--{name} has no value: it is left out")
+            elif value != "" and (switched is None or word.lower() != "false"):
                 parts[part] = value
         if flags.is_unread(option):
             unread[name] = word
@@ -146,7 +148,7 @@ def _sglang(words: dict[str, Any]) -> None:
     devices, groups, nodes = (_count(words, name) for name in ("tp", "dp", "nodes"))
     words.pop("nodes", None)
     if nodes > 1:
-        words["per_node"] = devices * _count(words, "pp") // nodes
+        words["per_node"] = _divided("nodes", devices * _count(words, "pp"), nodes)
     if words.get("moe_dispatch") in _OVER_ALL:
         words["ep"] = _ALL
     if words.get("max_num_batched_tokens") in ("-1", "0"):
@@ -156,7 +158,7 @@ def _sglang(words: dict[str, Any]) -> None:
         words.pop("dp", None)
         words["replicas"] = groups
         return
-    words["tp"] = _divided("tp", devices, groups)
+    words["tp"] = _divided("dp", devices, groups)
     for name in ("max_num_seqs", "max_num_batched_tokens"):
         if name in words:
             words[name] = max(1, _count(words, name) // groups)
@@ -214,7 +216,12 @@ def _count(words: Mapping[str, Any], name: str) -> int:
     return int(declared.read(name, value) if isinstance(value, str) else value)
 
 
-def _divided(name: str, devices: int, groups: int) -> int:
-    if devices % groups:
-        raise FieldError(name, f"{devices} is not divided by {groups} groups of attention: change one of them")
-    return devices // groups
+def _divided(name: str, devices: int, parts: int) -> int:
+    """Devices of one of several equal parts.
+
+    Raises:
+        FieldError: they cannot be equal.
+    """
+    if devices % parts:
+        raise FieldError(name, f"{devices} devices cannot be shared by {parts} equally: change one of both")
+    return devices // parts

@@ -11,20 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from neusight.engines.launch_flags import flags_of
+from neusight.engines.launch_flags import Flags, flags_of
 from neusight.errors import ModelError
 from neusight.serving import dynamo
 from neusight.serving.deployment import Deployment
 from neusight.serving.speculation import LOOKUP, OWN_LAYER
 
 EAGLE_HEAD = "EAGLE_HEAD"
-_ACROSS = {
-    "vllm": "start Ray on each first, then this on the first",
-    "sglang": "on each, RANK from 0 on and FIRST the address of the first",
-    "tensorrt-llm": "where MPI reaches all of them",
-}
-"""How a replica is started on several nodes (vLLM, Parallelism and Scaling; SGLang, Server Arguments; TensorRT-LLM,
-``trtllm-serve``, Multi-node Serving)."""
 _ONLINE = ("fp8", "fp8_row")
 """Schemes to which vLLM and SGLang quantise a 16-bit checkpoint as they load it (``--quantization fp8``)."""
 _SHORT = {"float8": "fp8", "float4": "fp4"}
@@ -34,25 +27,30 @@ _FILE = "llm.yaml"
 
 @dataclass(frozen=True, kw_only=True)
 class _Launch:
-    """A command with values by field, which its engine's options give, and remarks that stand above it."""
+    """A command that starts a deployment, with values by field, which options give, and remarks that stand above it."""
 
-    engine: str
-    command: str
+    of: Deployment
     values: Mapping[str, Any]
     remarks: list[str]
+    before: str = ""
+
+    @property
+    def flags(self) -> Flags:
+        """Options of the engine."""
+        return flags_of(self.of.replica.engine.name)
 
     @property
     def options(self) -> list[tuple[str, str | None]]:
         """Names and words; None for a switch."""
-        flags = flags_of(self.engine)
-        options = _nested(flags.written(self.values)) | ({flags.file_options[0]: _FILE} if flags.file else {})
+        file = {self.flags.file_options[0]: _FILE} if self.flags.file else {}
+        options = _nested(self.flags.written(self.values)) | file
         objects = {name: f"'{json.dumps(value)}'" for name, value in options.items() if isinstance(value, dict)}
         return list((options | objects).items())
 
     @property
     def file(self) -> list[str]:
         """Lines of the file that an option names."""
-        keys = _nested(flags_of(self.engine).written(self.values, in_file=True))
+        keys = _nested(self.flags.written(self.values, in_file=True))
         return [f"{key}: {_flow(value)}" for key, value in keys.items()]
 
     @property
@@ -63,7 +61,8 @@ class _Launch:
     def __str__(self) -> str:
         """The text for a shell."""
         words = [f"--{name}" if value is None else f"--{name} {value}" for name, value in self.options]
-        command = " \\\n  ".join([self.command, *words])
+        start = f"{self.before}{self.flags.command} {self.of.replica.decoder.name}"
+        command = " \\\n  ".join([start, *words])
         file = [f"cat > {_FILE} <<'EOF'", *self.file, "EOF"] if self.file else []
         return "\n".join([*(f"# {remark}" for remark in self.remarks), *file, command])
 
@@ -108,50 +107,49 @@ def launch_command(deployment: Deployment) -> str:
 
 
 def _vllm(d: Deployment) -> _Launch:
-    plan, remarks = d.replica.plan, _remarks(d)
-    values = _values(d) | {"ep": "all"} if plan.ep > 1 else _values(d)
-    if (s := d.replica.speculation) and _draft(d) and s.draft not in OWN_LAYER:
+    plan, images, s, remarks = d.replica.plan, d.replica.images, d.replica.speculation, _remarks(d)
+    values = _values(d) | {
+        "ep": "all" if plan.ep > 1 else None,
+        "most_images": images.number if images else None,
+        "executor": "ray" if d.replica.cluster else None,
+    }
+    if s and _draft(d) and s.draft not in OWN_LAYER:
         del values["draft"]
-    if images := d.replica.images:
-        values["most_images"] = images.number
-    if d.replica.cluster:
-        values["executor"] = "ray"
     if plan.ep not in (1, plan.tp * plan.dp):
         remarks.append(f"the estimate spreads experts over {plan.ep} GPUs, this engine over all {plan.tp * plan.dp}")
-    return _Launch(engine="vllm", command=f"vllm serve {_model(d)}", values=values, remarks=remarks)
+    return _Launch(of=d, values=values, remarks=remarks)
 
 
 def _sglang(d: Deployment) -> _Launch:
     """Its degree of tensor parallelism counts all devices of a stage, its limits all groups of attention."""
     plan, values = d.replica.plan, _values(d)
     values |= {name: plan.dp * values[name] for name in ("max_num_seqs", "max_num_batched_tokens")}
-    values |= {"tp": plan.tp * plan.dp} if plan.tp * plan.dp > 1 else {}
-    values |= {} if d.options.chunked_prefill else {"max_num_batched_tokens": -1}
-    values |= {"attention_dp": plan.dp > 1, "multimodal": bool(d.replica.images)}
+    values |= {"tp": _above_one(plan.tp * plan.dp), "attention_dp": plan.dp > 1, "multimodal": bool(d.replica.images)}
+    if not d.options.chunked_prefill:
+        values["max_num_batched_tokens"] = -1
     if s := d.replica.speculation:
-        values |= {"draft_depth": s.levels, "draft_queries": s.queries}
-        values |= {} if s.draft == LOOKUP else {"draft_branches": 1}
+        branches = None if s.draft == LOOKUP else 1
+        values |= {"draft_depth": s.levels, "draft_queries": s.queries, "draft_branches": branches}
     if cluster := d.replica.cluster:
         values |= {"nodes": cluster.nodes, "rank": "$RANK", "first": "$FIRST:20000"}
-    command = f"python -m sglang.launch_server --model-path {_model(d)}"
-    return _Launch(engine="sglang", command=command, values=values, remarks=_remarks(d))
+    return _Launch(of=d, values=values, remarks=_remarks(d))
 
 
 def _tensorrt_llm(d: Deployment) -> _Launch:
     plan, part, values, remarks = d.replica.plan, d.replica.decoder.mixture, _values(d), _remarks(d)
-    values |= {"tp": plan.tp * plan.dp} if plan.tp * plan.dp > 1 else {}
-    values |= {"attention_dp": True} if plan.dp > 1 else {}
-    reserves = d.server.scheduler.reserved_output != 0
-    values |= {"policy": "GUARANTEED_NO_EVICT" if reserves else "MAX_UTILIZATION"}
-    values |= {"chunked_prefill": d.options.chunked_prefill}
+    values |= {
+        "tp": _above_one(plan.tp * plan.dp),
+        "attention_dp": True if plan.dp > 1 else None,
+        "policy": "GUARANTEED_NO_EVICT" if d.server.scheduler.reserved_output else "MAX_UTILIZATION",
+        "chunked_prefill": d.options.chunked_prefill,
+        "slots": part.experts + part.redundant if part is not None and part.redundant else None,
+    }
     if (s := d.replica.speculation) and s.draft == "mtp":
         values["draft_layers"] = values.pop("draft_tokens")
-    if part is not None and part.redundant:
-        values["slots"] = part.experts + part.redundant
     if plan.dp > 1 and plan.tp > 1:
         remarks.append("attention is shared by all GPUs or by none of them here")
     across = f"mpirun -n {plan.world} trtllm-llmapi-launch " if d.replica.cluster else ""
-    return _Launch(engine="tensorrt-llm", command=f"{across}trtllm-serve {_model(d)}", values=values, remarks=remarks)
+    return _Launch(of=d, values=values, remarks=remarks, before=across)
 
 
 _WRITERS: Mapping[str, Callable[[Deployment], _Launch]] = {
@@ -160,28 +158,33 @@ _WRITERS: Mapping[str, Callable[[Deployment], _Launch]] = {
 
 
 def _values(d: Deployment) -> dict[str, Any]:
-    """Values by field that engines have in common: limits, and what is not as it is by default."""
-    plan, precision, decoder = d.replica.plan, d.replica.precision, d.replica.decoder
-    values: dict[str, Any] = {name: getattr(plan, name) for name in ("tp", "pp", "dp", "ep") if getattr(plan, name) > 1}
+    """Values by field that engines have in common: limits, and what is not as it is by default, else None."""
+    plan, precision, decoder, s = d.replica.plan, d.replica.precision, d.replica.decoder, d.replica.speculation
+    part, slots, cache = decoder.mixture, decoder.slots, _SHORT.get(precision.kv_cache, precision.kv_cache)
+    values: dict[str, Any] = {name: _above_one(getattr(plan, name)) for name in ("tp", "pp", "dp", "ep")}
     values |= {
         "max_model_len": d.options.max_model_len or d.longest,
         "max_num_seqs": d.limits.max_num_seqs,
         "max_num_batched_tokens": d.max_num_batched_tokens,
         "gpu_memory_utilization": d.options.gpu_memory_utilization or d.server.memory_share,
+        "dtype": None if precision.dtype == decoder.served_dtype else precision.dtype,
+        "quantization": "fp8" if _scheme(d) in _ONLINE else None,
+        "kv_dtype": None if precision.kv_cache == precision.dtype else cache,
+        "chunked_prefill": None if d.options.chunked_prefill else False,
+        "graphs": None if d.server.decode_graphs else False,
     }
-    values |= {"dtype": precision.dtype} if precision.dtype != decoder.served_dtype else {}
-    values |= {"quantization": "fp8"} if _scheme(d) in _ONLINE else {}
-    values |= {"kv_dtype": _SHORT.get(precision.kv_cache, precision.kv_cache)} if _has_own_cache_dtype(d) else {}
-    values |= {} if d.options.chunked_prefill else {"chunked_prefill": False}
-    values |= {} if d.server.decode_graphs else {"graphs": False}
-    if decoder.mixture is not None and decoder.mixture.redundant:
-        values |= {"eplb": True, "redundant_experts": decoder.mixture.redundant}
-    if slots := decoder.slots:
+    if part is not None and part.redundant:
+        values |= {"eplb": True, "redundant_experts": part.redundant}
+    if slots:
         values |= {"lora": True, "adapters": slots.number, "adapter_rank": slots.rank}
-    if s := d.replica.speculation:
-        values |= {"draft": s.draft if s.draft in (*OWN_LAYER, LOOKUP) else "", "draft_tokens": s.tokens}
-        values |= {"draft_model": _draft(d)} if _draft(d) else {}
+    if s:
+        method = s.draft if s.draft in (*OWN_LAYER, LOOKUP) else ""
+        values |= {"draft": method, "draft_model": _draft(d) or None, "draft_tokens": s.tokens}
     return values
+
+
+def _above_one(degree: int) -> int | None:
+    return degree if degree > 1 else None
 
 
 def _draft(d: Deployment) -> str:
@@ -192,29 +195,22 @@ def _draft(d: Deployment) -> str:
     return EAGLE_HEAD if s.draft == "eagle" else s.draft
 
 
-def _model(d: Deployment) -> str:
-    return d.replica.decoder.name
-
-
 def _scheme(d: Deployment) -> str:
     """The scheme of weights that the model's configuration does not have."""
     method = d.replica.precision.quantisation.method
     return "" if method == d.replica.decoder.quantisation.method else method
 
 
-def _has_own_cache_dtype(d: Deployment) -> bool:
-    return d.replica.precision.kv_cache != d.replica.precision.dtype
-
-
 def _remarks(d: Deployment) -> list[str]:
     """Lines for what no option does."""
     scheme, remarks = _scheme(d), []
     if scheme and (scheme not in _ONLINE or d.replica.engine.name == "tensorrt-llm"):
-        remarks.append(f"needs a checkpoint of {_model(d)} in {scheme}: name it instead")
+        remarks.append(f"needs a checkpoint of {d.replica.decoder.name} in {scheme}: name it instead")
     if _draft(d) == EAGLE_HEAD:
-        remarks.append(f"{EAGLE_HEAD}: name a head that was trained for {_model(d)}")
+        remarks.append(f"{EAGLE_HEAD}: name a head that was trained for {d.replica.decoder.name}")
     if cluster := d.replica.cluster:
-        remarks.append(f"over {cluster.nodes} nodes of {cluster.per_node} GPUs: {_ACROSS[d.replica.engine.name]}")
+        how = flags_of(d.replica.engine.name).across_nodes
+        remarks.append(f"over {cluster.nodes} nodes of {cluster.per_node} GPUs: {how}")
     if d.replicas > 1:
         remarks.append(f"on each of {d.replicas} replicas, behind a {d.router} router")
     return remarks

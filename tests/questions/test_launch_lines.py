@@ -29,25 +29,31 @@ def test_read_launch_reads_lines_of_documentation(line: dict[str, Any]) -> None:
     assert all(remark.startswith(start) for remark, start in zip(launch.remarks, wanted, strict=True))
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+SERVED: list[dict[str, Any]] = [
+    {"tp": 2, "dtype": "float16"},
+    {"tp": 2, "pp": 2, "kv_dtype": "fp8"},
+    {"model": MIXTURE, "dp": 4, "ep": 4},
+    {"graphs": False, "chunked_prefill": False},
+    {"lora_adapters": "8,rank=32"},
+]
+# TensorRT-LLM's line names another checkpoint, and counts slots of experts.
+SERVED_FROM_16_BITS: list[dict[str, Any]] = [
+    {"dtype": "fp8"},
+    {"model": MIXTURE, "dp": 4, "ep": 4, "redundant_experts": 8},
+]
+
+
 @pytest.mark.parametrize(
-    "words",
+    ("engine", "words"),
     [
-        {"tp": 2, "dtype": "float16"},
-        {"tp": 2, "pp": 2, "kv_dtype": "fp8"},
-        {"model": MIXTURE, "dp": 4, "ep": 4},
-        {"graphs": False, "chunked_prefill": False},
-        {"lora_adapters": "8,rank=32"},
-        {"dtype": "fp8"},
-        {"model": MIXTURE, "dp": 4, "ep": 4, "redundant_experts": 8},
+        *(("tensorrt-llm", words) for words in SERVED),
+        *((engine, words) for engine in ("vllm", "sglang") for words in SERVED + SERVED_FROM_16_BITS),
     ],
     ids=str,
 )
 def test_read_launch_gives_back_what_launch_command_writes(
     predictor: Predictor, engine: str, words: dict[str, Any]
 ) -> None:
-    if engine == "tensorrt-llm" and ("redundant_experts" in words or words.get("dtype") == "fp8"):
-        pytest.skip("the line counts slots of experts, and quantised weights are another checkpoint")
     question = Serving(**{"model": MODEL, "engine": engine, **LIMITS, **words})
     options = {name: getattr(question, name) for name in (*LIMITS, "chunked_prefill")}
     setup = {name: value for name, value in words.items() if name not in ("model", "chunked_prefill")}
@@ -101,7 +107,10 @@ def test_read_launch_names_unknown_options_with_the_nearest() -> None:
         ("missing.sh", "is no file with text"),
         ("vllm serve 'Qwen/Qwen3-8B", "mend its quotes"),
         (f"vllm serve {MODEL} --tp many", "'many' is not a whole number"),
-        (f"sglang serve --model-path {MODEL} --tp 3 --dp 2 --enable-dp-attention", "3 is not divided by 2 groups"),
+        (
+            f"sglang serve --model-path {MODEL} --tp 3 --dp 2 --enable-dp-attention",
+            "dp 3 devices cannot be shared by 2 equally",
+        ),
         ("vllm serve --tp 2", "model is missing"),
     ],
 )
