@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.options import OUTPUT, PLAN, STEP, Spec
+from neusight.cli.commands import CommandOptions, Help
 from neusight.cli.output import Output, busy, line, note, table
+from neusight.questions import Training
+from neusight.questions.field import number, pairs_of, required, switch, text, texts, whole
+from neusight.questions.parts import OnCluster
+from neusight.questions.question import like
+from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
 if TYPE_CHECKING:
@@ -22,20 +27,23 @@ SEARCH = "Search"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignWorkloads:
-    """DesignTraining steps that designs are judged by."""
+class DesignWorkloads(CommandOptions):
+    """Training steps that designs are judged by."""
 
-    model: Annotated[
-        str, Spec("--model -m", STEP, "Models to train. Default: workloads of the space.", "NAME[,NAME…]").text()
-    ] = ""
-    global_batch_size: Annotated[int, Spec("--global-batch-size -b", STEP, "Sequences of a step.").number()] = 1024
-    seq_len: opt.SeqLen = None
-    per_node: Annotated[
-        int | None,
-        Spec("--per-node", PLAN, "Devices of a node. Default: 8, or 1 where they have no links.").number(most=2**20),
-    ] = None
-    nodes: Annotated[int, Spec("--nodes", PLAN, "Nodes.").number(most=2**20)] = 1
-    engine: Annotated[str, Spec("--engine", STEP, "Of the training steps.", "NAME").text()] = "maxtext"
+    HELP: ClassVar[Mapping[str, str]] = {
+        "nodes": "Nodes.",
+        "per_node": "Devices of a node. Default: 8, or 1 without links.",
+    }
+
+    model: tuple[str, ...] = like(
+        Training, "model", default=(), help="Models to train. Default: workloads of the space.", argument=False,
+        short="-m", metavar="NAME[,NAME…]",
+    )  # fmt: skip
+    global_batch_size: int = like(Training, "global_batch_size", default=1024, listable=False)
+    seq_len: int | None = like(Training, "seq_len", listable=False)
+    per_node: int | None = like(OnCluster, "per_node", high=2**20)
+    nodes: int = like(OnCluster, "nodes", default=1, listable=False)
+    engine: str = like(Training, "engine", default="maxtext", help="Software that trains.", listable=False)
 
     def of(self, space: DesignSpace) -> tuple[DesignTraining, ...]:
         """Those that are named, or those of the space.
@@ -48,57 +56,40 @@ class DesignWorkloads:
 
         if not self.model and not space.workloads:
             raise typer.BadParameter("the space has no workloads: name models to train", param_hint="--model")
-        per_node = self.per_node or default_per_node(space.base_device)
-        sizes = {"global_batch_size": self.global_batch_size, "seq_len": self.seq_len, "per_node": per_node}
-        common: dict[str, Any] = {**sizes, "nodes": self.nodes, "engine": self.engine}
-        return (
-            tuple(DesignTraining(model=name, **common) for name in opt.listed(self.model, "--model"))
-            if self.model
-            else (space.workloads)
-        )
+        words = {name: getattr(self, name) for name in ("global_batch_size", "seq_len", "nodes", "engine")}
+        words["per_node"] = self.per_node or default_per_node(space.base_device)
+        return tuple(DesignTraining(model=name, **words) for name in self.model) or space.workloads
 
 
 @dataclass(frozen=True, kw_only=True)
-class DesignSearchOptions:
-    """How far."""
+class DesignSearchOptions(CommandOptions):
+    """The space, and how far it is searched."""
 
-    gap: Annotated[
-        float, Spec("--gap", SEARCH, "Share by which a design may be faster that is not found.").number(0, 1)
-    ] = 0.0
-    minutes: Annotated[float, Spec("--minutes", SEARCH, "End after so long, with the gap then.").number(0.01, 1e5)] = (
-        10.0
+    space: str = required("One that ships (gpu, phaze, systolic, tensordash), or a TOML file.", "")
+    gap: float = number("Share by which a design may be faster that is not found.", SEARCH, 0.0, low=0.0, high=1.0)
+    minutes: float = like(
+        opt.WithTime, "minutes", default=10.0, help="End after so many minutes, with the gap then.", panel=SEARCH
     )
-    front: Annotated[
-        int,
-        Spec("--front", SEARCH, "Look below so many limits of area and of power too, for what no other beats.").number(
-            least=0, most=100
-        ),
-    ] = 0
-    every: Annotated[
-        bool, Spec("--every", SEARCH, "Simulate every design, whatever its bound is: for small spaces.").text()
-    ] = False
+    front: int = whole(
+        "Limits of area and of power below which the best is looked for too, for designs that no other beats.",
+        SEARCH, 0, low=0, high=100,
+    )  # fmt: skip
+    every: bool = switch("Simulate every design, whatever its bound is: for small spaces.", SEARCH)
+    axis: tuple[str, ...] = texts(
+        "Take these values of an axis alone. May be repeated.", SEARCH, metavar="NAME=V[,V…]", pairs=True
+    )
+    listing: bool = switch("Only count the space's designs, with their areas.", opt.OUTPUT, option="--list")
+    baseline: str = text(
+        "Device to compare with. Default: the space's baseline.", opt.OUTPUT, metavar="NAME", former=("against",)
+    )
 
 
 def design(
-    space: Annotated[
-        str,
-        typer.Argument(metavar="SPACE", help="One that ships (gpu, phaze, systolic, tensordash), or a TOML file."),
-    ],
     workloads: DesignWorkloads,
     search: DesignSearchOptions,
     workers: opt.Workers,
-    against: Annotated[
-        str, Spec("--against", OUTPUT, "Device to compare with. Default: the space's baseline.", "NAME").text()
-    ] = "",
-    axis: Annotated[
-        list[str] | None,
-        Spec("--axis", SEARCH, "Take these values of an axis alone; may be repeated.", "NAME=V[,V…]").text(),
-    ] = None,
-    figure: opt.Picture = None,
-    listing: Annotated[
-        bool, Spec("--list", OUTPUT, "Only count the space's designs, with their areas.").text()
-    ] = False,
-    form: opt.Format = "human",
+    drawn: Annotated[opt.Drawn, Help(figure="Draw the gain of designs against their areas.")],
+    output: opt.Formatted,
 ) -> None:
     """Find the best device of a space that nobody has built, for training steps that share it in the best way.
 
@@ -108,7 +99,7 @@ def design(
 
     - `neusight design phaze --list`
 
-    - `neusight design phaze --jobs 2 --against tpu-v4`
+    - `neusight design phaze --jobs 2 --baseline tpu-v4`
 
     - `neusight design phaze --model gpt2-xl -b 4096 --nodes 128 --front 5 --figure designs.png`
     """
@@ -116,11 +107,11 @@ def design(
     from neusight.design.report import answers
     from neusight.design.space import load_space
 
-    opt.check_out(figure, "--figure", *opt.PICTURES)
-    chosen = load_space(space)
-    if axis:
-        chosen = chosen.narrowed({name: _values(text) for name, text in opt.pairs(axis, "--axis").items()})
-    if listing:
+    figure = drawn.figure
+    chosen = load_space(search.space)
+    if search.axis:
+        chosen = chosen.narrowed({name: _values(values) for name, values in pairs_of(search.axis).items()})
+    if search.listing:
         designs = chosen.admitted
         areas, powers = designs.area_mm2, designs.power_w
         row = {
@@ -128,7 +119,7 @@ def design(
             "least_power_w": float(powers.min()), "power_w": float(powers.max()),
         }  # fmt: skip
         words = f"{len(designs):,} designs of {areas.min():.1f} to {areas.max():.1f} mm2, "
-        Output(form).data(row, [row], lambda: line(words + f"{powers.min():.0f} to {powers.max():.0f} W"))
+        Output(output.form).data(row, [row], lambda: line(words + f"{powers.min():.0f} to {powers.max():.0f} W"))
         return
     with busy("searching") as advance:
 
@@ -136,14 +127,14 @@ def design(
             advance(0, 0, f"within {1.0 / least - 1.0:.1%} of the bound")
 
         found = answers(
-            chosen, workloads.of(chosen), against=against, gap=search.gap, limit_s=60.0 * search.minutes,
+            chosen, workloads.of(chosen), against=search.baseline, gap=search.gap, limit_s=60.0 * search.minutes,
             front=search.front, every=search.every, progress=closer, **workers.keywords,
         )  # fmt: skip
     rows = [answer.to_dict() for answer in found]
-    Output(form).data(rows, rows, lambda: _show(found))
+    Output(output.form).data(rows, rows, lambda: _show(found))
     if figure is not None:
-        area_mm2 = None if against else float(chosen.of_baseline["area_mm2"][0])
-        chart(found, against or "the baseline", area_mm2).save(figure)
+        area_mm2 = None if search.baseline else float(chosen.of_baseline["area_mm2"][0])
+        chart(found, search.baseline or "the baseline", area_mm2).save(figure)
         note(f"wrote {figure}")
     if any(answer.optimum.least_share < 1.0 for answer in found):
         note("note: where the column gap is not 0 %, a design may be faster by that much: give --minutes more")

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+from neusight.cli.commands import CommandOptions
+from neusight.cli.options import OUTPUT
+from neusight.questions import Step
+from neusight.questions.field import path, switch, whole
+from neusight.questions.question import like
+from neusight.quick_dataclasses import dataclass
 
-from neusight.cli import options as opt
-from neusight.cli.options import OUTPUT, Spec
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions(CommandOptions):
+    """The first question, and where the page is."""
+
+    model: str = like(
+        Step, "model", default="", help="Model of the first question; a function in Python only here.", listable=False
+    )
+    gpu: str = like(Step, "gpu", listable=False)
+    port: int = whole("Port of this machine.", OUTPUT, 8080, high=65_535)
+    export: Path | None = path("Write pages of accuracy for a site instead, as plain HTML.", OUTPUT, metavar="DIR")
+    show: bool = switch("Open a browser.", OUTPUT, True)
 
 
-def page(
-    model: Annotated[
-        str, typer.Argument(help="The first question, as `neusight predict` takes it; a function in Python only here.")
-    ] = "",
-    gpu: opt.Gpus = "",
-    port: Annotated[int, Spec("--port", OUTPUT, "Of this machine.").number(1, 65535)] = 8080,
-    export: Annotated[
-        Path | None,
-        Spec("--export", OUTPUT, "Write pages of accuracy for a site instead, as plain HTML.", "DIR").text(),
-    ] = None,
-    show: Annotated[bool, Spec("--show/--no-show", OUTPUT, "Open a browser.").text()] = True,
-) -> None:
+def page(options: PageOptions) -> None:
     """Open a local page: ask, drag, look, decide, trust. Nothing leaves this machine.
 
     Examples:
@@ -35,15 +38,15 @@ def page(
     """
     from neusight.cli.output import note
 
-    if export is not None:
+    if options.export is not None:
         from neusight.page.export import export as write
 
-        for path in write(export):
+        for path in write(options.export):
             note(f"wrote {path}")
         return
     from neusight.page.app import serve
     from neusight.page.form import Form
 
-    form = Form.of([(name, text) for name, text in (("model", model), ("gpu", gpu)) if text])
-    note(f"http://127.0.0.1:{port}/ until Ctrl-C")
-    serve(form, [model] if ":" in model else [], port, show=show)
+    form = Form.of([(name, text) for name, text in (("model", options.model), ("gpu", options.gpu)) if text])
+    note(f"http://127.0.0.1:{options.port}/ until Ctrl-C")
+    serve(form, [options.model] if ":" in options.model else [], options.port, show=options.show)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -86,8 +87,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "--prefill": ("tp=1,replicas=1",), "--host-cache": ("1GiB",), "--kv-link": ("nvlink",),
 }  # fmt: skip
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
-    "name": ("gemm", "softmax", "attention", "all_reduce", "conv2d"), "shape": ("m=64", "n=64", "k=64", "dtype=bf16"),
-    "space": ("phaze", "tensordash"), "device": GPUS, "cluster": ("dgx-h100",),
+    "design space": ("phaze", "tensordash"), "devices show name": GPUS, "clusters show name": ("dgx-h100",),
+    "tile-models show name": ("gemm", "physics"), "observe logs": ("requests.csv",), "ask file": ("question.toml",),
 }  # fmt: skip
 SHAPES = {
     "gemm": "m=64 n=64 k=64", "softmax": "rows=8 cols=64", "attention": "heads=2 q_len=16 head_dim=64",
@@ -139,14 +140,20 @@ class Lines:
             return [kernel, *SHAPES[kernel].split()]
         places = [p for p in command.params if p.param_type_name == "argument" and p.name != "shape"]
         models = DECODERS if name in ("serving", "memory", "training", "plan", "observe") else MODELS
-        return [self.random.choice(ARGUMENTS.get(place.name, models)) for place in places]
+        return [self.random.choice(ARGUMENTS.get(f"{name} {place.name}", models)) for place in places]
 
     def option(self, parameter: Any, wrong: bool) -> list[str]:
         name = self.random.choice([*parameter.opts, *parameter.secondary_opts])
         if parameter.is_flag:
             return [name]
-        words = WORDS.get(parameter.opts[0]) or getattr(parameter.type_descriptor, "choices", None) or COUNTS
+        words = WORDS.get(parameter.opts[0]) or choices(parameter) or COUNTS
         return [name, self.random.choice(NONSENSE if wrong else list(words))]
+
+
+def choices(parameter: Any) -> list[str]:
+    """Words that the help lists as those of an option."""
+    listed = re.match(r"\[(.+?\|.+?)\]", parameter.metavar or "")
+    return listed[1].split("|") if listed else list(getattr(parameter.type_descriptor, "choices", None) or ())
 
 
 def fault(result: Result) -> str:
