@@ -26,7 +26,7 @@ from neusight.kernels.precision import OWN_PRECISION
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
-from neusight.questions import KernelCall, Step, Training
+from neusight.questions import KernelCall, Serving, Step, Training
 from neusight.questions.kernel import LaunchedKernel
 from neusight.requests import Request
 from neusight.steps.answers import StepAnswers
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from neusight.serving.load import Load, TokenCounts
     from neusight.serving.passes import ReplicaPricer
     from neusight.serving.planning import Choice, Demand
+    from neusight.serving.question import DeploymentQuestion
     from neusight.what_if import Question, WhatIf
     from neusight.what_if.answers import Goal
     from neusight.what_if.gain import Answer
@@ -122,6 +123,12 @@ class Predictor:
             return self._training(question, device)
         if isinstance(question, Step):
             return self._steps.answer(question.resolve(device or question.device()))
+        if isinstance(question, Serving):
+            estimate = self._served(question.resolve(device))
+            return replace(
+                estimate, question=question.words(), assumed={**question.assumed(), **estimate.assumed},
+                warnings=(*question.without_effect(), *estimate.warnings),
+            )  # fmt: skip
         raise ModelError(f"{shown(question)} is no question of neusight.questions: give one of its nouns")
 
     def kernel(self, kernel: Kernel | str, gpu: Gpu = "", overrides: Sequence[str] = (), /, **words: Any) -> LoneKernel:
@@ -235,25 +242,24 @@ class Predictor:
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
             longest: tokens of the longest sequence, prompt and answer.
             options: what the engine is started with.
-            setup: fields of ``neusight.serving.Setup``: ``engine``, ``dtype``, ``kv_dtype``, ``tp``, ``pp``, ``ep``,
-                ``dp``, ``replicas``, ``engine_version``, ``graphs``, ``router``, ``admitted``, ``speculate``,
-                ``per_node``, ``network``, ``prefill``, ``kv_link``, ``kv_overlap``, ``moe_routing``,
-                ``redundant_experts``.
+            setup: words of ``neusight.questions.Serving`` about the deployment: ``engine``, ``dtype``, ``tp``, …
 
         Raises:
-            ModelError: an unknown model, engine or precision; a sharding that does not divide it.
+            ModelError: an unknown model, engine, precision or word; a sharding that does not divide it.
             DeviceError: an unknown device, or one that lacks the dtype.
         """
-        from neusight.serving.deployment import Setup
+        return self._deployment(model, as_device(gpu), longest, options, Serving.setup_of(setup))
 
-        chosen = Setup.named(setup)
-        replica = self._replica(model, as_device(gpu), chosen)
-        deployment = chosen.deployed(replica, longest, options)
-        if not chosen.prefill:
+    def _deployment(
+        self, model: str | Path | Decoder, device: DeviceSpec, longest: int, options: EngineOptions | None, setup: Setup
+    ) -> Deployment:
+        replica = self._replica(model, device, setup)
+        deployment = setup.deployed(replica, longest, options)
+        if not setup.prefill:
             return deployment
-        prompts_gpu, prompts = chosen.of_prompts()
-        prefill = self.deployment(model, prompts_gpu or gpu, longest, options, **vars(prompts))
-        return replace(deployment, prefill=prefill)
+        prompts_gpu, prompts = setup.of_prompts()
+        on = as_device(prompts_gpu) if prompts_gpu else device
+        return replace(deployment, prefill=self._deployment(model, on, longest, options, prompts))
 
     def _replica(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> ReplicaPricer:
         """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""
@@ -278,24 +284,41 @@ class Predictor:
         return replica
 
     def serving(
-        self, model: str | Path | Decoder, gpu: Gpu, load: Load, options: EngineOptions | None = None, **setup: Any
+        self,
+        model: str | Path | Decoder,
+        gpu: Gpu,
+        load: Load | None = None,
+        options: EngineOptions | None = None,
+        **words: Any,
     ) -> ServingEstimate:
         """How a served language model fares under a load: times to tokens, throughput, memory, cost.
 
-        >>> predictor.serving("Qwen/Qwen3-32B", "h200", Closed(concurrency=64, num_prompts=640, isl=4096, osl=500))
+        >>> predictor.serving("Qwen/Qwen3-32B", "h200", tp=2, isl=4096, osl=500, concurrency=64)
 
         Args:
-            model, gpu, options, setup: as ``deployment`` takes them.
-            load: ``Static``, ``Closed``, ``Open``, ``Offline`` or ``Trace`` of ``neusight.serving``.
+            model, gpu: as ``deployment`` takes them.
+            load: ``Static``, ``Closed``, ``Open``, ``Offline`` or ``Trace`` of ``neusight.serving``, in place of words.
+            options: limits of the engine, in place of words.
+            words: fields of ``neusight.questions.Serving``.
 
         Raises:
-            ModelError: as ``deployment``, or the model does not fit. DeviceError: as there.
-            LoadError: a load that makes no sense, or a request that cannot run.
+            FieldError: words that exclude each other, or an unknown one. ModelError: as ``deployment``, or the model
+                does not fit. DeviceError: as there. LoadError: a request that cannot run.
         """
+        device = as_device(gpu, words.get("overrides", ()))
+        question = Serving.named({"model": model, "gpu": gpu, **words})
+        if load is None and options is None:
+            estimate: ServingEstimate = self.ask(question, device)
+            return estimate
+        return self._served(question.resolve(device, load=load, options=options))
+
+    def _served(self, question: DeploymentQuestion) -> ServingEstimate:
         from neusight.serving.load import longest_of
         from neusight.serving.serve import serve
 
-        return serve(self.deployment(model, gpu, longest_of(load), options, **setup), load)
+        longest = longest_of(question.load)
+        deployment = self._deployment(question.model, question.device, longest, question.options, question.setup)
+        return serve(deployment.with_prices(question.prices), question.load)
 
     def frontier(
         self,
@@ -305,6 +328,8 @@ class Predictor:
         options: EngineOptions | None = None,
         *,
         concurrencies: Sequence[int] | None = None,
+        seed: int = 0,
+        prices: str = "",
         **setup: Any,
     ) -> list[ServingEstimate]:
         """What throughput costs in latency: answers with 1, 2, 4, … clients until throughput stops growing.
@@ -316,6 +341,8 @@ class Predictor:
             model, gpu, options, setup: as ``deployment`` takes them.
             lengths: of prompts and of answers [tokens].
             concurrencies: how many clients instead.
+            seed: of lengths that are drawn.
+            prices: a table that comes before those that ship.
 
         Raises:
             As ``serving``.
@@ -326,8 +353,8 @@ class Predictor:
         if not isinstance(lengths, tuple) or len(lengths) != 2:
             raise LoadError(f"lengths {shown(lengths)}: give those of prompts and of answers, such as (1024, 256)")
         longest = most_tokens(lengths[0]) + most_tokens(lengths[1])
-        deployment = self.deployment(model, gpu, longest, options, **setup)
-        return frontier(deployment, *lengths, concurrencies=concurrencies)
+        deployment = self.deployment(model, gpu, longest, options, **setup).with_prices(prices)
+        return frontier(deployment, *lengths, concurrencies=concurrencies, seed=seed)
 
     def cheapest(
         self,
@@ -374,8 +401,9 @@ class Predictor:
         devices = {device.id: device for device in with_prices([*map(as_device, chosen)])}
 
         def deploy(device: DeviceSpec, one: Setup, limited: EngineOptions) -> Deployment:
-            return self.deployment(model, device, longest, limited, **vars(one))
+            return self._deployment(model, device, longest, limited, one)
 
+        Serving.setup_of({name: value for name, value in setup.items() if not isinstance(value, list | tuple)})
         each = [(device, one) for device in devices.values() for one in setups(decoder, device, setup, usual=usual)]
         limited = limits(options or EngineOptions(), usual=usual)
         return cheapest(deploy, each, demand, limited, prefer=prefer, progress=progress)
@@ -465,7 +493,7 @@ class Predictor:
             return self.training(question)
         if isinstance(question, StepQuestion):
             return self._steps.answer(question)
-        return self.serving(question.model, question.gpu, question.load, question.options, **vars(question.setup))
+        return self._served(question)
 
     def what_if(self, question: Question, apply: Sequence[str]) -> WhatIf:
         """What optimisations make of a question, one upon the other, with the interval of each gain.

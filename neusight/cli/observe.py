@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.options import LOAD, OUTPUT, Spec
+from neusight.cli.commands import Asked, CommandOptions, LeftOut
+from neusight.cli.options import LOAD, OUTPUT
 from neusight.cli.output import busy
-from neusight.cli.serving import EngineChoice, ServingTarget
 from neusight.paths import user_path
+from neusight.questions import FieldError, Serving
+from neusight.questions.field import path, whole
+from neusight.questions.serving import OF_LOADS
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -34,29 +38,20 @@ _MEANING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Logged:
-    """What a log does not say, and where what it says is kept."""
+class LogOptions(CommandOptions):
+    """Figures that a log lacks, and the file of the calibration."""
 
-    isl: Annotated[
-        int | None, Spec("--isl", LOAD, "Tokens of a prompt on average, which logs of vLLM do not tell.").number()
-    ] = None
-    longest: Annotated[
-        int | None,
-        Spec("--longest", LOAD, "Tokens of the longest prompt with its answer. Default: 8192, or all.").number(
-            most=1 << 24
-        ),
-    ] = None
-    out: Annotated[
-        Path | None, Spec("--out", OUTPUT, "Default: ID.json in your own folder of calibrations.", "FILE").text()
-    ] = None
+    isl: int | None = whole("Input sequence length: tokens of a prompt on average, which logs of vLLM lack.", LOAD)
+    longest: int | None = whole(
+        "Tokens of the longest prompt with its answer. Default: 8192, or all that the model takes.", LOAD, high=1 << 24
+    )
+    out: Path | None = path("Calibration to write. Default: ID.json in your own folder of calibrations.", OUTPUT)
 
 
 def observe(
-    model: opt.Decoder,
+    asked: Annotated[Asked[Serving], LeftOut.of(*OF_LOADS, "prices")],
     logs: Logs,
-    target: ServingTarget,
-    engine: EngineChoice,
-    logged: Logged,
+    log_options: LogOptions,
     models: opt.Models,
     form: opt.Format = "human",
 ) -> None:
@@ -78,28 +73,29 @@ def observe(
     from neusight.learn.observe import observe as fitted
     from neusight.paths import calibrations_dir, writable
     from neusight.serving.logs import read_log
-    from neusight.workloads.decoders.known import known_decoder
 
-    for option, text in (("--gpu", target.gpu), ("--tp", target.tp), ("--dtype", engine.dtype)):
-        if opt.is_list(text):
-            raise typer.BadParameter("takes one: a log is of one server", param_hint=option)
-    if not target.gpu:
-        raise typer.BadParameter("names no GPU: give an id of `neusight devices list`", param_hint="--gpu")
-    if target.replicas != "1":
-        raise typer.BadParameter("is of one server: give the log of one replica", param_hint="--replicas")
-    if logged.out is not None:
-        writable(logged.out)
-    device = as_device(opt.named_gpus(target.gpu)[0], target.overrides)
-    predictor = models.load()
-    setup = engine.software | {"dtype": engine.dtype} | target.degrees | {"tp": opt.numbers(target.tp, "--tp")[0]}
-    usual = min(_LONGEST, known_decoder(model).max_len or _LONGEST)
-    longest = engine.max_model_len or logged.longest or usual
+    question = asked.questions[0]
+    for name in asked.axes:
+        hint = question.fields()[name].option
+        raise typer.BadParameter("takes one: a log is of one server", param_hint=hint)
+    try:
+        question.check_device()
+        question.refuse(("replicas",), "is of one server: give the log of one replica")
+    except FieldError as error:
+        raise asked.wrong(error) from None
+    if log_options.out is not None:
+        writable(log_options.out)
+    device = as_device(opt.named_gpu(question.gpu), question.overrides)
+    predictor, setup = models.load(), question.setup()
+    usual = min(_LONGEST, question.decoder().max_len or _LONGEST)
+    longest = question.max_model_len or log_options.longest or usual
     with busy("observing"):
-        deployment = predictor.deployment(model, device, longest, engine.limits(), **setup)
-        log = read_log([user_path(str(path)) for path in logs], deployment.limits.kv_tokens or 0, logged.isl)
+        model, limits = question.served_model(), question.engine_options()
+        deployment = predictor.deployment(model, device, longest, limits, **vars(setup))
+        log = read_log([user_path(str(path)) for path in logs], deployment.limits.kv_tokens or 0, log_options.isl)
         observed = fitted(deployment, log.windows)
-    path = _kept(predictor, device, observed).save(logged.out or calibrations_dir() / f"{device.id}.json")
-    _show(log, observed, path, form)
+    file = _kept(predictor, device, observed).save(log_options.out or calibrations_dir() / f"{device.id}.json")
+    _show(log, observed, file, form)
 
 
 def _kept(predictor: Predictor, device: DeviceSpec, observed: Observed) -> Calibration:

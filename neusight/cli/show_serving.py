@@ -145,21 +145,19 @@ def _cost(e: ServingEstimate) -> str:
     return f"{decimal(e.usd_per_million_output_tokens)} USD per million output tokens; price: {e.price_source}"
 
 
-_KEYS = ("gpu", "dtype", "tp", "replicas", "isl", "osl")
-_LOADS = {"concurrency": "clients", "rate": "req/s", "batch": "batch", "requests": "requests"}
-
-
-_SIZES = {"concurrency": "clients", "rate": "requests/s", "batch": "requests in the batch"}
+_LOADS = {"concurrency": "clients", "request_rate": "req/s", "batch": "batch", "num_prompts": "requests"}
+_SIZES = {"concurrency": "clients", "request_rate": "requests/s", "batch": "requests in the batch"}
 
 
 def _table(points: Sequence[Point[ServingEstimate]]) -> None:
     """A row a point; what all share stands above, a star at those that none beats in throughput and speed."""
     answers = [(point, point.estimate) for point in points if point.estimate]
-    names = [*_KEYS, *_LOADS]
-    columns = differing(points, names)
-    same = {name: points[0].options[name] for name in names if name not in columns and points[0].options.get(name)}
-    line(f"{points[0].options['model']}: {', '.join(f'{_LOADS.get(n, n)} {v}' for n, v in same.items())}")
-    titles = [Column(_LOADS.get(name, name), right=name not in ("gpu", "dtype")) for name in columns]
+    first = points[0].options
+    columns = differing(points, first)
+    same = {name: value for name, value in first.items() if name not in columns and value}
+    model = same.pop("model", "models")
+    line(f"{model}: {', '.join(f'{_LOADS.get(n, n)} {v}' for n, v in same.items())}")
+    titles = [Column(_LOADS.get(name, name), right=not isinstance(first[name], str)) for name in columns]
     rates = ("TTFT", "TPOT", "tok/s\nuser", "tok/s\nGPU", "tok/s", "USD/\nMtok", "")
     titles += [Column(title, right=True) for title in rates]
     best = pareto_front([e for _, e in answers])
@@ -296,6 +294,6 @@ def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
 
 
 def _series(point: Point[ServingEstimate], points: Sequence[Point[ServingEstimate]]) -> str:
-    names = differing(points, _KEYS)
-    words = [str(point.options[n]) if n in ("gpu", "dtype") else f"{n} {point.options[n]}" for n in names]
+    names = differing(points, [name for name in point.options if name not in _LOADS])
+    words = [str(point.options[n]) if n in ("model", "gpu", "dtype") else f"{n} {point.options[n]}" for n in names]
     return ", ".join(words) or str(point.options["gpu"])

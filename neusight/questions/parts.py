@@ -52,10 +52,16 @@ class OnDevices(OnGpu):
         Raises:
             FieldError: no device is named. DeviceError, UnitError: as ``as_device`` and ``with_prices``.
         """
-        if not self.gpu:
-            raise FieldError("gpu", "names no GPU: give ids of `neusight devices list`")
+        self.check_device()
         device = as_device(self.given("gpu"), self.overrides)
         return with_prices([device], self.prices)[0] if self.prices else device
+
+    def check_device(self) -> None:
+        """Raises:
+        FieldError: no device is named.
+        """
+        if not self.gpu:
+            raise FieldError("gpu", "names no GPU: give ids of `neusight devices list`")
 
 
 @dataclass(frozen=True, kw_only=True)

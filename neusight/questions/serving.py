@@ -2,120 +2,53 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from functools import lru_cache
 from types import MappingProxyType
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from neusight.engines import engine_names
-from neusight.questions.field import FieldError, number, required, switch, text, whole
-from neusight.questions.parts import ENGINE, LOAD, MODEL, PLAN, RECORDED, OnCluster, WithExperts
+from neusight.devices import DeviceSpec
+from neusight.devices.cluster import USUAL_PER_NODE
+from neusight.questions.engined import MOST_TOKENS, Engined
+from neusight.questions.field import FieldError, number, text, whole
+from neusight.questions.parts import LOAD, RECORDED, Seeded
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
-SERVERS = engine_names(serves=True)
-SHAPES, ARRIVALS, ROUTERS = ("lognormal", "uniform", "exponential"), ("poisson", "uniform", "gamma"), (
-    "round-robin", "least-loaded", "prefix-aware",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from neusight.serving.deployment import EngineOptions, Setup
+    from neusight.serving.load import Load, TokenCounts
+    from neusight.serving.question import DeploymentQuestion
+    from neusight.workloads.decoders.decoder import Decoder
+
+Made = TypeVar("Made")
+SHAPES, ARRIVALS = ("lognormal", "uniform", "exponential"), ("poisson", "uniform")
 MOST_REQUESTS = 100_000
 """Clients, or requests of a batch: more are a slip of the keyboard."""
-MOST_TOKENS = 1 << 24
-LEAST_SHARE = 1e-3
-"""Share of the memory: less holds no engine."""
 LOADS = ("batch", "concurrency", "request_rate", "trace", "num_prompts")
 """Fields of which one gives the load; ``num_prompts`` counts the requests of a rate or of clients too."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Engined(WithExperts):
-    """The engine that serves, its precision, its limits, and how devices share the model."""
-
-    dtype: str = text(
-        "Precision of weights: bf16, fp16, or a scheme: fp8, fp8_row, fp8_block, w8a16, w4a16 (awq), mxfp4, nvfp4. "
-        "Default: that of the model's configuration, else bf16.",
-        ENGINE, metavar="NAME", listable=True,
-    )  # fmt: skip
-    kv_dtype: str = text(
-        "Precision of the KV cache, such as fp8. Default: that of activations.",
-        ENGINE, metavar="NAME", listable=True, if_unset=usual("kv_dtype"),
-    )  # fmt: skip
-    engine: str = text(
-        f"Software that serves: {', '.join(SERVERS)}.", ENGINE, "vllm", choices=SERVERS, listable=True, metavar="NAME",
-        meanings={
-            "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers",
-        },
-    )  # fmt: skip
-    engine_version: str = text(
-        "Version of the engine, such as 0.15.1. Default: the newest that is known.",
-        ENGINE, listable=True, if_unset=usual("engine_version"),
-    )  # fmt: skip
-    attention_backend: str = text(
-        "Kernels of attention that the engine chooses, such as flashinfer, fa3 or trtllm_mla.",
-        RECORDED, if_unset=usual("attention_backend"),
-    )  # fmt: skip
-    replicas: int = whole(
-        "Data parallel across replicas: copies of all that, which share the load.", PLAN, 1, high=10**6, listable=True
-    )
-    max_num_seqs: int | None = whole(
-        "Most sequences in one pass.",
-        ENGINE, high=1 << 16, listable=True,
-    )  # fmt: skip
-    max_num_batched_tokens: int | None = whole(
-        "Most new tokens of one pass.",
-        ENGINE, high=1 << 20, listable=True,
-    )  # fmt: skip
-    max_model_len: int | None = whole(
-        "Tokens of the longest sequence, prompt and answer.",
-        ENGINE, high=MOST_TOKENS, former=("max_len",),
-    )  # fmt: skip
-    gpu_memory_utilization: float | None = number(
-        "Share of the device's memory for the engine. Default: the engine's.",
-        ENGINE, low=LEAST_SHARE, high=1.0, former=("memory_fraction", "memory_share"),
-    )  # fmt: skip
-    chunked_prefill: bool = switch("Prompts may be cut where a pass is full.", ENGINE, True)
-    graphs: bool = switch("Passes are launched as CUDA graphs; --no-graphs is vLLM's --enforce-eager.", ENGINE, True)
-    prefix_cached_tokens: int = whole(
-        "Tokens that all prompts begin with and the cache holds.",
-        ENGINE, 0, low=0, high=MOST_TOKENS, former=("prefix_cached",),
-    )  # fmt: skip
-    prefix_hit: float = number("Share of each prompt that is found in the cache.", ENGINE, 0.0, low=0.0, high=1.0)
-    host_cache: float | None = number(
-        "Host memory of a replica that keeps sessions of a trace.",
-        ENGINE, unit="bytes", low=0.0, high=1e18, metavar="SIZE", former=("host_cache_bytes",),
-    )  # fmt: skip
-    speculate: str = text(
-        "Speculative decoding: the draft (a model, eagle, mtp or ngram), its tokens and their acceptance, or A/A/… by "
-        "position.",
-        ENGINE, metavar="draft=D,tokens=N,acceptance=A[,depth=N]",
-    )  # fmt: skip
-    lora_adapters: str = text("LoRA adapters that may run together. Default rank: 16.", ENGINE, metavar="N[,rank=R]")
-    moe_routing: str = text(
-        "Distribution of tokens over experts: balanced, uniform or power_law_A. Default: the usual one.",
-        ENGINE, metavar="WORD",
-    )  # fmt: skip
-    redundant_experts: int = whole("Copies of the experts with most tokens, over all --ep.", ENGINE, 0, 0, 4096)
-    prefill: str = text(
-        "Separate devices for prompts (disaggregated prefill); the others generate.", PLAN, metavar="gpu=h100,tp=4,…"
-    )
-    kv_link: str = text("Link for the transfer of the KV cache: a network ('8 x 400Gb/s'), nvlink or none.", PLAN)
-    kv_overlap: bool = switch("The cache of a layer travels while the next layers are computed.", PLAN)
-    router: str = text("How replicas get their requests.", PLAN, "round-robin", choices=ROUTERS)
-    admitted: int | None = whole("Requests at a replica, beyond which others wait at the router.", PLAN, high=1 << 20)
-    num_scheduler_steps: int | None = whole("Passes between two turns of vLLM 0.6's scheduler.", RECORDED, high=1024)
-    scheduler_recv_interval: int | None = whole(
-        "Passes between two looks of SGLang's scheduler at new requests.", RECORDED, high=1024,
-    )  # fmt: skip
+OF_LOADS = (
+    *LOADS, "isl", "osl", "isl_cv", "osl_cv", "isl_shape", "osl_shape", "arrivals", "warmup_requests", "seed"
+)  # fmt: skip
+"""Fields about the load alone; prompts with ``images`` are a deployment's too."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Loaded(OnCluster):
+class Loaded(Seeded):
     """The load of a served model."""
 
-    isl: int | None = whole(
-        "Input sequence length: tokens of a prompt.", LOAD, high=MOST_TOKENS, listable=True, if_unset=usual("isl")
-    )
-    osl: int | None = whole(
-        "Output sequence length: tokens of an answer.", LOAD, high=MOST_TOKENS, listable=True, if_unset=usual("osl")
-    )
+    isl: float | None = number(
+        "Input sequence length: tokens of a prompt, on average.",
+        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("isl"),
+    )  # fmt: skip
+    osl: float | None = number(
+        "Output sequence length: tokens of an answer, on average.",
+        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("osl"),
+    )  # fmt: skip
     isl_cv: float = number("Draw prompts of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
     osl_cv: float = number("Draw answers of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
     isl_shape: str = text("Distribution of prompts' lengths.", LOAD, "lognormal", choices=SHAPES)
@@ -138,11 +71,13 @@ class Loaded(OnCluster):
         "Requests of a rate or of clients; without another load, all of them wait at the start (offline).",
         LOAD, high=10**6, former=("requests",),
     )  # fmt: skip
-    warmup_requests: int | None = whole("Requests that are sent before those that count.", RECORDED, low=0)
+    warmup_requests: int | None = whole(
+        "Requests that are sent before those that count. Estimates do not know it yet.", RECORDED, low=0
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Serving(Engined, Loaded):
+class Serving(Loaded, Engined):
     """A deployment and its load."""
 
     KIND: ClassVar[str] = "serving"
@@ -154,12 +89,6 @@ class Serving(Engined, Loaded):
             "per_node": "Devices of a node. Default: the usual number of that device.",
         }
     )
-
-    model: str = required(
-        "A name of `neusight models list --decoders`, a hub id, a config.json, or the folder that has it.",
-        MODEL, listable=True, objects=True,
-    )  # fmt: skip
-    config: str = text("Configuration of the model as JSON, in place of the one that its name has.", MODEL)
 
     @property
     def load(self) -> str:
@@ -176,8 +105,168 @@ class Serving(Engined, Loaded):
             raise FieldError("load", f"is given by {' and '.join(given)}: give one of them")
         return kinds[0]
 
+    def is_drawn(self, name: str) -> bool:
+        """Whether lengths, ``isl`` or ``osl``, are drawn from a distribution."""
+        return bool(getattr(self, f"{name}_cv")) or getattr(self, f"{name}_shape") == "exponential"
+
+    def check_load(self, searched: bool) -> None:
+        """Check that there is one load, or none where it is ``searched``.
+
+        Raises:
+            FieldError: no load, or several.
+        """
+        if searched:
+            self.refuse(LOADS, "is another load than a search: leave out one of them")
+        else:
+            _ = self.load
+
+    def resolve(
+        self, device: DeviceSpec | None = None, *, load: Load | None = None, options: EngineOptions | None = None
+    ) -> DeploymentQuestion:
+        """The deployment and its load for the predictor.
+
+        Args:
+            device: that of ``gpu``, where it is loaded already.
+            load, options: in place of those that words give.
+
+        Raises:
+            FieldError: words that exclude each other. ModelError: an unknown model. DeviceError: an unknown device.
+            DataError, LoadError: a trace that cannot be read.
+        """
+        from neusight.questions.loads import load_of
+        from neusight.serving.deployment import EngineOptions
+        from neusight.serving.question import DeploymentQuestion
+
+        if options is not None:
+            self.refuse([one.name for one in fields(EngineOptions)], "is given by options: leave it out")
+        if load is not None:
+            self.refuse(OF_LOADS, "is given by load: leave it out")
+        device, model = device or self.device(), self.decoder()
+        if load is None:
+            self.check_deployment()
+            load = load_of(self, model.max_len)
+            self._check_load(load)
+        self.check_images(model)
+        return DeploymentQuestion(
+            model=self.served_model(), gpu=device, load=load, setup=self.setup(),
+            options=options or self.engine_options(), prices=self.prices,
+        )  # fmt: skip
+
+    def decoder(self) -> Decoder:
+        """The model.
+
+        Raises:
+            ModelError: an unknown model, or a configuration that is none.
+        """
+        from neusight.workloads.decoders.known import known_decoder
+
+        given = self.given("model")
+        if self.config:
+            return _configured(self.config, self.model)
+        return known_decoder(given) if isinstance(given, str) else given
+
+    def served_model(self) -> str | Decoder:
+        """The name where that is enough, so that the predictor prices a model once."""
+        return self.decoder() if self.config else self.given("model")
+
+    def lengths(self) -> tuple[TokenCounts, TokenCounts]:
+        """Tokens of prompts and of answers, for loads that a search makes."""
+        from neusight.questions.loads import lengths_of
+
+        model = self.decoder()
+        self.check_images(model)
+        return lengths_of(self, model.max_len)
+
+    @classmethod
+    def setup_of(cls, words: Mapping[str, Any]) -> Setup:
+        """The deployment that keywords describe, which say nothing of a load or of limits.
+
+        Raises:
+            FieldError: another word, or a value that it cannot have.
+        """
+        from neusight.serving.deployment import Setup
+
+        known = {one.name for one in fields(Setup)}
+        for name in words:
+            if cls.today(name) not in known:
+                raise FieldError(name, f"has no place in a deployment: one of {', '.join(sorted(known))}")
+        return cls.named({"model": "any", **words}).setup()
+
+    def setup(self) -> Setup:
+        """The deployment without its limits."""
+        from neusight.serving.deployment import Setup
+
+        return self._made(Setup)
+
+    def engine_options(self) -> EngineOptions:
+        """The limits of the engine."""
+        from neusight.serving.deployment import EngineOptions
+
+        return self._made(EngineOptions)
+
+    def _made(self, noun: type[Made]) -> Made:
+        """An object of the fields that it has in common with the question; those left open have its defaults."""
+        values = {one.name: getattr(self, one.name) for one in fields(noun)}  # type: ignore[arg-type]
+        return noun(**{name: value for name, value in values.items() if value is not None})
+
+    def check_deployment(self) -> None:
+        """Relations between the words of one deployment.
+
+        Raises:
+            FieldError: words without a meaning beside the others.
+        """
+        if not self.prefill:
+            self.refuse(("kv_link", "kv_overlap"), "is of a cache that travels: give prefill")
+
+    def _check_load(self, load: Load) -> None:
+        if getattr(load, "sessions", None) is None:
+            self.refuse(("host_cache",), "keeps what sessions leave: give a trace with a column session")
+        if not (self.is_drawn("isl") or self.is_drawn("osl") or self.request_rate):
+            self.refuse(("seed",), "draws nothing: lengths are equal, and requests do not arrive at random")
+
+    def check_images(self, model: Decoder) -> None:
+        """Raises:
+        FieldError: prompts too short for the tokens of their images.
+        """
+        from neusight.workloads.decoders.vision import Images
+
+        if not (self.images and model.vision and self.isl):
+            return
+        images = Images.named(self.images)
+        if (tokens := images.number * model.vision.tokens(images)) >= self.isl:
+            raise FieldError("isl", f"{self.isl:g} hold no images of {tokens} tokens and a question: give more")
+
+    def assumed(self) -> dict[str, str]:
+        """Values that are taken for open fields, with the reason, where words alone decide them."""
+        usual_versions = self.fields()["engine_version"].field.if_unset(self)
+        if self.engine_version or not usual_versions:
+            return {}
+        return {"engine_version": f"{usual_versions[-1].value}, the newest known"}
+
     def without_effect(self) -> Iterator[str]:
         """Lines for words that change nothing."""
         for name in ("attention_backend", "num_scheduler_steps", "scheduler_recv_interval", "warmup_requests"):
             if getattr(self, name) not in (None, ""):
                 yield f"{name} has no effect: estimates do not know it yet"
+        degree = self.tp * self.pp * (self.dp or 1)
+        if self.network and degree <= (self.per_node or USUAL_PER_NODE):
+            yield f"network has no effect: it joins nodes, and {degree} devices of a replica are in one"
+        if self.router != "round-robin" and self.replicas * (self.dp or 1) == 1:
+            yield f"router {self.router} has no effect: there is one replica"
+        if self.arrivals != "poisson" and not self.request_rate:
+            yield f"arrivals {self.arrivals} has no effect: requests of a request_rate alone arrive by themselves"
+        for name in ("isl", "osl"):
+            if getattr(self, f"{name}_shape") == "uniform" and not self.is_drawn(name):
+                yield f"{name}_shape has no effect: all lengths are equal; give {name}_cv"
+            if getattr(self, f"{name}_shape") == "exponential" and getattr(self, f"{name}_cv"):
+                yield f"{name}_cv has no effect: exponential lengths deviate by their mean"
+
+
+@lru_cache(maxsize=64)
+def _configured(config: str, name: str) -> Decoder:
+    from neusight.workloads.decoders.architecture import decoder_of
+
+    try:
+        return decoder_of(json.loads(config), name)
+    except ValueError as error:
+        raise FieldError("config", f"is no JSON: {error}") from None

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from neusight.requests import Plan
 from neusight.serving.batching import PassTimes
 from neusight.serving.disaggregated import CacheTransfer, Pool
 from neusight.serving.limits import EngineLimits
-from neusight.serving.load import Closed, Load, Open, Static, Trace, whole
+from neusight.serving.load import Closed, Load, Open, Static, Trace
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, Pricer, ReplicaPricer, in_flight
 from neusight.serving.simulate import ROUND_ROBIN, Routing
@@ -63,21 +62,6 @@ class EngineOptions:
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
 
-    def __post_init__(self) -> None:
-        """Raises:
-        LoadError: no whole number where one belongs, or a share that is none.
-        """
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
-            if (value := getattr(self, name)) is not None:
-                whole(name, value)
-        whole("prefix_cached_tokens", self.prefix_cached_tokens, least=0)
-        if not 0 <= self.prefix_hit <= 1:
-            raise LoadError(f"prefix_hit = {self.prefix_hit:g}: give a share of the prompt from 0 to 1")
-        if not 0 <= self.host_cache < inf:
-            raise LoadError(f"host_cache = {self.host_cache:g}: give bytes, 0 for none")
-        if self.gpu_memory_utilization is not None and not 0 < self.gpu_memory_utilization <= 1:
-            raise LoadError(f"gpu_memory_utilization = {self.gpu_memory_utilization:g}: give more than 0, up to 1")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -87,7 +71,7 @@ class Setup:
     cache travels over ``kv_link``: a network as ``cluster_of`` takes it, "" for one that nobody tells, ``nvlink``
     inside a node, ``none`` in no time. ``kv_overlap``: while later layers are computed.
 
-    ``per_node`` devices share a node, 0 for as many as is usual of them; ``network`` joins nodes, as ``cluster_of``
+    ``per_node`` devices share a node, None for as many as is usual of them; ``network`` joins nodes, as ``cluster_of``
     takes it.
 
     ``speculate`` as ``Speculation.named`` has it, ``lora_adapters`` as ``AdapterSlots.named``, and
@@ -112,7 +96,7 @@ class Setup:
     replicas: int = 1
     router: str = ROUND_ROBIN
     admitted: int | None = None
-    per_node: int = 0
+    per_node: int | None = None
     network: str = ""
     prefill: str = ""
     kv_link: str = ""
@@ -126,19 +110,12 @@ class Setup:
 
     def __post_init__(self) -> None:
         """Raises:
-        LoadError: a degree that is no whole number from 1 on, or a speculation that makes no sense.
+        LoadError: routing of experts or a speculation that makes no sense, or copies of experts that no ranks share.
         """
-        for name in ("tp", "pp", "ep", "dp", "replicas"):
-            whole(name, getattr(self, name))
-        if self.admitted is not None:
-            whole("admitted", self.admitted)
-        for name in ("per_node", "redundant_experts"):
-            whole(name, getattr(self, name), least=0)
         if self.moe_routing:
             check_distribution(self.moe_routing)
         if self.redundant_experts and self.ep == 1:
             raise LoadError(f"redundant_experts = {self.redundant_experts}: no ranks share experts: set ep")
-        Routing(policy=self.router)
         if self.speculation and self.pp > 1:
             raise LoadError(f"speculation with pp = {self.pp}: engines draft on one stage, leave one of them out")
 
@@ -152,21 +129,6 @@ class Setup:
         """How the devices of a replica share the model: experts are held once by all of its attention groups."""
         slices = max(1, self.tp * self.dp // self.ep)
         return Plan(tp=self.tp, pp=self.pp, ep=self.ep, etp=slices, dp=self.dp, global_batch_size=self.dp)
-
-    @classmethod
-    def named(cls, given: Mapping[str, Any]) -> Setup:
-        """Of fields by name.
-
-        Raises:
-            ModelError: an unknown one.
-        """
-        known = [f.name for f in fields(cls)]
-        for name in given:
-            if name not in known:
-                raise ModelError(
-                    f"unknown option '{shown(name)}' of a deployment{nearest(name, known)}: {', '.join(known)}"
-                )
-        return cls(**given)
 
     def of(
         self,
@@ -192,11 +154,16 @@ class Setup:
         )
 
     def _assumed(self, replica: ReplicaPricer) -> dict[str, str]:
-        """The precision, where none is given."""
-        if self.dtype:
-            return {}
+        """Precisions and the network, where none is given."""
         quantised, default = replica.decoder.quantisation.method, default_dtype(replica.decoder.dtype, replica.engine)
-        return {"dtype": str(Default(quantised, STATED) if quantised else default)}
+        assumed = {
+            "dtype": str(Default(quantised, STATED) if quantised else default),
+            "kv_dtype": str(Default(replica.precision.kv_cache, "that of activations")),
+        }
+        if replica.cluster:
+            assumed["per_node"] = str(Default(replica.cluster.per_node, f"usual of {replica.device.id}"))
+            assumed["network"] = str(Default("that of measured clusters", "as none is named"))
+        return {name: text for name, text in assumed.items() if not getattr(self, name)}
 
     def of_prompts(self) -> tuple[str, Setup]:
         """GPU, "" for the same, and setup of the devices that compute prompts.
@@ -333,6 +300,19 @@ class Deployment:
         tokens = min(self.server.max_num_batched_tokens, load.batch * max(load.isl, queries))
         tokens = self.options.max_num_batched_tokens or tokens
         return replace(self, options=replace(self.options, max_num_seqs=seqs, max_num_batched_tokens=tokens))
+
+    @property
+    def assumed_limits(self) -> dict[str, str]:
+        """Limits that no flag gives, of an engine that has such flags."""
+        server = self.server
+        if server.memory_of == "sequences":
+            return {}
+        limits = {
+            "max_num_seqs": self.limits.max_num_seqs, "max_num_batched_tokens": server.max_num_batched_tokens,
+            "gpu_memory_utilization": server.memory_share,
+        }  # fmt: skip
+        reason = f"the default of {server.engine}"
+        return {name: str(Default(v, reason)) for name, v in limits.items() if getattr(self.options, name) is None}
 
     def with_constants(self, constants: Mapping[str, float]) -> Deployment:
         """The same with other constants of its engine, see ``Server.with_constants``."""

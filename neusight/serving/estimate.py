@@ -57,7 +57,8 @@ class ServingEstimate:
 
     ``prefix_hit`` is the share of prompt tokens that the cache held. ``prefill`` and ``decode`` tell what passes with
     prompts and passes that only generate are limited by. ``diverges`` says in words that the load outgrows the
-    deployment, ``warnings`` what was approximated, ``assumed`` values of fields that were left open. ``errors`` by
+    deployment, ``warnings`` what was approximated, ``assumed`` values of fields that were left open,
+    with the reason, ``question`` the words that were asked, {} where objects were given. ``errors`` by
     source and ``limiter``, the resource that most of the time is limited by, are of ``latency_s``, that of a whole
     answer; ``usd_per_hour`` is the price of one device, of several kinds their mean, ``price_source`` where it is from,
     ``unpriced`` the devices whose price is not known, ``launch`` the command that starts one replica.
@@ -102,6 +103,7 @@ class ServingEstimate:
     launch: str
     warnings: tuple[str, ...]
     assumed: Mapping[str, str] = field(default_factory=dict)
+    question: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def latency_s(self) -> float:

@@ -281,7 +281,7 @@ def _estimate(
         prefill_pool=None,
         transfer_s=None,
         warnings=(*replica.decoder.notes, *_assumptions(deployment, load, run)),
-        assumed=deployment.assumed,
+        assumed={**deployment.assumed, **deployment.assumed_limits},
     )
 
 

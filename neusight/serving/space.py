@@ -38,7 +38,7 @@ def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, u
     """
     axes = {"tp": TPS} | {name: _several(value) for name, value in stated.items()}
     if not usual:
-        return list(dict.fromkeys(Setup.named(fields) for fields in _combined(axes)))
+        return list(dict.fromkeys(Setup(**fields) for fields in _combined(axes)))
     # Stages send far less than ranks of a layer, which counts where all goes through the host.
     pps = TPS if all(link.kind == "pcie" for link in device.links) else (1,)
     most = USUAL_PER_NODE * _nodes(decoder, device)
@@ -48,7 +48,7 @@ def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, u
     found = dict.fromkeys(
         setup
         for fields in _combined(axes)
-        for setup in _with_experts(Setup.named(fields), mixture, "ep" in stated or "dp" in stated)
+        for setup in _with_experts(Setup(**fields), mixture, "ep" in stated or "dp" in stated)
     )
     return [setup for setup in found if setup.plan.world <= most or {"tp", "pp", "dp"} & set(stated)]
 

@@ -7,44 +7,15 @@ the fields in which two of them differ.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from pathlib import Path
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-from neusight.devices import DeviceSpec
-from neusight.devices.chosen import Gpu, as_device
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import Engine
 from neusight.requests import Plan, Request
 from neusight.serving.deployment import EngineOptions, Setup
-from neusight.serving.load import Load
+from neusight.serving.question import DeploymentQuestion
 from neusight.steps.questions import Setting, StepQuestion
-from neusight.workloads.decoders.decoder import Decoder
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeploymentQuestion:
-    """A deployment under a load; as ``Predictor.serving`` takes it."""
-
-    model: str | Path | Decoder
-    gpu: Gpu
-    load: Load
-    setup: Setup = field(default_factory=Setup)
-    options: EngineOptions = field(default_factory=EngineOptions)
-
-    @property
-    def device(self) -> DeviceSpec:
-        """Of a replica."""
-        return as_device(self.gpu)
-
-    def deployed(self, **changes: Any) -> DeploymentQuestion:
-        """With another setup."""
-        return replace(self, setup=replace(self.setup, **changes))
-
-    def started(self, **changes: Any) -> DeploymentQuestion:
-        """With other options of the engine."""
-        return replace(self, options=replace(self.options, **changes))
-
 
 Question = StepQuestion | TrainingRun | DeploymentQuestion
 """A training run is one as it is."""

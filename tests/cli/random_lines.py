@@ -76,7 +76,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "--calibration": ("none",),
     "--seq-len": ("16", "64", "128", "64,128", "100000"),
     "--image-size": ("64", "224"),
-    "--isl": ("16", "128"), "--osl": ("4", "16"), "--concurrency": ("1", "4", "1,2"), "--rate": ("1", "100"),
+    "--isl": ("16", "128"), "--osl": ("4", "16"), "--concurrency": ("1", "4", "1,2"), "--request-rate": ("1", "100"),
     "--minutes": ("0.01",), "--nodes": ("1", "2"), "--per-node": ("1", "2", "8"),
     "--global-batch-size": ("2", "4", "8"),
     "--slo": ("ttft=1s,tpot=50ms", "e2e=10s"),

@@ -7,7 +7,7 @@ import pytest
 from cli_runs import as_csv, as_json, error, invoke, run, unsaid
 
 from neusight import Predictor
-from neusight.serving import Closed
+from neusight.questions import Serving
 
 ON_L40S = ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", "512", "--osl", "64")
 
@@ -18,11 +18,33 @@ def eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_json_is_what_python_answers(predictor: Predictor) -> None:
-    answer = as_json(*ON_L40S, "--concurrency", 4, "--requests", 20)
-    load = Closed(concurrency=4, num_prompts=20, isl=512, osl=64)
-    same = predictor.serving("Qwen/Qwen3-8B", "l40s", load).to_dict()
+    answer = as_json(*ON_L40S, "--concurrency", 4, "--num-prompts", 20)
+    words = {"concurrency": 4, "num_prompts": 20, "isl": 512, "osl": 64}
+    same = predictor.serving("Qwen/Qwen3-8B", "l40s", **words).to_dict()
     assert answer == json.loads(json.dumps(same, default=str))
     assert answer["load"] == {"kind": "closed", "concurrency": 4, "num_prompts": 20, "isl": 512, "osl": 64, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--request-rate", 3, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3, "--num-prompts", 100),
+        ("--batch", 2, "--kv-dtype", "fp8", "--set", "price=2USD/h"),
+        ("--concurrency", 3, "--engine", "sglang", "--osl-shape", "uniform", "--osl-cv", 0.2),
+    ],
+    ids=["rate", "batch", "drawn"],
+)
+def test_the_question_of_an_answer_gives_the_same_digits(predictor: Predictor, options: tuple[object, ...]) -> None:
+    answer = as_json(*ON_L40S, *options)
+    again = predictor.ask(Serving.named(answer["question"])).to_dict()
+    assert json.loads(json.dumps(again, default=str)) == answer
+    assert {"engine_version", "dtype", "max_num_seqs", "gpu_memory_utilization"} <= set(answer["assumed"])
+
+
+def test_words_without_effect_are_said() -> None:
+    text = " ".join(run(*ON_L40S, "--batch", 1, "--router", "least-loaded", "--isl-shape", "uniform").stderr.split())
+    assert "router least-loaded has no effect: there is one replica" in text
+    assert "isl_shape has no effect: all lengths are equal" in text
 
 
 def test_human_answers_are_at_most_eighty_wide_and_say_what_a_planner_asks() -> None:
@@ -81,10 +103,10 @@ def test_more_clients_give_more_throughput_and_wait_longer(tmp_path: Path) -> No
 
 
 def test_a_rate_beyond_what_is_served_is_called_overload() -> None:
-    answer = as_json(*ON_L40S, "--rate", "500", "--requests", 400)
+    answer = as_json(*ON_L40S, "--request-rate", "500", "--num-prompts", 400)
     assert "grows without limit" in answer["diverges"]
-    assert "OVERLOAD" in run(*ON_L40S, "--rate", "500", "--requests", 400).stdout
-    assert as_json(*ON_L40S, "--rate", "0.5", "--requests", 100)["diverges"] == ""
+    assert "OVERLOAD" in run(*ON_L40S, "--request-rate", "500", "--num-prompts", 400).stdout
+    assert as_json(*ON_L40S, "--request-rate", "0.5", "--num-prompts", 100)["diverges"] == ""
 
 
 def test_traces_and_drawn_lengths(tmp_path: Path) -> None:
@@ -94,9 +116,9 @@ def test_traces_and_drawn_lengths(tmp_path: Path) -> None:
     assert answer["load"] == {"kind": "trace", "requests": 2}
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n-1,100,20\n")
     assert "row 1 of the trace arrives at" in error("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--trace", trace)
-    drawn = as_json(*ON_L40S, "--requests", 30, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3)
+    drawn = as_json(*ON_L40S, "--num-prompts", 30, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3)
     assert drawn["e2e_s"]["p99"] > drawn["e2e_s"]["p50"]
-    assert drawn == as_json(*ON_L40S, "--requests", 30, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3)
+    assert drawn == as_json(*ON_L40S, "--num-prompts", 30, "--isl-cv", 0.5, "--osl-cv", 1, "--seed", 3)
 
 
 def test_service_levels_are_held_by_what_is_found_and_reasons_are_given() -> None:
@@ -116,7 +138,7 @@ def test_service_levels_are_held_by_what_is_found_and_reasons_are_given() -> Non
 
 def test_recommendations_say_what_to_rent_why_not_others_and_how_to_start_it() -> None:
     question = ("serving", "Qwen/Qwen3-8B", "--isl", "512", "--osl", "64", "--gpu", "h100-sxm-80gb,t4", "--tp", "1,2")
-    load = ("--slo", "tpot=20ms,ttft=500ms", "--rate", "40", "--recommend")
+    load = ("--slo", "tpot=20ms,ttft=500ms", "--request-rate", "40", "--recommend")
     answer = as_json(*question, *load)
     best = answer[0]
     assert (best["holds"], best["gpu"], best["excess"]) == (True, "h100-sxm-80gb", 0)
@@ -173,9 +195,8 @@ def test_wrong_questions_say_what_would_do() -> None:
         (*model, *on, "--isl", "60000", "--osl", "8"): "exceed its context of 40960",
         (*model, *on, *short, "--tp", "5"): "choose a tp or ep of 1, 2, 4",
         (*model, "--gpu", "a100-sxm-80gb", "--batch", "1", *short, "--dtype", "fp8"): "does not compute in float8",
-        (*model, *on, "--isl", "30000", "--osl", "8", "--memory-fraction", "0.44"): "the KV cache holds",
+        (*model, *on, "--isl", "30000", "--osl", "8", "--gpu-memory-utilization", "0.44"): "the KV cache holds",
         (*model, "--gpu", "t4", "--batch", "1", *short, "--dtype", "fp16"): "does not fit on t4",
-        (*model, *on, *short, "--engine", "vlm"): "did you mean vllm",
         (*model, *on, *short, "--dtype", "fp9"): "unknown precision 'fp9'",
         ("serving", "Qwen/Qwen3-9", *on, *short): "unknown model",
         (*model, "--gpu", "l40s", *short, "--slo", "tpot=3"): "write it like 500ms",
@@ -187,10 +208,11 @@ def test_wrong_questions_say_what_would_do() -> None:
 def test_loads_that_contradict_each_other_are_usage_errors() -> None:
     for arguments in (
         ON_L40S,
-        (*ON_L40S, "--rate", "1", "--concurrency", "2"),
+        (*ON_L40S, "--request-rate", "1", "--concurrency", "2"),
         (*ON_L40S, "--batch", "1", "--frontier"),
         (*ON_L40S, "--batch", "1", "--isl-cv", "0.5"),
-        (*ON_L40S, "--rate", "nan"),
+        (*ON_L40S, "--request-rate", "nan"),
+        (*ON_L40S, "--batch", "1", "--engine", "vlm"),
         (*ON_L40S, "--concurrency", "1000000"),
         (*ON_L40S, "--batch", "1", "--figure", "x.png"),
         (*ON_L40S, "--frontier", "--figure", "x.txt"),

@@ -1,0 +1,112 @@
+"""``Engined``: the engine that serves a language model, its precision, its limits, and how devices share the model."""
+
+from __future__ import annotations
+
+from neusight.engines import engine_names
+from neusight.questions.field import number, required, switch, text, whole
+from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, OnNodes, WithExperts
+from neusight.questions.question import Question
+from neusight.questions.unset import usual
+from neusight.quick_dataclasses import dataclass
+
+SERVERS = engine_names(serves=True)
+ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
+MOST_TOKENS = 1 << 24
+"""Tokens of a sequence: more are a slip of the keyboard."""
+LEAST_SHARE = 1e-3
+"""Share of the memory: less holds no engine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedModel(Question):
+    """The language model that is served."""
+
+    model: str = required(
+        "A name of `neusight models list --decoders`, a hub id, a config.json, or the folder that has it.",
+        MODEL, listable=True, objects=True,
+    )  # fmt: skip
+    config: str = text("Configuration of the model as JSON, in place of the one that its name has.", MODEL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engined(WithExperts, OnNodes, ServedModel):
+    """The engine that serves, its precision, its limits, and how devices share the model."""
+
+    dtype: str = text(
+        "Precision of weights: bf16, fp16, or a scheme: fp8, fp8_row, fp8_block, w8a16, w4a16 (awq), mxfp4, nvfp4. "
+        "Default: that of the model's configuration, else bf16.",
+        ENGINE, metavar="NAME", listable=True,
+    )  # fmt: skip
+    kv_dtype: str = text(
+        "Precision of the KV cache, such as fp8. Default: that of activations.",
+        ENGINE, metavar="NAME", listable=True, if_unset=usual("kv_dtype"),
+    )  # fmt: skip
+    engine: str = text(
+        f"Software that serves: {', '.join(SERVERS)}.", ENGINE, "vllm", choices=SERVERS, listable=True, metavar="NAME",
+        meanings={
+            "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers",
+        },
+    )  # fmt: skip
+    engine_version: str = text(
+        "Version of the engine, such as 0.15.1. Default: the newest that is known.",
+        ENGINE, listable=True, if_unset=usual("engine_version"),
+    )  # fmt: skip
+    attention_backend: str = text(
+        "Kernels of attention that the engine chooses, such as flashinfer or fa3. Estimates do not know it yet.",
+        RECORDED, if_unset=usual("attention_backend"),
+    )  # fmt: skip
+    replicas: int = whole(
+        "Data parallel across replicas: copies of all that, which share the load.", PLAN, 1, high=10**6, listable=True
+    )
+    max_num_seqs: int | None = whole(
+        "Most sequences in one pass.",
+        ENGINE, high=1 << 16, listable=True,
+    )  # fmt: skip
+    max_num_batched_tokens: int | None = whole(
+        "Most new tokens of one pass.",
+        ENGINE, high=1 << 20, listable=True,
+    )  # fmt: skip
+    max_model_len: int | None = whole(
+        "Tokens of the longest sequence, prompt and answer.",
+        ENGINE, high=MOST_TOKENS, former=("max_len",),
+    )  # fmt: skip
+    gpu_memory_utilization: float | None = number(
+        "Share of the device's memory for the engine. Default: the engine's.",
+        ENGINE, low=LEAST_SHARE, high=1.0, former=("memory_fraction", "memory_share"),
+    )  # fmt: skip
+    chunked_prefill: bool = switch("Prompts may be cut where a pass is full.", ENGINE, True)
+    graphs: bool = switch("Passes are launched as CUDA graphs; --no-graphs is vLLM's --enforce-eager.", ENGINE, True)
+    prefix_cached_tokens: int = whole(
+        "Tokens that all prompts begin with and the cache holds.",
+        ENGINE, 0, low=0, high=MOST_TOKENS, former=("prefix_cached",),
+    )  # fmt: skip
+    prefix_hit: float = number("Share of each prompt that is found in the cache.", ENGINE, 0.0, low=0.0, high=1.0)
+    host_cache: float | None = number(
+        "Host memory of a replica that keeps sessions of a trace.",
+        ENGINE, unit="bytes", low=0.0, high=1e18, metavar="SIZE", former=("host_cache_bytes",),
+    )  # fmt: skip
+    speculate: str = text(
+        "Speculative decoding: the draft (a model, eagle, mtp or ngram), its tokens and their acceptance, or A/A/… by "
+        "position.",
+        ENGINE, metavar="draft=D,tokens=N,acceptance=A[,depth=N]",
+    )  # fmt: skip
+    lora_adapters: str = text("LoRA adapters that may run together. Default rank: 16.", ENGINE, metavar="N[,rank=R]")
+    moe_routing: str = text(
+        "Distribution of tokens over experts: balanced, uniform or power_law_A. Default: the usual one.",
+        ENGINE, metavar="WORD",
+    )  # fmt: skip
+    redundant_experts: int = whole("Copies of the experts with most tokens, over all --ep.", ENGINE, 0, 0, 4096)
+    prefill: str = text(
+        "Separate devices for prompts (disaggregated prefill); the others generate.", PLAN, metavar="gpu=h100,tp=4,…"
+    )
+    kv_link: str = text("Link for the transfer of the KV cache: a network ('8 x 400Gb/s'), nvlink or none.", PLAN)
+    kv_overlap: bool = switch("The cache of a layer travels while the next layers are computed.", PLAN)
+    router: str = text("How replicas get their requests.", PLAN, "round-robin", choices=ROUTERS)
+    admitted: int | None = whole("Requests at a replica, beyond which others wait at the router.", PLAN, high=1 << 20)
+    num_scheduler_steps: int | None = whole(
+        "Passes between two turns of vLLM 0.6's scheduler. Estimates do not know it yet.", RECORDED, high=1024
+    )
+    scheduler_recv_interval: int | None = whole(
+        "Passes between two looks of SGLang's scheduler at new requests. Estimates do not know it yet.",
+        RECORDED, high=1024,
+    )  # fmt: skip
