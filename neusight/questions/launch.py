@@ -212,7 +212,7 @@ def _count(words: Mapping[str, Any], name: str) -> int:
         FieldError: it is none.
     """
     value = words.get(name, 1)
-    declared = Serving.fields()[name].field
+    declared = {**Training.fields(), **Serving.fields()}[name].field
     return int(declared.read(name, value) if isinstance(value, str) else value)
 
 
