@@ -124,11 +124,7 @@ class Predictor:
         if isinstance(question, Step):
             return self._steps.answer(question.resolve(device or question.device()))
         if isinstance(question, Serving):
-            estimate = self._served(question.resolve(device))
-            return replace(
-                estimate, question=question.words(), assumed={**question.assumed(), **estimate.assumed},
-                warnings=(*question.without_effect(), *estimate.warnings),
-            )  # fmt: skip
+            return self._served_words(question, device)
         raise ModelError(f"{shown(question)} is no question of neusight.questions: give one of its nouns")
 
     def kernel(self, kernel: Kernel | str, gpu: Gpu = "", overrides: Sequence[str] = (), /, **words: Any) -> LoneKernel:
@@ -308,9 +304,15 @@ class Predictor:
         device = as_device(gpu, words.get("overrides", ()))
         question = Serving.named({"model": model, "gpu": gpu, **words})
         if load is None and options is None:
-            estimate: ServingEstimate = self.ask(question, device)
-            return estimate
+            return self._served_words(question, device)
         return self._served(question.resolve(device, load=load, options=options))
+
+    def _served_words(self, question: Serving, device: DeviceSpec | None) -> ServingEstimate:
+        estimate = self._served(question.resolve(device))
+        return replace(
+            estimate, question=question.words(), assumed={**question.assumed(), **estimate.assumed},
+            warnings=(*question.without_effect(), *estimate.warnings),
+        )  # fmt: skip
 
     def _served(self, question: DeploymentQuestion) -> ServingEstimate:
         from neusight.serving.load import longest_of
