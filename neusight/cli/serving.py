@@ -94,7 +94,7 @@ def serving(
             question.check_device()
             question.check_device()
         devices = _devices(asked)
-        run = ServingRun(models.load(devices.values()), asked, search, devices)
+        run = ServingCommand(models.load(devices.values()), asked, search, devices)
         answered = run.show_choices(form) if search.slo else run.show_points(form, figure)
     except FieldError as error:
         raise asked.wrong(error) from None
@@ -114,7 +114,7 @@ def _devices(asked: Asked[Serving]) -> Mapping[str, DeviceSpec]:
 
 
 @dataclass(frozen=True)
-class ServingRun:
+class ServingCommand:
     """Deployments and loads that are combined, or looked for."""
 
     predictor: Predictor
