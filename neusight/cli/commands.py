@@ -98,7 +98,8 @@ class _Plain:
         for paragraph in (self.help or "").split("\n\n"):  # type: ignore[attr-defined]
             text = " ".join(paragraph.replace("`", "").split())
             first, rest = ("    ", "      ") if text.startswith("- ") else ("  ", "  ")
-            lines = wrap(text.removeprefix("- "), formatter.width - 2, initial_indent=first, subsequent_indent=rest)
+            lines = wrap(text.removeprefix("- "), formatter.width - 2, initial_indent=first, subsequent_indent=rest,
+                         break_on_hyphens=False)  # fmt: skip
             formatter.write("" if first == "    " else "\n")
             formatter.write("".join(f"{text}\n" for text in lines))
 
@@ -215,6 +216,10 @@ class Help(dict[str, str]):
     """Help of fields by name, where a command says more than their declaration."""
 
 
+class OneQuestion:
+    """Mark of a question whose options are no lists: the command answers ``Asked.one``."""
+
+
 Group = TypeVar("Group", bound="CommandOptions")
 
 
@@ -321,6 +326,7 @@ class _Spread:
     noun: type[Question]
     left_out: frozenset[str]
     help: Mapping[str, str]
+    lists: bool
     read: Callable[[Mapping[str, Any]], Any]
 
 
@@ -331,20 +337,25 @@ def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
         described = dict(item for mark in marks if isinstance(mark, Help) for item in mark.items())
         if get_origin(plain) is Asked:
             noun = get_args(plain)[0]
-            yield name, _Spread(noun=noun, left_out=left_out, help=described, read=partial(Asked, noun))
+            lists, read = OneQuestion not in marks, partial(Asked, noun)
+            yield name, _Spread(noun=noun, left_out=left_out, help=described, lists=lists, read=read)
         elif isinstance(plain, type) and issubclass(plain, CommandOptions):
-            yield name, _Spread(noun=plain, left_out=left_out, help=described, read=plain.typed)
+            yield name, _Spread(noun=plain, left_out=left_out, help=described, lists=True, read=plain.typed)
 
 
 def question_parameters(
-    noun: type[Question], left_out: Collection[str] = (), help: Mapping[str, str] = MappingProxyType({})
+    noun: type[Question],
+    left_out: Collection[str] = (),
+    help: Mapping[str, str] = MappingProxyType({}),
+    *,
+    lists: bool = True,
 ) -> list[Parameter]:
     """Parameters of a command for the fields of a question: texts and switches, which the field itself reads."""
     fields = [declared for name, declared in noun.fields().items() if name not in left_out]
-    return [_parameter(replace(declared, help=help.get(declared.name, declared.help))) for declared in fields]
+    return [_parameter(replace(declared, help=help.get(declared.name, declared.help)), lists) for declared in fields]
 
 
-def _parameter(declared: NamedField) -> Parameter:
+def _parameter(declared: NamedField, lists: bool) -> Parameter:
     field = declared.field
     kind: Any = {"switch": bool | None, "texts": list[str] | None}.get(field.kind, str | None)
     if field.argument:
@@ -361,7 +372,7 @@ def _parameter(declared: NamedField) -> Parameter:
     described: dict[str, Any] = {
         "help": f"{declared.help}  [default: {default_text}]" if default_text else declared.help,
         "rich_help_panel": field.panel or None, "show_default": False,
-        "metavar": None if field.kind == "switch" else field.metavar or _metavar(field),
+        "metavar": None if field.kind == "switch" else _metavar(field, lists),
     }  # fmt: skip
     option = typer.Option(*names, **described)
     return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
@@ -376,9 +387,12 @@ def _default_text(default: Any) -> str:
     return f"{default:g}" if isinstance(default, float) else str(default)
 
 
-def _metavar(field: FieldSpec) -> str:
+def _metavar(field: FieldSpec, lists: bool) -> str:
     one = f"[{'|'.join(field.choices)}]" if field.choices else "TEXT" if field.kind == "text" else "N"
-    return f"{one}[,…]" if field.listable else one
+    one = field.metavar or one
+    if not field.listable:
+        return one
+    return one if lists and "," in one else f"{one}[,…]" if lists else one.partition("[,")[0]
 
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -389,7 +403,9 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
         if name in nouns:
-            parameters += question_parameters(nouns[name].noun, nouns[name].left_out, nouns[name].help)
+            parameters += question_parameters(
+                nouns[name].noun, nouns[name].left_out, nouns[name].help, lists=nouns[name].lists
+            )
         else:
             parameters += _fields(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
     typed = [parameter.name for parameter in parameters if parameter.annotation is Given]

@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, LeftOut
+from neusight.cli.commands import Asked, Help, LeftOut, OneQuestion
 from neusight.cli.output import Output, line, note, paragraph
 from neusight.defaults import words_of
 from neusight.errors import ModelError
@@ -24,9 +24,15 @@ TIMED = LeftOut.of(
     "network", "prices", "overlap_grad_reduce", "overlap_param_gather", "overlap_experts", "embedding_shard"
 )
 """Fields that decide the time of a step, and nothing of its memory."""
+PLACED = Help(
+    dp="Data parallel: replicas, each with its share of the sequences. Default: 1, or what --cluster or --nodes leave.",
+    per_node="Devices of a node. Default: as many as the plan has, with --nodes 8.",
+    nodes="Nodes of the cluster. Default: those of its file, else one that has all devices of the plan.",
+    global_batch_size="Sequences of a step, over all replicas. Default: four micro-batches a stage for each replica.",
+)
 
 
-def memory(asked: Annotated[Asked[Training], TIMED], form: opt.Format = "human") -> None:
+def memory(asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED], form: opt.Format = "human") -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, what a device needs, and what fits.
 
     The step is the one that `neusight training` answers with the same options. Without a cluster it is of as many

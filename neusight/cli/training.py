@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, LeftOut, Point, combined
+from neusight.cli.commands import Asked, CommandOptions, LeftOut, OneQuestion, Point, combined
 from neusight.cli.output import busy, note
 from neusight.questions import FieldError, Step, Training
 from neusight.questions.field import number, option, whole
@@ -182,7 +182,7 @@ class Search(CommandOptions):
 
 
 def plan(
-    asked: Annotated[Asked[Training], SEARCHED],
+    asked: Annotated[Asked[Training], SEARCHED, OneQuestion],
     search: Search,
     models: opt.Models,
     workers: opt.Workers,

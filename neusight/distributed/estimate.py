@@ -219,7 +219,6 @@ class TrainingEstimate:
         run = self.run
         return {
             **core(self),
-            "question": dict(self.question),
             "cluster": self.cluster.id,
             "nodes": self.cluster.nodes,
             "seq_len": run.seq_len,

@@ -70,7 +70,7 @@ class OnNodes(OnDevices):
 
     per_node: int | None = whole(
         "Devices of a node. Default: 8, or 1 without links; in `serving` the usual number of that device.",
-        CLUSTER, high=1024,
+        CLUSTER, high=1 << 16,
     )  # fmt: skip
     network: str = text(
         "Network between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", CLUSTER, metavar="WORDS", if_unset=usual("network")
@@ -94,11 +94,18 @@ class OnCluster(OnNodes):
         Raises:
             FieldError: devices are named besides. DeviceError: an unknown cluster.
         """
-        self.refuse(("gpu", "per_node", "network"), "is decided by the cluster: leave it out, or change it by --set")
+        self.refuse(
+            ("per_node", "network"),
+            "is decided by --cluster, which has nodes and a network of its own: change them by --set per_node=4 or "
+            "--set network.bandwidth=800Gb/s",
+        )
         given: Cluster | str = self.given("cluster")
         if isinstance(given, str):
-            return load_cluster(given, self.nodes or 0, self.overrides)
-        self.refuse(("nodes", "overrides"), f"changes a named cluster: change {given.id} by its model_copy()")
+            given = load_cluster(given, self.nodes or 0, self.overrides)
+        else:
+            self.refuse(("nodes", "overrides"), f"changes a named cluster: change {given.id} by its model_copy()")
+        if self.gpu and as_device(self.given("gpu")).id != given.device.id:
+            raise FieldError("gpu", f"is named by --cluster, which has {given.device.id}: leave it out")
         return given
 
 

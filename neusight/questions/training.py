@@ -35,6 +35,11 @@ class Training(OnCluster, TrainedPlan):
             "shard": "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too "
             "(zero3), within groups (hsdp). Default: the usual choice of the engine's users.",
             "per_node": "Devices of a node. Default: 8, or 1 without links.",
+            "dp": "Data parallel: replicas, each with its share of the sequences. Default: what the cluster leaves.",
+            "micro_batch_size": "Sequences of one pass of a replica. Default: 1 under a pipeline or an engine that "
+            "accumulates gradients, else all of a replica.",
+            "sequence_parallel": "Tensor-parallel devices split norms and the residual stream by tokens. Default: with "
+            "--tp, where that is usual with the engine.",
         }
     )
 
@@ -43,8 +48,10 @@ class Training(OnCluster, TrainedPlan):
         "whatever `neusight predict` takes.",
         MODEL, listable=True, objects=True,
     )  # fmt: skip
-    config: str = text("Configuration of the model as JSON, in place of the one that its name has.", MODEL)
-    decoder: str = text("Layers of the model as JSON, where no configuration describes it.", MODEL)
+    config: str = text(
+        "Configuration of the model as JSON, in place of the one that its name has.", MODEL, metavar="JSON"
+    )
+    decoder: str = text("Layers of the model as JSON, where no configuration describes it.", MODEL, metavar="JSON")
     global_batch_size: int | None = whole(
         "Sequences of a step, over all replicas.",
         MODEL, short="-b", listable=True, former=("global_batch", "batch"),
@@ -62,11 +69,15 @@ class Training(OnCluster, TrainedPlan):
         ENGINE, metavar="NAME", listable=True,
     )  # fmt: skip
     engine: str = text(
-        "Software that trains: its kernels, and its users' usual choices where one is left out. Default: megatron-te; "
-        "maxtext on TPUs, neuron on Trainium, whose degrees count cores.",
+        "Software that trains: megatron-te, megatron-flex, megatron-local, torchtitan, fsdp, composer, maxtext, "
+        "neuron, torch-eager, torch-compiled, …: its kernels, and its users' usual choices where one is left "
+        "out. Default: megatron-te; maxtext on TPUs, neuron on Trainium, whose degrees count cores.",
         ENGINE, choices=TRAINERS, listable=True, metavar="NAME",
     )  # fmt: skip
-    engine_options: str = text("Traits of the engine that differ, as a JSON object.", RECORDED, metavar="JSON")
+    engine_options: str = text(
+        """Traits of the engine that differ, as a JSON object: '{"offloads_activations": true}'.""",
+        RECORDED, metavar="JSON",
+    )  # fmt: skip
     optimizer: str = text(
         "Optimizer whose update is part of the step.", MODEL, "adam", choices=OPTIMIZERS,
     )  # fmt: skip
@@ -89,9 +100,16 @@ class Training(OnCluster, TrainedPlan):
         "Default: attention,feed_forward.",
         MODEL, metavar="WORD[,WORD…]",
     )  # fmt: skip
-    graphed: str = text("Parts of layers that run as CUDA graphs.", RECORDED)
-    chunk_layers: str = text("Layers of each chunk of an uneven pipeline.", RECORDED)
-    chunk_group: int | None = whole("Micro-batches of a chunk before the next chunk's.", RECORDED)
+    graphed: str = text(
+        "Parts of layers that are captured as CUDA graphs, whose memory counts: attn, mlp, moe, shared_experts.",
+        RECORDED, metavar="WORD[,WORD…]",
+    )  # fmt: skip
+    chunk_layers: str = text(
+        "Layers of each chunk of an uneven pipeline, from the input on: 2,4,4,2.", RECORDED, metavar="N[,N…]"
+    )
+    chunk_group: int | None = whole(
+        "Micro-batches of a chunk before the next chunk's, whose activations wait. Default: --pp.", RECORDED
+    )
     embedding_shard: str = text("How embedding tables are split over devices.", RECORDED)
 
     def resolve(self, device: DeviceSpec | None = None, inputs: Any = None) -> TrainingRun:

@@ -107,7 +107,7 @@ def test_what_cannot_count_is_refused() -> None:
     assert "bert_adam has no fused form" in error(*ON_L4, *bert)
     on_cluster = ("predict", "llama-3.1-8b", "--mode", "training", "--cluster", "dgx-a100", "-s", 2048, "-b", 8)
     for wrong, words in (
-        ((*ON_A100, "--per-node", 0), "0 is out of range: give a number from 1 to 1,024"),
+        ((*ON_A100, "--per-node", 0), "0 is out of range: give a number from 1 to 65,536"),
         ((*ON_A100, "--per-node", 4), "has nodes and a network of its own"),
         ((*on_cluster, "--compile", "--layout", "nhwc"), "has no meaning with --cluster"),
         ((*on_cluster, "--gpu", "l4"), "is named by --cluster"),

@@ -225,3 +225,13 @@ def test_what_is_no_text_is_no_plan(tmp_path: Path) -> None:
     path.write_bytes(bytes(range(256)))
     with pytest.raises(DataError, match="is no text"):
         read_plan(path)
+
+
+def test_read_plan_reads_former_names(tmp_path: Path) -> None:
+    text = (
+        "tp = 2\nmicro_batch = 2\nglobal_batch = 64\noverlap_gradients = true\noverlap_parameters = false\nlora = 8\n"
+    )
+    assert read_plan(written(tmp_path, "old.toml", text)).fields == {
+        "tp": 2, "micro_batch_size": 2, "global_batch_size": 64, "overlap_grad_reduce": True,
+        "overlap_param_gather": False, "lora_rank": 8,
+    }  # fmt: skip
