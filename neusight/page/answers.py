@@ -20,7 +20,9 @@ from neusight.errors import ModelError, NeusightError, reason, shown
 from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
 from neusight.page.form import Form
+from neusight.page.today import load_of, setup_words
 from neusight.paths import calibrations_dir, is_there
+from neusight.questions import Serving, Step
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.steps.answers import unplanned_run
@@ -97,11 +99,11 @@ class Answers:
             ModelError: a function that may not run.
         """
         self._check(form)
-        key = (ask, form, version_of(form.model))
+        key = (ask, form, version_of(form.question.model))
         with self._lock:
             future = self._kept.get(key)
             if future is None:
-                lane = self._slow if slow or canonical_name(form.model) is None else self._quick
+                lane = self._slow if slow or canonical_name(form.question.model) is None else self._quick
                 future = lane.submit(ask, form)
                 self._kept[key] = future
                 while len(self._kept) > _KEPT:
@@ -110,7 +112,7 @@ class Answers:
         return future
 
     def _check(self, form: Form) -> None:
-        model = form.model
+        model = form.question.model
         known = model in self._functions or model.startswith(_PREFIXES)
         if ":" in model and not known and not is_there(model):
             raise ModelError(f"{shown(model)} is not run by a URL: start `neusight page {shown(model)}`")
@@ -125,19 +127,19 @@ def answered(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
     Raises:
         NeusightError: no device has an answer, all for the same reason.
     """
-    answers = tuple(_answered(predictor, form, gpu) for gpu in form.gpus)
+    answers = tuple(_answered(predictor, question) for question in form.questions)
     if len(reasons := {answer.error for answer in answers}) == 1 and "" not in reasons:
         raise NeusightError(*reasons)
     return answers
 
 
-def _answered(predictor: Predictor, form: Form, gpu: str) -> DeviceAnswer:
+def _answered(predictor: Predictor, question: Step | Serving) -> DeviceAnswer:
     try:
-        return DeviceAnswer(gpu, estimated(predictor, form, gpu))
+        return DeviceAnswer(question.gpu, estimated(predictor, question))
     except NeusightError as error:
-        return DeviceAnswer(gpu, error=str(error))
+        return DeviceAnswer(question.gpu, error=str(error))
     except Exception as error:  # A page goes on where a command would end.
-        return DeviceAnswer(gpu, error=f"{type(error).__name__}: {reason(error)}")
+        return DeviceAnswer(question.gpu, error=f"{type(error).__name__}: {reason(error)}")
 
 
 def planned(predictor: Predictor, form: Form) -> Found:
@@ -146,25 +148,24 @@ def planned(predictor: Predictor, form: Form) -> Found:
     Raises:
         ModelError: another mode. DeviceError: an unknown cluster.
     """
-    if form.mode != "training":
+    step = form.question
+    if not isinstance(step, Step) or step.mode != "training":
         raise ModelError("plans on a cluster are of training: choose mode training")
-    cluster = load_cluster(form.cluster, form.nodes)
-    options = {"seq_len": form.seq_len, "dtype": form.dtype, "optimizer": form.optimizer.replace("none", "")}
-    return predictor.plans(unplanned_run(form.model, cluster, form.batch, options))
+    cluster = load_cluster(step.cluster, step.nodes or 1)
+    options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer.replace("none", "")}
+    return predictor.plans(unplanned_run(step.model, cluster, step.batch, options))
 
 
-def estimated(predictor: Predictor, form: Form, gpu: str) -> Estimate | ServingEstimate:
-    """On one device.
+def estimated(predictor: Predictor, question: Step | Serving) -> Estimate | ServingEstimate:
+    """The answer on one device.
 
     Raises:
         NeusightError: as ``Predictor.estimate`` and ``Predictor.serving``.
     """
-    if form.serving:
-        from neusight.serving import closed
-
-        load = closed(form.load["concurrency"], *form.lengths)
-        return predictor.serving(form.model, as_device(gpu, form.changes), load, **form.setup)
-    estimate = predictor.estimate(form.model, gpu, **form.step)
+    if isinstance(question, Serving):
+        device = as_device(question.gpu, question.overrides)
+        return predictor.serving(question.model, device, load_of(question), **setup_words(question))
+    estimate: Estimate = predictor.ask(question)
     _ = estimate.interval, estimate.coverage
     return estimate
 

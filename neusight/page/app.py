@@ -57,8 +57,8 @@ def application(answers: Answers, first: Form, views: Sequence[View] = VIEWS) ->
 def _add_page(view: View, views: Sequence[View], answers: Answers, first: Form) -> None:
     @ui.page(view.path)
     async def page(request: Request) -> None:
-        tab = Tab(view=view, form=first, answers=answers)
-        tab.read(request.query_params.multi_items(), first)
+        words = request.query_params.multi_items()
+        tab = Tab(view=view, form=Form.read(words) if words else first, answers=answers)
         frame(tab, views, {"1": True, "0": False}.get(request.cookies.get("dark", "")))
         ui.on("went", lambda event: tab.go(parse_qsl(event.args.removeprefix("?")), first))
         # An answer that comes at once is part of the page, another follows when it is there.

@@ -8,6 +8,7 @@ from typing import Any
 from nicegui import ui
 
 from neusight.api import Predictor, as_device
+from neusight.defaults import words_of
 from neusight.errors import NeusightError
 from neusight.estimates import figures
 from neusight.page.answers import DeviceAnswer, answered, memory
@@ -80,8 +81,8 @@ def _warnings(answer: DeviceAnswer, of: int) -> list[str]:
 
 
 def _facts(e: Any) -> list[str]:
-    """Memory, throughput, cost, energy, limiter, and what was assumed."""
-    return [*_figures(e), *(f"{name} {text}" for name, text in e.assumed.items())]
+    """Memory, throughput, cost, energy, limiter, and values of fields that were left open, in a line."""
+    return [*_figures(e), *([f"assumed: {words_of(e.assumed)}"] if e.assumed else [])]
 
 
 def _figures(e: Any) -> list[str]:
@@ -114,7 +115,7 @@ def _assumptions(tab: Tab, device: Any) -> None:
             async def changed(event: Any, key: str = key) -> None:
                 form = tab.form.with_change(key, event.sender.value or "")
                 try:
-                    as_device(form.gpus[0], form.changes)
+                    as_device(form.gpus[0], form.question.overrides)
                 except NeusightError as mistake:
                     event.sender.error = str(mistake)
                     await tab.fail()
@@ -122,7 +123,7 @@ def _assumptions(tab: Tab, device: Any) -> None:
                     event.sender.error = None
                     await tab.ask(form)
 
-            field = ui.input(title, value=shown).props("dense hide-bottom-space")
+            field = ui.input(title, value=shown).props("dense hide-bottom-space").classes(f"field-{key}")
             field.on("keydown.enter", changed).on("blur", _if_other(field, shown, changed))
 
 

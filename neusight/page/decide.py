@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from shlex import join
+from shlex import join, split
 from typing import Any
 
 from nicegui import ui
@@ -19,6 +18,10 @@ from neusight.page.answers import DeviceAnswer, answered, planned
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
+from neusight.page.today import setup_words
+from neusight.questions import FieldError, Serving, Step
+from neusight.questions.parts import WithExperts
+from neusight.questions.serving import LOADS
 from neusight.serving import Choice, Demand, Slo
 from neusight.serving import figures as served
 from neusight.steps import StepQuestion
@@ -39,41 +42,65 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     """By what the form is about: a deployment, a cluster, a step."""
     if form.serving:
         return _served(predictor, form)
-    if form.space:
+    if form.page.space:
         return _designed(form)
-    return _planned(predictor, form) if form.cluster else _stepped(predictor, form)
+    return _planned(predictor, form) if form.question.cluster else _stepped(predictor, form)
 
 
 def is_slow(form: Form) -> bool:
     """Whether anything is searched or traced for it."""
-    return bool(form.slo if form.serving else form.space or form.cluster or form.apply)
+    return bool(form.page.slo if form.serving else form.page.space or form.question.cluster or form.page.apply)
 
 
 def _stepped(predictor: Predictor, form: Form) -> Shown:
     answers = answered(predictor, form)
     estimates = [answer.estimate for answer in answers if isinstance(answer.estimate, Estimate)]
     charts = [figures.time(estimates), figures.memory(estimates)] if estimates else []
-    gains = _optimised(predictor, form) if form.apply else None
+    gains = _optimised(predictor, form) if form.page.apply else None
     charts += [ladder(gains)] if gains else []
     charts += [figures.difference(*estimates[:2])] if len(estimates) > 1 else []
     return Shown(charts=tuple(charts), rest=(answers, gains))
 
 
+def step_question(form: Form) -> StepQuestion:
+    """The step on the first device.
+
+    Raises:
+        ModelError: a deployment.
+    """
+    step = form.questions[0]
+    if not isinstance(step, Step):
+        raise ModelError("optimisations are applied to steps: choose another mode")
+    return step.resolve(step.device())
+
+
 def _optimised(predictor: Predictor, form: Form) -> WhatIf:
-    question = form.question(form.gpus[0])
-    return predictor.what_ifs(question) if form.apply == (EVERY,) else predictor.what_if(question, form.apply)
+    question, apply = step_question(form), form.page.apply
+    return predictor.what_ifs(question) if apply == (EVERY,) else predictor.what_if(question, apply)
 
 
 def _served(predictor: Predictor, form: Form) -> Shown:
-    if form.slo:
-        if form.replicas > 1:
-            raise ModelError("a service level looks for the replicas itself: leave replicas empty")
-        isl, osl = form.lengths
-        demand = Demand(slo=Slo.named(form.slo), isl=isl, osl=osl, request_rate=form.rate, concurrency=form.concurrency)
-        choices = predictor.cheapest(form.model, form.devices if form.gpu else None, demand, **form.setup)
+    question = form.question
+    assert isinstance(question, Serving)
+    setup = setup_words(question)
+    if form.page.slo:
+        if question.replicas > 1:
+            raise FieldError("replicas", "are looked for under a service level: leave them out")
+        fixed = {name: getattr(question, name) for name in _fixed(form)}
+        demand = Demand(
+            slo=Slo.named(form.page.slo), isl=form.lengths[0], osl=form.lengths[1], request_rate=question.request_rate,
+            concurrency=question.concurrency,
+        )  # fmt: skip
+        devices = form.devices if question.gpu else None
+        choices = predictor.cheapest(question.model, devices, demand, **fixed, **setup)
         return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
-    points = {one.id: predictor.frontier(form.model, one, form.lengths, **form.setup) for one in form.devices}
+    points = {one.id: predictor.frontier(question.model, one, form.lengths, **setup) for one in form.devices}
     return Shown(charts=(served.frontier(points),), rest=None)
+
+
+def _fixed(form: Form) -> list[str]:
+    """Degrees that are given as they are by default, so that no others are searched."""
+    return [name for name in form.restated if name in WithExperts.fields()]
 
 
 def _planned(predictor: Predictor, form: Form) -> Shown:
@@ -89,11 +116,12 @@ def _designed(form: Form) -> Shown:
     from neusight.design.workloads import DesignTraining
     from neusight.devices.cluster import default_per_node
 
-    if form.mode != "training":
+    step = form.question
+    if not isinstance(step, Step) or step.mode != "training":
         raise ModelError("designs are judged by training: choose mode training")
-    space = load_space(form.space)
+    space = load_space(form.page.space)
     training = DesignTraining(
-        model=form.model, global_batch_size=form.batch, seq_len=form.seq_len, nodes=form.nodes,
+        model=step.model, global_batch_size=step.batch, seq_len=step.seq_len, nodes=step.nodes or 1,
         per_node=default_per_node(space.base_device), engine=_ENGINE,
     )  # fmt: skip
     found = answers(space, [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
@@ -104,64 +132,63 @@ def controls(tab: Tab) -> None:
     """What is decided between, beside the question itself."""
     with ui.element("div").classes("question"):
         if tab.form.serving:
-            tab.field("slo", "service level, such as ttft=200ms,tpot=30ms", wide=True)
-            tab.field("rate", "requests/s")
+            tab.field("slo", wide=True)
         else:
             _switches(tab)
-            tab.field("cluster", "plans on a cluster, such as dgx-h100")
-            tab.field("nodes", "nodes")
-            tab.field("space", "a device to build, such as gpu or phaze")
+            tab.field("space")
 
 
 def _switches(tab: Tab) -> None:
     names = sorted(name for name, one in known().items() if StepQuestion in one.functions)
 
     async def switched(names: tuple[str, ...]) -> None:
-        await tab.ask(replace(tab.form, apply=names))
+        await tab.change(apply="\n".join(names))
 
     async def one(event: Any, name: str) -> None:
-        rest = tuple(each for each in tab.form.apply if each not in (name, EVERY))
+        rest = tuple(each for each in tab.form.page.apply if each not in (name, EVERY))
         await switched((*rest, name) if event.value else rest)
 
     for name in _COMMON:
-        box = ui.checkbox(name, value=name in tab.form.apply, on_change=lambda event, name=name: one(event, name))
+        box = ui.checkbox(name, value=name in tab.form.page.apply, on_change=lambda event, name=name: one(event, name))
         box.props("dense").style("flex: 0 0 auto; min-width: 0").mark(name)
     others = [name for name in names if name not in _COMMON]
     chosen = ui.select(others, multiple=True, label="other what-ifs", with_input=True)
-    chosen.value = [name for name in tab.form.apply if name in others]
-    common = [name for name in tab.form.apply if name in _COMMON]
+    chosen.value = [name for name in tab.form.page.apply if name in others]
+    common = [name for name in tab.form.page.apply if name in _COMMON]
     chosen.on_value_change(lambda event: switched((*common, *event.value))).props("dense use-chips").classes("wide")
     button = ui.button("rank all that apply", on_click=lambda: switched((EVERY,))).props("flat dense no-caps")
     button.style("flex: 0 0 auto")
 
 
+def unused_of_plans(form: Form) -> list[str]:
+    """Fields that are given and do not count where plans are searched."""
+    counts = {"model", "mode", "batch", "seq_len", "dtype", "optimizer", "cluster", "nodes"}
+    return [name for name in form.question.words() if name not in counts] if is_planned(form) else []
+
+
+def is_planned(form: Form) -> bool:
+    """Whether plans on a cluster are searched."""
+    return bool(form.question.cluster) and form.mode == "training"
+
+
 def unused(form: Form) -> list[str]:
     """Fields that are given and do not count for what is looked for."""
-    of_step = ("gpu", "changes", "tp", "dp", "launch", "apply")
     if form.serving:
-        names: tuple[str, ...] = () if form.slo else ("concurrency", "rate")
-    elif form.space:
-        names = (*of_step, "dtype", "optimizer", "cluster")
-    else:
-        names = of_step if form.cluster else ()
-    return [name for name in names if getattr(form, name) != getattr(Form, name)]
-
-
-def note_unused(form: Form) -> None:
-    """Say which fields do not count."""
-    if names := unused(form):
-        ui.label(f"left out, since they do not count here: {', '.join(names)}").classes("quiet")
+        return [] if form.page.slo else [name for name in LOADS if name in form.question.words()]
+    if form.page.space:
+        counts = {"model", "mode", "batch", "seq_len", "nodes"}
+        return [*(["apply"] if form.page.apply else []), *(n for n in form.question.words() if n not in counts)]
+    return [*(["apply"] if form.page.apply and is_planned(form) else []), *unused_of_plans(form)]
 
 
 def texts(tab: Tab, shown: Shown) -> None:
     """What came of it, and the command that gives the same."""
-    note_unused(tab.form)
     if isinstance(shown.rest, Found):
         _plans(shown.rest)
-    elif tab.form.space and not tab.form.serving:
+    elif tab.form.page.space and not tab.form.serving:
         _designs(shown.rest)
     elif isinstance(shown.rest, list):
-        _choices(shown.rest, tab.form.slo)
+        _choices(shown.rest, tab.form.page.slo)
     elif shown.rest is not None:
         _step(*shown.rest)
     copied("Command line", command(tab.form))
@@ -249,23 +276,28 @@ def command(form: Form) -> str:
 
 
 def _words(form: Form) -> Iterator[str]:
+    question, model = form.question, form.question.model
     yield "neusight"
-    if form.serving:
-        yield from ("serving", form.model)
-        yield from () if form.slo and not form.gpu else ("--gpu", ",".join(form.gpus))
-        yield from ("--isl", str(form.lengths[0]), "--osl", str(form.lengths[1]), *form.setup_options)
-        yield from form.options("slo", "rate", "concurrency") if form.slo else ("--frontier",)
-    elif form.space:
-        yield from ("design", form.space, "--model", form.model, "--global-batch-size", str(form.batch))
+    if isinstance(question, Serving):
+        yield from ("serving", model)
+        yield from () if form.page.slo and not question.gpu else ("--gpu", ",".join(form.gpus))
+        left_out = ("gpu", *(() if form.page.slo else LOADS))
+        lengths = dict(zip(("isl", "osl"), form.lengths, strict=True))
+        words = question.changed(**{name: Serving.fields()[name].default for name in left_out}, **lengths)
+        yield from (*words.options(), *form.options(*_fixed(form)))
+        yield from ("--slo", form.page.slo) if form.page.slo else ("--frontier",)
+    elif form.page.space:
+        yield from ("design", form.page.space, "--model", model, "--global-batch-size", str(question.batch))
         yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
-    elif form.cluster:
-        yield from ("plan", form.model, "--cluster", form.cluster, "--nodes", str(form.nodes))
-        yield from ("--global-batch-size", str(form.batch), *form.options("seq_len", "dtype", "optimizer"))
-    elif form.apply:
-        yield from ("what-if", form.model, "--gpu", form.gpus[0], *form.step_options)
-        yield from ("--all",) if form.apply == (EVERY,) else ("--apply", ",".join(form.apply))
+    elif is_planned(form):
+        yield from ("plan", model, "--cluster", question.cluster, "--nodes", str(question.nodes or 1))
+        yield from ("--global-batch-size", str(question.batch), *form.options("seq_len", "dtype", "optimizer"))
+    elif form.page.apply:
+        step = form.questions[0]
+        yield from ("what-if", model, "--gpu", step.gpu, *step.changed(gpu="").options())
+        yield from ("--all",) if form.page.apply == (EVERY,) else ("--apply", ",".join(form.page.apply))
     else:
-        yield from ("predict", form.model, "--gpu", ",".join(form.gpus), *form.step_options)
+        yield from split(form.command)[1:]
 
 
-VIEW = View(path="/decide", title="Decide", ask=ask, texts=texts, controls=controls, is_slow=is_slow)
+VIEW = View(path="/decide", title="Decide", ask=ask, texts=texts, controls=controls, unused=unused, is_slow=is_slow)

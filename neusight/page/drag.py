@@ -18,8 +18,10 @@ from neusight.errors import NeusightError
 from neusight.estimates import figures
 from neusight.figures import Chart, Dot, Line, Scale
 from neusight.page.answers import answered, memory
+from neusight.page.fields import term
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
+from neusight.questions import Step
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.units import decimal, exact, milliseconds, scaled
@@ -41,9 +43,9 @@ _HERE = 0.1
 class Dragged:
     """A field that one drags from ``least`` to ``most``, in ``steps``: the ``values`` where only those can be."""
 
-    title: str
     least: float
     most: float
+    title: str = ""
     values: tuple[int, ...] = ()
     unit: str = ""
 
@@ -71,25 +73,31 @@ class Dragged:
 
 _COUNTS = (1, 2, 4, 8)
 STEP = {
-    "batch": Dragged(title="batch", least=1, most=256),
-    "seq_len": Dragged(title="sequence length", least=16, most=2048),
-    "tp": Dragged(title="tensor-parallel GPUs", least=1, most=8, values=_COUNTS),
-    "dp": Dragged(title="replicas", least=1, most=8, values=_COUNTS),
-    _BANDWIDTH: Dragged(title="memory bandwidth", least=1e11, most=2e13, unit="B/s"),
+    "batch": Dragged(least=1, most=256),
+    "seq_len": Dragged(least=16, most=2048),
+    "tp": Dragged(least=1, most=8, values=_COUNTS),
+    "dp": Dragged(least=1, most=8, values=_COUNTS),
+    _BANDWIDTH: Dragged(least=1e11, most=2e13, unit="B/s"),
 }
 LOAD = {
-    "concurrency": Dragged(title="clients", least=1, most=256),
-    "isl": Dragged(title="prompt tokens", least=64, most=16384),
-    "osl": Dragged(title="answer tokens", least=16, most=4096),
-    "tp": Dragged(title="tensor-parallel GPUs", least=1, most=8, values=_COUNTS),
+    "concurrency": Dragged(least=1, most=256),
+    "isl": Dragged(least=64, most=16384),
+    "osl": Dragged(least=16, most=4096),
+    "tp": Dragged(least=1, most=8, values=_COUNTS),
 }
+
+
+def title(form: Form, name: str) -> str:
+    """What is dragged, in words."""
+    one = form.declared(name)
+    return term(one) if one else "memory bandwidth"
 
 
 def dragged(form: Form) -> tuple[str, Dragged]:
     """What one drags, the first that there is unless the form says it."""
     axes = LOAD if form.serving else STEP
-    name = form.axis if form.axis in axes else next(iter(axes))
-    return name, axes[name]
+    name = form.page.axis if form.page.axis in axes else next(iter(axes))
+    return name, replace(axes[name], title=title(form, name))
 
 
 def moved(form: Form, name: str, value: float) -> Form:
@@ -97,7 +105,10 @@ def moved(form: Form, name: str, value: float) -> Form:
     if name == _BANDWIDTH:
         return form.with_change(name, exact(float(f"{value:.3g}"), "bytes_per_s"))
     form = form.changed(**{name: f"{value:.0f}"})
-    return replace(form, batch=-(-form.batch // form.dp) * form.dp) if not form.serving else form
+    step = form.question
+    if isinstance(step, Step) and step.dp and step.batch % step.dp:
+        return form.changed(batch=str(-(-step.batch // step.dp) * step.dp))
+    return form
 
 
 def ask(predictor: Predictor, form: Form) -> Shown:
@@ -118,8 +129,8 @@ def ask(predictor: Predictor, form: Form) -> Shown:
 
 def _now(form: Form, name: str, estimates: Sequence[Any]) -> float:
     if name == _BANDWIDTH:
-        return float(as_device(form.gpus[0], form.changes).dram_bandwidth_bytes_per_s)
-    return float(getattr(form, name) or form.assumed(name) or estimates[0].seq_len or 1)
+        return float(as_device(form.gpus[0], form.question.overrides).dram_bandwidth_bytes_per_s)
+    return float(getattr(form.complete, name) or getattr(estimates[0], name, 0) or 1)
 
 
 Points = Sequence[tuple[float, Any]]
@@ -255,7 +266,7 @@ _DRAG = """
 def controls(tab: Tab) -> None:
     """Which field one drags, a slider for keyboards and fingers, and the chart itself."""
     with ui.element("div").classes("question"):
-        axes = {name: axis.title for name, axis in (LOAD if tab.form.serving else STEP).items()}
+        axes = {name: title(tab.form, name) for name in (LOAD if tab.form.serving else STEP)}
         name, axis = dragged(tab.form)
 
         async def chosen(event: Any) -> None:
@@ -286,11 +297,9 @@ def controls(tab: Tab) -> None:
 async def _move(tab: Tab, value: float) -> None:
     """Ask for another value of what one drags; one entry of the history until one lets go."""
     name, axis = dragged(tab.form)
-    tab.mistakes.pop(name, None)
     begins, tab.moving = not tab.moving, True
     await tab.ask(moved(tab.form, name, axis.near(value)), entry=begins)
-    for field in ("batch", "seq_len", "tp", "dp", "isl", "osl", "concurrency"):
-        tab.reflect(field)
+    tab.reflect()
 
 
 async def _prepare(tab: Tab, base: Form, name: str, axis: Dragged) -> None:

@@ -1,131 +1,134 @@
-"""``Form``: what a page asks, as a URL keeps it, as a command line and as lines of Python that give the same."""
+"""``Form``: what the page asks, as its address keeps it: a question, and words that only the page has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import inf
 from shlex import join
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
 from neusight.devices import DeviceSpec
 from neusight.devices.chosen import as_device, version_of
 from neusight.devices.load import find_device
-from neusight.engines import engine_names
-from neusight.errors import ModelError, NeusightError, nearest, shown
-from neusight.questions.step import step_question
-from neusight.requests import OPTIMIZERS, Plan
-from neusight.steps import StepQuestion
+from neusight.errors import ModelError, NeusightError
+from neusight.page.today import lines_of
+from neusight.page.words import PageWords
+from neusight.questions import FieldError, Question, Serving, Step
+from neusight.questions.question import NamedField
+from neusight.questions.serving import LOADS
 
-MODES = ("inference", "training", "serving")
-LAUNCHES = {"eager": (), "compiled": ("--compile",), "graph": ("--cuda-graph",)}
-"""How a step is launched, and the option that says so."""
-SERVERS = engine_names(serves=True)
-DEVICE, CLIENTS = "h100-sxm-80gb", 16
-"""The device and the number of clients of a question that names neither."""
+MODEL, DEVICE, CLIENTS = "gpt2-large", "h100-sxm-80gb", 16
+"""The model, the device and the number of clients of a page that was opened without them."""
 _PROMPT, _ANSWER = 1024, 256
-"""Tokens of prompts and answers that a question does not give, as far as the model's context has room for them."""
-_STEP = ("batch", "seq_len", "dtype")
-_SHARED = ("tp", "dp")
-_SETUP = ("tp", "pp", "ep", "replicas", "engine", "dtype", "speculate")
-_MOST = 10**9
+"""Tokens of prompts and answers that a question leaves open, as far as the model's context has room for them."""
+_OF_MODE = {"serving": Serving}
+"""Questions of modes; all others are of a step."""
+Word = tuple[str, str]
+Noun = TypeVar("Noun", bound=Question)
+
+
+class Mistake(NamedTuple):
+    """A field that cannot be read: its text as it was typed, and what is wrong."""
+
+    text: str
+    error: FieldError
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
     """A model on devices: a step of inference or training, or a deployment that is served.
 
-    ``gpu`` names one device or several, with commas, "" for ``DEVICE``, and for all with a price where a service level
-    is searched; ``changes`` are figures of the device, as ``--set`` takes them; ``speculate`` what drafts tokens, as
-    ``--speculate`` takes it; ``axis`` is what one drags; ``apply`` optimisations, one upon the other, or ``all``;
-    ``slo`` and ``rate`` what is to hold in serving; ``cluster`` and ``nodes`` where plans of training are looked for;
-    ``space`` where a device to build is; ``by`` what accuracy is told by. None is a number that is not given.
+    Attributes:
+        question: what is asked.
+        page: words that only the page has.
+        restated: fields that are given as they are by default, which leaves a search no choice.
+        aside: words of the other question, which come back with its mode.
+        mistakes: fields that cannot be read, by name; the question has their defaults and must not be answered.
     """
 
-    model: str = "gpt2-large"
-    gpu: str = ""
-    mode: str = "inference"
-    batch: int = 1
-    seq_len: int | None = None
-    dtype: str = ""
-    optimizer: str = "none"
-    launch: str = "eager"
-    tp: int | None = None
-    dp: int = 1
-    pp: int = 1
-    ep: int = 1
-    replicas: int = 1
-    engine: str = SERVERS[0]
-    isl: int | None = None
-    osl: int | None = None
-    concurrency: int | None = None
-    speculate: str = ""
-    axis: str = ""
-    slo: str = ""
-    rate: float | None = None
-    cluster: str = ""
-    nodes: int = 1
-    space: str = ""
-    by: str = ""
-    apply: tuple[str, ...] = ()
-    changes: tuple[str, ...] = ()
+    question: Step | Serving = field(default_factory=lambda: Step(model=MODEL))
+    page: PageWords = field(default_factory=PageWords)
+    restated: tuple[str, ...] = ()
+    aside: tuple[Word, ...] = ()
+    mistakes: Mapping[str, Mistake] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, words: Iterable[tuple[str, str]]) -> Form:
-        """From the words of a URL or of fields; an empty one is not given.
+    def of(cls, words: Iterable[Word]) -> Form:
+        """From the words of an address; an empty one is not given.
 
         Raises:
-            ModelError: an unknown field, or a value that it cannot take.
+            FieldError: an unknown field, or a value that it cannot take.
         """
-        form, mistakes = cls.read(words)
-        for mistake in mistakes.values():
-            raise mistake
+        form = cls.read(words)
+        for mistake in form.mistakes.values():
+            raise mistake.error
         return form
 
     @classmethod
-    def read(cls, words: Iterable[tuple[str, str]]) -> tuple[Form, dict[str, ModelError]]:
-        """Read every field by itself; one that cannot be read stays as it is by default.
-
-        Returns:
-            The form, and mistakes by the name of their field.
-        """
-        values: dict[str, Any] = {}
-        mistakes: dict[str, ModelError] = {}
-        for name, text in words:
-            try:
-                if text.strip() and _is_known(name):
-                    values[name] = _value(name, text.strip(), values)
-            except ModelError as mistake:
-                mistakes[name] = mistake
-        return cls(**values), mistakes
+    def read(cls, words: Iterable[Word]) -> Form:
+        """Read every field by itself: those that cannot be read are among ``mistakes``."""
+        given = [(name, text.strip()) for name, text in words if text.strip()]
+        of_page = PageWords.fields()
+        page, mistakes = _read(PageWords, [word for word in given if word[0] in of_page])
+        noun: type[Step | Serving] = _OF_MODE.get(page.mode, Step)
+        other = Step if noun is Serving else Serving
+        rest = [(_today(noun, name), text) for name, text in given if name not in of_page]
+        aside = [word for word in rest if word[0] not in noun.fields() and _today(other, word[0]) in other.fields()]
+        base = {"model": MODEL} | ({"mode": page.mode} if noun is Step else {})
+        question, wrong = _read(noun, [word for word in rest if word not in aside], base)
+        same = (name for name, _ in rest if name in noun.fields() and name not in {**question.words(), **wrong})
+        restated = tuple(dict.fromkeys(same))
+        return cls(question=question, page=page, restated=restated, aside=tuple(aside), mistakes=mistakes | wrong)
 
     def changed(self, **texts: str) -> Form:
-        """With other words in some fields.
+        """With other words in some fields; lines of a text are values of a field that takes several."""
+        dropped = LOADS if (texts.get("mode", self.mode) == "serving") != self.serving else ()
+        kept = [(name, text) for name, text in self.words() if name not in (*texts, *dropped) and self.declared(name)]
+        return Form.read([*kept, *((name, line) for name, text in texts.items() for line in text.splitlines())])
 
-        Raises:
-            ModelError: as ``of``.
-        """
-        words = [(name, text) for name, text in self.words() if name not in texts]
-        return Form.of([*words, *texts.items()])
-
-    def words(self) -> Iterator[tuple[str, str]]:
-        """Fields that are not as they are by themselves."""
-        for one in fields(self):
-            value = getattr(self, one.name)
-            if value != one.default:
-                yield from ((one.name, written(each)) for each in _each(value))
+    def words(self) -> Iterator[Word]:
+        """Fields that are given, with the texts of those that cannot be read."""
+        yield from self.page.texts()
+        yield from ((name, text) for name, text in self.question.texts() if name not in PageWords.fields())
+        yield from ((name, self._written(name)) for name in self.restated)
+        yield from self.aside
+        yield from ((name, line) for name, mistake in self.mistakes.items() for line in mistake.text.splitlines())
 
     @property
     def query(self) -> str:
-        """Of a URL; the model stands there in any case."""
-        return urlencode(list(dict.fromkeys([("model", self.model), *self.words()])))
+        """Words of an address, the model among them in any case."""
+        return urlencode(list(dict.fromkeys([("model", self.question.model), *self.words()])))
+
+    @property
+    def mode(self) -> str:
+        """Inference, training or serving."""
+        return self.page.mode
 
     @property
     def serving(self) -> bool:
         """Whether a deployment is asked for."""
-        return self.mode == "serving"
+        return isinstance(self.question, Serving)
+
+    def declared(self, name: str) -> NamedField | None:
+        """The declaration of a field, be it of the other mode."""
+        nouns: tuple[type[Question], ...] = (PageWords, type(self.question), Step, Serving)
+        return next((noun.fields()[name] for noun in nouns if name in noun.fields()), None)
+
+    def text(self, name: str) -> str:
+        """Text of a field on the screen: as it was typed where it cannot be read."""
+        return self.mistakes[name].text if name in self.mistakes else self._written(name)
+
+    def _written(self, name: str) -> str:
+        noun: Question = self.page if name in PageWords.fields() else self.question
+        if name not in noun.fields():
+            return ""
+        value, spec = getattr(noun, name), noun.fields()[name].field
+        if spec.kind == "texts":
+            return "\n".join(value)
+        return "" if value is None else spec.write(value)
 
     @property
     def gpus(self) -> tuple[str, ...]:
@@ -134,146 +137,108 @@ class Form:
         Raises:
             DeviceError: an unknown one. ModelError: none.
         """
-        names = [name.strip() for name in (self.gpu or DEVICE).split(",") if name.strip()]
+        names = [name.strip() for name in (self.question.gpu or DEVICE).split(",") if name.strip()]
         if not names:
             raise ModelError("names no device: give ids of `neusight devices list`, such as h100,4090")
         return tuple(find_device(name).name for name in names)
 
     @property
     def devices(self) -> list[DeviceSpec]:
-        """Those of ``gpus``, with the changes of their figures.
+        """Devices with the changes of their figures.
 
         Raises:
             As ``gpus``, and DeviceError: changes that a device cannot have.
         """
-        return [as_device(gpu, self.changes) for gpu in self.gpus]
+        return [as_device(gpu, self.question.overrides) for gpu in self.gpus]
 
     @property
     def lengths(self) -> tuple[int, int]:
         """Tokens of a prompt and of its answer: those that are not given have room in the model's context."""
-        room = _context(self.model, version_of(self.model)) or inf
-        osl = self.osl or int(min(_ANSWER, max(1, room - self.isl if self.isl else room / 4)))
-        return self.isl or int(min(_PROMPT, max(1, room - osl))), osl
+        isl, osl = getattr(self.question, "isl", None), getattr(self.question, "osl", None)
+        room = _context(self.question.model, version_of(self.question.model)) or inf
+        osl = osl or int(min(_ANSWER, max(1, room - isl if isl else room / 4)))
+        return isl or int(min(_PROMPT, max(1, room - osl))), osl
 
     @property
-    def load(self) -> dict[str, int]:
-        """Clients that are always there, and the lengths of what they ask, by the names of options."""
-        return dict(zip(("isl", "osl"), self.lengths, strict=True)) | {"concurrency": self.concurrency or CLIENTS}
+    def complete(self) -> Step | Serving:
+        """The question with what the page assumes where it is left open."""
+        words: dict[str, Any] = {"gpu": self.question.gpu or DEVICE}
+        if isinstance(self.question, Serving):
+            if not self.question.trace:
+                words |= dict(zip(("isl", "osl"), self.lengths, strict=True))
+            if not any(getattr(self.question, name) for name in LOADS):
+                words["concurrency"] = CLIENTS
+        return self.question.changed(**words)
+
+    @property
+    def questions(self) -> list[Step | Serving]:
+        """The question of each device.
+
+        Raises:
+            As ``gpus``.
+        """
+        return [self.complete.changed(gpu=gpu) for gpu in self.gpus]
 
     def assumed(self, name: str) -> str:
         """Text that stands in place of a field which is not given; "" for none."""
-        if name == "gpu":
-            return "all with a price" if self.serving and self.slo else DEVICE
-        if self.slo and name in ("tp", "concurrency"):
-            return "1, 2, 4 or 8" if name == "tp" else ""
-        return str(self.load.get(name, "1" if name == "tp" else ""))
-
-    def question(self, gpu: str) -> StepQuestion:
-        """The step on a device, as a value.
-
-        Raises:
-            ModelError: as ``Request.of``. CoverageError: an unknown dtype.
-        """
-        return step_question(self.model, gpu, **self.step)
-
-    @property
-    def plan(self) -> Plan | None:
-        """Of a step that several devices share."""
-        return Plan.of_step(self.batch, training=self.mode == "training", tp=self.tp, dp=self.dp)
-
-    @property
-    def step(self) -> dict[str, Any]:
-        """Words of ``Predictor.estimate`` that are not its own defaults."""
-        shared = self.plan is not None
-        names = ("mode", *(() if shared else ("batch",)), "seq_len", "dtype", "optimizer", "launch")
-        words = {name: getattr(self, name) for name in names if getattr(self, name) != getattr(Form, name)}
-        words |= {"plan": self.plan} if shared else {}
-        return words | ({"overrides": list(self.changes)} if self.changes else {})
-
-    @property
-    def setup(self) -> dict[str, Any]:
-        """Words of ``Predictor.serving``."""
-        return {name: getattr(self, name) for name in _SETUP if getattr(self, name) != getattr(Form, name)}
+        if self.page.slo and self.serving and name in ("gpu", "tp", "concurrency"):
+            return {"gpu": "all with a price", "tp": "1, 2, 4 or 8"}.get(name, "")
+        value = getattr(self.complete, name, None)
+        return "" if value is None or value == getattr(self.question, name) else str(value)
 
     @property
     def command(self) -> str:
-        """The command line that gives the same."""
-        devices = ",".join(self.gpus)
-        if self.serving:
-            words = ["neusight", "serving", self.model, "--gpu", devices, *self.load_options, *self.setup_options]
-        else:
-            words = ["neusight", "predict", self.model, "--gpu", devices, *self.step_options]
-        return join(words)
+        """The command line that gives the same.
 
-    @property
-    def load_options(self) -> list[str]:
-        """Of a command about a load of clients."""
-        return [word for name, value in self.load.items() for word in (f"--{name}", str(value))]
-
-    @property
-    def setup_options(self) -> list[str]:
-        """Of a command about a deployment, beside the model, the devices and the load."""
-        return [*self.options(*_SETUP), *self._set]
-
-    @property
-    def step_options(self) -> list[str]:
-        """Of a command about a step, beside the model and the device."""
-        return [*self.options("mode", *_STEP, "optimizer", *_SHARED), *LAUNCHES[self.launch], *self._set]
-
-    @property
-    def _set(self) -> list[str]:
-        return [word for change in self.changes for word in ("--set", change)]
-
-    def options(self, *names: str) -> list[str]:
-        """``--seq-len 128`` of those that are not as they are by themselves."""
-        return [
-            word
-            for name in names
-            if getattr(self, name) != getattr(Form, name)
-            for word in (f"--{name.replace('_', '-')}", written(getattr(self, name)))
-        ]
+        Raises:
+            As ``gpus``.
+        """
+        question = self.complete
+        words = ["neusight", question.KIND, question.model, "--gpu", ",".join(self.gpus)]
+        return join([*words, *question.changed(gpu="").options()])
 
     @property
     def python(self) -> str:
-        """Lines of Python that give the same."""
-        return "\n".join(self._serving_lines() if self.serving else self._step_lines())
+        """Lines of Python that give the same.
 
-    def _step_lines(self) -> Iterator[str]:
-        yield f"from neusight import {'Plan, ' if self.plan else ''}Predictor"
-        yield ""
-        yield "predictor = Predictor.load()"
-        words = "".join(f", {name}={_source(value)}" for name, value in self.step.items())
-        for gpu in self.gpus:
-            yield f"print(predictor.estimate({self.model!r}, {gpu!r}{words}))"
+        Raises:
+            As ``gpus``.
+        """
+        return "\n".join(lines_of(self.questions))
 
-    def _serving_lines(self) -> Iterator[str]:
-        yield "from neusight import Predictor, load_device" if self.changes else "from neusight import Predictor"
-        yield "from neusight.serving import closed"
-        yield ""
-        yield "predictor = Predictor.load()"
-        load = f"closed({self.load['concurrency']}, {self.lengths[0]}, {self.lengths[1]})"
-        words = "".join(f", {name}={value!r}" for name, value in self.setup.items())
-        for gpu in self.gpus:
-            device = f"load_device({gpu!r}, {list(self.changes)!r})" if self.changes else repr(gpu)
-            yield f"print(predictor.serving({self.model!r}, {device}, {load}{words}))"
+    def options(self, *names: str) -> list[str]:
+        """Options of a command line for fields among ``names`` that are given."""
+        texts = [*self.question.texts(), *((name, self._written(name)) for name in self.restated)]
+        declared = self.question.fields()
+        return [word for name, text in texts if name in names for word in declared[name].command_words(text)]
 
     def with_change(self, key: str, text: str) -> Form:
-        """With another figure of the device; none where the text is empty."""
-        rest = tuple(change for change in self.changes if not change.startswith(f"{key}="))
-        return replace(self, changes=(*rest, f"{key}={text}") if text.strip() else rest)
+        """With another figure of the device; the catalogue's where the text is empty."""
+        rest = [change for change in self.question.overrides if not change.startswith(f"{key}=")]
+        return self.changed(overrides="\n".join([*rest, f"{key}={text}"] if text.strip() else rest))
 
 
-_OPTIONS = {"mode": MODES, "launch": tuple(LAUNCHES), "optimizer": OPTIMIZERS, "engine": SERVERS}
+def _read(
+    noun: type[Noun], words: Iterable[Word], base: Mapping[str, str] | None = None
+) -> tuple[Noun, dict[str, Mistake]]:
+    """The question of the words that can be read, and the mistakes of the others; ``base`` where none is given."""
+    mistakes: dict[str, Mistake] = {}
+    good = list(words)
+    while True:
+        try:
+            return noun.named([*(word for word in (base or {}).items() if word[0] not in dict(good)), *good]), mistakes
+        except FieldError as error:
+            wrong = [word for word in good if _today(noun, word[0]) == error.field] or good
+            mistakes[error.field] = Mistake("\n".join(text for _, text in wrong), error)
+            good = [word for word in good if word not in wrong]
 
 
-def _is_known(name: str) -> bool:
-    """Raises:
-    ModelError: no field has the name.
-    """
-    known = [one.name for one in fields(Form)]
-    if name not in known:
-        raise ModelError(f"unknown field '{shown(name)}'{nearest(name, known)}: one of {', '.join(known)}")
-    return True
+def _today(noun: type[Question], name: str) -> str:
+    """Today's name of a field, or the name itself where no field has or had it."""
+    try:
+        return noun.today(name)
+    except FieldError:
+        return name
 
 
 @lru_cache(maxsize=256)
@@ -285,50 +250,3 @@ def _context(model: str, _version: int) -> int:
         return known_decoder(model).max_len
     except NeusightError:
         return 0
-
-
-def _value(name: str, text: str, before: dict[str, Any]) -> Any:
-    default = getattr(Form, name)
-    if isinstance(default, tuple):
-        return (*before.get(name, ()), text)
-    if name in before:
-        raise ModelError(f"{name} is given twice: leave out one of them")
-    if name in _OPTIONS and text not in _OPTIONS[name]:
-        raise ModelError(f"unknown {name} '{shown(text)}'{nearest(text, _OPTIONS[name])}: {', '.join(_OPTIONS[name])}")
-    if name == "rate":
-        return _number(name, text)
-    return text if isinstance(default, str) else _whole(name, text)
-
-
-def _whole(name: str, text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= _MOST:
-        raise ModelError(f"{name.replace('_', ' ')} '{shown(text)}': give a whole number from 1 to {_MOST:,}")
-    return int(text)
-
-
-def _number(name: str, text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0.0 < number < inf:
-        raise ModelError(f"{name} '{shown(text)}': give a number above 0, such as 2.5")
-    return number
-
-
-def written(value: Any) -> str:
-    """Text of a value in a URL and in a field; "" for none."""
-    return "" if value is None else f"{value:.12g}" if isinstance(value, float) else str(value)
-
-
-def _each(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _source(value: Any) -> str:
-    """As Python writes it, a plan by what differs from one device."""
-    if not isinstance(value, Plan):
-        return repr(value)
-    own = Plan()
-    words = {one.name: getattr(value, one.name) for one in fields(value)}
-    return f"Plan({', '.join(f'{n}={v!r}' for n, v in words.items() if v != getattr(own, n))})"

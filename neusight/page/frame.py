@@ -12,10 +12,9 @@ from nicegui import run, ui
 from neusight.devices import list_devices
 from neusight.errors import NeusightError
 from neusight.figures.echarts import SCRIPT
-from neusight.page.form import LAUNCHES, MODES, SERVERS
+from neusight.page.fields import fill_panels
 from neusight.page.kept import keep_model
 from neusight.page.tab import Tab, View
-from neusight.requests import OPTIMIZERS
 from neusight.workloads.catalogue import list_hub, list_workloads
 
 STYLE, _SCRIPT = (Path(__file__).with_name(name) for name in ("style.css", "page.js"))
@@ -34,11 +33,6 @@ document.body.addEventListener('drop', (e) => {
 """
 _MOST_BYTES = 64 * 2**20
 """Of a file that is dropped: a model's description, not its weights."""
-_STEP = (("batch", "batch"), ("seq_len", "sequence"))
-_LOAD = (
-    ("isl", "prompt tokens"), ("osl", "answer tokens"), ("concurrency", "clients"), ("pp", "pipeline parallel"),
-    ("ep", "expert parallel"), ("replicas", "replicas"),
-)  # fmt: skip
 
 
 def frame(tab: Tab, views: Sequence[View], dark: bool | None) -> None:
@@ -74,30 +68,17 @@ def known() -> tuple[list[str], list[str]]:
 
 
 def question(tab: Tab) -> None:
-    """Fields of the question; those of a step or of a load show with the mode."""
+    """Fields of the question: model, devices and mode above the groups of the mode."""
     with ui.element("div").classes("question"):
         models, devices = known()
-        tab.field("model", "model: name, hub id or file", wide=True, known=models)
-        tab.field("gpu", "devices, with commas", wide=True, known=devices)
-        tab.choice("mode", MODES)
-        tab.field("dtype", "dtype", known=("bf16", "fp16", "fp32", "tf32", "amp", "fp8"))
-        tab.field("tp", "tensor parallel")
+        tab.field("model", wide=True, known=models)
+        tab.field("gpu", wide=True, known=devices)
+        with ui.element("div").classes("mode"):
+            tab.field("mode")
         _files(tab)
-    step, load = ui.element("div").classes("question"), ui.element("div").classes("question")
-    with step:
-        for name, title in _STEP:
-            tab.field(name, title)
-        tab.choice("optimizer", OPTIMIZERS)
-        tab.choice("launch", tuple(LAUNCHES))
-        tab.field("dp", "replicas")
-    with load:
-        for name, title in _LOAD:
-            tab.field(name, title)
-        tab.choice("engine", SERVERS)
-        tab.field("speculate", "speculation, such as draft=eagle,tokens=4,acceptance=0.7", wide=True)
-    tab.of_mode = {"step": step, "load": load}
-    step.set_visibility(not tab.form.serving)
-    load.set_visibility(tab.form.serving)
+    tab.panels = ui.element("div").classes("panels")
+    with tab.panels:
+        fill_panels(tab.form, tab.field)
 
 
 def _files(tab: Tab) -> None:
@@ -119,4 +100,5 @@ async def _dropped(tab: Tab, event: Any) -> None:
     except NeusightError as mistake:
         tab.wrong(str(mistake))
     else:
-        tab.fields["model"].set_value(str(path))
+        await tab.change(model=str(path))
+        tab.reflect()

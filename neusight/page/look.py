@@ -10,7 +10,7 @@ from neusight.distributed.estimate import TrainingEstimate
 from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
 from neusight.page.answers import estimated, planned
-from neusight.page.decide import note_unused
+from neusight.page.decide import is_planned, step_question, unused_of_plans
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
 from neusight.serving import figures as served
@@ -22,13 +22,13 @@ _PARTS = 3
 
 def ask(predictor: Predictor, form: Form) -> Shown:
     """Of the first device, or of the fastest plan on a cluster."""
-    if form.cluster and form.mode == "training":
+    if is_planned(form):
         best = planned(predictor, form).best[0]
         return Shown(charts=(distributed.timeline(best), figures.memory([best])), rest=best)
-    estimate = estimated(predictor, form, form.gpus[0])
+    estimate = estimated(predictor, form.questions[0])
     if not isinstance(estimate, Estimate):
         charts: tuple[Chart, ...] = (served.passes(estimate), served.memory([estimate]))
-    elif form.plan:
+    elif estimate.devices > 1:
         charts = (figures.operators(estimate), figures.roofline(estimate), figures.memory([estimate]))
     else:
         charts = _of_step(predictor, form, estimate)
@@ -36,11 +36,11 @@ def ask(predictor: Predictor, form: Form) -> Shown:
 
 
 def _of_step(predictor: Predictor, form: Form, estimate: Estimate) -> tuple[Chart, ...]:
-    question = form.question(form.gpus[0])
+    question = step_question(form)
     workload = predictor.workload(question)
     return (
         figures.roofline(estimate, question.device),
-        figures.modules(estimate, _sources(form.model)),
+        figures.modules(estimate, _sources(form.question.model)),
         figures.operators(estimate),
         figures.timeline(workload, estimate),
         figures.memory_over_time(workload, question.device.usable_bytes),
@@ -68,21 +68,6 @@ def texts(tab: Tab, shown: Shown) -> None:
     else:
         text = f"{milliseconds(e.latency_s)} for an answer on {e.gpu}, mostly limited by {e.limiter}"
     ui.label(text).classes("answer")
-    if is_slow(tab.form):
-        note_unused(tab.form)
 
 
-def controls(tab: Tab) -> None:
-    """A cluster whose ranks one looks at instead."""
-    if not tab.form.serving:
-        with ui.element("div").classes("question"):
-            tab.field("cluster", "ranks of a cluster, such as dgx-h100")
-            tab.field("nodes", "nodes")
-
-
-def is_slow(form: Form) -> bool:
-    """Whether plans are searched for it."""
-    return bool(form.cluster and form.mode == "training")
-
-
-VIEW = View(path="/look", title="Look", ask=ask, texts=texts, controls=controls, is_slow=is_slow)
+VIEW = View(path="/look", title="Look", ask=ask, texts=texts, unused=unused_of_plans, is_slow=is_planned)

@@ -137,7 +137,7 @@ def _ask_together(browser: Any, url: str) -> int:
     for turn in range(_QUESTIONS // _TABS):
         before = [tab.locator(".answer").get_attribute("data-latency") for tab in tabs]
         for number, tab in enumerate(tabs):
-            tab.get_by_label("batch", exact=True).first.fill(str(100 + turn * _TABS + number))
+            tab.locator(".field-batch input").fill(str(100 + turn * _TABS + number))
         for tab, text in zip(tabs, before, strict=True):
             lost += not _changed(tab, text)
     for tab in tabs:

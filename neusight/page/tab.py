@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from html import escape
 from itertools import takewhile
 from typing import Any
@@ -15,17 +15,15 @@ from nicegui import ui
 from nicegui.awaitable_response import AwaitableResponse
 
 from neusight.api import Predictor
-from neusight.errors import NeusightError, one_line, reason
+from neusight.errors import NeusightError, reason
 from neusight.figures import Chart
 from neusight.figures.echarts import height_px
 from neusight.page.answers import Answers
-from neusight.page.form import Form, written
+from neusight.page.fields import HEAD, Field, fill_panels, given, say
+from neusight.page.form import Form
 
 _FEW = 6
 """Lanes of a chart that takes half the width of a wide screen."""
-_PRESSED = "no-caps dense spread toggle-color=blue-10 toggle-text-color=white"
-_BUTTONS = ("mode",)
-"""Fields that are chosen by one click."""
 _SUSPECTS = ("mode", "gpu", "model")
 """Fields that are marked last where a question has no answer: all others make sense for some of them only."""
 _TO_LINK = "const to = document.getElementById('%s'); if (to) { to.scrollIntoView({block: 'center'}); to.focus(); }"
@@ -48,7 +46,8 @@ class View:
 
     ``controls`` stand between question and answer, ``placed`` is called when charts are put on the screen, ``is_slow``
     says whether an answer takes longer than who drags may wait, ``below`` puts texts after the charts, ``asks`` says
-    whether there is a question at all, ``steady`` whether its texts stay where they are.
+    whether there is a question at all, ``steady`` whether its texts stay where they are; ``unused`` names fields that
+    are given and do not count here.
     """
 
     path: str
@@ -60,6 +59,7 @@ class View:
     below: Callable[[Tab, Shown], None] = lambda tab, shown: None
     asks: bool = True
     steady: bool = False
+    unused: Callable[[Form], Sequence[str]] = lambda form: ()
     is_slow: Callable[[Form], bool] = lambda form: False
 
 
@@ -73,8 +73,10 @@ class Tab:
     plots: dict[str, ui.echart] = field(default_factory=dict)
     greys: dict[str, Any] = field(default_factory=dict)
     """Of charts, the line that says what grey means."""
-    fields: dict[str, Any] = field(default_factory=dict)
-    """Of the question, by name."""
+    fields: dict[str, Field] = field(default_factory=dict)
+    """Fields of the question that are on the screen, by name."""
+    panels: Any = None
+    """Place of the fields of the mode."""
     prepared: Any = None
     """Of what answers are computed ahead, while nobody asks."""
     shapes: list[tuple[str, bool, int]] = field(default_factory=list)
@@ -82,14 +84,6 @@ class Tab:
     titles: dict[str, ui.html] = field(default_factory=dict)
     own: Any = None
     """Place of what somebody measured."""
-    of_mode: dict[str, Any] = field(default_factory=dict)
-    """Fields that are of a step, or of a load."""
-    mistakes: dict[str, str] = field(default_factory=dict)
-    """Fields that cannot be read, with the reason."""
-    texts_given: dict[str, str] = field(default_factory=dict)
-    """Texts of the fields that cannot be read."""
-    marks: dict[str, Any] = field(default_factory=dict)
-    """Labels below fields that cannot show a mistake themselves."""
     busy: bool = False
     """Whether a question is being answered."""
     asked: Form | None = None
@@ -107,6 +101,7 @@ class Tab:
     def build(self) -> None:
         """Places for what comes: a line for mistakes, controls, texts, charts."""
         self.mistake = ui.label().classes("wrong").props('role="alert"')
+        self.note = ui.label().classes("quiet")
         self.controls = ui.column().style("gap: 8px; width: 100%")
         with self.controls:
             self.view.controls(self)
@@ -118,42 +113,30 @@ class Tab:
             self.after = ui.column().style("width: 100%")
         self.show_fields()
 
-    async def change(self, **texts: Any) -> None:
+    async def change(self, **texts: str) -> None:
         """Take other words in fields; one that cannot be read spoils itself alone."""
-        given = {name: written(text) for name, text in texts.items()}
-        others = [(name, text) for name, text in self.form.words() if name not in given]
-        form, mistakes = Form.read([*others, *given.items()])
-        kept = {name: why for name, why in self.mistakes.items() if name in self.fields and name not in given}
-        self.mistakes = kept | {name: str(why) for name, why in mistakes.items()}
-        await self.ask(form)
+        await self.ask(self.form.changed(**texts))
 
     async def go(self, words: Sequence[tuple[str, str]], first: Form) -> None:
         """Ask the question of an entry of the history, ``first`` where it has none."""
-        self.read(words, first)
+        self.form = Form.read(words) if words else first
         self.rebuild()
-        for name in self.fields:
-            self.reflect(name)
+        self.reflect()
         self.show_fields()
         await self.start()
 
     async def start(self) -> None:
         """Answer the question of an address as it stands."""
         self._entry = None
-        await (self.fail() if self.mistakes else self.redraw())
-
-    def read(self, words: Sequence[tuple[str, str]], first: Form) -> None:
-        """Take a question from the words of an address."""
-        self.form, mistakes = Form.read(words) if words else (first, {})
-        self.mistakes = {name: str(why) for name, why in mistakes.items()}
-        self.texts_given = {name: text for name, text in words if name in mistakes}
+        await (self.fail() if self.form.mistakes else self.redraw())
 
     async def ask(self, form: Form, *, entry: bool = True) -> None:
         """Ask another question, whose answer is a new entry of the history or replaces the address of this one."""
-        other, self.form = form.serving != self.form.serving, form
+        other, self.form = form.mode != self.form.mode, form
         if other:
             self.rebuild()
         self.show_fields()
-        if self.mistakes:
+        if form.mistakes:
             await self.fail()
         elif form != self.asked:
             self._entry = bool(self._entry) or entry
@@ -170,8 +153,11 @@ class Tab:
 
     def rebuild(self) -> None:
         """Fields and controls of another mode."""
-        for kind, element in self.of_mode.items():
-            element.set_visibility(self.form.serving == (kind == "load"))
+        self.fields = {name: one for name, one in self.fields.items() if name in HEAD}
+        if self.panels is not None:
+            self.panels.clear()
+            with self.panels:
+                fill_panels(self.form, self.field)
         self.controls.clear()
         with self.controls:
             self.view.controls(self)
@@ -226,72 +212,43 @@ class Tab:
     async def _blame(self, form: Form, error: str) -> None:
         """Mark the field without which the question has an answer, or say the error above all answers."""
         self.wrong(error)
-        given = [name for name, _ in form.words() if name in self.fields]
-        for name in sorted(dict.fromkeys(given), key=lambda name: _SUSPECTS.index(name) if name in _SUSPECTS else -1):
-            shown, _ = await self._answer(replace(form, **{name: getattr(Form, name)}))
-            if form != self.form or self._again or self.mistakes:
+        names = list(given(form, list(self.fields)))
+        for name in sorted(names, key=lambda name: _SUSPECTS.index(name) if name in _SUSPECTS else -1):
+            shown, _ = await self._answer(form.changed(**{name: ""}))
+            if form != self.form or self._again or self.form.mistakes:
                 return
             if shown is not None:
                 self.wrong("")
-                self._mark(name, error)
+                self.fields[name].show_mistake(form, error)
                 return
 
-    def field(self, name: str, title: str, *, wide: bool = False, known: Sequence[str] = ()) -> None:
-        """A field of the form as text."""
-        value = getattr(self.form, name)
+    def field(self, name: str, *, wide: bool = False, known: Sequence[str] = ()) -> None:
+        """A field of the question, as its declaration says."""
 
-        async def changed(event: Any) -> None:
-            await self.change(**{name: event.value})
+        async def changed(text: str) -> None:
+            await self.change(**{name: text})
 
-        text = self.texts_given.get(name, written(value))
-        field = ui.input(title, value=text, on_change=changed, autocomplete=list(known) or None)
-        field.props("dense debounce=350 hide-bottom-space").classes("wide" if wide else "").mark(name)
-        self.fields[name] = field
+        one = self.form.declared(name)
+        assert one is not None, name
+        self.fields[name] = Field(one, self.form, changed, wide=wide, known=known)
 
-    def choice(self, name: str, values: Sequence[str] | Mapping[str, str]) -> None:
-        """A field of the form as one of some values, or of values with their titles."""
-
-        async def changed(event: Any) -> None:
-            await self.change(**{name: event.value})
-
-        options = dict(values) if isinstance(values, Mapping) else list(values)
-        value = None if getattr(self.form, name) not in options or name in self.mistakes else getattr(self.form, name)
-        if name in _BUTTONS:
-            with ui.element("div").classes("wide"):
-                chosen: Any = ui.toggle(options, value=value, on_change=changed).props(_PRESSED)
-                self.marks[name] = ui.label().classes("wrong").props('role="alert"')
-        else:
-            chosen = ui.select(options, value=value, label=name, on_change=changed).props("dense hide-bottom-space")
-        self.fields[name] = chosen.mark(name)
-
-    def reflect(self, name: str) -> None:
-        """A field of the question shows what the form has, which somebody changed elsewhere."""
-        bad, value = name in self.mistakes, getattr(self.form, name, "")
-        if isinstance(self.fields[name], ui.input):
-            self.fields[name].value = self.texts_given[name] if bad else written(value)
-        else:
-            self.fields[name].value = None if bad or value not in self.fields[name].options else value
+    def reflect(self) -> None:
+        """Fields show what the form has."""
+        for field_ in self.fields.values():
+            field_.reflect(self.form)
 
     def show_fields(self) -> None:
-        """Mark fields that cannot be read, and show what is assumed in those that are not given; a mistake that has no
-        field here is in the line above all answers.
-        """
-        for name, element in self.fields.items():
-            self._mark(name, self.mistakes.get(name, ""))
-            if isinstance(element, ui.input):
-                text = self.form.assumed(name)
-                element.props(f'placeholder="{text}" {"stack-label" if text else ""}')
-        self.wrong("; ".join(why for name, why in self.mistakes.items() if name not in self.fields))
-
-    def _mark(self, name: str, why: str) -> None:
-        if name in self.marks:
-            _say(self.marks[name], why)
-        elif isinstance(self.fields[name], ui.input | ui.select):
-            self.fields[name].error = one_line(why) or None
+        """Mark fields that cannot be read; a mistake that has no field here is in the line above all answers."""
+        for field_ in self.fields.values():
+            field_.show_mistake(self.form)
+        self.wrong("; ".join(str(m.error) for name, m in self.form.mistakes.items() if name not in self.fields))
+        names = dict.fromkeys([*(name for name, _ in self.form.aside), *self.view.unused(self.form)])
+        self.note.text = f"without effect here: {', '.join(names)}" if names else ""
+        self.note.set_visibility(bool(self.note.text))
 
     def wrong(self, line: str) -> None:
         """A mistake, in the line that the command would print; "" for none."""
-        _say(self.mistake, line)
+        say(self.mistake, line)
 
     def show(self, shown: Shown) -> None:
         """Texts anew, unless the view keeps them; charts in place where they are the same."""
@@ -345,12 +302,6 @@ class Tab:
                 for form in (*FORMS, *(("trace",) if chart.zoom else ())):
                     # Its address is that of the question as it stands when it is followed.
                     ui.link(_CALLED.get(form, form.upper()), f"/files{self.view.path.rstrip('/')}/{chart.name}.{form}")
-
-
-def _say(label: ui.label, line: str) -> None:
-    """A line of a mistake, away where there is none."""
-    label.text = one_line(line)
-    label.set_visibility(bool(line))
 
 
 def _title(chart: Chart) -> str:

@@ -13,7 +13,7 @@ from nicegui import ui
 from neusight.api import Predictor
 from neusight.devices import gpu_of, load_device
 from neusight.errors import DataError, NeusightError
-from neusight.page.accuracy import BY, HEAD, Accuracy, accuracies, cells_of, chart
+from neusight.page.accuracy import HEAD, Accuracy, accuracies, cells_of, chart
 from neusight.page.form import Form
 from neusight.page.kept import keep
 from neusight.page.tab import Shown, Tab, View, copied
@@ -25,15 +25,14 @@ _LEAST = 20
 
 def ask(_: Predictor, form: Form) -> Shown:
     """Figures of all committed experiments by one thing."""
-    by = form.by or next(iter(BY))
-    rows = accuracies(by)
-    return Shown(charts=(chart(by, rows),), rest=rows)
+    rows = accuracies(form.page.by)
+    return Shown(charts=(chart(form.page.by, rows),), rest=rows)
 
 
 def controls(tab: Tab) -> None:
     """By what, and a table of one's own."""
     with ui.element("div").classes("question"):
-        tab.choice("by", {"" if place == 0 else name: name for place, name in enumerate(BY)})
+        tab.field("by")
         upload = ui.upload(on_upload=partial(_dropped, tab)).props("auto-upload accept=.csv").style("display: none")
         button = ui.button("measurements of your own: a CSV", on_click=lambda: upload.run_method("pickFiles"))
         button.props('flat dense no-caps title="op,gpu,dtype,latency_ms and shapes"').classes("wide")

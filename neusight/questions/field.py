@@ -78,6 +78,7 @@ class FieldSpec:
         argument: whether a command takes it by its place, not as an option.
         complete: what a shell completes: ``devices``, ``models``, ``decoders``, ``clusters`` or ``files``.
         pairs: whether texts are ``name=value``, each name once.
+        of_mode: mode of a step without which the field has no effect; "" for none.
     """
 
     kind: Kind
@@ -99,6 +100,7 @@ class FieldSpec:
     argument: bool = False
     complete: str = ""
     pairs: bool = False
+    of_mode: str = ""
 
     def read(self, name: str, text: str) -> Any:
         """The value that a text stands for.

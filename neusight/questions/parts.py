@@ -82,10 +82,15 @@ class OnCluster(OnNodes):
     """A named cluster, or devices of a node with the number of nodes."""
 
     cluster: str = text(
-        "Cluster: a name of `neusight clusters list`, or a cluster file (.toml).", CLUSTER, metavar="NAME", objects=True
-    )
+        "Cluster: a name of `neusight clusters list`, or a cluster file (.toml).", CLUSTER, metavar="NAME",
+        objects=True, of_mode="training",
+    )  # fmt: skip
     nodes: int | None = whole(
-        "Nodes of the cluster. Default: those of its file, else 1.", CLUSTER, high=10**6, listable=True
+        "Nodes of the cluster. Default: those of its file, else 1.",
+        CLUSTER,
+        high=10**6,
+        listable=True,
+        of_mode="training",
     )
 
     def on_cluster(self) -> Cluster:
@@ -201,9 +206,11 @@ class Planned(Parallel):
     recompute: str = text(
         "What the backward pass computes again: none, selective, operators, full, or modules such as "
         "layernorm+moe_act.",
-        PLAN, "none", listable=True, metavar="NAME",
+        PLAN, "none", listable=True, metavar="NAME", of_mode="training",
     )  # fmt: skip
-    recompute_layers: int | None = whole("Layers of a stage that --recompute is for. Default: all.", PLAN, high=10**6)
+    recompute_layers: int | None = whole(
+        "Layers of a stage that --recompute is for. Default: all.", PLAN, high=10**6, of_mode="training"
+    )
     sequence_parallel: bool | None = switch(
         "Tensor-parallel devices split norms and the residual stream by tokens. Default: with --tp in `training` and "
         "`memory`.",
@@ -211,7 +218,7 @@ class Planned(Parallel):
     )  # fmt: skip
     overlap_grad_reduce: bool | None = switch(
         "Replicas sum gradients during the backward pass.",
-        PLAN, None, former=("overlap_gradients",),
+        PLAN, None, former=("overlap_gradients",), of_mode="training",
     )  # fmt: skip
 
 

@@ -80,9 +80,13 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
         "be repeated.",
         MODEL, metavar="NAME=NUMBER", pairs=True,
     )  # fmt: skip
-    optimizer: str = text("Optimizer whose update is part of the training step.", MODEL, "none", choices=OPTIMIZERS)
-    fused_optimizer: bool = switch("The optimizer updates all parameters in one pass.", MODEL)
-    grad_scaler: bool = switch("Gradients are scaled back before the update, as float16 needs.", MODEL)
+    optimizer: str = text(
+        "Optimizer whose update is part of the training step.", MODEL, "none", choices=OPTIMIZERS, of_mode="training"
+    )  # fmt: skip
+    fused_optimizer: bool = switch("The optimizer updates all parameters in one pass.", MODEL, of_mode="training")
+    grad_scaler: bool = switch(
+        "Gradients are scaled back before the update, as float16 needs.", MODEL, of_mode="training"
+    )
     launch: str = text(
         "How kernels are launched: one operator at a time, compiled by torch.compile, that as one CUDA graph, or eager "
         "operators in one.",

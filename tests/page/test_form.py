@@ -1,55 +1,122 @@
 """Fields by themselves, defaults that fit a model, and names of files that are dropped: without a browser."""
 
 import json
+import random
 import shlex
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 
 from neusight import Predictor
 from neusight.errors import ModelError, NeusightError
 from neusight.page import answers, decide
-from neusight.page.form import DEVICE, MODES, Form
+from neusight.page.fields import HEAD, panels
+from neusight.page.form import DEVICE, Form
 from neusight.page.kept import keep_model
+from neusight.page.words import PageWords
+from neusight.questions import FieldError, Step
 from neusight.workloads.catalogue import KINDS, list_workloads
 from tests.cli_runs import as_json, run
+from tests.questions.test_round_trips import drawn
 
 BERT = {"model_type": "bert", "num_hidden_layers": 3, "hidden_size": 64, "num_attention_heads": 2}
 GPT = {"model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "vocab_size": 1000, "n_positions": 128}
+MODES = PageWords.fields()["mode"].field.choices
 SERVED = "model=llama-3.1-8b gpu=h100-sxm-80gb mode=serving"
 
 
 def form(text: str) -> Form:
-    return Form.of(tuple(word.split("=", 1)) for word in text.split())  # type: ignore[misc]
+    return Form.read(tuple(word.split("=", 1)) for word in text.split())  # type: ignore[misc]
+
+
+OFFERED = [
+    (mode, name) for mode in MODES for group in panels(form(f"mode={mode}")).values() for name in (*HEAD, *group)
+]
+
+
+@pytest.mark.parametrize(("mode", "name"), OFFERED)
+def test_every_offered_field_is_typed_and_comes_back_from_the_address(mode: str, name: str) -> None:
+    asked = form(f"mode={mode}")
+    one, generator = asked.declared(name), random.Random(f"{mode} {name}")
+    assert one is not None
+    for _ in range(5):
+        value = drawn(one.field, generator)
+        text = "\n".join(value) if one.field.kind == "texts" else one.field.write(value)
+        typed = asked.changed(**{name: text})
+        assert not typed.mistakes
+        assert typed.text(name) == text
+        assert Form.read(parse_qsl(typed.query)) == typed
+        if name != "mode":
+            assert getattr(typed.question, name) == value
 
 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ({"batch": "x"}, "batch 'x': give a whole number"),
-        ({"batch": "0"}, "give a whole number"),
-        ({"mode": "foo"}, "unknown mode 'foo'"),
-        ({"sequence": "9999"}, "unknown field 'sequence'"),
-        ({"rate": "nan"}, "give a number above 0"),
-        ({"rate": "-1"}, "give a number above 0"),
-        ({"engine": "vlm"}, "did you mean vllm"),
-        ({"launch": "fast"}, "unknown launch"),
+        ({"batch": "x"}, "batch 'x' is not a whole number"),
+        ({"batch": "0"}, "batch 0 is out of range"),
+        ({"mode": "foo"}, "one of inference, training, serving"),
+        ({"sequence": "9999"}, "sequence is no field"),
+        ({"optimizer": "adam"}, "inference has no optimizer"),
+        ({"launch": "fast"}, "launch 'fast' is unknown"),
     ],
 )
 def test_read_keeps_the_fields_that_are_good(bad: dict[str, str], reason: str) -> None:
     good = {"model": "gpt2", "gpu": "l4", "seq_len": "64"}
-    read, mistakes = Form.read([*bad.items(), *good.items()])
+    read = Form.read([*bad.items(), *good.items()])
     assert read == Form.of(good.items())
-    assert list(mistakes) == list(bad)
-    assert reason in str(mistakes[next(iter(bad))])
-    with pytest.raises(ModelError):
+    assert {name: mistake.text for name, mistake in read.mistakes.items()} == bad
+    assert reason in str(read.mistakes[next(iter(bad))].error)
+    with pytest.raises(FieldError):
         Form.of([*good.items(), *bad.items()])
 
 
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [("request_rate=nan", "give a number"), ("rate=-1", "out of range"), ("engine=vlm", "did you mean vllm")],
+)
+def test_read_names_the_mistake_of_a_load_or_an_engine(bad: str, reason: str) -> None:
+    (mistake,) = form(f"{SERVED} {bad}").mistakes.values()
+    assert reason in str(mistake.error)
+
+
+def test_a_mistake_stays_as_typed_until_its_field_changes() -> None:
+    asked = form("batch=x seq_len=64").changed(seq_len="128")
+    assert asked.text("batch") == "x"
+    assert list(asked.mistakes) == ["batch"]
+    assert not asked.changed(batch="2").mistakes
+    assert not form("mode=inference optimizer=adam").changed(mode="training").mistakes
+
+
 def test_read_takes_a_field_once_and_several_changes() -> None:
-    _, mistakes = Form.read([("batch", "1"), ("batch", "2")])
-    assert "given twice" in str(mistakes["batch"])
-    assert form("changes=price=1$/h changes=tdp=300W").changes == ("price=1$/h", "tdp=300W")
+    assert "given twice" in str(form("batch=1 batch=2").mistakes["batch"].error)
+    assert form("changes=price=1$/h changes=tdp=300W").question.overrides == ("price=1$/h", "tdp=300W")
+
+
+def test_former_names_in_an_address_are_those_of_today() -> None:
+    asked = form(f"{SERVED} rate=5 max_len=9000 memory_fraction=0.8")
+    assert "request_rate=5&" in asked.query
+    assert "max_model_len=9000" in asked.query
+    assert "gpu_memory_utilization=0.8" in asked.query
+
+
+def test_words_of_another_mode_come_back_with_it() -> None:
+    asked = form("model=gpt2 seq_len=64 batch=8 isl=7")
+    served = asked.changed(mode="serving")
+    assert (served.question.isl, served.question.batch, served.aside) == (7, None, (("seq_len", "64"),))  # type: ignore[union-attr]
+    assert served.changed(mode="inference").question == asked.changed(batch="").question
+
+
+def test_a_field_without_effect_is_offered_only_where_it_is_given() -> None:
+    def names(text: str) -> set[str]:
+        return {name for group in panels(form(text)).values() for name in group}
+
+    assert "optimizer" not in names("mode=inference")
+    assert "optimizer" in names("mode=training") & names("optimizer=adam")
+    assert not {"host_call_us", "isl"} & names("mode=training")
+    assert {"engine", "engine_version", "pp", "ep", "replicas", "kv_dtype", "max_num_seqs"} <= names("mode=serving")
+    assert {"recompute", "shard", "pp", "schedule"} <= names("mode=training")
 
 
 @pytest.mark.parametrize(
@@ -65,8 +132,9 @@ def test_read_takes_a_field_once_and_several_changes() -> None:
     ],
 )
 def test_lengths_fit_the_context(words: str, lengths: tuple[int, int]) -> None:
-    assert form(words).lengths == lengths
-    assert [form(words).assumed(name) for name in ("isl", "osl")] == [str(tokens) for tokens in lengths]
+    asked = form(f"mode=serving {words}")
+    assert asked.lengths == lengths
+    assert [asked.assumed(name) or asked.text(name) for name in ("isl", "osl")] == [str(tokens) for tokens in lengths]
 
 
 @pytest.mark.parametrize("model", {info.kind: info.name for info in reversed(list_workloads())}.values())
@@ -117,7 +185,7 @@ def test_keep_model_refuses_in_a_line(name: str, content: bytes, reason: str) ->
 
 def test_a_dropped_configuration_is_asked_by_its_command(predictor: Predictor) -> None:
     path = keep_model("config.json", json.dumps(GPT).encode())
-    asked = Form(model=str(path), gpu="l4", batch=2)
+    asked = Form(question=Step(model=str(path), gpu="l4", batch=2))
     (answer,) = answers.answered(predictor, asked)
     assert answer.estimate
     assert answer.estimate.model == path.parent.name
@@ -156,8 +224,8 @@ def test_a_service_level_takes_all_that_is_given(
         decide.ask(object.__new__(Predictor), asked)
     _, gpus, demand, setup = called
     assert (None if gpus is None else [gpu.id for gpu in gpus]) == devices  # type: ignore[attr-defined]
-    assert demand.concurrency == asked.concurrency  # type: ignore[attr-defined]
-    assert setup == ({"tp": 1} if asked.tp else {})
+    assert demand.concurrency == asked.question.concurrency  # type: ignore[attr-defined, union-attr]
+    assert setup == ({"tp": 1} if "tp=1" in words else {})
     assert options in decide.command(asked).replace("'", "")
     assert (devices is None) == ("--gpu" not in decide.command(asked))
 
@@ -165,7 +233,7 @@ def test_a_service_level_takes_all_that_is_given(
 @pytest.mark.parametrize(
     ("words", "names"),
     [
-        ("mode=serving rate=5 concurrency=2", ["concurrency", "rate"]),
+        ("mode=serving rate=5 concurrency=2", ["concurrency", "request_rate"]),
         ("mode=serving rate=5 slo=ttft=1s", []),
         ("mode=training cluster=dgx-h100 gpu=l4 tp=2 optimizer=sgd", ["gpu", "tp"]),
         ("mode=training space=gpu cluster=dgx-h100 dtype=bf16 apply=bf16", ["apply", "dtype", "cluster"]),
@@ -173,7 +241,7 @@ def test_a_service_level_takes_all_that_is_given(
     ],
 )
 def test_unused_names_what_does_not_count(words: str, names: list[str]) -> None:
-    assert decide.unused(form(words)) == names
+    assert sorted(decide.unused(form(words))) == sorted(names)
 
 
 def test_plans_take_the_optimizer(predictor: Predictor) -> None:

@@ -10,6 +10,8 @@ import pytest
 from neusight import Predictor
 from neusight.page import drag
 from neusight.page.form import Form
+from neusight.page.words import PageWords
+from neusight.questions import Step
 from neusight.units import milliseconds
 from tests.page.conftest import Opened, serious
 
@@ -31,9 +33,11 @@ def test_dragging_on_the_chart_moves_the_question(opened: Opened, predictor: Pre
     page.mouse.up()
     page.wait_for_function("+new URLSearchParams(location.search).get('batch') > 30")
     page.wait_for_timeout(300)
-    batch = int(page.get_by_label("batch", exact=True).first.input_value())
+    batch = int(page.locator(".field-batch input").input_value())
     expected = predictor.estimate("gpt2-large", "h100-sxm-80gb", mode="training", batch=batch)
-    assert f"batch {batch}, h100-sxm-80gb: {milliseconds(expected.latency_s)}" in page.locator(".answer").inner_text()
+    assert (
+        f"batch size {batch}, h100-sxm-80gb: {milliseconds(expected.latency_s)}" in page.locator(".answer").inner_text()
+    )
 
 
 def test_the_slider_does_the_same_by_keyboard(opened: Opened) -> None:
@@ -49,7 +53,7 @@ def test_the_slider_does_the_same_by_keyboard(opened: Opened) -> None:
 def test_other_modes_have_other_things_to_drag(opened: Opened) -> None:
     page = opened("/drag?model=llama-3.1-8b&gpu=h100&mode=serving&concurrency=8")
     drawn(page, 3)
-    assert "clients 8" in page.locator(".answer").inner_text()
+    assert "concurrency 8" in page.locator(".answer").inner_text()
     assert page.locator(".plot h2").nth(1).inner_text() == "Throughput against speed"
 
 
@@ -59,7 +63,7 @@ def test_what_more_devices_bring_is_dragged(opened: Opened) -> None:
     page.locator(".q-slider [tabindex]").first.focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
-    page.locator(".answer").filter(has_text="replicas 8, h100-sxm-80gb").wait_for()
+    page.locator(".answer").filter(has_text="data parallel 8, h100-sxm-80gb").wait_for()
     with page.expect_download() as download:
         page.locator(".plot").nth(1).get_by_role("link", name="CSV").click()
     rows = list(csv.DictReader(io.StringIO(download.value.path().read_text())))
@@ -69,7 +73,10 @@ def test_what_more_devices_bring_is_dragged(opened: Opened) -> None:
 
 
 def test_a_curve_is_dashed_where_it_does_not_fit_and_grey_outside_of_what_was_measured(predictor: Predictor) -> None:
-    form = Form(model="gpt2-large", gpu="rtx-4090,mi300x", mode="training", batch=2)
+    form = Form(
+        question=Step(model="gpt2-large", gpu="rtx-4090,mi300x", mode="training", batch=2),
+        page=PageWords(mode="training"),
+    )
     chart = drag.ask(predictor, form).charts[0]
     for line in chart.lines[:-1]:
         for x in line.xs[1:] if line.outside else line.xs[:1]:
@@ -109,7 +116,7 @@ def test_ranks_and_streams_of_a_cluster_are_looked_at_and_go_to_perfetto(opened:
 
 def test_the_question_goes_along_to_other_views(opened: Opened) -> None:
     page = opened(f"/?{STEP}")
-    page.get_by_label("batch", exact=True).first.fill("5")
+    page.locator(".field-batch input").fill("5")
     page.wait_for_url("**batch=5*")
     page.get_by_role("link", name="Look").focus()
     page.keyboard.press("Enter")
@@ -146,11 +153,11 @@ def test_a_switch_tells_what_an_optimisation_brings(opened: Opened) -> None:
 def test_a_frontier_and_the_cheapest_that_holds(opened: Opened) -> None:
     page = opened("/decide?model=llama-3.1-8b&gpu=h100,l4&mode=serving")
     drawn(page, 1)
-    page.get_by_label("service level, such as ttft=200ms,tpot=30ms").fill("ttft=500ms")
+    page.locator(".field-slo input").fill("ttft=500ms")
     page.locator(".answer").wait_for(timeout=60_000)
     assert "holds the level for" in page.locator(".answer").inner_text()
     assert "vllm serve" in page.locator(".lines").first.inner_text()
-    page.get_by_label("service level, such as ttft=200ms,tpot=30ms").fill("ttft=soon")
+    page.locator(".field-slo input").fill("ttft=soon")
     page.locator("[role=alert]:visible").first.wait_for()
 
 
