@@ -18,7 +18,7 @@ from neusight.page.answers import DeviceAnswer, answered, planned
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
-from neusight.page.today import setup_words
+from neusight.page.today import options_of, setup_words
 from neusight.questions import FieldError, Serving, Step
 from neusight.questions.parts import WithExperts
 from neusight.questions.serving import LOADS
@@ -294,7 +294,7 @@ def _words(form: Form) -> Iterator[str]:
         yield from ("--global-batch-size", str(question.batch), *form.options("seq_len", "dtype", "optimizer"))
     elif form.page.apply:
         step = form.questions[0]
-        yield from ("what-if", model, "--gpu", step.gpu, *step.changed(gpu="").options())
+        yield from ("what-if", model, "--gpu", step.gpu, *options_of(step.changed(gpu="")))
         yield from ("--all",) if form.page.apply == (EVERY,) else ("--apply", ",".join(form.page.apply))
     else:
         yield from split(form.command)[1:]

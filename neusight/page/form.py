@@ -14,7 +14,7 @@ from neusight.devices import DeviceSpec
 from neusight.devices.chosen import as_device, version_of
 from neusight.devices.load import find_device
 from neusight.errors import ModelError, NeusightError
-from neusight.page.today import lines_of
+from neusight.page.today import lines_of, options_of
 from neusight.page.words import PageWords
 from neusight.questions import FieldError, Question, Serving, Step
 from neusight.questions.question import NamedField
@@ -195,7 +195,7 @@ class Form:
         """
         question = self.complete
         words = ["neusight", question.KIND, question.model, "--gpu", ",".join(self.gpus)]
-        return join([*words, *question.changed(gpu="").options()])
+        return join([*words, *options_of(question.changed(gpu=""))])
 
     @property
     def python(self) -> str:

@@ -12,6 +12,12 @@ from neusight.serving.deployment import Setup
 from neusight.serving.planning import ARRIVALS
 
 
+def options_of(question: Step | Serving) -> list[str]:
+    """Options of today's commands."""
+    launch = {"compiled": ["--compile"], "graph": ["--cuda-graph"]}.get(getattr(question, "launch", ""), [])
+    return [*(question.changed(launch="eager") if launch else question).options(), *launch]
+
+
 def setup_words(question: Serving) -> dict[str, Any]:
     """Words of ``Predictor.deployment``."""
     words = question.words()
