@@ -44,12 +44,12 @@ def ask(predictor: Predictor, form: Form) -> Shown:
         return _served(predictor, form)
     if form.page.space:
         return _designed(form)
-    return _planned(predictor, form) if form.question.cluster else _stepped(predictor, form)
+    return _planned(predictor, form) if form.cluster else _stepped(predictor, form)
 
 
 def is_slow(form: Form) -> bool:
     """Whether anything is searched or traced for it."""
-    return bool(form.page.slo if form.serving else form.page.space or form.question.cluster or form.page.apply)
+    return bool(form.page.slo if form.serving else form.page.space or form.cluster or form.page.apply)
 
 
 def _stepped(predictor: Predictor, form: Form) -> Shown:
@@ -168,7 +168,7 @@ def unused_of_plans(form: Form) -> list[str]:
 
 def is_planned(form: Form) -> bool:
     """Whether plans on a cluster are searched."""
-    return bool(form.question.cluster) and form.mode == "training"
+    return bool(form.cluster) and form.mode == "training"
 
 
 def unused(form: Form) -> list[str]:
@@ -290,7 +290,7 @@ def _words(form: Form) -> Iterator[str]:
         yield from ("design", form.page.space, "--model", model, "--global-batch-size", str(question.batch))
         yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
     elif is_planned(form):
-        yield from ("plan", model, "--cluster", question.cluster, "--nodes", str(question.nodes or 1))
+        yield from ("plan", model, "--cluster", form.cluster, "--nodes", str(question.nodes or 1))
         yield from ("--global-batch-size", str(question.batch), *form.options("seq_len", "dtype", "optimizer"))
     elif form.page.apply:
         step = form.questions[0]

@@ -112,6 +112,11 @@ class Form:
         """Whether a deployment is asked for."""
         return isinstance(self.question, Serving)
 
+    @property
+    def cluster(self) -> str:
+        """The cluster that is named; "" for none."""
+        return getattr(self.question, "cluster", "")
+
     def declared(self, name: str) -> NamedField | None:
         """The declaration of a field, be it of the other mode."""
         nouns: tuple[type[Question], ...] = (PageWords, type(self.question), Step, Serving)
