@@ -80,7 +80,7 @@ def term(one: NamedField) -> str:
     return words[0].lower() + words[1:] if colon and len(words) <= _LONGEST and "." not in words else one.name
 
 
-class Field:
+class FieldView:
     """One field on the screen."""
 
     def __init__(

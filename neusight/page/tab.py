@@ -19,7 +19,7 @@ from neusight.errors import NeusightError, reason
 from neusight.figures import Chart
 from neusight.figures.echarts import height_px
 from neusight.page.answers import Answers
-from neusight.page.fields import HEAD, Field, fill_panels, given, say
+from neusight.page.fields import HEAD, FieldView, fill_panels, given, say
 from neusight.page.form import Form
 
 _FEW = 6
@@ -73,7 +73,7 @@ class Tab:
     plots: dict[str, ui.echart] = field(default_factory=dict)
     greys: dict[str, Any] = field(default_factory=dict)
     """Of charts, the line that says what grey means."""
-    fields: dict[str, Field] = field(default_factory=dict)
+    fields: dict[str, FieldView] = field(default_factory=dict)
     """Fields of the question that are on the screen, by name."""
     panels: Any = None
     """Place of the fields of the mode."""
@@ -230,7 +230,7 @@ class Tab:
 
         one = self.form.declared(name)
         assert one is not None, name
-        self.fields[name] = Field(one, self.form, changed, wide=wide, known=known)
+        self.fields[name] = FieldView(one, self.form, changed, wide=wide, known=known)
 
     def reflect(self) -> None:
         """Fields show what the form has."""
