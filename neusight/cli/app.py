@@ -116,8 +116,9 @@ def command_line(called: str = "") -> Commands:
     """All commands, or only the one that is ``called``: an answer waits for no module of another."""
     app = Commands(
         cls=_Guarded,
-        add_completion=False,
+        add_completion=called not in _COMMANDS,
         pretty_exceptions_enable=False,
+        epilog="Terms are explained in docs/glossary.md.",
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_t
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from neusight.cli.completion import completer, is_completing
 from neusight.cli.output import Advance, note
 from neusight.errors import NeusightError
 from neusight.questions.field import FieldError, FieldSpec
@@ -92,6 +93,11 @@ class _Plain:
                 hint = "write the values as one list: a,b" if several else "leave out all but one"
                 raise typer.BadParameter(f"is given {order.count(option)} times: {hint}", ctx=context, param=option)
         return rest
+
+    def shell_complete(self, context: Any, incomplete: str) -> list[Any]:
+        """Options as well where nothing is typed."""
+        words: list[Any] = super().shell_complete(context, incomplete)  # type: ignore[misc]
+        return words if words or incomplete else super().shell_complete(context, "--")  # type: ignore[misc]
 
     def format_help_text(self, context: Any, formatter: Any) -> None:
         """Paragraphs; of an example its command."""
@@ -358,10 +364,11 @@ def question_parameters(
 def _parameter(declared: NamedField, lists: bool) -> Parameter:
     field = declared.field
     kind: Any = {"switch": bool | None, "texts": list[str] | None}.get(field.kind, str | None)
+    completed: dict[str, Any] = {"autocompletion": completer(field)} if is_completing() else {}
     if field.argument:
         metavar = field.metavar or declared.name.upper()
         metavar = f"{metavar}…" if field.kind == "texts" else metavar
-        argument = typer.Argument(metavar=metavar, help=declared.help, show_default=False)
+        argument = typer.Argument(metavar=metavar, help=declared.help, show_default=False, **completed)
         default = Parameter.empty if declared.required else None
         return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, argument])
     names = [declared.option]
@@ -374,7 +381,7 @@ def _parameter(declared: NamedField, lists: bool) -> Parameter:
         "rich_help_panel": field.panel or None, "show_default": False,
         "metavar": None if field.kind == "switch" else _metavar(field, lists),
     }  # fmt: skip
-    option = typer.Option(*names, **described)
+    option = typer.Option(*names, **(described | completed))
     return Parameter(declared.name, Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 

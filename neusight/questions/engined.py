@@ -23,7 +23,7 @@ class ServedModel(Question):
 
     model: str = required(
         "A name of `neusight models list --decoders`, a hub id, a config.json, or the folder that has it.",
-        MODEL, listable=True, objects=True,
+        MODEL, listable=True, objects=True, complete="decoders",
     )  # fmt: skip
     config: str = text("Configuration of the model as JSON, in place of the one that its name has.", MODEL)
 

@@ -31,7 +31,7 @@ class OnGpu(Question):
 
     gpu: str = text(
         "Devices: ids of `neusight devices list`, names of drivers, short names (h100, 4090) or .toml files.",
-        DEVICE, short="-g", metavar="ID[,ID…]", listable=True, objects=True,
+        DEVICE, short="-g", metavar="ID[,ID…]", listable=True, objects=True, complete="devices",
     )  # fmt: skip
 
 
@@ -82,8 +82,8 @@ class OnCluster(OnNodes):
     """A named cluster, or devices of a node with the number of nodes."""
 
     cluster: str = text(
-        "Cluster: a name of `neusight clusters list`, or a cluster file (.toml).", CLUSTER, metavar="NAME",
-        objects=True, of_mode="training",
+        "Cluster: a name of `neusight clusters list`, or a cluster file (.toml).",
+        CLUSTER, metavar="NAME", objects=True, of_mode="training", complete="clusters",
     )  # fmt: skip
     nodes: int | None = whole(
         "Nodes of the cluster. Default: those of its file, else 1.",

@@ -59,7 +59,7 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
     model: str = required(
         "A name of `neusight models list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a hub id, a config.json, a "
         ".onnx or .pt2 file, or package.module:function.",
-        MODEL, listable=True, objects=True,
+        MODEL, listable=True, objects=True, complete="models",
     )  # fmt: skip
     config: str = text("Configuration of the model as JSON, in place of the one that its name has.", MODEL)
     image_size: int | None = whole("Edge of an image in pixels. Default: the model's own.", MODEL)

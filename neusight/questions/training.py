@@ -46,7 +46,7 @@ class Training(OnCluster, TrainedPlan):
     model: str = required(
         "A name of `neusight models list --decoders`, a config.json, or the folder that has it; under PyTorch itself "
         "whatever `neusight predict` takes.",
-        MODEL, listable=True, objects=True,
+        MODEL, listable=True, objects=True, complete="decoders",
     )  # fmt: skip
     config: str = text(
         "Configuration of the model as JSON, in place of the one that its name has.", MODEL, metavar="JSON"
