@@ -21,6 +21,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from neusight.cli.completion import completer, is_completing
+from neusight.cli.launched import FROM, from_parameter, launched_words
 from neusight.cli.output import Advance, note
 from neusight.errors import NeusightError
 from neusight.questions.field import FieldError, FieldSpec
@@ -218,6 +219,13 @@ class LeftOut:
         return cls(names=frozenset(noun.fields()) - set(names))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Launched:
+    """A question of which ``--from`` gives words too, with the help of that option."""
+
+    help: str
+
+
 class Help(dict[str, str]):
     """Help of fields by name, where a command says more than their declaration."""
 
@@ -308,7 +316,8 @@ class Asked(Generic[Noun]):
 
 def _wrong(noun: type[Question], error: FieldError) -> typer.BadParameter:
     declared = noun.fields().get(error.field)
-    return typer.BadParameter(error.reason, param_hint=declared.option if declared else error.field)
+    option = error.field.upper() if declared and declared.field.argument else declared.option if declared else ""
+    return typer.BadParameter(error.reason, param_hint=option or error.field)
 
 
 def _values(declared: NamedField, given: Any) -> Any:
@@ -334,6 +343,23 @@ class _Spread:
     help: Mapping[str, str]
     lists: bool
     read: Callable[[Mapping[str, Any]], Any]
+    launched: str = ""
+    """Help of ``--from``, "" without it."""
+
+    def parameters(self) -> list[Parameter]:
+        """Parameters of the command; with ``--from`` none is required."""
+        made = question_parameters(self.noun, self.left_out, self.help, lists=self.lists)
+        if not self.launched:
+            return made
+        optional = (p.replace(default=None) if p.default is Parameter.empty else p for p in made)
+        return [from_parameter(self.launched), *optional]
+
+    def take(self, values: dict[str, Any]) -> Any:
+        """The question or group of what was typed; its values are no longer among ``values``."""
+        texts = {field: values.pop(field) for field in self.noun.fields() if field not in self.left_out}
+        texts = {field: value for field, value in texts.items() if value not in (None, [])}
+        launch = values.pop(FROM) if self.launched else ""
+        return self.read({**launched_words(self.noun, launch, texts), **texts} if launch else texts)
 
 
 def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
@@ -341,10 +367,14 @@ def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
         plain, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
         left_out = frozenset().union(*(mark.names for mark in marks if isinstance(mark, LeftOut)))
         described = dict(item for mark in marks if isinstance(mark, Help) for item in mark.items())
+        launched = "".join(mark.help for mark in marks if isinstance(mark, Launched))
         if get_origin(plain) is Asked:
             noun = get_args(plain)[0]
             lists, read = OneQuestion not in marks, partial(Asked, noun)
-            yield name, _Spread(noun=noun, left_out=left_out, help=described, lists=lists, read=read)
+            yield (
+                name,
+                _Spread(noun=noun, left_out=left_out, help=described, lists=lists, read=read, launched=launched),
+            )
         elif isinstance(plain, type) and issubclass(plain, CommandOptions):
             yield name, _Spread(noun=plain, left_out=left_out, help=described, lists=True, read=plain.typed)
 
@@ -410,9 +440,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     parameters: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
         if name in nouns:
-            parameters += question_parameters(
-                nouns[name].noun, nouns[name].left_out, nouns[name].help, lists=nouns[name].lists
-            )
+            parameters += nouns[name].parameters()
         else:
             parameters += _fields(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
     typed = [parameter.name for parameter in parameters if parameter.annotation is Given]
@@ -423,9 +451,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         if typed:
             context = values.pop(_CONTEXT)
             made[typed[0]] = Given(name for name in values if _is_typed(context, name))
-        for name, one in nouns.items():
-            texts = {field: values.pop(field) for field in one.noun.fields() if field not in one.left_out}
-            made[name] = one.read({field: value for field, value in texts.items() if value not in (None, [])})
+        made |= {name: one.take(values) for name, one in nouns.items()}
         for name, group in groups.items():
             made[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
         return function(**made, **values)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, LeftOut, OneQuestion, Point, combined
+from neusight.cli.commands import Asked, CommandOptions, Launched, LeftOut, OneQuestion, Point, combined
 from neusight.cli.output import busy, note
 from neusight.questions import FieldError, Step, Training
 from neusight.questions.field import number, option, whole
@@ -57,8 +57,13 @@ class Whole(CommandOptions):
         return WholeRun(tokens=self.tokens, faults=Faults(**given) if given else None)
 
 
+FROM_SCRIPT = Launched(
+    help="Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; options that are given count first."
+)
+
+
 def training(
-    asked: Asked[Training],
+    asked: Annotated[Asked[Training], FROM_SCRIPT],
     whole: Whole,
     models: opt.Models,
     plan: opt.PlanFile = "",

@@ -12,6 +12,8 @@ from typing import Any
 from neusight.quick_dataclasses import dataclass
 
 _FOLDER = Path(__file__).with_name("flags")
+END = "\n"
+"""Stands for the end of a line among words."""
 Entry = str | Mapping[str, Any]
 """An option that takes a value, or switches with the value that each gives."""
 
@@ -32,6 +34,7 @@ class Flags:
         values: the field's value by the option's word, of options whose words differ from the field's.
         unset: what the engine does where no option says it, where that is not the field's default.
         model: options that are sizes of the model, by key of a configuration.
+        vocabularies: tokens by name of a tokenizer.
         passed: options that decide neither time nor memory, and those whose effect is that of the load.
         unread: options that decide time or memory, and that no field takes.
         switches: those of ``passed`` and ``unread`` that take no value.
@@ -48,6 +51,7 @@ class Flags:
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unset: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, str] = field(default_factory=dict)
+    vocabularies: Mapping[str, int] = field(default_factory=dict)
     passed: Sequence[str] = ()
     switches: Sequence[str] = ()
     unread: Sequence[str] = ()
@@ -140,7 +144,7 @@ def read_options(
     """(words by option, "" for none, and words that belong to no option) of a command line.
 
     Args:
-        words: after the name of the program.
+        words: after the name of the program; after ``END`` no word is an option's.
         switches: options that take no value.
         lists: options that take all words up to the next option.
     """
@@ -148,7 +152,9 @@ def read_options(
     rest: list[str] = []
     option = ""
     for word in _single(words):
-        if word.startswith("-") and not word[1:2].isdigit():
+        if word == END:
+            option = ""
+        elif word.startswith("-") and not word[1:2].isdigit():
             option, stated, value = word.lstrip("-").partition("=")
             option = dashed(option)
             given[option] = value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -23,6 +23,8 @@ _ALL = "all"
 _OVER_ALL = ("deepep", "mooncake")
 """Ways of SGLang's tokens to experts that spread these over all devices (``ServerArgs``, ``moe_a2a_backend``)."""
 
+_VOCABULARY = 50_257
+"""Tokens of GPT-2's vocabulary, which are assumed where an unknown tokenizer counts them."""
 _NODES = {"per_node": "nproc-per-node", "nodes": "nnodes"}
 """Of ``torchrun``."""
 
@@ -51,6 +53,11 @@ class LaunchLine:
             FieldError: a word that a field cannot take, or no model.
         """
         return self.noun.named(self.words)
+
+    def words_beside(self, given: Collection[str]) -> dict[str, Any]:
+        """Words of fields that are not given, nor replaced by those that are."""
+        replaced = {"config" if "model" in given else "", "per_node" if "cluster" in given else "", *given}
+        return {name: value for name, value in self.words.items() if name not in replaced}
 
     def notes(self) -> Iterator[str]:
         """Lines for everything that is left out."""
@@ -95,8 +102,8 @@ def _training(command: EngineCommand, flags: Flags) -> LaunchLine:
     words = {name: value for name, value in values.items() if value is not None}
     words |= {name: given[option] for name, option in _NODES.items() if given.get(option, "").isdecimal()}
     words |= {"model": "megatron-lm", "config": json.dumps(config)} if config else {}
-    vocabulary = "vocab_size" in config or not config
-    remarks = () if vocabulary else (f"the vocabulary is that of {config['model_type']}: --vocab-size is missing",)
+    assumed = config and "vocab-size" not in given and given.get("tokenizer-type") not in flags.vocabularies
+    remarks = (f"--vocab-size is missing: {config['vocab_size']:,} tokens are assumed",) if assumed else ()
     return LaunchLine(noun=Training, words=words, unread={name[2:]: given[name[2:]] for name in names}, remarks=remarks)
 
 
@@ -106,12 +113,13 @@ def _configuration(given: Mapping[str, str], flags: Flags) -> dict[str, Any]:
     if not {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= sizes.keys():
         return {}
     kind = "swiglu" if "swiglu" in given else "squared_relu" if "squared-relu" in given else "gelu"
-    usual = {"intermediate_size": 4 * sizes["hidden_size"], "num_key_value_heads": sizes["num_attention_heads"]}
+    usual = {
+        "intermediate_size": 4 * sizes["hidden_size"],
+        "num_key_value_heads": sizes["num_attention_heads"],
+        "vocab_size": flags.vocabularies.get(given.get("tokenizer-type", ""), _VOCABULARY),
+    }
     if "num_experts" in sizes:
-        usual |= {
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": sizes.get("intermediate_size", 4 * sizes["hidden_size"]),
-        }
+        usual |= {"num_experts_per_tok": 2, "moe_intermediate_size": {**usual, **sizes}["intermediate_size"]}
     tied = "untie-embeddings-and-output-weights" not in given
     return {**KINDS[kind], **usual, **sizes, "tie_word_embeddings": tied}
 

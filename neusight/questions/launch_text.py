@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from neusight.engines.launch_flags import dashed, engines_with_flags, flags_of, read_options
+from neusight.engines.launch_flags import END, dashed, engines_with_flags, flags_of, read_options
 from neusight.errors import DataError, shown
 from neusight.quick_dataclasses import dataclass
 
@@ -117,15 +117,16 @@ def _program(text: str) -> tuple[str, int, int]:
 
 def _words(text: str, *, whole: bool = False) -> list[str]:
     """Words up to the end of the command, or of the whole script."""
-    split = shlex.shlex(text, posix=True, punctuation_chars=_ENDS)
+    marks = f"{_ENDS}()" if whole else _ENDS
+    split = shlex.shlex(text, posix=True, punctuation_chars=marks)
     split.whitespace, split.commenters, split.whitespace_split = " \t\r", "", True
     words: list[str] = []
     try:
         for word in split:
-            ends = bool(word) and set(word) <= set(_ENDS)
+            ends = bool(word) and set(word) <= set(marks)
             if ends and not whole:
                 break
-            words += [] if ends else [word]
+            words.append(END if ends else word)
     except ValueError as error:
         raise DataError(f"the launch line does not read as one: {error}: mend its quotes") from None
     return words
