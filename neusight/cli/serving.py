@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, Point
+from neusight.cli.commands import Asked, CommandOptions, Launched, Point
 from neusight.cli.options import LOAD, OUTPUT
 from neusight.cli.output import Advance, busy, note
 from neusight.errors import NeusightError
@@ -53,8 +53,14 @@ class ServingSearch(CommandOptions):
             raise FieldError("slo", "is another search than --frontier: give one of them")
 
 
+FROM_LINE = Launched(
+    help="`vllm serve …`, `python -m sglang.launch_server …` or `trtllm-serve …`, or the script that runs it; options "
+    "that are given count first."
+)
+
+
 def serving(
-    asked: Asked[Serving],
+    asked: Annotated[Asked[Serving], FROM_LINE],
     search: ServingSearch,
     models: opt.Models,
     figure: opt.Picture = None,
@@ -73,6 +79,8 @@ def serving(
     - `neusight serving Qwen/Qwen3-32B --gpu h200 --tp 2 --dtype fp8 --isl 4096 --osl 512 --concurrency 64`
 
     - `neusight serving llama-3.1-70b --gpu h100,h200 --tp 4,8 --isl 1024 --osl 256 --request-rate 4 --format csv`
+
+    - `neusight serving --from "vllm serve Qwen/Qwen3-32B -tp 2 --max-num-seqs 64" --gpu h200 --isl 999 --osl 99 -b 64`
 
     - `neusight serving Qwen/Qwen3-8B --gpu l4 --isl 1000 --osl 200 --frontier --figure frontier.png`
 

@@ -75,7 +75,7 @@ class Engined(WithExperts, OnNodes, ServedModel):
         ENGINE, low=LEAST_SHARE, high=1.0, former=("memory_fraction", "memory_share"),
     )  # fmt: skip
     chunked_prefill: bool = switch("Prompts may be cut where a pass is full.", ENGINE, True)
-    graphs: bool = switch("Passes are launched as CUDA graphs; --no-graphs is vLLM's --enforce-eager.", ENGINE, True)
+    graphs: bool = switch("Passes are launched as CUDA graphs; --no-graphs is vLLM's enforce-eager.", ENGINE, True)
     prefix_cached_tokens: int = whole(
         "Tokens that all prompts begin with and the cache holds.",
         ENGINE, 0, low=0, high=MOST_TOKENS, former=("prefix_cached",),

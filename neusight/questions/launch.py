@@ -103,7 +103,7 @@ def _training(command: EngineCommand, flags: Flags) -> LaunchLine:
     words |= {name: given[option] for name, option in _NODES.items() if given.get(option, "").isdecimal()}
     words |= {"model": "megatron-lm", "config": json.dumps(config)} if config else {}
     assumed = config and "vocab-size" not in given and given.get("tokenizer-type") not in flags.vocabularies
-    remarks = (f"--vocab-size is missing: {config['vocab_size']:,} tokens are assumed",) if assumed else ()
+    remarks = (f"vocab-size is missing: {config['vocab_size']:,} tokens are assumed",) if assumed else ()
     return LaunchLine(noun=Training, words=words, unread={name[2:]: given[name[2:]] for name in names}, remarks=remarks)
 
 

@@ -33,3 +33,34 @@ def test_training_from_a_script_names_what_is_left_out() -> None:
     assert "starts what `neusight serving` predicts" in error("training", "--from", "vllm serve Qwen/Qwen3-8B")
     assert "starts no engine that is known" in error("training", "--from", "ollama run llama3")
     assert invoke("training", "--gpu", "h100-sxm-80gb").exit_code == 2
+
+
+LOAD = ("--gpu", "h100-sxm-80gb", "--isl", 1000, "--osl", 100, "--concurrency", 8)
+
+
+def test_serving_from_a_launch_line_answers_as_its_words() -> None:
+    line = (
+        "docker run --gpus all vllm/vllm-openai:v0.11.0 --model Qwen/Qwen3-8B -tp 2 --max-num-seqs 64 --dtype float16"
+    )
+    answer = as_json("serving", "--from", line, *LOAD)
+    options = ("--engine-version", "0.11.0", "--tp", 2, "--max-num-seqs", 64, "--dtype", "float16")
+    assert answer == as_json("serving", "Qwen/Qwen3-8B", *options, *LOAD)
+    both = as_json("serving", "--from", line, "--tp", "1,4", *LOAD)
+    assert [row["question"].get("tp", 1) for row in both] == [1, 4]
+
+
+def test_serving_from_what_launch_command_prints_answers_the_same(tmp_path: Path) -> None:
+    words = ("Qwen/Qwen3-8B", "--engine", "sglang", "--tp", 2, "--max-model-len", 3000, "--max-num-seqs", 64,
+             "--max-num-batched-tokens", 4096, "--gpu-memory-utilization", 0.8, *LOAD)  # fmt: skip
+    script = tmp_path / "serve.sh"
+    script.write_text(as_json("serving", *words)["launch"])
+    assert as_json("serving", "--from", script, *LOAD) == as_json("serving", *words)
+
+
+def test_serving_from_a_launch_line_names_what_is_left_out() -> None:
+    line = "vllm serve Qwen/Qwen3-8B --block-size 32 --max-num-sequences 4 --host 0.0.0.0"
+    unread, unknown = run("serving", "--from", line, *LOAD).stderr.splitlines()[:2]
+    assert unread == "warning: options that matter and have no field are left out: --block-size 32"
+    assert unknown.startswith("warning: --max-num-sequences is no known option of vllm; did you mean max-num-seqs")
+    assert "starts what `neusight training` predicts" in error("serving", "--from", SCRIPT, *LOAD)
+    assert "MODEL" in error("serving", *LOAD)
