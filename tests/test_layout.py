@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
@@ -270,6 +271,47 @@ def test_what_contributing_names_is_there() -> None:
     assert names - known == set()
 
 
+BUDGETS = ROOT / "tests" / "room_budgets.toml"
+"""Code lines of each room, which may only fall; ``python tests/test_layout.py`` writes today's."""
+
+
+def code_lines(path: Path) -> int:
+    """Lines of a module that hold code: no blank lines, comments or docstrings."""
+    text = path.read_text(encoding="utf-8")
+    strings = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Expr))
+    free = {
+        number
+        for node in strings
+        if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for number in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(text.splitlines(), 1)
+    return sum(
+        number not in free and bool(line.strip()) and not line.lstrip().startswith("#") for number, line in lines
+    )
+
+
+def lines_by_room() -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for path in MODULES.values():
+        parts = path.relative_to(PACKAGE).parts
+        room = parts[0] if len(parts) > 1 else "top"
+        counts[room] = counts.get(room, 0) + code_lines(path)
+    return dict(sorted(counts.items()))
+
+
+def test_no_room_outgrows_its_budget() -> None:
+    budgets = tomllib.loads(BUDGETS.read_text(encoding="utf-8"))["code_lines"]
+    counts = lines_by_room()
+    assert {room: lines for room, lines in counts.items() if lines > budgets.get(room, 0)} == {}
+
+
+def write_budgets() -> None:
+    rooms = "".join(f"{room} = {lines}\n" for room, lines in lines_by_room().items())
+    head = "# Code lines of each room, which may only fall. Written by: python tests/test_layout.py"
+    BUDGETS.write_text(f"{head}\n[code_lines]\n{rooms}", encoding="utf-8")
+
+
 def test_a_class_name_stands_once() -> None:
     places: dict[str, list[str]] = {}
     for path in PACKAGE.rglob("*.py"):
@@ -277,3 +319,7 @@ def test_a_class_name_stands_once() -> None:
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))
     assert {name: files for name, files in places.items() if len(files) > 1} == {}
+
+
+if __name__ == "__main__":
+    write_budgets()
