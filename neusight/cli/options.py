@@ -93,12 +93,6 @@ Model = Annotated[
         ".onnx or .pt2 file, or package.module:function.",
     ),
 ]
-Decoder = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="A name of `neusight models list --decoders`, a config.json, or the folder that has it."
-    ),
-]
 
 _mode = Spec("--mode", STEP, "Inference is the forward pass; training adds backward pass and optimizer.")
 _batch = Spec("--batch --global-batch-size -b", STEP, "Samples of a step, over all replicas.")
@@ -115,16 +109,9 @@ _dtype = Spec(
 Mode = Annotated[Literal["inference", "training"], _mode.text()]
 Modes = Annotated[str, _mode.words()]
 Batch = Annotated[int, _batch.number()]
-OptionalBatch = Annotated[int | None, _batch.number()]
 Batches = Annotated[str, _batch.numbers()]
 SeqLen = Annotated[int | None, _seq_len.number()]
 SeqLens = Annotated[str, _seq_len.numbers()]
-SourceLen = Annotated[
-    int | None, Spec("--source-len", STEP, "Tokens that an encoder reads of a sample. Default: as --seq-len.").number()
-]
-MtpLayers = Annotated[
-    int | None, Spec("--mtp-layers", STEP, "Depths of multi-token prediction that are trained beside.").number()
-]
 ImageSize = Annotated[
     int | None, Spec("--image-size", STEP, "Edge of an image in pixels. Default: the model's own.").number()
 ]
@@ -155,30 +142,6 @@ Shares = Annotated[
     ).text(),
 ]
 Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "bert_adam"], _optimizer.text()]
-StepOptimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "muon"], _optimizer.text()]
-Lora = Annotated[
-    int | None,
-    Spec(
-        "--lora-rank", STEP, "Rank of adapters, which are trained in place of all weights. Default: all weights are."
-    ).number(),
-]
-Adapter = Annotated[
-    Literal["lora", "qlora", "dora"],
-    Spec(
-        "--adapter",
-        STEP,
-        "What --lora-rank adapts: weights as they are, in NF4 (qlora), or scaled by their columns (dora).",
-    ).text(),
-]
-Adapted = Annotated[
-    str,
-    Spec(
-        "--adapted",
-        STEP,
-        "Projections that --lora-rank adapts: attention (qkv, output), feed_forward (up, down), or single ones.",
-        "WORD[,WORD…]",
-    ).text(),
-]
 Dtype = Annotated[str, _dtype.text()]
 Dtypes = Annotated[str, _dtype.words()]
 Attention = Annotated[
@@ -221,7 +184,6 @@ Sparsity = Annotated[
 _tp = Spec("--tp", PLAN, "GPUs that share every layer.")
 _pp = Spec("--pp", PLAN, "Stages that hold a part of the layers each.")
 _cp = Spec("--cp", PLAN, "GPUs that share every sequence.")
-_ep = Spec("--ep", PLAN, "GPUs over which experts are spread, whole.")
 _vp = Spec("--vp", PLAN, "Chunks of layers of a stage; several are interleaved.")
 _micro_batch = Spec("--micro-batch-size", PLAN, "Sequences of one pass of a replica.")
 _schedule = Spec("--schedule", PLAN, "Order of passes: 1f1b, gpipe, zero-bubble, dualpipe, asynchronous.", "NAME")
@@ -249,7 +211,6 @@ _engine = Spec(
 )
 _nodes = Spec("--nodes", CLUSTER, "Nodes of the cluster. Default: as its file says, else 1.")
 TP = Annotated[int, _tp.number(most=_DEGREE)]
-TPs = Annotated[str, _tp.numbers()]
 PerNode = Annotated[
     int | None,
     Spec(
@@ -258,28 +219,18 @@ PerNode = Annotated[
 ]
 Network = Annotated[str, Spec("--network", CLUSTER, "Between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text()]
 PP = Annotated[int, _pp.number(most=_DEGREE)]
-PPs = Annotated[str, _pp.numbers()]
 CP = Annotated[int, _cp.number(most=_DEGREE)]
-CPs = Annotated[str, _cp.numbers()]
-EP = Annotated[int, _ep.number(most=_DEGREE)]
-EPs = Annotated[str, _ep.numbers()]
 VP = Annotated[int, _vp.number(most=_DEGREE)]
-VPs = Annotated[str, _vp.numbers()]
 DP = Annotated[
     int | None,
     Spec("--dp", PLAN, "Replicas, each with sequences of its own. Default: what the cluster leaves, else 1.").number(
         most=_DEGREE
     ),
 ]
-ETP = Annotated[int | None, Spec("--etp", PLAN, "GPUs that share each expert. Default: as --tp.").number(most=_DEGREE)]
 MicroBatch = Annotated[int | None, _micro_batch.number()]
-MicroBatches = Annotated[str, _micro_batch.numbers()]
 Schedule = Annotated[str, _schedule.text()]
-Schedules = Annotated[str, _schedule.words()]
 Shard = Annotated[str, _shard.text()]
-Shards = Annotated[str, _shard.words()]
 Recompute = Annotated[str, _recompute.text()]
-Recomputes = Annotated[str, _recompute.words()]
 RecomputeLayers = Annotated[
     int | None,
     Spec("--recompute-layers", PLAN, "Layers of a stage that --recompute is for. Default: all.").number(most=10**6),
@@ -298,10 +249,6 @@ OverlapGradients = Annotated[
         "--overlap-grad-reduce/--no-overlap-grad-reduce", PLAN, "Replicas sum gradients during the backward pass."
     ).text(),
 ]
-GradientDtype = Annotated[str, Spec("--gradient-dtype", PLAN, "In which gradients are kept and summed.").text()]
-Offload = Annotated[
-    Literal["none", "optimizer"], Spec("--offload", PLAN, "What lies on the host, and is updated there.").text()
-]
 PlanFile = Annotated[
     str,
     Spec(
@@ -315,36 +262,14 @@ PlanFile = Annotated[
 _isl, _osl = Spec("--isl", LOAD, "Tokens of a prompt."), Spec("--osl", LOAD, "Tokens of an answer.")
 _concurrency = Spec("--concurrency", LOAD, "Clients, each of whom sends a request when the last is answered.")
 Isl = Annotated[int | None, _isl.number(most=2**24)]
-Isls = Annotated[str, _isl.numbers()]
 Osl = Annotated[int | None, _osl.number(most=2**24)]
-Osls = Annotated[str, _osl.numbers()]
 Concurrency = Annotated[int | None, _concurrency.number(most=10**5)]
-Concurrencies = Annotated[str, _concurrency.numbers()]
 EngineName = Annotated[str, _engine.text()]
-EngineNames = Annotated[str, _engine.words()]
 Cluster = Annotated[
     str, Spec("--cluster", CLUSTER, "A name of `neusight clusters list`, or a cluster file (.toml).", "NAME").text()
 ]
 Nodes = Annotated[int | None, _nodes.number(most=10**6)]
-NodeCounts = Annotated[str, _nodes.numbers()]
 
-Seed = Annotated[
-    int,
-    typer.Option(min=0, max=2**32 - 1, help="Of everything that is drawn at random.", rich_help_panel=OUTPUT),
-]
-TileModels = Annotated[
-    Path | None,
-    Spec("--tile-models", OUTPUT, "Folder that `neusight train` wrote. Default: those that ship.", "DIR").text(),
-]
-Calibrations = Annotated[
-    str,
-    Spec(
-        "--calibration",
-        OUTPUT,
-        "What `neusight calibrate` wrote. Default: those in your own folder, for their GPUs.",
-        "FILE|none",
-    ).text(),
-]
 PICTURES = (".png", ".svg", ".pdf")
 Picture = Annotated[
     Path | None,
@@ -375,16 +300,6 @@ class SharedStep:
     recompute: Recompute = "none"
     recompute_layers: RecomputeLayers = None
     sequence_parallel: SequenceParallel = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedStep:
-    """What a step of training computes, and by which software."""
-
-    seq_len: SeqLen = None
-    dtype: Dtype = ""
-    engine: EngineName = ""
-    optimizer: StepOptimizer = "adam"
 
 
 @dataclass(frozen=True, kw_only=True)
