@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from neusight.api import Predictor, as_device
+from neusight.api import Predictor
 from neusight.devices import load_cluster
 from neusight.devices.chosen import version_of
 from neusight.distributed.search import Found
@@ -20,7 +20,6 @@ from neusight.errors import ModelError, NeusightError, reason, shown
 from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
 from neusight.page.form import Form
-from neusight.page.today import load_of, setup_words
 from neusight.paths import calibrations_dir, is_there
 from neusight.questions import Serving, Step
 from neusight.serving import figures as served
@@ -157,16 +156,13 @@ def planned(predictor: Predictor, form: Form) -> Found:
 
 
 def estimated(predictor: Predictor, question: Step | Serving) -> Estimate | ServingEstimate:
-    """The answer on one device.
+    """The answer on one device, with its interval.
 
     Raises:
-        NeusightError: as ``Predictor.estimate`` and ``Predictor.serving``.
+        NeusightError: as ``Predictor.ask``.
     """
-    if isinstance(question, Serving):
-        device = as_device(question.gpu, question.overrides)
-        return predictor.serving(question.model, device, load_of(question), **setup_words(question))
-    estimate: Estimate = predictor.ask(question)
-    _ = estimate.interval, estimate.coverage
+    estimate: Estimate | ServingEstimate = predictor.ask(question)
+    _ = estimate.interval, getattr(estimate, "coverage", None)
     return estimate
 
 

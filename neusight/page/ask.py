@@ -35,7 +35,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     charts = [figures.time(estimates)] if estimates and not form.serving else []
     charts += [served.passes(estimates[0])] if form.serving and len(estimates) == 1 else []
     charts += [memory(form, estimates)] if estimates else []
-    device = form.devices[0] if len(form.gpus) == 1 else None
+    device = form.questions[0].device() if len(form.gpus) == 1 else None
     return Shown(charts=tuple(charts), rest=(answers, device))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 from shlex import join, split
 from typing import Any
 
@@ -15,14 +16,12 @@ from neusight.distributed.search import Found
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, figures
 from neusight.page.answers import DeviceAnswer, answered, planned
-from neusight.page.form import Form
+from neusight.page.form import Form, options_of
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
-from neusight.page.today import options_of, setup_words
-from neusight.questions import FieldError, Serving, Step
-from neusight.questions.parts import WithExperts
+from neusight.questions import Serving, Step
 from neusight.questions.serving import LOADS
-from neusight.serving import Choice, Demand, Slo
+from neusight.serving import Choice, Demand, ServingEstimate, Setup, Slo
 from neusight.serving import figures as served
 from neusight.steps import StepQuestion
 from neusight.units import decimal, gib, milliseconds
@@ -34,6 +33,8 @@ EVERY = "all"
 _COMMON = ("compile", "amp-bf16", "bf16", "flash", "fused-optimizer", "checkpointing", "cuda-graphs")
 """Switches; all others are in a list."""
 _CLIENTS = "holds the level for"
+_SEARCHED = ("replicas", "num_prompts", "batch", "trace", "prefill")
+"""Fields that a service level leaves no room for."""
 _LIMITS, _MINUTES, _ENGINE = 3, 1.0, "maxtext"
 """Of a search for a device to build: limits of area and of power, how long, and what else its command takes."""
 
@@ -80,27 +81,30 @@ def _optimised(predictor: Predictor, form: Form) -> WhatIf:
 
 
 def _served(predictor: Predictor, form: Form) -> Shown:
-    question = form.question
+    question = form.complete
     assert isinstance(question, Serving)
-    setup = setup_words(question)
-    if form.page.slo:
-        if question.replicas > 1:
-            raise FieldError("replicas", "are looked for under a service level: leave them out")
-        fixed = {name: getattr(question, name) for name in _fixed(form)}
-        demand = Demand(
-            slo=Slo.named(form.page.slo), isl=form.lengths[0], osl=form.lengths[1], request_rate=question.request_rate,
-            concurrency=question.concurrency,
-        )  # fmt: skip
-        devices = form.devices if question.gpu else None
-        choices = predictor.cheapest(question.model, devices, demand, **fixed, **setup)
-        return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
-    points = {one.id: predictor.frontier(question.model, one, form.lengths, **setup) for one in form.devices}
-    return Shown(charts=(served.frontier(points),), rest=None)
+    if not form.page.slo:
+        points = {one.gpu: _frontier(predictor, one) for one in form.questions if isinstance(one, Serving)}
+        return Shown(charts=(served.frontier(points),), rest=None)
+    form.question.refuse(_SEARCHED, "is looked for under a service level: leave it out")
+    isl, osl = question.lengths()
+    demand = Demand(
+        slo=Slo.named(form.page.slo), isl=isl, osl=osl, request_rate=question.request_rate,
+        concurrency=getattr(form.question, "concurrency", None), seed=question.seed,
+    )  # fmt: skip
+    given = {*form.question.words(), *form.restated}
+    setup = {one.name: getattr(question, one.name) for one in fields(Setup) if one.name in given}
+    devices = [one.device() for one in form.questions] if form.question.gpu else None
+    choices = predictor.cheapest(question.served_model(), devices, demand, question.engine_options(), **setup)
+    return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
 
 
-def _fixed(form: Form) -> list[str]:
-    """Degrees that are given as they are by default, so that no others are searched."""
-    return [name for name in form.restated if name in WithExperts.fields()]
+def _frontier(predictor: Predictor, question: Serving) -> list[ServingEstimate]:
+    options, setup = question.engine_options(), vars(question.setup())
+    model, lengths = question.served_model(), question.lengths()
+    return predictor.frontier(
+        model, question.device(), lengths, options, seed=question.seed, prices=question.prices, **setup
+    )
 
 
 def _planned(predictor: Predictor, form: Form) -> Shown:
@@ -284,7 +288,7 @@ def _words(form: Form) -> Iterator[str]:
         left_out = ("gpu", *(() if form.page.slo else LOADS))
         lengths = dict(zip(("isl", "osl"), form.lengths, strict=True))
         words = question.changed(**{name: Serving.fields()[name].default for name in left_out}, **lengths)
-        yield from (*words.options(), *form.options(*_fixed(form)))
+        yield from (*words.options(), *form.options(*form.restated))
         yield from ("--slo", form.page.slo) if form.page.slo else ("--frontier",)
     elif form.page.space:
         yield from ("design", form.page.space, "--model", model, "--global-batch-size", str(question.batch))

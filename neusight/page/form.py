@@ -10,11 +10,9 @@ from shlex import join
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
-from neusight.devices import DeviceSpec
-from neusight.devices.chosen import as_device, version_of
+from neusight.devices.chosen import version_of
 from neusight.devices.load import find_device
 from neusight.errors import ModelError, NeusightError
-from neusight.page.today import lines_of, options_of
 from neusight.page.words import PageWords
 from neusight.questions import FieldError, Question, Serving, Step
 from neusight.questions.question import NamedField
@@ -148,15 +146,6 @@ class Form:
         return tuple(find_device(name).name for name in names)
 
     @property
-    def devices(self) -> list[DeviceSpec]:
-        """Devices with the changes of their figures.
-
-        Raises:
-            As ``gpus``, and DeviceError: changes that a device cannot have.
-        """
-        return [as_device(gpu, self.question.overrides) for gpu in self.gpus]
-
-    @property
     def lengths(self) -> tuple[int, int]:
         """Tokens of a prompt and of its answer: those that are not given have room in the model's context."""
         isl, osl = getattr(self.question, "isl", None), getattr(self.question, "osl", None)
@@ -189,7 +178,9 @@ class Form:
         if self.page.slo and self.serving and name in ("gpu", "tp", "concurrency"):
             return {"gpu": "all with a price", "tp": "1, 2, 4 or 8"}.get(name, "")
         value = getattr(self.complete, name, None)
-        return "" if value is None or value == getattr(self.question, name) else str(value)
+        if value is None or value == getattr(self.question, name):
+            return ""
+        return self.question.fields()[name].field.write(value)
 
     @property
     def command(self) -> str:
@@ -209,7 +200,15 @@ class Form:
         Raises:
             As ``gpus``.
         """
-        return "\n".join(lines_of(self.questions))
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        noun = type(self.question).__name__
+        yield from ("from neusight import Predictor", f"from neusight.questions import {noun}", "")
+        yield "predictor = Predictor.load()"
+        for question in self.questions:
+            words = ", ".join(f"{name}={value!r}" for name, value in question.words().items())
+            yield f"print(predictor.ask({noun}({words})))"
 
     def options(self, *names: str) -> list[str]:
         """Options of a command line for fields among ``names`` that are given."""
@@ -221,6 +220,12 @@ class Form:
         """With another figure of the device; the catalogue's where the text is empty."""
         rest = [change for change in self.question.overrides if not change.startswith(f"{key}=")]
         return self.changed(overrides="\n".join([*rest, f"{key}={text}"] if text.strip() else rest))
+
+
+def options_of(question: Step | Serving) -> list[str]:
+    """Options of today's commands."""
+    launch = {"compiled": ["--compile"], "graph": ["--cuda-graph"]}.get(getattr(question, "launch", ""), [])
+    return [*(question.changed(launch="eager") if launch else question).options(), *launch]
 
 
 def _read(

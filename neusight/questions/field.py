@@ -138,7 +138,9 @@ class FieldSpec:
         """The text that ``read`` reads as the value."""
         if isinstance(value, bool):
             return str(value).lower()
-        return f"{value:.17g}{_UNIT_WORDS.get(self.unit, '')}" if isinstance(value, float) else str(value)
+        if isinstance(value, float):
+            return f"{repr(value).removesuffix('.0')}{_UNIT_WORDS.get(self.unit, '')}"
+        return str(value)
 
     def _switch(self, name: str, text: str) -> bool:
         if text.lower() not in (*_TRUE, *_FALSE):
