@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, LeftOut
+from neusight.cli.commands import Asked, LeftOut
 from neusight.cli.options import LOAD, OUTPUT
 from neusight.cli.output import busy
 from neusight.paths import user_path
@@ -38,7 +38,7 @@ _MEANING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogOptions(CommandOptions):
+class LogOptions(opt.Models, opt.Formatted):
     """Figures that a log lacks, and the file of the calibration."""
 
     isl: int | None = whole("Input sequence length: tokens of a prompt on average, which logs of vLLM lack.", LOAD)
@@ -51,9 +51,7 @@ class LogOptions(CommandOptions):
 def observe(
     asked: Annotated[Asked[Serving], LeftOut.of(*OF_LOADS, "prices")],
     logs: Logs,
-    log_options: LogOptions,
-    models: opt.Models,
-    form: opt.Format = "human",
+    options: LogOptions,
 ) -> None:
     """Fit an engine's own time and factors of its kernels to what a live server says, starting from those that ship.
 
@@ -83,19 +81,19 @@ def observe(
         question.refuse(("replicas",), "is of one server: give the log of one replica")
     except FieldError as error:
         raise asked.wrong(error) from None
-    if log_options.out is not None:
-        writable(log_options.out)
+    if options.out is not None:
+        writable(options.out)
     device = as_device(opt.named_gpu(question.gpu), question.overrides)
-    predictor, setup = models.load(), question.setup()
+    predictor, setup = options.load(), question.setup()
     usual = min(_LONGEST, question.decoder().max_len or _LONGEST)
-    longest = question.max_model_len or log_options.longest or usual
+    longest = question.max_model_len or options.longest or usual
     with busy("observing"):
         model, limits = question.served_model(), question.engine_options()
         deployment = predictor.deployment(model, device, longest, limits, **vars(setup))
-        log = read_log([user_path(str(path)) for path in logs], deployment.limits.kv_tokens or 0, log_options.isl)
+        log = read_log([user_path(str(path)) for path in logs], deployment.limits.kv_tokens or 0, options.isl)
         observed = fitted(deployment, log.windows)
-    file = _kept(predictor, device, observed).save(log_options.out or calibrations_dir() / f"{device.id}.json")
-    _show(log, observed, file, form)
+    file = _kept(predictor, device, observed).save(options.out or calibrations_dir() / f"{device.id}.json")
+    _show(log, observed, file, options.form)
 
 
 def _kept(predictor: Predictor, device: DeviceSpec, observed: Observed) -> Calibration:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, Launched, Point
+from neusight.cli.commands import Asked, Launched, Point
 from neusight.cli.options import LOAD, OUTPUT
 from neusight.cli.output import Advance, busy, note
 from neusight.errors import NeusightError
@@ -30,8 +30,8 @@ _CHOSEN = ("dtype", "tp", "pp", "ep", "dp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingSearch(CommandOptions):
-    """Searches in place of one load."""
+class ServingOptions(opt.Models, opt.Drawn, opt.Formatted):
+    """Searches in place of one load, and the form of the result."""
 
     frontier: bool = switch("1, 2, 4, … clients until throughput stops growing.", LOAD)
     slo: str = text(
@@ -47,6 +47,7 @@ class ServingSearch(CommandOptions):
 
     def check(self) -> None:
         """Relations between fields."""
+        super().check()
         if not self.slo:
             self.refuse(("recommend", "prefer", "confidence"), "belongs to --slo: give one, such as --slo ttft=1s")
         if self.slo and self.frontier:
@@ -61,10 +62,7 @@ FROM_LINE = Launched(
 
 def serving(
     asked: Annotated[Asked[Serving], FROM_LINE],
-    search: ServingSearch,
-    models: opt.Models,
-    figure: opt.Picture = None,
-    form: opt.Format = "human",
+    options: ServingOptions,
 ) -> None:
     """Predict a served language model: times to tokens, throughput, memory, cost, and what limits it.
 
@@ -89,36 +87,27 @@ def serving(
     - `neusight serving Qwen/Qwen3-32B --gpu h100,l4 --isl 4096 --osl 512 --slo ttft=2s,tpot=50ms --request-rate 9
       --recommend`
     """
-    many = search.frontier or asked.many
-    if search.launch_command and many and not search.slo:
+    many = options.frontier or asked.many
+    if options.launch_command and many and not options.slo:
         raise typer.BadParameter("prints one command: give one combination, or --slo", param_hint="--launch-command")
-    if figure is not None and (search.slo or not many):
+    if options.figure is not None and (options.slo or not many):
         raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
-    opt.check_out(figure, "--figure", *opt.PICTURES)
     question = asked.questions[0]
     try:
-        if not search.slo:
-            question.check_load(search.frontier)
+        if not options.slo:
+            question.check_load(options.frontier)
             question.check_device()
-            question.check_device()
-        devices = _devices(asked)
-        run = ServingCommand(models.load(devices.values()), asked, search, devices)
-        answered = run.show_choices(form) if search.slo else run.show_points(form, figure)
+        named = opt.on_devices(asked) if question.gpu else []
+        if not named:
+            question.refuse(("overrides",), "changes a device: name it with --gpu")
+        devices = [one.device for one in named] or opt.priced(Path(question.prices) if question.prices else None)
+        distinct = {device.id: device for device in devices if device}
+        command = ServingCommand(options.load(distinct.values()), asked, options, named, list(distinct.values()))
+        answered = command.show_choices() if options.slo else command.show_points()
     except FieldError as error:
         raise asked.wrong(error) from None
     if not answered:
         raise typer.Exit(1)
-
-
-def _devices(asked: Asked[Serving]) -> Mapping[str, DeviceSpec]:
-    """Devices by the name that was typed, with prices of one list; without names those of the first price list."""
-    question = asked.questions[0]
-    prices = Path(question.prices) if question.prices else None
-    names = list(dict.fromkeys(each.gpu for each in asked.questions if each.gpu))
-    if names:
-        return dict(zip(names, opt.devices(",".join(names), question.overrides, prices), strict=True))
-    question.refuse(("overrides",), "changes a device: name it with --gpu")
-    return {device.id: device for device in opt.priced(prices)}
 
 
 @dataclass(frozen=True)
@@ -127,68 +116,70 @@ class ServingCommand:
 
     predictor: Predictor
     asked: Asked[Serving]
-    search: ServingSearch
-    devices: Mapping[str, DeviceSpec]
+    options: ServingOptions
+    named: Sequence[opt.QuestionOnDevice]
+    devices: Sequence[DeviceSpec]
 
-    def show_points(self, form: str, figure: Path | None) -> bool:
+    def show_points(self) -> bool:
         """Show every combination, and a picture of them; whether any has an estimate."""
         from neusight.cli import show_serving
 
-        many = self.search.frontier or self.asked.many
+        many = self.options.frontier or self.asked.many
         with busy("serving") as advance:
             points = list(self._points(many, advance))
         if many:
-            opt.note_prices(list(self.devices.values()))
+            opt.note_prices(self.devices)
         estimates = [point.estimate for point in points if point.estimate]
         changed = bool(self.asked.questions[0].overrides)
         opt.note_corrections(self.predictor, [] if changed else [estimate.gpu for estimate in estimates])
-        show_serving.show_points(points, form, many, self.search.launch_command)
+        show_serving.show_points(points, self.options.form, many, self.options.launch_command)
         if not estimates:
             note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
-        if figure is not None:
-            show_serving.draw(points, figure)
+        if self.options.figure is not None:
+            show_serving.draw(points, self.options.figure)
         return bool(estimates)
 
     def _points(self, many: bool, advance: Advance) -> Iterator[Point[ServingEstimate]]:
         """Every combination; its error is raised where there is one alone."""
-        for done, question in enumerate(self.asked.questions):
-            if len(self.asked.questions) > 1:
-                advance(done, len(self.asked.questions))
-            options = self._options(question)
+        for done, one in enumerate(self.named):
+            if len(self.named) > 1:
+                advance(done, len(self.named))
+            options = self._values(one.question) | {"gpu": one.id}
             try:
-                for estimate in self._estimates(question):
-                    clients = {"concurrency": estimate.load["concurrency"]} if self.search.frontier else {}
+                for estimate in self._estimates(one):
+                    clients = {"concurrency": estimate.load["concurrency"]} if self.options.frontier else {}
                     yield Point(options=options | clients, estimate=estimate)
             except NeusightError as error:
                 if not many:
                     raise
                 yield Point(options=options, error=str(error))
 
-    def _estimates(self, question: Serving) -> list[ServingEstimate]:
-        device = self.devices[question.gpu]
-        if not self.search.frontier:
-            return [self.predictor.ask(question, device)]
+    def _estimates(self, one: opt.QuestionOnDevice) -> list[ServingEstimate]:
+        question: Serving = one.question
+        if not self.options.frontier:
+            return [self.predictor.ask(question, one.device)]
         setup = {one.name: getattr(question, one.name) for one in fields(question.setup())}
         options, seed = question.engine_options(), question.seed
         model, lengths = question.served_model(), question.lengths()
-        return self.predictor.frontier(model, device, lengths, options, seed=seed, prices=question.prices, **setup)
+        return self.predictor.frontier(
+            model, one.device or "", lengths, options, seed=seed, prices=question.prices, **setup
+        )
 
-    def _options(self, question: Serving) -> dict[str, Any]:
+    def _values(self, question: Serving) -> dict[str, Any]:
         """Values of a combination by option: those of every table, and those that were written as lists."""
-        load = () if self.search.frontier or question.load == "trace" else (question.load,)
+        load = () if self.options.frontier or question.load == "trace" else (question.load,)
         names = dict.fromkeys((*_COLUMNS[:-2], *self.asked.axes, *_COLUMNS[-2:], *load))
-        values = {name: _plain(getattr(question, name)) for name in names}
-        return values | {"gpu": self.devices[question.gpu].id}
+        return {name: _plain(getattr(question, name)) for name in names}
 
-    def show_choices(self, form: str) -> bool:
+    def show_choices(self) -> bool:
         """Show what holds ``--slo``, the best first; whether anything does."""
         from neusight.cli import show_serving
 
         with busy("looking for deployments") as advance:
             choices = self._choices(advance)
-        opt.note_prices(list(self.devices.values()))
-        with_launch = self.search.launch_command or self.search.recommend
-        show_serving.show_choices(choices, self.search.slo, form, with_launch)
+        opt.note_prices(self.devices)
+        with_launch = self.options.launch_command or self.options.recommend
+        show_serving.show_choices(choices, self.options.slo, self.options.form, with_launch)
         return choices[0].estimate is not None
 
     def _choices(self, advance: Advance) -> list[Choice]:
@@ -203,10 +194,10 @@ class ServingCommand:
                 raise FieldError(axis, "takes one value with --slo")
         isl, osl = question.lengths()
         demand = Demand(
-            slo=Slo.named(self.search.slo), isl=isl, osl=osl, request_rate=question.request_rate,
-            concurrency=question.concurrency, confidence=self.search.confidence, seed=question.seed,
+            slo=Slo.named(self.options.slo), isl=isl, osl=osl, request_rate=question.request_rate,
+            concurrency=question.concurrency, confidence=self.options.confidence, seed=question.seed,
         )  # fmt: skip
-        chosen = _CHOSEN if self.search.recommend else ("tp",)
+        chosen = _CHOSEN if self.options.recommend else ("tp",)
         values = {name: [getattr(each, name) for each in self.asked.questions] for name in names}
         given = {
             name: list(dict.fromkeys(each))
@@ -214,8 +205,8 @@ class ServingCommand:
             if (name in self.asked.typed or name not in chosen) and None not in each
         }
         return self.predictor.cheapest(
-            question.served_model(), list(self.devices.values()), demand, question.engine_options(),
-            usual=self.search.recommend, prefer=self.search.prefer, progress=advance, **given,
+            question.served_model(), self.devices, demand, question.engine_options(),
+            usual=self.options.recommend, prefer=self.options.prefer, progress=advance, **given,
         )  # fmt: skip
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, headline, line, note, table
-from neusight.defaults import words_of
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
@@ -126,7 +125,7 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
     if e.preempted:
         yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
     if e.assumed:
-        yield "assumed", words_of(e.assumed)
+        yield "assumed", ", ".join(f"{name} {text.partition(',')[0]}" for name, text in e.assumed.items())
     if e.diverges:
         yield "OVERLOAD", e.diverges
 

@@ -19,7 +19,8 @@ PACKAGE = Path(neusight.__file__).parent
 OTHER_PROGRAMS = (
     "engines",
     "plans",
-    "questions/serving.py",
+    "questions/engined.py",
+    "questions/launch.py",
     "serving",
     "evaluation",
     "learn",

@@ -36,7 +36,8 @@ def test_json_is_what_python_answers(predictor: Predictor) -> None:
 )
 def test_the_question_of_an_answer_gives_the_same_digits(predictor: Predictor, options: tuple[object, ...]) -> None:
     answer = as_json(*ON_L40S, *options)
-    again = predictor.ask(Serving.named(answer["question"])).to_dict()
+    words = {name: value for name, value in answer["question"].items() if name != "kind"}
+    again = predictor.ask(Serving.named(words)).to_dict()
     assert json.loads(json.dumps(again, default=str)) == answer
     assert {"engine_version", "dtype", "max_num_seqs", "gpu_memory_utilization"} <= set(answer["assumed"])
 
