@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, LeftOut
+from neusight.cli.commands import Asked, LeftOut, OneQuestion
 from neusight.cli.options import LOAD, OUTPUT
 from neusight.cli.output import busy
 from neusight.paths import user_path
@@ -49,7 +49,7 @@ class LogOptions(opt.Models, opt.Formatted):
 
 
 def observe(
-    asked: Annotated[Asked[Serving], LeftOut.of(*OF_LOADS, "prices")],
+    asked: Annotated[Asked[Serving], LeftOut.of(*OF_LOADS, "prices"), OneQuestion],
     logs: Logs,
     options: LogOptions,
 ) -> None:
