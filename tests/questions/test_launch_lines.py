@@ -7,15 +7,22 @@ from typing import Any
 import pytest
 
 from neusight import Predictor
-from neusight.engines.launch_flags import engines_with_flags, flags_of
+from neusight.engines.launch_flags import dashed, engines_with_flags, flags_of
 from neusight.errors import NeusightError
 from neusight.questions import Serving, Training
 from neusight.questions.launch import read_launch
 from neusight.serving import EngineOptions
 from neusight.serving.launch import launch_command
+from neusight.workloads.decoders.known import hub_config
 
 LINES = tomllib.loads(Path(__file__).with_name("launch_lines.toml").read_text(encoding="utf-8"))["line"]
 MODEL, MIXTURE = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
+# Names in tables of options that are parts of fields, or that are only written.
+PARTS = {
+    "quantization", "lora", "adapters", "adapter_rank", "eplb", "draft", "draft_model", "draft_tokens", "draft_layers",
+    "draft_depth", "draft_branches", "draft_queries", "attention_dp", "dp_per_node", "moe_dispatch", "most_images",
+    "executor", "multimodal", "nodes", "rank", "first", "policy", "slots",
+}  # fmt: skip
 LIMITS = {"max_model_len": 3000, "max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.8}
 
 
@@ -27,6 +34,27 @@ def test_read_launch_reads_lines_of_documentation(line: dict[str, Any]) -> None:
     wanted = line.get("remarks", [])
     assert len(launch.remarks) == len(wanted)
     assert all(remark.startswith(start) for remark, start in zip(launch.remarks, wanted, strict=True))
+
+
+# Words that the line of an estimate does not state: a choice of kernels, and how many devices share a node.
+UNSTATED = ("attention_backend", "per_node")
+ASKABLE = [line for line in LINES if hub_config(line["words"]["model"]) and "redundant_experts" not in line["words"]]
+
+
+@pytest.mark.parametrize("line", ASKABLE, ids=[line["source"] for line in ASKABLE])
+def test_lines_of_documentation_are_answered_and_written_back(predictor: Predictor, line: dict[str, Any]) -> None:
+    question = read_launch(line["text"]).question
+    estimate = predictor.ask(question.changed(gpu="h200-sxm-141gb", isl=64, osl=2, concurrency=1))
+    back = read_launch(estimate.launch).question
+    words = {name: value for name, value in question.words().items() if name not in UNSTATED}
+    assert {name: getattr(back, name) for name in words} == words
+
+
+def test_scripts_of_documentation_are_answered(predictor: Predictor) -> None:
+    gpt3, llama = (read_launch(line["text"]).question for line in LINES if line["words"]["model"] == "megatron-lm")
+    for question, parameters in ((gpt3.changed(nodes=16), 175e9), (llama, 8e9)):
+        estimate = predictor.ask(question.changed(gpu="h100-sxm-80gb"))
+        assert estimate.run.decoder.parameters == pytest.approx(parameters, rel=0.02)
 
 
 SERVED: list[dict[str, Any]] = [
@@ -130,4 +158,5 @@ def test_flags_state_each_option_once(engine: str) -> None:
     assert not set(options) & {*flags.passed, *flags.file_options}
     noun = Training if engine == "megatron" else Serving
     assert set(flags.unset) & set(noun.fields()) <= set(flags.fields) | set(flags.file)
-    assert {"tp", "pp", "ep"} <= set(flags.fields) & set(noun.fields())
+    assert {*flags.fields, *flags.file} - set(noun.fields()) <= PARTS
+    assert {dashed(option) for option in flags.values} <= set(flags.names)
