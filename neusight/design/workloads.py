@@ -9,7 +9,7 @@ from pydantic import AliasChoices, BaseModel, ConfigDict, Field, PositiveInt
 from neusight.devices.cluster import cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.space import Space
-from neusight.steps.answers import unplanned_run
+from neusight.questions import Training
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -62,5 +62,5 @@ class DesignTraining(BaseModel):
             ModelError: an unknown model, engine or word. DeviceError: devices without links, or without the dtype.
         """
         cluster = cluster_of(device, self.per_node, self.nodes, self.network)
-        options = {"seq_len": self.seq_len, "dtype": self.dtype, "optimizer": self.optimizer}
-        return unplanned_run(self.model, cluster, self.global_batch_size, options, self.engine)
+        names = ("model", "global_batch_size", "seq_len", "dtype", "optimizer", "engine")
+        return Training.named({"cluster": cluster, **{name: getattr(self, name) for name in names}}).unplanned()

@@ -13,7 +13,6 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from neusight.api import Predictor
-from neusight.devices import load_cluster
 from neusight.devices.chosen import version_of
 from neusight.distributed.search import Found
 from neusight.errors import ModelError, NeusightError, reason, shown
@@ -21,10 +20,9 @@ from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
 from neusight.page.form import Form
 from neusight.paths import calibrations_dir, is_there
-from neusight.questions import Serving, Step
+from neusight.questions import Serving, Step, Training
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
-from neusight.steps.answers import unplanned_run
 from neusight.workloads.catalogue import canonical_name
 
 _KEPT = 512
@@ -150,9 +148,10 @@ def planned(predictor: Predictor, form: Form) -> Found:
     step = form.question
     if not isinstance(step, Step) or step.mode != "training":
         raise ModelError("plans on a cluster are of training: choose mode training")
-    cluster = load_cluster(step.cluster, step.nodes or 1)
-    options = {"seq_len": step.seq_len, "dtype": step.dtype, "optimizer": step.optimizer.replace("none", "")}
-    return predictor.plans(unplanned_run(step.model, cluster, step.batch, options))
+    names = ("model", "cluster", "nodes", "batch", "seq_len", "dtype")
+    optimizer = step.optimizer.replace("none", "")
+    question = Training.named({"optimizer": optimizer, **{name: getattr(step, name) for name in names}})
+    return predictor.plans(question.unplanned())
 
 
 def estimated(predictor: Predictor, question: Step | Serving) -> Estimate | ServingEstimate:

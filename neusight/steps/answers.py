@@ -238,22 +238,6 @@ def training_run(
     return traced_training(model, cluster, options, engine, inputs)
 
 
-def unplanned_run(
-    model: Any, cluster: Cluster, global_batch_size: int, options: Mapping[str, Any], engine: str = ""
-) -> TrainingRun:
-    """A training step whose plan is to be searched for: of its plan, only the global batch is decided.
-
-    Args:
-        model, cluster, options, engine: as ``training_run`` takes them; options that are None or "" are left open.
-        global_batch_size: sequences of a step.
-    """
-    given = {name: value for name, value in options.items() if value}
-    one_each = {"dp": cluster.devices, "global_batch_size": cluster.devices, "micro_batch_size": 1}
-    return replace(
-        training_run(model, cluster, given | one_each, engine), plan=Plan(global_batch_size=global_batch_size)
-    )
-
-
 def traced_training(
     model: Any, cluster: Cluster, options: Mapping[str, Any], engine: str, inputs: Any = None
 ) -> TrainingRun:
