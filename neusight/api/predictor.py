@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from neusight.api.sweeps import swept
+from neusight.api.sweeps import sweep_points, swept
 from neusight.devices import DeviceSpec
 from neusight.devices.chosen import Gpu, as_device, version_of
 from neusight.engines import Libraries
@@ -30,8 +30,7 @@ from neusight.questions import KernelCall, Serving, Step, Training
 from neusight.questions.kernel import LaunchedKernel
 from neusight.requests import Request
 from neusight.steps.answers import StepAnswers
-from neusight.steps.questions import Setting, StepQuestion
-from neusight.transforms.sparsity import Sparsity
+from neusight.steps.questions import StepQuestion
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -568,10 +567,8 @@ class Predictor:
         modes: str | Iterable[str] = "inference",
         seq_lens: int | Iterable[int | None] | None = None,
         dtypes: str | torch.dtype | Iterable[str | torch.dtype | None] | None = None,
-        optimizer: str = "none",
-        sparsity: Sparsity | None = None,
         progress: Callable[[int, int], None] | None = None,
-        **options: Any,
+        **words: Any,
     ) -> pd.DataFrame:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
 
@@ -585,33 +582,19 @@ class Predictor:
 
         Args:
             models, gpus, batches, modes, seq_lens, dtypes: what to combine; each a list, or one value.
-            optimizer: of the steps of training.
-            sparsity: of all steps, as ``estimate`` takes it.
             progress: called with (done, of) after each row.
-            options: ``attention``, ``launch``, ``layout`` and ``steps`` of all steps, as ``estimate`` takes them.
+            words: of all steps, as ``estimate`` takes them; an optimizer is that of steps of training.
 
         Raises:
             DeviceError: of a predictor that is shared, no such cluster.
         """
         import pandas as pd
 
-        grid: dict[str, Any] = {"modes": modes, "seq_lens": seq_lens, "dtypes": dtypes}
-        given: dict[str, Any] = {"optimizer": optimizer, "sparsity": sparsity, "progress": progress}
-        return pd.DataFrame(self.sweep_rows(models, gpus, batches, **grid, **given, **options))
+        grid = {"model": models, "gpu": gpus, "mode": modes, "batch": batches, "seq_len": seq_lens, "dtype": dtypes}
+        return pd.DataFrame(self.rows(sweep_points(grid, words), progress))
 
-    def sweep_rows(
-        self,
-        models: str | Iterable[str],
-        gpus: Gpu | Iterable[Gpu],
-        batches: int | Iterable[int] = 1,
-        *,
-        modes: Any = "inference",
-        seq_lens: Any = None,
-        dtypes: Any = None,
-        sparsity: Sparsity | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        **options: Any,
+    def rows(
+        self, points: Sequence[Mapping[str, Any]], progress: Callable[[int, int], None] | None = None
     ) -> list[dict[str, Any]]:
-        """The rows of ``sweep``, which takes the same arguments, without pandas: a missing figure is None."""
-        grid = (models, gpus, modes, batches, seq_lens, dtypes)
-        return swept(self._steps, grid, options, Setting(sparsity=sparsity), progress=progress, **self._sharing)
+        """A row of ``sweep`` for each step, whose keywords are those of ``estimate``: a missing figure is None."""
+        return swept(self._steps, points, progress=progress, **self._sharing)

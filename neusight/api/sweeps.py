@@ -9,13 +9,12 @@ from typing import Any
 
 from neusight.defaults import words_of
 from neusight.devices import DeviceSpec
-from neusight.devices.chosen import Gpu
 from neusight.errors import NeusightError
 from neusight.estimates import Estimate
 from neusight.executors.together import BatchedPricer
-from neusight.quick_dataclasses import dataclass
+from neusight.questions import Step
 from neusight.steps.answers import Price, ReadyStep, StepAnswers
-from neusight.steps.questions import Setting, StepQuestion, step_request
+from neusight.steps.questions import StepQuestion
 from neusight.workers import hired, shared
 
 _TOGETHER = 64
@@ -27,56 +26,64 @@ SWEEP_COLUMNS = (
 )
 
 
+def sweep_points(grid: Mapping[str, Any], words: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Words of every combination; the last name of the grid changes fastest.
+
+    Args:
+        grid: what to combine by name, each a list or one value.
+        words: of all steps.
+    """
+    values = product(*map(_several, grid.values()))
+    return [{**words, **dict(zip(grid, combination, strict=True))} for combination in values]
+
+
 def swept(
     answers: StepAnswers,
-    grid: Sequence[Any],
-    options: Mapping[str, Any],
-    setting: Setting,
+    points: Sequence[Mapping[str, Any]],
     *,
     progress: Callable[[int, int], None] | None = None,
     jobs: int = 1,
     ray: str = "",
 ) -> list[dict[str, Any]]:
-    """Every combination as one row a step, with all of ``SWEEP_COLUMNS``.
+    """A row for each step, with all of ``SWEEP_COLUMNS`` and the other words in which steps differ.
 
     Args:
         answers: for steps.
-        grid: what to combine, each a list or one value: models, devices, modes, batches, lengths, dtypes.
-        options: of all steps.
-        setting: how they are estimated.
+        points: keywords of ``Step.of`` for each step.
         progress: called with (done, of) after each row, or, where others do them, after some.
         jobs, ray: who share the work, see ``workers.hired``.
 
     Raises:
         DeviceError: no such cluster.
     """
-    points = [_Point.of(*point) for point in product(*map(_several, grid))]
     shares = [points[start : start + _TOGETHER] for start in range(0, len(points), _TOGETHER)]
     rows: list[dict[str, Any]] = []
     if jobs == 1 and not ray:
-        for row in chain.from_iterable(_rows(answers, options, setting, share) for share in shares):
+        for row in chain.from_iterable(_rows(answers, share) for share in shares):
             rows.append(row)
             if progress:
                 progress(len(rows), len(points))
     else:
-        with hired(jobs, ray, _begin, answers, options, setting) as workers:
+        with hired(jobs, ray, _begin, answers) as workers:
             found = shared(workers, _asked, shares, _by_share(progress, len(points)))
         rows = list(chain.from_iterable(found))
     return [dict.fromkeys(SWEEP_COLUMNS) | row for row in rows]
 
 
+_COLUMNS = SWEEP_COLUMNS[:6]
+"""Words of a step."""
 _SAME = ("needed_bytes", "peak_bytes", "fits", "board_energy_j", "price_source", "unit")
 """Columns that are attributes of an estimate, behind its times and rates."""
-_ASKED: list[tuple[StepAnswers, Mapping[str, Any], Setting]] = []
+_ANSWERS: list[StepAnswers] = []
 """Of this process, where it is a worker."""
 
 
-def _begin(answers: StepAnswers, options: Mapping[str, Any], setting: Setting) -> None:
-    _ASKED[:] = [(answers, options, setting)]
+def _begin(answers: StepAnswers) -> None:
+    _ANSWERS[:] = [answers]
 
 
-def _asked(points: Sequence[_Point]) -> list[dict[str, Any]]:
-    return list(_rows(*_ASKED[0], points))
+def _asked(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return list(_rows(_ANSWERS[0], points))
 
 
 def _by_share(progress: Callable[[int, int], None] | None, rows: int) -> Callable[[int, int], None] | None:
@@ -84,43 +91,22 @@ def _by_share(progress: Callable[[int, int], None] | None, rows: int) -> Callabl
     return progress and (lambda done, _: progress(min(done * _TOGETHER, rows), rows))
 
 
-def _rows(
-    answers: StepAnswers, options: Mapping[str, Any], setting: Setting, points: Sequence[_Point]
-) -> Iterator[dict[str, Any]]:
+def _rows(answers: StepAnswers, points: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
     """Of steps whose kernels are priced together."""
-    steps = [_ready(answers, point, options, setting) for point in points]
+    steps = [_ready(answers, point) for point in points]
     prices = _prices(answers, [step for step in steps if isinstance(step, ReadyStep)])
     for point, step in zip(points, steps, strict=True):
-        yield point.columns | _answer(answers, step, prices)
+        gpu = point["gpu"].id if isinstance(point["gpu"], DeviceSpec) else str(point["gpu"])
+        columns = {"mode": "inference", "batch": 1, **point, "gpu": gpu}
+        yield {name: columns.get(name) for name in _COLUMNS} | _answer(answers, step, prices)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Point:
-    """One combination of a sweep."""
-
-    model: str
-    gpu: Gpu
-    step: dict[str, Any]
-
-    @classmethod
-    def of(cls, model: str, gpu: Gpu, *step: Any) -> _Point:
-        return cls(model=model, gpu=gpu, step=dict(zip(("mode", "batch", "seq_len", "dtype"), step, strict=True)))
-
-    @property
-    def columns(self) -> dict[str, Any]:
-        name = self.gpu.id if isinstance(self.gpu, DeviceSpec) else str(self.gpu)
-        return {"model": self.model, "gpu": name, **self.step}
-
-
-def _ready(
-    answers: StepAnswers, point: _Point, options: Mapping[str, Any], setting: Setting
-) -> ReadyStep | NeusightError:
-    stepless = {"optimizer": "none"} if point.step["mode"] == "inference" else {}
+def _ready(answers: StepAnswers, point: Mapping[str, Any]) -> ReadyStep | StepQuestion | NeusightError:
+    """A step that waits for its prices, one that several devices share, or why there is none."""
+    stepless = {"optimizer": "none"} if point.get("mode", "inference") == "inference" else {}
     try:
-        request, defaults = step_request(point.model, {**point.step, **options, **stepless})
-        return answers.ready(
-            StepQuestion(model=point.model, gpu=point.gpu, request=request, setting=setting, defaults=defaults)
-        )
+        question = Step.of(**{**point, **stepless}).resolve()
+        return question if question.shared else answers.ready(question)
     except NeusightError as error:
         return error
 
@@ -137,8 +123,12 @@ def _prices(answers: StepAnswers, steps: Sequence[ReadyStep]) -> dict[int, Price
     }
 
 
-def _answer(answers: StepAnswers, step: ReadyStep | NeusightError, prices: Mapping[int, Price]) -> dict[str, Any]:
+def _answer(
+    answers: StepAnswers, step: ReadyStep | StepQuestion | NeusightError, prices: Mapping[int, Price]
+) -> dict[str, Any]:
     try:
+        if isinstance(step, StepQuestion):
+            return _figures(answers.answer(step)) | {"error": ""}
         if isinstance(step, NeusightError):
             raise step
         return _figures(answers.estimate(step, prices[id(step.device)])) | {"error": ""}

@@ -128,7 +128,7 @@ def command_line(called: str = "") -> Commands:
         if isinstance(command, Commands):
             app.add_typer(command, name=name)
         else:
-            app.command(name)(command)
+            app.command(name, renamed=getattr(command, "renamed", {}))(command)
     return app
 
 

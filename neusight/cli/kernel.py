@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neusight.estimates import LoneKernel
 
 
-def kernel(asked: Asked[KernelCall], models: opt.Models, form: opt.Format = "human") -> None:
+def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) -> None:
     """Predict the latency of a single kernel.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
@@ -52,7 +52,7 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, form: opt.Format = "hum
             raise typer.BadParameter(f"{name} is now {PUBLIC_NAMES[name]}", param_hint="FIELD=VALUE")
     calls = opt.on_devices(asked)
     predictor = models.load([call.device for call in calls if call.device])
-    points = opt.answers(calls, predictor)
+    points = opt.answers(asked, calls, predictor)
     estimates: list[tuple[str, LoneKernel]] = [(p.options["asked"].id, p.estimate) for p in points if p.estimate]
     opt.note_corrections(predictor, [] if asked.questions[0].overrides else [gpu for gpu, _ in estimates])
     for warning in dict.fromkeys(text for _, estimate in estimates for text in estimate.warnings):
@@ -61,7 +61,7 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, form: opt.Format = "hum
     asides = [columns(estimate, ("question", "assumed", "warnings")) for _, estimate in estimates]
     data = [row | aside for row, aside in zip(rows, asides, strict=True)]
     failed = [{"gpu": point.options["asked"].id, "error": point.error} for point in points if point.error]
-    Output(form).data(data + failed if asked.many else data[0], rows, lambda: _show(estimates))
+    Output(output.form).data(data + failed if asked.many else data[0], rows, lambda: _show(estimates))
 
 
 def _show(answers: Sequence[tuple[str, LoneKernel]]) -> None:

@@ -12,7 +12,7 @@ from neusight.cli.commands import Asked, CommandOptions, Point, check_answers, c
 from neusight.cli.output import Advance
 from neusight.errors import UnitError, shown
 from neusight.paths import writable
-from neusight.questions.field import number, path, required, text, whole
+from neusight.questions.field import FieldError, number, path, required, text, whole
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -644,14 +644,21 @@ def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
 
 
 def answers(
-    asked: Sequence[QuestionOnDevice], predictor: Predictor, advance: Advance | None = None
+    asked: Asked[Any], calls: Sequence[QuestionOnDevice], predictor: Predictor, advance: Advance | None = None
 ) -> list[Point[Any]]:
-    """The answer to each question; where several are asked, an error stands in place of its answer."""
+    """The answer to each question; where several are asked, an error stands in place of its answer.
+
+    Raises:
+        BadParameter: words of the only question that exclude each other. NeusightError: what else is wrong with it.
+    """
 
     def answer(combination: dict[str, Any]) -> Any:
         return predictor.ask(combination["asked"].question, combination["asked"].device)
 
-    points = list(combined({"asked": asked}, answer, many=len(asked) > 1, advance=advance))
+    try:
+        points = list(combined({"asked": calls}, answer, many=len(calls) > 1, advance=advance))
+    except FieldError as error:
+        raise asked.wrong(error) from None
     check_answers(points, "asked")
     return points
 

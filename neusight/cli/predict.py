@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Given, Point, check_answers, combined
-from neusight.cli.options import DEVICE, ENGINE, OUTPUT, PLAN, STEP, Spec
+from neusight.cli.commands import Asked, Point
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
 from neusight.defaults import words_of
+from neusight.questions import Step
+from neusight.questions.field import text
+from neusight.questions.parts import OUTPUT
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal, gib, milliseconds
 
 if TYPE_CHECKING:
     from neusight.estimates import Estimate
-    from neusight.requests import Plan
 
 _TOP = 12
 """Rows of operators and kernels that are shown."""
@@ -26,136 +24,16 @@ _SMALL_ERROR = 0.005
 """Errors below this share of the latency are not worth a word."""
 _NOTHING = 1e-6
 """Share of the latency below which a phase is rounding."""
-_ON_CLUSTERS = (
-    *("model", "mode", "batch", "seq_len", "optimizer", "dtype", "cluster", "nodes", "dp", "tp", "pp", "vp"),
-    *(
-        "micro_batch_size",
-        "schedule",
-        "shard",
-        "recompute",
-        "recompute_layers",
-        "sequence_parallel",
-        "overlap_grad_reduce",
-    ),
-    *("overrides", "prices", "tile_models", "calibration", "form"),
-)
-"""Options that count with ``--cluster``; ``neusight training`` has more."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepOptions:
-    """What runs."""
+class Shown(opt.Formatted):
+    """The form of the result."""
 
-    mode: opt.Mode = "inference"
-    batch: opt.Batch = 1
-    seq_len: opt.SeqLen = None
-    image_size: opt.ImageSize = None
-    frames: opt.Frames = None
-    seconds: opt.Seconds = None
-    steps: opt.Steps = None
-    given: opt.GivenInputs = field(default_factory=list)
-    share: opt.Shares = field(default_factory=list)
-    optimizer: opt.Optimizer = "none"
-    fused_optimizer: Annotated[
-        bool, Spec("--fused-optimizer", STEP, "The optimizer updates all parameters in one pass.").text()
-    ] = False
-    grad_scaler: Annotated[
-        bool, Spec("--grad-scaler", STEP, "Gradients are scaled back before the update, as float16 needs.").text()
-    ] = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """As ``Predictor.estimate`` takes them."""
-        return vars(self) | {"share": opt.shares(self.share)}
+    by: str = text("Rows of the table, and of CSV.", OUTPUT, "operator", choices=("operator", "phase", "kernel"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Execution:
-    """In which precision, and by which software."""
-
-    dtype: opt.Dtype = ""
-    attention: opt.Attention = None
-    compiled: Annotated[bool, Spec("--compile", ENGINE, "As torch.compile runs it, with fused kernels.").text()] = False
-    cuda_graph: Annotated[bool, Spec("--cuda-graph", ENGINE, "Compiled, and launched as one CUDA graph.").text()] = (
-        False
-    )
-    layout: Annotated[
-        Literal["nchw", "nhwc"],
-        Spec("--layout", ENGINE, "Of images in memory; nhwc is PyTorch's channels_last.").text(),
-    ] = "nchw"
-    allow_fallback: Annotated[
-        bool, Spec("--allow-fallback", ENGINE, "Estimate operators without a rule as data movement, visibly.").text()
-    ] = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """As ``Predictor.estimate`` takes them."""
-        launch = "graph" if self.cuda_graph else "compiled" if self.compiled else "eager"
-        same = {"attention": self.attention, "layout": self.layout, "allow_fallback": self.allow_fallback}
-        return {"dtype": self.dtype or None, "launch": launch, **same}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Target:
-    """On what it runs."""
-
-    gpu: opt.Gpus = ""
-    overrides: opt.Overrides = field(default_factory=list)
-    prices: opt.Prices = None
-    sparsity: opt.Sparsity = ""
-    simulate: Annotated[
-        bool, Spec("--simulate", DEVICE, "On such a device, run its scheduler instead of its tile model.").text()
-    ] = False
-    compression: Annotated[
-        bool, Spec("--compression", DEVICE, "On such a device, zeros do not travel to and from DRAM.").text()
-    ] = False
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """As ``Predictor.estimate`` takes them."""
-        names = ("simulate", "compression")
-        return {name: getattr(self, name) for name in names} | {"sparsity": self.sparsity or None}
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepSharing(opt.SharedStep):
-    """How several GPUs share it."""
-
-    overlap_grad_reduce: opt.OverlapGradients = None
-    tp_plan: Annotated[
-        list[str],
-        Spec(
-            "--tp-plan",
-            PLAN,
-            "How --tp splits products, where not as the model's structure tells: `*.c_fc=colwise`. May be repeated.",
-            "MODULE=STYLE",
-        ).text(),
-    ] = field(default_factory=list)
-    cluster: opt.Cluster = ""
-    nodes: opt.Nodes = None
-
-    def plan(self, batch: int, *, training: bool) -> Plan | None:
-        """The plan for ``batch`` samples a step, see ``Plan.of_step``."""
-        from neusight.requests import Plan
-
-        degrees = ("dp", "tp", "pp", "vp", "micro_batch_size", "schedule", "shard", "recompute", "recompute_layers")
-        names = (*degrees, "sequence_parallel", "overlap_grad_reduce")
-        return Plan.of_step(batch, training=training, **{name: getattr(self, name) for name in names})
-
-
-def predict(
-    model: opt.Model,
-    step: StepOptions,
-    execution: Execution,
-    target: Target,
-    sharing: StepSharing,
-    models: opt.Models,
-    typed: Given,
-    by: Annotated[
-        Literal["operator", "phase", "kernel"], Spec("--by", OUTPUT, "Rows of the table, and of CSV.").text()
-    ] = "operator",
-    form: opt.Format = "human",
-) -> None:
+def predict(asked: Asked[Step], models: opt.Models, output: Shown) -> None:
     """Predict the latency of one step of a model on GPUs.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
@@ -170,7 +48,7 @@ def predict(
 
     - `neusight predict ./whisper/config.json --gpu l4 --seconds 30 --input decoder_input_ids=1x64:int64`
 
-    - `neusight predict gpt2-large --gpu a100 --compile`
+    - `neusight predict gpt2-large --gpu a100 --launch compiled`
 
     - `neusight predict timm:convnext_tiny@288 --gpu a100 --dtype amp --layout nhwc --batch 64`
 
@@ -180,82 +58,43 @@ def predict(
 
     - `neusight predict gpt3-175b --mode training --cluster dgx-a100 --nodes 8 --tp 8 --pp 8 --batch 512`
     """
-    question = StepCommand(
-        model=model, step=step, execution=execution, target=target, sharing=sharing, models=models, typed=typed
-    )
-    if sharing.cluster:
-        question.answer_on_cluster(form)
+    steps = asked.questions
+    if steps[0].cluster:
+        from neusight.cli.training import answer_steps
+
+        answer_steps(asked, models, output.form)
         return
-    if sharing.tp == 1:
-        typed.refuse(["tp_plan"], "says how --tp splits products: give --tp of 2 or more")
-    typed.refuse(["nodes"], "counts the nodes of a cluster: name it with --cluster")
-    if not target.gpu:
-        raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
-    show_estimates(question.points(), by, form, opt.is_list(target.gpu))
+    opt.check_optimizer(steps[0].optimizer, [step.mode for step in steps])
+    calls = opt.on_devices(asked)
+    predictor = models.load([call.device for call in calls if call.device])
+    with busy(f"predicting {steps[0].model}") as advance:
+        points = opt.answers(asked, calls, predictor, advance)
+    show_estimates(points, output.by, output.form, asked)
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepCommand:
-    """All that a command line says of a step."""
-
-    model: str
-    step: StepOptions
-    execution: Execution
-    target: Target
-    sharing: StepSharing
-    models: opt.Models
-    typed: Given
-
-    def points(self) -> list[Point[Estimate]]:
-        """An estimate for each GPU, or why there is none."""
-        step, target = self.step, self.target
-        gpus = opt.devices(target.gpu, target.overrides, target.prices)
-        opt.check_optimizer(step.optimizer, [step.mode])
-        plan = self.sharing.plan(step.batch, training=step.mode == "training")
-        options = step.options | self.execution.options | target.options
-        options |= {"plan": plan, "tp_plan": opt.pairs(self.sharing.tp_plan, "--tp-plan") or None}
-        if plan:
-            options["batch"] = 1
-        predictor = self.models.load(gpus)
-
-        def estimate(combination: dict[str, Any]) -> Estimate:
-            return predictor.estimate(self.model, combination["gpu"], **options)
-
-        with busy(f"predicting {self.model}") as advance:
-            return list(combined({"gpu": gpus}, estimate, many=len(gpus) > 1, advance=advance))
-
-    def answer_on_cluster(self, form: str) -> None:
-        """As ``neusight training`` answers these options."""
-        from neusight.cli.commands import Asked
-        from neusight.cli.training import answer
-        from neusight.questions import Training
-
-        step, sharing, typed = self.step, self.sharing, self.typed
-        if step.mode != "training":
-            raise typer.BadParameter("is for training: add --mode training", param_hint="--cluster")
-        typed.refuse(["gpu"], "is named by --cluster, which has its own GPUs: leave it out")
-        typed.refuse(sorted(typed - set(_ON_CLUSTERS)), "has no meaning with --cluster: leave it out")
-        values = {**vars(step), "dtype": self.execution.dtype, **vars(sharing), **vars(self.target)}
-        words = {name: value for name, value in values.items() if name in typed and name != "mode"}
-        answer(Asked(Training, {"model": self.model, "batch": step.batch, **words}), self.models, form)
+vars(predict)["renamed"] = {"--compile": "--launch compiled", "--cuda-graph": "--launch graph"}
 
 
-def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, many: bool) -> None:
-    """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses.
-
-    ``many`` says that a list was given, be it of one. Devices without an estimate are named on stderr.
-    """
+def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, asked: Asked[Step]) -> None:
+    """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses."""
     from neusight.estimates.report import report
 
-    check_answers(points, "gpu")
-    estimates = [point.estimate for point in points if point.estimate]
-    for warning in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
+    answered = [(point.options["asked"], point.estimate) for point in points if point.estimate]
+    estimates = [estimate for _, estimate in answered]
+    for warning in dict.fromkeys(warning for estimate in estimates for warning in estimate.warnings):
         note(f"warning: {warning}")
-    single = estimates[0] if len(points) == 1 else None
-    failed = [{"gpu": point.options["gpu"].id, "error": point.error} for point in points if point.error]
-    data = [report(e) for e in estimates] + failed if many else report(estimates[0])
+    failed = [{"gpu": point.options["asked"].id, "error": point.error} for point in points if point.error]
+    data = [report(e) for e in estimates] + failed if asked.many else report(estimates[0])
     rows = [{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, by)]
-    Output(form).data(data, rows, lambda: _full(single, by) if single else _side_by_side(estimates))
+
+    def human() -> None:
+        if len(points) == 1:
+            _full(estimates[0], by)
+            return
+        names = [name for name, values in asked.axes.items() if name not in ("model", "gpu") and len(values) > 1]
+        _side_by_side([(call.question, estimate) for call, estimate in answered], names)
+
+    Output(form).data(data, rows, human)
 
 
 def _rows(estimate: Estimate, by: str) -> list[dict[str, Any]]:
@@ -375,17 +214,18 @@ def _origin(e: Estimate) -> None:
     paragraph("based on", *texts, f"neusight {e.provenance.neusight}")
 
 
-def _side_by_side(estimates: Sequence[Estimate]) -> None:
-    first = estimates[0]
-    line(f"{first.model}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
+def _side_by_side(answers: Sequence[tuple[Step, Estimate]], names: Sequence[str]) -> None:
+    """Several estimates, with the options in which they differ."""
+    first, slowest = answers[0][1], max(e.latency_s for _, e in answers)
+    models = ", ".join(dict.fromkeys(e.model for _, e in answers))
+    line(f"{models}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
     paragraph("assumed", words_of(first.assumed))
     paragraph("step", first.unit)
-    slowest = max(e.latency_s for e in estimates)
-    titles = ("gpu", ">latency", ">90 % interval", "", ">samples/s", "limited by", "fits")
-    table(titles, (_cells(e, slowest) for e in estimates))
+    titles = ("gpu", *names, ">latency", ">90 % interval", "", ">samples/s", "limited by", "fits")
+    table(titles, (_cells(e, [getattr(step, name) for name in names], slowest) for step, e in answers))
 
 
-def _cells(e: Estimate, slowest: float) -> tuple[str, ...]:
+def _cells(e: Estimate, options: Sequence[object], slowest: float) -> tuple[str, ...]:
     latency, low, high = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s))
-    share = bar(e.latency_s / slowest, 6)
-    return e.gpu, latency, f"{low} - {high}", share, decimal(e.samples_per_s), e.limiter, "yes" if e.fits else "NO"
+    share, fits = bar(e.latency_s / slowest, 6), "yes" if e.fits else "NO"
+    return e.gpu, *map(str, options), latency, f"{low} - {high}", share, decimal(e.samples_per_s), e.limiter, fits

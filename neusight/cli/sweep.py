@@ -4,57 +4,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
+from neusight.cli.commands import Asked, LeftOut
 from neusight.cli.output import Output, bar, busy, note, paragraph, table
 from neusight.errors import shown
+from neusight.questions import Step
 from neusight.units import decimal, milliseconds
 
 if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
-
-@dataclass(frozen=True, kw_only=True)
-class Grid:
-    """What is combined."""
-
-    gpu: opt.Gpus
-    overrides: opt.Overrides = field(default_factory=list)
-    prices: opt.Prices = None
-    batch: opt.Batches = "1"
-    mode: opt.Modes = "inference"
-    seq_len: opt.SeqLens = ""
-    dtype: opt.Dtypes = ""
-
-    @property
-    def values(self) -> dict[str, list[Any]]:
-        """By the argument of ``Predictor.sweep``."""
-        return {
-            "batches": opt.numbers(self.batch, "--batch"),
-            "modes": opt.named_modes(self.mode, "--mode"),
-            "seq_lens": opt.numbers(self.seq_len, "--seq-len") if self.seq_len else [None],
-            "dtypes": opt.named_dtypes(self.dtype, "--dtype") if self.dtype else [None],
-        }
+_KEYS = ("model", "gpu", "mode", "batch", "seq_len", "dtype")
+_SWEPT = LeftOut.of("cluster", "nodes", "per_node", "network")
 
 
 def sweep(
-    model: Annotated[str, typer.Argument(metavar="MODEL[,MODEL…]", help="Models, as for `neusight predict`.")],
-    grid: Grid,
-    models: opt.Models,
-    workers: opt.Workers,
-    optimizer: opt.Optimizer = "none",
-    attention: opt.Attention = None,
-    steps: opt.Steps = None,
-    sparsity: opt.Sparsity = "",
-    form: opt.Format = "human",
+    asked: Annotated[Asked[Step], _SWEPT], models: opt.Models, workers: opt.Workers, output: opt.Formatted
 ) -> None:
     """Predict every combination of models, GPUs and batches: latency, throughput, memory, cost.
 
-    Steps that do not fit are marked; those that cannot be estimated keep their reason. Exit 1 where none can be.
+    Options are those of `neusight predict`, several values with commas between. Steps that do not fit are marked;
+    those that cannot be estimated keep their reason. Exit 1 where none can be.
 
     Examples:
 
@@ -62,20 +36,22 @@ def sweep(
 
     - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
     """
-    gpus, names = opt.devices(grid.gpu, grid.overrides, grid.prices), opt.listed(model, "MODEL")
-    values = grid.values
-    opt.check_optimizer(optimizer, values["modes"])
-    _note_unused_zeros(gpus, sparsity)
+    steps, calls = asked.questions, opt.on_devices(asked)
+    opt.check_optimizer(steps[0].optimizer, [step.mode for step in steps])
+    gpus = list({call.id: call.device for call in calls if call.device}.values())
+    _note_unused_zeros(gpus, steps[0].sparsity)
     predictor = models.load(gpus)
+    points = [call.question.words() | {"gpu": call.device, "overrides": (), "prices": ""} for call in calls]
     with busy("predicting") as advance:
-        rows = predictor.shared(**workers.keywords).sweep_rows(
-            names, gpus, **values, optimizer=optimizer, attention=attention, steps=steps,
-            sparsity=sparsity or None, progress=advance,
-        )  # fmt: skip
-    opt.note_corrections(predictor, [] if grid.overrides else [row["gpu"] for row in rows if not row["error"]])
-    if form != "human":
+        rows = predictor.shared(**workers.keywords).rows(points, advance)
+    others = [name for name in asked.axes if name not in _KEYS]
+    rows = [
+        {name: getattr(step, name) for name in others} | row for step, row in zip(asked.questions, rows, strict=True)
+    ]
+    opt.note_corrections(predictor, [] if steps[0].overrides else [row["gpu"] for row in rows if not row["error"]])
+    if output.form != "human":
         opt.note_prices(gpus)
-    Output(form).data(rows, rows, lambda: _show_sweep(rows))
+    Output(output.form).data(rows, rows, lambda: _show_sweep(rows, others))
     if failed := [row["error"] for row in rows if row["error"]]:
         grade = "error" if len(failed) == len(rows) else "warning"
         note(f"{grade}: {len(failed)} of {len(rows)} steps could not be estimated: {failed[0]}")
@@ -90,12 +66,12 @@ def _note_unused_zeros(gpus: Sequence[DeviceSpec], sparsity: str) -> None:
         note(f"note: --sparsity has no effect on {', '.join(dense)}: GPUs do not skip zeros")
 
 
-def _show_sweep(rows: list[dict[str, Any]]) -> None:
+def _show_sweep(rows: list[dict[str, Any]], others: Sequence[str]) -> None:
     """What all steps share is left out of the table."""
     good = [row for row in rows if not row["error"]]
     best = max((row["samples_per_s"] for row in good), default=0.0) or 1.0
     same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in good}) == 1}
-    keys = [key for key in ("model", "gpu", "mode", "batch", "seq_len", "dtype") if key not in same]
+    keys = [key for key in (*_KEYS, *others) if key not in same]
     titles = [f">{key}" if key in ("batch", "seq_len") else key for key in keys]
     titles += [">latency", ">samples/s", "", ">GiB"]
     for name, unit in dict.fromkeys((row["model"], row["unit"]) for row in good if row["unit"]):

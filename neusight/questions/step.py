@@ -49,7 +49,7 @@ _MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(OnCluster, Planned, Recorded, Computed, Sized):
+class Step(Recorded, Planned, Computed, Sized, OnCluster):
     """A step of a model: which kernels run is decided by all of this, and by the device."""
 
     KIND: ClassVar[str] = "predict"
@@ -113,12 +113,6 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
         PLAN, metavar="MODULE=STYLE", pairs=True,
     )  # fmt: skip
 
-    def check(self) -> None:
-        """Relations between fields."""
-        if self.optimizer != "none" and self.mode == "inference":
-            raise FieldError("optimizer", f"{self.optimizer}: inference has no optimizer: leave it out, or give mode "
-                             "training")  # fmt: skip
-
     @classmethod
     def of(cls, model: Any, gpu: Any = "", **words: Any) -> Step:
         """From keywords of Python, whose objects are kept: a module, its inputs, a device, a plan, passes, …
@@ -151,6 +145,7 @@ class Step(OnCluster, Planned, Recorded, Computed, Sized):
         Raises:
             ModelError: words that exclude each other, an unknown model. CoverageError: an unknown dtype.
         """
+        self.refuse(("nodes", "per_node", "network"), "is of a cluster: name it with cluster")
         device = device or (self.device() if self.prices else None)
         model = stored_config(self.config, self.model) if self.config else self.given("model")
         request, defaults = self._request(model)
