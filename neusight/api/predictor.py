@@ -26,7 +26,7 @@ from neusight.kernels.precision import OWN_PRECISION
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import cold_s
 from neusight.laws.routes import Place, device_of
-from neusight.questions import KernelCall, Serving, Step, Training
+from neusight.questions import KernelCall, Serving, Step, Training, WhatIfQuestion
 from neusight.questions.kernel import LaunchedKernel
 from neusight.requests import Request
 from neusight.steps.answers import StepAnswers
@@ -124,6 +124,10 @@ class Predictor:
             return self._steps.answer(question.resolve(device or question.device()))
         if isinstance(question, Serving):
             return self._served_words(question, device)
+        if isinstance(question, WhatIfQuestion):
+            from neusight.what_if.answers import changed_answers
+
+            return changed_answers(question, self.answer)
         raise ModelError(f"{shown(question)} is no question of neusight.questions: give one of its nouns")
 
     def kernel(self, kernel: Kernel | str, gpu: Gpu = "", overrides: Sequence[str] = (), /, **words: Any) -> LoneKernel:

@@ -272,7 +272,8 @@ class Asked(Generic[Noun]):
         try:
             self.texts = {noun.today(name): given for name, given in texts.items()}
         except FieldError as error:
-            raise self.wrong(error) from None
+            option = f"--{error.field.replace('_', '-')}"
+            raise typer.BadParameter(f"has no meaning in a {noun.__name__} question", param_hint=option) from None
         self.typed = Given(self.texts)
         lists = {name: _values(noun.fields()[name], given) for name, given in self.texts.items()}
         self.axes = {n: v for n, v in lists.items() if isinstance(v, list) and noun.fields()[n].field.kind != "texts"}
@@ -335,10 +336,26 @@ def _parts(declared: NamedField, text: str) -> list[str]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OneOf:
+    """Questions of several kinds, of one of which a command asks; ``read`` decides by the options that are typed."""
+
+    nouns: tuple[type[Question], ...]
+    read: Callable[[Mapping[str, Any]], Asked[Any]]
+
+    def fields(self) -> Mapping[str, NamedField]:
+        """Declarations by name, each of the first noun that has it; a command may do without any question."""
+        merged: dict[str, NamedField] = {}
+        for noun in self.nouns:
+            for name, declared in noun.fields().items():
+                merged.setdefault(name, replace(declared, default="") if declared.required else declared)
+        return merged
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Spread:
     """A question or group of options whose fields are parameters of a command, but for those that it leaves out."""
 
-    noun: type[Question]
+    noun: type[Question] | OneOf
     left_out: frozenset[str]
     help: Mapping[str, str]
     lists: bool
@@ -368,7 +385,10 @@ def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
         left_out = frozenset().union(*(mark.names for mark in marks if isinstance(mark, LeftOut)))
         described = dict(item for mark in marks if isinstance(mark, Help) for item in mark.items())
         launched = "".join(mark.help for mark in marks if isinstance(mark, Launched))
-        if get_origin(plain) is Asked:
+        several = next((mark for mark in marks if isinstance(mark, OneOf)), None)
+        if several:
+            yield name, _Spread(noun=several, left_out=left_out, help=described, lists=False, read=several.read)
+        elif get_origin(plain) is Asked:
             noun = get_args(plain)[0]
             lists, read = OneQuestion not in marks, partial(Asked, noun)
             yield (
@@ -380,7 +400,7 @@ def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
 
 
 def question_parameters(
-    noun: type[Question],
+    noun: type[Question] | OneOf,
     left_out: Collection[str] = (),
     help: Mapping[str, str] = MappingProxyType({}),
     *,
@@ -466,7 +486,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _renamed(nouns: Iterable[type[Question]]) -> dict[str, str]:
+def _renamed(nouns: Iterable[type[Question] | OneOf]) -> dict[str, str]:
     """Former options, with those of today."""
     names = {}
     for declared in (declared for noun in nouns for declared in noun.fields().values()):

@@ -2,59 +2,53 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Given
-from neusight.cli.options import Spec
+from neusight.cli.commands import Asked, CommandOptions, OneOf
 from neusight.cli.output import busy
-from neusight.cli.predict import Execution, StepOptions
-from neusight.cli.training import of_file
-from neusight.errors import ModelError
+from neusight.questions import FieldError, Serving, Step, Training
+from neusight.questions.field import number, switch, text
+from neusight.questions.serving import LOADS
+from neusight.quick_dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from neusight.what_if import Question
-
-WANTED = "What if"
-_OF_STEPS = (
-    "image_size",
-    "frames",
-    "seconds",
-    "given",
-    "share",
-    "fused_optimizer",
-    "grad_scaler",
-    "attention",
-    "layout",
-)
-"""Options of a step of a module alone."""
-_OF_RUNS = ("cluster", "nodes", "per_node", "network", "plan", "cp", "recompute", "shard")
-"""Options of a training run alone."""
+WHAT_IF = "What if"
+_NO_MODEL = "-"
+"""Stands for the model where a command needs none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class WhatIfOptions(CommandOptions):
     """Which optimisations, and what for."""
 
-    apply: Annotated[
-        str, Spec("--apply -a", WANTED, "Optimisations, one upon the other, in this order.", "NAME[,NAME…]").text()
-    ] = ""
-    every: Annotated[
-        bool, Spec("--all", WANTED, "Each that applies by itself, and the best of them one upon the other.").text()
-    ] = False
-    listing: Annotated[bool, Spec("--list", WANTED, "Show all optimisations, with their sources.").text()] = False
-    goal: Annotated[Literal["time", "memory"], Spec("--goal", WANTED, "For --all: what is to become less.").text()] = (
-        "time"
+    apply: tuple[str, ...] = text(
+        "Optimisations, one upon the other, in this order.", WHAT_IF, (), short="-a", listable=True,
+        metavar="NAME[,NAME…]",
+    )  # fmt: skip
+    every: bool = switch(
+        "Each that applies by itself, and the best of them one upon the other.", WHAT_IF, option="--all"
     )
-    fit: Annotated[
-        str, Spec("--fit", WANTED, "For --all: until the peak of memory is at most this.", "SIZE").text()
-    ] = ""
-    target: Annotated[str, Spec("--target", WANTED, "For --all: until the time is at most this.", "TIME").text()] = ""
+    listing: bool = switch("Show all optimisations, with their sources.", WHAT_IF, option="--list")
+    goal: str = text("For --all: what is to become less.", WHAT_IF, "time", choices=("time", "memory"))
+    fit: float | None = number(
+        "For --all: until the peak of memory is at most this.",
+        WHAT_IF,
+        unit="bytes",
+        low=1.0,
+        high=1e18,
+        metavar="SIZE",
+    )
+    target: float | None = number(
+        "For --all: until the time is at most this.", WHAT_IF, unit="s", low=1e-12, high=1e12, metavar="TIME"
+    )
 
-    def __post_init__(self) -> None:
+    def check(self) -> None:
+        """Raises:
+        BadParameter: not one of the three, or a goal without a search.
+        """
         if bool(self.apply) + self.every + self.listing != 1:
             raise typer.BadParameter("give one of --apply, --all and --list")
         if self.apply and (self.fit or self.target):
@@ -63,60 +57,40 @@ class Wanted:
             raise typer.BadParameter("are two goals: give one of them", param_hint="--fit, --target")
 
     @property
-    def names(self) -> list[str]:
-        """Those of ``--apply``."""
-        return opt.listed(self.apply, "--apply")
-
-    @property
-    def search(self) -> tuple[Literal["time", "memory"], float]:
+    def search(self) -> tuple[Any, float]:
         """What is to become less, and until when [s or B]."""
         if self.fit:
-            return "memory", opt.quantity(self.fit, "bytes", "--fit")
-        return ("time", opt.quantity(self.target, "s", "--target")) if self.target else (self.goal, 0.0)
+            return "memory", self.fit
+        return ("time", self.target) if self.target else (self.goal, 0.0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WhatIfPlace:
-    """Where it runs, and how devices share it."""
-
-    gpu: opt.Gpu = ""
-    overrides: opt.Overrides = field(default_factory=list)
-    cluster: opt.Cluster = ""
-    nodes: opt.Nodes = None
-    per_node: opt.PerNode = None
-    network: opt.Network = ""
-    plan: opt.PlanFile = ""
-    tp: opt.TP = 1
-    pp: opt.PP = 1
-    cp: opt.CP = 1
-    micro_batch_size: opt.MicroBatch = None
-    shard: opt.Shard = ""
-    recompute: opt.Recompute = "none"
+def _chosen(texts: Mapping[str, Any]) -> Asked[Any]:
+    """The deployment where a load is given, the training run where an engine or a cluster is, else the step."""
+    words = dict(texts)
+    if not words.get("model"):
+        return Asked(Step, {**words, "model": _NO_MODEL})
+    of_serving = Serving.fields().keys() - Step.fields().keys() - Training.fields().keys()
+    if words.keys() & of_serving:
+        loads = {} if words.keys() & set(LOADS) else {"concurrency": "1"}
+        return Asked(Serving, words | loads)
+    of_training = {"engine", "cluster", *(Training.fields().keys() - Step.fields().keys())}
+    if not words.keys() & of_training:
+        return Asked(Step, words)
+    if words.pop("mode", "") != "training":
+        raise typer.BadParameter("is for training: add --mode training", param_hint="--engine, --cluster")
+    return Asked(Training, {"batch": "1", **words} if "global_batch_size" not in words else words)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServedLoad:
-    """The load of a deployment."""
-
-    isl: opt.Isl = None
-    osl: opt.Osl = None
-    concurrency: opt.Concurrency = None
+ASKED = OneOf(nouns=(Step, Training, Serving), read=_chosen)
 
 
 def what_if(
-    wanted: Wanted,
-    step: StepOptions,
-    execution: Execution,
-    place: WhatIfPlace,
-    load: ServedLoad,
+    wanted: WhatIfOptions,
+    asked: Annotated[Asked[Any], ASKED],
     models: opt.Models,
-    typed: Given,
-    model: Annotated[
-        str, typer.Argument(help="As `neusight predict` takes it; of runs and deployments a decoder.")
-    ] = "",
-    engine: opt.EngineName = "",
-    figure: opt.Picture = None,
-    form: opt.Format = "human",
+    drawn: opt.Drawn,
+    output: opt.Formatted,
+    plan: opt.PlanFile = "",
 ) -> None:
     """Predict what optimisations gain: time, memory and limiter before and after, each gain with its 90 % interval.
 
@@ -136,97 +110,36 @@ def what_if(
     """
     from neusight.cli import show_what_if as show
 
-    opt.check_out(figure, "--figure", *opt.PICTURES)
     if wanted.listing:
-        show.show_list(form)
+        show.show_list(output.form)
         return
-    if not model:
+    if asked.one.model == _NO_MODEL:
         raise typer.BadParameter("names no model", param_hint="MODEL")
-    if not (place.gpu or place.cluster):
-        raise typer.BadParameter("names no GPU: give an id of `neusight devices list`", param_hint="--gpu")
-    asked = AskedWhatIf(model=model, step=step, execution=execution, place=place, load=load, engine=engine, typed=typed)
-    predictor = models.load([place.gpu] if place.gpu else [])
-    question = asked.question()
-    with busy(f"asking of {model}"):
+    asked = _completed(asked, plan)
+    call = opt.on_devices(asked)[0]
+    predictor = models.load([call.device] if call.device else [])
+    with busy(f"asking of {asked.one.model}"):
+        try:
+            question = call.question.resolve(call.device)
+        except FieldError as error:
+            raise asked.wrong(error) from None
         answer = (
-            predictor.what_ifs(question, *wanted.search) if wanted.every else predictor.what_if(question, wanted.names)
+            predictor.what_ifs(question, *wanted.search) if wanted.every else predictor.what_if(question, wanted.apply)
         )
-    show.show(answer, form)
-    if figure is not None:
-        show.draw(answer, figure)
+    show.show(answer, output.form)
+    if drawn.figure is not None:
+        show.draw(answer, drawn.figure)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AskedWhatIf:
-    """What a command line asks of: a step, a training run or a deployment."""
+def _completed(asked: Asked[Any], plan: str) -> Asked[Any]:
+    """A training run with the fields of a plan's file, on as many devices as its plan has where none are counted."""
+    from neusight.cli.training import of_file
 
-    model: str
-    step: StepOptions
-    execution: Execution
-    place: WhatIfPlace
-    load: ServedLoad
-    engine: str
-    typed: Given
-
-    def question(self) -> Question:
-        """As a value.
-
-        Raises:
-            BadParameter: options of another kind of question.
-        """
-        if self.load.isl or self.load.osl or self.load.concurrency:
-            self.typed.refuse([*_OF_STEPS, *_OF_RUNS, "mode", "batch", "seq_len"], "has no place in a deployment")
-            return self._deployment()
-        if self.engine or self.place.cluster:
-            self.typed.refuse(_OF_STEPS, "is of a step of a module: leave out --engine and --cluster")
-            return self._run()
-        self.typed.refuse(_OF_RUNS, "is of a training run: name its --engine")
-        return self._step()
-
-    def _step(self) -> Question:
-        from neusight.questions.step import step_question
-        from neusight.requests import Plan
-
-        opt.check_optimizer(self.step.optimizer, [self.step.mode])
-        words: dict[str, Any] = self.step.options | self.execution.options | {"overrides": self.place.overrides}
-        shared = self.place.tp > 1 or self.place.pp > 1 or self.place.micro_batch_size
-        if shared:
-            batch = self.step.batch
-            words["plan"] = Plan(
-                tp=self.place.tp,
-                pp=self.place.pp,
-                global_batch_size=batch,
-                micro_batch_size=self.place.micro_batch_size or batch,
-            )
-            words["batch"] = 1
-        return step_question(self.model, opt.named_gpu(self.place.gpu), **words)
-
-    def _run(self) -> Question:
-        from neusight.questions import Training
-
-        place = self.place
-        if self.step.mode != "training":
-            raise typer.BadParameter("is for training: add --mode training", param_hint="--engine, --cluster")
-        alone = None if place.cluster else place.tp * place.pp * place.cp
-        where = {name: getattr(place, name) for name in ("cluster", "nodes", "network", "overrides")}
-        where |= {"gpu": opt.named_gpu(place.gpu) if place.gpu else "", "per_node": place.per_node or alone}
-        names = ("tp", "pp", "cp", "micro_batch_size", "shard", "recompute")
-        options = {name: getattr(place, name) for name in names if name in self.typed}
-        options |= {"seq_len": self.step.seq_len, "global_batch_size": self.step.batch, "dtype": self.execution.dtype}
-        options |= {"optimizer": self.step.optimizer} if "optimizer" in self.typed else {}
-        options |= {"engine": self.engine, "model": self.model} | where
-        given = of_file(place.plan, self.model, ("global_batch_size",))
-        given |= {name: value for name, value in options.items() if value}
-        return Training.named(given).resolve()
-
-    def _deployment(self) -> Question:
-        from neusight.serving import Setup, closed
-        from neusight.what_if import DeploymentQuestion
-
-        if not (self.load.isl and self.load.osl):
-            raise typer.BadParameter("are missing: give tokens, such as 1024 and 256", param_hint="--isl, --osl")
-        setup = Setup(engine=self.engine or "vllm", dtype=self.execution.dtype, tp=self.place.tp, pp=self.place.pp)
-        load = closed(self.load.concurrency or 1, self.load.isl, self.load.osl)
-        if self.place.overrides:
-            raise ModelError("--set has no place in a deployment: give a device file as --gpu")
-        return DeploymentQuestion(model=self.model, gpu=opt.named_gpu(self.place.gpu), load=load, setup=setup)
+    if asked.noun is not Training:
+        if plan:
+            raise typer.BadParameter("is of a training run: name its --engine", param_hint="--plan")
+        return asked
+    asked = asked.upon(of_file(plan, asked.one.model, asked.typed))
+    one = asked.one
+    devices = one.tp * one.pp * one.cp * (one.dp or 1)
+    return asked if one.cluster else asked.upon({"per_node": str(devices)})

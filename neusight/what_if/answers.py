@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any, Literal
 
 from neusight.errors import InapplicableError, NeusightError
+from neusight.questions import WhatIfQuestion
 from neusight.what_if.gain import Answer, Gain, MetricName, figure
 from neusight.what_if.questions import Question
 from neusight.what_if.transforms import Transform, applicable, applied, named
@@ -57,11 +58,13 @@ class WhatIf:
     rungs: tuple[Rung, ...] = ()
     alone: tuple[Rung, ...] = ()
     refused: dict[str, str]
+    changed: Answer | None = None
+    """With other words, before any optimisation."""
 
     @property
     def after(self) -> Answer:
         """With all rungs."""
-        return self.rungs[-1].answer if self.rungs else self.before
+        return self.rungs[-1].answer if self.rungs else self.changed or self.before
 
     def gain(self, metric: MetricName = "time") -> Gain:
         """Of all rungs together."""
@@ -77,6 +80,28 @@ class WhatIf:
             "alone": [rung.to_dict() for rung in self.alone],
             "refused": self.refused,
         }
+
+
+def pair_of(asked: WhatIfQuestion) -> tuple[Question, Question]:
+    """The questions before and after other words, with the optimisations that they have already.
+
+    Raises:
+        NeusightError: words that a question cannot have, or an optimisation that does not apply.
+    """
+    first: Any = asked.question
+    second: Any = first.changed(**{first.today(name): value for name, value in asked.then})
+    before, after = first.resolve(), second.resolve()
+    before = [before, *applied(before, (*asked.upon, *asked.instead_of))][-1]
+    return before, [after, *applied(after, asked.upon)][-1]
+
+
+def changed_answers(asked: WhatIfQuestion, answer: Ask) -> WhatIf:
+    """The answer before, and what other words and optimisations make of it."""
+    before, after = pair_of(asked)
+    ladder = laddered(after, asked.apply, answer)
+    if not (asked.then or asked.instead_of):
+        return ladder
+    return replace(ladder, before=answer(before), changed=ladder.before)
 
 
 def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
