@@ -102,7 +102,7 @@ json.dump([answers, sorted(sys.modules.keys() & set(hidden))], sys.stdout)
 """
 ANSWERED = (
     "predict gpt3-xl --gpu h100-sxm-80gb",
-    "predict gpt2 --gpu l4 --mode training --compile",
+    "predict gpt2 --gpu l4 --mode training --launch compiled",
     "memory llama-2-7b --gpu l4",
     "kernel gemm m=4096 n=4096 k=4096 --gpu l4",
     "serving llama-3.1-8b --gpu h100-sxm-80gb --isl 512 --osl 64 --concurrency 4",

@@ -625,20 +625,22 @@ def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
     Raises:
         BadParameter: no device. DeviceError, UnitError: as ``load_devices``.
     """
-    from neusight.devices.load import changes_of
+    from neusight.devices.load import changes_of, load_devices
 
     questions = asked.questions
-    names = list(dict.fromkeys(question.gpu for question in questions))
+    first, names = questions[0], list(dict.fromkeys(question.gpu for question in questions))
     if names == [""]:
-        if not questions[0].cluster:
+        if not first.cluster:
             raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
         return [QuestionOnDevice(question=question) for question in questions]
-    loaded = dict(
-        zip(names, devices(",".join(names), questions[0].overrides, questions[0].prices or None), strict=True)
-    )
-    changes = {name: changes_of(device.id, questions[0].overrides) for name, device in loaded.items()}
+    ids = dict(zip(names, map(named_gpu, names), strict=True))
+    loaded = dict(zip(names, load_devices([*ids.values()], first.overrides, first.prices), strict=True))
+    changes = {name: tuple(changes_of(loaded[name].id, first.overrides)) for name in names}
     return [
-        QuestionOnDevice(question=question.changed(overrides=tuple(changes[question.gpu])), device=loaded[question.gpu])
+        QuestionOnDevice(
+            question=question.changed(gpu=ids[question.gpu], overrides=changes[question.gpu]),
+            device=loaded[question.gpu],
+        )
         for question in questions
     ]
 

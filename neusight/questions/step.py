@@ -92,7 +92,7 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         "operators in one.",
         ENGINE, "eager", choices=LAUNCHES, listable=True,
     )  # fmt: skip
-    engine: str = text("Other software than PyTorch whose step was measured.", RECORDED, metavar="NAME")
+    engine: str = text("Software other than PyTorch that runs the step, such as torchscript.", ENGINE, metavar="NAME")
     engine_options: str = text("Traits of the engine that differ, as a JSON object.", RECORDED, metavar="JSON")
     layout: str = text("Order of images in memory; nhwc is PyTorch's channels_last.", ENGINE, "nchw", choices=LAYOUTS)
     allow_fallback: bool = switch("Estimate operators without a rule as data movement, visibly.", ENGINE)

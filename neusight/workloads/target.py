@@ -54,7 +54,7 @@ class TargetDevice:
         return all(getattr(self, name) == value for name, value in facts)
 
 
-PARTLY_COMPILED = "compiled by torch.compile but priced as written: --compile prices the whole step compiled"
+PARTLY_COMPILED = "compiled by torch.compile but priced as written: --launch compiled prices the whole step compiled"
 """Ends notes that do not hold where all of a step is compiled."""
 
 

@@ -179,11 +179,11 @@ def test_usage_errors_exit_2_without_data() -> None:
 
 def test_usage_errors_are_in_plain_words() -> None:
     for arguments, words in (
-        ((*ON_L4, "--batch", 1.5), "Invalid value for '--batch': not a whole number: write it like 8"),
-        ((*ON_L4, "--seconds", "long"), "Invalid value for '--seconds': not a number: write it like 1.5"),
-        ((*ON_L4, "--mode", "dreaming"), "'dreaming' is not one of 'inference', 'training'"),
+        ((*ON_L4, "--batch", 1.5), "--batch: '1.5' is not a whole number: write it like 8"),
+        ((*ON_L4, "--seconds", "long"), "--seconds: 'long' is not a number: write it like 1.5"),
+        ((*ON_L4, "--mode", "dreaming"), "'dreaming' is unknown: one of inference, training"),
         (("devices", "list", "--nope"), "No such option: --nope; see neusight devices list --help"),
-        (("plan", "gpt2", "--cluster", "dgx-h100"), "Missing option '--batch'; see neusight plan --help"),
+        (("plan", "gpt2", "--cluster", "dgx-h100"), "--global-batch-size: is missing"),
     ):
         line = invoke(*arguments).stderr
         assert words in line.replace("root", "neusight")

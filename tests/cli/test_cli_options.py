@@ -22,6 +22,7 @@ ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "-s", 2048, "-b"
 MEMORY = ("memory", "Qwen/Qwen3-8B", "--gpu", "h100", "-s", 2048)
 OWN = {
     "serving": {"--dp", "--batch", "-b", "--trace"},
+    "what-if": {"--trace"},
     "plan": set(),
 }
 """Options that mean something else in a command: a load is no step, a trace of requests no picture of a step."""
@@ -52,8 +53,8 @@ def test_an_option_has_one_panel_in_all_commands() -> None:
 def test_an_option_of_one_value_is_given_once() -> None:
     for command in (
         (*ON_L4, "--gpu", "t4"),
-        (*ON_L4, "--batch", 4, "--global-batch-size", 8),
-        (*ON_L4, "--compile", "--compile"),
+        (*ON_L4, "--batch", 4, "-b", 8),
+        (*ON_L4, "--layout", "nhwc", "--layout", "nhwc"),
         (*ON_A100, "--overlap-tp", "--no-overlap-tp"),
     ):
         result = invoke(*command)
@@ -109,10 +110,10 @@ def test_what_cannot_count_is_refused() -> None:
     for wrong, words in (
         ((*ON_A100, "--per-node", 0), "0 is out of range: give a number from 1 to 65,536"),
         ((*ON_A100, "--per-node", 4), "has nodes and a network of its own"),
-        ((*on_cluster, "--compile", "--layout", "nhwc"), "has no meaning with --cluster"),
+        ((*on_cluster, "--launch", "compiled", "--layout", "nhwc"), "has no meaning with --cluster"),
         ((*on_cluster, "--gpu", "l4"), "is named by --cluster"),
-        ((*ON_L4, "--tp-plan", "*.c_fc=colwise"), "give --tp of 2 or more"),
-        ((*ON_L4, "--nodes", 2), "name it with --cluster"),
+        ((*ON_L4, "--tp-plan", "*.c_fc=colwise"), "give tp of 2 or more"),
+        ((*ON_L4, "--nodes", 2), "name it with cluster"),
         ((*ON_L4, "--share", "nonzero"), "write it like nonzero=0.25"),
         ((*ON_L4, "--share", "nonzero=half"), "write it like nonzero=0.25"),
         (("plan", "gpt2", "--gpu", "l4", "-b", 1, "--out", "/nowhere/best.toml"), "there is no folder"),
@@ -201,7 +202,7 @@ def test_help_has_every_name_whole_in_80_columns() -> None:
     assert wide == {}
     cut = [(path, o) for path, (text, c) in shown.items() for p in c.params for o in p.opts if o not in text]
     assert [(path, name) for path, name in cut if name.startswith("-")] == []
-    assert "    neusight predict gpt2-large --gpu a100 --compile\n" in shown[("predict",)][0]
+    assert "    neusight predict gpt2-large --gpu a100 --launch compiled\n" in shown[("predict",)][0]
 
 
 def helps(group: Any) -> Iterator[str]:

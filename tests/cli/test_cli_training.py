@@ -210,7 +210,7 @@ def test_predict_and_training_have_the_same_defaults_under_pytorch() -> None:
         "training", "gpt2", "--gpu", "a100-sxm-80gb", "--per-node", 4, *step, "--engine", "torch-compiled"
     )
     predicted = as_json(
-        "predict", "gpt2", "--gpu", "a100-sxm-80gb", "--mode", "training", "--compile", *step, "--dp", 2,
+        "predict", "gpt2", "--gpu", "a100-sxm-80gb", "--mode", "training", "--launch", "compiled", *step, "--dp", 2,
         "--optimizer", "adam",
     )  # fmt: skip
     assert predicted["latency_s"] == pytest.approx(training["latency_s"], rel=1e-12)

@@ -17,7 +17,7 @@ STEPS = {
     "gpt2-large in bf16": ("gpt2-large", A100, ("-b", 4, "-s", 1024, "--dtype", "bf16"), ()),
     "gpt2 in fp32": ("gpt2", L4, ("-b", 8), ()),
     "opt-350m nearly full": ("opt-350m", L4, ("-b", 6, "-s", 1024), ()),
-    "llama-3.2-1b compiled": ("llama-3.2-1b", A100, ("-b", 2, "-s", 512), ("--compile",)),
+    "llama-3.2-1b compiled": ("llama-3.2-1b", A100, ("-b", 2, "-s", 512), ("--launch", "compiled")),
     "bert-base": ("bert-base", L4, ("-b", 16, "-s", 128), ()),
     "resnet-18": ("resnet-18", L4, ("-b", 32), ()),
 }
