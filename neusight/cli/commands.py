@@ -376,7 +376,9 @@ class _Spread:
         texts = {field: values.pop(field) for field in self.noun.fields() if field not in self.left_out}
         texts = {field: value for field, value in texts.items() if value not in (None, [])}
         launch = values.pop(FROM) if self.launched else ""
-        return self.read({**launched_words(self.noun, launch, texts), **texts} if launch else texts)
+        if launch and not isinstance(self.noun, OneOf):
+            texts = {**launched_words(self.noun, launch, texts), **texts}
+        return self.read(texts)
 
 
 def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:

@@ -200,7 +200,7 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         try:
             return {name: float(value) for name, value in pairs_of(self.share).items()}
         except ValueError as error:
-            raise FieldError("share", f"{error}: write it like nonzero=0.25") from None
+            raise FieldError("share", f"{error}: write it like NAME=NUMBER") from None
 
     def _setting(self, engine: Engine) -> Setting:
         objects, plan = self.objects, self._plan()

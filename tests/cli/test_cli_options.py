@@ -114,8 +114,8 @@ def test_what_cannot_count_is_refused() -> None:
         ((*on_cluster, "--gpu", "l4"), "is named by --cluster"),
         ((*ON_L4, "--tp-plan", "*.c_fc=colwise"), "give tp of 2 or more"),
         ((*ON_L4, "--nodes", 2), "name it with cluster"),
-        ((*ON_L4, "--share", "nonzero"), "write it like nonzero=0.25"),
-        ((*ON_L4, "--share", "nonzero=half"), "write it like nonzero=0.25"),
+        ((*ON_L4, "--share", "nonzero"), "write it like NAME=NUMBER"),
+        ((*ON_L4, "--share", "nonzero=half"), "write it like NAME=NUMBER"),
         (("plan", "gpt2", "--gpu", "l4", "-b", 1, "--out", "/nowhere/best.toml"), "there is no folder"),
         (("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 8, "--osl", 8, "-b", 1, "--seed", 3), "draws nothing"),
     ):
