@@ -27,13 +27,13 @@ _NOTHING = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown(opt.Formatted):
+class EstimateForm(opt.Formatted):
     """The form of the result."""
 
     by: str = text("Rows of the table, and of CSV.", OUTPUT, "operator", choices=("operator", "phase", "kernel"))
 
 
-def predict(asked: Asked[Step], models: opt.Models, output: Shown) -> None:
+def predict(asked: Asked[Step], models: opt.Models, output: EstimateForm) -> None:
     """Predict the latency of one step of a model on GPUs.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
