@@ -25,6 +25,7 @@ types: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/neusight bench
+	$(BIN)/python tests/measure_page.py
 
 # Needs NEUSIGHT_DATA. Trains every tile model that ships, in place.
 train: $(DEV)

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import ModelError
-from neusight.page.measured import measure as measure_page
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -102,7 +101,6 @@ def measure(tile_models: Path | None = None, repeats: int = 5) -> Iterator[dict[
     yield _row("cold: serving llama-3.1-70b, 64 clients", _cold_s(_SERVING, repeats, command="serving"), "s", 1.0)
     yield from _serving(predictor, repeats)
     yield _row("sweep: 1,000 traced image models on 5 GPUs", _swept_s(predictor), "s", 60.0)
-    yield from measure_page()
 
 
 def _row(name: str, value: float, unit: str, limit: float) -> dict[str, Any]:

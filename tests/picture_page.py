@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from neusight.page.measured import served
+from measure_page import served
 
 PICTURES = {
     "ask": "/?model=llama-2-7b&gpu=h100,mi300x,4090&dtype=bf16&seq_len=512",

@@ -236,33 +236,6 @@ def curve(predictor: Predictor, form: Form, name: str, axis: Dragged) -> dict[st
     return points
 
 
-_DRAG = """
-(() => {
-  const plot = getElement(%d);
-  const wait = setInterval(() => {
-    if (!plot.chart || !plot.chart.getOption()) return;
-    clearInterval(wait);
-    const render = plot.chart.getZr();
-    let down = false, last = 0;
-    const send = (e, end) => {
-      if (!end && performance.now() - last < 25) return;
-      last = performance.now();
-      const [value] = plot.chart.convertFromPixel({ seriesIndex: 0 }, [e.offsetX, e.offsetY]);
-      emitEvent('dragged', value);
-    };
-    const release = () => { if (down) emitEvent('released'); down = false; };
-    render.on('mousedown', (e) => {
-      down = plot.chart.containPixel('grid', [e.offsetX, e.offsetY]);
-      if (down) send(e, true);
-    });
-    render.on('mousemove', (e) => { if (down) send(e, false); });
-    render.on('mouseup', (e) => { if (down) send(e, true); down = false; });
-    render.on('globalout', () => { down = false; });
-  }, 50);
-})();
-"""
-
-
 def controls(tab: Tab) -> None:
     """Which field one drags, a slider for keyboards and fingers, and the chart itself."""
     with ui.element("div").classes("question"):
@@ -337,7 +310,7 @@ def _line(e: Any) -> str:
 def placed(tab: Tab) -> None:
     """Once the chart is there, it listens."""
     if "along" in tab.plots:
-        ui.run_javascript(_DRAG % tab.plots["along"].id)
+        ui.run_javascript(f"asking.drag({tab.plots['along'].id})")
 
 
 VIEW = View(path="/drag", title="Drag", ask=ask, texts=texts, controls=controls, placed=placed, steady=True)

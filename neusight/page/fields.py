@@ -90,7 +90,7 @@ class FieldView:
         self._mark: Any = None
         self._changed = changed
         self._element = self._build(form, known)
-        self._element.classes(f"field-{one.name} {'wide' if wide else ''}")
+        self._element.classes(f"field-{one.name} {'wide' if wide or self._example else ''}")
         with self._element:
             ui.tooltip(one.help).props("delay=600 max-width=420px")
         self.show_mistake(form)
@@ -101,7 +101,7 @@ class FieldView:
             toggle = ui.toggle(list(spec.choices), value=self._value(form), on_change=self._typed)
             return self._marked(toggle).props(_PRESSED)
         if spec.kind == "switch" and self._one.default is not None:
-            return self._marked(ui.switch(label, value=self._value(form), on_change=self._typed))
+            return self._marked(ui.switch(label, value=self._value(form), on_change=self._typed)).props("dense")
         if options := self._options:
             chosen = ui.select(options, label=label, value=self._value(form), on_change=self._typed)
             return chosen.props(

@@ -19,18 +19,6 @@ from neusight.workloads.catalogue import list_hub, list_workloads
 
 STYLE, _SCRIPT = (Path(__file__).with_name(name) for name in ("style.css", "page.js"))
 PRIMARY = "#0b5fa5"
-_SWITCH = """() => {
-  const dark = !document.body.classList.contains('body--dark');
-  Quasar.Dark.set(dark);
-  document.cookie = `dark=${dark ? 1 : 0}; path=/; SameSite=Strict`;
-}"""
-_DROP = """
-document.body.addEventListener('dragover', (e) => e.preventDefault());
-document.body.addEventListener('drop', (e) => {
-  e.preventDefault();
-  getElement(%d).$refs.qRef.addFiles(e.dataTransfer.files);
-});
-"""
 _MOST_BYTES = 64 * 2**20
 """Of a file that is dropped: a model's description, not its weights."""
 
@@ -56,9 +44,8 @@ def _head(tab: Tab, views: Sequence[View]) -> None:
             if view is tab.view:
                 link.props('aria-current="page"')
         ui.space()
-        ui.button(icon="contrast").props('flat dense color=white aria-label="light or dark"').on(
-            "click", js_handler=_SWITCH
-        )
+        switch = ui.button(icon="contrast").props('flat dense color=white aria-label="light or dark"')
+        switch.on("click", js_handler="() => asking.switchDark()")
 
 
 @cache
@@ -89,7 +76,7 @@ def _files(tab: Tab) -> None:
     upload.props(f'auto-upload max-file-size={_MOST_BYTES} accept=".json,.onnx,.pt2"')
     button = ui.button("or drop a file", on_click=lambda: upload.run_method("pickFiles"))
     button.props('flat dense no-caps title="config.json, .onnx or .pt2"')
-    ui.run_javascript(_DROP % upload.id)
+    ui.run_javascript(f"asking.drop({upload.id})")
 
 
 async def _dropped(tab: Tab, event: Any) -> None:

@@ -37,5 +37,48 @@ window.asking = (() => {
     const link = e.target.closest && e.target.closest(".views a, .links a");
     if (link) link.search = query;
   }, true);
-  return { ask, point, answered, failed };
+  const focus = (id) => {
+    const to = document.getElementById(id);
+    if (to) to.scrollIntoView({ block: "center" }), to.focus();
+  };
+  const switchDark = () => {
+    const dark = !document.body.classList.contains("body--dark");
+    Quasar.Dark.set(dark);
+    document.cookie = `dark=${dark ? 1 : 0}; path=/; SameSite=Strict`;
+  };
+  // A file that is dropped anywhere on the page is uploaded.
+  const drop = (upload) => {
+    document.body.addEventListener("dragover", (e) => e.preventDefault());
+    document.body.addEventListener("drop", (e) => {
+      e.preventDefault();
+      getElement(upload).$refs.qRef.addFiles(e.dataTransfer.files);
+    });
+  };
+  // Once a chart is drawn, it tells where on its first axis somebody drags.
+  const drag = (id) => {
+    const plot = getElement(id);
+    const wait = setInterval(() => {
+      if (!plot.chart || !plot.chart.getOption()) return;
+      clearInterval(wait);
+      const render = plot.chart.getZr();
+      let down = false, last = 0;
+      const send = (e, end) => {
+        if (!end && performance.now() - last < 25) return;
+        last = performance.now();
+        const [value] = plot.chart.convertFromPixel({ seriesIndex: 0 }, [e.offsetX, e.offsetY]);
+        emitEvent("dragged", value);
+      };
+      render.on("mousedown", (e) => {
+        down = plot.chart.containPixel("grid", [e.offsetX, e.offsetY]);
+        if (down) send(e, true);
+      });
+      render.on("mousemove", (e) => { if (down) send(e, false); });
+      render.on("mouseup", (e) => {
+        if (down) send(e, true), emitEvent("released");
+        down = false;
+      });
+      render.on("globalout", () => { down = false; });
+    }, 50);
+  };
+  return { ask, point, answered, failed, focus, switchDark, drop, drag };
 })();

@@ -26,7 +26,6 @@ _FEW = 6
 """Lanes of a chart that takes half the width of a wide screen."""
 _SUSPECTS = ("mode", "gpu", "model")
 """Fields that are marked last where a question has no answer: all others make sense for some of them only."""
-_TO_LINK = "const to = document.getElementById('%s'); if (to) { to.scrollIntoView({block: 'center'}); to.focus(); }"
 FORMS = ("csv", "json", "png", "svg")
 """In which a chart may be taken along."""
 _CALLED = {"trace": "Perfetto"}
@@ -294,7 +293,7 @@ class Tab:
             self.titles[chart.name] = ui.html(_title(chart), sanitize=False)
             plot = ui.echart(chart.echarts(), renderer="canvas").style(f"height: {height_px(chart)}px")
             plot.props(f'role="img" aria-label="{chart.title}"').mark(chart.name)
-            plot.on_point_click(lambda event: ui.run_javascript(_TO_LINK % event.data.get("link", "")))
+            plot.on_point_click(lambda event: self._tell("focus", event.data.get("link", "")))
             self.plots[chart.name] = plot
             grey = self.greys[chart.name] = ui.label("grey: outside of what was measured").classes("quiet")
             grey.set_visibility(chart.outside)

@@ -1,4 +1,4 @@
-"""How fast the page is, in a real browser: start, first answer, redraws while one drags, and twenty tabs at once."""
+"""``make bench``: how fast the page is, in a headless Chromium: start, first answer, redraws while one drags, tabs."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 import numpy as np
+from playwright.sync_api import sync_playwright
 
 _MODELS = ("gpt2-large", "bert-large", "opt-1.3b", "llama-2-7b", "resnet-50")
 """Ready ones that one drags."""
@@ -50,19 +51,8 @@ after all charts are drawn has been painted [ms]."""
 
 
 def measure() -> Iterator[dict[str, Any]]:
-    """Measure the page on this machine, one row after the other; none where there is no browser or no page.
-
-    Yields:
-        As ``neusight.benchmark.measure``.
-    """
+    """Measure the page on this machine, one row after the other."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    try:
-        import nicegui  # noqa: F401
-        from playwright.sync_api import sync_playwright
-    except ModuleNotFoundError:
-        return
-    if chromium is None:
-        return
     with served() as (url, server, start_s), sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         yield {
@@ -157,3 +147,8 @@ def _resident_mb(pid: int) -> float:
     """What a process holds in memory now."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * 4096 / 1e6
+
+
+if __name__ == "__main__":
+    for row in measure():
+        print(f"{row['name']}: {row['value']:.4g} {row['unit']} (limit: {row['limit']:g})")
