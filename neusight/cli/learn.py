@@ -440,7 +440,7 @@ class CalibrationPlan(opt.OfKernels, Seeded, opt.Written, opt.WithTileModels, op
 
     gpu: str = like(OnGpu, "gpu", default=MISSING, help="Device on which they are measured.", listable=False,
                     metavar="ID")  # fmt: skip
-    count: int = whole("Kernels to choose.", opt.CHOICE, 100, high=500)
+    count: int = like(opt.Counted, "count", default=100, help="Kernels to choose.", high=500)
 
 
 @calibrate.command()

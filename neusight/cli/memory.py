@@ -32,7 +32,7 @@ PLACED = Help(
 )
 
 
-def memory(asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED], form: opt.Format = "human") -> None:
+def memory(asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED], output: opt.Formatted) -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, what a device needs, and what fits.
 
     The step is the one that `neusight training` answers with the same options. Without a cluster it is of as many
@@ -83,10 +83,10 @@ def memory(asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED], form: 
         line(f"largest micro-batch that fits: {batch}{sequence}")
 
     data: dict[str, Any] = {"model": run.decoder.name, "gpu": gpu, "seq_len": run.seq_len, "dtype": run.dtype}
-    data |= {"engine": run.engine.name, "plan": asdict(plan), "question": asked.one.words(), "assumed": run.assumed}
+    data |= {"engine": run.engine.name, "plan": asdict(plan), "question": asked.one.record(), "assumed": run.assumed}
     data |= {"fits": fits.fits, **fits.to_dict()}
     data |= {"largest_micro_batch": batch, "longest_sequence": longest, "ranks": rows}
-    Output(form).data(data, rows, human)
+    Output(output.form).data(data, rows, human)
 
 
 def _on_its_devices(question: Training, device: DeviceSpec | None) -> Training:

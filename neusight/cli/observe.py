@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from neusight.cli import options as opt
 from neusight.cli.commands import Asked, LeftOut, OneQuestion
-from neusight.cli.options import LOAD, OUTPUT
+from neusight.cli.options import LOAD
 from neusight.cli.output import busy
 from neusight.paths import user_path
 from neusight.questions import FieldError, Serving
-from neusight.questions.field import path, whole
+from neusight.questions.field import required, whole
+from neusight.questions.question import like
 from neusight.questions.serving import OF_LOADS
 from neusight.quick_dataclasses import dataclass
 
@@ -25,10 +27,6 @@ if TYPE_CHECKING:
     from neusight.learn.observe import Observed
     from neusight.serving.logs import ServerLog
 
-Logs = Annotated[
-    list[Path],
-    typer.Argument(metavar="LOG…", help="Records of requests, a log of vLLM or SGLang, or dumps of /metrics."),
-]
 _LONGEST = 8192
 """Tokens of a sequence, where neither the command nor the model says fewer."""
 _MEANING = {
@@ -38,19 +36,27 @@ _MEANING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogOptions(opt.Models, opt.Formatted):
-    """Figures that a log lacks, and the file of the calibration."""
+class LogOptions(opt.Written, opt.Models, opt.Formatted):
+    """Logs, figures that they lack, and the file of the calibration."""
 
-    isl: int | None = whole("Input sequence length: tokens of a prompt on average, which logs of vLLM lack.", LOAD)
+    HELP: ClassVar[Mapping[str, str]] = {
+        "out": "File of the calibration. Default: ID.json in your own folder of calibrations.",
+    }  # fmt: skip
+
+    logs: tuple[str, ...] = required(
+        "Records of requests, a log of vLLM or SGLang, or dumps of /metrics.", "", kind="texts", metavar="LOG"
+    )
+    isl: int | None = like(
+        Serving, "isl", help="Input sequence length: tokens of a prompt on average, which logs of vLLM lack.",
+        listable=False,
+    )  # fmt: skip
     longest: int | None = whole(
         "Tokens of the longest prompt with its answer. Default: 8192, or all that the model takes.", LOAD, high=1 << 24
     )
-    out: Path | None = path("Calibration to write. Default: ID.json in your own folder of calibrations.", OUTPUT)
 
 
 def observe(
     asked: Annotated[Asked[Serving], LeftOut.of(*OF_LOADS, "prices"), OneQuestion],
-    logs: Logs,
     options: LogOptions,
 ) -> None:
     """Fit an engine's own time and factors of its kernels to what a live server says, starting from those that ship.
@@ -69,7 +75,7 @@ def observe(
     """
     from neusight.api import as_device
     from neusight.learn.observe import observe as fitted
-    from neusight.paths import calibrations_dir, writable
+    from neusight.paths import calibrations_dir
     from neusight.serving.logs import read_log
 
     question = asked.questions[0]
@@ -81,8 +87,6 @@ def observe(
         question.refuse(("replicas",), "is of one server: give the log of one replica")
     except FieldError as error:
         raise asked.wrong(error) from None
-    if options.out is not None:
-        writable(options.out)
     device = as_device(opt.named_gpu(question.gpu), question.overrides)
     predictor, setup = options.load(), question.setup()
     usual = min(_LONGEST, question.decoder().max_len or _LONGEST)
@@ -90,7 +94,7 @@ def observe(
     with busy("observing"):
         model, limits = question.served_model(), question.engine_options()
         deployment = predictor.deployment(model, device, longest, limits, **vars(setup))
-        log = read_log([user_path(str(path)) for path in logs], deployment.limits.kv_tokens or 0, options.isl)
+        log = read_log(list(map(user_path, options.logs)), deployment.limits.kv_tokens or 0, options.isl)
         observed = fitted(deployment, log.windows)
     file = _kept(predictor, device, observed).save(options.out or calibrations_dir() / f"{device.id}.json")
     _show(log, observed, file, options.form)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -13,7 +13,7 @@ from neusight.cli import options as opt
 from neusight.cli.commands import Asked, CommandOptions, Launched, LeftOut, OneQuestion, Point, combined
 from neusight.cli.output import busy, note
 from neusight.questions import FieldError, Step, Training
-from neusight.questions.field import number, option, whole
+from neusight.questions.field import number, option, path, whole
 from neusight.questions.parts import PLAN, RECORDED
 from neusight.quick_dataclasses import dataclass
 
@@ -57,6 +57,22 @@ class Whole(CommandOptions):
         return WholeRun(tokens=self.tokens, faults=Faults(**given) if given else None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class TrainingFiles(opt.WithPlan, opt.Formatted):
+    """Files that are read and written."""
+
+    timeline: Path | None = path(
+        "Write the step for ui.perfetto.dev.", opt.OUTPUT, option="--timeline", metavar="FILE.json", former=("trace",)
+    )
+
+    def check(self) -> None:
+        """Raises:
+        BadParameter, DataError: a file that cannot be written.
+        """
+        super().check()
+        opt.check_out(self.timeline, "--timeline", ".json")
+
+
 FROM_SCRIPT = Launched(
     help="Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; options that are given count first."
 )
@@ -66,11 +82,7 @@ def training(
     asked: Annotated[Asked[Training], FROM_SCRIPT],
     whole: Whole,
     models: opt.Models,
-    plan: opt.PlanFile = "",
-    trace: Annotated[
-        Path | None, opt.Spec("--trace", opt.OUTPUT, "Write the step for ui.perfetto.dev.", "FILE.json").text()
-    ] = None,
-    form: opt.Format = "human",
+    files: TrainingFiles,
 ) -> None:
     """Predict a training step of a language model on many GPUs: time, what it waits for, memory, cost.
 
@@ -85,25 +97,25 @@ def training(
 
     - `neusight training llama-3.1-8b --gpu a100-sxm-80gb --nodes 4 --network '8 x 200Gb/s' --engine fsdp -b 64`
 
-    - `neusight training llama-3.1-70b --cluster aws-p5 --nodes 32 --plan train_llama.sh --trace step.json`
+    - `neusight training llama-3.1-70b --cluster aws-p5 --nodes 32 --plan train_llama.sh --timeline step.json`
     """
-    opt.check_out(trace, "--trace", ".json")
+    trace = files.timeline
     if trace is not None and asked.many:
-        raise typer.BadParameter("is of one step: leave out lists", param_hint="--trace")
-    asked = asked.upon(of_file(plan, asked.questions[0].model, asked.typed))
-    points = answer(asked, models, form, whole.run())
+        raise typer.BadParameter("is of one step: leave out lists", param_hint="--timeline")
+    asked = asked.upon(of_file(files.plan, asked.questions[0].model, asked.typed))
+    points = answer(asked, models, files.form, whole.run())
     if trace is not None and points[0].estimate:
         _write_trace(trace, points[0].estimate)
 
 
-def of_file(plan: str, model: str, given: Collection[str]) -> dict[str, Any]:
+def of_file(plan: str | Path | None, model: str, given: Collection[str]) -> dict[str, Any]:
     """Fields of ``--plan`` that are not given besides; options that it cannot take in are named on stderr."""
     from neusight.plans.read import read_plan
     from neusight.workloads.decoders.known import known_decoder
 
     if not plan:
         return {}
-    read = read_plan(plan, known_decoder(model).depth)
+    read = read_plan(str(plan), known_decoder(model).depth)
     if read.unread:
         note(f"warning: {plan} has options that matter and are not read: {', '.join(read.unread)}")
     counted_twice = "global_batch_size" in {*read.fields, *given}
@@ -173,10 +185,11 @@ def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search(CommandOptions):
-    """Which plans are looked at."""
+class Search(opt.Counted, opt.Written, opt.Workers, opt.Formatted):
+    """Which plans are looked at, and where the best is written."""
 
-    count: int = whole("Plans to show.", opt.OUTPUT, 5, high=1000, short="-n")
+    HELP: ClassVar[Mapping[str, str]] = {"out": "Write the best plan for `neusight training --plan` (.toml)."}
+
     reach: float = number(
         "Plans that save memory may take so many times as long as the fastest.", PLAN, 1.25, low=1.0, high=1e6
     )
@@ -190,12 +203,6 @@ def plan(
     asked: Annotated[Asked[Training], SEARCHED, OneQuestion],
     search: Search,
     models: opt.Models,
-    workers: opt.Workers,
-    out: Annotated[
-        Path | None,
-        opt.Spec("--out", opt.OUTPUT, "Write the best plan for `neusight training --plan`.", "FILE.toml").text(),
-    ] = None,
-    form: opt.Format = "human",
 ) -> None:
     """Find the fastest plans of a training step that fit, among all that divide model, batch and cluster.
 
@@ -210,7 +217,7 @@ def plan(
     from neusight.cli.show_training import show_plans
     from neusight.distributed.space import Space
 
-    opt.check_out(out, "--out", ".toml")
+    opt.check_out(search.out, "--out", ".toml")
     space = Space(schedules=search.schedules, longest_micro_batch=search.longest_micro_batch)
     question, call = asked.one, opt.on_devices(asked)[0]
     try:
@@ -219,14 +226,14 @@ def plan(
         raise asked.wrong(error) from None
     predictor = models.load([run.cluster.device])
     with busy("plans") as advance:
-        shared = predictor.shared(**workers.keywords)
+        shared = predictor.shared(**search.keywords)
         matches = shared.plans(run, space, search.count, reach=search.reach, progress=advance)
     opt.note_corrections(predictor, [run.cluster.device.id])
     for line in question.without_effect(run):
         note(f"warning: {line}")
-    if out is not None:
-        _write_best(out, matches.best[0], question)
-    show_plans(matches, form)
+    if search.out is not None:
+        _write_best(search.out, matches.best[0], question)
+    show_plans(matches, search.form)
 
 
 def _write_best(path: Path, best: TrainingEstimate, question: Training) -> None:

@@ -110,10 +110,10 @@ def test_faults_lengthen_a_whole_run() -> None:
 
 
 def test_traces_open_in_perfetto(tmp_path: Path) -> None:
-    run(*STEP, "--pp", 2, "--trace", tmp_path / "step.json")
+    run(*STEP, "--pp", 2, "--timeline", tmp_path / "step.json")
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     assert {event["pid"] for event in events} == {0, 1}
-    assert invoke(*STEP, "--pp", "1,2", "--trace", tmp_path / "many.json").exit_code == 2
+    assert invoke(*STEP, "--pp", "1,2", "--timeline", tmp_path / "many.json").exit_code == 2
 
 
 def test_plans_are_read_and_options_come_before_them(tmp_path: Path) -> None:
