@@ -10,7 +10,7 @@ import typer
 
 from neusight.cli.commands import Asked, CommandOptions, Point, check_answers, combined
 from neusight.cli.output import Advance
-from neusight.errors import UnitError, shown
+from neusight.errors import shown
 from neusight.paths import writable
 from neusight.questions.field import FieldError, number, path, required, text, whole
 from neusight.quick_dataclasses import dataclass
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 _MOST = 10**9
 """Of samples and of tokens: what is larger is a slip of the keyboard."""
-_DEGREE = 2**20
-"""Of devices that share anything, likewise."""
 STEP, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD, OUTPUT = "Parallelism", "Cluster", "Load", "Prediction and output"
 WORKERS, CHOICE = "Workers", "Selection"
@@ -59,20 +57,6 @@ class Spec:
         return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar="NAME[,NAME…]")
 
 
-def quantity(text: str, kind: str, option: str) -> float:
-    """A number with its unit, such as ``200GiB``, as ``units.parse`` reads it.
-
-    Raises:
-        BadParameter: it is none.
-    """
-    from neusight.units import parse
-
-    try:
-        return parse(text, kind)
-    except UnitError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-
-
 def within(value: float, least: float, most: float, option: str | None = None) -> float:
     """The number itself.
 
@@ -96,7 +80,6 @@ Model = Annotated[
 
 _mode = Spec("--mode", STEP, "Inference is the forward pass; training adds backward pass and optimizer.")
 _batch = Spec("--batch --global-batch-size -b", STEP, "Samples of a step, over all replicas.")
-_seq_len = Spec("--seq-len -s", STEP, "Tokens of a sample. Default: as many as the model takes, but at most 2048.")
 _optimizer = Spec("--optimizer", STEP, "Whose update is part of the training step.")
 _dtype = Spec(
     "--dtype",
@@ -106,16 +89,8 @@ _dtype = Spec(
     "the model's configuration states, else fp32 in plain PyTorch, bf16 under engines of training.",
     "NAME",
 )
-Mode = Annotated[Literal["inference", "training"], _mode.text()]
 Modes = Annotated[str, _mode.words()]
 Batch = Annotated[int, _batch.number()]
-Batches = Annotated[str, _batch.numbers()]
-SeqLen = Annotated[int | None, _seq_len.number()]
-SeqLens = Annotated[str, _seq_len.numbers()]
-ImageSize = Annotated[
-    int | None, Spec("--image-size", STEP, "Edge of an image in pixels. Default: the model's own.").number()
-]
-Frames = Annotated[int | None, Spec("--frames", STEP, "Images of a clip. Default: the model's own.").number()]
 Seconds = Annotated[
     float | None, Spec("--seconds", STEP, "Length of a sound. Default: the model's own, else 10.", "S").text()
 ]
@@ -124,12 +99,6 @@ Steps = Annotated[
     Spec("--steps", STEP, "Denoising steps of a diffusion pipeline, a whole image or clip. Default: one.").number(
         most=10_000
     ),
-]
-GivenInputs = Annotated[
-    list[str],
-    Spec(
-        "--input", STEP, "One input written out: `pixel_values=1x3x448x448`. May be repeated.", "NAME=SHAPE:DTYPE"
-    ).text(),
 ]
 Shares = Annotated[
     list[str],
@@ -142,7 +111,6 @@ Shares = Annotated[
     ).text(),
 ]
 Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "bert_adam"], _optimizer.text()]
-Dtype = Annotated[str, _dtype.text()]
 Dtypes = Annotated[str, _dtype.words()]
 Attention = Annotated[
     Literal["eager", "sdpa", "flash"] | None,
@@ -154,22 +122,7 @@ Attention = Annotated[
 ]
 
 _gpu = "Ids of `neusight devices list`, names of drivers or short ones (h100, 4090), or device files (.toml)."
-Gpus = Annotated[str, Spec("--gpu -g", DEVICE, _gpu, "ID[,ID…]").text()]
 Gpu = Annotated[str, Spec("--gpu -g", DEVICE, _gpu, "ID").text()]
-Overrides = Annotated[
-    list[str],
-    Spec(
-        "--set",
-        DEVICE,
-        "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`, `network.bandwidth=800Gb/s`; of one of "
-        "several devices: `l4.price=1USD/h`. May be repeated.",
-        "KEY=VALUE",
-    ).text(),
-]
-Prices = Annotated[
-    Path | None,
-    Spec("--prices", DEVICE, "A price table of yours, before the shipped prices.toml, in its format.", "FILE").text(),
-]
 Sparsity = Annotated[
     str,
     Spec(
@@ -181,74 +134,8 @@ Sparsity = Annotated[
     ).text(),
 ]
 
-_tp = Spec("--tp", PLAN, "GPUs that share every layer.")
-_pp = Spec("--pp", PLAN, "Stages that hold a part of the layers each.")
-_cp = Spec("--cp", PLAN, "GPUs that share every sequence.")
-_vp = Spec("--vp", PLAN, "Chunks of layers of a stage; several are interleaved.")
-_micro_batch = Spec("--micro-batch-size", PLAN, "Sequences of one pass of a replica.")
-_schedule = Spec("--schedule", PLAN, "Order of passes: 1f1b, gpipe, zero-bubble, dualpipe, asynchronous.", "NAME")
-_shard = Spec(
-    "--shard",
-    PLAN,
-    "What replicas split instead of copy: none, zero1, zero2, zero3 or hsdp. Default: as the engine's users have "
-    "it; in `predict` none.",
-    "NAME",
-)
-_recompute = Spec(
-    "--recompute",
-    PLAN,
-    "What the backward pass computes again: none, selective, operators, full, or modules such as layernorm+moe_act.",
-    "NAME",
-)
-_engine = Spec(
-    "--engine",
-    ENGINE,
-    "The software that runs it: whose kernels, and whose usual choices where one is left out. Training: megatron-te, "
-    "megatron-local, torchtitan, torchtitan-compiled, fsdp, composer, maxtext, neuron, torch-eager, torch-compiled, "
-    "torch-graph; default megatron-te, on TPUs maxtext, on Trainium neuron, whose degrees count cores. "
-    "Serving: vllm, sglang, tensorrt-llm. One kernel: any of these, or torch.",
-    "NAME",
-)
 _nodes = Spec("--nodes", CLUSTER, "Nodes of the cluster. Default: as its file says, else 1.")
-TP = Annotated[int, _tp.number(most=_DEGREE)]
-PerNode = Annotated[
-    int | None,
-    Spec(
-        "--per-node", CLUSTER, "GPUs of a node. Default: 8, or 1 without links; in serving as is usual of them."
-    ).number(most=1024),
-]
 Network = Annotated[str, Spec("--network", CLUSTER, "Between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text()]
-PP = Annotated[int, _pp.number(most=_DEGREE)]
-CP = Annotated[int, _cp.number(most=_DEGREE)]
-VP = Annotated[int, _vp.number(most=_DEGREE)]
-DP = Annotated[
-    int | None,
-    Spec("--dp", PLAN, "Replicas, each with sequences of its own. Default: what the cluster leaves, else 1.").number(
-        most=_DEGREE
-    ),
-]
-MicroBatch = Annotated[int | None, _micro_batch.number()]
-Schedule = Annotated[str, _schedule.text()]
-Shard = Annotated[str, _shard.text()]
-Recompute = Annotated[str, _recompute.text()]
-RecomputeLayers = Annotated[
-    int | None,
-    Spec("--recompute-layers", PLAN, "Layers of a stage that --recompute is for. Default: all.").number(most=10**6),
-]
-SequenceParallel = Annotated[
-    bool | None,
-    Spec(
-        "--sequence-parallel/--no-sequence-parallel",
-        PLAN,
-        "GPUs of --tp split norms and the residual stream by tokens. Default: with --tp in `training` and `memory`.",
-    ).text(),
-]
-OverlapGradients = Annotated[
-    bool | None,
-    Spec(
-        "--overlap-grad-reduce/--no-overlap-grad-reduce", PLAN, "Replicas sum gradients during the backward pass."
-    ).text(),
-]
 PlanFile = Annotated[
     str,
     Spec(
@@ -259,47 +146,12 @@ PlanFile = Annotated[
         "FILE",
     ).text(),
 ]
-_isl, _osl = Spec("--isl", LOAD, "Tokens of a prompt."), Spec("--osl", LOAD, "Tokens of an answer.")
-_concurrency = Spec("--concurrency", LOAD, "Clients, each of whom sends a request when the last is answered.")
-Isl = Annotated[int | None, _isl.number(most=2**24)]
-Osl = Annotated[int | None, _osl.number(most=2**24)]
-Concurrency = Annotated[int | None, _concurrency.number(most=10**5)]
-EngineName = Annotated[str, _engine.text()]
 Cluster = Annotated[
     str, Spec("--cluster", CLUSTER, "A name of `neusight clusters list`, or a cluster file (.toml).", "NAME").text()
 ]
 Nodes = Annotated[int | None, _nodes.number(most=10**6)]
 
 PICTURES = (".png", ".svg", ".pdf")
-Picture = Annotated[
-    Path | None,
-    Spec(
-        "--figure",
-        OUTPUT,
-        "Draw throughput against latency of combinations, time after optimisations, or designs by area.",
-        "FILE.png",
-    ).text(),
-]
-"""What ``--figure`` draws, in one of ``PICTURES``."""
-Format = Annotated[
-    Literal["human", "json", "csv"], Spec("--format -f", OUTPUT, "How the result appears on stdout.").text()
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharedStep:
-    """How devices share a step; what is not typed is as users of the engine have it."""
-
-    dp: DP = None
-    tp: TP = 1
-    pp: PP = 1
-    vp: VP = 1
-    micro_batch_size: MicroBatch = None
-    schedule: Schedule = "1f1b"
-    shard: Shard = ""
-    recompute: Recompute = "none"
-    recompute_layers: RecomputeLayers = None
-    sequence_parallel: SequenceParallel = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -551,31 +403,6 @@ def shares(texts: Sequence[str]) -> dict[str, float]:
         raise typer.BadParameter(f"{error}: write it like nonzero=0.25", param_hint="--share") from None
 
 
-def named_modes(text: str, option: str) -> list[str]:
-    """``inference,training`` as a list.
-
-    Raises:
-        BadParameter: nothing, or something else.
-    """
-    from neusight.errors import nearest
-    from neusight.requests import MODES
-
-    modes = listed(text, option)
-    if unknown := [mode for mode in modes if mode not in MODES]:
-        message = f"unknown mode '{unknown[0]}'{nearest(unknown[0], MODES)}: one of {', '.join(MODES)}"
-        raise typer.BadParameter(message, param_hint=option)
-    return modes
-
-
-def named_dtypes(text: str, option: str) -> list[str]:
-    """``bf16,half`` as ``[bfloat16, float16]``.
-
-    Raises:
-        BadParameter: nothing. CoverageError: no dtype has such a name.
-    """
-    return precisions(listed(text, option))
-
-
 def precisions(names: Iterable[str]) -> list[str]:
     """``bf16`` and ``half`` as ``[bfloat16, float16]``.
 
@@ -697,11 +524,6 @@ def note_prices(devices: Sequence[DeviceSpec]) -> None:
 
     for remark in price_notes(devices):
         note(f"note: {remark}")
-
-
-def is_list(text: str) -> bool:
-    """Whether an option was written as a list, and its JSON is one: ``l4,t4`` and ``l4,`` are, ``l4`` is not."""
-    return "," in text
 
 
 def check_optimizer(optimizer: str, modes: Sequence[str]) -> None:
