@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _MOST = 10**9
 """Of samples and of tokens: what is larger is a slip of the keyboard."""
-STEP, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD, OUTPUT = "Parallelism", "Cluster", "Load", "Prediction and output"
 WORKERS, CHOICE = "Workers", "Selection"
 
@@ -69,73 +68,6 @@ def within(value: float, least: float, most: float, option: str | None = None) -
     return value
 
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="A name of `neusight models list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a config.json, a "
-        ".onnx or .pt2 file, or package.module:function.",
-    ),
-]
-
-_mode = Spec("--mode", STEP, "Inference is the forward pass; training adds backward pass and optimizer.")
-_batch = Spec("--batch --global-batch-size -b", STEP, "Samples of a step, over all replicas.")
-_optimizer = Spec("--optimizer", STEP, "Whose update is part of the training step.")
-_dtype = Spec(
-    "--dtype",
-    ENGINE,
-    "Of weights and activations: bf16, fp16, fp32 (convolutions in TF32, as PyTorch has it), float32_ieee, tf32, amp, "
-    "…; of products alone, in training on clusters: fp8, fp8_current, fp8_row, fp8_block, mxfp8, nvfp4. Default: as "
-    "the model's configuration states, else fp32 in plain PyTorch, bf16 under engines of training.",
-    "NAME",
-)
-Modes = Annotated[str, _mode.words()]
-Batch = Annotated[int, _batch.number()]
-Seconds = Annotated[
-    float | None, Spec("--seconds", STEP, "Length of a sound. Default: the model's own, else 10.", "S").text()
-]
-Steps = Annotated[
-    int | None,
-    Spec("--steps", STEP, "Denoising steps of a diffusion pipeline, a whole image or clip. Default: one.").number(
-        most=10_000
-    ),
-]
-Shares = Annotated[
-    list[str],
-    Spec(
-        "--share",
-        STEP,
-        "Of what an operator or layer selects by values that are not known: `nonzero=0.25`. Warnings say the name. May "
-        "be repeated.",
-        "NAME=NUMBER",
-    ).text(),
-]
-Optimizer = Annotated[Literal["none", "sgd", "adam", "adamw", "bert_adam"], _optimizer.text()]
-Dtypes = Annotated[str, _dtype.words()]
-Attention = Annotated[
-    Literal["eager", "sdpa", "flash"] | None,
-    Spec(
-        "--attention",
-        ENGINE,
-        "How attention runs: operator by operator, or as one fused kernel. Default: as the model does.",
-    ).text(),
-]
-
-_gpu = "Ids of `neusight devices list`, names of drivers or short ones (h100, 4090), or device files (.toml)."
-Gpu = Annotated[str, Spec("--gpu -g", DEVICE, _gpu, "ID").text()]
-Sparsity = Annotated[
-    str,
-    Spec(
-        "--sparsity",
-        DEVICE,
-        "Zeros that devices like tensordash skip: `activations=0.6,gradients=0.5`, or a profile of `neusight sparsity "
-        "measure`.",
-        "OPERAND=SHARE,…|FILE",
-    ).text(),
-]
-
-_nodes = Spec("--nodes", CLUSTER, "Nodes of the cluster. Default: as its file says, else 1.")
-Network = Annotated[str, Spec("--network", CLUSTER, "Between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", "WORDS").text()]
 PlanFile = Annotated[
     str,
     Spec(
@@ -146,10 +78,6 @@ PlanFile = Annotated[
         "FILE",
     ).text(),
 ]
-Cluster = Annotated[
-    str, Spec("--cluster", CLUSTER, "A name of `neusight clusters list`, or a cluster file (.toml).", "NAME").text()
-]
-Nodes = Annotated[int | None, _nodes.number(most=10**6)]
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -371,36 +299,6 @@ def numbers(text: str, option: str, most: int = _MOST, least: int = 1) -> list[i
         message = f"'{text}' is not a list of whole numbers: write it like 1,2,4"
         raise typer.BadParameter(message, param_hint=option) from None
     return [int(within(number, least, most, option)) for number in values]
-
-
-def pairs(texts: Sequence[str], option: str, example: str = "m=4096") -> dict[str, str]:
-    """``m=4096`` as a field and its value, each field once.
-
-    Raises:
-        BadParameter: something else, or a field twice.
-    """
-    values: dict[str, str] = {}
-    for pair in texts:
-        key, equals, value = pair.partition("=")
-        if not (key and equals and value):
-            raise typer.BadParameter(f"'{pair}' has no field and value: write it like {example}", param_hint=option)
-        if key in values:
-            raise typer.BadParameter(f"'{key}' is given twice: leave out one of them", param_hint=option)
-        values[key] = value
-    return values
-
-
-def shares(texts: Sequence[str]) -> dict[str, float]:
-    """``nonzero=0.25`` as a name and its share.
-
-    Raises:
-        BadParameter: something else.
-    """
-    values = pairs(texts, "--share", "nonzero=0.25")
-    try:
-        return {name: float(value) for name, value in values.items()}
-    except ValueError as error:
-        raise typer.BadParameter(f"{error}: write it like nonzero=0.25", param_hint="--share") from None
 
 
 def precisions(names: Iterable[str]) -> list[str]:
