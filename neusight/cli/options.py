@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
@@ -19,65 +19,9 @@ if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
 
-_MOST = 10**9
-"""Of samples and of tokens: what is larger is a slip of the keyboard."""
 PLAN, CLUSTER, LOAD, OUTPUT = "Parallelism", "Cluster", "Load", "Prediction and output"
 WORKERS, CHOICE = "Workers", "Selection"
 
-
-@dataclass(frozen=True)
-class Spec:
-    """What an option is called and means, for commands that take one value of it and for those that take a list."""
-
-    names: str
-    panel: str
-    help: str
-    metavar: str | None = None
-
-    def text(self) -> Any:
-        """A word, a list of words, a path, a switch: what its type says."""
-        return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar=self.metavar)
-
-    def number(self, least: float = 1, most: float = _MOST, default: bool | str = True) -> Any:
-        """A number from ``least`` to ``most``; ``default`` is how the help writes that."""
-
-        def check(value: float | None) -> float | None:
-            return value if value is None else within(value, least, most)
-
-        shown: dict[str, Any] = {"rich_help_panel": self.panel, "metavar": self.metavar or "N", "show_default": default}
-        return typer.Option(*self.names.split(), help=self.help, callback=check, **shown)
-
-    def numbers(self) -> Any:
-        """Several numbers, separated by commas."""
-        return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar="N[,N…]")
-
-    def words(self) -> Any:
-        """Several words, separated by commas."""
-        return typer.Option(*self.names.split(), help=self.help, rich_help_panel=self.panel, metavar="NAME[,NAME…]")
-
-
-def within(value: float, least: float, most: float, option: str | None = None) -> float:
-    """The number itself.
-
-    Raises:
-        BadParameter: it is out of range, or none.
-    """
-    if not least <= value <= most:
-        message = f"{value:.15g} is out of range: give a number from {least:,} to {most:,}"
-        raise typer.BadParameter(message, param_hint=option)
-    return value
-
-
-PlanFile = Annotated[
-    str,
-    Spec(
-        "--plan",
-        PLAN,
-        "A plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any other "
-        "file. Options that are given count before it.",
-        "FILE",
-    ).text(),
-]
 
 PICTURES = (".png", ".svg", ".pdf")
 
@@ -285,20 +229,6 @@ def listed(text: str, option: str) -> list[str]:
     if not parts:
         raise typer.BadParameter(f"'{text}' names nothing: write it like a,b", param_hint=option)
     return parts
-
-
-def numbers(text: str, option: str, most: int = _MOST, least: int = 1) -> list[int]:
-    """``1,2`` as ``[1, 2]``.
-
-    Raises:
-        BadParameter: nothing, something else, or a number below ``least`` or beyond all reason.
-    """
-    try:
-        values = [int(part) for part in listed(text, option)]
-    except ValueError:
-        message = f"'{text}' is not a list of whole numbers: write it like 1,2,4"
-        raise typer.BadParameter(message, param_hint=option) from None
-    return [int(within(number, least, most, option)) for number in values]
 
 
 def precisions(names: Iterable[str]) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, OneOf
+from neusight.cli.commands import Asked, CommandOptions, Help, OneOf
 from neusight.cli.output import busy
 from neusight.questions import FieldError, Serving, Step, Training
 from neusight.questions.field import number, switch, text
@@ -81,16 +82,28 @@ def _chosen(texts: Mapping[str, Any]) -> Asked[Any]:
     return Asked(Training, {"batch": "1", **words} if "global_batch_size" not in words else words)
 
 
+_MEANINGS = Help(
+    engine="Software of a training run, such as torch-eager, or of a deployment, such as vllm.",
+    cluster="Of a training run: a name of `neusight clusters list`, or a cluster file (.toml).",
+    nodes="Of a training run: nodes of the cluster. Default: those of its file, else 1.",
+    per_node="Devices of a node. Default: of a training run as many as its plan has.",
+    batch="Samples of a step or of a training run, over all replicas; of a deployment one static batch.",
+    dtype="Precision of weights and activations. Default: that of the model's configuration.",
+    shard="Sharding across replicas: none, zero1, zero2, zero3 or hsdp. Default: of a training run the engine's.",
+    concurrency="Of a deployment: clients, each of which sends its next request when the last is answered. Default: 1.",
+    optimizer="Optimizer of a training step; a training run has adam where it is left out.",
+)
+"""Of options that mean something in several kinds of questions."""
 ASKED = OneOf(nouns=(Step, Training, Serving), read=_chosen)
 
 
 def what_if(
     wanted: WhatIfOptions,
-    asked: Annotated[Asked[Any], ASKED],
+    asked: Annotated[Asked[Any], ASKED, _MEANINGS],
     models: opt.Models,
     drawn: opt.Drawn,
+    file: opt.WithPlan,
     output: opt.Formatted,
-    plan: opt.PlanFile = "",
 ) -> None:
     """Predict what optimisations gain: time, memory and limiter before and after, each gain with its 90 % interval.
 
@@ -115,7 +128,7 @@ def what_if(
         return
     if asked.one.model == _NO_MODEL:
         raise typer.BadParameter("names no model", param_hint="MODEL")
-    asked = _completed(asked, plan)
+    asked = _completed(asked, file.plan)
     call = opt.on_devices(asked)[0]
     predictor = models.load([call.device] if call.device else [])
     with busy(f"asking of {asked.one.model}"):
@@ -131,7 +144,7 @@ def what_if(
         show.draw(answer, drawn.figure)
 
 
-def _completed(asked: Asked[Any], plan: str) -> Asked[Any]:
+def _completed(asked: Asked[Any], plan: Path | None) -> Asked[Any]:
     """A training run with the fields of a plan's file, on as many devices as its plan has where none are counted."""
     from neusight.cli.training import of_file
 

@@ -196,7 +196,12 @@ class Planned(Parallel):
         PLAN, listable=True, former=("micro_batch",),
     )  # fmt: skip
     schedule: str = text(
-        "Order of passes in a pipeline.", PLAN, "1f1b", choices=SCHEDULES, listable=True, metavar="NAME"
+        "Order of passes in a pipeline: 1f1b, gpipe, zero-bubble, dualpipe or asynchronous.",
+        PLAN,
+        "1f1b",
+        choices=SCHEDULES,
+        listable=True,
+        metavar="NAME",
     )
     shard: str = text(
         "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too (zero3), within "
@@ -260,11 +265,15 @@ class Recorded(Question):
     """Constants of the host and of the libraries that ran a measured step."""
 
     host_call_us: float | None = number(
-        "Time of the host before the first operator of a step that is waited for.",
+        "Time of the host before the first operator of a step that is waited for. Default: that of a usual host.",
         RECORDED, low=0.0, high=1e9, metavar="US", if_unset=usual("host_call_us"),
     )  # fmt: skip
     host_operator_us: float | None = number(
-        "Time of the host for an operator of one pointwise kernel.", RECORDED, low=0.0, high=1e9, metavar="US"
+        "Time of the host for an operator of one pointwise kernel. Default: the engine's.",
+        RECORDED,
+        low=0.0,
+        high=1e9,
+        metavar="US",
     )
     host_spread: float | None = number(
         "Standard deviation of the logarithm of the host's times.", RECORDED, low=0.0, high=10.0

@@ -54,7 +54,19 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
 
     KIND: ClassVar[str] = "predict"
 
-    HELP: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {
+            "cluster": "Cluster of a training step, as in `neusight training`: a name of `neusight clusters list`, or a "
+            "cluster file (.toml).",
+            "dp": "Data parallel: replicas, each with its share of the samples. Default: 1; what a cluster leaves.",
+            "micro_batch_size": "Samples of one pass of a replica. Default: 1 under a pipeline, else all of a replica.",
+            "shard": "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too "
+            "(zero3), within groups (hsdp). Default: none, or on a cluster the engine's usual choice.",
+            "sequence_parallel": "Tensor-parallel devices split norms and the residual stream by tokens. Default: on a "
+            "cluster with --tp alone.",
+            "overlap_grad_reduce": "Replicas sum gradients during the backward pass. Default: with several replicas.",
+        }
+    )
 
     model: str = required(
         "A name of `neusight models list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a hub id, a config.json, a "
@@ -74,7 +86,7 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         "One input written out: `pixel_values=1x3x448x448`. May be repeated.",
         MODEL, option="--input", metavar="NAME=SHAPE:DTYPE", former=("input", "given"), objects=True,
     )  # fmt: skip
-    phase: str = text("The forward or backward pass alone.", RECORDED, choices=("forward", "backward", "optimizer"))
+    phase: str = text("One phase of the step alone.", RECORDED, choices=("forward", "backward", "optimizer"))
     share: tuple[str, ...] = texts(
         "Share that an operator or layer selects by values that are not known: `nonzero=0.25`. Warnings name it. May "
         "be repeated.",
@@ -88,8 +100,8 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         "Gradients are scaled back before the update, as float16 needs.", MODEL, of_mode="training"
     )
     launch: str = text(
-        "How kernels are launched: one operator at a time, compiled by torch.compile, that as one CUDA graph, or eager "
-        "operators in one.",
+        "How kernels are launched: one operator at a time (eager), compiled by torch.compile, that as one CUDA graph, "
+        "eager operators in one (cudagraphs), or by code that was compiled ahead of time (static).",
         ENGINE, "eager", choices=LAUNCHES, listable=True,
     )  # fmt: skip
     engine: str = text("Software other than PyTorch that runs the step, such as torchscript.", ENGINE, metavar="NAME")
