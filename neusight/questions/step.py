@@ -56,8 +56,8 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
 
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "cluster": "Cluster of a training step, as in `neusight training`: a name of `neusight clusters list`, or a "
-            "cluster file (.toml).",
+            "cluster": "Cluster of a training step, as in `neusight training`: a name of `neusight clusters list`, or "
+            "a cluster file (.toml).",
             "dp": "Data parallel: replicas, each with its share of the samples. Default: 1; what a cluster leaves.",
             "micro_batch_size": "Samples of one pass of a replica. Default: 1 under a pipeline, else all of a replica.",
             "shard": "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too "
