@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError, nearest
@@ -57,18 +59,13 @@ class Accuracy:
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """Cells of a summary that are by one thing: where they stand, and their name by their words. A mean over GPUs
-    counts these.
-
-    ``where`` are words that a cell must have; ``peers``: they are of other predictors, with ours beside; ``left_out``
-    None: where any fold of the experiment holds the cell's GPU out, or the cell says that it is not ``fitted``.
-    """
+    """Cells of a summary, as ``accuracy.toml`` declares them. A mean over GPUs counts these."""
 
     experiment: str
     path: str
     name: str
-    left_out: bool | None = False
-    where: tuple[tuple[str, str], ...] = ()
+    left_out: bool | str = False
+    where: Mapping[str, str] = field(default_factory=dict)
     peers: bool = False
 
     def read(self, summary: Mapping[str, Any]) -> Iterator[Accuracy]:
@@ -79,7 +76,7 @@ class Cells:
             cells = cells.get(key, ()) if isinstance(cells, Mapping) else ()
         of = self._of_peers(summary) if self.peers else partial(self._of, held_out)
         for place, cell in enumerate(cells):
-            if "mean" in cell and all(str(cell.get(key, "")) == word for key, word in self.where):
+            if "mean" in cell and all(str(cell.get(key, "")) == word for key, word in self.where.items()):
                 yield from of(f"{self.path}[{place}]", cell)
 
     def _of(self, held_out: Collection[str], row: str, cell: Mapping[str, Any]) -> Iterator[Accuracy]:
@@ -91,7 +88,7 @@ class Cells:
         figures: dict[str, Any] = {name: cell.get(name) for name in ("median", "bias", "inside")}
         yield Accuracy(
             experiment=self.experiment, row=row, name=name,
-            left_out=_unseen(cell, held_out) if self.left_out is None else self.left_out,
+            left_out=_unseen(cell, held_out) if isinstance(self.left_out, str) else self.left_out,
             predictor=str(cell.get("predictor", OURS)), mean=cell["mean"], **figures,
             count=cell.get("count") or cell.get("gpus") or 0,
         )  # fmt: skip
@@ -117,32 +114,19 @@ def _unseen(cell: Mapping[str, Any], held_out: Collection[str]) -> bool:
 
 _LEAST = 0.1
 """Percent: smaller errors are drawn there."""
-_STEPS = ("leave-one-gpu-out", "leave-one-architecture-out", "cross-vendor", "asplos25")
-BY: dict[str, tuple[Cells, ...]] = {
-    "GPU": (
-        *(Cells(experiment=id_, path="models.by_gpu", name="{gpu}", left_out=None) for id_ in _STEPS),
-        Cells(experiment="serving", path="means", name="{gpu}", where=(("by", "gpu"),)),
-        Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "gpu"),)),
-        Cells(experiment="what-if", path="by_gpu", name="{gpu}"),
-        Cells(experiment="accelerators", path="tables", name="{gpu}", left_out=None),
-        Cells(experiment="accelerators", path="left_out", name="{gpu}", left_out=True),
-    ),
-    "family": tuple(
-        Cells(experiment=id_, path="kernels.by_kind", name="{kind}", left_out=True, where=(("group", "held_out"),))
-        for id_ in _STEPS
-    ),
-    "kinship": (Cells(experiment="left-out-dies", path="kernels.cells", name="{kind}, {group}", left_out=True),),
-    "source": (
-        Cells(experiment="serving", path="means", name="{source}", where=(("by", "source"),)),
-        Cells(experiment="distributed", path="totals", name="{name}", where=(("by", "source"),)),
-        Cells(experiment="what-if", path="by_set", name="{set}"),
-        Cells(experiment="accelerators", path="tables", name="{table}, {quantity}", left_out=None),
-        Cells(experiment="energy", path="sources", name="{source}, {quantity}"),
-    ),
-    "optimisation": (Cells(experiment="what-if", path="optimisations", name="{optimisation}"),),
-    "quantity and other predictors": (Cells(experiment="serving", path="peers", name="{source}", peers=True),),
-}
-"""What accuracy is told by."""
+
+
+def _declared_cells() -> dict[str, tuple[Cells, ...]]:
+    """Cells by what they compare accuracy by."""
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {
+        by: tuple(Cells(experiment=name, **cell) for cell in cells for name in cell.pop("experiments"))
+        for by, cells in table.items()
+    }
+
+
+BY = _declared_cells()
+"""Cells of summaries by what accuracy is compared by."""
 
 
 def accuracies(by: str) -> tuple[Accuracy, ...]:

@@ -124,15 +124,7 @@ def _assumptions(tab: Tab, device: Any) -> None:
                     await tab.ask(form)
 
             field = ui.input(title, value=shown).props("dense hide-bottom-space").classes(f"field-{key}")
-            field.on("keydown.enter", changed).on("blur", _if_other(field, shown, changed))
-
-
-def _if_other(field: Any, shown: str, changed: Any) -> Any:
-    async def left(event: Any) -> None:
-        if field.value != shown:
-            await changed(event)
-
-    return left
+            field.on("change", changed)
 
 
 VIEW = View(path="/", title="Ask", ask=ask, texts=texts)

@@ -200,15 +200,13 @@ class Form:
         Raises:
             As ``gpus``.
         """
-        return "\n".join(self._lines())
-
-    def _lines(self) -> Iterator[str]:
         noun = type(self.question).__name__
-        yield from ("from neusight import Predictor", f"from neusight.questions import {noun}", "")
-        yield "predictor = Predictor.load()"
+        lines = ["from neusight import Predictor", f"from neusight.questions import {noun}", ""]
+        lines += ["predictor = Predictor.load()"]
         for question in self.questions:
             words = ", ".join(f"{name}={value!r}" for name, value in question.words().items())
-            yield f"print(predictor.ask({noun}({words})))"
+            lines += [f"print(predictor.ask({noun}({words})))"]
+        return "\n".join(lines)
 
     def options(self, *names: str) -> list[str]:
         """Options of a command line for fields among ``names`` that are given."""
