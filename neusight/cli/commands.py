@@ -221,9 +221,10 @@ class LeftOut:
 
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """A question of which ``--from`` gives words too, with the help of that option."""
+    """A question of which ``--from`` gives words too: help of that option, and names that it had."""
 
     help: str
+    former: tuple[str, ...] = ()
 
 
 class Help(dict[str, str]):
@@ -360,8 +361,7 @@ class _Spread:
     help: Mapping[str, str]
     lists: bool
     read: Callable[[Mapping[str, Any]], Any]
-    launched: str = ""
-    """Help of ``--from``, "" without it."""
+    launched: Launched | None = None
 
     def parameters(self) -> list[Parameter]:
         """Parameters of the command; with ``--from`` none is required."""
@@ -369,7 +369,7 @@ class _Spread:
         if not self.launched:
             return made
         optional = (p.replace(default=None) if p.default is Parameter.empty else p for p in made)
-        return [from_parameter(self.launched), *optional]
+        return [from_parameter(self.launched.help), *optional]
 
     def take(self, values: dict[str, Any]) -> Any:
         """The question or group of what was typed; its values are no longer among ``values``."""
@@ -386,7 +386,7 @@ def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
         plain, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
         left_out = frozenset().union(*(mark.names for mark in marks if isinstance(mark, LeftOut)))
         described = dict(item for mark in marks if isinstance(mark, Help) for item in mark.items())
-        launched = "".join(mark.help for mark in marks if isinstance(mark, Launched))
+        launched = next((mark for mark in marks if isinstance(mark, Launched)), None)
         several = next((mark for mark in marks if isinstance(mark, OneOf)), None)
         if several:
             yield name, _Spread(noun=several, left_out=left_out, help=described, lists=False, read=several.read)
@@ -483,6 +483,7 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         shown.append(Parameter(_CONTEXT, Parameter.KEYWORD_ONLY, annotation=typer.Context))
     del vars(call)["__wrapped__"]
     vars(call)["renamed"] = _renamed(one.noun for one in nouns.values())
+    vars(call)["renamed"] |= {old: "--from" for one in nouns.values() if one.launched for old in one.launched.former}
     vars(call)["__signature__"] = Signature(shown)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return call

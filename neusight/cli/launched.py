@@ -22,17 +22,46 @@ def from_parameter(help: str) -> Parameter:
     return Parameter(FROM, Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, option])
 
 
-def launched_words(noun: type[Question], source: str, given: Collection[str]) -> Mapping[str, Any]:
-    """Words of a launch line for fields that are not given; the rest of the line is named on stderr.
+def launched_words(noun: type[Question], source: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Words of a launch line or plan for fields that are not given; the rest of it is named on stderr.
 
     Raises:
-        BadParameter: a line of another command. DataError, FieldError, ModelError: as ``read_launch``.
+        BadParameter: a line of another command. DataError, FieldError, ModelError: as ``read_launch``, ``read_plan``.
     """
+    from neusight.questions import Training
     from neusight.questions.launch import read_launch
 
-    line = read_launch(source)
+    if noun is Training and source.endswith((".toml", ".json")):
+        return plan_words(source, str(given.get("model", "")), given)
+    line = read_launch(source, _depth(str(given.get("model", ""))))
     if line.noun is not noun:
         raise typer.BadParameter(f"starts what `neusight {line.noun.KIND}` predicts", param_hint="--from")
     for text in line.notes():
         note(f"warning: {text}")
     return line.words_beside(given)
+
+
+def plan_words(source: str, model: str, given: Collection[str]) -> dict[str, Any]:
+    """Fields of a plan that are not given; options that matter and have no field are named on stderr.
+
+    Raises:
+        DataError: no such file, or no plan. ModelError: values that no plan can have.
+    """
+    from neusight.plans.read import read_plan
+
+    plan = read_plan(source, _depth(model))
+    if plan.unread:
+        note(f"warning: options that matter and have no field are left out: {', '.join(plan.unread)}")
+    counted_twice = {"micro_batches"} if "global_batch_size" in {*plan.fields, *given} else set()
+    return {name: value for name, value in plan.fields.items() if name not in {*counted_twice, *given}}
+
+
+def _depth(model: str) -> int:
+    """Layers of a model that is named, in which plans may count; 0 without a name, or of what is no decoder."""
+    from neusight.errors import ModelError
+    from neusight.workloads.decoders.known import known_decoder
+
+    try:
+        return known_decoder(model).depth if model else 0
+    except ModelError:
+        return 0

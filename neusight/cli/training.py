@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -58,7 +58,7 @@ class Whole(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingFiles(opt.WithPlan, opt.Formatted):
+class TrainingFiles(opt.Formatted):
     """Files that are read and written."""
 
     timeline: Path | None = path(
@@ -74,7 +74,9 @@ class TrainingFiles(opt.WithPlan, opt.Formatted):
 
 
 FROM_SCRIPT = Launched(
-    help="Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; options that are given count first."
+    help="Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; a plan as .toml or .json, "
+    "torchtitan's TOML or DeepSpeed's JSON. Options that are given count first.",
+    former=("--plan",),
 )
 
 
@@ -97,29 +99,14 @@ def training(
 
     - `neusight training llama-3.1-8b --gpu a100-sxm-80gb --nodes 4 --network '8 x 200Gb/s' --engine fsdp -b 64`
 
-    - `neusight training llama-3.1-70b --cluster aws-p5 --nodes 32 --plan train_llama.sh --timeline step.json`
+    - `neusight training llama-3.1-70b --cluster aws-p5 --nodes 32 --from train_llama.sh --timeline step.json`
     """
     trace = files.timeline
     if trace is not None and asked.many:
         raise typer.BadParameter("is of one step: leave out lists", param_hint="--timeline")
-    asked = asked.upon(of_file(files.plan, asked.questions[0].model, asked.typed))
     points = answer(asked, models, files.form, whole.run())
     if trace is not None and points[0].estimate:
         _write_trace(trace, points[0].estimate)
-
-
-def of_file(plan: str | Path | None, model: str, given: Collection[str]) -> dict[str, Any]:
-    """Fields of ``--plan`` that are not given besides; options that it cannot take in are named on stderr."""
-    from neusight.plans.read import read_plan
-    from neusight.workloads.decoders.known import known_decoder
-
-    if not plan:
-        return {}
-    read = read_plan(str(plan), known_decoder(model).depth)
-    if read.unread:
-        note(f"warning: {plan} has options that matter and are not read: {', '.join(read.unread)}")
-    counted_twice = "global_batch_size" in {*read.fields, *given}
-    return {name: value for name, value in read.fields.items() if not (counted_twice and name == "micro_batches")}
 
 
 def answer(
@@ -188,7 +175,7 @@ def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
 class Search(opt.Counted, opt.Written, opt.Workers, opt.Formatted):
     """Which plans are looked at, and where the best is written."""
 
-    HELP: ClassVar[Mapping[str, str]] = {"out": "Write the best plan for `neusight training --plan` (.toml)."}
+    HELP: ClassVar[Mapping[str, str]] = {"out": "Write the best plan for `neusight training --from` (.toml)."}
 
     reach: float = number(
         "Plans that save memory may take so many times as long as the fastest.", PLAN, 1.25, low=1.0, high=1e6

@@ -146,13 +146,13 @@ def what_if(
 
 def _completed(asked: Asked[Any], plan: Path | None) -> Asked[Any]:
     """A training run with the fields of a plan's file, on as many devices as its plan has where none are counted."""
-    from neusight.cli.training import of_file
+    from neusight.cli.launched import plan_words
 
     if asked.noun is not Training:
         if plan:
             raise typer.BadParameter("is of a training run: name its --engine", param_hint="--plan")
         return asked
-    asked = asked.upon(of_file(plan, asked.one.model, asked.typed))
+    asked = asked.upon(plan_words(plan, asked.one.model, asked.typed)) if plan else asked
     one = asked.one
     devices = one.tp * one.pp * one.cp * (one.dp or 1)
     return asked if one.cluster else asked.upon({"per_node": str(devices)})

@@ -67,15 +67,19 @@ class LaunchLine:
         yield from self.remarks
 
 
-def read_launch(source: str) -> LaunchLine:
+def read_launch(source: str, depth: int = 0) -> LaunchLine:
     """The question that a command line of an engine, or a file with one, describes.
+
+    Args:
+        source: the command line, or the path of a file that contains it.
+        depth: layers of the model, in which some trainers count, unless the line tells.
 
     Raises:
         DataError: no such file, no known engine, or quotes without an end.
     """
     command = read_command(source)
     flags = flags_of(command.engine)
-    return _training(command, flags) if flags.anywhere else _serving(command, flags)
+    return _training(command, flags, depth) if flags.anywhere else _serving(command, flags)
 
 
 def _serving(command: EngineCommand, flags: Flags) -> LaunchLine:
@@ -90,14 +94,14 @@ def _serving(command: EngineCommand, flags: Flags) -> LaunchLine:
     return LaunchLine(noun=Serving, words=kept, unread=unread, remarks=tuple(remarks))
 
 
-def _training(command: EngineCommand, flags: Flags) -> LaunchLine:
+def _training(command: EngineCommand, flags: Flags, depth: int) -> LaunchLine:
     """The step that arguments of Megatron-LM describe, on the devices that ``torchrun`` starts.
 
     Raises:
         ModelError: a number or word that an argument does not take.
     """
     given = command.options
-    values, names = megatron_values(given)
+    values, names = megatron_values(given, depth)
     config = _configuration(given, flags)
     words = {name: value for name, value in values.items() if value is not None}
     words |= {name: given[option] for name, option in _NODES.items() if given.get(option, "").isdecimal()}

@@ -76,7 +76,9 @@ def _text_of(source: str) -> str:
     try:
         return Path(source).expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError):
-        raise DataError(f"'{shown(source)}' is no file with text: write a command such as `vllm serve MODEL`") from None
+        raise DataError(
+            f"'{shown(source)}' is no file with text: check the path, or write a command such as `vllm serve MODEL`"
+        ) from None
 
 
 def _plain(text: str) -> tuple[str, dict[str, str]]:

@@ -122,11 +122,11 @@ def test_plans_are_read_and_options_come_before_them(tmp_path: Path) -> None:
         "--use-distributed-optimizer --overlap-grad-reduce --recompute-granularity selective "
         "--recompute-modules core_attn moe_act --fp8-margin 1"
     )
-    result = run(*ON_A100, "--plan", tmp_path / "train.sh", "--tp", 2, "--format", "json")
+    result = run(*ON_A100, "--from", tmp_path / "train.sh", "--tp", 2, "--format", "json")
     plan = json.loads(result.stdout)["plan"]
     assert [plan[name] for name in ("dp", "tp", "pp", "micro_batch_size", "global_batch_size")] == [4, 2, 2, 2, 32]
     assert plan["recompute"] == "core_attn+moe_act"
-    assert "options that matter and are not read: --fp8-margin" in result.stderr
+    assert "options that matter and have no field are left out: --fp8-margin" in result.stderr
 
 
 def test_the_best_plan_is_written_and_read_again(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_the_best_plan_is_written_and_read_again(tmp_path: Path) -> None:
     words = ("llama-3.1-8b", "--cluster", "dgx-a100", "--seq-len", 4096)
     few = ("-b", 16, "--longest-micro-batch", 1, "--schedules", "1f1b", "--count", 2)
     answer = as_json("plan", *words, *few, "--out", path)
-    best = as_json("training", *words, "--plan", path)
+    best = as_json("training", *words, "--from", path)
     assert best["latency_s"] == pytest.approx(answer["best"][0]["latency_s"], rel=1e-6)
     assert best["plan"] == answer["best"][0]["plan"]
     assert answer["plans"] > answer["simulated"] > 1
@@ -170,7 +170,7 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         (*STEP, "--engine", "megtron"): "did you mean megatron-te",
         (*STEP, "--schedule", "chimera"): "'chimera' is unknown: one of 1f1b",
         (*STEP, "--ep", 4): "has no experts",
-        (*STEP, "--plan", tmp_path / "nowhere.toml"): "check the path",
+        (*STEP, "--from", tmp_path / "nowhere.toml"): "check the path",
         (*STEP, "--set", "network.bandwidth=fast"): "network.bandwidth",
         ON_A100: "give global_batch_size",
         ("training", "llama-3.1-8b", "--cluster", "dgx-a1000", "-b", 8): "did you mean dgx-a100",

@@ -298,7 +298,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "training": [("", word("gpt2-large")), ("--cluster!", words("dgx-h100")), ("--global-batch-size!", count),
                      ("--dp!", Kind(fixed(8), m.count_text)), ("--tp", count), ("--nodes", count),
                      ("--dtype", word("bf16")), ("--engine", word("fsdp")), ("--shard", word("zero1")),
-                     ("--recompute", word("full")), ("--plan", plan), *common],
+                     ("--recompute", word("full")), ("--from", plan), *common],
         "plan": [("", word("gpt2-large")), ("--cluster!", words("dgx-h100")), ("--global-batch-size!", count),
                  ("--dtype", word("bf16")), ("--engine", word("fsdp")), ("--schedules!", words("1f1b")),
                  ("--count", count), *common],
