@@ -126,6 +126,17 @@ class Written(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class WithPlan(CommandOptions):
+    """A file of a plan."""
+
+    plan: Path | None = path(
+        "A plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any other "
+        "file. Options that are given count before it.",
+        PLAN,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class Counted(CommandOptions):
     """How many of them."""
 

@@ -152,7 +152,7 @@ def _completed(asked: Asked[Any], plan: Path | None) -> Asked[Any]:
         if plan:
             raise typer.BadParameter("is of a training run: name its --engine", param_hint="--plan")
         return asked
-    asked = asked.upon(plan_words(plan, asked.one.model, asked.typed)) if plan else asked
+    asked = asked.upon(plan_words(str(plan), asked.one.model, asked.typed)) if plan else asked
     one = asked.one
     devices = one.tp * one.pp * one.cp * (one.dp or 1)
     return asked if one.cluster else asked.upon({"per_node": str(devices)})
