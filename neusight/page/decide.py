@@ -16,7 +16,7 @@ from neusight.distributed.search import Found
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, figures
 from neusight.page.answers import DeviceAnswer, answered, planned
-from neusight.page.form import Form, options_of
+from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
 from neusight.questions import Serving, Step
@@ -167,7 +167,7 @@ def _switches(tab: Tab) -> None:
 def unused_of_plans(form: Form) -> list[str]:
     """Fields that are given and do not count where plans are searched."""
     counts = {"model", "mode", "batch", "seq_len", "dtype", "optimizer", "cluster", "nodes"}
-    return [name for name in form.question.words() if name not in counts] if is_planned(form) else []
+    return [name for name in form.question.words() if name not in counts] if is_planned(form) else form.of_cluster
 
 
 def is_planned(form: Form) -> bool:
@@ -298,7 +298,7 @@ def _words(form: Form) -> Iterator[str]:
         yield from ("--global-batch-size", str(question.batch), *form.options("seq_len", "dtype", "optimizer"))
     elif form.page.apply:
         step = form.questions[0]
-        yield from ("what-if", model, "--gpu", step.gpu, *options_of(step.changed(gpu="")))
+        yield from ("what-if", model, "--gpu", step.gpu, *step.changed(gpu="").options())
         yield from ("--all",) if form.page.apply == (EVERY,) else ("--apply", ",".join(form.page.apply))
     else:
         yield from split(form.command)[1:]

@@ -9,6 +9,7 @@ from nicegui import ui
 
 from neusight.errors import one_line
 from neusight.page.form import Form
+from neusight.questions import Step
 from neusight.questions.parts import CLUSTER, DEVICE, ENGINE, LOAD, MODEL, PLAN
 from neusight.questions.question import NamedField
 
@@ -24,6 +25,8 @@ _USUAL = frozenset(
 """Fields that are seen at once; all others are behind "more"."""
 _LONGEST = 22
 """Characters of a term that names a field on the screen."""
+_OF_FILES = ("per_node", "network")
+"""Fields that steps take from the file of their cluster."""
 _ON_OFF = {"true": "on", "false": "off"}
 Changed = Callable[[str], Awaitable[None]]
 
@@ -35,6 +38,7 @@ def panels(form: Form) -> dict[str, list[str]]:
     for name, one in form.question.fields().items():
         of_mode = one.field.of_mode
         counts = of_mode in ("", getattr(form.question, "mode", of_mode)) and one.field.panel in groups
+        counts = counts and not (isinstance(form.question, Step) and name in _OF_FILES)
         if name not in HEAD and (counts or name in words):
             groups.setdefault(one.field.panel, []).append(name)
     return {title: names for title, names in groups.items() if names}

@@ -115,6 +115,11 @@ class Form:
         """The cluster that is named; "" for none."""
         return getattr(self.question, "cluster", "")
 
+    @property
+    def of_cluster(self) -> list[str]:
+        """Fields that are given and count where plans on a cluster are searched alone."""
+        return [name for name in ("cluster", "nodes") if getattr(self.question, name, None)]
+
     def declared(self, name: str) -> NamedField | None:
         """The declaration of a field, be it of the other mode."""
         nouns: tuple[type[Question], ...] = (PageWords, type(self.question), Step, Serving)
@@ -155,8 +160,10 @@ class Form:
 
     @property
     def complete(self) -> Step | Serving:
-        """The question with what the page assumes where it is left open."""
+        """The question of devices, with what the page assumes where it is left open."""
         words: dict[str, Any] = {"gpu": self.question.gpu or DEVICE}
+        if isinstance(self.question, Step):
+            words |= {"cluster": "", "nodes": None}
         if isinstance(self.question, Serving):
             if not self.question.trace:
                 words |= dict(zip(("isl", "osl"), self.lengths, strict=True))
@@ -191,7 +198,7 @@ class Form:
         """
         question = self.complete
         words = ["neusight", question.KIND, question.model, "--gpu", ",".join(self.gpus)]
-        return join([*words, *options_of(question.changed(gpu=""))])
+        return join([*words, *question.changed(gpu="").options()])
 
     @property
     def python(self) -> str:
@@ -218,12 +225,6 @@ class Form:
         """With another figure of the device; the catalogue's where the text is empty."""
         rest = [change for change in self.question.overrides if not change.startswith(f"{key}=")]
         return self.changed(overrides="\n".join([*rest, f"{key}={text}"] if text.strip() else rest))
-
-
-def options_of(question: Step | Serving) -> list[str]:
-    """Options of today's commands."""
-    launch = {"compiled": ["--compile"], "graph": ["--cuda-graph"]}.get(getattr(question, "launch", ""), [])
-    return [*(question.changed(launch="eager") if launch else question).options(), *launch]
 
 
 def _read(

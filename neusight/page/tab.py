@@ -58,7 +58,7 @@ class View:
     below: Callable[[Tab, Shown], None] = lambda tab, shown: None
     asks: bool = True
     steady: bool = False
-    unused: Callable[[Form], Sequence[str]] = lambda form: ()
+    unused: Callable[[Form], Sequence[str]] = lambda form: form.of_cluster
     is_slow: Callable[[Form], bool] = lambda form: False
 
 

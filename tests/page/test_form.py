@@ -58,7 +58,6 @@ def test_every_offered_field_is_typed_and_comes_back_from_the_address(mode: str,
         ({"batch": "0"}, "batch 0 is out of range"),
         ({"mode": "foo"}, "one of inference, training, serving"),
         ({"sequence": "9999"}, "sequence is no field"),
-        ({"optimizer": "adam"}, "inference has no optimizer"),
         ({"launch": "fast"}, "launch 'fast' is unknown"),
     ],
 )
@@ -86,7 +85,6 @@ def test_a_mistake_stays_as_typed_until_its_field_changes() -> None:
     assert asked.text("batch") == "x"
     assert list(asked.mistakes) == ["batch"]
     assert not asked.changed(batch="2").mistakes
-    assert not form("mode=inference optimizer=adam").changed(mode="training").mistakes
 
 
 def test_read_takes_a_field_once_and_several_changes() -> None:
