@@ -451,7 +451,7 @@ class Predictor:
         run = question.resolve(device, inputs)
         estimate = self.training(run, factors)
         warnings = (*estimate.warnings, *question.without_effect(run))
-        return replace(estimate, question=question.words(), warnings=warnings)
+        return replace(estimate, question=question.record(), warnings=warnings)
 
     def timed(self, run: TrainingRun, factors: Factors | None = None) -> TimedStep:
         """The times that a training step is simulated with, stage by stage; arguments and errors as ``training``."""

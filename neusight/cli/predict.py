@@ -75,7 +75,10 @@ def predict(asked: Annotated[Asked[Step], NAMED], models: opt.Models, output: Es
     show_estimates(points, output.by, output.form, asked)
 
 
-vars(predict)["renamed"] = {"--compile": "--launch compiled", "--cuda-graph": "--launch graph"}
+vars(predict)["renamed"] = {
+    "--compile": "--launch compiled", "--cuda-graph": "--launch graph", "--global-batch": "--batch",
+    "--global-batch-size": "--batch",
+}  # fmt: skip
 
 
 def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, asked: Asked[Step]) -> None:

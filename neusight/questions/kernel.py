@@ -54,7 +54,7 @@ class KernelCall(OnCluster):
 
     name: str = required(
         "A family (gemm, conv2d, attention, …) or an operator (softmax, gelu, all_reduce, …).",
-        MODEL, listable=True, objects=True,
+        MODEL, listable=True, objects=True, former=("family",),
     )  # fmt: skip
     shape: tuple[str, ...] = texts(
         "Shape of the kernel, such as m=4096.", MODEL, metavar="FIELD=VALUE", argument=True, pairs=True
@@ -151,7 +151,7 @@ class KernelCall(OnCluster):
         within = ranks // self.nodes if self.nodes else min(ranks, on_node)
         if isinstance(place, Cluster) and within > on_node:
             raise FieldError("nodes", f"{self.nodes} of {on_node} devices have too few for {ranks} ranks: give more")
-        return within if within < ranks else 0
+        return within if within < ranks or self.per_node else 0
 
     def _conditions(self, batch: KernelBatch) -> Conditions:
         timing, engine = TIMERS[self.timer], library_named(self.backend)

@@ -71,6 +71,8 @@ class Question:
         for name, value in words.items() if isinstance(words, Mapping) else words:
             if value is None or (isinstance(value, str) and not value.strip()):
                 continue
+            if name == "kind" and value == cls.KIND:
+                continue
             name = cls.today(name)
             one = cls.fields()[name].field
             value = fspath(value) if isinstance(value, PathLike) else value

@@ -166,7 +166,7 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
             defaults = {**defaults, "host_call_us": Default(self._call_us(), "the usual call of eager PyTorch")}
         return StepQuestion(
             model=model, gpu=device or self.given("gpu"), request=request, setting=setting, defaults=defaults,
-            inputs=self.objects.get("inputs"), words=self.words(),
+            inputs=self.objects.get("inputs"), words=self.record(),
         )  # fmt: skip
 
     def as_training(self) -> Training:

@@ -69,7 +69,7 @@ def test_a_gpu_with_its_network_is_a_cluster_too() -> None:
 
 def test_predict_trains_on_a_cluster() -> None:
     words = ("gpt3-175b", "--mode", "training", "--cluster", "dgx-a100", "--nodes", 8, "--tp", 8, "--pp", 8)
-    answer = as_json("predict", *words, "--micro-batch-size", 1, "--global-batch-size", 512)
+    answer = as_json("predict", *words, "--micro-batch-size", 1, "-b", 512)
     same = as_json("training", "gpt3-175b", *words[3:], "--micro-batch-size", 1, "--global-batch-size", 512)
     assert answer == same
     assert answer["devices"] == 64

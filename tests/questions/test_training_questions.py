@@ -29,7 +29,7 @@ def test_training_answers_words_and_names_them(predictor: Predictor) -> None:
     named = predictor.training(STEP["model"], **{name: value for name, value in STEP.items() if name != "model"})
     again = predictor.ask(Training.named(json.loads(json.dumps(named.to_dict()["question"]))))
     assert again.to_dict() == named.to_dict()
-    assert named.question == STEP
+    assert named.question == {"kind": "training", **STEP}
     for words in (
         {"gpu": load_device("h100-sxm-80gb")},
         {"gpu": "", "per_node": "", "cluster": cluster_of("h100-sxm-80gb", 4)},
