@@ -375,9 +375,9 @@ class _Spread:
         """The question or group of what was typed; its values are no longer among ``values``."""
         texts = {field: values.pop(field) for field in self.noun.fields() if field not in self.left_out}
         texts = {field: value for field, value in texts.items() if value not in (None, [])}
-        launch = values.pop(FROM) if self.launched else ""
-        if launch and not isinstance(self.noun, OneOf):
-            texts = {**launched_words(self.noun, launch, texts), **texts}
+        if self.launched and isinstance(self.noun, type) and (source := values.pop(FROM)):
+            words = launched_words(self.noun, source, texts)
+            texts = {**{name: word for name, word in words.items() if name not in self.left_out}, **texts}
         return self.read(texts)
 
 

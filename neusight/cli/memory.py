@@ -32,7 +32,9 @@ PLACED = Help(
 )
 
 
-def memory(asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED], output: opt.Formatted) -> None:
+def memory(
+    asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED, opt.FROM_SCRIPT], output: opt.Formatted
+) -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, what a device needs, and what fits.
 
     The step is the one that `neusight training` answers with the same options. Without a cluster it is of as many
@@ -46,6 +48,8 @@ def memory(asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED], output
     - `neusight memory llama-3-70b --gpu h100-sxm-80gb --tp 8 --pp 4 --dp 4 --shard zero1`
 
     - `neusight memory gpt2-large --gpu a100 -b 4 --engine torch-eager`
+
+    - `neusight memory --from train_llama.sh --gpu h100`
     """
     from neusight.distributed.sources import memory
     from neusight.plans.fits import largest_micro_batch, longest_sequence, verdict

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from neusight.cli.commands import Asked, CommandOptions, Point, check_answers, combined
+from neusight.cli.commands import Asked, CommandOptions, Launched, Point, check_answers, combined
 from neusight.cli.output import Advance
 from neusight.errors import shown
 from neusight.paths import writable
@@ -24,6 +24,11 @@ WORKERS, CHOICE = "Workers", "Selection"
 
 
 PICTURES = (".png", ".svg", ".pdf")
+FROM_SCRIPT = Launched(
+    help="Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; a plan as .toml or .json, "
+    "torchtitan's TOML or DeepSpeed's JSON. Options that are given count first.",
+    former=("--plan",),
+)
 
 
 @dataclass(frozen=True, kw_only=True)

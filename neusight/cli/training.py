@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, Launched, LeftOut, OneQuestion, Point, combined
+from neusight.cli.commands import Asked, CommandOptions, LeftOut, OneQuestion, Point, combined
 from neusight.cli.output import busy, note
 from neusight.questions import FieldError, Step, Training
 from neusight.questions.field import number, option, path, whole
@@ -73,15 +73,8 @@ class TrainingFiles(opt.Formatted):
         opt.check_out(self.timeline, "--timeline", ".json")
 
 
-FROM_SCRIPT = Launched(
-    help="Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; a plan as .toml or .json, "
-    "torchtitan's TOML or DeepSpeed's JSON. Options that are given count first.",
-    former=("--plan",),
-)
-
-
 def training(
-    asked: Annotated[Asked[Training], FROM_SCRIPT],
+    asked: Annotated[Asked[Training], opt.FROM_SCRIPT],
     whole: Whole,
     models: opt.Models,
     files: TrainingFiles,

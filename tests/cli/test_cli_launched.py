@@ -35,6 +35,13 @@ def test_training_from_a_script_names_what_is_left_out() -> None:
     assert invoke("training", "--gpu", "h100-sxm-80gb").exit_code == 2
 
 
+def test_memory_from_a_script_is_that_of_its_words() -> None:
+    words = ("llama-3.1-8b", "--nodes", 2, "--per-node", 8, "-s", 4096, "-b", 64, "--micro-batch-size", 1, "--shard",
+             "zero1", "--dtype", "bf16", "--no-sequence-parallel", "--no-overlap-tp")  # fmt: skip
+    asked = as_json("memory", "llama-3.1-8b", "--from", SCRIPT, "--gpu", "h100-sxm-80gb")
+    assert asked["ranks"] == as_json("memory", *words, "--gpu", "h100-sxm-80gb")["ranks"]
+
+
 LOAD = ("--gpu", "h100-sxm-80gb", "--isl", 1000, "--osl", 100, "--concurrency", 8)
 
 
