@@ -12,7 +12,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Asked, LeftOut, OneQuestion
 from neusight.cli.options import LOAD
-from neusight.cli.output import busy
+from neusight.cli.output import busy, note
 from neusight.paths import user_path
 from neusight.questions import FieldError, Serving
 from neusight.questions.field import required, whole
@@ -55,8 +55,14 @@ class LogOptions(opt.Written, opt.Models, opt.Formatted):
     )
 
 
+NO_PART = LeftOut.of(
+    *OF_LOADS, "prices", "prefill", "kv_link", "kv_overlap", "router", "admitted", "prefix_hit", "host_cache"
+)  # fmt: skip
+"""Fields that a log has, or that do not count for the passes of one server."""
+
+
 def observe(
-    asked: Annotated[Asked[Serving], LeftOut.of(*OF_LOADS, "prices"), OneQuestion],
+    asked: Annotated[Asked[Serving], NO_PART, OneQuestion],
     options: LogOptions,
 ) -> None:
     """Fit an engine's own time and factors of its kernels to what a live server says, starting from those that ship.
@@ -88,6 +94,8 @@ def observe(
     except FieldError as error:
         raise asked.wrong(error) from None
     device = as_device(opt.named_gpu(question.gpu), question.overrides)
+    for line in question.without_effect():
+        note(f"warning: {line}")
     predictor, setup = options.load(), question.setup()
     usual = min(_LONGEST, question.decoder().max_len or _LONGEST)
     longest = question.max_model_len or options.longest or usual

@@ -135,7 +135,7 @@ class ServingCommand:
         show_serving.show_points(points, self.options.form, many, self.options.launch_command)
         if not estimates:
             note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
-        if self.options.figure is not None:
+        if self.options.figure is not None and estimates:
             show_serving.draw(points, self.options.figure)
         return bool(estimates)
 
@@ -160,10 +160,17 @@ class ServingCommand:
             return [self.predictor.ask(question, one.device)]
         setup = {one.name: getattr(question, one.name) for one in fields(question.setup())}
         options, seed = question.engine_options(), question.seed
+        self._check(question)
         model, lengths = question.served_model(), question.lengths()
         return self.predictor.frontier(
             model, one.device or "", lengths, options, seed=seed, prices=question.prices, **setup
         )
+
+    def _check(self, question: Serving) -> None:
+        """Check the words of a search, and say which have no effect."""
+        question.check_relations()
+        for line in question.without_effect(searched=bool(self.options.slo)):
+            note(f"warning: {line}")
 
     def _values(self, question: Serving) -> dict[str, Any]:
         """Values of a combination by option: those of every table, and those that were written as lists."""
@@ -188,6 +195,7 @@ class ServingCommand:
         question = self.asked.questions[0]
         question.refuse(("replicas", "num_prompts", "batch", "trace"), "is looked for by --slo: leave it out")
         question.refuse(("prefill", "arrivals"), "is not searched: give a load instead of --slo")
+        self._check(question)
         names = [one.name for one in fields(Setup)]
         for axis in self.asked.axes:
             if axis not in (*names, "gpu"):

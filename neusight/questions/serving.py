@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from neusight.devices import DeviceSpec
 from neusight.devices.cluster import USUAL_PER_NODE
+from neusight.errors import shown
 from neusight.questions.engined import MOST_TOKENS, Engined
 from neusight.questions.field import FieldError, number, text, whole
 from neusight.questions.parts import LOAD, RECORDED, Seeded
@@ -143,9 +144,8 @@ class Serving(Loaded, Engined):
             self.refuse(OF_LOADS, "is given by load: leave it out")
         device, model = device or self.device(), self.decoder()
         if load is None:
-            self.check_deployment()
             load = load_of(self, model.max_len)
-            self._check_load(load)
+            self.check_relations(sessions=getattr(load, "sessions", None) is not None)
         self.check_images(model)
         return DeploymentQuestion(
             model=self.served_model(), gpu=device, load=load, setup=self.setup(),
@@ -209,17 +209,18 @@ class Serving(Loaded, Engined):
         values = {one.name: getattr(self, one.name) for one in fields(noun)}  # type: ignore[arg-type]
         return noun(**{name: value for name, value in values.items() if value is not None})
 
-    def check_deployment(self) -> None:
-        """Relations between the words of one deployment.
+    def check_relations(self, *, sessions: bool = False) -> None:
+        """Check words that mean something beside others alone.
+
+        Args:
+            sessions: whether the load has sessions.
 
         Raises:
-            FieldError: words without a meaning beside the others.
+            FieldError: a word that has no meaning beside the others.
         """
         if not self.prefill:
             self.refuse(("kv_link", "kv_overlap"), "is of a cache that travels: give prefill")
-
-    def _check_load(self, load: Load) -> None:
-        if getattr(load, "sessions", None) is None:
+        if not sessions:
             self.refuse(("host_cache",), "keeps what sessions leave: give a trace with a column session")
         if not (self.is_drawn("isl") or self.is_drawn("osl") or self.request_rate):
             self.refuse(("seed",), "draws nothing: lengths are equal, and requests do not arrive at random")
@@ -243,15 +244,15 @@ class Serving(Loaded, Engined):
             return {}
         return {"engine_version": f"{usual_versions[-1].value}, the newest known"}
 
-    def without_effect(self) -> Iterator[str]:
-        """Lines for words that change nothing."""
+    def without_effect(self, *, searched: bool = False) -> Iterator[str]:
+        """Lines for words that change nothing; where degrees and replicas are ``searched``, theirs do."""
         for name in ("attention_backend", "num_scheduler_steps", "scheduler_recv_interval", "warmup_requests"):
             if getattr(self, name) not in (None, ""):
                 yield f"{name} has no effect: estimates do not know it yet"
         degree = self.tp * self.pp * (self.dp or 1)
-        if self.network and degree <= (self.per_node or USUAL_PER_NODE):
+        if not searched and self.network and degree <= (self.per_node or USUAL_PER_NODE):
             yield f"network has no effect: it joins nodes, and {degree} devices of a replica are in one"
-        if self.router != "round-robin" and self.replicas * (self.dp or 1) == 1:
+        if not searched and self.router != "round-robin" and self.replicas * (self.dp or 1) == 1:
             yield f"router {self.router} has no effect: there is one replica"
         if self.arrivals != "poisson" and not self.request_rate:
             yield f"arrivals {self.arrivals} has no effect: requests of a request_rate alone arrive by themselves"
@@ -267,6 +268,9 @@ def _configured(config: str, name: str) -> Decoder:
     from neusight.workloads.decoders.architecture import decoder_of
 
     try:
-        return decoder_of(json.loads(config), name)
+        values = json.loads(config)
     except ValueError as error:
         raise FieldError("config", f"is no JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise FieldError("config", f"{shown(config)} is no JSON object: give the contents of a config.json")
+    return decoder_of(values, name)
