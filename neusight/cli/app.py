@@ -62,12 +62,8 @@ def _usage_errors() -> Iterator[None]:
 
 
 def _shortened(message: str) -> str:
-    """A usage error's line: an option by its first name, without the words of the library that checks values."""
-    text = re.sub(r"'(--[a-z-]+)'( / '[^']+')+", r"'\1'", one_line(message).rstrip("."))
-    text = re.sub(r"Input should be a valid integer.*", "not a whole number: write it like 8", text)
-    return re.sub(r"Input should be a valid number.*", "not a number: write it like 1.5", text).replace(
-        "Value error, ", ""
-    )
+    """A usage error's line: an option by its first name."""
+    return re.sub(r"'(--[a-z-]+)'( / '[^']+')+", r"'\1'", one_line(message).rstrip("."))
 
 
 def _explained(error: BaseException) -> str:

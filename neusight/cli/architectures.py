@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Help
+from neusight.cli.asked import Help
 from neusight.questions.field import path, text
 from neusight.questions.parts import OnGpu, Seeded, Sized
 from neusight.questions.question import like

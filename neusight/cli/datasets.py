@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Commands, Help
+from neusight.cli.asked import Help
+from neusight.cli.commands import Commands
 from neusight.questions.field import required
 from neusight.questions.parts import Computed, OnGpu
 from neusight.questions.question import like

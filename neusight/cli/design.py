@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import CommandOptions, Help
+from neusight.cli.asked import CommandOptions, Help
 from neusight.cli.output import Output, busy, line, note, table
 from neusight.questions import Training
 from neusight.questions.field import number, pairs_of, required, switch, text, texts, whole
@@ -78,7 +78,7 @@ class DesignSearchOptions(CommandOptions):
     axis: tuple[str, ...] = texts(
         "Take these values of an axis alone. May be repeated.", SEARCH, metavar="NAME=V[,V…]", pairs=True
     )
-    listing: bool = switch("Only count the space's designs, with their areas.", opt.OUTPUT, option="--list")
+    listing: bool = like(opt.Listed, "listing", help="Only count the space's designs, with their areas.")
     baseline: str = text(
         "Device to compare with. Default: the space's baseline.", opt.OUTPUT, metavar="NAME", former=("against",)
     )

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, Commands, Help, LeftOut
+from neusight.cli.asked import Asked, Help, LeftOut
+from neusight.cli.commands import Commands
 from neusight.cli.output import Output, busy, line, note, table
 from neusight.errors import DeviceError
 from neusight.questions.field import whole

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from typer import BadParameter
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Commands, Help, LeftOut
+from neusight.cli.asked import Help, LeftOut
+from neusight.cli.commands import Commands
 from neusight.cli.output import Advance, busy, line, note
 from neusight.errors import DataError
 from neusight.questions.field import number, required, switch, text, whole

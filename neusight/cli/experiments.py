@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import CommandOptions, Commands, Help
+from neusight.cli.asked import CommandOptions, Help
+from neusight.cli.commands import Commands
 from neusight.questions.field import number, required, switch, whole
 from neusight.quick_dataclasses import dataclass
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked
+from neusight.cli.asked import Asked
 from neusight.cli.output import Output, line, note, paragraph, table
 from neusight.defaults import words_of
 from neusight.kernels.named import PUBLIC_NAMES

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from inspect import Parameter
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
 from neusight.cli.output import note
+from neusight.questions.field import FieldSpec
 from neusight.questions.parts import MODEL
-from neusight.questions.question import Question
+from neusight.questions.question import NamedField, Question
 
-FROM = "from_"
-"""Name of the parameter."""
-
-
-def from_parameter(help: str) -> Parameter:
-    """The option, with its help."""
-    option = typer.Option("--from", help=help, rich_help_panel=MODEL, metavar="LINE|FILE", show_default=False)
-    return Parameter(FROM, Parameter.KEYWORD_ONLY, default="", annotation=Annotated[str, option])
+FROM = NamedField(
+    name="from_", default="", help="",
+    field=FieldSpec(kind="text", help="", panel=MODEL, option="--from", metavar="LINE|FILE", complete="files"),
+)  # fmt: skip
+"""The option; commands say which lines it reads."""
 
 
 def launched_words(noun: type[Question], source: str, given: Mapping[str, Any]) -> Mapping[str, Any]:

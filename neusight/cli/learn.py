@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import CommandOptions, Commands
+from neusight.cli.asked import CommandOptions
+from neusight.cli.commands import Commands
 from neusight.errors import shown
 from neusight.paths import writable
 from neusight.questions.field import FieldError, path, switch, text, whole

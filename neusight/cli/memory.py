@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, Help, LeftOut, OneQuestion
+from neusight.cli.asked import Asked, Help, LeftOut, OneQuestion
 from neusight.cli.output import Output, line, note, paragraph
 from neusight.defaults import words_of
 from neusight.errors import ModelError

@@ -9,7 +9,8 @@ import typer
 
 from neusight.cli import architectures
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, Commands, LeftOut
+from neusight.cli.asked import Asked, LeftOut
+from neusight.cli.commands import Commands
 from neusight.cli.output import Output, line, paragraph, table
 from neusight.defaults import words_of
 from neusight.questions import Step

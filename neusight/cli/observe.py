@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, LeftOut, OneQuestion
-from neusight.cli.options import LOAD
+from neusight.cli.asked import Asked, LeftOut, OneQuestion
 from neusight.cli.output import busy, note
 from neusight.paths import user_path
 from neusight.questions import FieldError, Serving
 from neusight.questions.field import required, whole
+from neusight.questions.parts import LOAD
 from neusight.questions.question import like
 from neusight.questions.serving import OF_LOADS
 from neusight.quick_dataclasses import dataclass

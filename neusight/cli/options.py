@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from neusight.cli.commands import Asked, CommandOptions, Launched, Point, check_answers, combined
+from neusight.cli.asked import Asked, CommandOptions, Launched
 from neusight.cli.output import Advance
+from neusight.cli.points import Point, check_answers, combined
 from neusight.errors import shown
 from neusight.paths import writable
-from neusight.questions.field import FieldError, number, path, required, text, whole
+from neusight.questions import parts
+from neusight.questions.field import FieldError, number, path, required, switch, text, whole
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
 
-PLAN, CLUSTER, LOAD, OUTPUT = "Parallelism", "Cluster", "Load", "Prediction and output"
-WORKERS, CHOICE = "Workers", "Selection"
-
+OUTPUT, WORKERS, CHOICE = parts.OUTPUT, "Workers", "Selection"
 
 PICTURES = (".png", ".svg", ".pdf")
 FROM_SCRIPT = Launched(
@@ -137,8 +137,15 @@ class WithPlan(CommandOptions):
     plan: Path | None = path(
         "A plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any other "
         "file. Options that are given count before it.",
-        PLAN,
+        parts.PLAN,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed(CommandOptions):
+    """A list in place of an answer."""
+
+    listing: bool = switch("Show what there is.", OUTPUT, option="--list")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from neusight.cli.commands import CommandOptions
-from neusight.cli.options import OUTPUT
+from neusight.cli.asked import CommandOptions
 from neusight.questions import Step
 from neusight.questions.field import path, switch, whole
+from neusight.questions.parts import OUTPUT
 from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, LeftOut, Point
+from neusight.cli.asked import Asked, LeftOut
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
+from neusight.cli.points import Point
 from neusight.defaults import words_of
 from neusight.questions import Step
 from neusight.questions.field import text

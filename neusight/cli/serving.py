@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, Launched, Point
-from neusight.cli.options import LOAD, OUTPUT
+from neusight.cli.asked import Asked, Launched
 from neusight.cli.output import Advance, busy, note
+from neusight.cli.points import Point
 from neusight.errors import NeusightError
 from neusight.questions import FieldError, Serving
 from neusight.questions.field import number, switch, text
+from neusight.questions.parts import LOAD, OUTPUT
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:

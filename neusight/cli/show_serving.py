@@ -8,8 +8,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, headline, line, note, table
+from neusight.cli.points import Point, differing, reasons
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front

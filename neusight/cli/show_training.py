@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from textwrap import wrap
 from typing import Any
 
-from neusight.cli.commands import Point, differing, reasons
 from neusight.cli.output import Column, Output, headline, line, note, paragraph, table
+from neusight.cli.points import Point, differing, reasons
 from neusight.defaults import words_of
 from neusight.devices import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, LeftOut
+from neusight.cli.asked import Asked, LeftOut
 from neusight.cli.output import Output, bar, busy, note, paragraph, table
 from neusight.errors import shown
 from neusight.questions import Step

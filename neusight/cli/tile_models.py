@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Commands, Help
+from neusight.cli.asked import Help
+from neusight.cli.commands import Commands
 from neusight.cli.output import Output, line, table
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal

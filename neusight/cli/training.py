@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, LeftOut, OneQuestion, Point, combined
+from neusight.cli.asked import Asked, CommandOptions, LeftOut, OneQuestion
 from neusight.cli.output import busy, note
+from neusight.cli.points import Point, combined
 from neusight.questions import FieldError, Step, Training
 from neusight.questions.field import number, option, path, whole
 from neusight.questions.parts import PLAN, RECORDED

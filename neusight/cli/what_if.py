@@ -9,10 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.commands import Asked, CommandOptions, Help, OneOf
+from neusight.cli.asked import Asked, CommandOptions, Help, OneOf
 from neusight.cli.output import busy
 from neusight.questions import FieldError, Serving, Step, Training
 from neusight.questions.field import number, switch, text
+from neusight.questions.question import like
 from neusight.questions.serving import LOADS
 from neusight.quick_dataclasses import dataclass
 
@@ -32,7 +33,7 @@ class WhatIfOptions(CommandOptions):
     every: bool = switch(
         "Each that applies by itself, and the best of them one upon the other.", WHAT_IF, option="--all"
     )
-    listing: bool = switch("Show all optimisations, with their sources.", WHAT_IF, option="--list")
+    listing: bool = like(opt.Listed, "listing", help="Show all optimisations, with their sources.", panel=WHAT_IF)
     goal: str = text("For --all: what is to become less.", WHAT_IF, "time", choices=("time", "memory"))
     fit: float | None = number(
         "For --all: until the peak of memory is at most this.",

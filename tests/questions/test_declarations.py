@@ -33,7 +33,7 @@ DIFFERENT = frozenset(
         "data",
     }
 )
-BY_TYPER = {"cli/app.py", "cli/commands.py"}
+BY_TYPER = {"cli/app.py", "cli/spread.py"}
 """Modules that make options of typer: of declarations, and ``--version``."""
 
 

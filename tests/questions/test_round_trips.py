@@ -7,7 +7,8 @@ from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
-from neusight.cli.commands import Asked, question_parameters
+from neusight.cli.asked import Asked
+from neusight.cli.spread import question_parameters
 from neusight.questions import FieldError, Question
 from neusight.questions.field import FieldSpec
 from neusight.questions.files import KINDS, question_text, read_questions
