@@ -122,6 +122,7 @@ def _assumptions(tab: Tab, device: Any) -> None:
                 else:
                     event.sender.error = None
                     await tab.ask(form)
+                    tab.reflect()
 
             field = ui.input(title, value=shown).props("dense hide-bottom-space").classes(f"field-{key}")
             field.on("change", changed)

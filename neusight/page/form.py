@@ -211,7 +211,7 @@ class Form:
         lines = ["from neusight import Predictor", f"from neusight.questions import {noun}", ""]
         lines += ["predictor = Predictor.load()"]
         for question in self.questions:
-            words = ", ".join(f"{name}={value!r}" for name, value in question.words().items())
+            words = ", ".join(f"{name}={_source(value)}" for name, value in question.words().items())
             lines += [f"print(predictor.ask({noun}({words})))"]
         return "\n".join(lines)
 
@@ -225,6 +225,11 @@ class Form:
         """With another figure of the device; the catalogue's where the text is empty."""
         rest = [change for change in self.question.overrides if not change.startswith(f"{key}=")]
         return self.changed(overrides="\n".join([*rest, f"{key}={text}"] if text.strip() else rest))
+
+
+def _source(value: Any) -> str:
+    """The value in Python, a whole number without its point."""
+    return repr(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _read(
