@@ -54,7 +54,7 @@ class TrainingEstimate:
         memory: of a rank of each kind.
         board_energy: what the boards of all devices draw in a step.
         warnings: what was assumed or approximated.
-        question: the words that were asked; none of a ``TrainingRun``.
+        question: the words that were asked with their kind; empty of a ``TrainingRun``.
     """
 
     run: TrainingRun

@@ -139,7 +139,7 @@ class Sized(Question):
     )  # fmt: skip
     batch: int = whole(
         "Batch size: samples of a step, over all replicas.",
-        MODEL, 1, short="-b", listable=True,
+        MODEL, 1, short="-b", listable=True, former=("global_batch",),
     )  # fmt: skip
     seq_len: int | None = whole(
         "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",

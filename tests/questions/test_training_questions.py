@@ -1,6 +1,7 @@
 """A training step in words: objects, what is recorded of its engine and model, mistakes, and its words once more."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from neusight import Predictor, cluster_of, load_device
 from neusight.distributed.sources import memory
 from neusight.questions import FieldError, Training
+from neusight.questions.files import read_questions
 
 STEP = {"model": "llama-3.2-1b", "gpu": "h100-sxm-80gb", "per_node": 4, "global_batch_size": 8, "seq_len": 512}
 NORM = {"is": "Norm"}
@@ -24,10 +26,11 @@ def step(**words: Any) -> Training:
     return Training.named({**STEP, **words})
 
 
-def test_training_answers_words_and_names_them(predictor: Predictor) -> None:
+def test_training_answers_words_and_names_them(predictor: Predictor, tmp_path: Path) -> None:
     """Devices by name, as a cluster or as an object are the same; the words that an answer names give it once more."""
     named = predictor.training(STEP["model"], **{name: value for name, value in STEP.items() if name != "model"})
-    again = predictor.ask(Training.named(json.loads(json.dumps(named.to_dict()["question"]))))
+    (tmp_path / "answer.json").write_text(json.dumps(named.to_dict()))
+    (again,) = map(predictor.ask, read_questions(tmp_path / "answer.json"))
     assert again.to_dict() == named.to_dict()
     assert named.question == {"kind": "training", **STEP}
     for words in (
