@@ -408,8 +408,8 @@ class Predictor:
         def deploy(device: DeviceSpec, one: Setup, limited: EngineOptions) -> Deployment:
             return self._deployment(model, device, longest, limited, one)
 
-        Serving.setup_of({name: value for name, value in setup.items() if not isinstance(value, list | tuple)})
-        each = [(device, one) for device in devices.values() for one in setups(decoder, device, setup, usual=usual)]
+        make = partial(setups, decoder, stated=setup, usual=usual, make=Serving.setup_of)
+        each = [(device, one) for device in devices.values() for one in make(device)]
         limited = limits(options or EngineOptions(), usual=usual)
         return cheapest(deploy, each, demand, limited, prefer=prefer, progress=progress)
 

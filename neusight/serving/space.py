@@ -4,7 +4,7 @@ usual for what is not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from math import ceil, log2
@@ -24,7 +24,14 @@ PASS_TOKENS = (2048, 8192)
 """New tokens of a pass beside an engine's default: short passes delay answers less, long ones prompts."""
 
 
-def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, usual: bool = False) -> list[Setup]:
+def setups(
+    decoder: Decoder,
+    device: DeviceSpec,
+    stated: Mapping[str, Any],
+    *,
+    usual: bool = False,
+    make: Callable[[dict[str, Any]], Setup] = lambda words: Setup(**words),
+) -> list[Setup]:
     """Of one replica, each once.
 
     Args:
@@ -32,13 +39,11 @@ def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, u
         device: that runs it.
         stated: fields of ``Setup``, each a value or several.
         usual: whether what is not stated takes usual values; else all but ``tp`` have their defaults.
-
-    Raises:
-        ModelError: an unknown field. LoadError: a degree that is none.
+        make: makes a setup of words, which it may check.
     """
     axes = {"tp": TPS} | {name: _several(value) for name, value in stated.items()}
     if not usual:
-        return list(dict.fromkeys(Setup(**fields) for fields in _combined(axes)))
+        return list(dict.fromkeys(make(fields) for fields in _combined(axes)))
     # Stages send far less than ranks of a layer, which counts where all goes through the host.
     pps = TPS if all(link.kind == "pcie" for link in device.links) else (1,)
     most = USUAL_PER_NODE * _nodes(decoder, device)
@@ -48,7 +53,7 @@ def setups(decoder: Decoder, device: DeviceSpec, stated: Mapping[str, Any], *, u
     found = dict.fromkeys(
         setup
         for fields in _combined(axes)
-        for setup in _with_experts(Setup(**fields), mixture, "ep" in stated or "dp" in stated)
+        for setup in _with_experts(make(fields), mixture, "ep" in stated or "dp" in stated)
     )
     return [setup for setup in found if setup.plan.world <= most or {"tp", "pp", "dp"} & set(stated)]
 

@@ -1,0 +1,95 @@
+"""Words of served models: loads, relations between words, and words without effect."""
+
+from typing import Any
+
+import pytest
+
+from neusight.questions import FieldError, Serving
+from neusight.serving import Closed, EngineOptions, Lengths, Offline, Open, Static
+from neusight.serving.load import Load
+
+MODEL, CONTEXT = "Qwen/Qwen3-8B", 40_960
+SIZES: dict[str, Any] = {"model": MODEL, "gpu": "l4", "isl": 512, "osl": 64}
+
+
+@pytest.mark.parametrize(
+    ("words", "load"),
+    [
+        ({"batch": 3}, Static(batch=3, isl=512, osl=64)),
+        ({"concurrency": 2}, Closed(concurrency=2, num_prompts=32, isl=512, osl=64)),
+        ({"concurrency": 9, "num_prompts": 12}, Closed(concurrency=9, num_prompts=12, isl=512, osl=64)),
+        ({"num_prompts": 5}, Offline(num_prompts=5, isl=512, osl=64)),
+        (
+            {"request_rate": 2, "arrivals": "uniform", "seed": 4, "replicas": 2},
+            Open(request_rate=2.0, num_prompts=1024, isl=512, osl=64, arrivals="uniform", seed=4),
+        ),
+    ],
+    ids=["batch", "concurrency", "clients", "offline", "rate"],
+)
+def test_resolve_makes_the_load_of_words(words: dict[str, Any], load: Load) -> None:
+    assert Serving(**SIZES, **words).resolve().load == load
+
+
+def test_resolve_cuts_drawn_lengths_to_the_context() -> None:
+    words = {"isl": 30_000, "osl": 10_000, "isl_cv": 0.5, "osl_shape": "exponential", "batch": None, "num_prompts": 2}
+    load = Serving(**SIZES | words).resolve().load
+    assert isinstance(load, Offline)
+    assert load.isl == Lengths(mean=30_000, shape="lognormal", cv=0.5, longest=CONTEXT * 3 // 4)
+    assert load.osl == Lengths(mean=10_000, shape="exponential", longest=CONTEXT // 4)
+
+
+def test_resolve_makes_setup_and_limits_of_the_same_names() -> None:
+    asked = Serving(**SIZES, batch=1, tp=2, kv_dtype="fp8", max_num_seqs=7, gpu_memory_utilization=0.8).resolve()
+    assert (asked.setup.tp, asked.setup.kv_dtype, asked.setup.dp) == (2, "fp8", 1)
+    assert asked.options == EngineOptions(max_num_seqs=7, gpu_memory_utilization=0.8)
+
+
+@pytest.mark.parametrize(
+    ("words", "field", "message"),
+    [
+        ({}, "load", "is missing: give one of batch, concurrency"),
+        ({"batch": 1, "concurrency": 2}, "load", "is given by batch and concurrency"),
+        ({"batch": 1, "num_prompts": 2}, "load", "is given by batch and num_prompts"),
+        ({"batch": 1, "isl": None}, "isl", "is missing: give tokens"),
+        ({"batch": 1, "osl": 2.5}, "osl", "equal lengths are whole numbers"),
+        ({"batch": 1, "isl_cv": 0.5}, "batch", "has requests of equal lengths"),
+        ({"batch": 1, "seed": 3}, "seed", "draws nothing"),
+        ({"batch": 1, "kv_link": "nvlink"}, "kv_link", "give prefill"),
+        ({"batch": 1, "host_cache": 1e9}, "host_cache", "give a trace with a column session"),
+        ({"batch": 1, "gpu": ""}, "gpu", "names no GPU"),
+        ({"batch": 1, "config": "7"}, "config", "is no JSON object"),
+        ({"trace": "trace.csv"}, "isl", "the trace has its own lengths"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value) or "nothing",
+)
+def test_resolve_refuses_words_that_exclude_each_other(words: dict[str, Any], field: str, message: str) -> None:
+    with pytest.raises(FieldError, match=message) as caught:
+        Serving(**SIZES | words).resolve()
+    assert caught.value.field == field
+
+
+def test_resolve_refuses_words_beside_objects_for_them() -> None:
+    load = Static(batch=1, isl=8, osl=8)
+    with pytest.raises(FieldError, match="is given by load: leave it out"):
+        Serving(**SIZES).resolve(load=load)
+    with pytest.raises(FieldError, match="is given by options: leave it out"):
+        Serving(model=MODEL, gpu="l4", max_num_seqs=3).resolve(load=load, options=EngineOptions())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ({"attention_backend": "fa3"}, "attention_backend has no effect"),
+        ({"warmup_requests": 3}, "warmup_requests has no effect"),
+        ({"router": "least-loaded"}, "router least-loaded has no effect: there is one replica"),
+        ({"network": "400Gb/s", "tp": 8}, "network has no effect: it joins nodes, and 8 devices"),
+        ({"arrivals": "uniform"}, "arrivals uniform has no effect"),
+        ({"osl_shape": "uniform"}, "osl_shape has no effect: all lengths are equal"),
+        ({"isl_shape": "exponential", "isl_cv": 2.0}, "isl_cv has no effect"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
+)
+def test_without_effect_names_words_that_change_nothing(words: dict[str, Any], line: str) -> None:
+    (text,) = Serving(**SIZES, batch=1, **words).without_effect()
+    assert text.startswith(line)
+    assert not list(Serving(**SIZES, batch=1).without_effect())
