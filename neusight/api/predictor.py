@@ -120,6 +120,8 @@ class Predictor:
             return self._kernel(question, device)
         if isinstance(question, Training):
             return self._training(question, device)
+        if isinstance(question, Step) and question.cluster:
+            return self.ask(question.as_training(), device)
         if isinstance(question, Step):
             return self._steps.answer(question.resolve(device or question.device()))
         if isinstance(question, Serving):

@@ -177,10 +177,9 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         """
         if self.mode != "training":
             raise FieldError("cluster", "is for training: add mode training")
-        words = self.words() | {"global_batch_size": self.batch, "optimizer": self.optimizer}
-        others = {name: value for name, value in words.items() if name not in ("mode", "batch")}
-        self.refuse([name for name in others if name not in Training.fields()], "has no meaning with a cluster")
-        return Training.named(others)
+        words = {name: value for name, value in self.words().items() if name not in ("mode", "batch")}
+        self.refuse([name for name in words if name not in Training.fields()], "has no meaning with a cluster")
+        return Training.named({**words, "global_batch_size": self.batch})
 
     def _request(self, model: Any) -> tuple[Request, Defaults]:
         """What runs, and the values that were chosen for fields that are open."""

@@ -15,7 +15,7 @@ from neusight.devices import to_toml
 from neusight.errors import CoverageError, DeviceError, ModelError
 from neusight.estimates.report import report
 from neusight.kernels import Gemm, KernelBatch
-from neusight.questions import KernelCall, Step
+from neusight.questions import KernelCall, Step, Training, WhatIfQuestion
 from neusight.requests import Plan, Request
 
 
@@ -261,6 +261,26 @@ def test_kernel_over_an_unknown_network_spans_those_that_people_have(predictor: 
     assert named[0].latency_s < named[1].latency_s
     with_nodes = predictor.kernel("all_reduce", "h100-sxm-80gb", ranks=32, bytes=2**30, nodes=4, network="8 x 400Gb/s")
     assert with_nodes == named[0]
+
+
+def test_ask_of_a_step_on_a_cluster_is_that_of_a_training_step(predictor: Predictor) -> None:
+    words = {"cluster": "dgx-a100", "tp": 2, "seq_len": 256}
+    step = predictor.ask(Step(model="llama-3.2-1b", mode="training", batch=16, **words))
+    run = predictor.ask(Training(model="llama-3.2-1b", global_batch_size=16, **words))
+    assert (step.latency_s, step.interval) == (run.latency_s, run.interval)
+    with pytest.raises(ModelError, match="layout has no meaning with a cluster"):
+        predictor.ask(Step(model="gpt2", mode="training", layout="nhwc", **words))
+
+
+def test_ask_of_a_what_if_compares_a_question_with_its_change(predictor: Predictor) -> None:
+    step = Step(model="gpt2", gpu="l4", seq_len=64)
+    ladder = predictor.ask(WhatIfQuestion(question=step, apply=("compile",)))
+    assert ladder.gain() == predictor.what_if(step.resolve(), ["compile"]).gain()
+    doubled = predictor.ask(WhatIfQuestion(question=step, apply=("compile",), then=(("batch", 2),)))
+    assert doubled.before.latency_s == ladder.before.latency_s
+    assert doubled.after.latency_s == predictor.estimate("gpt2", "l4", batch=2, seq_len=64, launch="compiled").latency_s
+    alone = predictor.ask(WhatIfQuestion(question=step, then=(("batch", 2),)))
+    assert alone.after.latency_s == predictor.estimate("gpt2", "l4", batch=2, seq_len=64).latency_s
 
 
 def test_words_of_pytorch_and_single_values_are_taken(predictor: Predictor) -> None:
