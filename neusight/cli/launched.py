@@ -55,10 +55,10 @@ def plan_words(source: str, model: str, given: Collection[str]) -> dict[str, Any
 
 def _depth(model: str) -> int:
     """Layers of a model that is named, in which plans may count; 0 without a name, or of what is no decoder."""
-    from neusight.errors import ModelError
+    from neusight.errors import NeusightError
     from neusight.workloads.decoders.known import known_decoder
 
     try:
         return known_decoder(model).depth if model else 0
-    except ModelError:
+    except (NeusightError, OSError):
         return 0

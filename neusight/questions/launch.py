@@ -8,7 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from neusight.engines.launch_flags import Flags, flags_of
-from neusight.errors import nearest, shown
+from neusight.errors import NeusightError, nearest, shown
 from neusight.plans.megatron import megatron_values
 from neusight.questions.field import FieldError
 from neusight.questions.launch_text import EngineCommand, read_command
@@ -16,6 +16,7 @@ from neusight.questions.question import Question
 from neusight.questions.serving import Serving
 from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
+from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.table_rows import KINDS
 
 _ALL = "all"
@@ -151,8 +152,19 @@ def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[
 
 
 def _vllm(words: dict[str, Any]) -> None:
+    """Of a model without experts its data-parallel ranks are independent (vLLM, Data Parallel Deployment)."""
     if local := words.pop("dp_per_node", 0):
         words["per_node"] = _count({"dp": local}, "dp") * _count(words, "tp") * _count(words, "pp")
+    if "dp" in words and _is_dense(words.get("model", "")):
+        words["replicas"] = words.pop("dp")
+
+
+def _is_dense(model: str) -> bool:
+    """Whether a model is known to have no experts."""
+    try:
+        return not known_decoder(model).has_experts
+    except (NeusightError, OSError):
+        return False
 
 
 def _sglang(words: dict[str, Any]) -> None:

@@ -117,8 +117,10 @@ def test_read_launch_counts_degrees_as_each_engine_does() -> None:
     )
     assert spread.question == Serving(model=MIXTURE, engine="sglang", tp=8, ep=8, chunked_prefill=False)
     assert spread.unread == {"moe-a2a-backend": "deepep"}
+    ranks = read_launch(f"vllm serve {MIXTURE} --data-parallel-size 2")
+    assert ranks.question == Serving(model=MIXTURE, dp=2)
     image = read_launch(f"docker run vllm/vllm-openai:v0.11.2 --model {MODEL} -tp 2 -dp=2 > log 2>&1 &")
-    assert image.question == Serving(model=MODEL, engine_version="0.11.2", tp=2, dp=2)
+    assert image.question == Serving(model=MODEL, engine_version="0.11.2", tp=2, replicas=2)
 
 
 def test_read_launch_names_unknown_options_with_the_nearest() -> None:
