@@ -24,6 +24,8 @@ _PROMPT, _ANSWER = 1024, 256
 """Tokens of prompts and answers that a question leaves open, as far as the model's context has room for them."""
 _OF_MODE = {"serving": Serving}
 """Questions of modes; all others are of a step."""
+_SEARCHED = ("tp",)
+"""Fields that a service level leaves open unless they are given, be it as they are by default."""
 Word = tuple[str, str]
 Noun = TypeVar("Noun", bound=Question)
 
@@ -42,7 +44,7 @@ class Form:
     Attributes:
         question: what is asked.
         page: words that only the page has.
-        restated: fields that are given as they are by default, which leaves a search no choice.
+        restated: fields among ``_SEARCHED`` that are given as they are by default.
         aside: words of the other question, which come back with its mode.
         mistakes: fields that cannot be read, by name; the question has their defaults and must not be answered.
     """
@@ -77,8 +79,7 @@ class Form:
         aside = [word for word in rest if word[0] not in noun.fields() and _today(other, word[0]) in other.fields()]
         base = {"model": MODEL} | ({"mode": page.mode} if noun is Step else {})
         question, wrong = _read(noun, [word for word in rest if word not in aside], base)
-        same = (name for name, _ in rest if name in noun.fields() and name not in {**question.words(), **wrong})
-        restated = tuple(dict.fromkeys(same))
+        restated = tuple(name for name in _SEARCHED if name in dict(rest) and name not in {**question.words(), **wrong})
         return cls(question=question, page=page, restated=restated, aside=tuple(aside), mistakes=mistakes | wrong)
 
     def changed(self, **texts: str) -> Form:
