@@ -74,7 +74,7 @@ class CommandOptions(Question):
                      for name, text in texts.items()}  # fmt: skip
             return cls.named(lists)
         except FieldError as error:
-            raise _wrong(cls, error) from None
+            raise option_error(cls, error) from None
 
 
 class Asked(Generic[Noun]):
@@ -95,7 +95,7 @@ class Asked(Generic[Noun]):
         try:
             self.questions: list[Noun] = noun.several(lists)
         except FieldError as error:
-            raise self.wrong(error) from None
+            raise option_error(self.noun, error) from None
 
     def upon(self, words: Mapping[str, Any]) -> Asked[Noun]:
         """The same questions, with ``words`` where the command line leaves a field open."""
@@ -123,12 +123,9 @@ class Asked(Generic[Noun]):
         """Whether any option was written as a list."""
         return bool(self.axes)
 
-    def wrong(self, error: FieldError) -> typer.BadParameter:
-        """The mistake in a field as that of its option."""
-        return _wrong(self.noun, error)
 
-
-def _wrong(noun: type[Question], error: FieldError) -> typer.BadParameter:
+def option_error(noun: type[Question], error: FieldError) -> typer.BadParameter:
+    """The mistake in a field as that of its option."""
     declared = noun.fields().get(error.field)
     option = error.field.upper() if declared and declared.field.argument else declared.option if declared else ""
     return typer.BadParameter(error.reason, param_hint=option or error.field)

@@ -52,7 +52,7 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) 
             raise typer.BadParameter(f"{name} is now {PUBLIC_NAMES[name]}", param_hint="FIELD=VALUE")
     calls = opt.on_devices(asked)
     predictor = models.load([call.device for call in calls if call.device])
-    points = opt.answers(asked, calls, predictor)
+    points = opt.answers(calls, predictor)
     estimates: list[tuple[str, LoneKernel]] = [(p.options["asked"].id, p.estimate) for p in points if p.estimate]
     opt.note_corrections(predictor, [] if asked.questions[0].overrides else [gpu for gpu, _ in estimates])
     for warning in dict.fromkeys(text for _, estimate in estimates for text in estimate.warnings):

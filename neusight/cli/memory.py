@@ -11,7 +11,7 @@ from neusight.cli.asked import Asked, Help, LeftOut, OneQuestion
 from neusight.cli.output import Output, line, note, paragraph
 from neusight.defaults import words_of
 from neusight.errors import ModelError
-from neusight.questions import FieldError, Training
+from neusight.questions import Training
 
 if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
@@ -56,10 +56,7 @@ def memory(
 
     _, call = asked.one, opt.on_devices(asked)[0]
     question = _with_batch(_on_its_devices(call.question, call.device))
-    try:
-        run = _with_reason(asked.one, question.resolve())
-    except FieldError as error:
-        raise asked.wrong(error) from None
+    run = _with_reason(asked.one, question.resolve())
     plan, ranks, device = run.plan, memory(run), run.cluster.device
     for text in question.without_effect(run):
         note(f"warning: {text}")

@@ -13,7 +13,7 @@ from neusight.cli import options as opt
 from neusight.cli.asked import Asked, LeftOut, OneQuestion
 from neusight.cli.output import busy, note
 from neusight.paths import user_path
-from neusight.questions import FieldError, Serving
+from neusight.questions import Serving
 from neusight.questions.field import required, whole
 from neusight.questions.parts import LOAD
 from neusight.questions.question import like
@@ -88,11 +88,8 @@ def observe(
     for name in asked.axes:
         hint = question.fields()[name].option
         raise typer.BadParameter("takes one: a log is of one server", param_hint=hint)
-    try:
-        question.check_device()
-        question.refuse(("replicas",), "is of one server: give the log of one replica")
-    except FieldError as error:
-        raise asked.wrong(error) from None
+    question.check_device()
+    question.refuse(("replicas",), "is of one server: give the log of one replica")
     device = as_device(opt.named_gpu(question.gpu), question.overrides)
     for line in question.without_effect():
         note(f"warning: {line}")

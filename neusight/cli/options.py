@@ -14,7 +14,7 @@ from neusight.cli.points import Point, check_answers, combined
 from neusight.errors import shown
 from neusight.paths import writable
 from neusight.questions import parts
-from neusight.questions.field import FieldError, number, path, required, switch, text, whole
+from neusight.questions.field import number, path, required, switch, text, whole
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -331,7 +331,7 @@ def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
 
 
 def answers(
-    asked: Asked[Any], calls: Sequence[QuestionOnDevice], predictor: Predictor, advance: Advance | None = None
+    calls: Sequence[QuestionOnDevice], predictor: Predictor, advance: Advance | None = None
 ) -> list[Point[Any]]:
     """The answer to each question; where several are asked, an error stands in place of its answer.
 
@@ -342,10 +342,7 @@ def answers(
     def answer(combination: dict[str, Any]) -> Any:
         return predictor.ask(combination["asked"].question, combination["asked"].device)
 
-    try:
-        points = list(combined({"asked": calls}, answer, many=len(calls) > 1, advance=advance))
-    except FieldError as error:
-        raise asked.wrong(error) from None
+    points = list(combined({"asked": calls}, answer, many=len(calls) > 1, advance=advance))
     check_answers(points, "asked")
     return points
 

@@ -72,7 +72,7 @@ def predict(asked: Annotated[Asked[Step], NAMED], models: opt.Models, output: Es
     calls = opt.on_devices(asked)
     predictor = models.load([call.device for call in calls if call.device])
     with busy(f"predicting {steps[0].model}") as advance:
-        points = opt.answers(asked, calls, predictor, advance)
+        points = opt.answers(calls, predictor, advance)
     show_estimates(points, output.by, output.form, asked)
 
 

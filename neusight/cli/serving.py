@@ -94,19 +94,16 @@ def serving(
     if options.figure is not None and (options.slo or not many):
         raise typer.BadParameter("needs several combinations: add --frontier, or a list", param_hint="--figure")
     question = asked.questions[0]
-    try:
-        if not options.slo:
-            question.check_load(options.frontier)
-            question.check_device()
-        named = opt.on_devices(asked) if question.gpu else []
-        if not named:
-            question.refuse(("overrides",), "changes a device: name it with --gpu")
-        devices = [one.device for one in named] or opt.priced(Path(question.prices) if question.prices else None)
-        distinct = {device.id: device for device in devices if device}
-        command = ServingCommand(options.load(distinct.values()), asked, options, named, list(distinct.values()))
-        answered = command.show_choices() if options.slo else command.show_points()
-    except FieldError as error:
-        raise asked.wrong(error) from None
+    if not options.slo:
+        question.check_load(options.frontier)
+        question.check_device()
+    named = opt.on_devices(asked) if question.gpu else []
+    if not named:
+        question.refuse(("overrides",), "changes a device: name it with --gpu")
+    devices = [one.device for one in named] or opt.priced(Path(question.prices) if question.prices else None)
+    distinct = {device.id: device for device in devices if device}
+    command = ServingCommand(options.load(distinct.values()), asked, options, named, list(distinct.values()))
+    answered = command.show_choices() if options.slo else command.show_points()
     if not answered:
         raise typer.Exit(1)
 

@@ -11,10 +11,10 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from neusight.cli.asked import Asked, CommandOptions, Help, Launched, LeftOut, OneOf, OneQuestion
+from neusight.cli.asked import Asked, CommandOptions, Help, Launched, LeftOut, OneOf, OneQuestion, option_error
 from neusight.cli.completion import completer, is_completing
 from neusight.cli.launched import FROM, launched_words
-from neusight.questions.field import FieldSpec
+from neusight.questions.field import FieldError, FieldSpec
 from neusight.questions.question import NamedField, Question
 from neusight.quick_dataclasses import dataclass
 
@@ -132,7 +132,14 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
     def call(**values: Any) -> Any:
         made = {name: group.take(values) for name, group in groups.items()}
-        return function(**made, **values)
+        try:
+            return function(**made, **values)
+        except FieldError as error:
+            for one in made.values():
+                noun = one.noun if isinstance(one, Asked) else type(one)
+                if error.field in noun.fields():
+                    raise option_error(noun, error) from None
+            raise
 
     shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     del vars(call)["__wrapped__"]

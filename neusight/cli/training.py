@@ -13,7 +13,7 @@ from neusight.cli import options as opt
 from neusight.cli.asked import Asked, CommandOptions, LeftOut, OneQuestion
 from neusight.cli.output import busy, note
 from neusight.cli.points import Point, combined
-from neusight.questions import FieldError, Step, Training
+from neusight.questions import Step, Training
 from neusight.questions.field import number, option, path, whole
 from neusight.questions.parts import PLAN, RECORDED
 from neusight.quick_dataclasses import dataclass
@@ -128,10 +128,7 @@ def answer(
         return answered
 
     with busy("predicting") as advance:
-        try:
-            answers = list(combined({"asked": calls}, estimate, many=asked.many, advance=advance))
-        except FieldError as error:
-            raise asked.wrong(error) from None
+        answers = list(combined({"asked": calls}, estimate, many=asked.many, advance=advance))
     points = [replace(point, options=asked.options_of(point.options["asked"].question)) for point in answers]
     estimates = [point.estimate for point in points if point.estimate]
     opt.note_corrections(predictor, [e.cluster.device.id for e in estimates])
@@ -201,10 +198,7 @@ def plan(
     opt.check_out(search.out, "--out", ".toml")
     space = Space(schedules=search.schedules, longest_micro_batch=search.longest_micro_batch)
     question, call = asked.one, opt.on_devices(asked)[0]
-    try:
-        run = question.unplanned(call.device)
-    except FieldError as error:
-        raise asked.wrong(error) from None
+    run = question.unplanned(call.device)
     predictor = models.load([run.cluster.device])
     with busy("plans") as advance:
         shared = predictor.shared(**search.keywords)

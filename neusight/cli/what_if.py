@@ -11,7 +11,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked, CommandOptions, Help, OneOf
 from neusight.cli.output import busy
-from neusight.questions import FieldError, Serving, Step, Training
+from neusight.questions import Serving, Step, Training
 from neusight.questions.field import number, switch, text
 from neusight.questions.question import like
 from neusight.questions.serving import LOADS
@@ -133,10 +133,7 @@ def what_if(
     call = opt.on_devices(asked)[0]
     predictor = models.load([call.device] if call.device else [])
     with busy(f"asking of {asked.one.model}"):
-        try:
-            question = call.question.resolve(call.device)
-        except FieldError as error:
-            raise asked.wrong(error) from None
+        question = call.question.resolve(call.device)
         answer = (
             predictor.what_ifs(question, *wanted.search) if wanted.every else predictor.what_if(question, wanted.apply)
         )
