@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from cli_runs import as_json, error, invoke, run
 
 FILE = """version = 1
@@ -34,8 +35,18 @@ def test_ask_answers_one_question_as_its_command_does(tmp_path: Path) -> None:
     assert run("ask", file).stdout == run(*KERNEL).stdout
 
 
-def test_ask_repeats_the_question_of_an_answer(tmp_path: Path) -> None:
-    answer = run(*KERNEL, "--format", "json").stdout
+@pytest.mark.parametrize(
+    "command",
+    [
+        KERNEL,
+        ("predict", "gpt2", "--gpu", "l4", "--mode", "training", "--batch", 2, "--set", "tdp=60W"),
+        ("training", "gpt3-13b", "--cluster", "dgx-h100", "--nodes", 1, "--tp", 8, "-b", 8, "--sequence-parallel"),
+        ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 64, "--osl", 8, "--concurrency", 2),
+    ],
+    ids=lambda command: command[0],
+)
+def test_ask_repeats_the_question_of_an_answer(command: tuple[object, ...], tmp_path: Path) -> None:
+    answer = run(*command, "--format", "json").stdout
     assert run("ask", written(tmp_path / "answer.json", answer), "--format", "json").stdout == answer
 
 
