@@ -569,11 +569,6 @@ class Predictor:
         models: str | Iterable[str],
         gpus: Gpu | Iterable[Gpu],
         batches: int | Iterable[int] = 1,
-        *,
-        modes: str | Iterable[str] = "inference",
-        seq_lens: int | Iterable[int | None] | None = None,
-        dtypes: str | torch.dtype | Iterable[str | torch.dtype | None] | None = None,
-        progress: Callable[[int, int], None] | None = None,
         **words: Any,
     ) -> pd.DataFrame:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
@@ -587,17 +582,37 @@ class Predictor:
         >>> table[table.fits].sort_values("samples_per_s").groupby("gpu").last()   # the best batch a GPU
 
         Args:
-            models, gpus, batches, modes, seq_lens, dtypes: what to combine; each a list, or one value.
-            progress: called with (done, of) after each row.
-            words: of all steps, as ``estimate`` takes them; an optimizer is that of steps of training.
+            models, gpus, batches: what to combine; each a list, or one value.
+            words: as ``sweep_rows`` takes them.
 
         Raises:
             DeviceError: of a predictor that is shared, no such cluster.
         """
         import pandas as pd
 
+        return pd.DataFrame(self.sweep_rows(models, gpus, batches, **words))
+
+    def sweep_rows(
+        self,
+        models: str | Iterable[str],
+        gpus: Gpu | Iterable[Gpu],
+        batches: int | Iterable[int] = 1,
+        *,
+        modes: str | Iterable[str] = "inference",
+        seq_lens: int | Iterable[int | None] | None = None,
+        dtypes: str | torch.dtype | Iterable[str | torch.dtype | None] | None = None,
+        progress: Callable[[int, int], None] | None = None,
+        **words: Any,
+    ) -> list[dict[str, Any]]:
+        """The rows of ``sweep``, without pandas: a missing figure is None.
+
+        Args:
+            models, gpus, batches, modes, seq_lens, dtypes: what to combine; each a list, or one value.
+            progress: called with (done, of) after each row.
+            words: of all steps, as ``estimate`` takes them; an optimizer is that of steps of training.
+        """
         grid = {"model": models, "gpu": gpus, "mode": modes, "batch": batches, "seq_len": seq_lens, "dtype": dtypes}
-        return pd.DataFrame(self.rows(sweep_points(grid, words), progress))
+        return self.rows(sweep_points(grid, words), progress)
 
     def rows(
         self, points: Sequence[Mapping[str, Any]], progress: Callable[[int, int], None] | None = None

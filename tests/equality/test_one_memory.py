@@ -89,7 +89,7 @@ def test_what_ifs_search_until_the_needed_bytes_fit(predictor: Predictor, model:
 
 
 def test_memory_says_which_options_its_engine_decides() -> None:
-    assert "--dropout has no effect under torch-eager" in error(
+    assert "--dropout: has no effect under torch-eager" in error(
         "memory", "gpt2", "--gpu", L4, "-b", 1, "--engine", "torch-eager", "--dropout"
     )
     page = run("memory", "resnet-18", "--gpu", L4, "-b", 8, "--engine", "torch-eager").stdout
