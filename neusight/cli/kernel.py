@@ -65,9 +65,11 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) 
 
 
 def _show(answers: Sequence[tuple[str, LoneKernel]]) -> None:
-    line(answers[0][1].kernel)
-    titles = ("gpu", ">latency", ">90 % interval", ">bound", ">of peak", "tile", "limited by")
-    table(titles, (_cells(*each) for each in answers))
+    kernels = list(dict.fromkeys(estimate.kernel for _, estimate in answers))
+    line(kernels[0] if len(kernels) == 1 else f"{len(kernels)} kernels")
+    named = ["~kernel"] if len(kernels) > 1 else []
+    titles = (*named, "gpu", ">latency", ">90 % interval", ">bound", ">of peak", "tile", "limited by")
+    table(titles, ((*([e.kernel] if named else []), *_cells(gpu, e)) for gpu, e in answers))
     paragraph("assumed", words_of(answers[0][1].assumed))
 
 

@@ -75,9 +75,12 @@ class Setting:
 
 @dataclass(frozen=True, kw_only=True)
 class StepQuestion:
-    """A step of any model on one device, or on those of a node; ``defaults`` are
-    values that were chosen for fields of its request. ``traced_precision`` is that of the weights of the model, once
-    they are known, where the request leaves it to that; ``words`` are those that were asked, none of a changed step.
+    """A step of any model on one device, or on those of a node.
+
+    Attributes:
+        defaults: values that were chosen for fields of the request.
+        traced_precision: that of the weights of the model, once they are known, where the request leaves it to that.
+        words: those that were asked; {} where the step was changed since.
     """
 
     model: Any
