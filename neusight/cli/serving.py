@@ -61,10 +61,7 @@ FROM_LINE = Launched(
 )
 
 
-def serving(
-    asked: Annotated[Asked[Serving], FROM_LINE],
-    options: ServingOptions,
-) -> None:
+def serving(asked: Annotated[Asked[Serving], FROM_LINE], options: ServingOptions) -> None:
     """Predict a served language model: times to tokens, throughput, memory, cost, and what limits it.
 
     One load: `--concurrency`, `--request-rate`, `--batch`, `--trace` or `--num-prompts`; or `--frontier`, or `--slo`.
