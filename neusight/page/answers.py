@@ -27,6 +27,8 @@ from neusight.workloads.catalogue import canonical_name
 
 _KEPT = 512
 """Answers: tens of kilobytes each."""
+OF_PLANS = ("model", "cluster", "nodes", "batch", "seq_len", "dtype", "optimizer")
+"""Fields of a step that a search for plans takes."""
 T = TypeVar("T")
 Question = Callable[[Predictor, Form], T]
 
@@ -139,19 +141,25 @@ def _answered(predictor: Predictor, question: Step | Serving) -> DeviceAnswer:
         return DeviceAnswer(question.gpu, error=f"{type(error).__name__}: {reason(error)}")
 
 
-def planned(predictor: Predictor, form: Form) -> Found:
-    """Plans of training on a cluster, the fastest first.
+def plan_question(form: Form) -> Training:
+    """The training step whose plans on a cluster are searched.
 
     Raises:
-        ModelError: another mode. DeviceError: an unknown cluster.
+        ModelError: another mode.
     """
     step = form.question
     if not isinstance(step, Step) or step.mode != "training":
         raise ModelError("plans on a cluster are of training: choose mode training")
-    names = ("model", "cluster", "nodes", "batch", "seq_len", "dtype")
-    optimizer = step.optimizer.replace("none", "")
-    question = Training.named({"optimizer": optimizer, **{name: getattr(step, name) for name in names}})
-    return predictor.plans(question.unplanned())
+    return Training.named({name: getattr(step, name) for name in OF_PLANS if getattr(step, name) != "none"})
+
+
+def planned(predictor: Predictor, form: Form) -> Found:
+    """Plans of training on a cluster, the fastest first.
+
+    Raises:
+        ModelError: as ``plan_question``. DeviceError: an unknown cluster.
+    """
+    return predictor.plans(plan_question(form).unplanned())
 
 
 def estimated(predictor: Predictor, question: Step | Serving) -> Estimate | ServingEstimate:

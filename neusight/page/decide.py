@@ -15,7 +15,7 @@ from neusight.distributed import figures as distributed
 from neusight.distributed.search import Found
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, figures
-from neusight.page.answers import DeviceAnswer, answered, planned
+from neusight.page.answers import OF_PLANS, DeviceAnswer, answered, plan_question, planned
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
@@ -166,8 +166,8 @@ def _switches(tab: Tab) -> None:
 
 def unused_of_plans(form: Form) -> list[str]:
     """Fields that are given and do not count where plans are searched."""
-    counts = {"model", "mode", "batch", "seq_len", "dtype", "optimizer", "cluster", "nodes"}
-    return [name for name in form.question.words() if name not in counts] if is_planned(form) else form.of_cluster
+    names = [name for name in form.question.words() if name not in (*OF_PLANS, "mode")]
+    return names if is_planned(form) else form.of_cluster
 
 
 def is_planned(form: Form) -> bool:
@@ -294,8 +294,7 @@ def _words(form: Form) -> Iterator[str]:
         yield from ("design", form.page.space, "--model", model, "--global-batch-size", str(question.batch))
         yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
     elif is_planned(form):
-        yield from ("plan", model, "--cluster", form.cluster, "--nodes", str(question.nodes or 1))
-        yield from ("--global-batch-size", str(question.batch), *form.options("seq_len", "dtype", "optimizer"))
+        yield from ("plan", *plan_question(form).command_line())
     elif form.page.apply:
         step = form.questions[0]
         yield from ("what-if", model, "--gpu", step.gpu, *step.changed(gpu="").options())
