@@ -86,6 +86,7 @@ def answers(
         raise DataError(f"{space.id} states no baseline: add a table [baseline] with a value of each axis")
     ends, designs = monotonic() + limit_s, space.admitted
     usual = space.baseline_device
+    compared = load_device(against) if against else usual
     with hired(jobs, ray, evaluate.begin, tuple(workloads), usual) as workers:
         # This process bounds and estimates, whoever else prices.
         evaluate.begin(tuple(workloads), usual)
@@ -93,9 +94,7 @@ def answers(
         search.refer(designs.nearest(**space.baseline))
         if every:
             search.simulate_all()
-        judges = [
-            _Judge(search, number, load_device(against) if against else usual) for number in range(len(workloads))
-        ]
+        judges = [_Judge(search, number, compared) for number in range(len(workloads))]
         found: list[BestDesign] = []
         for judge in judges:
             searches = (len(judges) - judge.number) * (1 + 2 * front)

@@ -263,7 +263,12 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
     tile_models, plan = Kind(fixed(""), m.folder_of_models), Kind(fixed(""), m.document)
     calibration = Kind(fixed(""), lambda: m.file(".json", m.nested()) if m.random.random() < 0.5 else "./nowhere.json")
     data = Kind(fixed(m.folder / "gemm.parquet"), m.parquet)
-    step = [("--mode", word("training")), ("--batch", count), ("--dtype", dtype), ("--attention", word("eager"))]
+    step = [
+        ("--mode", word("training")),
+        ("--batch", count),
+        ("--dtype", word("bfloat16")),
+        ("--attention", word("eager")),
+    ]
     common = [("--tile-models", tile_models), ("--format", form)]
     absent, folder = Kind(fixed(""), lambda: m.damaged_file("")), Kind(fixed(out), lambda: m.file("", "a file"))
     shape = [("", Kind(fixed(f"{name}=8"), lambda name=name: m.field(name))) for name in "mnk"]
