@@ -20,6 +20,7 @@ from neusight.quick_dataclasses import dataclass
 if TYPE_CHECKING:
     from neusight.api import Predictor
     from neusight.devices import DeviceSpec
+    from neusight.questions import Step
 
 OUTPUT, WORKERS, CHOICE = parts.OUTPUT, "Workers", "Selection"
 
@@ -363,16 +364,20 @@ def note_prices(devices: Sequence[DeviceSpec]) -> None:
         note(f"note: {remark}")
 
 
-def check_optimizer(optimizer: str, modes: Sequence[str]) -> None:
-    """Inference has no optimizer.
+def check_steps(steps: Sequence[Step]) -> None:
+    """Refuse mistakes that no comparison of steps should hide in one of its rows.
 
     Raises:
-        BadParameter: one was chosen, and nothing is trained.
+        BadParameter: an optimizer, and nothing is trained. CoverageError: an unknown dtype.
     """
-    if optimizer != "none" and "training" not in modes:
+    from neusight.kernels.precision import Precision
+
+    if steps[0].optimizer != "none" and all(step.mode != "training" for step in steps):
         raise typer.BadParameter(
             "inference has no optimizer: add --mode training, or leave it out", param_hint="--optimizer"
         )
+    for dtype in dict.fromkeys(step.dtype for step in steps if step.dtype):
+        Precision.named(dtype)
 
 
 def loaded(tile_models: Path | None, calibration: str) -> Predictor:

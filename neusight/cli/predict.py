@@ -68,7 +68,7 @@ def predict(asked: Annotated[Asked[Step], NAMED], models: opt.Models, output: Es
 
         answer_steps(asked, models, output.form)
         return
-    opt.check_optimizer(steps[0].optimizer, [step.mode for step in steps])
+    opt.check_steps(steps)
     calls = opt.on_devices(asked)
     predictor = models.load([call.device for call in calls if call.device])
     with busy(f"predicting {steps[0].model}") as advance:

@@ -37,7 +37,7 @@ def sweep(
     - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
     """
     steps, calls = asked.questions, opt.on_devices(asked)
-    opt.check_optimizer(steps[0].optimizer, [step.mode for step in steps])
+    opt.check_steps(steps)
     gpus = list({call.id: call.device for call in calls if call.device}.values())
     _note_unused_zeros(gpus, steps[0].sparsity)
     predictor = models.load(gpus)
