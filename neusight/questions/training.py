@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "muon")
 ADAPTERS = ("lora", "qlora", "dora")
+GRAPHED = ("attn", "mlp", "moe", "shared_experts")
 TRAINERS = engine_names(serves=False)
 _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
 """Fields that a traced model decides itself."""
@@ -171,9 +172,12 @@ class Training(OnCluster, TrainedPlan):
         if not self.config:
             return self.given("model")
         try:
-            return decoder_of(json.loads(self.config), self.model)
-        except ValueError as error:
+            config = json.loads(self.config)
+        except (ValueError, RecursionError) as error:
             raise FieldError("config", f"is no JSON: {error}: mend it") from None
+        if not isinstance(config, dict):
+            raise FieldError("config", "is no JSON object: give one, as a config.json has it")
+        return decoder_of(config, self.model)
 
     def _options(self) -> dict[str, Any]:
         """Fields of the plan and the step that are given."""
@@ -201,6 +205,8 @@ class Training(OnCluster, TrainedPlan):
         engine = replace(engine, attention=self.attention_kernel) if self.attention_kernel else engine
         engine = replace(engine, attention_dropout=True, hidden_dropout=True) if self.dropout else engine
         graphed = tuple(word.strip() for word in self.graphed.split(",") if word.strip())
+        if unknown := [word for word in graphed if word not in GRAPHED]:
+            raise FieldError("graphed", f"'{unknown[0]}' is unknown: one of {', '.join(GRAPHED)}")
         return replace(
             run, engine=engine, graphed=graphed, chunk_layers=self._chunks(), chunk_group=self.chunk_group or 0
         )
