@@ -14,6 +14,7 @@ _DECIDED = ("name", "server")
 """Traits that no text gives."""
 _WORDS = {"attention": get_args(AttentionForm), "launch": LAUNCHES, "layout": LAYOUTS}
 """Words of traits whose type is any text."""
+_KINDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text"}
 
 
 def with_traits(engine: Engine, text: str) -> Engine:
@@ -39,14 +40,14 @@ def with_traits(engine: Engine, text: str) -> Engine:
 
 
 def _checked(name: str, value: Any, hint: Any) -> Any:
-    if get_origin(hint) is tuple and isinstance(value, list):
+    if get_origin(hint) is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
         value = tuple(value)
     choices = get_args(hint) if get_origin(hint) is Literal else _WORDS.get(name, ())
     kinds = str if choices else get_origin(hint) or ((int, float) if hint is float else hint)
     # Python counts truth values among whole numbers.
     fits = isinstance(value, kinds) and (hint is bool or not isinstance(value, bool))
     if not fits or (choices and value not in choices):
-        words = f"one of {', '.join(choices)}" if choices else f"a {getattr(hint, '__name__', 'list')}"
+        words = f"one of {', '.join(choices)}" if choices else _KINDS.get(hint, "a list of texts")
         raise ModelError(f"engine_options: {name} = {shown(value)}: give {words}")
     usually_above_0 = hint is not bool and getattr(Engine(), name)
     if isinstance(value, int | float) and (not 0 <= value < inf or (value == 0 and usually_above_0)):

@@ -213,7 +213,7 @@ class Training(OnCluster, TrainedPlan):
 
     def _chunks(self) -> tuple[int, ...]:
         try:
-            return tuple(int(number) for number in self.chunk_layers.split(",") if number.strip())
+            return tuple(int(number) for number in self.chunk_layers.split(",") if self.chunk_layers)
         except ValueError:
             raise FieldError("chunk_layers", f"'{self.chunk_layers}': give whole numbers, such as 2,4,4,2") from None
 

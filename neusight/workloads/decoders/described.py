@@ -22,10 +22,14 @@ def decoder_of_text(text: str) -> Decoder:
     """
     try:
         built = _built(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        if not isinstance(built, Decoder):
+            raise TypeError('begin it with {"is": "Decoder"')
+        parts = [part for layer, _ in built.layers for part in (layer.attention, layer.feed_forward)]
+        if not all(part is None or is_dataclass(part) for part in parts):
+            raise TypeError('write attention and feed_forward as {"is": …}')
+        _ = built.parameters, [built.layers[kind] for kind in (*built.order, built.order[0])]
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         raise ModelError(f"decoder {shown(text)} is no description: {error}: mend it") from None
-    if not isinstance(built, Decoder):
-        raise ModelError(f'decoder {shown(text)} describes no Decoder: begin it with {{"is": "Decoder"')
     return built
 
 
