@@ -72,7 +72,7 @@ def _recipe(given: Mapping[str, str]) -> str:
     """
     if "fp4-format" in given:
         return "nvfp4"
-    if "fp8-format" not in given and "fp8-hybrid" not in given:
+    if "fp8-format" not in given:
         return ""
     word = given.get("fp8-recipe", "delayed")
     if word not in FP8_RECIPES:

@@ -138,6 +138,7 @@ def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[
         option = flags.completed(name)
         if option in flags.names:
             part, switched = flags.names[option]
+            word = word or ("true" if switched is None and option in flags.valueless else "")
             value = flags.value(option, word) if switched is None else switched
             if switched is None and word == "":
                 remarks.append(f"--{name} has no value: it is left out")

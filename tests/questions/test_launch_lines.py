@@ -117,6 +117,8 @@ def test_read_launch_counts_degrees_as_each_engine_does() -> None:
     )
     assert spread.question == Serving(model=MIXTURE, engine="sglang", tp=8, ep=8, chunked_prefill=False)
     assert spread.unread == {"moe-a2a-backend": "deepep"}
+    flagged = read_launch(f"trtllm-serve {MIXTURE} --enable_attention_dp --tp_size 2 --enable_chunked_prefill")
+    assert flagged.question == Serving(model=MIXTURE, engine="tensorrt-llm", dp=2)
     ranks = read_launch(f"vllm serve {MIXTURE} --data-parallel-size 2")
     assert ranks.question == Serving(model=MIXTURE, dp=2)
     image = read_launch(f"docker run vllm/vllm-openai:v0.11.2 --model {MODEL} -tp 2 -dp=2 > log 2>&1 &")
