@@ -124,7 +124,7 @@ class Asked(Generic[Noun]):
         return bool(self.axes)
 
 
-def option_error(noun: type[Question], error: FieldError) -> typer.BadParameter:
+def option_error(noun: type[Question] | OneOf, error: FieldError) -> typer.BadParameter:
     """The mistake in a field as that of its option."""
     declared = noun.fields().get(error.field)
     option = error.field.upper() if declared and declared.field.argument else declared.option if declared else ""

@@ -42,10 +42,24 @@ class _Spread:
         """The question or group of what was typed; its values are no longer among ``values``."""
         texts = {field: values.pop(field) for field in self.noun.fields() if field not in self.left_out}
         texts = {field: value for field, value in texts.items() if value not in (None, [], ())}
+        _refuse_empty(self.noun, texts)
         if self.launched and isinstance(self.noun, type) and (source := values.pop(FROM.name)):
             words = launched_words(self.noun, source, texts)
             texts = {**{name: word for name, word in words.items() if name not in self.left_out}, **texts}
         return self.read(texts)
+
+
+def _refuse_empty(noun: type[Question] | OneOf, texts: Mapping[str, Any]) -> None:
+    """Raises:
+    BadParameter: an empty text of an option that takes a number or one of some words.
+    """
+    for name, given in texts.items():
+        field = noun.fields()[name].field
+        if isinstance(given, str) and not given.strip() and (field.choices or field.kind in ("whole", "number")):
+            try:
+                field.read(name, given)
+            except FieldError as error:
+                raise option_error(noun, error) from None
 
 
 def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:

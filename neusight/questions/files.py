@@ -34,7 +34,7 @@ def read_questions(path: str | Path) -> list[Question]:
     language, read = ("JSON", _answered) if file.suffix == ".json" else ("TOML", tomllib.loads)
     try:
         table = read(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{file} does not read as {language}: {error}: mend it") from None
     if (version := table.get("version")) != VERSION:
         raise DataError(f"{file} has version {shown(version)}: write `version = {VERSION}` on top")
@@ -50,10 +50,13 @@ def _answered(text: str) -> dict[str, Any]:
     """The table of the questions of answers in JSON."""
     answers = json.loads(text)
     listed = answers if isinstance(answers, list) else [answers]
-    return {"version": VERSION, "question": [answer["question"] for answer in listed if "question" in answer]}
+    questions = [answer["question"] for answer in listed if isinstance(answer, dict) and "question" in answer]
+    return {"version": VERSION, "question": questions}
 
 
 def _several(entry: Mapping[str, Any], where: str) -> list[Question]:
+    if not isinstance(entry, Mapping):
+        raise DataError(f"{where}: {shown(entry)}: write a table with a kind and words")
     words = dict(entry)
     kind = str(words.pop("kind", ""))
     if kind not in KINDS:
