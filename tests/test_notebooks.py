@@ -20,6 +20,7 @@ PUBLIC = {
     "neusight.evaluation",
     "neusight.experiments",
     "neusight.learn.training",
+    "neusight.questions",
     "neusight.serving",
 }
 """Modules whose docstrings say what they offer; everything else may change without notice."""

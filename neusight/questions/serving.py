@@ -101,9 +101,9 @@ class Serving(Loaded, Engined):
         given = [name for name in LOADS if getattr(self, name)]
         kinds = [name for name in given if name != "num_prompts"] or given
         if not kinds:
-            raise FieldError("load", f"is missing: give one of {', '.join(LOADS)}")
+            raise FieldError("concurrency", f"is missing, as is any other load: give one of {', '.join(LOADS)}")
         if len(kinds) > 1 or (given[-1] == "num_prompts" and kinds[0] in ("batch", "trace")):
-            raise FieldError("load", f"is given by {' and '.join(given)}: give one of them")
+            raise FieldError(given[0], f"is another load than {' and '.join(given[1:])}: give one of them")
         return kinds[0]
 
     def is_drawn(self, name: str) -> bool:

@@ -174,13 +174,13 @@ def test_tile_models_train_on_it_and_are_evaluated_on_it(history: History, tmp_p
 
 
 def test_a_mistake_is_one_line(tmp_path: Path) -> None:
-    for options, message in (
-        (["--device", "cpu", "--families", "gem"], "did you mean gemm"),
-        (["--device", "cpu", "--minutes", "0"], "give a positive number"),
-        (["--device", "cuda"], "--device cpu"),
+    for options, code, message in (
+        (["--device", "cpu", "--families", "gem"], 1, "did you mean gemm"),
+        (["--device", "cpu", "--minutes", "0"], 2, "give a number from 0.01"),
+        (["--device", "cuda"], 1, "--device cpu"),
     ):
         result = neusight("collect", "--out", tmp_path / "set", *options)
-        assert result.exit_code == 1, result.stderr
+        assert result.exit_code == code, result.stderr
         assert message in result.stderr
         assert len(result.stderr.splitlines()) == 1, result.stderr
     assert not (tmp_path / "set").exists()

@@ -47,9 +47,9 @@ def test_resolve_makes_setup_and_limits_of_the_same_names() -> None:
 @pytest.mark.parametrize(
     ("words", "field", "message"),
     [
-        ({}, "load", "is missing: give one of batch, concurrency"),
-        ({"batch": 1, "concurrency": 2}, "load", "is given by batch and concurrency"),
-        ({"batch": 1, "num_prompts": 2}, "load", "is given by batch and num_prompts"),
+        ({}, "concurrency", "is missing, as is any other load"),
+        ({"batch": 1, "concurrency": 2}, "batch", "is another load than concurrency"),
+        ({"batch": 1, "num_prompts": 2}, "batch", "is another load than num_prompts"),
         ({"batch": 1, "isl": None}, "isl", "is missing: give tokens"),
         ({"batch": 1, "osl": 2.5}, "osl", "equal lengths are whole numbers"),
         ({"batch": 1, "isl_cv": 0.5}, "batch", "has requests of equal lengths"),

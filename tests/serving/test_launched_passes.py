@@ -1,6 +1,7 @@
 """Passes whose kernels a host launches one by one: as long as it needs, or as its kernels take."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,8 +22,8 @@ CONFIG = {
 STEPS = Steps.of(prompts=[0, 1, 1], prompt_tokens=[0, 256, 8192], decodes=[4, 4, 4], decode_cached=512)
 
 
-def replica(predictor: Predictor, operator_s: float = 1e-3, **setup: object) -> ReplicaPricer:
-    chosen = Setup.named(setup).replica(decoder_of(CONFIG, "small"), load_device("l4"), predictor._priced)
+def replica(predictor: Predictor, operator_s: float = 1e-3, **setup: Any) -> ReplicaPricer:
+    chosen = Setup(**setup).replica(decoder_of(CONFIG, "small"), load_device("l4"), predictor._priced)
     server = replace(chosen.engine.serving, operator_s=operator_s, pass_s=1e-3, sequence_s=1e-5)
     return replace(chosen, engine=replace(chosen.engine, server=server))
 

@@ -8,8 +8,9 @@ import pytest
 from neusight import Predictor
 from neusight.devices import load_device
 from neusight.devices.cluster import usual_per_node
-from neusight.errors import DeviceError, LoadError
-from neusight.serving import Closed, Setup
+from neusight.errors import DeviceError
+from neusight.questions import FieldError, Serving
+from neusight.serving import Closed
 from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.shares import Steps
 
@@ -78,5 +79,5 @@ def test_an_unknown_network_is_stated(predictor: Predictor) -> None:
 def test_what_is_no_network_or_node_is_refused(predictor: Predictor) -> None:
     with pytest.raises(DeviceError, match="write it like 400Gb/s"):
         replica(predictor, tp=16, network="fast")
-    with pytest.raises(LoadError, match="per_node = -1"):
-        Setup(per_node=-1)
+    with pytest.raises(FieldError, match="per_node -1 is out of range"):
+        Serving(model="Qwen/Qwen3-8B", per_node=-1)
