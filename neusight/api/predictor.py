@@ -121,7 +121,7 @@ class Predictor:
         if isinstance(question, Training):
             return self._training(question, device)
         if isinstance(question, Step) and question.cluster:
-            return self.ask(question.as_training(), device)
+            return self.ask(Training.named(question.training_words(question.words())), device)
         if isinstance(question, Step):
             return self._steps.answer(question.resolve(device or question.device()))
         if isinstance(question, Serving):

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, LeftOut
+from neusight.cli.asked import Asked, LeftOut, option_error
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
 from neusight.cli.points import Point
 from neusight.defaults import words_of
-from neusight.questions import Step
+from neusight.questions import FieldError, Step, Training
 from neusight.questions.field import text
 from neusight.questions.parts import OUTPUT
 from neusight.quick_dataclasses import dataclass
@@ -64,9 +64,13 @@ def predict(asked: Annotated[Asked[Step], NAMED], models: opt.Models, output: Es
     """
     steps = asked.questions
     if steps[0].cluster:
-        from neusight.cli.training import answer_steps
+        from neusight.cli.training import answer
 
-        answer_steps(asked, models, output.form)
+        try:
+            words = Step.training_words(asked.texts)
+        except FieldError as error:
+            raise option_error(Step, error) from None
+        answer(Asked(Training, words), models, output.form)
         return
     opt.check_steps(steps)
     calls = opt.on_devices(asked)

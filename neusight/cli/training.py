@@ -13,7 +13,7 @@ from neusight.cli import options as opt
 from neusight.cli.asked import Asked, CommandOptions, LeftOut, OneQuestion
 from neusight.cli.output import busy, note
 from neusight.cli.points import Point, combined
-from neusight.questions import Step, Training
+from neusight.questions import Training
 from neusight.questions.field import number, option, path, whole
 from neusight.questions.parts import PLAN, RECORDED
 from neusight.quick_dataclasses import dataclass
@@ -137,20 +137,6 @@ def answer(
         note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
         raise typer.Exit(1)
     return points
-
-
-def answer_steps(asked: Asked[Step], models: opt.Models, form: str) -> None:
-    """Answer `neusight predict --cluster` as `neusight training` does: --batch is the global batch.
-
-    Raises:
-        BadParameter: a step of inference, or an option that a training step on a cluster has not.
-    """
-    if any(step.mode != "training" for step in asked.questions):
-        raise typer.BadParameter("is for training: add --mode training", param_hint="--cluster")
-    texts = {"batch": "1", **{name: given for name, given in asked.texts.items() if name != "mode"}}
-    if foreign := [Step.fields()[name].option for name in texts if name not in {*Training.fields(), "batch"}]:
-        raise typer.BadParameter("has no meaning with --cluster: leave it out", param_hint=", ".join(foreign))
-    answer(Asked(Training, texts), models, form)
 
 
 def _write_trace(path: Path, estimate: TrainingEstimate) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from neusight.engines.launch_flags import Flags, flags_of, read_options
+from neusight.engines.launch_flags import Flags, flags_of
 from neusight.errors import ModelError, shown
 from neusight.requests import CP_COMMS
 
 FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
 """Of ``--fp8-recipe``, beside ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
-_MATTERS = ("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard")
+_MATTERS = (
+    *("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard"),
+    *("dtype", "precision", "cuda-graph"),
+)
 """In the names of arguments that change a step's time or memory."""
+_USUAL = {"exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "main-params-dtype": "fp32", "cuda-graph-impl": "none"}
+"""Words of such arguments that say what is so without them."""
 
 
 def shard_of(strategy: str) -> str:
@@ -20,16 +25,11 @@ def shard_of(strategy: str) -> str:
     return str(flags_of("megatron").value("data-parallel-sharding-strategy", strategy))
 
 
-def read_arguments(words: Sequence[str]) -> dict[str, str]:
-    """``--name value``, ``--name=value`` and ``--name`` alone, of a command line or script."""
-    return read_options(words, (), flags_of("megatron").lists)[0]
-
-
 def megatron_values(given: Mapping[str, str], depth: int = 0) -> tuple[dict[str, Any], list[str]]:
     """(fields of a plan and of its run, arguments that matter and have no place there).
 
     Args:
-        given: arguments, as ``read_arguments`` has them.
+        given: words of arguments by their names, "" of switches.
         depth: layers of the model, unless ``--num-layers`` tells.
 
     Raises:
@@ -43,7 +43,7 @@ def megatron_values(given: Mapping[str, str], depth: int = 0) -> tuple[dict[str,
         return {}, []
     values |= _context(given, values.get("cp", 1))
     values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values) | _modules(given, values)
-    matters = [name for name in given if any(part in name for part in _MATTERS)]
+    matters = [n for n, word in given.items() if any(part in n for part in _MATTERS) and word != _USUAL.get(n)]
     return {**flags.unset, **values}, [f"--{name}" for name in matters if not flags.is_known(name)]
 
 

@@ -1,9 +1,8 @@
-"""Plans from files: this program's own, and what Megatron-LM, torchtitan and DeepSpeed are started with."""
+"""Plans from files: this program's own, and what torchtitan and DeepSpeed are started with."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
@@ -13,7 +12,6 @@ from typing import Any
 from neusight.errors import DataError, nearest, shown
 from neusight.paths import user_path
 from neusight.plans.deepspeed import deepspeed_values, is_deepspeed
-from neusight.plans.megatron import megatron_values, read_arguments
 from neusight.plans.torchtitan import is_torchtitan, torchtitan_values
 from neusight.requests import Plan, rename_former
 
@@ -33,30 +31,22 @@ class PlanFile:
 
 
 def read_plan(source: str | Path, depth: int = 0) -> PlanFile:
-    """What a file, or a command line of Megatron-LM, says of a plan.
+    """What a file says of a plan.
 
     Args:
-        source: ``.toml`` (own, or torchtitan's), ``.json`` (own, or DeepSpeed's), any other file with Megatron-LM's
-            arguments, or these arguments themselves.
+        source: ``.toml``, own or torchtitan's; ``.json``, own or DeepSpeed's.
         depth: layers of the model, in which some of these files count.
 
     Raises:
         DataError: no such file, or none of these. ModelError: values that no plan can have.
     """
-    if str(source).lstrip().startswith("-"):
-        return _stated(*megatron_values(read_arguments(_words(str(source), "the command line")), depth))
     path = user_path(str(source))
-    text = _text(path)
-    if path.suffix == ".toml":
-        table = _parsed(path, text)
-        return _stated(*torchtitan_values(table, depth)) if is_torchtitan(table) else _own(table, path)
-    if path.suffix == ".json":
-        table = _parsed(path, text)
-        return _stated(*deepspeed_values(table)) if is_deepspeed(table) else _own(table, path)
-    stated = _stated(*megatron_values(read_arguments(_words(text, str(path))), depth))
-    if not stated.fields and not stated.unread:
-        raise DataError(f"{path} has no arguments of Megatron-LM: give a .toml or .json file, or such arguments")
-    return stated
+    table = _parsed(path, _text(path))
+    if path.suffix == ".toml" and is_torchtitan(table):
+        return _stated(*torchtitan_values(table, depth))
+    if path.suffix == ".json" and is_deepspeed(table):
+        return _stated(*deepspeed_values(table))
+    return _own(table, path)
 
 
 def write_plan(path: Path, plan: Plan, run: Mapping[str, Any]) -> None:
@@ -98,7 +88,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
-        raise DataError(f"{path} is no text: give a plan as .toml, .json or arguments") from None
+        raise DataError(f"{path} is no text: give a plan as .toml or .json") from None
 
 
 def _parsed(path: Path, text: str) -> dict[str, Any]:
@@ -109,11 +99,3 @@ def _parsed(path: Path, text: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise DataError(f"{path} holds no table: write a plan's fields as keys")
     return table
-
-
-def _words(text: str, where: str) -> list[str]:
-    """Of a script or command line, without comments and continued lines."""
-    try:
-        return shlex.split(text.replace("\\\n", " "), comments=True)
-    except ValueError as error:
-        raise DataError(f"{where} does not read as a command line: {error}: mend its quotes") from None

@@ -132,7 +132,7 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         Raises:
             FieldError: an unknown name, or a value that the field cannot take.
         """
-        objects = {name: words.pop(name) for name in _OBJECTS if name in words}
+        objects = {name: one for name in _OBJECTS if (one := words.pop(name, None)) is not None}
         inputs = words.pop("inputs", None)
         if isinstance(inputs, Sequence) and inputs and all(isinstance(one, str) for one in inputs):
             words["inputs"] = inputs
@@ -145,8 +145,7 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
             words["dtype"] = str(words["dtype"]).removeprefix("torch.")
         words |= {"model": model, "gpu": gpu}
         question = cls.named({name: str(one) if isinstance(one, Path) else one for name, one in words.items()})
-        given = {name: one for name, one in objects.items() if one is not None}
-        return replace(question, objects={**question.objects, **given}) if given else question
+        return replace(question, objects={**question.objects, **objects}) if objects else question
 
     def resolve(self, device: DeviceSpec | None = None) -> StepQuestion:
         """The step as objects that answer it.
@@ -169,17 +168,18 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
             inputs=self.objects.get("inputs"), words=self.record(),
         )  # fmt: skip
 
-    def as_training(self) -> Training:
-        """The training step on the cluster that is named.
+    @classmethod
+    def training_words(cls, words: Mapping[str, Any]) -> dict[str, Any]:
+        """Words of the training step on a named cluster.
 
         Raises:
             FieldError: the step is no training, or a word has no meaning there.
         """
-        if self.mode != "training":
+        if words.get("mode") != "training":
             raise FieldError("cluster", "is for training: add mode training")
-        words = {name: value for name, value in self.words().items() if name not in ("mode", "batch")}
-        self.refuse([name for name in words if name not in Training.fields()], "has no meaning with a cluster")
-        return Training.named({**words, "global_batch_size": self.batch})
+        if foreign := [name for name in words if name not in (*Training.fields(), "mode", "batch")]:
+            raise FieldError(foreign[0], "has no meaning with a cluster: leave it out")
+        return {"batch": "1", **{name: word for name, word in words.items() if name != "mode"}}
 
     def _request(self, model: Any) -> tuple[Request, Defaults]:
         """What runs, and the values that were chosen for fields that are open."""
@@ -229,17 +229,17 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         """How devices share the step; None for one device that takes all samples at once."""
         names = ("dp", "tp", "pp", "vp", "cp", "ulysses", "micro_batch_size", "schedule", "shard", "recompute",
                  "recompute_layers", "sequence_parallel", "overlap_grad_reduce")  # fmt: skip
-        if (plan := self.objects.get("plan")) is not None:
+        plan: Plan | None = self.objects.get("plan")
+        if plan is not None:
             self.refuse(names, "is a part of the plan, which is given as well: leave it out")
-            given: Plan = plan
-            return given
+            return plan
         words = {name: getattr(self, name) for name in names}
         return Plan.of_step(self.batch, training=self.mode == "training", **words)
 
     def _host(self, engine: Engine) -> Host | None:
         """The host of a step that is waited for; None where steps follow each other."""
-        if "host" in self.objects:
-            host: Host = self.objects["host"]
+        host: Host | None = self.objects.get("host")
+        if host is not None:
             return host
         if not self.synchronized:
             self.refuse(_HOST, "is of a host that waits for each step: give synchronized")
@@ -261,8 +261,8 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
 
     def _libraries(self) -> Libraries | None:
         """Libraries of other versions than the measured ones."""
-        if "libraries" in self.objects:
-            libraries: Libraries = self.objects["libraries"]
+        libraries: Libraries | None = self.objects.get("libraries")
+        if libraries is not None:
             return libraries
         if self.library_factor is None:
             self.refuse(("library_spread",), "is of library_factor: give that as well")

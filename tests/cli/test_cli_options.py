@@ -110,7 +110,7 @@ def test_what_cannot_count_is_refused() -> None:
     for wrong, words in (
         ((*ON_A100, "--per-node", 0), "0 is out of range: give a number from 1 to 65,536"),
         ((*ON_A100, "--per-node", 4), "has nodes and a network of its own"),
-        ((*on_cluster, "--launch", "compiled", "--layout", "nhwc"), "has no meaning with --cluster"),
+        ((*on_cluster, "--launch", "compiled", "--layout", "nhwc"), "has no meaning with a cluster"),
         ((*on_cluster, "--gpu", "l4"), "is named by --cluster"),
         ((*ON_L4, "--tp-plan", "*.c_fc=colwise"), "give tp of 2 or more"),
         ((*ON_L4, "--nodes", 2), "name it with cluster"),

@@ -8,6 +8,7 @@ import pytest
 
 from neusight.errors import DataError, ModelError
 from neusight.plans.read import read_plan, write_plan
+from neusight.questions.launch import LaunchLine, read_launch
 from neusight.requests import Plan
 
 MEGATRON = """
@@ -50,6 +51,10 @@ DEEPSPEED: dict[str, Any] = {
 }
 
 
+def megatron(arguments: str, depth: int = 0) -> LaunchLine:
+    return read_launch(f"pretrain_gpt.py {arguments}", depth)
+
+
 def written(folder: Path, name: str, text: str) -> Path:
     path = folder / name
     path.write_text(text)
@@ -71,16 +76,15 @@ def test_own_json_is_read_too(tmp_path: Path) -> None:
     assert read_plan(path).fields == {"tp": 4, "sequence_parallel": True, "engine": "fsdp"}
 
 
-@pytest.mark.parametrize("as_file", [True, False])
-def test_arguments_of_megatron(tmp_path: Path, as_file: bool) -> None:
-    arguments = MEGATRON[MEGATRON.index("--num-layers") :]
-    told = read_plan(written(tmp_path, "train.sh", MEGATRON) if as_file else arguments)
-    assert told.fields == {
+def test_arguments_of_megatron() -> None:
+    line = read_launch(MEGATRON)
+    words = {name: value for name, value in line.words.items() if name not in ("model", "config", "per_node")}
+    assert words == {
         "tp": 8, "pp": 4, "vp": 8, "micro_batch_size": 2, "global_batch_size": 512, "seq_len": 2048,
         "sequence_parallel": True, "shard": "zero1", "overlap_grad_reduce": True, "overlap_param_gather": False,
         "overlap_tp": False, "dtype": "fp8", "recompute": "full", "recompute_layers": 5,
     }  # fmt: skip
-    assert told.unread == ("--overlap-p2p-communication-warmup-flush", "--decoder-first-pipeline-num-layers")
+    assert [*line.unread] == ["overlap-p2p-communication-warmup-flush", "decoder-first-pipeline-num-layers"]
 
 
 def test_recipes_of_products_are_read() -> None:
@@ -89,16 +93,16 @@ def test_recipes_of_products_are_read() -> None:
         "--bf16 --fp8-format hybrid --fp8-recipe blockwise": "fp8_block", "--bf16 --fp4-format e2m1": "nvfp4",
         "--bf16": "bfloat16",
     }  # fmt: skip
-    assert {line: read_plan(line).fields["dtype"] for line in words} == words
+    assert {line: megatron(line).words["dtype"] for line in words} == words
     with pytest.raises(ModelError, match="--fp8-recipe half: one of delayed, tensorwise, blockwise, mxfp8 is read"):
-        read_plan("--fp8-format e4m3 --fp8-recipe half")
+        megatron("--fp8-format e4m3 --fp8-recipe half")
 
 
 def test_layers_of_a_chunk_count_in_the_layers_of_the_model() -> None:
     line = "--pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2"
-    assert read_plan(line, depth=32).fields["vp"] == 4
+    assert megatron(line, depth=32).words["vp"] == 4
     with pytest.raises(ModelError, match="30 layers in 4 stages cannot be cut so"):
-        read_plan(line, depth=30)
+        megatron(line, depth=30)
 
 
 def test_tables_of_torchtitan(tmp_path: Path) -> None:
@@ -139,16 +143,24 @@ def test_torchtitan_says_how_sequences_are_shared_and_what_stays_gathered(
     ],
 )
 def test_megatron_says_how_sequences_are_shared(words: str, wanted: dict[str, object]) -> None:
-    told = read_plan(f"--context-parallel-size 8 --cp-comm-type {words}")
-    assert {name: told.fields.get(name) for name in ("cp_comm", "ulysses") if name in told.fields} == wanted
-    assert told.unread == ()
+    line = megatron(f"--context-parallel-size 8 --cp-comm-type {words}")
+    assert {name: word for name, word in line.words.items() if name in ("cp_comm", "ulysses")} == wanted
+    assert line.unread == {}
+
+
+def test_precisions_and_graphs_of_megatron_have_an_effect_or_a_name() -> None:
+    line = megatron(
+        "--bf16 --main-grads-dtype bf16 --exp-avg-dtype bf16 --exp-avg-sq-dtype fp32 --cuda-graph-impl local"
+    )
+    assert line.words["gradient_dtype"] == "bfloat16"
+    assert line.unread == {"exp-avg-dtype": "bf16", "cuda-graph-impl": "local"}
 
 
 def test_unknown_ways_to_share_sequences_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"a2a\+p2p: give --hierarchical-context-parallel-sizes"):
-        read_plan("--context-parallel-size 8 --cp-comm-type a2a+p2p")
+        megatron("--context-parallel-size 8 --cp-comm-type a2a+p2p")
     with pytest.raises(ModelError, match=r"--cp-comm-type p2p a2a: one of p2p, all_gather, a2a, a2a\+p2p is read"):
-        read_plan("--context-parallel-size 8 --cp-comm-type p2p a2a")
+        megatron("--context-parallel-size 8 --cp-comm-type p2p a2a")
     for line, message in (
         ('context_parallel_rotate_method = "ring"', "one of allgather, alltoall is read"),
         ('fsdp_reshard_after_forward = "sometimes"', "one of default, always, never is read"),
@@ -200,10 +212,6 @@ WRONG = {
     "broken.toml": ("tp = = 1", "does not read as toml"),
     "list.json": ("[1]", "holds no table"),
     "nested.json": ("[" * 100_000, "does not read as json"),
-    "quotes.sh": ("--tensor-model-parallel-size '8", "mend its quotes"),
-    "other.sh": ("echo hello", "has no arguments of Megatron-LM"),
-    "word.sh": ("--recompute-granularity most", "one of selective, full is read"),
-    "number.sh": ("--tensor-model-parallel-size many", "--tensor-model-parallel-size many: give a whole number"),
     "stage.json": ('{"zero_optimization": {"stage": 4}}', "zero_optimization.stage = 4: one of 0, 1, 2, 3"),
     "batch.json": ('{"train_batch_size": "large"}', "train_batch_size = large: give a whole number"),
     "schedule.toml": ('[parallelism]\npipeline_parallel_schedule = "ZBV"', "one of 1F1B, Interleaved1F1B, GPipe"),
@@ -218,6 +226,18 @@ def test_mistakes_are_told_with_their_place(tmp_path: Path, name: str) -> None:
     with pytest.raises((DataError, ModelError)) as caught:
         read_plan(written(tmp_path, name, text))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--recompute-granularity most", "one of selective, full is read"),
+        ("--tensor-model-parallel-size many", "--tensor-model-parallel-size many: give a whole number"),
+    ],
+)
+def test_mistakes_in_arguments_of_megatron_are_told(line: str, said: str) -> None:
+    with pytest.raises(ModelError, match=said):
+        megatron(line)
 
 
 def test_what_is_no_text_is_no_plan(tmp_path: Path) -> None:
