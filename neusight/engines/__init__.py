@@ -6,43 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neusight.engines import serving, torch, training
 from neusight.engines.engine import ATTENTIONS, EXPERT_LOAD, LAUNCHES, LAYOUTS, AttentionForm, Engine, Host, Libraries
 from neusight.engines.server import era_of
-from neusight.engines.serving import (
-    GPT_FAST,
-    LLAMA_CPP,
-    OPTIMUM_HABANA,
-    SERVING,
-    SGLANG,
-    TENSORRT_LLM,
-    TINYCHAT,
-    TRANSFORMERS,
-    TRANSFORMERS_NEURONX,
-)
-from neusight.engines.torch import (
-    TENSORFLOW,
-    TENSORFLOW_XLA,
-    TORCH,
-    TORCH_COMPILED,
-    TORCH_CUDAGRAPHS,
-    TORCH_GRAPH,
-    TORCH_NEURONX,
-    TORCH_STATIC,
-    TORCHSCRIPT,
-)
-from neusight.engines.training import (
-    COMPOSER,
-    FSDP,
-    MAXTEXT,
-    MEGATRON,
-    MEGATRON_FLEX,
-    MEGATRON_LOCAL,
-    NEURON,
-    NEURON_EAGER,
-    NEURON_NEMO,
-    TORCHTITAN,
-    TORCHTITAN_COMPILED,
-)
 from neusight.errors import ModelError, nearest, shown
 
 if TYPE_CHECKING:
@@ -56,12 +22,13 @@ __all__ = [
 ENGINES: dict[str, Engine] = {
     engine.name: engine
     for engine in (
-        TORCH, TORCHSCRIPT, TORCH_COMPILED, TORCH_GRAPH, TORCH_CUDAGRAPHS, TORCH_STATIC,
-        TENSORFLOW_XLA, TENSORFLOW, TORCH_NEURONX,
-        MEGATRON, MEGATRON_LOCAL, MEGATRON_FLEX, TORCHTITAN, TORCHTITAN_COMPILED,
-        FSDP, COMPOSER, MAXTEXT, NEURON, NEURON_EAGER, NEURON_NEMO, SERVING, SGLANG, TENSORRT_LLM,
-        TRANSFORMERS, GPT_FAST, TINYCHAT, LLAMA_CPP, TRANSFORMERS_NEURONX,
-        OPTIMUM_HABANA,
+        torch.TORCH, torch.TORCHSCRIPT, torch.TORCH_COMPILED, torch.TORCH_GRAPH, torch.TORCH_CUDAGRAPHS,
+        torch.TORCH_STATIC, torch.TENSORFLOW_XLA, torch.TENSORFLOW, torch.TORCH_NEURONX,
+        training.MEGATRON, training.MEGATRON_LOCAL, training.MEGATRON_FLEX, training.TORCHTITAN,
+        training.TORCHTITAN_COMPILED, training.FSDP, training.COMPOSER, training.MAXTEXT, training.NEURON,
+        training.NEURON_EAGER, training.NEURON_NEMO,
+        serving.SERVING, serving.SGLANG, serving.TENSORRT_LLM, serving.TRANSFORMERS, serving.GPT_FAST,
+        serving.TINYCHAT, serving.LLAMA_CPP, serving.TRANSFORMERS_NEURONX, serving.OPTIMUM_HABANA,
     )
 }  # fmt: skip
 """By name."""

@@ -7,14 +7,12 @@ runs a traced module, training frameworks and serving engines as they run a deco
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
+from neusight.engines.limits import Place
 from neusight.engines.server import Server
 from neusight.errors import ModelError
 from neusight.quick_dataclasses import dataclass
-
-if TYPE_CHECKING:
-    from neusight.devices.spec import DeviceSpec
 
 LAUNCHES = ("eager", "compiled", "graph", "cudagraphs", "static")
 LAYOUTS = ("nchw", "nhwc")
@@ -315,10 +313,10 @@ class Engine:
             )
         return self.server
 
-    def started_on(self, device: DeviceSpec, *, graphs: bool = True) -> Engine:
-        """One that serves, as it runs on a device; without ``graphs`` it launches kernel by kernel."""
-        server = self.serving.started_on(device, graphs=graphs)
-        return replace(self, server=server, grouped_queries=server.rocm_native or device.vendor != "amd")
+    def started_on(self, place: Place, *, graphs: bool = True) -> Engine:
+        """One that serves, as it runs at a place; without ``graphs`` it launches kernel by kernel."""
+        server = self.serving.started_on(place, graphs=graphs)
+        return replace(self, server=server, grouped_queries=server.rocm_native or place.device.vendor != "amd")
 
     @property
     def writes_scores(self) -> bool:

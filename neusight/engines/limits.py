@@ -11,60 +11,92 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from neusight.errors import ModelError, shown
+from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec
 
 _FILE = Path(__file__).with_name("defaults.toml")
-_OF_DEVICES = ("vendor", "device", "least_bytes")
-NEWEST = (inf, inf)
+_CONDITIONS = ("from", "vendor", "device", "least_bytes", "least_ranks", "large_passes")
+_MIB = 1 << 20
+NEWEST = (inf,)
 
 
-def release_of(engine: str, version: str) -> tuple[float, float]:
-    """The first two numbers of a version; ``NEWEST`` where it is empty.
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The device that a rank of an engine runs on, and how many share a model.
+
+    Attributes:
+        device: the rank's.
+        ranks: devices of a pipeline stage.
+        stages: pipeline stages.
+        groups: attention groups, which share the devices of a stage.
+    """
+
+    device: DeviceSpec
+    ranks: int = 1
+    stages: int = 1
+    groups: int = 1
+
+
+def release_of(engine: str, version: str) -> tuple[float, ...]:
+    """The numbers of a version that begin it, at most three; ``NEWEST`` where it is empty.
 
     Raises:
         ModelError: a version that is no number.
     """
     if not version:
         return NEWEST
-    match = re.match(r"v?(\d+)\.(\d+)", version)
+    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
     if not match:
         raise ModelError(f"version '{shown(version)}' of {engine} is no number: write it like 0.15.1, or leave it out")
-    return int(match[1]), int(match[2])
+    return tuple(int(number) for number in match.groups(default=0))
 
 
-def defaults_of(engine: str, version: str, device: DeviceSpec | None = None) -> dict[str, Any]:
-    """Fields of ``Server`` that flags would set: those of a version on any device, or on one.
+def defaults_of(engine: str, version: str, place: Place | None = None) -> dict[str, Any]:
+    """Fields of ``Server`` that flags would set: those of a version on any device, or at one place.
 
     Raises:
         ModelError: a version that is no number.
     """
     fields: dict[str, Any] = {}
-    for table in _tables_for(engine, version, device):
-        fields |= {name: value for name, value in table.items() if name not in ("from", "source", *_OF_DEVICES)}
-    if "seqs_of_cache" in fields:
-        fields["seqs_of_cache"] = tuple(fields["seqs_of_cache"])
-    return fields
+    for table in _tables_for(engine, version, place):
+        fields |= {name: value for name, value in table.items() if name not in ("source", *_CONDITIONS)}
+    kept_mib, shared = fields.pop("kept_mib", {}), fields.pop("shared_by_groups", ())
+    if place:
+        fields |= {name: max(1, fields[name] // place.groups) for name in shared}
+        fields |= {"memory_share": _share_beside(kept_mib, place)} if kept_mib else {}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
-def _tables_for(engine: str, version: str, device: DeviceSpec | None) -> Iterator[Mapping[str, Any]]:
+def _share_beside(kept_mib: Mapping[str, float], place: Place) -> float:
+    """The share of a device's memory beside what is kept for passes, in thousandths as engines round it."""
+    grouped = place.groups > 1
+    numbers = {
+        "always": 1, "rank": place.ranks * place.stages, "grouped": grouped, "group": grouped * place.groups
+    }  # fmt: skip
+    kept = sum(numbers[name] * mib for name, mib in kept_mib.items())
+    return round(1.0 - kept * _MIB / place.device.usable_bytes, 3)
+
+
+def _tables_for(engine: str, version: str, place: Place | None) -> Iterator[Mapping[str, Any]]:
     release = release_of(engine, version)
     for table in _tables().get(engine, ()):
-        if release >= release_of(engine, table.get("from", "0.0")) and _is_for(table, device):
+        if release >= release_of(engine, table.get("from", "0.0")) and _is_for(table, place):
             yield table
 
 
-def _is_for(table: Mapping[str, Any], device: DeviceSpec | None) -> bool:
-    if device is None:
-        return not any(name in table for name in _OF_DEVICES)
+def _is_for(table: Mapping[str, Any], place: Place | None) -> bool:
+    if place is None:
+        return not any(name in table for name in _CONDITIONS[1:])
+    device = place.device
     board = device.original or device
-    small = "least_bytes" in table and device.facts.small_serving_limits
     return (
         table.get("vendor", device.vendor) == device.vendor
         and table.get("device", board.id) == board.id
         and device.usable_bytes >= table.get("least_bytes", 0)
-        and not small
+        and place.ranks >= table.get("least_ranks", 1)
+        and not (table.get("large_passes") and device.facts.small_serving_limits)
     )
 
 

@@ -10,17 +10,14 @@ from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
-from neusight.engines.limits import defaults_of, release_of
+from neusight.engines.limits import Place, defaults_of, release_of
 from neusight.errors import ArtifactError, ModelError
 from neusight.paths import read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
-
-if TYPE_CHECKING:
-    from neusight.devices.spec import DeviceSpec
 
 GROUPS = ("products", "experts", "context", "decode", "collectives", "rest")
 """Kinds of kernels that an engine may run slower or faster than the same kernels by themselves."""
@@ -134,21 +131,22 @@ class Server:
     pointwise operator (``workloads.dispatch``): those that only generate unless ``decode_graphs``, those with prompts
     beyond ``graph_tokens`` new tokens.
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
-    the device's ``total`` memory for everything, or of what is ``free`` after weights and activations for the cache,
-    or no more than its ``sequences`` keep.
-    Limits hold where no flag is given (``defaults.toml``); ``seqs_of_cache`` are sequences for each context that the
-    cache has room for, at least and at most, of an engine that runs as many.
+    the device's ``total`` memory for everything, of that memory for ``weights`` and cache alone, or of what is ``free``
+    after weights and activations for the cache, or no more than its ``sequences`` keep.
+    Limits hold where no flag is given, those of passes and of sequences where ``tokens_of_context`` and
+    ``seqs_of_cache`` are empty (all as in ``defaults.toml``).
     ``era`` tells which versions it is of, ``fitted_to`` which its constants were fitted to, ``spread`` is the standard
     deviation of the logarithm of what they leave unexplained.
     """
 
     scheduler: Scheduler
     memory_share: float = 1.0
-    memory_of: Literal["total", "free", "sequences"] = "total"
+    memory_of: Literal["total", "weights", "free", "sequences"] = "total"
     max_num_seqs: int = 256
     max_num_batched_tokens: int = 8192
     block_tokens: int = 16
-    seqs_of_cache: tuple[int, int, int] | None = None
+    tokens_of_context: tuple[int, ...] = ()
+    seqs_of_cache: tuple[int, ...] = ()
     engine: str = ""
     version: str = ""
     era: str = ""
@@ -203,20 +201,31 @@ class Server:
             return replace(self.with_constants(constants[self.era]), fitted_to=self.era)
         return replace(self, spread=max(self.spread, constants.get(COMMON, {}).get("spread", 0.0)))
 
-    def started_on(self, device: DeviceSpec, *, graphs: bool = True) -> Server:
-        """With the limits that it starts with on a device where no flag is given, and as its vendor's libraries are.
+    def started_on(self, place: Place, *, graphs: bool = True) -> Server:
+        """With the limits that it starts with at a place where no flag is given, and as its vendor's libraries are.
 
         Args:
-            device: that it runs on.
+            place: that it runs on.
             graphs: False where it is told to launch kernel by kernel.
         """
         server = self
-        if device.vendor == "amd":
+        if place.device.vendor == "amd":
             server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE)
             graphs = graphs and self.rocm_native
         if not graphs:
             server = replace(server, decode_graphs=False, graph_tokens=0.0)
-        return replace(server, **defaults_of(self.engine, self.version, device))
+        return replace(server, **defaults_of(self.engine, self.version, place))
+
+    def pass_tokens(self, context: int) -> int:
+        """Most new tokens of a pass where no flag is given.
+
+        Args:
+            context: tokens of the longest sequence that the model takes.
+        """
+        if not self.tokens_of_context:
+            return self.max_num_batched_tokens
+        least, most, cut = self.tokens_of_context
+        return max(context, least) if context <= most else cut
 
     def running_seqs(self, kv_tokens: int, context: int) -> int:
         """Most sequences that run together where no flag is given.
@@ -225,7 +234,7 @@ class Server:
             kv_tokens: tokens that the cache has room for.
             context: tokens of the longest sequence that the model takes.
         """
-        if self.seqs_of_cache is None:
+        if not self.seqs_of_cache:
             return self.max_num_seqs
         each, least, most = self.seqs_of_cache
         return max(1, min(max(int(kv_tokens / context * each), least), most, kv_tokens // 2))

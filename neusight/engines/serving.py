@@ -23,7 +23,9 @@ SERVING = Engine(
     server=Server(scheduler=VLLM),
 )
 """vLLM, with limits of ``defaults.toml``; vocabularies are padded to ``DEFAULT_VOCAB_PADDING_SIZE``."""
-SGLANG = replace(SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG_SCHEDULER))
+SGLANG = replace(
+    SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG_SCHEDULER, memory_of="weights")
+)
 TENSORRT_LLM = replace(
     SERVING,
     name="tensorrt-llm",

@@ -16,6 +16,7 @@ from neusight.devices.prices import with_prices
 from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
+from neusight.engines.limits import Place
 from neusight.engines.server import Server
 from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
 from neusight.kernels.moe import check_distribution
@@ -201,12 +202,13 @@ class Setup:
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.served_dtype, kv=self.kv_dtype)
         precision = replace(precision, quantisation=precision.quantisation.on(device, mxfp8=engine.mxfp8_activations))
         _check_arithmetic(device, precision)
+        place = Place(device=device, ranks=self.tp * self.dp, stages=self.pp, groups=self.dp)
         replica = ReplicaPricer(
             decoder=decoder,
             device=rank_on,
             plan=self.plan,
             precision=precision,
-            engine=engine.started_on(device, graphs=self.graphs),
+            engine=engine.started_on(place, graphs=self.graphs),
             pricer=pricer,
             cluster=self._cluster(device, rank_on),
             speculation=self.speculation,
@@ -308,7 +310,7 @@ class Deployment:
         if server.memory_of == "sequences":
             return {}
         limits = {
-            "max_num_seqs": self.limits.max_num_seqs, "max_num_batched_tokens": server.max_num_batched_tokens,
+            "max_num_seqs": self.limits.max_num_seqs, "max_num_batched_tokens": server.pass_tokens(self._context),
             "gpu_memory_utilization": server.memory_share,
         }  # fmt: skip
         reason = f"the default of {server.engine}"
@@ -407,13 +409,17 @@ class Deployment:
 
     @property
     def _running_seqs(self) -> int:
-        context = self.options.max_model_len or self.replica.decoder.max_len or self.longest
-        return self.options.max_num_seqs or self.server.running_seqs(self.memory.kv_tokens, context)
+        return self.options.max_num_seqs or self.server.running_seqs(self.memory.kv_tokens, self._context)
+
+    @property
+    def _context(self) -> int:
+        """Tokens of the longest sequence that the engine takes."""
+        return self.options.max_model_len or self.replica.decoder.max_len or self.longest
 
     @property
     def max_num_batched_tokens(self) -> int:
         """New tokens of a pass."""
-        stated = self.options.max_num_batched_tokens or self.server.max_num_batched_tokens
+        stated = self.options.max_num_batched_tokens or self.server.pass_tokens(self._context)
         return stated if self.options.chunked_prefill else max(stated, self.longest)
 
     @cached_property
@@ -432,8 +438,10 @@ class Deployment:
         self.check_memory()
         world = self.replica.plan.world
         queries = self.replica.speculation.queries if self.replica.speculation else 1
+        # Tokens of a pass limit prompts alone where they have passes of their own.
+        together = self._running_seqs if self.server.scheduler.prompts_apart else self.max_num_batched_tokens // queries
         return EngineLimits(
-            max_num_seqs=min(self._running_seqs, self.max_num_batched_tokens // queries),
+            max_num_seqs=min(self._running_seqs, together),
             # A round of the scheduler is a pass for each stage.
             max_num_batched_tokens=self.replica.plan.pp * self.max_num_batched_tokens,
             chunked_prefill=self.options.chunked_prefill,

@@ -134,6 +134,8 @@ def serving_memory(
         activations = max(activations, quantising_bytes(stage_weights(stage, program), precision))
         total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
         kept_free = (1.0 - part) * (max(total - used, 0.0) if server.memory_of == "free" else total)
+        if server.memory_of == "weights":
+            kept_free = max(kept_free - activations - buffers, 0.0)
         left = max(total - used - kept_free, 0.0)
         if server.memory_of == "sequences":
             left = min(left, max_num_seqs * (length + verified) * per_token)

@@ -6,6 +6,7 @@ import pytest
 
 from neusight.devices import load_device
 from neusight.engines import engine_named, server_named
+from neusight.engines.limits import Place
 from neusight.errors import ModelError
 from neusight.plans.stages import RankParameters
 from neusight.requests import Plan
@@ -77,7 +78,7 @@ def test_what_does_not_fit_says_so() -> None:
     ],
 )
 def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str, limits: tuple[int, int]) -> None:
-    server = server_named("vllm", version).serving.started_on(load_device(gpu))
+    server = server_named("vllm", version).serving.started_on(Place(device=load_device(gpu)))
     assert (server.max_num_seqs, server.max_num_batched_tokens) == limits
 
 
@@ -86,15 +87,59 @@ def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str
                                        (1000, 8192, 500)]
 )  # fmt: skip
 def test_running_seqs_of_sglang_follows_its_cache(kv_tokens: int, context: int, seqs: int) -> None:
-    server = server_named("sglang").serving.started_on(load_device("h100-sxm-80gb"))
+    server = server_named("sglang").serving.started_on(Place(device=load_device("h100-sxm-80gb")))
     assert server.running_seqs(kv_tokens, context) == seqs
 
 
 @pytest.mark.parametrize(
-    ("gpu", "tokens"), [("l4", 2048), ("l40s", 4096), ("h100-sxm-80gb", 8192), ("b200-sxm-180gb", 16384)]
+    ("gpu", "tokens"),
+    [("l4", 2048), ("l40s", 4096), ("a100-sxm-80gb", 8192), ("h100-sxm-80gb", 8192), ("b200-sxm-180gb", 16384)],
 )
 def test_started_on_cuts_prompts_of_sglang_by_memory(gpu: str, tokens: int) -> None:
-    assert server_named("sglang").serving.started_on(load_device(gpu)).max_num_batched_tokens == tokens
+    assert server_named("sglang").serving.started_on(Place(device=load_device(gpu))).max_num_batched_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("gpu", "version", "degrees", "kept_mib"),
+    [
+        ("h100-sxm-80gb", "", {}, 512 + 1.5 * 8192 + 2 * 256 + 128),
+        ("h100-sxm-80gb", "0.5.9", {"ranks": 4, "stages": 2}, 512 + 1.5 * 8192 + 2 * 512 + 8 * 128),
+        ("l4", "0.5.5", {}, 512 + 1.5 * 2048 + 2 * 24 + 128),
+        ("h200-sxm-141gb", "0.5.3", {"ranks": 8, "groups": 8}, 512 + 1.5 * 8192 + (2 + 8 * 4.5) * 512 + 8 * 128),
+        ("h200-sxm-141gb", "0.4.9.post6", {"ranks": 8, "groups": 8}, 1024 * (12 + 8 / 2 + 4)),
+    ],
+)
+def test_started_on_keeps_memory_of_sglang_as_it_computes(
+    gpu: str, version: str, degrees: dict[str, int], kept_mib: float
+) -> None:
+    device = load_device(gpu)
+    server = server_named("sglang", version).serving.started_on(Place(device=device, **degrees))
+    assert server.memory_share == round(1 - kept_mib * 2**20 / device.usable_bytes, 3)
+    assert server.max_num_batched_tokens * degrees.get("groups", 1) == (2048 if gpu == "l4" else 8192)
+
+
+def test_started_on_keeps_a_share_by_ranks_in_older_sglang() -> None:
+    device = load_device("h100-sxm-80gb")
+    servers = [server_named("sglang", "0.4.4").serving.started_on(Place(device=device, ranks=n)) for n in (1, 2, 4, 8)]
+    assert [server.memory_share for server in servers] == [0.88, 0.87, 0.85, 0.81]
+
+
+@pytest.mark.parametrize(
+    ("version", "context", "tokens"),
+    [("0.6.3", 1024, 2048), ("0.6.3", 8192, 8192), ("0.6.3", 131_072, 512), ("0.7.3", 131_072, 2048), ("", 8192, 2048)],
+)
+def test_pass_tokens_of_older_vllm_follow_the_context(version: str, context: int, tokens: int) -> None:
+    assert server_named("vllm", version).serving.pass_tokens(context) == tokens
+
+
+def test_memory_of_weights_takes_activations_from_the_rest() -> None:
+    """Beside weights and cache, passes fill what the share leaves."""
+    decoder, device = known_decoder("meta-llama/Llama-3.1-8B"), load_device("h100-sxm-80gb")
+    engine = server_named("sglang")
+    limits = {"max_tokens": 8192, "max_num_seqs": 256, "length": 4096, "share": 0.8}
+    memory = serving_memory(decoder, device, HALF, Plan(), engine, **limits)
+    assert memory.kv_cache == pytest.approx(0.8 * device.usable_bytes - memory.weights)
+    assert memory.reserve == pytest.approx(0.2 * device.usable_bytes - memory.activations)
 
 
 def test_the_stage_decides_whose_cache_holds_fewest_tokens() -> None:
