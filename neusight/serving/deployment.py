@@ -379,7 +379,8 @@ class Deployment:
         own = s.speculation is not None and s.speculation.draft in OWN_LAYER
         return serving_memory(
             s.decoder.with_last_layer_again() if own else s.decoder, s.device, s.precision, s.plan, s.engine,
-            max_tokens=self.max_num_batched_tokens, max_num_seqs=self._seqs, length=self.longest,
+            max_tokens=self.max_num_batched_tokens, length=self.longest,
+            max_num_seqs=self.options.max_num_seqs or self.server.max_num_seqs,
             share=self.options.gpu_memory_utilization, tower=s.decoder.vision_tower,
             draft=(s.draft.decoder, s.draft.precision) if s.draft and not own else None,
             verified=s.speculation.queries if s.speculation else 1,
@@ -402,14 +403,6 @@ class Deployment:
     def missing_bytes(self) -> float:
         """By which weights and activations exceed what the engine may take of a device, 0 where they do not."""
         return max(-self.memory.fit.spare_bytes, 0.0)
-
-    @property
-    def _seqs(self) -> int:
-        return self.options.max_num_seqs or self.server.max_num_seqs
-
-    @property
-    def _running_seqs(self) -> int:
-        return self.options.max_num_seqs or self.server.running_seqs(self.memory.kv_tokens, self._context)
 
     @property
     def _context(self) -> int:
@@ -436,19 +429,19 @@ class Deployment:
                 f"{name}: {self.longest} tokens of prompt and answer exceed its context of {most}: shorten one of them"
             )
         self.check_memory()
-        world = self.replica.plan.world
         queries = self.replica.speculation.queries if self.replica.speculation else 1
+        running = self.options.max_num_seqs or self.server.running_seqs(memory.kv_tokens, self._context)
         # Tokens of a pass limit prompts alone where they have passes of their own.
-        together = self._running_seqs if self.server.scheduler.prompts_apart else self.max_num_batched_tokens // queries
+        together = running if self.server.scheduler.prompts_apart else self.max_num_batched_tokens // queries
         return EngineLimits(
-            max_num_seqs=min(self._running_seqs, together),
+            max_num_seqs=min(running, together),
             # A round of the scheduler is a pass for each stage.
             max_num_batched_tokens=self.replica.plan.pp * self.max_num_batched_tokens,
             chunked_prefill=self.options.chunked_prefill,
             prefix_cached_tokens=self.options.prefix_cached_tokens,
             prefix_hit=self.options.prefix_hit,
             kv_tokens=memory.kv_tokens,
-            host_tokens=int(self.options.host_cache / (world * memory.kv_bytes_per_token)),
+            host_tokens=int(self.options.host_cache / (self.replica.plan.world * memory.kv_bytes_per_token)),
             restore_s=self._restore_s,
             block_tokens=self.server.block_tokens,
             max_model_len=self.options.max_model_len,

@@ -23,12 +23,8 @@ ROLES: Mapping[str, Mapping[str, Sequence[str]]] = {
 """How a worker of each pool is told which it is."""
 
 
-def graph_of(pools: Mapping[str, Deployment], options: Mapping[str, Sequence[str]]) -> str:
-    """The YAML of both pools, by role: what they deploy, and the options of their engine as words."""
-    return "\n".join(_graph(pools, options))
-
-
-def _graph(pools: Mapping[str, Deployment], options: Mapping[str, Sequence[str]]) -> Iterator[str]:
+def graph_of(pools: Mapping[str, Deployment], options: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Lines of the YAML of both pools, by role: what they deploy, and the options of their engine as words."""
     backend, _ = ENGINES[pools["decode"].replica.engine.name]
     yield from ("apiVersion: nvidia.com/v1alpha1", "kind: DynamoGraphDeployment")
     yield from ("metadata:", f"  name: {backend}-disagg", "spec:", "  services:", "    Frontend:")

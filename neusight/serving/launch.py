@@ -103,7 +103,7 @@ def launch_command(deployment: Deployment) -> str:
     if name not in dynamo.ENGINES:
         return f"# workers of {name} take their limits from files: no graph of them is written"
     pools = {"prefill": deployment.prefill, "decode": deployment}
-    return dynamo.graph_of(pools, {role: _WRITERS[name](pool).words for role, pool in pools.items()})
+    return "\n".join(dynamo.graph_of(pools, {role: _WRITERS[name](pool).words for role, pool in pools.items()}))
 
 
 def _vllm(d: Deployment) -> _Launch:
