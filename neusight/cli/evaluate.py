@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -11,7 +12,7 @@ from typer import BadParameter
 from neusight.cli import options as opt
 from neusight.cli.asked import Help, LeftOut
 from neusight.cli.commands import Commands
-from neusight.cli.output import Advance, busy, line, note
+from neusight.cli.output import Output, busy, figures, line, note
 from neusight.errors import DataError
 from neusight.questions.field import number, required, switch, text, whole
 from neusight.questions.parts import OnGpu, Seeded
@@ -19,10 +20,8 @@ from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
 if TYPE_CHECKING:
-    from neusight.api import Predictor
     from neusight.evaluation import Selection
 
-Errors = Mapping[str, Any]
 app = Commands(help="Compare predictions with measurements; all errors in percent.")
 
 
@@ -37,16 +36,15 @@ class Measured(opt.Formatted):
 class Compared(opt.Models, Measured):
     """A table of measurements, and what predicts them."""
 
-    def show(
-        self, errors_of: Callable[[Predictor, Advance], Errors], human: Callable[[Errors], None], **columns: Any
-    ) -> Errors:
-        """Predict, compare and print; ``columns`` as ``show_errors.show`` takes them."""
+    def show(self, kind: str, **options: Any) -> Mapping[str, Any]:
+        """Predict, compare and print; ``options`` are those of the function ``evaluate_{kind}``."""
         from neusight.cli.show_errors import show
 
+        evaluate = getattr(import_module("neusight.evaluation"), f"evaluate_{kind}")
         predictor = opt.loaded(self.tile_models, self.calibration)
         with busy("predicting") as advance:
-            errors = errors_of(predictor, advance)
-        show(errors, self.form, human, predictor, **columns)
+            errors: Mapping[str, Any] = evaluate(self.path, predictor=predictor, progress=advance, **options)
+        show(kind, errors, self.form, predictor)
         return errors
 
 
@@ -137,12 +135,7 @@ def kernels(
 
     - `neusight evaluate kernels ./collected`
     """
-    from neusight.cli.show_errors import show_kernels
-    from neusight.evaluation import evaluate_kernels
-
-    data.show(
-        lambda predictor, advance: evaluate_kernels(data.path, predictor, rows.split or None, advance), show_kernels
-    )
+    data.show("kernels", split=rows.split or None)
 
 
 @app.command()
@@ -155,22 +148,12 @@ def models(
 
     Example: `neusight evaluate models latency.parquet --configs ./configs --format json`
     """
-    from neusight.cli.show_errors import show_models, with_phases
-    from neusight.evaluation import evaluate_models
-
-    configs = configurations.configs
-    if configs is None:
+    if configurations.configs is None:
         raise BadParameter("is missing: the folder with <model>.json for every model", param_hint="--configs")
-    gpus = rows.gpus or None
-    errors = data.show(
-        lambda predictor, advance: evaluate_models(data.path, configs, predictor, gpus, advance),
-        show_models, columns=with_phases,
-    )  # fmt: skip
+    errors = data.show("models", configs=configurations.configs, gpus=rows.gpus)
     if count := errors["adapted"]:
-        note(
-            f"note: attention of {count:,} rows has the steps that the table of measured operators beside {data.path} "
-            "names"
-        )
+        operators = f"the table of measured operators beside {data.path}"
+        note(f"note: attention of {count:,} rows has the steps that {operators} names")
 
 
 @app.command(renamed={"--models": "--configs"})
@@ -190,14 +173,10 @@ def serving(
 
     - `neusight evaluate serving cells.parquet --configs models.json --source mlenergy --format csv`
     """
-    from neusight.cli.show_errors import show_serving
-    from neusight.evaluation import Selection, evaluate_serving
+    from neusight.evaluation import Selection
 
     selection = Selection(source=cells.source, limit=cells.limit, seed=cells.seed)
-    data.show(
-        lambda predictor, advance: evaluate_serving(data.path, predictor, cells.configs, selection, progress=advance),
-        show_serving,
-    )  # fmt: skip
+    data.show("serving", models=cells.configs, selection=selection)
 
 
 @app.command()
@@ -214,14 +193,7 @@ def steps(
 
     - `neusight evaluate steps $NEUSIGHT_DATA/vision-models/timm.parquet --limit 300 --format json`
     """
-    from neusight.cli.show_errors import show_steps
-    from neusight.evaluation import evaluate_steps
-    from neusight.evaluation.steps import columns_of
-
-    errors = data.show(
-        lambda predictor, advance: evaluate_steps(data.path, predictor, rows.selection, advance, rows.hosts),
-        show_steps, columns=columns_of,
-    )  # fmt: skip
+    errors = data.show("steps", selection=rows.selection, hosts=rows.hosts)
     for assumption in errors["assumed"]:
         note(f"warning: {assumption}")
 
@@ -236,18 +208,10 @@ def programs(data: Annotated[Compared, Help(path="Timings of programs, .parquet 
 
     - `neusight evaluate programs timings.parquet --programs ./problems --format json`
     """
-    from neusight.cli.show_errors import show_programs
-    from neusight.evaluation import evaluate_programs
     from neusight.evaluation.programs import Filters
 
     filters = Filters(spread=rows.spread, suspect=rows.suspect)
-    options: dict[str, Any] = {"programs": rows.programs, "selection": rows.selection, "hosts": rows.hosts}
-    data.show(
-        lambda predictor, advance: evaluate_programs(
-            data.path, predictor, filters=filters, progress=advance, **options
-        ),
-        show_programs,
-    )  # fmt: skip
+    data.show("programs", programs=rows.programs, selection=rows.selection, hosts=rows.hosts, filters=filters)
 
 
 @app.command()
@@ -257,10 +221,7 @@ def rates(data: Annotated[Compared, Help(path="The folder of the data sets, as f
 
     Example: `neusight evaluate rates $NEUSIGHT_DATA --format csv`
     """
-    from neusight.cli.show_errors import show_rates
-    from neusight.evaluation import evaluate_rates
-
-    data.show(lambda predictor, advance: evaluate_rates(data.path, predictor, advance), show_rates)
+    data.show("rates")
 
 
 @app.command()
@@ -273,10 +234,7 @@ def energy(
 
     Example: `neusight evaluate energy $NEUSIGHT_DATA`
     """
-    from neusight.cli.show_errors import show_energy
-    from neusight.evaluation import evaluate_energy
-
-    data.show(lambda predictor, advance: evaluate_energy(data.path, predictor, rows.selection, advance), show_energy)
+    data.show("energy", selection=rows.selection)
 
 
 @app.command("what-if")
@@ -294,13 +252,7 @@ def what_if(
 
     - `neusight evaluate what-if experiments/what-if/published.toml`
     """
-    from neusight.cli.show_errors import show_what_if
-    from neusight.evaluation.what_if import evaluate_what_if
-
-    options: dict[str, Any] = {"optimisations": rows.optimisation, "sets": rows.sets, "selection": rows.selection}
-    data.show(
-        lambda predictor, advance: evaluate_what_if(data.path, predictor, progress=advance, **options), show_what_if
-    )
+    data.show("what_if", optimisations=rows.optimisation, sets=rows.sets, selection=rows.selection)
 
 
 @app.command()
@@ -309,11 +261,10 @@ def memory(data: Annotated[Measured, Help(path="Training runs, .parquet or .csv.
 
     Example: `neusight evaluate memory $NEUSIGHT_DATA/training-runs/memory.parquet --format json`
     """
-    from neusight.cli.show_errors import show, show_peaks, show_verdicts, with_parts
+    from neusight.cli.show_errors import show
     from neusight.evaluation import evaluate_memory
 
-    errors = evaluate_memory(data.path)
-    show(errors, data.form, show_peaks if "worst" in errors else show_verdicts, columns=with_parts)
+    show("memory", evaluate_memory(data.path), data.form)
 
 
 @app.command()
@@ -329,10 +280,7 @@ def training(data: Annotated[Compared, Help(path="Distributed training runs, .pa
 
     - `neusight evaluate training $NEUSIGHT_DATA/training-runs/runs.parquet --format json`
     """
-    from neusight.cli.show_errors import show_training
-    from neusight.evaluation import evaluate_training
-
-    data.show(lambda predictor, advance: evaluate_training(data.path, predictor, advance), show_training)
+    data.show("training")
 
 
 @app.command()
@@ -342,29 +290,16 @@ def gate(options: GateOptions) -> None:
     Needs `NEUSIGHT_DATA`. Names every row that is new or gone, and every figure that differs by more than rounding:
     what it was, what it is, and whether it got worse. Exit 1 where anything differs.
     """
-    from neusight.evaluation.gate import (
-        REWRITE,
-        counted,
-        differences,
-        read_summary,
-        summarise,
-        summary_path,
-        write_summary,
-    )
+    from neusight.evaluation import gate as committed
 
-    summary = summarise(opt.loaded(None, "none"))
+    summary, path = committed.summarise(opt.loaded(None, "none")), committed.summary_path()
     if options.write:
-        write_summary(summary, summary_path())
-        line(f"wrote {summary_path()}")
-        return
-    changes = differences(read_summary(summary_path()), summary)
-    for change in changes:
-        line(str(change))
-    if changes:
-        raise DataError(
-            f"{counted(changes)} from {summary_path()}: mend what got worse, or write it anew with `{REWRITE}` and say "
-            "why in the commit"
-        )
+        committed.write_summary(summary, path)
+        line(f"wrote {path}")
+    elif changes := committed.differences(committed.read_summary(path), summary):
+        line("\n".join(map(str, changes)))
+        remedy = f"write it anew with `{committed.REWRITE}` and say why in the commit"
+        raise DataError(f"{committed.counted(changes)} from {path}: mend what got worse, or {remedy}")
 
 
 def bench(options: BenchOptions) -> None:
@@ -373,20 +308,10 @@ def bench(options: BenchOptions) -> None:
     Example: `neusight bench --format json > bench.json`
     """
     from neusight.benchmark import measure
-    from neusight.cli.output import Column, Output, table
 
     rows = []
     for row in measure(options.tile_models, options.repeats):
         note(f"{row['name']}: {decimal(row['value'], 4)} {row['unit']}")
         rows.append(row)
-
-    def human() -> None:
-        columns = [
-            Column("what", wrap=True),
-            Column("measured", right=True),
-            Column("unit"),
-            Column("limit", right=True),
-        ]
-        table(columns, ((r["name"], decimal(r["value"], 4), r["unit"], decimal(r["limit"], 6)) for r in rows))
-
-    Output(options.form).data(rows, rows, human)
+    shown = [{**row, "value": decimal(row["value"], 4), "limit": decimal(row["limit"], 6)} for row in rows]
+    Output(options.form).data(rows, rows, lambda: figures("~what = name | >measured = value | unit | >limit", shown))

@@ -10,6 +10,8 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.asked import CommandOptions, Help
 from neusight.cli.commands import Commands
+from neusight.cli.output import Output, figures, line, note, tasks
+from neusight.paths import checkout_dir
 from neusight.questions.field import number, required, switch, whole
 from neusight.quick_dataclasses import dataclass
 
@@ -48,10 +50,7 @@ class CompareOptions(opt.Formatted):
 @app.command("list")
 def list_(output: opt.Formatted) -> None:
     """List the experiments that are declared: `run` does each again, with NEUSIGHT_DATA set."""
-    from neusight.cli.output import Output, note
-    from neusight.cli.show_errors import figures
     from neusight.experiments import list_experiments
-    from neusight.paths import checkout_dir
 
     rows = [
         {"id": e.id, "title": e.declared.title, "report": list(e.declared.report), "data": e.declared.subject}
@@ -59,11 +58,7 @@ def list_(output: opt.Formatted) -> None:
     ]
     if not rows:
         note(f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout")
-
-    def human() -> None:
-        figures({"id": "{id}", "~data": "{data}", "~title": "{title}"}, rows)
-
-    Output(output.form).data(rows, rows, human)
+    Output(output.form).data(rows, rows, lambda: figures("id | ~data | ~title", rows))
 
 
 @app.command()
@@ -84,10 +79,8 @@ def run(
 
     - `neusight experiments run ablation --quick --out /tmp/ablation`
     """
-    from neusight.cli.output import Output, note, tasks
     from neusight.experiments import find_experiment, write_results
     from neusight.experiments import run as carry_out
-    from neusight.paths import checkout_dir
 
     quick, out = options.quick, options.out
     if quick and out is None:
@@ -95,13 +88,14 @@ def run(
     if out is None and not checkout_dir("README.md").is_file():
         raise typer.BadParameter("an installed package keeps no results: say where to", param_hint="--out")
     experiment = find_experiment(named.name)
-    (out or experiment.folder).mkdir(parents=True, exist_ok=True)
+    folder = out or experiment.folder
+    folder.mkdir(parents=True, exist_ok=True)
     with tasks() as report:
         results = carry_out(experiment, quick, report=report, **options.keywords)
-    for path in write_results(out or experiment.folder, results):
+    for path in write_results(folder, results):
         note(f"wrote {path}")
     if out is None and experiment.declared.readme:
-        _accuracy()
+        accuracy()
     rows = [{**row, "short": ", ".join(row["short"])} for row in results["verdicts"]]
     Output(options.form).data(results, rows, lambda: _show(rows))
 
@@ -109,19 +103,27 @@ def run(
 @app.command()
 def report(options: ReportOptions) -> None:
     """Write summary, report.md and figures again; of a summary alone all but the figures of single rows."""
-    from neusight.cli.output import note
     from neusight.experiments import read_results, write_results
 
-    path = options.path
-    results = read_results(path)
-    for written in write_results(path if path.is_dir() else path.parent, results):
+    results = read_results(options.path)
+    for written in write_results(options.path if options.path.is_dir() else options.path.parent, results):
         note(f"wrote {written}")
 
 
 @app.command()
 def accuracy() -> None:
     """Write the accuracy tables of docs/accuracy.md and README.md from the summaries of the last runs."""
-    _accuracy()
+    from neusight.experiments import accuracy_block, headline_block, list_experiments, load_results, update_accuracy
+    from neusight.experiments.results import SUMMARY
+
+    ran = [(e.declared, load_results(e)) for e in list_experiments() if (e.folder / SUMMARY).is_file()]
+    blocks = {
+        "docs/accuracy.md": accuracy_block([results for declared, results in ran if declared.readme]),
+        "README.md": headline_block([results for _, results in ran]),
+    }
+    for name, block in blocks.items():
+        if update_accuracy(checkout_dir(name), block):
+            note(f"wrote {checkout_dir(name)}")
 
 
 @app.command()
@@ -135,7 +137,6 @@ def compare(options: CompareOptions) -> None:
 
     Example: `neusight experiments compare ./before experiments/leave-one-gpu-out --tolerance 10`
     """
-    from neusight.cli.output import Output, note
     from neusight.experiments import compare as join
     from neusight.experiments import read_results
 
@@ -144,51 +145,27 @@ def compare(options: CompareOptions) -> None:
     data = {"by": comparison.by, "groups": groups, "worse": worse, "lost": comparison.lost, "new": comparison.new}
     Output(options.form).data(data, groups, lambda: _show_comparison(comparison))
     if len(worse) > options.allow:
-        note(
-            f"error: {len(worse)} cases turned from right to wrong, {options.allow} may: see which and why, or "
-            "--allow them"
-        )
+        remedy = f"{options.allow} may: see which and why, or --allow them"
+        note(f"error: {len(worse)} cases turned from right to wrong, {remedy}")
         raise typer.Exit(1)
 
 
 BY_MEANS = ", since one of the two is a summary: results.json of both compares prediction by prediction"
 
 
-def _accuracy() -> None:
-    from neusight.cli.output import note
-    from neusight.experiments import accuracy_block, headline_block, list_experiments, load_results, update_accuracy
-    from neusight.experiments.results import SUMMARY
-    from neusight.paths import checkout_dir
-
-    ran = [(e.declared, load_results(e)) for e in list_experiments() if (e.folder / SUMMARY).is_file()]
-    blocks = {
-        "docs/accuracy.md": accuracy_block([results for declared, results in ran if declared.readme]),
-        "README.md": headline_block([results for _, results in ran]),
-    }
-    for name, block in blocks.items():
-        if update_accuracy(checkout_dir(name), block):
-            note(f"wrote {checkout_dir(name)}")
-
-
 def _show(rows: list[dict[str, Any]]) -> None:
-    from neusight.cli.output import line
-    from neusight.cli.show_errors import figures
-
     shown = [{**row, "verdict": "met" if row["met"] else "missed"} for row in rows]
-    figures({"~target, percent": "{target}", ">aim": "{aim}", ">found": "{value:.1f}", "": "{verdict}"}, shown)
+    figures("~target, percent = target | >aim | >found = value:.1f | = verdict", shown)
     for row in rows:
         if row["short"]:
             line(f"{row['target']}, short: {row['short']}")
 
 
 def _show_comparison(comparison: Comparison) -> None:
-    from neusight.cli.output import line
-    from neusight.cli.show_errors import figures
-
     line(f"Compared {comparison.by} by {comparison.by}{BY_MEANS if comparison.by == 'mean' else ''}.")
     line(f"Mean error in percent; right is within {comparison.tolerance:g} %.")
-    columns = {"group": "{group}", ">cases": "{cases:,}", ">before": "{before:.1f}", ">after": "{after:.1f}"}
-    figures(columns | {">worse": "{worse}", ">better": "{better}"}, comparison.groups())
+    columns = "group | >cases = cases:, | >before = before:.1f | >after = after:.1f | >worse | >better"
+    figures(columns, comparison.groups())
     if comparison.lost or comparison.new:
         line(f"Not compared: {comparison.lost:,} cases of the earlier run alone, {comparison.new:,} of the later one.")
     for case in comparison.worse:

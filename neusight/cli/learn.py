@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import CommandOptions
 from neusight.cli.commands import Commands
-from neusight.errors import shown
+from neusight.cli.output import Output, busy, figures, line, note, tasks
+from neusight.errors import DataError, shown
 from neusight.paths import writable
 from neusight.questions.field import FieldError, path, switch, text, whole
 from neusight.questions.parts import OnGpu, Seeded
@@ -31,30 +31,16 @@ _TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers
 
 
 @dataclass(frozen=True, kw_only=True)
-class Folds(CommandOptions):
-    """Regressors that learn from all devices but one, in turn."""
+class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Seeded, opt.Written, opt.Formatted):
+    """Tile models that are trained, and regressors that learn from all devices but one, in turn."""
+
+    FOLDER: ClassVar[bool] = True
 
     against: tuple[str, ...] = text(
         "Other regressors to compare in the same folds: gbm, gp, mlp+gbm+gp.", opt.CHOICE, (), listable=True,
         metavar="NAME[,NAME…]",
     )  # fmt: skip
     fold_rows: int = whole("Most rows of each GPU and family that folds learn from.", opt.CHOICE, 4000, 50, 1_000_000)
-
-    def check(self) -> None:
-        """Raises:
-        FieldError: a name of no regressor; several are joined by a plus.
-        """
-        super().check()
-        if wrong := [name for several in self.against for name in several.split("+") if name not in _REGRESSORS]:
-            raise FieldError("against", f"'{shown(wrong[0])}' is no regressor: one of {', '.join(_REGRESSORS)}")
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Folds, Seeded, opt.Written, opt.Formatted):
-    """Tile models that are trained."""
-
-    FOLDER: ClassVar[bool] = True
-
     out: Path = like(opt.Written, "out", default=Path("trained"), help="Output folder, with a folder a tile model.",
                      metavar="DIR")  # fmt: skip
     physics: Path | None = path("Constants that `neusight fit` wrote. Default: those that ship.", opt.CHOICE)
@@ -69,9 +55,11 @@ class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Folds, Seeded, opt.Writ
 
     def check(self) -> None:
         """Raises:
-        FieldError: passes of a regressor that has none.
+        FieldError: a name of no regressor, several of which are joined by a plus, or passes of one that has none.
         """
         super().check()
+        if wrong := [name for several in self.against for name in several.split("+") if name not in _REGRESSORS]:
+            raise FieldError("against", f"'{shown(wrong[0])}' is no regressor: one of {', '.join(_REGRESSORS)}")
         if self.epochs is not None and self.regressor not in _EPOCHS:
             raise FieldError("epochs", f"have no meaning for {self.regressor}: leave them out")
 
@@ -91,7 +79,6 @@ def train(options: TrainTarget) -> None:
     - `neusight train --against gbm,gp,mlp+gbm+gp --fold-rows 1000 --out ./compared`, then `neusight tile-models list
     --tile-models ./compared`: what each way of learning adds to physics
     """
-    from neusight.cli.output import Output, line, note, tasks
     from neusight.datasets import devices_beside
     from neusight.laws.fitted import FittedPhysics
     from neusight.learn.training import TrainOptions
@@ -115,12 +102,8 @@ def train(options: TrainTarget) -> None:
         note(f"interrupted: finished folds are kept in {options.out}, no model is half-written; go on with --resume")
         raise typer.Exit(130) from None
     rows = [_row(options.out / name, artifact.manifest) for name, artifact in trained.items()]
-
-    def human() -> None:
-        for row in rows:
-            line(f"{row['folder']}: {row['rows']:,} rows, {_left_out(row['left_out_mape'])}")
-
-    Output(options.form).data(rows, rows, human)
+    lines = (f"{row['folder']}: {row['rows']:,} rows, {_left_out(row['left_out_mape'])}" for row in rows)
+    Output(options.form).data(rows, rows, lambda: line("\n".join(lines)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +153,6 @@ def fit(options: FitTarget) -> None:
 
     - `neusight fit training --out tile_models/training.json`
     """
-    from neusight.cli.output import Output, line, tasks
     from neusight.evaluation.fits import FITS, FitChoice
     from neusight.paths import data_dir
 
@@ -240,7 +222,6 @@ def calibrate_(context: typer.Context, options: CalibrateOptions) -> None:
     if data is None or not options.gpu:
         missing = "--gpu" if not options.gpu else "--data"
         raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=missing)
-    from neusight.cli.output import Output
     from neusight.datasets import devices_beside
     from neusight.devices import gpu_of
     from neusight.executors.gpu.predictor import KernelPredictor
@@ -260,7 +241,6 @@ def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
     """A GPU's rows, and the hashes of the files that they may come from."""
     from neusight.datasets import load_kernels
     from neusight.datasets.load import parquet_files
-    from neusight.errors import DataError
     from neusight.executors.gpu.tile_models.artifact import file_sha256
 
     frame = load_kernels(data)
@@ -271,21 +251,13 @@ def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
 
 
 def _show_calibration(summary: dict[str, Any]) -> None:
-    from neusight.cli.output import Column, line, note, table
-
     line(f"{summary['file']}: {summary['rows']} kernels of {summary['gpu']}")
     if summary["left_out"]:
         reasons = "; ".join(f"{reason} ({rows:,})" for reason, rows in summary["reasons"].items())
         note(f"note: left out of {summary['rows'] + summary['left_out']:,} rows: {reasons}")
     line("Errors in percent. after: of each kernel, from the others.")
-    columns = [Column("kernels"), *(Column(title, right=True) for title in ("rows", "before", "after", "factor"))]
-    table(
-        columns,
-        (
-            (row["kind"], str(row["rows"]), f"{row['before']:.1f}", f"{row['after']:.1f}", f"{row['factor']:.2f}")
-            for row in summary["errors"]
-        ),
-    )
+    columns = "kernels = kind | >rows | >before = before:.1f | >after = after:.1f | >factor = factor:.2f"
+    figures(columns, summary["errors"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -312,7 +284,6 @@ def plan(options: CalibrationPlan) -> None:
     - `neusight calibrate plan --gpu h100-sxm-80gb --count 50 --families gemm,attention --format csv`
     """
     from neusight.api import as_device
-    from neusight.cli.output import Output, busy, note
     from neusight.collect.plan import chosen_tasks, write_plan
     from neusight.devices import gpu_of
     from neusight.executors.gpu.predictor import KernelPredictor
@@ -320,14 +291,15 @@ def plan(options: CalibrationPlan) -> None:
     predictor, device = KernelPredictor.load(options.tile_models), gpu_of(as_device(opt.named_gpu(options.gpu)))
     dtypes = opt.precisions(options.dtypes)
     with busy("choosing"):
-        tasks = chosen_tasks(
+        chosen = chosen_tasks(
             predictor, device, options.count, families=options.families, dtypes=dtypes, seed=options.seed
         )
     if options.out is not None:
-        write_plan(options.out, tasks)
+        write_plan(options.out, chosen)
         note(f"next: neusight collect --plan {options.out} --out ./measured")
-    rows = [{"place": place, **_task_row(task)} for place, task in enumerate(tasks, start=1)]
-    Output(options.form).data([task.describe() for task in tasks], rows, lambda: _show_plan(rows))
+    rows = [{"place": place, **_task_row(task)} for place, task in enumerate(chosen, start=1)]
+    columns = ">place | ~kernel | family | dtype | origin"
+    Output(options.form).data([task.describe() for task in chosen], rows, lambda: figures(columns, rows))
 
 
 def _task_row(task: KernelTask) -> dict[str, Any]:
@@ -342,11 +314,3 @@ def _task_row(task: KernelTask) -> dict[str, Any]:
         "kernel": describe(kernel),
         "origin": {"test": "workload", "train": "sampled"}[task.split],
     }
-
-
-def _show_plan(rows: list[dict[str, Any]]) -> None:
-    from neusight.cli.output import Column, table
-
-    shown = ("place", "kernel", "family", "dtype", "origin")
-    columns = [Column(name, right=name == "place", wrap=name == "kernel") for name in shown]
-    table(columns, (tuple(str(row[name]) for name in shown) for row in rows))

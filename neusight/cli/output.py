@@ -11,6 +11,7 @@ from textwrap import wrap
 from typing import Any, Literal, Protocol
 
 from neusight.quick_dataclasses import dataclass
+from neusight.units import gib, milliseconds
 
 Rows = Sequence[Mapping[str, Any]]
 _WORD = 12
@@ -92,6 +93,41 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> Non
         if text.startswith(_ALONE):
             print(alone.pop(0))
         print(text.replace(_ALONE, "").rstrip())
+
+
+def figures(columns: str, rows: Iterable[Mapping[str, Any]], title: str | None = None) -> None:
+    """A table of rows, below a title where there is one; nothing where there are no rows.
+
+    Args:
+        columns: heads with bars between them, each as in ``Column.of`` and with its figure or form where that is not
+            its name: ``gpu | >mean = mape:.1f | ~plan = {tp} x {pp} | >time = latency_s``.
+        rows: figures by name. Times and sizes are written as their units at the end of the name ask for; a dash stands
+            for what a row lacks.
+        title: lines above the table.
+    """
+    named = [tuple(part.strip() for part in column.partition("=")) for column in columns.split("|")]
+    heads = [head for head, _, _ in named]
+    cells = [[_figure(form or head.lstrip(">~"), row) for head, _, form in named] for row in rows]
+    if cells and title is not None:
+        line(title)
+    if cells:
+        table(heads, cells)
+
+
+_BY_UNIT: dict[str, Callable[[float], str]] = {
+    "_ms": lambda value: milliseconds(value / 1e3), "_s": milliseconds, "_bytes": gib,
+}  # fmt: skip
+
+
+def _figure(form: str, row: Mapping[str, Any]) -> str:
+    """The text of a figure, which has a name, a name with a format, or several names in braces."""
+    unit = next((unit for unit in _BY_UNIT if form.endswith(unit)), "")
+    try:
+        if unit:
+            return _BY_UNIT[unit](row[form])
+        return (form if "{" in form else f"{{{form}}}").format_map(row).strip()
+    except (KeyError, TypeError):
+        return "-"
 
 
 def _column_widths(heads: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[int]:

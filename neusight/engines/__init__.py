@@ -15,29 +15,30 @@ if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec
 
 __all__ = [
-    "ATTENTIONS", "ENGINES", "EXPERT_LOAD", "LAUNCHES", "LAYOUTS", "AttentionForm", "Engine", "Host", "Libraries",
-    "engine_named", "engine_names", "library_named", "server_named", "usual_trainer",
+    "ATTENTIONS", "ENGINES", "EXPERT_LOAD", "LAUNCHES", "LAYOUTS", "SERVERS", "TRAINERS", "AttentionForm", "Engine",
+    "Host", "Libraries", "engine_named", "library_named", "server_named", "usual_trainer",
 ]  # fmt: skip
 
-ENGINES: dict[str, Engine] = {
-    engine.name: engine
-    for engine in (
-        torch.TORCH, torch.TORCHSCRIPT, torch.TORCH_COMPILED, torch.TORCH_GRAPH, torch.TORCH_CUDAGRAPHS,
-        torch.TORCH_STATIC, torch.TENSORFLOW_XLA, torch.TENSORFLOW, torch.TORCH_NEURONX,
-        training.MEGATRON, training.MEGATRON_LOCAL, training.MEGATRON_FLEX, training.TORCHTITAN,
-        training.TORCHTITAN_COMPILED, training.FSDP, training.COMPOSER, training.MAXTEXT, training.NEURON,
-        training.NEURON_EAGER, training.NEURON_NEMO,
-        serving.SERVING, serving.SGLANG, serving.TENSORRT_LLM, serving.TRANSFORMERS, serving.GPT_FAST,
-        serving.TINYCHAT, serving.LLAMA_CPP, serving.TRANSFORMERS_NEURONX, serving.OPTIMUM_HABANA,
-    )
-}  # fmt: skip
+_STEPPERS = (
+    torch.TORCHSCRIPT, torch.TORCH_CUDAGRAPHS, torch.TORCH_STATIC, torch.TENSORFLOW_XLA, torch.TENSORFLOW,
+)  # fmt: skip
+"""Engines that run steps, of which training on a cluster would be another engine's."""
+_TRAINERS = (
+    torch.TORCH, torch.TORCH_COMPILED, torch.TORCH_GRAPH, torch.TORCH_NEURONX, training.MEGATRON,
+    training.MEGATRON_LOCAL, training.MEGATRON_FLEX, training.TORCHTITAN, training.TORCHTITAN_COMPILED, training.FSDP,
+    training.COMPOSER, training.MAXTEXT, training.NEURON, training.NEURON_EAGER, training.NEURON_NEMO,
+)  # fmt: skip
+_SERVERS = (
+    serving.SERVING, serving.SGLANG, serving.TENSORRT_LLM, serving.TRANSFORMERS, serving.GPT_FAST, serving.TINYCHAT,
+    serving.LLAMA_CPP, serving.TRANSFORMERS_NEURONX, serving.OPTIMUM_HABANA,
+)  # fmt: skip
+ENGINES: dict[str, Engine] = {engine.name: engine for engine in (*_TRAINERS, *_STEPPERS, *_SERVERS)}
 """By name."""
+TRAINERS = tuple(engine.name for engine in _TRAINERS)
+"""Names of engines that train."""
+SERVERS = tuple(engine.name for engine in _SERVERS)
+"""Names of engines that serve requests."""
 _ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers"}
-
-
-def engine_names(*, serves: bool) -> tuple[str, ...]:
-    """Names of those that serve requests, or of the others."""
-    return tuple(name for name, engine in ENGINES.items() if (engine.server is not None) == serves)
 
 
 def engine_named(name: str) -> Engine:
@@ -46,16 +47,16 @@ def engine_named(name: str) -> Engine:
     Raises:
         ModelError: none has it.
     """
-    return ENGINES[_known(name, engine_names(serves=False))]
+    return ENGINES[_known(name, tuple(name for name in ENGINES if name not in SERVERS))]
 
 
-_TRAINERS = {"google": "maxtext", "aws": "neuron"}
+_OF_VENDORS = {"google": "maxtext", "aws": "neuron"}
 """By vendor of arrays, whose compilers Megatron-LM knows nothing of."""
 
 
 def usual_trainer(device: DeviceSpec) -> str:
     """Name of the engine that trains on a device where nobody says which: of TPUs and Trainium their vendors' own."""
-    return _TRAINERS.get(device.vendor if device.runs_programs else "", "megatron-te")
+    return _OF_VENDORS.get(device.vendor if device.runs_programs else "", "megatron-te")
 
 
 def server_named(name: str, version: str = "", artifact: Path | None = None) -> Engine:
@@ -70,7 +71,7 @@ def server_named(name: str, version: str = "", artifact: Path | None = None) -> 
         ModelError: no such engine, or a version that is no number. ArtifactError: the file is not one.
     """
     word = name.strip().lower()
-    engine = ENGINES[_known(_ALIASES.get(word, word), engine_names(serves=True))]
+    engine = ENGINES[_known(_ALIASES.get(word, word), SERVERS)]
     attention = "eager" if era_of(engine.name, version).writes_scores else engine.attention
     return replace(engine, attention=attention, server=engine.serving.of_version(engine.name, version, artifact))
 

@@ -20,6 +20,7 @@ from neusight.evaluation.scored import Scored, Selection
 from neusight.evaluation.serving import evaluate_serving
 from neusight.evaluation.steps import evaluate_steps
 from neusight.evaluation.training import evaluate_training
+from neusight.evaluation.what_if import evaluate_what_if
 
 __all__ = [
     "Scored",
@@ -34,4 +35,5 @@ __all__ = [
     "evaluate_serving",
     "evaluate_steps",
     "evaluate_training",
+    "evaluate_what_if",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -319,8 +319,3 @@ def errors_by_kind(rows: Sequence[Row]) -> list[dict[str, Any]]:
             {"kind": kind, "share": 100 * float(share.mean()), "bias": float(np.average(bias, weights=share))}
         )
     return sorted(blamed, key=lambda row: -row["share"])
-
-
-def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without what is no number or word."""
-    return {key: value for key, value in row.items() if key not in ("shares", "assumed")}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from neusight.engines import engine_names
+from neusight.engines import SERVERS
 from neusight.questions.field import number, required, switch, text, whole
 from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, OnNodes, WithExperts
 from neusight.questions.question import Question
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
-SERVERS = engine_names(serves=True)
 ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
 MOST_TOKENS = 1 << 24
 """Tokens of a sequence: more are a slip of the keyboard."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neusight.devices import Cluster, DeviceSpec, cluster_of, with_prices
-from neusight.engines import engine_names
+from neusight.engines import TRAINERS
 from neusight.questions.field import FieldError, required, switch, text, whole
 from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, OnCluster, TrainedPlan
 from neusight.quick_dataclasses import dataclass
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "muon")
 ADAPTERS = ("lora", "qlora", "dora")
 GRAPHED = ("attn", "mlp", "moe", "shared_experts")
-TRAINERS = engine_names(serves=False)
 _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
 """Fields that a traced model decides itself."""
 
@@ -70,9 +69,8 @@ class Training(OnCluster, TrainedPlan):
         ENGINE, metavar="NAME", listable=True,
     )  # fmt: skip
     engine: str = text(
-        "Software that trains: megatron-te, megatron-flex, megatron-local, torchtitan, fsdp, composer, maxtext, "
-        "neuron, torch-eager, torch-compiled, …: its kernels, and its users' usual choices where one is left "
-        "out. Default: megatron-te; maxtext on TPUs, neuron on Trainium, whose degrees count cores.",
+        f"Software that trains: {', '.join(TRAINERS)}. It decides kernels, and choices that are left out as its users "
+        "usually make them. Default: megatron-te; maxtext on TPUs, neuron on Trainium, whose degrees count cores.",
         ENGINE, choices=TRAINERS, listable=True, metavar="NAME",
     )  # fmt: skip
     engine_options: str = text(
