@@ -195,15 +195,13 @@ def _served_s(replicas: int = 1) -> float:
     """Engines under a load of 0.9 of what they bear, with the passes of a model of 8e9 weights, of the magnitude; the
     least loaded of several gets the next request.
     """
-    from neusight.serving import EngineLimits, Lengths, Open, Routing, simulate, tabulate
+    from neusight.serving import EngineLimits, Lengths, Open, PassSizes, Routing, simulate, tabulate
 
     times = tabulate(
+        PassSizes(tokens=8192, sequences=256, length=10_000),
         tokens=lambda steps: 5e-3 + 5e-6 * steps.tokens,
         decodes=lambda steps: 1e-4 + 5e-8 * steps.decodes * steps.decode_cached,
         chunks=lambda steps: 1e-4 + 5e-10 * steps.prompts * steps.prompt_tokens * (steps.prompt_cached + 1e3),
-        max_tokens=8192,
-        max_num_seqs=256,
-        max_len=10_000,
     )
     isl = Lengths(mean=500, shape="lognormal", cv=1.0, longest=8000)
     osl = Lengths(mean=200, shape="lognormal", cv=1.0, longest=2000)
@@ -218,7 +216,7 @@ def _serving(predictor: Predictor, repeats: int) -> Iterator[dict[str, Any]]:
     """A second question about a served model of 70e9 weights, pricing all its passes, and a sweep of loads."""
     from functools import partial
 
-    from neusight.serving import Load, Static, closed, serve
+    from neusight.serving import Load, PassSizes, Static, closed, serve
 
     def deployment() -> Deployment:
         return predictor.deployment("meta-llama/Llama-3.1-70B", "h100-sxm-80gb", 2304, tp=4, dtype="fp8")
@@ -229,7 +227,7 @@ def _serving(predictor: Predictor, repeats: int) -> Iterator[dict[str, Any]]:
         return time.perf_counter() - started
 
     replica = deployment().replica
-    price_s = [timed(lambda: replace(replica).tables(8192, 256, 4096)) for _ in range(repeats)]
+    price_s = [timed(lambda: replace(replica).tables(PassSizes(8192, 256, 4096))) for _ in range(repeats)]
     yield _row("serving: pricing the passes of a deployment", median(price_s) * 1e3, "ms", 200.0)
     loads: dict[str, Load] = {"a batch of 16": Static(batch=16, isl=2048, osl=256), "64 clients": closed(64, 2048, 256)}
     for name, load in loads.items():

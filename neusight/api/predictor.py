@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from neusight.distributed.step import TimedStep
     from neusight.distributed.training_run import TrainingRun
     from neusight.engines import Engine
-    from neusight.serving.deployment import Deployment, EngineOptions, Setup
+    from neusight.serving.deployment import Deployment
     from neusight.serving.estimate import ServingEstimate
     from neusight.serving.load import Load, TokenCounts
     from neusight.serving.passes import ReplicaPricer
     from neusight.serving.planning import Choice, Demand
     from neusight.serving.question import DeploymentQuestion
+    from neusight.serving.setup import Setup
     from neusight.what_if import Question, WhatIf
     from neusight.what_if.answers import Goal
     from neusight.what_if.gain import Answer
@@ -231,7 +232,7 @@ class Predictor:
         return self._steps.ready(question).program.workload
 
     def deployment(
-        self, model: str | Path | Decoder, gpu: Gpu, longest: int, options: EngineOptions | None = None, **setup: Any
+        self, model: str | Path | Decoder, gpu: Gpu, longest: int, setup: Setup | None = None, **words: Any
     ) -> Deployment:
         """A language model on devices with a serving engine, to be loaded or asked for times of passes.
 
@@ -242,36 +243,30 @@ class Predictor:
             model: a name of the hub that is known, a ``config.json``, its folder, or a ``Decoder``.
             gpu: id of the catalogue, a device file, or a ``DeviceSpec``.
             longest: tokens of the longest sequence, prompt and answer.
-            options: what the engine is started with.
-            setup: words of ``neusight.questions.Serving`` about the deployment: ``engine``, ``dtype``, ``tp``, …
+            setup: what is deployed, in place of words.
+            words: those of ``neusight.questions.Serving`` about the deployment: ``engine``, ``dtype``, ``tp``, …
 
         Raises:
             ModelError: an unknown model, engine, precision or word; a sharding that does not divide it.
             DeviceError: an unknown device, or one that lacks the dtype.
         """
-        return self._deployment(model, as_device(gpu), longest, options, Serving.setup_of(setup))
+        from neusight.serving.deployment import Deployment
 
-    def _deployment(
-        self, model: str | Path | Decoder, device: DeviceSpec, longest: int, options: EngineOptions | None, setup: Setup
-    ) -> Deployment:
-        replica = self._replica(model, device, setup)
-        deployment = setup.deployed(replica, longest, options)
+        setup, device = setup or Serving.setup_of(words), as_device(gpu)
+        deployment = Deployment(replica=self._replica(model, device, setup), setup=setup, longest=longest)
         if not setup.prefill:
             return deployment
         prompts_gpu, prompts = setup.of_prompts()
-        on = as_device(prompts_gpu) if prompts_gpu else device
-        return replace(deployment, prefill=self._deployment(model, on, longest, options, prompts))
+        return replace(deployment, prefill=self.deployment(model, prompts_gpu or device, longest, prompts))
 
     def _replica(self, model: str | Path | Decoder, device: DeviceSpec, setup: Setup) -> ReplicaPricer:
         """What was priced for a deployment stays for the next that differs in load, limits or replicas alone."""
-        from neusight.serving.simulate import ROUND_ROBIN
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
         brought = model if isinstance(model, Decoder) else None
         version = version_of(str(model)) if brought is None else id(brought)
-        priced = replace(setup, replicas=1, router=ROUND_ROBIN, admitted=None, prefill="", kv_link="", kv_overlap=False)
-        key = (str(model) if brought is None else "", version, id(device), priced)
+        key = (str(model) if brought is None else "", version, id(device), setup.priced)
         replica = self._replicas.get(key)
         if replica is None or replica.device is not device or brought not in (None, replica.decoder):
             replica = setup.replica(brought or known_decoder(str(model)), device, self._priced)
@@ -284,14 +279,7 @@ class Predictor:
             self._replicas[key] = replica
         return replica
 
-    def serving(
-        self,
-        model: str | Path | Decoder,
-        gpu: Gpu,
-        load: Load | None = None,
-        options: EngineOptions | None = None,
-        **words: Any,
-    ) -> ServingEstimate:
+    def serving(self, model: str | Path | Decoder, gpu: Gpu, load: Load | None = None, **words: Any) -> ServingEstimate:
         """How a served language model fares under a load: times to tokens, throughput, memory, cost.
 
         >>> predictor.serving("Qwen/Qwen3-32B", "h200", tp=2, isl=4096, osl=500, concurrency=64)
@@ -299,7 +287,6 @@ class Predictor:
         Args:
             model, gpu: as ``deployment`` takes them.
             load: ``Static``, ``Closed``, ``Open``, ``Offline`` or ``Trace`` of ``neusight.serving``, in place of words.
-            options: limits of the engine, in place of words.
             words: fields of ``neusight.questions.Serving``.
 
         Raises:
@@ -308,9 +295,9 @@ class Predictor:
         """
         device = as_device(gpu, words.get("overrides", ()))
         question = Serving.named({"model": model, "gpu": gpu, **words})
-        if load is None and options is None:
+        if load is None:
             return self._served_words(question, device)
-        return self._served(question.resolve(device, load=load, options=options))
+        return self._served(question.resolve(device, load=load))
 
     def _served_words(self, question: Serving, device: DeviceSpec | None) -> ServingEstimate:
         estimate = self._served(question.resolve(device))
@@ -325,7 +312,7 @@ class Predictor:
         from neusight.serving.serve import serve
 
         longest = longest_of(question.load)
-        deployment = self._deployment(question.model, question.device, longest, question.options, question.setup)
+        deployment = self.deployment(question.model, question.device, longest, question.setup)
         return serve(deployment.with_prices(question.prices), question.load)
 
     def frontier(
@@ -333,12 +320,12 @@ class Predictor:
         model: str | Path | Decoder,
         gpu: Gpu,
         lengths: tuple[TokenCounts, TokenCounts],
-        options: EngineOptions | None = None,
+        setup: Setup | None = None,
         *,
         concurrencies: Sequence[int] | None = None,
         seed: int = 0,
         prices: str = "",
-        **setup: Any,
+        **words: Any,
     ) -> list[ServingEstimate]:
         """What throughput costs in latency: answers with 1, 2, 4, … clients until throughput stops growing.
 
@@ -346,7 +333,7 @@ class Predictor:
         >>> [(p.output_tokens_per_s_per_user, p.output_tokens_per_s_per_device) for p in points]
 
         Args:
-            model, gpu, options, setup: as ``deployment`` takes them.
+            model, gpu, setup, words: as ``deployment`` takes them.
             lengths: of prompts and of answers [tokens].
             concurrencies: how many clients instead.
             seed: of lengths that are drawn.
@@ -361,7 +348,7 @@ class Predictor:
         if not isinstance(lengths, tuple) or len(lengths) != 2:
             raise LoadError(f"lengths {shown(lengths)}: give those of prompts and of answers, such as (1024, 256)")
         longest = most_tokens(lengths[0]) + most_tokens(lengths[1])
-        deployment = self.deployment(model, gpu, longest, options, **setup).with_prices(prices)
+        deployment = self.deployment(model, gpu, longest, setup, **words).with_prices(prices)
         return frontier(deployment, *lengths, concurrencies=concurrencies, seed=seed)
 
     def cheapest(
@@ -369,7 +356,6 @@ class Predictor:
         model: str | Path | Decoder,
         gpus: Gpu | Sequence[Gpu] | None,
         demand: Demand,
-        options: EngineOptions | None = None,
         *,
         usual: bool = False,
         prefer: str = "cost",
@@ -382,8 +368,8 @@ class Predictor:
         >>> predictor.cheapest("Qwen/Qwen3-32B", None, demand, usual=True)[0].estimate.launch
 
         Args:
-            model, options: as ``deployment`` takes them.
-            setup: as there, each field one value or a list; tp is 1, 2, 4 and 8 where it is left out.
+            model: as ``deployment`` takes it.
+            setup: words as there, each field one value or a list; tp is 1, 2, 4 and 8 where it is left out.
             gpus: ids, files or specs, with prices of one list where one has all; None for all GPUs of the first
                 price list.
             demand: what is to be served.
@@ -395,10 +381,9 @@ class Predictor:
             ModelError: an unknown model. LoadError: lengths that make no sense.
         """
         from neusight.devices import listed_gpus, with_prices
-        from neusight.serving.deployment import EngineOptions
         from neusight.serving.load import most_tokens
         from neusight.serving.planning import cheapest
-        from neusight.serving.space import limits, setups
+        from neusight.serving.space import setups, with_pass_sizes
         from neusight.workloads.decoders.decoder import Decoder
         from neusight.workloads.decoders.known import known_decoder
 
@@ -408,13 +393,14 @@ class Predictor:
         chosen = [chosen] if isinstance(chosen, str | Path | DeviceSpec) else chosen
         devices = {device.id: device for device in with_prices([*map(as_device, chosen)])}
 
-        def deploy(device: DeviceSpec, one: Setup, limited: EngineOptions) -> Deployment:
-            return self._deployment(model, device, longest, limited, one)
+        def deploy(device: DeviceSpec, one: Setup) -> Deployment:
+            return self.deployment(model, device, longest, one)
 
         make = partial(setups, decoder, stated=setup, usual=usual, make=Serving.setup_of)
-        each = [(device, one) for device in devices.values() for one in make(device)]
-        limited = limits(options or EngineOptions(), usual=usual)
-        return cheapest(deploy, each, demand, limited, prefer=prefer, progress=progress)
+        each = [
+            (device, with_pass_sizes(one) if usual else [one]) for device in devices.values() for one in make(device)
+        ]
+        return cheapest(deploy, each, demand, prefer=prefer, progress=progress)
 
     def training(
         self,

@@ -93,12 +93,11 @@ def observe(
     device = as_device(opt.named_gpu(question.gpu), question.overrides)
     for line in question.without_effect():
         note(f"warning: {line}")
-    predictor, setup = options.load(), question.setup()
+    predictor = options.load()
     usual = min(_LONGEST, question.decoder().max_len or _LONGEST)
     longest = question.max_model_len or options.longest or usual
     with busy("observing"):
-        model, limits = question.served_model(), question.engine_options()
-        deployment = predictor.deployment(model, device, longest, limits, **vars(setup))
+        deployment = predictor.deployment(question.served_model(), device, longest, question.setup())
         log = read_log(list(map(user_path, options.logs)), deployment.limits.kv_tokens or 0, options.isl)
         observed = fitted(deployment, log.windows)
     file = _kept(predictor, device, observed).save(options.out or calibrations_dir() / f"{device.id}.json")

@@ -153,13 +153,11 @@ class ServingCommand:
         question: Serving = one.question
         if not self.options.frontier:
             return [self.predictor.ask(question, one.device)]
-        setup = {one.name: getattr(question, one.name) for one in fields(question.setup())}
-        options, seed = question.engine_options(), question.seed
         self._check(question)
-        model, lengths = question.served_model(), question.lengths()
         return self.predictor.frontier(
-            model, one.device or "", lengths, options, seed=seed, prices=question.prices, **setup
-        )
+            question.served_model(), one.device or "", question.lengths(), question.setup(), seed=question.seed,
+            prices=question.prices,
+        )  # fmt: skip
 
     def _check(self, question: Serving) -> None:
         """Check the words of a search, and say which have no effect."""
@@ -186,14 +184,15 @@ class ServingCommand:
 
     def _choices(self, advance: Advance) -> list[Choice]:
         from neusight.serving import Demand, Setup, Slo
+        from neusight.serving.setup import ReplicaSetup
 
         question = self.asked.questions[0]
         question.refuse(("replicas", "num_prompts", "batch", "trace"), "is looked for by --slo: leave it out")
         question.refuse(("prefill", "arrivals"), "is not searched: give a load instead of --slo")
         self._check(question)
-        names = [one.name for one in fields(Setup)]
+        names, searched = ([one.name for one in fields(noun)] for noun in (Setup, ReplicaSetup))
         for axis in self.asked.axes:
-            if axis not in (*names, "gpu"):
+            if axis not in (*searched, "gpu"):
                 raise FieldError(axis, "takes one value with --slo")
         isl, osl = question.lengths()
         demand = Demand(
@@ -208,8 +207,8 @@ class ServingCommand:
             if (name in self.asked.typed or name not in chosen) and None not in each
         }
         return self.predictor.cheapest(
-            question.served_model(), self.devices, demand, question.engine_options(),
-            usual=self.options.recommend, prefer=self.options.prefer, progress=advance, **given,
+            question.served_model(), self.devices, demand, usual=self.options.recommend, prefer=self.options.prefer,
+            progress=advance, **given,
         )  # fmt: skip
 
 

@@ -229,7 +229,7 @@ def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
     _prices([e for _, e in held[:_CHOICES]])
     if len(held) > _CHOICES:
         line(f"… and {len(held) - _CHOICES} more; --format csv lists all")
-    if any(c.options.max_num_batched_tokens for c, _ in held[:_CHOICES]):
+    if any(c.setup.max_num_batched_tokens for c, _ in held[:_CHOICES]):
         line("t: new tokens of a pass, where they are not the engine's default")
 
 
@@ -239,7 +239,7 @@ def _replicas(e: ServingEstimate) -> str:
 
 def _plan(choice: Choice) -> str:
     """``fp8 tp2 ep2 2048``: dtype, degrees above 1, tokens of a pass where they are not the engine's."""
-    setup, tokens = choice.setup, choice.options.max_num_batched_tokens
+    setup, tokens = choice.setup, choice.setup.max_num_batched_tokens
     degrees = [f"{name}{degree}" for name in DEGREES if (degree := getattr(setup, name)) > 1 or name == "tp"]
     words = [setup.dtype, *degrees, f"{tokens}t" if tokens else ""]
     return " ".join(filter(None, words))

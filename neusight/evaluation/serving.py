@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -200,9 +199,7 @@ class _Cells:
 
     def _deployment(self, case: ServingCase, decoder: Decoder, device: DeviceSpec) -> Deployment | NeusightError:
         try:
-            longest = longest_of(case.load)
-            setup = {f.name: getattr(case.setup, f.name) for f in fields(case.setup)}
-            deployment = self.predictor.deployment(decoder, device, longest, case.options, **setup)
+            deployment = self.predictor.deployment(decoder, device, longest_of(case.load), case.setup)
             _ = deployment.limits
         except NeusightError as error:
             return error

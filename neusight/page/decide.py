@@ -95,16 +95,15 @@ def _served(predictor: Predictor, form: Form) -> Shown:
     given = {*form.question.words(), *form.restated}
     setup = {one.name: getattr(question, one.name) for one in fields(Setup) if one.name in given}
     devices = [one.device() for one in form.questions] if form.question.gpu else None
-    choices = predictor.cheapest(question.served_model(), devices, demand, question.engine_options(), **setup)
+    choices = predictor.cheapest(question.served_model(), devices, demand, **setup)
     return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
 
 
 def _frontier(predictor: Predictor, question: Serving) -> list[ServingEstimate]:
-    options, setup = question.engine_options(), vars(question.setup())
-    model, lengths = question.served_model(), question.lengths()
     return predictor.frontier(
-        model, question.device(), lengths, options, seed=question.seed, prices=question.prices, **setup
-    )
+        question.served_model(), question.device(), question.lengths(), question.setup(), seed=question.seed,
+        prices=question.prices,
+    )  # fmt: skip
 
 
 def _planned(predictor: Predictor, form: Form) -> Shown:
@@ -248,7 +247,7 @@ def _choices(choices: list[Choice], slo: str) -> None:
         return
     cost = "" if best.usd_per_hour is None else f" at {decimal(best.usd_per_hour)} USD an hour"
     load = f"{served.load_size(e)} {'requests/s' if 'request_rate' in e.load else 'clients'}"
-    where = served.choice_name(best, e.devices)
+    where = best.described
     ui.label(f"{where}{cost} {_CLIENTS} {load}, with a probability of {best.probability:.0%}").classes("answer")
     copied("Launch one replica", e.launch)
 

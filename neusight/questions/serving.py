@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from neusight.devices import DeviceSpec
 from neusight.devices.cluster import USUAL_PER_NODE
@@ -19,12 +19,11 @@ from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
-    from neusight.serving.deployment import EngineOptions, Setup
     from neusight.serving.load import Load, TokenCounts
     from neusight.serving.question import DeploymentQuestion
+    from neusight.serving.setup import Setup
     from neusight.workloads.decoders.decoder import Decoder
 
-Made = TypeVar("Made")
 SHAPES, ARRIVALS = ("lognormal", "uniform", "exponential"), ("poisson", "uniform")
 MOST_REQUESTS = 100_000
 """Clients, or requests of a batch: more are a slip of the keyboard."""
@@ -121,25 +120,20 @@ class Serving(Loaded, Engined):
         else:
             _ = self.load
 
-    def resolve(
-        self, device: DeviceSpec | None = None, *, load: Load | None = None, options: EngineOptions | None = None
-    ) -> DeploymentQuestion:
+    def resolve(self, device: DeviceSpec | None = None, *, load: Load | None = None) -> DeploymentQuestion:
         """The deployment and its load for the predictor.
 
         Args:
             device: that of ``gpu``, where it is loaded already.
-            load, options: in place of those that words give.
+            load: in place of the one that words give.
 
         Raises:
             FieldError: words that exclude each other. ModelError: an unknown model. DeviceError: an unknown device.
             DataError, LoadError: a trace that cannot be read.
         """
         from neusight.questions.loads import load_of
-        from neusight.serving.deployment import EngineOptions
         from neusight.serving.question import DeploymentQuestion
 
-        if options is not None:
-            self.refuse([one.name for one in fields(EngineOptions)], "is given by options: leave it out")
         if load is not None:
             self.refuse(OF_LOADS, "is given by load: leave it out")
         device, model = device or self.device(), self.decoder()
@@ -148,9 +142,8 @@ class Serving(Loaded, Engined):
             self.check_relations(sessions=getattr(load, "sessions", None) is not None)
         self.check_images(model)
         return DeploymentQuestion(
-            model=self.served_model(), gpu=device, load=load, setup=self.setup(),
-            options=options or self.engine_options(), prices=self.prices,
-        )  # fmt: skip
+            model=self.served_model(), gpu=device, load=load, setup=self.setup(), prices=self.prices
+        )
 
     def decoder(self) -> Decoder:
         """The model.
@@ -179,12 +172,12 @@ class Serving(Loaded, Engined):
 
     @classmethod
     def setup_of(cls, words: Mapping[str, Any]) -> Setup:
-        """The deployment that keywords describe, which say nothing of a load or of limits.
+        """The deployment that keywords describe, which say nothing of a load.
 
         Raises:
             FieldError: another word, or a value that it cannot have.
         """
-        from neusight.serving.deployment import Setup
+        from neusight.serving.setup import Setup
 
         known = {one.name for one in fields(Setup)}
         for name in words:
@@ -193,21 +186,11 @@ class Serving(Loaded, Engined):
         return cls.named({"model": "any", **words}).setup()
 
     def setup(self) -> Setup:
-        """The deployment without its limits."""
-        from neusight.serving.deployment import Setup
+        """The deployment with its limits; fields left open have its defaults."""
+        from neusight.serving.setup import Setup
 
-        return self._made(Setup)
-
-    def engine_options(self) -> EngineOptions:
-        """The limits of the engine."""
-        from neusight.serving.deployment import EngineOptions
-
-        return self._made(EngineOptions)
-
-    def _made(self, noun: type[Made]) -> Made:
-        """An object of the fields that it has in common with the question; those left open have its defaults."""
-        values = {one.name: getattr(self, one.name) for one in fields(noun)}  # type: ignore[arg-type]
-        return noun(**{name: value for name, value in values.items() if value is not None})
+        values = {one.name: getattr(self, one.name) for one in fields(Setup)}
+        return Setup(**{name: value for name, value in values.items() if value is not None})
 
     def check_relations(self, *, sessions: bool = False) -> None:
         """Check words that mean something beside others alone.

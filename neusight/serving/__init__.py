@@ -13,14 +13,15 @@ Simulation
 
 from neusight.engines.server import SCHEDULERS, SGLANG, TRTLLM, TRTLLM_MAX_UTILIZATION, VLLM, Scheduler
 from neusight.serving.batching import PassTimes
-from neusight.serving.deployment import Deployment, EngineOptions, Setup
+from neusight.serving.deployment import Deployment
 from neusight.serving.estimate import Limiter, Metric, ServingEstimate
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests, Static, Trace, read_trace
-from neusight.serving.lookup import TabulatedPasses, tabulate
+from neusight.serving.lookup import PassSizes, TabulatedPasses, tabulate
 from neusight.serving.planning import Choice, Demand, cheapest, closed, frontier, pareto_front
 from neusight.serving.run import EnginePasses, ServingRun, Spread
 from neusight.serving.serve import serve
+from neusight.serving.setup import EngineOptions, Setup
 from neusight.serving.simulate import ROUTERS, Routing, replicate, simulate
 from neusight.serving.slo import Slo
 from neusight.serving.speculation import Speculation
@@ -29,7 +30,7 @@ from neusight.serving.step_time import StepTimePredictor
 __all__ = [
     "ROUTERS", "SCHEDULERS", "SGLANG", "TRTLLM", "TRTLLM_MAX_UTILIZATION", "VLLM", "Choice", "Closed",
     "Demand", "Deployment", "EngineLimits", "EngineOptions", "EnginePasses", "Lengths", "Limiter", "Load", "Metric",
-    "Offline", "Open", "PassTimes", "Requests", "Routing", "Scheduler", "ServingEstimate", "ServingRun",
+    "Offline", "Open", "PassSizes", "PassTimes", "Requests", "Routing", "Scheduler", "ServingEstimate", "ServingRun",
     "Setup", "Slo", "Speculation", "Spread", "Static", "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest",
     "closed", "frontier", "pareto_front", "read_trace", "replicate", "serve", "simulate", "tabulate",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from neusight.datasets.cells import ServingCell
 from neusight.engines import server_named
 from neusight.engines.server import era_of
 from neusight.errors import ModelError
-from neusight.serving import Closed, EngineOptions, Lengths, Load, Offline, Open, Setup, Static, Trace
+from neusight.serving import Closed, Lengths, Load, Offline, Open, Setup, Static, Trace
 from neusight.serving.load import longest_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder, known_decoders
@@ -37,7 +37,6 @@ class ServingCase:
 
     cell: ServingCell
     setup: Setup
-    options: EngineOptions
     load: Load
 
     @classmethod
@@ -45,16 +44,15 @@ class ServingCase:
         """Raises:
         ModelError: an unknown engine. LoadError: a load that makes no sense.
         """
-        degrees = {name: getattr(cell, name) for name in ("tp", "pp", "ep", "dp", "replicas")}
-        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs")
-        setup = Setup(**{name: getattr(cell, name) for name in names}, **degrees)
+        names = ("engine", "engine_version", "kv_dtype", "speculate", "graphs", "tp", "pp", "ep", "dp", "replicas")
         load = _load(cell)
-        return cls(cell=cell, setup=setup, options=_options(cell, load), load=load)
+        setup = Setup(**{name: getattr(cell, name) for name in names}, **_limits(cell, load))
+        return cls(cell=cell, setup=setup, load=load)
 
     @property
     def kernels(self) -> tuple[Any, ...]:
         """What cases whose passes take the same times have in common."""
-        return self.cell.gpu, self.cell.model, self.cell.weights, replace(self.setup, replicas=1)
+        return self.cell.gpu, self.cell.model, self.cell.weights, self.setup.priced
 
     def decoder(self, decoder: Decoder) -> Decoder:
         """A decoder as the cell's engine ran it, see ``served_as`` and ``built_by``; what ran beyond the context of its
@@ -64,7 +62,7 @@ class ServingCase:
         return replace(built, max_len=max(built.max_len, longest_of(self.load))) if built.max_len else built
 
 
-def _options(cell: ServingCell, load: Load) -> EngineOptions:
+def _limits(cell: ServingCell, load: Load) -> dict[str, Any]:
     """As stated; a static batch runs as one, and the sessions of older engines and of one-batch runs take its prompts
     in one pass.
     """
@@ -75,12 +73,12 @@ def _options(cell: ServingCell, load: Load) -> EngineOptions:
         sessions = era_of(cell.engine, cell.engine_version).name == "tensorrt-llm before 0.12"
         if tokens is None and (cell.one_batch or sessions):
             tokens = min(max(int(requests.prompt_tokens.sum()), len(requests)), LARGEST_PASS)
-    return EngineOptions(
-        gpu_memory_utilization=cell.memory_share,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=tokens,
-        prefix_cached_tokens=cell.cached_tokens,
-    )
+    return {
+        "gpu_memory_utilization": cell.memory_share,
+        "max_num_seqs": seqs,
+        "max_num_batched_tokens": tokens,
+        "prefix_cached_tokens": cell.cached_tokens,
+    }
 
 
 def _load(cell: ServingCell) -> Load:

@@ -38,7 +38,7 @@ def _service(role: str, deployment: Deployment, options: Sequence[str]) -> Itera
     backend, model = ENGINES[name]
     devices = replica.cluster.per_node if replica.cluster else replica.plan.world
     yield from (f"    {role}:", "      componentType: worker", f"      subComponentType: {role}")
-    yield from (f"      replicas: {deployment.replicas}", "      resources:", "        limits:")
+    yield from (f"      replicas: {deployment.setup.replicas}", "      resources:", "        limits:")
     yield f'          gpu: "{devices}"'
     if replica.cluster:
         yield from ("      multinode:", f"        nodeCount: {replica.cluster.nodes}")

@@ -86,8 +86,8 @@ class ServingEstimate:
     mean_batch: float
     kv_use: float
     time_shares: dict[str, float]
-    prefill_pool: dict[str, Any] | None
-    transfer_s: float | None
+    prefill_pool: dict[str, Any] | None = None
+    transfer_s: float | None = None
     prefill: Limiter | None
     decode: Limiter | None
     memory: ServingMemory

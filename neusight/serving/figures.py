@@ -73,14 +73,9 @@ def costs(choices: Sequence[Choice]) -> Chart:
     return Chart(
         name="costs", title="Cheapest deployments that hold; with which probability",
         x=Scale(name="cost an hour", unit="USD") if priced else Scale(name="devices"),
-        lanes=tuple(choice_name(choice, e.devices) for choice, e in held), bars=tuple(bars),
+        lanes=tuple(choice.described for choice, _ in held), bars=tuple(bars),
         rows=tuple(choice.row() for choice in choices),
     )  # fmt: skip
-
-
-def choice_name(choice: Choice, devices: int) -> str:
-    """``4 x l4, fp8 tp2``."""
-    return ", ".join(filter(None, (f"{devices} x {choice.gpu}", choice.words)))
 
 
 def memory(estimates: Sequence[ServingEstimate]) -> Chart:

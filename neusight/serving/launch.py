@@ -125,7 +125,7 @@ def _sglang(d: Deployment) -> _Launch:
     plan, values = d.replica.plan, _values(d)
     values |= {name: plan.dp * values[name] for name in ("max_num_seqs", "max_num_batched_tokens")}
     values |= {"tp": _above_one(plan.tp * plan.dp), "attention_dp": plan.dp > 1, "multimodal": bool(d.replica.images)}
-    if not d.options.chunked_prefill:
+    if not d.setup.chunked_prefill:
         values["max_num_batched_tokens"] = -1
     if s := d.replica.speculation:
         branches = None if s.draft == LOOKUP else 1
@@ -141,7 +141,7 @@ def _tensorrt_llm(d: Deployment) -> _Launch:
         "tp": _above_one(plan.tp * plan.dp),
         "attention_dp": True if plan.dp > 1 else None,
         "policy": "GUARANTEED_NO_EVICT" if d.server.scheduler.reserved_output else "MAX_UTILIZATION",
-        "chunked_prefill": d.options.chunked_prefill,
+        "chunked_prefill": d.setup.chunked_prefill,
         "slots": part.experts + part.redundant if part is not None and part.redundant else None,
     }
     if (s := d.replica.speculation) and s.draft == "mtp":
@@ -163,14 +163,14 @@ def _values(d: Deployment) -> dict[str, Any]:
     part, slots, cache = decoder.mixture, decoder.slots, _SHORT.get(precision.kv_cache, precision.kv_cache)
     values: dict[str, Any] = {name: _above_one(getattr(plan, name)) for name in ("tp", "pp", "dp", "ep")}
     values |= {
-        "max_model_len": d.options.max_model_len or d.longest,
+        "max_model_len": d.setup.max_model_len or d.longest,
         "max_num_seqs": d.limits.max_num_seqs,
         "max_num_batched_tokens": d.max_num_batched_tokens,
-        "gpu_memory_utilization": d.options.gpu_memory_utilization or d.server.memory_share,
+        "gpu_memory_utilization": d.setup.gpu_memory_utilization or d.server.memory_share,
         "dtype": None if precision.dtype == decoder.served_dtype else precision.dtype,
         "quantization": "fp8" if _scheme(d) in _ONLINE else None,
         "kv_dtype": None if precision.kv_cache == precision.dtype else cache,
-        "chunked_prefill": None if d.options.chunked_prefill else False,
+        "chunked_prefill": None if d.setup.chunked_prefill else False,
         "graphs": None if d.server.decode_graphs else False,
     }
     if part is not None and part.redundant:
@@ -211,6 +211,6 @@ def _remarks(d: Deployment) -> list[str]:
     if cluster := d.replica.cluster:
         how = flags_of(d.replica.engine.name).across_nodes
         remarks.append(f"over {cluster.nodes} nodes of {cluster.per_node} GPUs: {how}")
-    if d.replicas > 1:
-        remarks.append(f"on each of {d.replicas} replicas, behind a {d.router} router")
+    if d.setup.replicas > 1:
+        remarks.append(f"on each of {d.setup.replicas} replicas, behind a {d.setup.router} router")
     return remarks

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +26,17 @@ from neusight.workloads.decoders.shares import Steps
 
 Price = Callable[[Steps], np.ndarray]
 """Times [s] of passes, of shape (n,), or of a part of them."""
+
+
+class PassSizes(NamedTuple):
+    """The largest passes of tables: new tokens and sequences of a pass, and tokens in the cache behind a sequence."""
+
+    tokens: int
+    sequences: int
+    length: int
+
+
+SMALLEST = PassSizes(tokens=1, sequences=1, length=1)
 
 _TOKENS = ((256, 1), (8192, 64), (65536, 512), (2**40, 4096))
 _SEQUENCES = ((256, 1), (2**40, 16))
@@ -63,28 +75,24 @@ class TabulatedPasses:
         return time_s
 
 
-def tabulate(
-    *, tokens: Price, decodes: Price, chunks: Price, max_tokens: int, max_num_seqs: int, max_len: int, queries: int = 1
-) -> TabulatedPasses:
-    """Price tables for passes of up to ``max_tokens`` new tokens of ``max_num_seqs`` sequences of ``max_len`` tokens.
+def tabulate(sizes: PassSizes, *, tokens: Price, decodes: Price, chunks: Price, queries: int = 1) -> TabulatedPasses:
+    """Price tables for passes of up to these sizes.
 
     Each price is asked once, for some hundred to some thousand passes, some of prompts with more tokens than a pass
     has.
 
     Args:
+        sizes: of the largest pass.
         tokens: of all but attention, the host included: a function of a pass's tokens plus one of its sequences (a
             head that sees the last token of each). Asked for single prompts and for passes that only generate.
         decodes: of the attention of sequences that generate, by ``decodes`` and ``decode_cached``.
         chunks: of the attention of prompts, by ``prompts``, ``prompt_tokens`` and ``prompt_cached``.
-        max_tokens: of a pass.
-        max_num_seqs: of a pass.
-        max_len: tokens in the cache behind one sequence.
         queries: tokens that each sequence that generates brings to a pass.
     """
     return TabulatedPasses(
-        *_token_tables(_verified(tokens, queries), max_tokens, max_num_seqs, queries),
-        _DecodeTable(_verified(decodes, queries), max_num_seqs, max_len, queries),
-        _ChunkTables(chunks, max_tokens, max_num_seqs, max_len),
+        *_token_tables(_verified(tokens, queries), sizes, queries),
+        _DecodeTable(_verified(decodes, queries), sizes, queries),
+        _ChunkTables(chunks, sizes),
     )
 
 
@@ -97,15 +105,16 @@ def _verified(price: Price, queries: int) -> Price:
     return lambda steps: np.maximum(price(steps), price(replace(steps, decode_tokens=np.ones_like(steps.decodes))))
 
 
-def _token_tables(price: Price, max_tokens: int, max_num_seqs: int, queries: int) -> tuple[np.ndarray, np.ndarray]:
+def _token_tables(price: Price, sizes: PassSizes, queries: int) -> tuple[np.ndarray, np.ndarray]:
     """Times by tokens in one sequence, and what more sequences that generate add; of 0, 1, 2, … of them."""
-    tokens, sequences = _edges(max(max_tokens, queries * max_num_seqs), _TOKENS), _edges(max_num_seqs, _SEQUENCES)
+    tokens = _edges(max(sizes.tokens, queries * sizes.sequences), _TOKENS)
+    sequences = _edges(sizes.sequences, _SEQUENCES)
     apart = np.concatenate([np.zeros_like(tokens), sequences])
     alone = np.concatenate([tokens, np.zeros_like(sequences)])
     both_s = price(Steps.of(prompts=np.sign(alone), prompt_tokens=alone, decodes=apart, decode_tokens=queries))
     alone_s, apart_s = both_s[: len(tokens)], both_s[len(tokens) :]
     table_s = np.interp(np.arange(tokens[-1] + 1), tokens, alone_s)
-    return table_s, np.interp(np.arange(max_num_seqs + 1), sequences, apart_s - table_s[queries * sequences])
+    return table_s, np.interp(np.arange(sizes.sequences + 1), sequences, apart_s - table_s[queries * sequences])
 
 
 def _edges(top: int, tiles: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -128,8 +137,9 @@ def _powers(begin: int, end: int, base: int) -> np.ndarray:
 class _DecodeTable:
     """Times by sequences and mean context. What they are for each number of sequences is kept: there are few."""
 
-    def __init__(self, price: Price, max_num_seqs: int, max_len: int, queries: int) -> None:
-        self.sequences, self.cached = _edges(max_num_seqs, _SEQUENCES), np.append(0, _powers(16, max(16, max_len), 2))
+    def __init__(self, price: Price, sizes: PassSizes, queries: int) -> None:
+        self.sequences = _edges(sizes.sequences, _SEQUENCES)
+        self.cached = np.append(0, _powers(16, max(16, sizes.length), 2))
         n, cached = np.broadcast_arrays(self.sequences[:, None], self.cached)
         passes = Steps.of(decodes=n.ravel(), decode_cached=cached.ravel(), decode_tokens=queries)
         self.times_s = price(passes).reshape(n.shape)
@@ -155,9 +165,9 @@ class _DecodeTable:
 class _ChunkTables:
     """Times by number of prompts, their tokens and their context. What they are for each number is kept."""
 
-    def __init__(self, price: Price, max_tokens: int, max_num_seqs: int, max_len: int) -> None:
-        self.prompts = np.unique(np.append([1, 2], _powers(1, max_num_seqs, 4)))
-        new, cached = _edges(max(2, max_tokens), _CHUNK), np.append(0, _powers(256, max(256, max_len), 4))
+    def __init__(self, price: Price, sizes: PassSizes) -> None:
+        self.prompts = np.unique(np.append([1, 2], _powers(1, sizes.sequences, 4)))
+        new, cached = _edges(max(2, sizes.tokens), _CHUNK), np.append(0, _powers(256, max(256, sizes.length), 4))
         grid = np.broadcast_arrays(self.prompts[:, None, None], new[:, None], cached)
         count, tokens, behind = (axis.ravel() for axis in grid)
         times_s = price(Steps.of(prompts=count, prompt_tokens=tokens, prompt_cached=behind))
@@ -225,19 +235,11 @@ class PassInterpolator:
     the attention of sequences that generate and of prompts, here of whole prompts without context.
     """
 
-    def __init__(
-        self,
-        price: PriceSums,
-        shared_groups: Collection[str],
-        *,
-        max_tokens: int,
-        max_num_seqs: int,
-        max_len: int,
-        queries: int = 1,
-    ):
-        tokens = _rounded_powers(max(max_tokens, queries * max_num_seqs), _SQRT2)
-        sequences, cached = _rounded_powers(max_num_seqs, 2.0), np.append(0, _rounded_powers(max(16, max_len), 2.0)[4:])
-        new, prompts = _rounded_powers(max(16, max_tokens), _SQRT2)[2:], _rounded_powers(max(2, max_num_seqs), 4.0)
+    def __init__(self, price: PriceSums, shared_groups: Collection[str], sizes: PassSizes, *, queries: int = 1) -> None:
+        tokens = _rounded_powers(max(sizes.tokens, queries * sizes.sequences), _SQRT2)
+        sequences, new = _rounded_powers(sizes.sequences, 2.0), _rounded_powers(max(16, sizes.tokens), _SQRT2)[2:]
+        cached = np.append(0, _rounded_powers(max(16, sizes.length), 2.0)[4:])
+        prompts = _rounded_powers(max(2, sizes.sequences), 4.0)
         self.tokens = _Grid([tokens], lambda t: price(Steps.of(prompts=1, prompt_tokens=t), shared_groups))
         generating = partial(Steps.of, decode_tokens=queries)
         self.sequences = _Grid([sequences], lambda n: price(generating(decodes=n), shared_groups))

@@ -10,9 +10,7 @@ stage for each of those before it, and so does what follows.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
@@ -20,7 +18,7 @@ from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.engines.libraries import variant_of
-from neusight.engines.server import GROUPS, HOST
+from neusight.engines.server import GROUPS, HOST, Server
 from neusight.errors import ModelError
 from neusight.executors.costs import NORMAL_90, Costs
 from neusight.executors.pricing import PartCosts, price
@@ -41,6 +39,7 @@ from neusight.serving.lookup import (
     SHARED,
     Key,
     PassInterpolator,
+    PassSizes,
     PassSums,
     tabulate,
 )
@@ -94,21 +93,18 @@ class PassCosts:
 
     def with_passes(self, name: str, other: PassCosts, runs: np.ndarray | int = 1) -> PassCosts:
         """The same with passes of another model, each so often, as a part of them; errors of both go together."""
-        total_s, other_s = self.latency_s + runs * other.latency_s, runs * other.latency_s
-        shares = self.latency_s / total_s, other_s / total_s
+        names = ("latency_s", "low_s", "high_s", "host_s", "waits_s", "energy_j")
+        sums = {each: getattr(self, each) + runs * getattr(other, each) for each in names}
+        other_s = runs * other.latency_s
+        shares = self.latency_s / sums["latency_s"], other_s / sums["latency_s"]
         parts_s = {name: self.parts_s.get(name, 0.0) + other_s - runs * other.host_s}
         longest = max(other.parts_s, key=lambda part: other.parts_s[part].sum())
         return PassCosts(
-            latency_s=total_s,
-            low_s=self.low_s + runs * other.low_s,
-            high_s=self.high_s + runs * other.high_s,
+            **sums,
             errors={source: shares[0] * own + shares[1] * other.errors[source] for source, own in self.errors.items()},
-            host_s=self.host_s + runs * other.host_s,
-            waits_s=self.waits_s + runs * other.waits_s,
             parts_s=self.parts_s | parts_s,
             limiters=self.limiters | {name: other.limiters[longest]},
             groups_s={group: own_s + runs * other.groups_s[group] for group, own_s in self.groups_s.items()},
-            energy_j=self.energy_j + runs * other.energy_j,
             drawn=self.drawn.plus(other.drawn, runs),
         )
 
@@ -124,7 +120,8 @@ class ReplicaPricer:
     ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers. With ``speculation``,
     what is looked up are passes that verify drafts, and those of the model that makes them, ``draft``, if one does.
     ``cluster`` is where the devices are spread over several nodes, None in one. Each prompt brings ``images``, if any.
-    ``further_dispatches`` the host has in each pass that generates, beside those of kernels.
+    ``further_dispatches`` the host has in each pass that generates, beside those of kernels. ``tables_priced`` and
+    ``sums_priced`` keep what was priced once.
     """
 
     decoder: Decoder
@@ -138,6 +135,8 @@ class ReplicaPricer:
     draft: ReplicaPricer | None = None
     images: Images | None = None
     further_dispatches: float = 0.0
+    tables_priced: dict[PassSizes, PassTimes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    sums_priced: dict[PassSizes, PassInterpolator] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_constants(self, constants: Mapping[str, float]) -> ReplicaPricer:
         """The same with other constants of its engine, see ``Server.with_constants``."""
@@ -156,26 +155,24 @@ class ReplicaPricer:
         one = self._as_run(in_flight(steps, self.plan.pp, self.engine.serving.max_num_batched_tokens))
         return self._composed(one, self._sums(one, GROUPS, energy=energy))
 
-    def interpolate(self, steps: Steps, *, max_tokens: int, max_num_seqs: int, max_len: int) -> PassCosts:
-        """As ``predict`` with energies, between passes that are priced once for these limits; see ``PassInterpolator``.
+    def interpolate(self, steps: Steps, sizes: PassSizes) -> PassCosts:
+        """As ``predict`` with energies, between passes that are priced once for these sizes; see ``PassInterpolator``.
 
         Prompts have no context.
         """
-        key = ("interpolator", max_tokens, max_num_seqs, max_len)
-        limits = {"max_tokens": max_tokens, "max_num_seqs": max_num_seqs, "max_len": max_len}
         steps = self._as_run(steps)
-        if key not in self._priced_once:
-            self._priced_once[key] = PassInterpolator(self._sums, _SHARED_GROUPS, **limits, queries=self._queries)
-        verified = replace(steps, decode_tokens=np.full(len(steps), self._queries))
-        costs = self._composed(verified, self._priced_once[key].sums(verified))
+        if sizes not in self.sums_priced:
+            self.sums_priced[sizes] = PassInterpolator(self._sums, _SHARED_GROUPS, sizes, queries=self.queries)
+        verified = replace(steps, decode_tokens=np.full(len(steps), self.queries))
+        costs = self._composed(verified, self.sums_priced[sizes].sums(verified))
         if self.images:
             costs = costs.with_passes(VISION, self._encoded(len(steps)), steps.prompts)
         if not (self.draft and self.speculation and self.speculation.tokens):
             return costs
         later = Steps.of(decodes=steps.decodes, decode_cached=steps.decode_cached)
-        costs = costs.with_passes(DRAFT, self.draft.interpolate(steps, **limits))
+        costs = costs.with_passes(DRAFT, self.draft.interpolate(steps, sizes))
         runs = (self.speculation.levels - 1) * (steps.decodes > 0)
-        return costs.with_passes(DRAFT, self.draft.interpolate(later, **limits), runs)
+        return costs.with_passes(DRAFT, self.draft.interpolate(later, sizes), runs)
 
     def _as_run(self, steps: Steps) -> Steps:
         """Passes as the engine's programs have them."""
@@ -197,38 +194,35 @@ class ReplicaPricer:
         return replace(alone, speculation=None).with_constants(dict.fromkeys(HOST, 0.0)).predict(steps, energy=True)
 
     @property
-    def _queries(self) -> int:
+    def queries(self) -> int:
+        """Tokens of a sequence that a pass verifies."""
         return self.speculation.queries if self.speculation else 1
 
-    def tables(self, max_tokens: int, max_num_seqs: int, max_len: int) -> PassTimes:
+    def tables(self, sizes: PassSizes) -> PassTimes:
         """Times of passes for a simulation, which asks for them one by one; priced once, see ``tabulate``."""
-        key = ("tables", max_tokens, max_num_seqs, max_len)
-        if key not in self._priced_once:
-            if self.engine.buckets:
-                max_tokens, max_len = BucketedTimes.longest(max_tokens), BucketedTimes.longest(max_len)
-            tables = tabulate(
-                tokens=self._tokens_s,
-                decodes=lambda steps: self._groups_s(steps, ("decode",)),
-                chunks=lambda steps: self._groups_s(steps, ("context",)),
-                max_tokens=max_tokens,
-                max_num_seqs=max_num_seqs,
-                max_len=max_len,
-                queries=self._queries,
-            )
-            times = BucketedTimes(tables) if self.engine.buckets else tables
-            self._priced_once[key] = self._launched(times, max_num_seqs)
-        verifying = self._priced_once[key]
-        if self.images:
-            verifying = EncodedTimes(verifying, float(self._encoded(1).latency_s[0]))
-        if not (self.draft and self.speculation and self.speculation.tokens):
-            return verifying
-        drafts = self.draft.tables(max_tokens, max_num_seqs, max_len)
-        return DraftedTimes(verifying, drafts, self.speculation.tokens, self.speculation.levels)
+        if sizes not in self.tables_priced:
+            self.tables_priced[sizes] = self._tabulated(sizes)
+        return self.tables_priced[sizes]
 
-    @cached_property
-    def _priced_once(self) -> dict[tuple[Any, ...], Any]:
-        """What was priced once, by limits."""
-        return {}
+    def _tabulated(self, sizes: PassSizes) -> ReplicaTimes:
+        padded = PassSizes(longest_bucket(sizes.tokens), sizes.sequences, longest_bucket(sizes.length))
+        tables = tabulate(
+            padded if self.engine.buckets else sizes,
+            tokens=lambda steps: self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps),
+            decodes=lambda steps: self._groups_s(steps, ("decode",)),
+            chunks=lambda steps: self._groups_s(steps, ("context",)),
+            queries=self.queries,
+        )
+        drafts = self.draft and self.speculation and self.speculation.tokens
+        return ReplicaTimes(
+            tables=tables,
+            buckets=self.engine.buckets,
+            server=self.engine.serving,
+            launched_s=self._launched_s(sizes.sequences),
+            encoded_s=float(self._encoded(1).latency_s[0]) if self.images else 0.0,
+            speculation=self.speculation,
+            draft=self.draft.tables(sizes) if self.draft and drafts else None,
+        )
 
     @property
     def mixtures(self) -> int:
@@ -253,20 +247,16 @@ class ReplicaPricer:
         launched = np.where(steps.prompts > 0, steps.tokens > server.graph_tokens, not server.decode_graphs)
         return np.asarray(launched * self._dispatches(steps) if launched.any() else np.zeros(len(steps)))
 
-    def _launched(self, times: PassTimes, max_num_seqs: int) -> PassTimes:
-        """Times of passes, none shorter than the host needs for them, of up to so many sequences."""
-        server, sequences = self.engine.serving, np.arange(max_num_seqs + 1)
+    def _launched_s(self, most: int) -> list[list[float]]:
+        """Times that the host needs for passes that are no graph; see ``ReplicaTimes.launched_s``."""
+        sequences = np.arange(most + 1)
         host_s = self._host_s(Steps.of(decodes=sequences))
         kinds = [
             Steps.of(prompts=prompts, prompt_tokens=16, decodes=decodes * sequences, decode_cached=16)
             for decodes in (0, 1)
             for prompts in (0, 1)
         ]
-        least_s = [(server.operator_s * self._dispatches(steps) + host_s).tolist() for steps in kinds]
-        return LaunchedTimes(times, least_s, server.decode_graphs, server.graph_tokens)
-
-    def _tokens_s(self, steps: Steps) -> np.ndarray:
-        return self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps)
+        return [(self.engine.serving.operator_s * self._dispatches(steps) + host_s).tolist() for steps in kinds]
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
@@ -277,10 +267,15 @@ class ReplicaPricer:
     def _parts(self, steps: Steps, groups: Collection[str]) -> list[Part]:
         """Those of some groups, with their runs in all layers."""
         program = step_program(self.decoder, steps, self.precision, self.plan, self.engine)
-        if self.cluster:
-            program = Placement(plan=self.plan, per_node=self.cluster.per_node).placed(program)
+        if self._placement:
+            program = self._placement.placed(program)
         parts = [*program.counted_parts, *self._sent(steps)]
         return [part for part in parts if group_of(part) in groups]
+
+    @property
+    def _placement(self) -> Placement | None:
+        """Which ranks share a node, where there are several nodes."""
+        return Placement(plan=self.plan, per_node=self.cluster.per_node) if self.cluster else None
 
     def _sent(self, steps: Steps) -> Iterator[Part]:
         """Between stages each rank sends its slice of the residual stream (vLLM, ``send_tensor_dict`` with an
@@ -288,14 +283,18 @@ class ReplicaPricer:
         """
         if self.plan.pp == 1:
             return
-        within = Placement(plan=self.plan, per_node=self.cluster.per_node).within("pp") if self.cluster else 2
-        size = np.maximum(steps.tokens * self.decoder.hidden * stored_bytes(self.precision.dtype) // self.plan.tp, 1)
-        batch = KernelBatch.from_columns(
-            "collective", op="send_recv", ranks=2, per_node=min(within, 2), bytes=size.astype(np.int64),
-            dtype=self.precision.dtype,
-        )  # fmt: skip
+        within = self._placement.within("pp") if self._placement else 2
+        sizes = steps.tokens * self.decoder.hidden * stored_bytes(self.precision.dtype) // self.plan.tp
         runs = (self.plan.pp - 1) * (steps.tokens > 0).astype(np.int64)
+        batch = self._sends(sizes, min(within, 2))
         yield Part(name="send to the next stage", phase="forward", batch=batch, runs=runs, group="pp")
+
+    def _sends(self, sizes: np.ndarray, per_node: int) -> KernelBatch:
+        """One device sends each of these sizes [B] to another, ``per_node`` of both in a node."""
+        size = np.maximum(np.rint(sizes), 1).astype(np.int64)
+        return KernelBatch.from_columns(
+            "collective", op="send_recv", ranks=2, per_node=per_node, bytes=size, dtype=self.precision.dtype
+        )
 
     def _priced(self, parts: Sequence[Part], *, energy: bool) -> Iterator[tuple[Part, PartCosts]]:
         """Kernels in a graph of many, their operands in device memory."""
@@ -323,19 +322,13 @@ class ReplicaPricer:
             return np.zeros(len(sizes))
         inside = link == "nvlink"
         place = self.device if inside or not link else cluster_of(self.device, USUAL_PER_NODE, 2, link)
-        size = np.maximum(np.rint(sizes), 1).astype(np.int64)
-        batch = KernelBatch.from_columns(
-            "collective", op="send_recv", ranks=2, per_node=2 if inside else 1, bytes=size, dtype=self.precision.dtype
-        )
-        return self.pricer(batch, place, Conditions.of(len(size), timing="graph", launches=MANY_LAUNCHES)).latency_s
+        conditions = Conditions.of(len(sizes), timing="graph", launches=MANY_LAUNCHES)
+        return self.pricer(self._sends(sizes, 2 if inside else 1), place, conditions).latency_s
 
     @property
     def idle_w(self) -> float:
         """Of a board that waits for requests [W]."""
         return idle_w(self.device, shipped_boards().physics)
-
-    def _board_j(self, kernels_j: np.ndarray, time_s: np.ndarray) -> np.ndarray:
-        return board_j(self.device, kernels_j, time_s, shipped_boards().physics)
 
     def _sampling(self, steps: Steps) -> EnergyUse:
         """Of what the engine does for each sequence: samplers stream the logits through the device, again and again."""
@@ -392,7 +385,7 @@ class ReplicaPricer:
             parts_s=parts_s,
             limiters=dict(sums.limiters),
             groups_s=groups_s,
-            energy_j=self._board_j(drawn.total_j, latency_s),
+            energy_j=board_j(self.device, drawn.total_j, latency_s, shipped_boards().physics),
             drawn=drawn,
         )
 
@@ -446,43 +439,54 @@ def _ceil(count: np.ndarray, parts: np.ndarray | int) -> np.ndarray:
     return -(-np.asarray(count, dtype=np.int64) // parts)
 
 
-@dataclass(frozen=True)
-class LaunchedTimes:
-    """Times of passes, those that are no graph no shorter than their host needs: ``least_s`` by what is in them
-    (prompts, 2 for sequences that generate, or the sum) and the number of sequences.
+@dataclass(frozen=True, kw_only=True)
+class ReplicaTimes:
+    """Times of passes as an engine runs them, from tables of what kernels and host take.
+
+    ``buckets``: its programs have fixed shapes, see ``Engine.buckets``. Passes that are no graph are no shorter than
+    their host needs: ``launched_s`` by what is in them (prompts, 2 for sequences that generate, or the sum) and the
+    number of sequences. ``encoded_s`` take the images of a prompt, which are encoded with its first tokens.
+
+    ``draft`` has times of passes of the model that drafts, as many before each as ``speculation`` has levels. Its first
+    also reads the prompts. The engine's own time counts in each: it prepares and launches them all.
     """
 
-    times: PassTimes
-    least_s: list[list[float]]
-    decode_graphs: bool
-    graph_tokens: float
+    tables: PassTimes
+    buckets: bool
+    server: Server
+    launched_s: list[list[float]]
+    encoded_s: float = 0.0
+    speculation: Speculation | None = None
+    draft: PassTimes | None = None
 
     def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
         """As ``PassTimes``."""
-        time_s = self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum)
-        if new_tokens <= self.graph_tokens if chunks else self.decode_graphs:
-            return time_s
-        return max(time_s, self.least_s[bool(chunks) + 2 * bool(decodes)][len(chunks) + decodes])
+        kernels_s = self._padded_s if self.buckets else self.tables.pass_s
+        time_s = kernels_s(new_tokens, chunks, decodes, decode_cached_sum)
+        if new_tokens > self.server.graph_tokens if chunks else not self.server.decode_graphs:
+            time_s = max(time_s, self.launched_s[bool(chunks) + 2 * bool(decodes)][len(chunks) + decodes])
+        if self.encoded_s:
+            # What is behind tokens in the cache has its images there.
+            time_s += sum(not cached for _, cached in chunks) * self.encoded_s
+        if self.draft and self.speculation:
+            first = new_tokens - decodes * self.speculation.tokens
+            time_s += self.draft.pass_s(first, chunks, decodes, decode_cached_sum)
+            if decodes:
+                time_s += (self.speculation.levels - 1) * self.draft.pass_s(decodes, (), decodes, decode_cached_sum)
+        return time_s
 
-
-@dataclass(frozen=True)
-class BucketedTimes:
-    """Times of passes by programs of fixed shapes, see ``Engine.buckets``."""
-
-    times: PassTimes
-
-    @staticmethod
-    def longest(tokens: int) -> int:
-        """Tokens that so many may become."""
-        return max(2 * tokens, LEAST_BUCKET)
-
-    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
-        """As ``PassTimes``."""
+    def _padded_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
+        """Time of the pass with all tokens that its programs compute."""
         padded = [(_bucket(new), cached) for new, cached in chunks]
         own = new_tokens - sum(new for new, _ in chunks)
         each = own / decodes if decodes else 0.0
         cached = _bucket(decode_cached_sum / decodes + each) - each if decodes else 0.0
-        return self.times.pass_s(own + sum(new for new, _ in padded), padded, decodes, decodes * cached)
+        return self.tables.pass_s(own + sum(new for new, _ in padded), padded, decodes, decodes * cached)
+
+
+def longest_bucket(tokens: int) -> int:
+    """Tokens that so many may become in programs of fixed shapes."""
+    return max(2 * tokens, LEAST_BUCKET)
 
 
 def _bucket(tokens: float) -> int:
@@ -508,41 +512,6 @@ class PipelinedTimes:
         one_s = self.times.pass_s(tokens, _cut(chunks, each)[filled // 2 :: filled], own, cached_sum)
         full = new_tokens >= self.stages * self.most_tokens
         return one_s if full else one_s * (1 + (filled - 1) / self.stages)
-
-
-@dataclass(frozen=True)
-class EncodedTimes:
-    """Times of passes in which images are encoded with the first tokens of their prompt."""
-
-    times: PassTimes
-    prompt_s: float
-
-    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
-        """As ``PassTimes``; what is behind tokens in the cache has its images there."""
-        encoded = sum(not cached for _, cached in chunks)
-        return self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum) + encoded * self.prompt_s
-
-
-@dataclass(frozen=True)
-class DraftedTimes:
-    """Times of passes that verify ``tokens`` that so many ``passes`` of a draft model before them made.
-
-    Its first also reads the prompts. The engine's own time counts in each: it prepares and launches them all.
-    """
-
-    times: PassTimes
-    draft: PassTimes
-    tokens: int
-    passes: int
-
-    def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
-        """As ``PassTimes``, with the draft's."""
-        first = new_tokens - decodes * self.tokens
-        time_s = self.times.pass_s(new_tokens, chunks, decodes, decode_cached_sum)
-        time_s += self.draft.pass_s(first, chunks, decodes, decode_cached_sum)
-        if not decodes:
-            return time_s
-        return time_s + (self.passes - 1) * self.draft.pass_s(decodes, (), decodes, decode_cached_sum)
 
 
 def _cut(chunks: Chunks, most: int) -> list[tuple[int, int]]:

@@ -11,10 +11,11 @@ from typing import Any
 
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import LoadError, NeusightError, nearest, shown
-from neusight.serving.deployment import Deployment, EngineOptions, Setup, share_prices
+from neusight.serving.deployment import Deployment, share_prices
 from neusight.serving.estimate import DEGREES, ServingEstimate
 from neusight.serving.load import Closed, Load, Offline, Open, TokenCounts, whole
 from neusight.serving.serve import serve
+from neusight.serving.setup import Setup
 from neusight.serving.slo import Slo
 from neusight.units import gib
 
@@ -131,6 +132,10 @@ class Demand:
         if not 0 < self.confidence < 1:
             raise LoadError(f"confidence = {self.confidence:g}: give a probability between 0 and 1, such as 0.9")
 
+    def clients(self, number: int) -> Closed:
+        """A load of so many clients."""
+        return closed(number, self.isl, self.osl, seed=self.seed)
+
     @property
     def is_fixed(self) -> bool:
         """Whether the load is stated, so that replicas are looked for."""
@@ -141,17 +146,8 @@ class Demand:
         return self.slo.missed(estimate, self.confidence)
 
 
-CHOICE = (
-    "gpu",
-    "dtype",
-    *DEGREES,
-    "max_num_batched_tokens",
-    "holds",
-    "probability",
-    "excess",
-    "usd_per_hour",
-    "reason",
-)
+_OF_SETUP = ("dtype", *DEGREES, "max_num_batched_tokens")
+CHOICE = ("gpu", *_OF_SETUP, "holds", "probability", "excess", "usd_per_hour", "reason")
 """Keys of the row of a ``Choice`` whether it holds or not."""
 
 
@@ -166,7 +162,6 @@ class Choice:
 
     gpu: str
     setup: Setup
-    options: EngineOptions
     estimate: ServingEstimate | None = None
     reason: str = ""
     probability: float = 0.0
@@ -199,23 +194,18 @@ class Choice:
 
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, with the figures of what it holds."""
-        setup = {name: getattr(self.setup, name) for name in ("dtype", *DEGREES)}
-        limits = {"max_num_batched_tokens": self.options.max_num_batched_tokens}
-        names = ("gpu", "holds", "probability", "excess", "usd_per_hour", "reason")
-        row = {name: getattr(self, name) for name in names} | setup | limits
-        row = {name: row[name] for name in CHOICE}
+        row = {name: getattr(self.setup if name in _OF_SETUP else self, name) for name in CHOICE}
         return row if self.estimate is None else self.estimate.row() | row
 
 
-Deploy = Callable[[DeviceSpec, Setup, EngineOptions], Deployment]
+Deploy = Callable[[DeviceSpec, Setup], Deployment]
 """A deployment on a GPU."""
 
 
 def cheapest(
     deploy: Deploy,
-    setups: Sequence[tuple[DeviceSpec, Setup]],
+    setups: Sequence[tuple[DeviceSpec, Sequence[Setup]]],
     demand: Demand,
-    options: Sequence[EngineOptions] = (EngineOptions(),),
     *,
     prefer: str = "cost",
     progress: Callable[[int, int, str], None] | None = None,
@@ -227,9 +217,8 @@ def cheapest(
 
     Args:
         deploy: makes a deployment.
-        setups: with their GPU, of one replica each.
+        setups: with their GPU, of one replica each; of several that differ in limits alone the best counts.
         demand: what is to be served.
-        options: of which each setup takes those that do best.
         prefer: one of ``PREFERENCES``.
         progress: called with (done, of, the best so far in words) before each setup.
 
@@ -240,7 +229,7 @@ def cheapest(
         hint = nearest(prefer, PREFERENCES)
         raise LoadError(f"unknown preference '{shown(prefer)}'{hint}: one of {', '.join(PREFERENCES)}")
     by_cost = prefer == "cost" and all(device.price_usd_per_hour is not None for device, _ in setups)
-    search = _Search(deploy=deploy, demand=demand, options=options, by_cost=by_cost)
+    search = _Search(deploy=deploy, demand=demand, by_cost=by_cost)
     # The likeliest first: what costs far more than the best so far is looked at no further.
     order = sorted(range(len(setups)), key=lambda place: search.cost_of_bandwidth(setups[place][0]))
     looked: dict[int, Choice] = {}
@@ -248,7 +237,7 @@ def cheapest(
         if progress:
             held = [choice for choice in looked.values() if choice.holds]
             progress(done, len(setups), min(held, key=search.rank).described if held else "")
-        looked[place] = search.best_options(*setups[place])
+        looked[place] = search.best(*setups[place])
     choices = [looked[place] for place in range(len(setups))]
     held = sorted((choice for choice in choices if choice.holds), key=search.rank)
     ranked = [replace(choice, excess=search.rank(choice)[0] / search.rank(held[0])[0] - 1) for choice in held]
@@ -261,7 +250,6 @@ class _Search:
 
     deploy: Deploy
     demand: Demand
-    options: Sequence[EngineOptions]
     by_cost: bool
     least: float = inf
 
@@ -276,26 +264,26 @@ class _Search:
         """USD, or devices, for a byte/s of memory bandwidth, which generating tokens is mostly limited by."""
         return ((device.price_usd_per_hour or 0.0) if self.by_cost else 1.0) / device.dram_bandwidth_bytes_per_s
 
-    def best_options(self, device: DeviceSpec, setup: Setup) -> Choice:
-        """What a setup holds under the best of the options; why it does not under the first of them."""
+    def best(self, device: DeviceSpec, setups: Sequence[Setup]) -> Choice:
+        """What the best of some setups holds; why none does by the first of them."""
+        refused = Choice(gpu=device.id, setup=setups[0])
         try:
-            deployments = [self.deploy(device, setup, each) for each in self.options]
+            deployments = [self.deploy(device, setup) for setup in setups]
             distinct = {d.max_num_batched_tokens: d for d in reversed(deployments)}
             fitting = [d for d in reversed(distinct.values()) if d.memory.fits]
             if not fitting:
-                missing = f"does not fit by {gib(deployments[0].missing_bytes)} a GPU"
-                return Choice(gpu=device.id, setup=setup, options=self.options[0], reason=missing)
+                return replace(refused, reason=f"does not fit by {gib(deployments[0].missing_bytes)} a GPU")
             deployments = share_prices(fitting) if len(fitting) > 1 else fitting
         except NeusightError as error:
-            return Choice(gpu=device.id, setup=setup, options=self.options[0], reason=str(error))
-        choices = [self._choice(deployment, setup) for deployment in deployments]
+            return replace(refused, reason=str(error))
+        choices = [self._choice(deployment) for deployment in deployments]
         held = [choice for choice in choices if choice.holds]
         return min(held, key=self.rank) if held else choices[0]
 
-    def _choice(self, deployment: Deployment, setup: Setup) -> Choice:
+    def _choice(self, deployment: Deployment) -> Choice:
         device, demand = deployment.replica.device, self.demand
         price = device.price_usd_per_hour
-        choice = Choice(gpu=device.id, setup=setup, options=deployment.options, price_usd_per_hour=price)
+        choice = Choice(gpu=device.id, setup=deployment.setup, price_usd_per_hour=price)
         try:
             if demand.is_fixed:
                 each = deployment.replica.plan.world * ((price or 0.0) if self.by_cost else 1.0)
@@ -314,7 +302,7 @@ class _Search:
 
 def _too_slow_for_one(deployment: Deployment, demand: Demand) -> tuple[ServingEstimate, str]:
     """The answer with one client, and why that fails already."""
-    alone = serve(deployment, closed(1, demand.isl, demand.osl, seed=demand.seed))
+    alone = serve(deployment, demand.clients(1))
     missed = demand.missed(alone)
     return alone, f"too slow: with one client {missed}" if missed else ""
 
@@ -323,7 +311,7 @@ def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstima
     """The answer with the most clients that hold, or why not one does."""
 
     def at(n: int) -> ServingEstimate:
-        return serve(deployment, closed(n, demand.isl, demand.osl, seed=demand.seed))
+        return serve(deployment, demand.clients(n))
 
     best, reason = _too_slow_for_one(deployment, demand)
     if reason:
@@ -331,14 +319,7 @@ def _most_clients(deployment: Deployment, demand: Demand) -> tuple[ServingEstima
     low, high, most = 1, 2, most_clients(deployment)
     while high <= most and not demand.missed(candidate := at(high)):
         best, low, high = candidate, high, 2 * high
-    high = min(high, most + 1)
-    while high - low > max(1, low // FINENESS):
-        middle = (low + high) // 2
-        if demand.missed(candidate := at(middle)):
-            high = middle
-        else:
-            best, low = candidate, middle
-    return best, ""
+    return _last_that_holds(demand, at, best, low, min(high, most + 1)), ""
 
 
 def _fewest_replicas(
@@ -351,7 +332,11 @@ def _fewest_replicas(
     _, reason = _too_slow_for_one(deployment, demand)
     if reason:
         return None, reason
-    high, at = (_for_clients if demand.request_rate is None else _for_rate)(deployment, demand)
+    high, load = _stated_load(deployment, demand)
+
+    def at(n: int) -> ServingEstimate:
+        return serve(deployment.with_setup(replicas=n), load(n))
+
     low, missed = high - 1, "it cannot serve so much"
     while high <= min(most, MOST_REPLICAS) and (missed := demand.missed(best := at(high))):
         low, high = high, 2 * high
@@ -361,55 +346,38 @@ def _fewest_replicas(
         kind = f"{beyond}: more than {times:.2g} times the best" if high > most else "too slow"
         few = f"with {low:,} replica{'' if low == 1 else 's'} {missed}" if low else ""
         return None, "; ".join(filter(None, (kind, few)))
-    while high - low > 1:
-        middle = (low + high) // 2
-        if demand.missed(candidate := at(middle)):
-            low = middle
-        else:
-            best, high = candidate, middle
-    return best, ""
+    return _last_that_holds(demand, at, best, high, low, fineness=MOST_REPLICAS), ""
 
 
-Replicated = tuple[int, Callable[[int], ServingEstimate]]
-"""The fewest replicas that may hold a load, and the answer of so many."""
-
-
-def _for_clients(deployment: Deployment, demand: Demand) -> Replicated:
-    assert demand.concurrency is not None
-    load = closed(demand.concurrency, demand.isl, demand.osl, seed=demand.seed)
-    return 1, lambda n: serve(replace(deployment, replicas=n), load)
-
-
-def _for_rate(deployment: Deployment, demand: Demand) -> Replicated:
-    """Fewer than serve the rate when all are full cannot, however long their queues take to show it."""
-    assert demand.request_rate is not None
-    full = serve(deployment, _saturating(deployment, demand))
-    each = max(ARRIVALS, ceil(WAVES * full.mean_batch)) if full.mean_batch > 0 else ARRIVALS
-
-    def at(n: int) -> ServingEstimate:
-        return serve(replace(deployment, replicas=n), arriving(demand, n * deployment.groups, each))
-
-    return ceil(demand.request_rate / _served_per_s(full)), at
-
-
-def _saturating(deployment: Deployment, demand: Demand) -> Load:
-    number = WAVES * most_clients(deployment)
-    return Offline(num_prompts=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)
-
-
-def _served_per_s(estimate: ServingEstimate) -> float:
-    """Requests a second in steady state."""
-    tokens = estimate.output_tokens_per_s.mean / estimate.requests_per_s
-    return estimate.steady_output_tokens_per_s.mean / tokens
-
-
-def arriving(demand: Demand, schedulers: int, each: int = ARRIVALS) -> Load:
-    """A load at the demand's rate that lasts for so many requests of each scheduler.
-
-    Raises:
-        LoadError: a demand without a rate.
+def _last_that_holds(
+    demand: Demand, at: Callable[[int], ServingEstimate], best: ServingEstimate, holds: int, misses: int,
+    fineness: int = FINENESS,
+) -> ServingEstimate:  # fmt: skip
+    """The answer of the number next to those that miss, between one that holds, whose answer is ``best``, and one that
+    does not; to one part in ``fineness``.
     """
-    if demand.request_rate is None:
-        raise LoadError("no rate is demanded: give request_rate")
-    number = each * schedulers
-    return Open(request_rate=demand.request_rate, num_prompts=number, isl=demand.isl, osl=demand.osl, seed=demand.seed)
+    while abs(holds - misses) > max(1, min(holds, misses) // fineness):
+        middle = (holds + misses) // 2
+        if demand.missed(candidate := at(middle)):
+            misses = middle
+        else:
+            best, holds = candidate, middle
+    return best
+
+
+def _stated_load(deployment: Deployment, demand: Demand) -> tuple[int, Callable[[int], Load]]:
+    """The fewest replicas that may hold a load, and the load of so many: fewer than serve a rate when all are full
+    cannot, however long their queues take to show it.
+    """
+    if demand.concurrency is not None:
+        clients = demand.clients(demand.concurrency)
+        return 1, lambda n: clients
+    lengths: dict[str, Any] = {name: getattr(demand, name) for name in ("isl", "osl", "seed")}
+    full = serve(deployment, Offline(num_prompts=WAVES * most_clients(deployment), **lengths))
+    each = max(ARRIVALS, ceil(WAVES * full.mean_batch)) if full.mean_batch > 0 else ARRIVALS
+    rate, tokens = demand.request_rate or 0.0, full.output_tokens_per_s.mean / full.requests_per_s
+
+    def arriving(n: int) -> Load:
+        return Open(request_rate=rate, num_prompts=each * n * deployment.groups, **lengths)
+
+    return ceil(rate / (full.steady_output_tokens_per_s.mean / tokens)), arriving

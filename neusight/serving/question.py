@@ -8,8 +8,8 @@ from typing import Any
 
 from neusight.devices.chosen import Gpu, as_device
 from neusight.devices.spec import DeviceSpec
-from neusight.serving.deployment import EngineOptions, Setup
 from neusight.serving.load import Load
+from neusight.serving.setup import Setup
 from neusight.workloads.decoders.decoder import Decoder
 
 
@@ -21,7 +21,6 @@ class DeploymentQuestion:
     gpu: Gpu
     load: Load
     setup: Setup = field(default_factory=Setup)
-    options: EngineOptions = field(default_factory=EngineOptions)
     prices: str = ""
 
     @property
@@ -32,7 +31,3 @@ class DeploymentQuestion:
     def deployed(self, **changes: Any) -> DeploymentQuestion:
         """The question with another setup."""
         return replace(self, setup=replace(self.setup, **changes))
-
-    def started(self, **changes: Any) -> DeploymentQuestion:
-        """The question with other options of the engine."""
-        return replace(self, options=replace(self.options, **changes))

@@ -190,6 +190,11 @@ class ServingRun:
         return float(self.finish_s.max() - self.arrival_s[0])
 
     @property
+    def busy_s(self) -> float:
+        """Time that a scheduler is in passes on average."""
+        return float(self.passes.lasts_s.sum()) / self.schedulers
+
+    @property
     def output_tokens_per_s(self) -> float:
         """Over the makespan, ramps at both ends included."""
         return float(self.output_tokens.sum() / self.makespan_s)

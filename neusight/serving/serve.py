@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import partial, reduce
 from math import hypot
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -55,17 +56,19 @@ def serve(deployment: Deployment, load: Load) -> ServingEstimate:
     routing = ALONE if deployment.routing.apart else deployment.routing
     run = simulated(share, times=times, routing=routing)
     passes = sampled(deployment, run)
+    busy = (1.0 - run.time_shares["idle"]) * deployment.shares(load) * run.schedulers / deployment.groups
     factor, ends = passes.interval_factor, None
     if isinstance(share, Open | Trace):
         # What one scheduler gets in turn is as sensitive as all of them together.
         one = deployment.in_turn(load)
         fast, slow = (simulated(one, times=ScaledTimes(times, f)) for f in (1 / factor, factor))
         ends = (run if routing is ALONE else simulated(one, times=times), fast, slow)
-    return _estimate(deployment, load, run, _RunInterval(run, factor, ends), passes)
+    pool = UsedPool(deployment=deployment, passes=passes, busy=busy)
+    return _estimate([pool], load, run, _RunInterval(run, factor, ends))
 
 
 def _serve_apart(decode: Deployment, prefill: Deployment, load: Load) -> ServingEstimate:
-    """Of prompts and answers on devices of their own: figures of both, by what each pool took."""
+    """Of prompts and answers on devices of their own."""
     pools = prefill.pool, decode.pool
 
     def at(factor: float) -> ApartRun:
@@ -73,48 +76,18 @@ def _serve_apart(decode: Deployment, prefill: Deployment, load: Load) -> Serving
         return simulate_apart(load, prompts, answers, decode.transfer, decode.server.request_s)
 
     run = at(1.0)
-    passes = sampled(prefill, run.prefill), sampled(decode, run.decode)
+    used = [
+        UsedPool(deployment=deployment, passes=sampled(deployment, part), busy=part.busy_s / run.whole.makespan_s)
+        for deployment, part in ((prefill, run.prefill), (decode, run.decode))
+    ]
     # Both run the same kernels of the same laws: their errors go together.
-    weights = np.array([each.seconds.sum() for each in passes])
-    factor = float(np.exp(np.log([each.interval_factor for each in passes]) @ weights / weights.sum()))
+    weights = np.array([pool.passes.seconds.sum() for pool in used])
+    factor = float(np.exp(np.log([pool.passes.interval_factor for pool in used]) @ weights / weights.sum()))
     opened = isinstance(load, Open | Trace)
     ends = (run.whole, at(1 / factor).whole, at(factor).whole) if opened else None
-    estimate = _estimate(decode, load, run.whole, _RunInterval(run.whole, factor, ends), passes[1])
-    return replace(estimate, **_of_both((prefill, decode), run, passes, estimate))
-
-
-def _of_both(
-    deployments: tuple[Deployment, Deployment],
-    run: ApartRun,
-    passes: tuple[SampledPasses, SampledPasses],
-    estimate: ServingEstimate,
-) -> dict[str, Any]:
-    """Figures of an estimate that both pools have a part in."""
-    rate, devices = estimate.output_tokens_per_s.mean, sum(d.devices for d in deployments)
-    prices = [d.replica.device.price_usd_per_hour for d in deployments]
-    usd = None if None in prices else sum(d.devices * (p or 0.0) for d, p in zip(deployments, prices, strict=True))
-    runs = run.prefill, run.decode
-    busy = (float(each.passes.lasts_s.sum()) / each.schedulers / run.whole.makespan_s for each in runs)
-    powers = [_power_w(d, p.power_w, part) for d, p, part in zip(deployments, passes, busy, strict=True)]
-    pairs = zip(deployments, powers, strict=True)
-    energies = [_token_energy(d, watts, estimate.output_tokens_per_s) for d, watts in pairs]
-    prefill = deployments[0]
-    return {
-        "devices": devices,
-        "prefill_pool": {"gpu": prefill.replica.device.id, "replicas": prefill.replicas, "devices": prefill.devices}
-        | {name: getattr(prefill.replica.plan, name) for name in DEGREES},
-        "transfer_s": float(run.transfer_s.mean()),
-        "prefill": passes[0].limiter(passes[0].with_prompts),
-        "decode": passes[1].limiter(~passes[1].with_prompts),
-        "usd_per_hour": None if usd is None else usd / devices,
-        "price_source": " and ".join(dict.fromkeys(d.replica.device.price_source for d in deployments)),
-        "unpriced": tuple(
-            dict.fromkeys(d.replica.device.id for d, p in zip(deployments, prices, strict=True) if not p)
-        ),
-        "usd_per_million_output_tokens": None if usd is None else usd / HOUR_S / rate * MILLION,
-        "power_w": sum(powers),
-        "token_energy": energies[0] + energies[1],
-    }
+    estimate = _estimate(used, load, run.whole, _RunInterval(run.whole, factor, ends))
+    prompts = {"gpu": prefill.replica.device.id, "replicas": prefill.setup.replicas, "devices": prefill.devices}
+    return replace(estimate, prefill_pool=prompts | _degrees(prefill), transfer_s=float(run.transfer_s.mean()))
 
 
 @dataclass(frozen=True)
@@ -230,17 +203,41 @@ def _spread(lasts_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return picked, np.bincount(np.searchsorted(ends[picked], ends, side="left").clip(max=len(picked) - 1), lasts_s)
 
 
-def _estimate(
-    deployment: Deployment, load: Load, run: ServingRun, interval: _RunInterval, passes: SampledPasses
-) -> ServingEstimate:
+@dataclass(frozen=True, kw_only=True)
+class UsedPool:
+    """A deployment with some of the passes that it ran, for a share ``busy`` of the time."""
+
+    deployment: Deployment
+    passes: SampledPasses
+    busy: float
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of all devices."""
+        price = self.deployment.replica.device.price_usd_per_hour
+        return None if price is None else self.deployment.devices * price
+
+    @property
+    def power_w(self) -> float:
+        """Of all boards on average [W]. Between two requests a board keeps its clocks: it draws what it draws whatever
+        it does.
+        """
+        idle_w = (1.0 - self.busy) * self.deployment.replica.idle_w
+        return float(self.deployment.devices * (self.busy * self.passes.power_w + idle_w))
+
+    def token_energy(self, rate: Metric) -> BoardEnergy:
+        """Of all boards for an output token."""
+        devices, times_s = self.deployment.devices, (1.0 / rate.high, 1.0 / rate.mean, 1.0 / rate.low)
+        return around(self.deployment.replica.device, self.power_w / devices / rate.mean, times_s) * devices
+
+
+def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: _RunInterval) -> ServingEstimate:
+    """Figures of a run on one pool, or on one of prompts and one of answers."""
+    deployment, passes = pools[-1].deployment, pools[-1].passes
     replica, groups = deployment.replica, deployment.shares(load)
     request_s = 0.0 if _all_at_start(load) else deployment.server.request_s
     rate = interval.rate(lambda r: r.output_tokens_per_s, groups)
     per_token = float(run.prompt_tokens.sum() / run.output_tokens.sum())
-    busy = (1.0 - run.time_shares["idle"]) * groups * run.schedulers / deployment.groups
-    power_w = _power_w(deployment, passes.power_w, busy)
-    price = replica.device.price_usd_per_hour
-    usd = None if price is None else deployment.devices * price / HOUR_S / rate.mean * MILLION
     e2e_s = interval.time(lambda r: r.e2e_s, request_s)
     return ServingEstimate(
         model=replica.decoder.name,
@@ -248,9 +245,9 @@ def _estimate(
         engine=deployment.server.era,
         precision=replica.precision.quantisation.method or replica.precision.dtype,
         kv_dtype=replica.precision.kv_cache,
-        plan={name: getattr(replica.plan, name) for name in DEGREES},
-        replicas=deployment.replicas,
-        devices=deployment.devices,
+        plan=_degrees(deployment),
+        replicas=deployment.setup.replicas,
+        devices=sum(pool.deployment.devices for pool in pools),
         load={"kind": type(load).__name__.lower()} | _load_figures(load),
         ttft_s=interval.time(lambda r: r.ttft_s, request_s),
         tpot_s=interval.time(lambda r: r.tpot_s),
@@ -265,38 +262,40 @@ def _estimate(
         mean_batch=run.mean_batch,
         kv_use=run.kv_use[1],
         time_shares=run.time_shares,
-        prefill=passes.limiter(passes.with_prompts),
+        prefill=pools[0].passes.limiter(pools[0].passes.with_prompts),
         decode=passes.limiter(~passes.with_prompts),
         memory=deployment.memory,
-        usd_per_hour=price,
-        price_source=replica.device.price_source,
-        unpriced=() if price else (replica.device.id,),
-        usd_per_million_output_tokens=usd,
-        power_w=power_w,
-        token_energy=_token_energy(deployment, power_w, rate),
+        **_costs(pools, rate),
+        power_w=sum(pool.power_w for pool in pools),
+        token_energy=reduce(add, (pool.token_energy(rate) for pool in pools)),
         prefix_hit=float(run.cached_tokens.sum() / run.prompt_tokens.sum()),
         preempted=round(groups * run.preempted.sum()),
         diverges=run.diverges,
         launch=launch_command(deployment),
-        prefill_pool=None,
-        transfer_s=None,
         warnings=(*replica.decoder.notes, *_assumptions(deployment, load, run)),
-        assumed={**deployment.assumed, **deployment.assumed_limits},
+        assumed=deployment.assumed,
     )
 
 
-def _power_w(deployment: Deployment, busy_w: float, busy: float) -> float:
-    """Of all boards on average [W], which draw ``busy_w`` for the share ``busy`` of the time.
-
-    Else a board draws what it draws whatever it does: it keeps its clocks between two requests.
-    """
-    return float(deployment.devices * (busy * busy_w + (1.0 - busy) * deployment.replica.idle_w))
+def _degrees(deployment: Deployment) -> dict[str, int]:
+    return {name: getattr(deployment.replica.plan, name) for name in DEGREES}
 
 
-def _token_energy(deployment: Deployment, power_w: float, rate: Metric) -> BoardEnergy:
-    """Of all boards for an output token."""
-    times_s = 1.0 / rate.high, 1.0 / rate.mean, 1.0 / rate.low
-    return around(deployment.replica.device, power_w / deployment.devices / rate.mean, times_s) * deployment.devices
+def _costs(pools: Sequence[UsedPool], rate: Metric) -> dict[str, Any]:
+    """Figures of an estimate about prices; of several kinds of devices the mean."""
+    devices = [pool.deployment.replica.device for pool in pools]
+    usd = [pool.usd_per_hour for pool in pools if pool.usd_per_hour is not None]
+    figures = {
+        "price_source": " and ".join(dict.fromkeys(device.price_source for device in devices)),
+        "unpriced": tuple(dict.fromkeys(device.id for device in devices if not device.price_usd_per_hour)),
+    }
+    if len(usd) < len(pools):
+        return figures | {"usd_per_hour": None, "usd_per_million_output_tokens": None}
+    mean = sum(usd) / sum(pool.deployment.devices for pool in pools)
+    return figures | {
+        "usd_per_hour": mean if len(pools) > 1 else devices[0].price_usd_per_hour,
+        "usd_per_million_output_tokens": sum(usd) / HOUR_S / rate.mean * MILLION,
+    }
 
 
 def _all_at_start(load: Load) -> bool:

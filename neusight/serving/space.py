@@ -12,9 +12,8 @@ from typing import Any
 
 from neusight.devices.cluster import USUAL_PER_NODE
 from neusight.devices.spec import HALVES, DeviceSpec
-from neusight.serving.deployment import EngineOptions, Setup
+from neusight.serving.setup import Setup
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.layers import Experts
 
 TPS = (1, 2, 4, 8)
 """Degrees of tensor parallelism."""
@@ -49,20 +48,20 @@ def setups(
     most = USUAL_PER_NODE * _nodes(decoder, device)
     beyond = {"tp": (*TPS, most), "pp": (*pps, most // USUAL_PER_NODE)} if most > USUAL_PER_NODE else {"pp": pps}
     axes = {"dtype": _dtypes(decoder, device)} | axes | {n: v for n, v in beyond.items() if n not in stated}
-    mixture = any(isinstance(layer.feed_forward, Experts) for layer, _ in decoder.layers)
+    spread = decoder.has_experts and not {"ep", "dp"} & set(stated)
     found = dict.fromkeys(
         setup
         for fields in _combined(axes)
-        for setup in _with_experts(make(fields), mixture, "ep" in stated or "dp" in stated)
+        for one in [make(fields)]
+        for setup in [one, *(_with_experts(one) if spread and one.tp > 1 else ())]
     )
     return [setup for setup in found if setup.plan.world <= most or {"tp", "pp", "dp"} & set(stated)]
 
 
-def limits(stated: EngineOptions, *, usual: bool = False) -> list[EngineOptions]:
-    """What engines are started with: as stated; where that is open and ``usual``, with other sizes of passes too."""
-    if not usual or stated.max_num_batched_tokens is not None:
-        return [stated]
-    return [stated, *(replace(stated, max_num_batched_tokens=tokens) for tokens in PASS_TOKENS)]
+def with_pass_sizes(setup: Setup) -> list[Setup]:
+    """The same, with other sizes of passes too where that is open."""
+    sizes = () if setup.max_num_batched_tokens else PASS_TOKENS
+    return [setup, *(replace(setup, max_num_batched_tokens=tokens) for tokens in sizes)]
 
 
 def _nodes(decoder: Decoder, device: DeviceSpec) -> int:
@@ -81,12 +80,9 @@ def _dtypes(decoder: Decoder, device: DeviceSpec) -> tuple[str, ...]:
     return ("", "fp8") if device.multiplies("float8") else ("",)
 
 
-def _with_experts(setup: Setup, mixture: bool, stated: bool) -> Iterator[Setup]:
-    """The same, with experts on all devices of a stage, and with attention on each of them apart."""
-    yield setup
-    if mixture and not stated and setup.tp > 1:
-        yield replace(setup, ep=setup.tp)
-        yield replace(setup, tp=1, dp=setup.tp, ep=setup.tp)
+def _with_experts(setup: Setup) -> tuple[Setup, Setup]:
+    """With experts on all devices of a stage, and with attention on each of them apart too."""
+    return replace(setup, ep=setup.tp), replace(setup, tp=1, dp=setup.tp, ep=setup.tp)
 
 
 def _several(value: Any) -> Sequence[Any]:

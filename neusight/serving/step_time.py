@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cache
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +16,9 @@ from neusight.executors.base import LINK
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.routes import Place, device_of
-from neusight.serving.deployment import Setup
+from neusight.serving.deployment import Deployment
 from neusight.serving.passes import ReplicaPricer
+from neusight.serving.setup import Setup
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Steps
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 COLUMNS = ("prompts", "prompt_tokens", "prompt_cached", "decodes", "decode_cached")
 
 
+@dataclass(eq=False, repr=False)
 class StepTimePredictor:
     """What passes of a served model take, as a regressor that needs no fit.
 
@@ -40,29 +42,22 @@ class StepTimePredictor:
         overrides: ``key=value`` changes of the device.
     """
 
-    def __init__(
-        self,
-        model: str,
-        gpu: str,
-        *,
-        engine: str = "vllm",
-        engine_version: str = "",
-        dtype: str = "",
-        kv_dtype: str = "",
-        tp: int = 1,
-        pp: int = 1,
-        ep: int = 1,
-        dp: int = 1,
-        overrides: Sequence[str] = (),
-    ) -> None:
-        self.model, self.gpu, self.overrides = model, gpu, overrides
-        self.engine, self.engine_version = engine, engine_version
-        self.dtype, self.kv_dtype = dtype, kv_dtype
-        self.tp, self.pp, self.ep, self.dp = tp, pp, ep, dp
+    model: str
+    gpu: str
+    _: KW_ONLY
+    engine: str = "vllm"
+    engine_version: str = ""
+    dtype: str = ""
+    kv_dtype: str = ""
+    tp: int = 1
+    pp: int = 1
+    ep: int = 1
+    dp: int = 1
+    overrides: Sequence[str] = ()
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Arguments of the constructor; ``deep`` means nothing, there are none inside of others."""
-        return {name: getattr(self, name) for name in _parameters()}
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def set_params(self, **params: Any) -> StepTimePredictor:
         """Change arguments of the constructor.
@@ -71,8 +66,8 @@ class StepTimePredictor:
             LoadError: an unknown one.
         """
         for name, value in params.items():
-            if name not in _parameters():
-                raise LoadError(f"unknown parameter '{shown(name)}'{nearest(name, _parameters())}")
+            if name not in (known := self.get_params()):
+                raise LoadError(f"unknown parameter '{shown(name)}'{nearest(name, tuple(known))}")
             setattr(self, name, value)
         return self
 
@@ -101,10 +96,10 @@ class StepTimePredictor:
         key = tuple(map(str, params.values()))
         if getattr(self, "_replica", (None,))[0] != key:
             model, gpu, overrides = (params.pop(name) for name in ("model", "gpu", "overrides"))
-            device = load_device(str(gpu), overrides)
-            deployment = Setup(**params).of(known_decoder(str(model)), device, _priced, longest=1)
-            deployment.check_memory()
-            self._replica = (key, deployment.replica)
+            setup = Setup(**params)
+            replica = setup.replica(known_decoder(str(model)), load_device(str(gpu), overrides), _priced)
+            Deployment(replica=replica, setup=setup, longest=1).check_memory()
+            self._replica = (key, replica)
         return self._replica[1]
 
 
@@ -128,11 +123,6 @@ def _numbers(name: str, values: Any) -> np.ndarray:
     if column.ndim > 1 or not (np.isfinite(column) & (column >= 0)).all():
         raise LoadError(f"column {name} holds what is no count: give one dimension of numbers from 0 on")
     return np.rint(column).astype(np.int64)
-
-
-@cache
-def _parameters() -> tuple[str, ...]:
-    return tuple(name for name in signature(StepTimePredictor.__init__).parameters if name != "self")
 
 
 @cache

@@ -13,13 +13,13 @@ from typing import Any
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import Engine
 from neusight.requests import Plan, Request
-from neusight.serving.deployment import EngineOptions, Setup
 from neusight.serving.question import DeploymentQuestion
+from neusight.serving.setup import Setup
 from neusight.steps.questions import Setting, StepQuestion
 
 Question = StepQuestion | TrainingRun | DeploymentQuestion
 """A training run is one as it is."""
-_NESTED = (Request, Engine, Setting, Plan, Setup, EngineOptions)
+_NESTED = (Request, Engine, Setting, Plan, Setup)
 
 
 def facts(question: Question) -> dict[str, Any]:

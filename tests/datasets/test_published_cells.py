@@ -12,11 +12,12 @@ import pytest
 from neusight.datasets.cells import serving_cell
 from neusight.datasets.published_cells import canonical_cell
 from neusight.engines import server_named
+from neusight.engines.server import VLLM, Server
 from neusight.evaluation import evaluate_serving
 from neusight.evaluation.scored import Scored
 from neusight.kernels.work import work_of
 from neusight.requests import Plan
-from neusight.serving.passes import BucketedTimes, group_of
+from neusight.serving.passes import ReplicaTimes, group_of
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import SelfAttention
@@ -79,7 +80,8 @@ def test_programs_of_fixed_shapes_take_powers_of_two() -> None:
             assert (new_tokens, chunks, decodes, decode_cached_sum) == (130, [(128, 0)], 2, 2 * 511)
             return 1.0
 
-    assert BucketedTimes(Told()).pass_s(102, [(100, 0)], 2, 2 * 300.0) == 1.0
+    times = ReplicaTimes(tables=Told(), buckets=True, server=Server(scheduler=VLLM, graph_tokens=512), launched_s=[])
+    assert times.pass_s(102, [(100, 0)], 2, 2 * 300.0) == 1.0
 
 
 def test_heads_that_ranks_cannot_share_are_padded() -> None:

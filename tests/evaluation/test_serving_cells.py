@@ -3,7 +3,6 @@
 import json
 import math
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from neusight import Predictor
 from neusight.datasets.cells import DEFAULTS, STAGES, serving_cell
 from neusight.errors import DataError, ModelError
 from neusight.evaluation import Selection, evaluate_serving
-from neusight.serving import Closed, Deployment, EngineOptions, Lengths, Offline, Open, Setup, Static, Trace
+from neusight.serving import Closed, Deployment, Lengths, Offline, Open, Setup, Static, Trace
 from neusight.serving.cells import ServingCase, built_by, scheme_of, served_as
 from neusight.workloads.decoders.architecture import decoder_of
 
@@ -87,11 +86,9 @@ def test_predictions_are_those_of_the_question_alone(predictor: Predictor, tmp_p
     decoder = decoder_of(SMALL, "small")
     for cell, figure in (("lab/closed", "tpot_s"), ("lab/rate", "ttft_s")):
         case = case_of({"lab/closed": CLOSED, "lab/rate": RATE}[cell])
-        alone = predictor.serving(decoder, "h100-sxm-80gb", case.load, case.options, engine_version="0.15")
+        alone = predictor.serving(decoder, "h100-sxm-80gb", case.load, engine_version="0.15")
         assert rows[cell] == pytest.approx(1e3 * getattr(alone, figure).mean, rel=0.01)
-    static = predictor.serving(
-        decoder, "h100-sxm-80gb", Static(batch=4, isl=256, osl=32), EngineOptions(max_num_seqs=256)
-    )
+    static = predictor.serving(decoder, "h100-sxm-80gb", Static(batch=4, isl=256, osl=32), max_num_seqs=256)
     assert rows["lab/static"] == pytest.approx(4 * 32 / static.output_tokens_per_s.mean * 1e3, rel=0.01)
 
 
@@ -119,20 +116,20 @@ def test_stages_come_one_after_the_other() -> None:
     one = case_of(RATE, workload="general", request_rate=8.0)
     assert len(one.load.requests()) == 8 * stage_s
     # What users have in common is in the cache.
-    assert one.options.prefix_cached_tokens == 100
+    assert one.setup.prefix_cached_tokens == 100
     assert "cached prompts" in one.cell.assumed
-    assert case_of(RATE).options.prefix_cached_tokens == 0
+    assert case_of(RATE).setup.prefix_cached_tokens == 0
 
 
 def test_options_are_those_told_or_what_a_batch_needs() -> None:
-    assert case_of(CLOSED).options == EngineOptions()
-    told = case_of(CLOSED, max_num_seqs=17, max_num_batched_tokens=333).options
+    assert case_of(CLOSED).setup == Setup(engine_version="0.15")
+    told = case_of(CLOSED, max_num_seqs=17, max_num_batched_tokens=333).setup
     assert (told.max_num_seqs, told.max_num_batched_tokens) == (17, 333)
-    assert case_of(STATIC, concurrency=1000).options.max_num_seqs == 1000
-    assert case_of(STATIC).options.max_num_batched_tokens is None
+    assert case_of(STATIC, concurrency=1000).setup.max_num_seqs == 1000
+    assert case_of(STATIC).setup.max_num_batched_tokens is None
     old = {"engine": "tensorrt-llm", "engine_version": "0.11.0"}
-    assert case_of(STATIC, **old).options.max_num_batched_tokens == 4 * 256
-    assert case_of(STATIC, engine="sglang (one-batch)", prompt_lens="100 900").options.max_num_batched_tokens == 1000
+    assert case_of(STATIC, **old).setup.max_num_batched_tokens == 4 * 256
+    assert case_of(STATIC, engine="sglang (one-batch)", prompt_lens="100 900").setup.max_num_batched_tokens == 1000
 
 
 def test_clients_fewer_than_replicas_leave_some_idle() -> None:
@@ -143,7 +140,7 @@ def test_clients_fewer_than_replicas_leave_some_idle() -> None:
 
 def test_cells_without_graphs_or_prefix_caching_run_so() -> None:
     assert [case_of(CLOSED, cuda_graph=value).setup.graphs for value in (None, 0, 1)] == [True, False, True]
-    shared = [case_of(RATE, workload="general", prefix_caching=v).options.prefix_cached_tokens for v in (None, 0, 1)]
+    shared = [case_of(RATE, workload="general", prefix_caching=v).setup.prefix_cached_tokens for v in (None, 0, 1)]
     assert shared == [100, 0, 100]
 
 
@@ -320,7 +317,7 @@ def test_what_prepares_deployments_decides_what_is_loaded(predictor: Predictor, 
     (usual,) = evaluated(predictor, tmp_path, CLOSED)["rows"]
 
     def one_at_a_time(deployment: Deployment) -> Deployment:
-        return replace(deployment, options=replace(deployment.options, max_num_seqs=1))
+        return deployment.with_setup(max_num_seqs=1)
 
     (alone,) = evaluate_serving(tmp_path / "cells.parquet", predictor, prepare=one_at_a_time)["rows"]
     assert alone["predicted"] < 0.98 * usual["predicted"]

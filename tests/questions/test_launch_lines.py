@@ -11,7 +11,6 @@ from neusight.engines.launch_flags import dashed, engines_with_flags, flags_of
 from neusight.errors import NeusightError
 from neusight.questions import Serving, Training
 from neusight.questions.launch import read_launch
-from neusight.serving import EngineOptions
 from neusight.serving.launch import launch_command
 from neusight.workloads.decoders.known import hub_config
 
@@ -85,8 +84,7 @@ def test_read_launch_gives_back_what_launch_command_writes(
     question = Serving(**{"model": MODEL, "engine": engine, **LIMITS, **words})
     options = {name: getattr(question, name) for name in (*LIMITS, "chunked_prefill")}
     setup = {name: value for name, value in words.items() if name not in ("model", "chunked_prefill")}
-    longest = EngineOptions(**options)
-    deployment = predictor.deployment(question.model, "h100-sxm-80gb", 3000, longest, engine=engine, **setup)
+    deployment = predictor.deployment(question.model, "h100-sxm-80gb", 3000, engine=engine, **options, **setup)
     wanted = question
     if engine == "sglang" and not question.chunked_prefill:
         wanted = question.changed(max_num_batched_tokens=None)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from neusight.questions import FieldError, Serving
-from neusight.serving import Closed, EngineOptions, Lengths, Offline, Open, Static
+from neusight.serving import Closed, Lengths, Offline, Open, Setup, Static
 from neusight.serving.load import Load
 
 MODEL, CONTEXT = "Qwen/Qwen3-8B", 40_960
@@ -38,10 +38,9 @@ def test_resolve_cuts_drawn_lengths_to_the_context() -> None:
     assert load.osl == Lengths(mean=10_000, shape="exponential", longest=CONTEXT // 4)
 
 
-def test_resolve_makes_setup_and_limits_of_the_same_names() -> None:
+def test_resolve_makes_a_setup_of_the_same_names() -> None:
     asked = Serving(**SIZES, batch=1, tp=2, kv_dtype="fp8", max_num_seqs=7, gpu_memory_utilization=0.8).resolve()
-    assert (asked.setup.tp, asked.setup.kv_dtype, asked.setup.dp) == (2, "fp8", 1)
-    assert asked.options == EngineOptions(max_num_seqs=7, gpu_memory_utilization=0.8)
+    assert asked.setup == Setup(tp=2, kv_dtype="fp8", max_num_seqs=7, gpu_memory_utilization=0.8)
 
 
 @pytest.mark.parametrize(
@@ -68,12 +67,10 @@ def test_resolve_refuses_words_that_exclude_each_other(words: dict[str, Any], fi
     assert caught.value.field == field
 
 
-def test_resolve_refuses_words_beside_objects_for_them() -> None:
+def test_resolve_refuses_words_of_a_load_beside_a_load() -> None:
     load = Static(batch=1, isl=8, osl=8)
     with pytest.raises(FieldError, match="is given by load: leave it out"):
         Serving(**SIZES).resolve(load=load)
-    with pytest.raises(FieldError, match="is given by options: leave it out"):
-        Serving(model=MODEL, gpu="l4", max_num_seqs=3).resolve(load=load, options=EngineOptions())
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.datasets.cells import serving_cell
-from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.server import GROUPS, era_of
 from neusight.learn.engines import (
@@ -22,7 +21,7 @@ from neusight.learn.engines import (
     observed,
     with_fitted,
 )
-from neusight.serving import Closed, Deployment, EngineOptions, Load, Setup, Static, serve
+from neusight.serving import Closed, Deployment, Load, Setup, Static, serve
 from neusight.serving.cells import ServingCase
 from neusight.workloads.decoders.architecture import decoder_of
 
@@ -171,7 +170,7 @@ def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
 
 
 def deployed(predictor: Predictor, setup: Setup) -> Deployment:
-    return setup.of(decoder_of(CONFIG, "small"), load_device("l4"), predictor._priced, longest=512)
+    return predictor.deployment(decoder_of(CONFIG, "small"), "l4", 512, setup)
 
 
 def with_true_constants(deployment: Deployment, request_s: float = 0.02) -> Deployment:
@@ -184,4 +183,4 @@ def case_of(
     row = {"cell": "lab/a", "gpu": "l4", "model": "small", "mode": mode, "concurrency": 8, "isl": 256, "osl": 64}
     cell = serving_cell({**row, "n_gpus": n_gpus, "e2e_ms": 1.0}, 1)
     cell = replace(cell, measured=measured, power_w=power_w)
-    return ServingCase(cell=cell, setup=Setup(), options=EngineOptions(), load=load)
+    return ServingCase(cell=cell, setup=Setup(), load=load)

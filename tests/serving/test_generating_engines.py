@@ -10,7 +10,7 @@ from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.kernels.precision import GGUF_BITS, stored_bytes
 from neusight.requests import Plan
-from neusight.serving import EngineOptions, Setup, Static
+from neusight.serving import Setup, Static
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
@@ -60,7 +60,7 @@ def test_every_engine_that_generates_answers_and_is_called_by_a_program(predicto
 def test_a_cache_is_as_large_as_its_sequences(predictor: Predictor) -> None:
     decoder, load = decoder_of(CONFIG, "small"), Static(batch=3, isl=100, osl=28)
     kept = predictor.serving(decoder, "l4", load, engine="gpt-fast").memory.kv_cache
-    more = predictor.serving(decoder, "l4", load, EngineOptions(max_num_seqs=6), engine="gpt-fast").memory.kv_cache
+    more = predictor.serving(decoder, "l4", load, max_num_seqs=6, engine="gpt-fast").memory.kv_cache
     assert more == pytest.approx(2 * kept)
     assert kept == pytest.approx(3 * (100 + 28 + 1) * decoder.kv_bytes(1, "bfloat16", 1))
 
@@ -116,15 +116,10 @@ def test_fused_schemes_are_one_product() -> None:
 
 def test_a_matrix_is_quantised_where_it_stays(predictor: Predictor) -> None:
     """The largest is that of the head, 8192 x 1024: in 16 bits and in float32, less its int8."""
-    options = EngineOptions(max_num_seqs=1, max_num_batched_tokens=1)
     answer = predictor.serving(
-        decoder_of(CONFIG, "small"),
-        "l4",
-        Static(batch=1, isl=1, osl=2),
-        options,
-        engine="gpt-fast",
-        dtype="int8_linear",
-    )
+        decoder_of(CONFIG, "small"), "l4", Static(batch=1, isl=1, osl=2), engine="gpt-fast", dtype="int8_linear",
+        max_num_seqs=1, max_num_batched_tokens=1,
+    )  # fmt: skip
     assert answer.memory.activations == pytest.approx(prod((8192, 1024)) * (2 + 4 - 1))
 
 

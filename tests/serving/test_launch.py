@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from neusight import Predictor
-from neusight.serving import Deployment, EngineOptions
+from neusight.serving import Deployment
 from neusight.serving.launch import launch_command
 
 MODEL, MIXTURE = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
-LIMITED = EngineOptions(max_num_seqs=64, max_num_batched_tokens=4096, gpu_memory_utilization=0.8)
+LIMITED: dict[str, Any] = {"max_num_seqs": 64, "max_num_batched_tokens": 4096, "gpu_memory_utilization": 0.8}
 
 
 def options_of(deployment: Deployment) -> dict[str, str]:
@@ -47,7 +47,7 @@ def options_of(deployment: Deployment) -> dict[str, str]:
 def test_limits_are_those_of_the_estimate(
     predictor: Predictor, engine: str, command: str, names: tuple[str, ...]
 ) -> None:
-    options = options_of(predictor.deployment(MODEL, "h100-sxm-80gb", 3000, LIMITED, engine=engine, tp=2))
+    options = options_of(predictor.deployment(MODEL, "h100-sxm-80gb", 3000, **LIMITED, engine=engine, tp=2))
     assert options[""].startswith(command)
     assert [options[name] for name in names] == ["2", "64", "4096", "0.8", "3000"]
     defaults = predictor.deployment(MODEL, "h100-sxm-80gb", 3000, engine=engine)
@@ -118,13 +118,13 @@ def test_adapters_are_stated(predictor: Predictor, engine: str, stated: str) -> 
 
 def test_attention_apart_counts_its_groups_as_each_engine_does(predictor: Predictor) -> None:
     setup = {"dp": 4, "ep": 4}
-    vllm = options_of(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, LIMITED, **setup))
+    vllm = options_of(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, **LIMITED, **setup))
     assert (vllm["data-parallel-size"], vllm["enable-expert-parallel"], vllm["max-num-seqs"]) == ("4", "", "64")
-    sglang = options_of(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, LIMITED, engine="sglang", **setup))
+    sglang = options_of(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, **LIMITED, engine="sglang", **setup))
     assert [sglang[n] for n in ("tp-size", "dp-size", "ep-size", "max-running-requests", "chunked-prefill-size")] == [
         "4", "4", "4", "256", "16384"
     ]  # fmt: skip
-    trtllm = launch_command(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, LIMITED, engine="trtllm", **setup))
+    trtllm = launch_command(predictor.deployment(MIXTURE, "h100-sxm-80gb", 64, **LIMITED, engine="trtllm", **setup))
     assert "enable_attention_dp: true" in trtllm
     assert "--tp_size 4" in trtllm
 
@@ -149,7 +149,7 @@ def test_pools_apart_are_a_graph(predictor: Predictor, engine: str) -> None:
     """Each service with its devices, replicas and the options that its pool has by itself."""
     yaml = pytest.importorskip("yaml")
     setup = {"engine": engine, "tp": 2, "replicas": 3, "prefill": "gpu=l40s,tp=4,replicas=5"}
-    graph = yaml.safe_load(launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 3000, LIMITED, **setup)))
+    graph = yaml.safe_load(launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 3000, **LIMITED, **setup)))
     assert graph["kind"] == "DynamoGraphDeployment"
     services = graph["spec"]["services"]
     assert {name: (s["replicas"], s.get("resources")) for name, s in services.items()} == {
@@ -159,7 +159,7 @@ def test_pools_apart_are_a_graph(predictor: Predictor, engine: str) -> None:
     }
     for role, gpu, tp in (("prefill", "l40s", 4), ("decode", "h100-sxm-80gb", 2)):
         container = services[role]["extraPodSpec"]["mainContainer"]
-        alone = options_of(predictor.deployment(MODEL, gpu, 3000, LIMITED, engine=engine, tp=tp))
+        alone = options_of(predictor.deployment(MODEL, gpu, 3000, **LIMITED, engine=engine, tp=tp))
         for name, value in alone.items():
             assert not name or container["args"][container["args"].index(f"--{name}") + 1] == value
         assert container["command"][-1] == f"dynamo.{engine}"
@@ -181,5 +181,5 @@ def test_what_no_option_does_is_remarked(predictor: Predictor) -> None:
         eager = predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=engine, graphs=False)
         assert switch in launch_command(eager)
         assert switch not in launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=engine))
-    whole = predictor.deployment(MODEL, "h100-sxm-80gb", 64, EngineOptions(chunked_prefill=False))
+    whole = predictor.deployment(MODEL, "h100-sxm-80gb", 64, chunked_prefill=False)
     assert "--no-enable-chunked-prefill" in launch_command(whole)

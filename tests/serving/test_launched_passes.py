@@ -10,8 +10,8 @@ from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.limits import Place
-from neusight.serving import Setup
-from neusight.serving.passes import LaunchedTimes, ReplicaPricer
+from neusight.serving import PassSizes, Setup
+from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.dispatch import DISPATCHES
@@ -79,7 +79,6 @@ def test_a_layer_counts_its_operators(predictor: Predictor) -> None:
 
 def test_tables_have_the_same_times_as_passes(predictor: Predictor) -> None:
     pricer = replica(predictor, engine="sglang")
-    tables = pricer.tables(max_tokens=8192, max_num_seqs=16, max_len=8192)
-    assert isinstance(tables, LaunchedTimes)
+    tables = pricer.tables(PassSizes(tokens=8192, sequences=16, length=8192))
     times_s = [tables.pass_s(4, [], 4, 4 * 512.0), tables.pass_s(260, [(256, 0)], 4, 4 * 512.0)]
     assert times_s == pytest.approx(pricer.predict(STEPS).latency_s[:2].tolist(), rel=1e-3)

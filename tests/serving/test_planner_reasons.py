@@ -13,7 +13,7 @@ from neusight import Predictor
 from neusight.cli.show_serving import _why_not
 from neusight.devices import load_devices
 from neusight.devices.chosen import as_device
-from neusight.serving import Choice, Demand, EngineOptions, Load, Offline, Open, Setup, Static, closed
+from neusight.serving import Choice, Demand, Load, Offline, Open, Setup, Static, closed
 from neusight.serving.space import setups
 from neusight.workloads.decoders.known import known_decoder
 
@@ -110,7 +110,7 @@ def test_setups_has_each_plan_once(model: str, gpu: str, usual: bool) -> None:
 
 def test_why_not_counts_plans_that_look_alike(capsys: pytest.CaptureFixture[str]) -> None:
     def failed(**setup: Any) -> Choice:
-        return Choice(gpu="l4", setup=Setup(**setup), options=EngineOptions(), reason="does not fit")
+        return Choice(gpu="l4", setup=Setup(**setup), reason="does not fit")
 
     _why_not([failed(tp=2), failed(tp=2, engine="sglang"), failed(tp=4)])
     assert capsys.readouterr().out == "not l4, tp2 (2 plans); tp4: does not fit\n"

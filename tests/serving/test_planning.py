@@ -16,9 +16,9 @@ from neusight.errors import DeviceError, LoadError, ModelError
 from neusight.serving import (
     Demand,
     Deployment,
-    EngineOptions,
     Lengths,
     Open,
+    Setup,
     Slo,
     Static,
     closed,
@@ -28,7 +28,7 @@ from neusight.serving import (
 )
 from neusight.serving.load import most_tokens
 from neusight.serving.planning import most_clients
-from neusight.serving.space import limits, setups
+from neusight.serving.space import setups, with_pass_sizes
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Steps
 
@@ -191,8 +191,8 @@ def test_usual_setups_are_those_that_a_device_and_a_model_can_use() -> None:
     )
     assert all(tp * pp * dp <= 8 for _, tp, pp, _, dp in words("deepseek-ai/DeepSeek-V3", "h200-sxm-141gb"))
     assert words(MODEL, "h100-sxm-80gb", tp=[16], dtype="awq") == {("awq", 16, 1, 1, 1)}
-    assert [each.max_num_batched_tokens for each in limits(EngineOptions(), usual=True)] == [None, 2048, 8192]
-    assert limits(EngineOptions(max_num_batched_tokens=512), usual=True) == [EngineOptions(max_num_batched_tokens=512)]
+    assert [each.max_num_batched_tokens for each in with_pass_sizes(Setup())] == [None, 2048, 8192]
+    assert with_pass_sizes(Setup(max_num_batched_tokens=512)) == [Setup(max_num_batched_tokens=512)]
 
 
 def test_usual_setups_find_what_stated_ones_do_not(predictor: Predictor) -> None:
@@ -309,7 +309,6 @@ def test_an_answer_is_a_line_and_a_table_of_a_notebook(deployment: Deployment) -
         ),
         (lambda p: p.serving(MODEL, "l4", ONE, tp="two"), ModelError, "tp 'two' is not a whole number"),
         (lambda p: p.serving(MODEL, "l4", 64), LoadError, "64 is no load: give a Static"),
-        (lambda p: p.serving(MODEL, "l4", ONE, {"max_num_seqs": 3}), LoadError, "give EngineOptions"),
         (lambda p: p.serving(MODEL, ["l4"], ONE), DeviceError, "give one id, file or spec"),
         (lambda p: p.serving(MODEL, "l4", Static(batch=1, isl=8.5, osl=2)), LoadError, "whole number of at least 1"),
         (lambda p: p.serving(MODEL, "l4", Static(batch=1.5, isl=8, osl=2)), LoadError, "batch = 1.5: give a whole"),

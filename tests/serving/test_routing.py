@@ -19,7 +19,6 @@ from neusight.serving import (
     VLLM,
     Closed,
     EngineLimits,
-    EngineOptions,
     Lengths,
     Offline,
     Open,
@@ -233,8 +232,7 @@ def test_a_trace_names_its_sessions(tmp_path: Path, predictor: Predictor) -> Non
 
 
 def test_the_host_brings_back_what_its_link_carries(predictor: Predictor) -> None:
-    options = EngineOptions(host_cache=64e9)
-    deployment = predictor.deployment("Qwen/Qwen3-8B", "l40s", 4096, options, tp=2)
+    deployment = predictor.deployment("Qwen/Qwen3-8B", "l40s", 4096, host_cache=64e9, tp=2)
     per_token = deployment.memory.kv_bytes_per_token
     assert deployment.limits.host_tokens == int(64e9 / (2 * per_token))
     # PCIe 4.0 x16 is 31.5 GB/s, of which a part is headers.

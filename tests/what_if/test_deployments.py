@@ -34,6 +34,6 @@ def test_ranks_prefixes_and_drafts_are_given_once() -> None:
     with pytest.raises(InapplicableError, match="share each matrix already"):
         applied(SERVED.deployed(tp=2), ["tensor-parallel-4"])
     with pytest.raises(InapplicableError, match="cache already"):
-        reused(SERVED.started(prefix_hit=0.2), 0.5)
+        reused(SERVED.deployed(prefix_hit=0.2), 0.5)
     with pytest.raises(InapplicableError, match="drafted already"):
         speculated(applied(SERVED, ["speculative-decoding"])[-1], "draft=ngram,tokens=2,acceptance=0.5")

@@ -10,8 +10,8 @@ from dataclasses import replace
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
-from neusight.serving.deployment import Setup
 from neusight.serving.load import Load, Offline, Static
+from neusight.serving.setup import Setup
 from neusight.what_if.catalogue.deployments import reused
 from neusight.what_if.gain import MetricName
 from neusight.what_if.questions import DeploymentQuestion

@@ -10,8 +10,8 @@ from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
 from neusight.evaluation.what_if.generation import decoder_of_words
-from neusight.serving.deployment import Setup
 from neusight.serving.load import Static
+from neusight.serving.setup import Setup
 from neusight.serving.speculation import LOOKUP, Speculation
 from neusight.what_if.catalogue.deployments import speculated
 from neusight.what_if.questions import DeploymentQuestion

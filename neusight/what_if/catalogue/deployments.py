@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from neusight.engines import server_named
 from neusight.errors import InapplicableError
@@ -141,9 +140,9 @@ def reused(served: DeploymentQuestion, share: float) -> DeploymentQuestion:
     Raises:
         InapplicableError: some of it is there already.
     """
-    if served.options.prefix_hit or served.options.prefix_cached_tokens:
+    if served.setup.prefix_hit or served.setup.prefix_cached_tokens:
         raise InapplicableError("a part of each prompt is found in the cache already")
-    return served.started(prefix_hit=share)
+    return served.deployed(prefix_hit=share)
 
 
 @transform(
@@ -162,4 +161,4 @@ def speculated(served: DeploymentQuestion, how: str) -> DeploymentQuestion:
     """
     if served.setup.speculate:
         raise InapplicableError(f"tokens are drafted already: {served.setup.speculate}")
-    return replace(served, setup=replace(served.setup, speculate=how))
+    return served.deployed(speculate=how)
