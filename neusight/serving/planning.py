@@ -350,7 +350,7 @@ def _fewest_replicas(
 
 
 def _last_that_holds(
-    demand: Demand, at: Callable[[int], ServingEstimate], best: ServingEstimate, holds: int, misses: int,
+    demand: Demand, at: Callable[[int], ServingEstimate], best: ServingEstimate, holds: int, misses: int, *,
     fineness: int = FINENESS,
 ) -> ServingEstimate:  # fmt: skip
     """The answer of the number next to those that miss, between one that holds, whose answer is ``best``, and one that
