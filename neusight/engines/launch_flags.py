@@ -33,12 +33,13 @@ class Flags:
         file: the same of keys of the YAML file that the first of ``file_options`` names.
         values: the field's value by the option's word, of options whose words differ from the field's.
         unset: what the engine does where no option says it, where that is not the field's default.
-        model: options that are sizes of the model, by key of a configuration.
+        model: options that are sizes of the model, by key of a configuration; the first that is given counts.
         vocabularies: tokens by name of a tokenizer.
         passed: options that decide neither time nor memory, and those whose effect is that of the load.
         unread: options that decide time or memory, and that no field takes.
         switches: those of ``passed`` and ``unread`` that take no value.
         lists: options that take several words.
+        assignments: options whose word is another option with its word, ``--set a.b=c``.
         anywhere: whether options may stand anywhere in a script, such as in arrays of a shell.
     """
 
@@ -50,22 +51,23 @@ class Flags:
     file_options: Sequence[str] = ()
     values: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     unset: Mapping[str, Any] = field(default_factory=dict)
-    model: Mapping[str, str] = field(default_factory=dict)
+    model: Mapping[str, Sequence[str]] = field(default_factory=dict)
     vocabularies: Mapping[str, int] = field(default_factory=dict)
     passed: Sequence[str] = ()
     switches: Sequence[str] = ()
     unread: Sequence[str] = ()
     lists: Sequence[str] = ()
+    assignments: Sequence[str] = ()
     anywhere: bool = False
 
     @cached_property
     def valueless(self) -> Collection[str]:
         """Options that take no value."""
-        return {name for name, (_, value) in self.names.items() if value is not None} | {*map(dashed, self.switches)}
+        return {name for name, (_, value) in self.names.items() if value is not None} | {*self.switches}
 
     def is_unread(self, option: str) -> bool:
         """Whether an option decides time or memory without being a field's; of ``a.b`` also where ``a`` does."""
-        whole, base = option in self._unread, option.partition(".")[0] in self._unread
+        whole, base = option in self.unread, option.partition(".")[0] in self.unread
         return whole or (base and not self.is_known(option, whole=True))
 
     def is_known(self, option: str, *, whole: bool = False) -> bool:
@@ -82,11 +84,7 @@ class Flags:
     @cached_property
     def all_names(self) -> Collection[str]:
         """All options that are listed."""
-        return {*self.names, *map(dashed, (*self.passed, *self.unread, *self.switches, *self.file_options))}
-
-    @cached_property
-    def _unread(self) -> Collection[str]:
-        return {*map(dashed, self.unread)}
+        return {*self.names, *self.passed, *self.unread, *self.switches, *map(dashed, self.file_options)}
 
     @cached_property
     def names(self) -> Mapping[str, tuple[str, Any]]:
@@ -102,11 +100,7 @@ class Flags:
 
     def value(self, option: str, word: str) -> Any:
         """The field's value that a word of an option stands for."""
-        return self._values.get(dashed(option), {}).get(word, word)
-
-    @cached_property
-    def _values(self) -> Mapping[str, Mapping[str, Any]]:
-        return {dashed(option): words for option, words in self.values.items()}
+        return self.values.get(dashed(option), {}).get(word, word)
 
     def written(self, values: Mapping[str, Any], *, in_file: bool = False) -> Iterator[tuple[str, Any]]:
         """(option, word) of each value by field that is not None, in the order of the table; None for a switch."""
@@ -116,7 +110,7 @@ class Flags:
 
     def _option(self, entry: Entry, value: Any) -> Iterator[tuple[str, Any]]:
         if isinstance(entry, str):
-            words = {meant: word for word, meant in reversed([*self.values.get(entry, {}).items()])}
+            words = {meant: word for word, meant in reversed([*self.values.get(dashed(entry), {}).items()])}
             yield entry, words.get(value, value)
         else:
             yield from [(option, None) for option, given in entry.items() if given == value][:1]
@@ -125,7 +119,10 @@ class Flags:
 @cache
 def flags_of(engine: str) -> Flags:
     """The options of an engine in ``engines_with_flags``."""
-    return Flags(**tomllib.loads((_FOLDER / f"{engine}.toml").read_text(encoding="utf-8")))
+    tables = tomllib.loads((_FOLDER / f"{engine}.toml").read_text(encoding="utf-8"))
+    compared = {name: [*map(dashed, tables.get(name, ()))] for name in ("passed", "unread", "switches")}
+    values = {dashed(option): words for option, words in tables.get("values", {}).items()}
+    return Flags(**{**tables, **compared, "values": values})
 
 
 def engines_with_flags() -> Sequence[str]:
@@ -139,7 +136,7 @@ def dashed(option: str) -> str:
 
 
 def read_options(
-    words: Sequence[str], switches: Collection[str], lists: Collection[str]
+    words: Sequence[str], switches: Collection[str], lists: Collection[str], assignments: Collection[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
     """(words by option, "" for none, and words that belong to no option) of a command line.
 
@@ -147,6 +144,7 @@ def read_options(
         words: after the name of the program; after ``END`` no word is an option's.
         switches: options that take no value.
         lists: options that take all words up to the next option.
+        assignments: options whose word is another option with its word.
     """
     given: dict[str, str] = {}
     rest: list[str] = []
@@ -154,9 +152,14 @@ def read_options(
     for word in _single(words):
         if word == END:
             option = ""
+        elif option in assignments:
+            name, _, value = word.partition("=")
+            given[dashed(name)], option = value, ""
         elif word.startswith("-") and not word[1:2].isdigit():
             option, stated, value = word.lstrip("-").partition("=")
             option = dashed(option)
+            if option in assignments:
+                continue
             given[option] = value
             option = "" if stated or option in switches else option
         elif option and (not given[option] or option in lists):

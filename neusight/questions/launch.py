@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -18,11 +18,6 @@ from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.table_rows import KINDS
-
-_ALL = "all"
-"""Experts over all devices of a replica."""
-_OVER_ALL = ("deepep", "mooncake")
-"""Ways of SGLang's tokens to experts that spread these over all devices (``ServerArgs``, ``moe_a2a_backend``)."""
 
 _VOCABULARY = 50_257
 """Tokens of GPT-2's vocabulary, which are assumed where an unknown tokenizer counts them."""
@@ -45,15 +40,6 @@ class LaunchLine:
     words: Mapping[str, Any]
     unread: Mapping[str, str] = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
-
-    @property
-    def question(self) -> Question:
-        """The question of these words.
-
-        Raises:
-            FieldError: a word that a field cannot take, or no model.
-        """
-        return self.noun.named(self.words)
 
     def words_beside(self, given: Collection[str]) -> dict[str, Any]:
         """Words of fields that are not given, nor replaced by those that are."""
@@ -88,7 +74,7 @@ def _serving(command: EngineCommand, flags: Flags) -> LaunchLine:
     parts, unread, remarks = _sorted(command, flags)
     words = {**{name: value for name, value in flags.unset.items() if name in Serving.fields()}, **parts}
     remarks += _remark_speculation(command.engine, parts)
-    _CONVENTIONS[command.engine](words)
+    {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[command.engine](words)
     _combine(words, unread, flags)
     words |= {"engine": command.engine, "engine_version": command.version}
     kept = {name: value for name, value in words.items() if name in Serving.fields() and value != ""}
@@ -107,26 +93,31 @@ def _training(command: EngineCommand, flags: Flags, depth: int) -> LaunchLine:
     words = {name: value for name, value in values.items() if value is not None}
     words |= {name: given[option] for name, option in _NODES.items() if given.get(option, "").isdecimal()}
     words |= {"model": "megatron-lm", "config": json.dumps(config)} if config else {}
-    assumed = config and "vocab-size" not in given and given.get("tokenizer-type") not in flags.vocabularies
-    remarks = (f"vocab-size is missing: {config['vocab_size']:,} tokens are assumed",) if assumed else ()
-    return LaunchLine(noun=Training, words=words, unread={name[2:]: given[name[2:]] for name in names}, remarks=remarks)
+    told = "vocab-size" in given or given.get("tokenizer-type") in flags.vocabularies
+    remarks = [f"vocab-size is missing: {config['vocab_size']:,} tokens are assumed"] if config and not told else []
+    if config and "max-position-embeddings" not in given:
+        remarks.append(f"max-position-embeddings is missing: {config['max_position_embeddings']:,} are assumed")
+    unread = {name[2:]: given[name[2:]] for name in names}
+    return LaunchLine(noun=Training, words=words, unread=unread, remarks=tuple(remarks))
 
 
 def _configuration(given: Mapping[str, str], flags: Flags) -> dict[str, Any]:
     """The model as keys of a configuration; empty where its sizes are not among the arguments."""
-    sizes = {key: int(given[option]) for key, option in flags.model.items() if given.get(option, "").isdecimal()}
-    if not {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= sizes.keys():
+    numbers = {option: int(word) for option, word in given.items() if word.isdecimal()}
+    sizes = {key: numbers[name] for key, names in flags.model.items() for name in reversed(names) if name in numbers}
+    if not {"num_hidden_layers", "hidden_size", "num_attention_heads", "max_position_embeddings"} <= sizes.keys():
         return {}
     kind = "swiglu" if "swiglu" in given else "squared_relu" if "squared-relu" in given else "gelu"
+    # Two products take what one takes without a gate (``validate_args``).
+    width = sizes["hidden_size"] * 8 // 3 // 64 * 64 if kind == "swiglu" else 4 * sizes["hidden_size"]
     usual = {
-        "intermediate_size": 4 * sizes["hidden_size"],
+        "intermediate_size": width,
         "num_key_value_heads": sizes["num_attention_heads"],
         "vocab_size": flags.vocabularies.get(given.get("tokenizer-type", ""), _VOCABULARY),
     }
     if "num_experts" in sizes:
-        usual |= {"num_experts_per_tok": 2, "moe_intermediate_size": {**usual, **sizes}["intermediate_size"]}
-    tied = "untie-embeddings-and-output-weights" not in given
-    return {**KINDS[kind], **usual, **sizes, "tie_word_embeddings": tied}
+        usual |= {"num_experts_per_tok": 2, "moe_intermediate_size": sizes.get("intermediate_size", width)}
+    return {**KINDS[kind], **usual, **sizes, "tie_word_embeddings": "untie-embeddings-and-output-weights" not in given}
 
 
 def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:
@@ -156,16 +147,17 @@ def _vllm(words: dict[str, Any]) -> None:
     """Of a model without experts its data-parallel ranks are independent (vLLM, Data Parallel Deployment)."""
     if local := words.pop("dp_per_node", 0):
         words["per_node"] = _count({"dp": local}, "dp") * _count(words, "tp") * _count(words, "pp")
-    if "dp" in words and _is_dense(words.get("model", "")):
+    if "dp" in words and _experts(words) == 0:
         words["replicas"] = words.pop("dp")
 
 
-def _is_dense(model: str) -> bool:
-    """Whether a model is known to have no experts."""
+def _experts(words: Mapping[str, Any]) -> int | None:
+    """The number of experts of the model, None where it is not known."""
     try:
-        return not known_decoder(model).has_experts
+        part = known_decoder(words.get("model", "")).mixture
     except (NeusightError, OSError):
-        return False
+        return None
+    return part.experts if part else 0
 
 
 def _sglang(words: dict[str, Any]) -> None:
@@ -174,14 +166,11 @@ def _sglang(words: dict[str, Any]) -> None:
     words.pop("nodes", None)
     if nodes > 1:
         words["per_node"] = _divided("nodes", devices * _count(words, "pp"), nodes)
-    if words.get("moe_dispatch") in _OVER_ALL:
-        words["ep"] = _ALL
     if words.get("max_num_batched_tokens") in ("-1", "0"):
         words.pop("max_num_batched_tokens")
         words["chunked_prefill"] = False
     if "attention_dp" not in words:
-        words.pop("dp", None)
-        words["replicas"] = groups
+        words["replicas"] = words.pop("dp", groups)
         return
     words["tp"] = _divided("dp", devices, groups)
     for name in ("max_num_seqs", "max_num_batched_tokens"):
@@ -190,54 +179,51 @@ def _sglang(words: dict[str, Any]) -> None:
 
 
 def _tensorrt_llm(words: dict[str, Any]) -> None:
-    """Attention is shared by all devices of a stage or by none."""
+    """Attention is shared by all devices of a stage or by none; experts are counted with their copies."""
+    if (experts := _experts(words)) and "slots" in words:
+        words["redundant_experts"] = _count(words, "slots", "redundant_experts") - experts
     if words.get("attention_dp") == "true":
         words |= {"dp": _count(words, "tp"), "tp": 1}
 
 
-_CONVENTIONS: Mapping[str, Callable[[dict[str, Any]], None]] = {
-    "vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm
-}  # fmt: skip
-
-
 def _combine(words: dict[str, Any], unread: dict[str, str], flags: Flags) -> None:
     """Put together the fields that several options give."""
-    if words.get("ep") == _ALL:
+    if words.get("ep") == "all":
         words["ep"] = _count(words, "tp") * _count(words, "dp")
     if "quantization" in words:
         if "dtype" in words:
             unread["dtype"] = words["dtype"]
         words["dtype"] = words["quantization"]
     if "lora" in words or "adapters" in words:
-        rank = words.get("adapter_rank", flags.unset.get("adapter_rank"))
-        words["lora_adapters"] = f"{words.get('adapters', flags.unset.get('adapters'))}" + (
-            f",rank={rank}" if rank else ""
-        )
-    if any(isinstance(entry, Mapping) for entry in flags.fields.get("eplb", ())) and "eplb" not in words:
+        slots = {**flags.unset, **words}
+        rank = f",rank={slots['adapter_rank']}" if "adapter_rank" in slots else ""
+        words["lora_adapters"] = f"{slots['adapters']}{rank}"
+    if "eplb" in flags.fields and "eplb" not in words:
         words.pop("redundant_experts", None)
+    if "policy" in words:
+        unread["capacity-scheduler-policy"] = words["policy"]
 
 
-def _remark_speculation(engine: str, parts: Mapping[str, Any]) -> list[str]:
+def _remark_speculation(engine: str, parts: Mapping[str, Any]) -> Iterator[str]:
     """A line for speculative decoding, whose acceptance no launch line has."""
-    if not {"draft", "draft_model"} & parts.keys():
-        return []
-    model = parts.get("draft_model", "")
-    draft = parts.get("draft") or model
-    if engine == "sglang" and draft == "eagle" and not model:
-        draft = "mtp"
-    tokens = parts.get("draft_tokens") or parts.get("draft_layers") or parts.get("draft_depth", "N")
-    option = f"--speculate draft={draft},tokens={tokens},acceptance=A"
-    return [f"speculative decoding is left out: add {option} with the share A of drafts that are accepted"]
+    if {"draft", "draft_model"} & parts.keys():
+        model = parts.get("draft_model", "")
+        draft = parts.get("draft") or model
+        if engine == "sglang" and draft == "eagle" and not model:
+            draft = "mtp"
+        tokens = parts.get("draft_tokens") or parts.get("draft_layers") or parts.get("draft_depth", "N")
+        option = f"--speculate draft={draft},tokens={tokens},acceptance=A"
+        yield f"speculative decoding is left out: add {option} with the share A of drafts that are accepted"
 
 
-def _count(words: Mapping[str, Any], name: str) -> int:
-    """A whole number among the words; 1 where it is left open.
+def _count(words: Mapping[str, Any], name: str, field_name: str = "") -> int:
+    """A whole number among the words, read as the field of that or another name; 1 where it is left open.
 
     Raises:
         FieldError: it is none.
     """
     value = words.get(name, 1)
-    declared = {**Training.fields(), **Serving.fields()}[name].field
+    declared = {**Training.fields(), **Serving.fields()}[field_name or name].field
     return int(declared.read(name, value) if isinstance(value, str) else value)
 
 

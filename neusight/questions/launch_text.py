@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,11 @@ _WRITTEN = re.compile(
     re.DOTALL,
 )
 """A file that a script writes out of its lines."""
+_ECHOED = re.compile(r"""\becho\s+(?P<before>-e\s+)?(["'])(?P<body>[^\n]*?)\2\s*>+\s*(?P<after>[^\s;|&]+)""")
+"""A file that a script writes out of one text."""
 _IMAGE = re.compile(r"(?:vllm-openai|lmsysorg/sglang|tensorrt-llm/release):v?(\d[\w.]*)")
 """Container images of engines, with the version."""
+_OTHERWISE = ", or write a command such as `vllm serve MODEL`"
 _WORD = re.compile(r"""(?<![\w"'./-])[\w./-]+""")
 """Of a YAML table in braces."""
 
@@ -39,13 +43,11 @@ class EngineCommand:
         engine: its name, as ``engines_with_flags`` has it.
         version: of the container image, "" where there is none.
         options: words by option; keys of JSON objects and of files as ``a.b``; the model as ``model``.
-        script: the text without comments, continued lines and known variables.
     """
 
     engine: str
     version: str
     options: Mapping[str, str]
-    script: str
 
 
 def read_command(source: str) -> EngineCommand:
@@ -54,45 +56,55 @@ def read_command(source: str) -> EngineCommand:
     Raises:
         DataError: no such file, no known engine, or quotes without an end.
     """
-    text, files = _plain(_text_of(source))
+    text, files = _plain(
+        source if len(source.split()) > 1 else _text_of(source, ", or write a command such as `vllm serve MODEL`")
+    )
     engine, start, end = _program(text)
     flags = flags_of(engine)
-    words = _words(text, whole=True) if flags.anywhere else _words(text[end:])
-    given, rest = read_options(words, () if flags.anywhere else flags.valueless, flags.lists)
-    options = dict(_flat({option: _parsed(word) for option, word in given.items()}))
+    words = _words(text, whole=True) if flags.anywhere else _words(_within_quotes(text[:start], text[end:]))
+    given, rest = read_options(words, () if flags.anywhere else flags.valueless, flags.lists, flags.assignments)
+    options = dict(_flat(given))
     options |= {name: word for name, word in _assigned(text[:start]) if name in flags.names}
     names = [options.pop(option) for option in map(dashed, flags.file_options) if option in options]
     for name in names:
-        options = _yaml(files[name] if name in files else _text_of(name)) | options
+        options = _yaml(files.get(str(Path(name))) or _text_of(name)) | options
     image = _IMAGE.search(text[:end])
     model = {"model": rest[0]} if rest and not flags.anywhere else {}
-    return EngineCommand(engine=engine, version=image[1] if image else "", options=model | options, script=text)
+    return EngineCommand(engine=engine, version=image[1] if image else "", options=model | options)
 
 
-def _text_of(source: str) -> str:
-    """The source itself where it has several words, else the text of the file."""
-    if len(source.split()) > 1:
-        return source
+def _text_of(name: str, remedy: str = "") -> str:
+    """The text of a file.
+
+    Raises:
+        DataError: there is none: check its path, or the ``remedy``.
+    """
     try:
-        return Path(source).expanduser().read_text(encoding="utf-8")
+        return Path(name).expanduser().read_text(encoding="utf-8")
     except (OSError, ValueError):
-        raise DataError(
-            f"'{shown(source)}' is no file with text: check the path, or write a command such as `vllm serve MODEL`"
-        ) from None
+        raise DataError(f"'{shown(name)}' is no file with text: check the path{remedy}") from None
 
 
 def _plain(text: str) -> tuple[str, dict[str, str]]:
-    """(the script without comments, continued lines and known variables; files that it writes, by name)."""
+    """(the script without comments, continued lines and known variables; files that it writes, by path)."""
     text = _COMMENT.sub("", _CONTINUED.sub(" ", text))
-    assigned = dict(_assigned(text))
+    assigned: dict[str, str] = {}
+    for name, word in _assigned(text):
+        assigned[name] = _expanded(word, assigned)
+    text = _expanded(text, assigned)
+    written = [*_WRITTEN.finditer(text), *_ECHOED.finditer(text)]
+    files = {str(Path(each["after"] or each["before"])): each["body"].replace("\\n", "\n") for each in written}
+    return _WRITTEN.sub("", text), files
+
+
+def _expanded(text: str, assigned: Mapping[str, str]) -> str:
+    """The text with variables replaced by their values or defaults; those that have none stay."""
 
     def value(match: re.Match[str]) -> str:
         braced, default, plain = match.groups()
         return assigned.get(dashed(braced or plain), match[0] if default is None else default)
 
-    text = _VARIABLE.sub(value, _VARIABLE.sub(value, text))
-    files = {(each["after"] or each["before"]): each["body"] for each in _WRITTEN.finditer(text)}
-    return _WRITTEN.sub("", text), files
+    return _VARIABLE.sub(value, text)
 
 
 def _assigned(text: str) -> Iterator[tuple[str, str]]:
@@ -101,6 +113,13 @@ def _assigned(text: str) -> Iterator[tuple[str, str]]:
         while found := _ASSIGNED.match(line):
             yield dashed(found[1]), found[2].strip("\"'")
             line = line[found.end() :]
+
+
+def _within_quotes(before: str, after: str) -> str:
+    """The rest of a command that stands in quotes which are opened before it, as in ``bash -c "…"``."""
+    line = before.rpartition("\n")[2]
+    opened = [quote for quote in "\"'" if line.count(quote) % 2]
+    return after.partition(opened[0])[0] if opened else after
 
 
 def _program(text: str) -> tuple[str, int, int]:
@@ -122,30 +141,25 @@ def _words(text: str, *, whole: bool = False) -> list[str]:
     marks = f"{_ENDS}()" if whole else _ENDS
     split = shlex.shlex(text, posix=True, punctuation_chars=marks)
     split.whitespace, split.commenters, split.whitespace_split = " \t\r", "", True
-    words: list[str] = []
+    words = (END if word and set(word) <= set(marks) else word for word in split)
     try:
-        for word in split:
-            ends = bool(word) and set(word) <= set(marks)
-            if ends and not whole:
-                break
-            words.append(END if ends else word)
+        return list(takewhile(lambda word: whole or word != END, words))
     except ValueError as error:
         raise DataError(f"the launch line does not read as one: {error}: mend its quotes") from None
-    return words
 
 
-def _parsed(word: str) -> Any:
-    """A JSON object as such, any other word as it is."""
+def _parsed(value: Any) -> Any:
+    """The object that a text is as JSON, any other value as it is."""
     try:
-        return json.loads(word) if word.startswith("{") else word
+        return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
     except ValueError:
-        return word
+        return value
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Keys of objects in objects as ``a.b``."""
-    for key, value in values.items():
-        name = dashed(f"{before}{key}")
+    """Keys of objects in objects, and of texts that are JSON objects, as ``a.b``."""
+    for key, given in values.items():
+        name, value = dashed(f"{before}{key}"), _parsed(given)
         if isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:
@@ -164,8 +178,8 @@ def _yaml(text: str) -> dict[str, str]:
         above = [(depth, name) for depth, name in above if depth < indent]
         name = ".".join([*(name for _, name in above), dashed(key)])
         value = _COMMENT.sub("", value).strip().strip("\"'")
-        if value.startswith("{"):
-            value = _parsed(_WORD.sub(r'"\g<0>"', value)) if '"' not in value else _parsed(value)
+        if value.startswith("{") and '"' not in value:
+            value = _WORD.sub(r'"\g<0>"', value)
         if value:
             values |= _flat({name: value})
         else:

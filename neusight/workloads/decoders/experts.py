@@ -76,7 +76,7 @@ def _served(part: Experts, rank: Rank) -> Operation:
     slices = shared_evenly(rank.tp * dp, ep, "tp x dp")
     ffn = shared_evenly(part.expert.ffn, slices, "moe_intermediate_size")
     everyone = part.experts + part.redundant
-    experts = shared_evenly(everyone, ep, "number of experts")
+    experts = shared_evenly(everyone, ep, "experts with redundant_experts" if part.redundant else "number of experts")
     up, down = part.expert.projections(rank.hidden, slices, "experts")
     scores = rank.size * tokens * part.experts
     batch = KernelBatch.from_columns(
