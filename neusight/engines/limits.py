@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec
 
 _FILE = Path(__file__).with_name("defaults.toml")
-_CONDITIONS = ("from", "vendor", "device", "least_bytes", "least_ranks", "large_passes")
+_CONDITIONS = ("from", "vendor", "device", "least_bytes", "least_ranks", "large_passes", "speculates")
 _MIB = 1 << 20
 NEWEST = (inf,)
 
@@ -31,12 +31,14 @@ class Place:
         ranks: devices of a pipeline stage.
         stages: pipeline stages.
         groups: attention groups, which share the devices of a stage.
+        speculates: whether tokens are drafted.
     """
 
     device: DeviceSpec
     ranks: int = 1
     stages: int = 1
     groups: int = 1
+    speculates: bool = False
 
 
 def release_of(engine: str, version: str) -> tuple[float, ...]:
@@ -96,6 +98,7 @@ def _is_for(table: Mapping[str, Any], place: Place | None) -> bool:
         and table.get("device", board.id) == board.id
         and device.usable_bytes >= table.get("least_bytes", 0)
         and place.ranks >= table.get("least_ranks", 1)
+        and place.speculates >= table.get("speculates", False)
         and not (table.get("large_passes") and device.facts.small_serving_limits)
     )
 

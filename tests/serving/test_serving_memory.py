@@ -124,6 +124,12 @@ def test_started_on_keeps_a_share_by_ranks_in_older_sglang() -> None:
     assert [server.memory_share for server in servers] == [0.88, 0.87, 0.85, 0.81]
 
 
+@pytest.mark.parametrize(("engine", "seqs"), [("sglang", 24), ("vllm", 1024)])
+def test_started_on_lets_few_speculate_in_sglang(engine: str, seqs: int) -> None:
+    place = Place(device=load_device("h100-sxm-80gb"), ranks=2, groups=2, speculates=True)
+    assert server_named(engine).serving.started_on(place).running_seqs(10**6, 8192) == seqs
+
+
 @pytest.mark.parametrize(
     ("version", "context", "tokens"),
     [("0.6.3", 1024, 2048), ("0.6.3", 8192, 8192), ("0.6.3", 131_072, 512), ("0.7.3", 131_072, 2048), ("", 8192, 2048)],
