@@ -195,9 +195,9 @@ def _served_s(replicas: int = 1) -> float:
     """Engines under a load of 0.9 of what they bear, with the passes of a model of 8e9 weights, of the magnitude; the
     least loaded of several gets the next request.
     """
-    from neusight.serving import EngineLimits, Lengths, Open, PassSizes, Routing, simulate, tabulate
+    from neusight.serving import EngineLimits, Lengths, Open, PassSizes, Routing, TabulatedPasses, simulate
 
-    times = tabulate(
+    times = TabulatedPasses(
         PassSizes(tokens=8192, sequences=256, length=10_000),
         tokens=lambda steps: 5e-3 + 5e-6 * steps.tokens,
         decodes=lambda steps: 1e-4 + 5e-8 * steps.decodes * steps.decode_cached,

@@ -17,7 +17,7 @@ from neusight.serving.deployment import Deployment
 from neusight.serving.estimate import Limiter, Metric, ServingEstimate
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Lengths, Load, Offline, Open, Requests, Static, Trace, read_trace
-from neusight.serving.lookup import PassSizes, TabulatedPasses, tabulate
+from neusight.serving.lookup import PassSizes, TabulatedPasses
 from neusight.serving.planning import Choice, Demand, cheapest, closed, frontier, pareto_front
 from neusight.serving.run import EnginePasses, ServingRun, Spread
 from neusight.serving.serve import serve
@@ -32,5 +32,5 @@ __all__ = [
     "Demand", "Deployment", "EngineLimits", "EngineOptions", "EnginePasses", "Lengths", "Limiter", "Load", "Metric",
     "Offline", "Open", "PassSizes", "PassTimes", "Requests", "Routing", "Scheduler", "ServingEstimate", "ServingRun",
     "Setup", "Slo", "Speculation", "Spread", "Static", "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest",
-    "closed", "frontier", "pareto_front", "read_trace", "replicate", "serve", "simulate", "tabulate",
+    "closed", "frontier", "pareto_front", "read_trace", "replicate", "serve", "simulate",
 ]  # fmt: skip

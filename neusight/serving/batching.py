@@ -47,6 +47,8 @@ class PassTimes(Protocol):
 
 _COLUMNS = {f.name: float if f.name.endswith("_s") else np.int64 for f in fields(EnginePasses)[:-1]}
 """Of a row that is recorded: whole numbers below 2⁵³, which doubles hold exactly."""
+_FARED = ("admitted_s", "first_token_s", "finish_s", "cached_tokens", "preempted", "interrupted_s")
+"""Columns of a ``ServingRun`` that a ledger has lists of."""
 DecodePasses = int
 PromptPass = tuple[list[tuple[int, int]], list[int], int, int]
 """Chunks, the requests whose prompts they end, the sequences that generate beside them, and the chunks' tokens."""
@@ -61,6 +63,7 @@ class RequestLedger:
 
     def __init__(self, requests: Requests, limits: EngineLimits) -> None:
         cached, block, n = limits.cached_tokens(requests.prompt_tokens), limits.block_tokens, len(requests)
+        self.requests, self.kv_tokens = requests, inf if limits.kv_tokens is None else float(limits.kv_tokens)
         self.prompt: list[int] = requests.prompt_tokens.tolist()
         self.output: list[int] = requests.output_tokens.tolist()
         self.cached: list[int] = cached.tolist()
@@ -69,27 +72,24 @@ class RequestLedger:
         stored = requests.prompt_tokens + requests.output_tokens - 1 + limits.overshoot - cached
         self.final_blocks: list[int] = (-(-stored // block)).tolist()
         self.target = self.prompt.copy()
-        self.joined, self.ends, self.losses, self.found = [-1] * n, [-1] * n, [0] * n, self.cached.copy()
-        self.admitted_s, self.first_s, self.finish_s = [nan] * n, [nan] * n, [nan] * n
+        self.joined, self.ends = [-1] * n, [-1] * n
+        self.admitted_s, self.first_token_s, self.finish_s = [nan] * n, [nan] * n, [nan] * n
+        self.cached_tokens, self.preempted = self.cached.copy(), [0] * n
         self.lost_s: dict[int, float] = {}
         self.interrupted_s: list[float] = []
 
-    def run(self, requests: Requests, engines: Sequence[BatchingEngine], kv_tokens: float) -> ServingRun:
+    def run(self, arrival_s: Sequence[float], engines: Sequence[BatchingEngine]) -> ServingRun:
         """What came of it."""
+        columns = {name: np.array(getattr(self, name)) for name in _FARED}
         return ServingRun(
-            arrival_s=requests.arrival_s,
-            admitted_s=np.array(self.admitted_s),
-            first_token_s=np.array(self.first_s),
-            finish_s=np.array(self.finish_s),
-            prompt_tokens=requests.prompt_tokens,
-            output_tokens=requests.output_tokens,
-            cached_tokens=np.array(self.found),
-            preempted=np.array(self.losses),
-            interrupted_s=np.array(self.interrupted_s),
+            **columns,
+            arrival_s=np.array(arrival_s),
+            prompt_tokens=self.requests.prompt_tokens,
+            output_tokens=self.requests.output_tokens,
             passes=EnginePasses.together([engine.passes() for engine in engines]),
             schedulers=len(engines),
-            opened=requests.concurrency is None and bool(requests.arrival_s[-1] > 0),
-            kv_capacity_tokens=kv_tokens,
+            opened=self.requests.concurrency is None and arrival_s[-1] > 0,
+            kv_capacity_tokens=self.kv_tokens,
         )
 
 
@@ -232,7 +232,7 @@ class BatchingEngine:
             self.preempted.pop()
         else:
             self.next += 1
-            self.ledger.admitted_s[request], self.ledger.found[request] = self.time_s, self.partial_done
+            self.ledger.admitted_s[request], self.ledger.cached_tokens[request] = self.time_s, self.partial_done
         if self.kept_blocks:
             self.trim()
         return True
@@ -269,7 +269,7 @@ class BatchingEngine:
             # The last token has been sampled, and is not in the cache yet.
             self.target[request] = self.leave(request) + 1
         self.blocks_at_end -= self.final_blocks[request]
-        self.ledger.losses[request] += 1
+        self.ledger.preempted[request] += 1
         self.hits[request] = 0
         self.preempted.append(request)
 
@@ -389,7 +389,7 @@ class BatchingEngine:
         """A prompt has ended, and with it the first token, or the next one after a loss, is there."""
         made = self.target[request] - self.prompt[request] + 1
         if made == 1:
-            self.ledger.first_s[request] = self.time_s
+            self.ledger.first_token_s[request] = self.time_s
         else:
             self.ledger.interrupted_s.append(self.time_s - self.ledger.lost_s[request])
         left = self.output[request] - made

@@ -17,14 +17,14 @@ from neusight.errors import ModelError
 from neusight.laws.fitted import shipped_links
 from neusight.laws.routes import host_link
 from neusight.serving.batching import PassTimes
-from neusight.serving.disaggregated import CacheTransfer, Pool
+from neusight.serving.disaggregated import CacheTransfer
 from neusight.serving.limits import EngineLimits
 from neusight.serving.load import Closed, Load, Open, Static, Trace
 from neusight.serving.lookup import SMALLEST, PassSizes
 from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, ReplicaPricer, in_flight
 from neusight.serving.setup import Setup
-from neusight.serving.simulate import Routing
+from neusight.serving.simulate import Pool, Routing
 from neusight.serving.speculation import OWN_LAYER
 from neusight.units import gib
 from neusight.workloads.decoders.shares import Steps

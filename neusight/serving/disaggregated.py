@@ -12,29 +12,10 @@ from math import inf
 
 import numpy as np
 
-from neusight.serving.batching import BatchingEngine, PassTimes, RequestLedger
-from neusight.serving.limits import EngineLimits
+from neusight.serving.batching import RequestLedger
 from neusight.serving.load import Load, Requests
 from neusight.serving.run import EnginePasses, ServingRun
-from neusight.serving.simulate import RoutedEngines, Routing
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pool:
-    """Engines that share a part of the work."""
-
-    limits: EngineLimits
-    times: PassTimes
-    routing: Routing
-
-    def engines(self, ledger: RequestLedger) -> list[BatchingEngine]:
-        """Idle ones."""
-        return [BatchingEngine(ledger, self.limits, self.times) for _ in range(self.routing.schedulers)]
-
-    @property
-    def kv_tokens(self) -> float:
-        """That the cache of each engine holds."""
-        return inf if self.limits.kv_tokens is None else float(self.limits.kv_tokens)
+from neusight.serving.simulate import Pool, RoutedEngines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,17 +73,17 @@ class _Pools:
     def __init__(
         self, requests: Requests, prompts: Requests, prefill: Pool, decode: Pool, transfer: CacheTransfer
     ) -> None:
-        self.requests, self.prompts, self.pools = requests, prompts, (prefill, decode)
-        self.ledgers = RequestLedger(prompts, prefill.limits), RequestLedger(requests, decode.limits)
+        answers = RequestLedger(requests, decode.limits)
         # All but the last token of a prompt comes with the cache.
-        self.ledgers[1].hits = (requests.prompt_tokens - 1 - np.array(self.ledgers[1].cached)).tolist()
-        self.ledgers[1].sessions = [-1] * len(requests)
-        self.prefill = RoutedEngines(prompts, prefill.engines(self.ledgers[0]), prefill.routing)
-        self.decode = RoutedEngines(requests, decode.engines(self.ledgers[1]), decode.routing)
+        answers.hits = (requests.prompt_tokens - 1 - np.array(answers.cached)).tolist()
+        answers.sessions = [-1] * len(requests)
+        self.prefill = RoutedEngines(RequestLedger(prompts, prefill.limits), prefill)
+        self.decode = RoutedEngines(answers, decode)
+        self.decode.arrival_s = [0.0] * len(requests)
         self.layers = transfer.layers
         lengths, at = np.unique(requests.prompt_tokens, return_inverse=True)
         self.transfer_s: list[float] = transfer.of(lengths)[at].tolist()
-        self.added_s, self.decode_arrival_s = [0.0] * len(requests), [0.0] * len(requests)
+        self.added_s = [0.0] * len(requests)
         self.free_s = [0.0] * prefill.routing.schedulers
 
     def serve(self, between_s: float) -> None:
@@ -119,28 +100,22 @@ class _Pools:
     def sent(self, request: int, end_s: float, at: int) -> None:
         """A prompt has ended: what of its cache has not travelled beside it does when the engine's link is free."""
         whole_s = self.transfer_s[request]
-        computing_s = end_s - self.ledgers[0].admitted_s[request]
+        computing_s = end_s - self.prefill.ledger.admitted_s[request]
         beside_s = min(computing_s, whole_s * (1 - 1 / self.layers))
         arrival_s = max(end_s, self.free_s[at]) + whole_s - beside_s
         self.free_s[at], self.added_s[request] = arrival_s, arrival_s - end_s
-        self.decode_arrival_s[request] = arrival_s
+        self.decode.arrival_s[request] = arrival_s
         self.decode.expect(request, arrival_s)
 
     def run(self) -> ApartRun:
         """What came of it: the first token is that of the pool that generates."""
-        arrival_s = np.array(self.prefill.arrival_s), np.array(self.decode_arrival_s)
-        pools = zip(self.ledgers, (self.prefill, self.decode), self.pools, arrival_s, strict=True)
-        asked = (self.prompts, self.requests)
-        prefill, decode = (
-            ledger.run(replace(requests, arrival_s=come_s), routed.engines, pool.kv_tokens)
-            for (ledger, routed, pool, come_s), requests in zip(pools, asked, strict=True)
-        )
+        prefill, decode = self.prefill.run(), self.decode.run()
         # The token that a prompt ends with is made again; a cache counts by its share.
-        scale = 1.0 if inf in (self.pools[0].kv_tokens, self.pools[1].kv_tokens) else 0.0
-        scale = scale or self.pools[1].kv_tokens / self.pools[0].kv_tokens
+        capacities = decode.kv_capacity_tokens, prefill.kv_capacity_tokens
+        scale = 1.0 if inf in capacities else capacities[0] / capacities[1]
         own = prefill.passes
         own = replace(own, ended=np.zeros_like(own.ended), kv_tokens=np.rint(scale * own.kv_tokens).astype(np.int64))
-        whole = replace(
+        together = replace(
             decode,
             arrival_s=prefill.arrival_s,
             admitted_s=prefill.admitted_s,
@@ -150,4 +125,4 @@ class _Pools:
             schedulers=prefill.schedulers + decode.schedulers,
             opened=prefill.opened,
         )
-        return ApartRun(prefill=prefill, decode=decode, whole=whole, transfer_s=np.array(self.added_s))
+        return ApartRun(prefill=prefill, decode=decode, whole=together, transfer_s=np.array(self.added_s))

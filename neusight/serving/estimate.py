@@ -21,6 +21,7 @@ DEGREES = ("tp", "pp", "ep", "dp")
 LATENCIES = ("ttft", "tpot", "itl", "e2e")
 """Time to first token, time per output token, inter-token latency, and end to end."""
 _LOAD_COLUMNS = ("batch", "concurrency", "request_rate", "num_prompts", "requests", "isl", "osl")
+_RATES = ("output_tokens_per_s_per_device", "output_tokens_per_s_per_user")
 _SUFFIXES = {"mean": "", "low": "_low", "high": "_high", "p50": "_p50", "p90": "_p90", "p95": "_p95", "p99": "_p99"}
 
 
@@ -205,52 +206,48 @@ class ServingEstimate:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the answer, its times with their intervals, what was assumed."""
-        cells = "".join(
-            "<tr>"
-            + "".join(f"<td>{text}</td>" for text in (name, *map(milliseconds, (m.mean, m.low, m.high))))
-            + "</tr>"
-            for name, m in ((name, self.latency(name)) for name in LATENCIES)
-        )
+        cells = "".join(_html_row(name, self.latency(name)) for name in LATENCIES)
         table = f"<table><tr><th></th><th>mean</th><th>5 %</th><th>95 %</th></tr>{cells}</table>"
         notes = "".join(f"<li>{escape(text)}</li>" for text in (self.diverges, *self.warnings) if text)
         return f"<p><b>{escape(self.headline)}</b></p>{table}{f'<ul>{notes}</ul>' if notes else ''}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: the core of every estimate, and what a load has besides."""
-        rates = ("output_tokens_per_s_per_device", "output_tokens_per_s_per_user")
         memory = asdict(self.memory) | {"fits": self.memory.fits}
-        return core(self) | asdict(self) | {name: getattr(self, name) for name in rates} | {"memory": memory}
+        return core(self) | asdict(self) | self._named(*_RATES) | {"memory": memory}
 
     def row(self) -> dict[str, Any]:
         """One flat row for tables and CSV, times in milliseconds; None where a figure is not there."""
-        rate = self.output_tokens_per_s
+        rate, energy = self.output_tokens_per_s, self.token_energy
         return {
-            **{name: getattr(self, name) for name in ("model", "gpu", "engine", "precision", "kv_dtype")},
+            **self._named("model", "gpu", "engine", "precision", "kv_dtype"),
             **self.plan,
-            **{"replicas": self.replicas, "devices": self.devices, "load": self.load["kind"]},
+            **self._named("replicas", "devices"),
+            "load": self.load["kind"],
             **{name: self.load.get(name) for name in _LOAD_COLUMNS},
             **{key: value for name in LATENCIES for key, value in _latency_columns_ms(name, self.latency(name))},
             "output_tokens_per_s": rate.mean,
             "output_tokens_per_s_low": rate.low,
             "output_tokens_per_s_high": rate.high,
             "steady_output_tokens_per_s": self.steady_output_tokens_per_s.mean,
-            "output_tokens_per_s_per_device": self.output_tokens_per_s_per_device,
-            "output_tokens_per_s_per_user": self.output_tokens_per_s_per_user,
-            "total_tokens_per_s": self.total_tokens_per_s,
-            "requests_per_s": self.requests_per_s,
-            **{"mean_batch": self.mean_batch, "kv_use": self.kv_use, "kv_tokens": self.memory.kv_tokens},
+            **self._named(*_RATES, "total_tokens_per_s", "requests_per_s", "mean_batch", "kv_use"),
+            "kv_tokens": self.memory.kv_tokens,
             **{f"{name}_share": value for name, value in self.time_shares.items()},
             **_limiter_columns("prefill", self.prefill),
             **_limiter_columns("decode", self.decode),
-            "usd_per_million_output_tokens": self.usd_per_million_output_tokens,
-            "joule_per_output_token": self.joule_per_output_token,
-            "joule_per_output_token_low": self.token_energy.low_j,
-            "joule_per_output_token_high": self.token_energy.high_j,
-            "power_w": self.power_w,
-            "prefix_hit": self.prefix_hit,
-            "preempted": self.preempted,
-            "diverges": self.diverges,
+            **self._named("usd_per_million_output_tokens", "joule_per_output_token"),
+            "joule_per_output_token_low": energy.low_j,
+            "joule_per_output_token_high": energy.high_j,
+            **self._named("power_w", "prefix_hit", "preempted", "diverges"),
         }
+
+    def _named(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names}
+
+
+def _html_row(name: str, metric: Metric) -> str:
+    texts = name, *map(milliseconds, (metric.mean, metric.low, metric.high))
+    return f"<tr>{''.join(f'<td>{text}</td>' for text in texts)}</tr>"
 
 
 def _latency_columns_ms(name: str, metric: Metric) -> list[tuple[str, float | None]]:
@@ -259,5 +256,5 @@ def _latency_columns_ms(name: str, metric: Metric) -> list[tuple[str, float | No
 
 
 def _limiter_columns(phase: str, limiter: Limiter | None) -> dict[str, str | None]:
-    part, resource = (limiter.part, limiter.resource) if limiter else (None, None)
-    return {f"{phase}_limiter": part, f"{phase}_resource": resource}
+    names = {f"{phase}_limiter": "part", f"{phase}_resource": "resource"}
+    return {column: getattr(limiter, name, None) for column, name in names.items()}

@@ -222,9 +222,7 @@ class Trace:
 
     def each(self, n: int) -> Trace:
         """Every n-th of them, from the first on."""
-        columns = (self.arrival_s[::n], self.prompt_tokens[::n], self.output_tokens[::n])
-        sessions = None if self.sessions is None else self.sessions[::n]
-        return Trace(arrival_s=columns[0], prompt_tokens=columns[1], output_tokens=columns[2], sessions=sessions)
+        return Trace(**{name: column[::n] for name, column in vars(self).items() if column is not None})
 
     def requests(self) -> Requests:
         """As they came."""
@@ -352,15 +350,9 @@ def request_columns(path: Path, names: Mapping[str, Sequence[str]]) -> dict[str,
     numbers = {what: _trace_numbers(path, column) for what, column in columns.items() if what != "arrival_s"}
     scaled = {what: n * 1e-3 if str(columns[what].name).endswith("_ms") else n for what, n in numbers.items()}
     stated = [name for name in SESSION_COLUMNS if name in frame]
-    sessions = {"sessions": _numbered(frame[stated[0]])} if stated else {}
+    # A number for each session, -1 for none.
+    sessions = {"sessions": frame[stated[0]].factorize()[0].astype(np.int64)} if stated else {}
     return {"arrival_s": _arrival_seconds(path, columns["arrival_s"])} | scaled | sessions
-
-
-def _numbered(column: pd.Series) -> np.ndarray:
-    """The numbers of what stands in a column, -1 for nothing."""
-    import pandas as pd
-
-    return np.asarray(pd.factorize(column)[0], dtype=np.int64)
 
 
 def _trace_frame(path: Path) -> pd.DataFrame:
@@ -379,9 +371,8 @@ def _trace_frame(path: Path) -> pd.DataFrame:
 
 
 def _trace_column(path: Path, frame: pd.DataFrame, what: str, names: Sequence[str]) -> str:
-    for name in names:
-        if name in frame:
-            return name
+    if found := [name for name in names if name in frame]:
+        return found[0]
     raise DataError(f"{path} has no column {what}: name it so, or one of {', '.join(names[1:])}")
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -51,10 +50,6 @@ class ServerWindows:
         """Of rows by the names of columns, those in which anything was generated."""
         known = [row for row in rows if row["token_s"] > 0 and row["decodes"] > 0]
         return cls(**{f.name: np.array([row[f.name] for row in known], dtype=float) for f in fields(cls)})
-
-    def take(self, rows: Any) -> ServerWindows:
-        """Some of them."""
-        return ServerWindows(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,14 +46,26 @@ powers of two: a point stands on a tile's last row and one on the row behind it,
 
 
 class TabulatedPasses:
-    """``PassTimes`` from tables; see ``tabulate``."""
+    """``PassTimes`` from tables for passes of up to some sizes.
 
-    def __init__(
-        self, tokens_s: np.ndarray, sequences_s: np.ndarray, decodes: _DecodeTable, chunks: _ChunkTables
-    ) -> None:
+    Each price is asked once, for some hundred to some thousand passes, some of prompts with more tokens than a pass
+    has.
+
+    Args:
+        sizes: of the largest pass.
+        tokens: price of all but attention, the host included: a function of a pass's tokens plus one of its sequences
+            (a head that sees the last token of each). Asked for single prompts and for passes that only generate.
+        decodes: of the attention of sequences that generate, by ``decodes`` and ``decode_cached``.
+        chunks: of the attention of prompts, by ``prompts``, ``prompt_tokens`` and ``prompt_cached``.
+        queries: tokens that each sequence that generates brings to a pass.
+    """
+
+    def __init__(self, sizes: PassSizes, *, tokens: Price, decodes: Price, chunks: Price, queries: int = 1) -> None:
+        tokens_s, sequences_s = _token_tables(_verified(tokens, queries), sizes, queries)
         self.tokens_s: list[float] = tokens_s.tolist()
         self.sequences_s: list[float] = sequences_s.tolist()
-        self.decodes, self.chunks = decodes, chunks
+        self.decodes = _DecodeTable(_verified(decodes, queries), sizes, queries)
+        self.chunks = _ChunkTables(chunks, sizes)
 
     def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
         """Time of one pass [s]. Each of several chunks takes its share of as many that are all like it: with a floor
@@ -73,27 +85,6 @@ class TabulatedPasses:
         for new, cached in chunks:
             time_s += self.chunks.at(len(chunks), new, cached) / len(chunks)
         return time_s
-
-
-def tabulate(sizes: PassSizes, *, tokens: Price, decodes: Price, chunks: Price, queries: int = 1) -> TabulatedPasses:
-    """Price tables for passes of up to these sizes.
-
-    Each price is asked once, for some hundred to some thousand passes, some of prompts with more tokens than a pass
-    has.
-
-    Args:
-        sizes: of the largest pass.
-        tokens: of all but attention, the host included: a function of a pass's tokens plus one of its sequences (a
-            head that sees the last token of each). Asked for single prompts and for passes that only generate.
-        decodes: of the attention of sequences that generate, by ``decodes`` and ``decode_cached``.
-        chunks: of the attention of prompts, by ``prompts``, ``prompt_tokens`` and ``prompt_cached``.
-        queries: tokens that each sequence that generates brings to a pass.
-    """
-    return TabulatedPasses(
-        *_token_tables(_verified(tokens, queries), sizes, queries),
-        _DecodeTable(_verified(decodes, queries), sizes, queries),
-        _ChunkTables(chunks, sizes),
-    )
 
 
 def _verified(price: Price, queries: int) -> Price:

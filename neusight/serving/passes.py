@@ -41,7 +41,7 @@ from neusight.serving.lookup import (
     PassInterpolator,
     PassSizes,
     PassSums,
-    tabulate,
+    TabulatedPasses,
 )
 from neusight.serving.speculation import Speculation
 from neusight.workloads.decoders.build import step_program
@@ -199,14 +199,14 @@ class ReplicaPricer:
         return self.speculation.queries if self.speculation else 1
 
     def tables(self, sizes: PassSizes) -> PassTimes:
-        """Times of passes for a simulation, which asks for them one by one; priced once, see ``tabulate``."""
+        """Times of passes for a simulation, which asks for them one by one; priced once, see ``TabulatedPasses``."""
         if sizes not in self.tables_priced:
             self.tables_priced[sizes] = self._tabulated(sizes)
         return self.tables_priced[sizes]
 
     def _tabulated(self, sizes: PassSizes) -> ReplicaTimes:
         padded = PassSizes(longest_bucket(sizes.tokens), sizes.sequences, longest_bucket(sizes.length))
-        tables = tabulate(
+        tables = TabulatedPasses(
             padded if self.engine.buckets else sizes,
             tokens=lambda steps: self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps),
             decodes=lambda steps: self._groups_s(steps, ("decode",)),

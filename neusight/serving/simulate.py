@@ -8,12 +8,10 @@ from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from math import inf
 
-import numpy as np
-
 from neusight.errors import LoadError, nearest, shown
 from neusight.serving.batching import BatchingEngine, PassTimes, RequestLedger
 from neusight.serving.limits import EngineLimits
-from neusight.serving.load import Closed, Load, Offline, Open, Requests
+from neusight.serving.load import Closed, Load, Offline, Open
 from neusight.serving.run import ServingRun
 
 ROUND_ROBIN, LEAST_LOADED, PREFIX_AWARE = ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
@@ -52,6 +50,15 @@ class Routing:
 ALONE = Routing()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Engines that share a load, or a part of its work."""
+
+    limits: EngineLimits
+    times: PassTimes
+    routing: Routing = ALONE
+
+
 def simulate(
     load: Load, limits: EngineLimits, times: PassTimes, between_s: float = 0.0, routing: Routing = ALONE
 ) -> ServingRun:
@@ -69,12 +76,11 @@ def simulate(
     """
     requests = load.requests()
     limits.check(requests)
-    ledger = RequestLedger(requests, limits)
-    engines = [BatchingEngine(ledger, limits, times) for _ in range(routing.schedulers)]
-    cluster = RoutedEngines(requests, engines, routing, between_s)
-    cluster.serve()
-    requests = replace(requests, arrival_s=np.array(cluster.arrival_s))
-    return ledger.run(requests, engines, inf if limits.kv_tokens is None else float(limits.kv_tokens))
+    engines = RoutedEngines(
+        RequestLedger(requests, limits), Pool(limits=limits, times=times, routing=routing), between_s
+    )
+    engines.serve()
+    return engines.run()
 
 
 def replicate(load: Load, limits: EngineLimits, times: PassTimes, seeds: Sequence[int]) -> list[ServingRun]:
@@ -96,19 +102,21 @@ class RoutedEngines:
     Clients that wait for an answer send their next request then: what is known of arrivals grows as it goes.
     """
 
-    def __init__(
-        self, requests: Requests, engines: Sequence[BatchingEngine], routing: Routing, between_s: float = 0.0
-    ) -> None:
-        self.engines, self.routing, self.between_s = engines, routing, between_s
-        self.number = len(requests)
-        self.arrival_s: list[float] = requests.arrival_s[: requests.concurrency].tolist()
-        self.sessions = engines[0].ledger.sessions
+    def __init__(self, ledger: RequestLedger, pool: Pool, between_s: float = 0.0) -> None:
+        self.ledger, self.routing, self.between_s = ledger, pool.routing, between_s
+        self.engines = [BatchingEngine(ledger, pool.limits, pool.times) for _ in range(pool.routing.schedulers)]
+        self.number = len(ledger.requests)
+        self.arrival_s: list[float] = ledger.requests.arrival_s[: ledger.requests.concurrency].tolist()
         self.turn = 0
-        self.loads = [0] * len(engines)
+        self.loads = [0] * len(self.engines)
         self.held: deque[int] = deque()
         self.changed: set[int] = set()
         self.ends: list[tuple[float, int]] = []
         self.arrivals: list[tuple[float, int]] = []
+
+    def run(self) -> ServingRun:
+        """What came of it."""
+        return self.ledger.run(self.arrival_s, self.engines)
 
     def serve(self) -> None:
         """Until nothing is left."""
@@ -208,7 +216,7 @@ class RoutedEngines:
             return min(free, key=lambda at: (at - self.turn + 1) % len(self.loads))
         # Of equals the one whose turn it is, so that none is preferred.
         least = min(free, key=lambda at: (self.loads[at], (at - self.turn) % len(self.loads)))
-        if policy == LEAST_LOADED or (session := self.sessions[request]) < 0:
+        if policy == LEAST_LOADED or (session := self.ledger.sessions[request]) < 0:
             return least
         most_loaded = max(self.loads)
         if most_loaded > self.loads[least] + UNEVEN_BY and most_loaded > UNEVEN_TIMES * self.loads[least]:

@@ -21,7 +21,8 @@ from neusight.serving import (
     Trace,
     simulate,
 )
-from neusight.serving.disaggregated import ApartRun, CacheTransfer, Pool, simulate_apart
+from neusight.serving.disaggregated import ApartRun, CacheTransfer, simulate_apart
+from neusight.serving.simulate import Pool
 
 TIMES = LinearTimes()
 PROMPTS = Lengths(mean=100, shape="lognormal", cv=1, longest=400)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neusight.errors import LoadError
-from neusight.serving import EngineLimits, Offline, PassSizes, TabulatedPasses, simulate, tabulate
+from neusight.serving import EngineLimits, Offline, PassSizes, TabulatedPasses, simulate
 from neusight.workloads.decoders.shares import Steps
 
 Part = Callable[[Steps], np.ndarray]
@@ -56,7 +56,7 @@ LAWS: dict[str, tuple[Part, Part, Part]] = {
 
 def tables(law: tuple[Part, Part, Part]) -> TabulatedPasses:
     tokens, decodes, chunks = law
-    return tabulate(PassSizes(8192, 256, 40_000), tokens=tokens, decodes=decodes, chunks=chunks)
+    return TabulatedPasses(PassSizes(8192, 256, 40_000), tokens=tokens, decodes=decodes, chunks=chunks)
 
 
 def passes(number: int) -> Iterator[tuple[list[tuple[int, int]], int, float]]:
@@ -126,7 +126,7 @@ def test_each_price_is_asked_once_for_a_few_thousand_passes() -> None:
 def test_tables_of_any_size_answer_up_to_their_ends(sizes: tuple[int, int, int]) -> None:
     max_tokens, seqs, length = sizes
     tokens, decodes, chunks = LAWS["smooth"]
-    made = tabulate(PassSizes(*sizes), tokens=tokens, decodes=decodes, chunks=chunks)
+    made = TabulatedPasses(PassSizes(*sizes), tokens=tokens, decodes=decodes, chunks=chunks)
     for n in {1, max(1, seqs // 2), seqs}:
         exact = priced(LAWS["smooth"], [], n, n * length)
         assert made.pass_s(n, (), n, n * length) == pytest.approx(exact, rel=0.01)
