@@ -22,7 +22,7 @@ from neusight.serving.planning import Choice, Demand, cheapest, closed, frontier
 from neusight.serving.run import EnginePasses, ServingRun, Spread
 from neusight.serving.serve import serve
 from neusight.serving.setup import EngineOptions, Setup
-from neusight.serving.simulate import ROUTERS, Routing, replicate, simulate
+from neusight.serving.simulate import ROUTERS, Routing, simulate
 from neusight.serving.slo import Slo
 from neusight.serving.speculation import Speculation
 from neusight.serving.step_time import StepTimePredictor
@@ -32,5 +32,5 @@ __all__ = [
     "Demand", "Deployment", "EngineLimits", "EngineOptions", "EnginePasses", "Lengths", "Limiter", "Load", "Metric",
     "Offline", "Open", "PassSizes", "PassTimes", "Requests", "Routing", "Scheduler", "ServingEstimate", "ServingRun",
     "Setup", "Slo", "Speculation", "Spread", "Static", "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest",
-    "closed", "frontier", "pareto_front", "read_trace", "replicate", "serve", "simulate",
+    "closed", "frontier", "pareto_front", "read_trace", "serve", "simulate",
 ]  # fmt: skip

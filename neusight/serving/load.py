@@ -136,8 +136,7 @@ class Closed:
 
 @dataclass(frozen=True, kw_only=True)
 class Open:
-    """Requests that arrive at a rate [1/s], whether or not the engine keeps up: ``num_prompts`` of them, or those of
-    ``duration_s``.
+    """``num_prompts`` requests that arrive at a rate [1/s], whether or not the engine keeps up.
 
     ``cv`` is the coefficient of variation of the intervals, for ``gamma`` alone.
     """
@@ -145,8 +144,7 @@ class Open:
     request_rate: float
     isl: TokenCounts
     osl: TokenCounts
-    num_prompts: int | None = None
-    duration_s: float | None = None
+    num_prompts: int
     arrivals: str = "poisson"
     cv: float = 1.0
     seed: int = 0
@@ -155,29 +153,12 @@ class Open:
         """Arrivals from the first interval on.
 
         Raises:
-            LoadError: a rate, number or duration that is not positive, both or neither of the latter, or an unknown
-                kind of arrivals.
+            LoadError: a rate or number that is not positive, or an unknown kind of arrivals.
         """
-        if (self.num_prompts is None) == (self.duration_s is None):
-            raise LoadError("an open load needs how many requests arrive or for how long: give one of the two")
-        _positive(request_rate=self.request_rate, duration_s=self.duration_s, cv=self.cv)
-        if self.num_prompts is not None:
-            whole("num_prompts", self.num_prompts)
-        return _drawn(self._arrival_s(np.random.default_rng((self.seed, 1))), self.isl, self.osl, self.seed)
-
-    def _arrival_s(self, random: np.random.Generator) -> np.ndarray:
-        if self.duration_s is None:
-            return np.cumsum(self._intervals_s(int(self.num_prompts or 0), random))
-        mean = self.request_rate * self.duration_s
-        end_s, parts = 0.0, []
-        while end_s <= self.duration_s:
-            parts.append(end_s + np.cumsum(self._intervals_s(int(mean + 4 * mean**0.5) + 1, random)))
-            end_s = parts[-1][-1]
-        arrival_s = np.concatenate(parts)
-        arrival_s = arrival_s[arrival_s <= self.duration_s]
-        if not len(arrival_s):
-            raise LoadError(f"no request arrives in {self.duration_s:g} s at {self.request_rate:g}/s: ask for longer")
-        return arrival_s
+        _positive(request_rate=self.request_rate, cv=self.cv)
+        whole("num_prompts", self.num_prompts)
+        intervals_s = self._intervals_s(self.num_prompts, np.random.default_rng((self.seed, 1)))
+        return _drawn(np.cumsum(intervals_s), self.isl, self.osl, self.seed)
 
     def _intervals_s(self, n: int, random: np.random.Generator) -> np.ndarray:
         mean_s = 1 / self.request_rate
@@ -289,9 +270,9 @@ def whole(name: str, value: Any, least: int = 1) -> None:
         raise LoadError(f"{name} = {shown(value)}: give a whole number of at least {least}")
 
 
-def _positive(**values: float | None) -> None:
+def _positive(**values: float) -> None:
     for name, value in values.items():
-        if value is not None and not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
+        if not (isinstance(value, int | float | np.number) and 0 < value < np.inf):
             raise LoadError(f"a load with {name} = {shown(value)}: give more than 0")
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
 from neusight.errors import LoadError, nearest, shown
 from neusight.serving.batching import BatchingEngine, PassTimes, RequestLedger
 from neusight.serving.limits import EngineLimits
-from neusight.serving.load import Closed, Load, Offline, Open
+from neusight.serving.load import Load
 from neusight.serving.run import ServingRun
 
 ROUND_ROBIN, LEAST_LOADED, PREFIX_AWARE = ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
@@ -81,19 +81,6 @@ def simulate(
     )
     engines.serve()
     return engines.run()
-
-
-def replicate(load: Load, limits: EngineLimits, times: PassTimes, seeds: Sequence[int]) -> list[ServingRun]:
-    """Serve a load once for each seed: how far the figures of the runs scatter is how much of one is chance.
-
-    Raises:
-        LoadError: fewer than two seeds, or a load without chance.
-    """
-    if not isinstance(load, Closed | Open | Offline):
-        raise LoadError(f"a {type(load).__name__.lower()} load is the same for every seed: simulate it once")
-    if len(seeds) < 2:
-        raise LoadError("a spread takes at least two seeds")
-    return [simulate(replace(load, seed=seed), limits, times) for seed in seeds]
 
 
 class RoutedEngines:

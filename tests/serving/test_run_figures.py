@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from stepped_engine import LinearTimes
 
-from neusight.errors import LoadError
-from neusight.serving import Closed, EngineLimits, Lengths, Offline, Open, Spread, Static, replicate, simulate
+from neusight.serving import Closed, EngineLimits, Lengths, Offline, Spread, Static, simulate
 
 TIMES = LinearTimes()
 ANSWERS = Lengths(mean=50, shape="exponential")
@@ -46,20 +45,9 @@ def test_runs_of_other_seeds_scatter_as_means_do() -> None:
     """The standard deviation of a mean falls with the root of the number: a quarter for sixteen times as many."""
 
     def scatter(number: int) -> float:
-        load = Offline(num_prompts=number, isl=10, osl=ANSWERS)
-        runs = replicate(load, EngineLimits(max_num_seqs=1), LinearTimes(cached_s=0), range(30))
+        loads = [Offline(num_prompts=number, isl=10, osl=ANSWERS, seed=seed) for seed in range(30)]
+        runs = [simulate(load, EngineLimits(max_num_seqs=1), LinearTimes(cached_s=0)) for load in loads]
         return float(np.std([run.e2e_s.mean for run in runs], ddof=1)) / number
 
     # Each of the two is known to about an eighth.
     assert scatter(400) / scatter(25) == pytest.approx(0.25, rel=0.5)
-
-
-def test_replicates_are_the_runs_of_their_seeds() -> None:
-    load = Open(request_rate=10, num_prompts=50, isl=10, osl=ANSWERS)
-    _, second = replicate(load, EngineLimits(), TIMES, (7, 8))
-    alone = simulate(Open(request_rate=10, num_prompts=50, isl=10, osl=ANSWERS, seed=8), EngineLimits(), TIMES)
-    assert np.array_equal(second.finish_s, alone.finish_s)
-    with pytest.raises(LoadError, match="a static load is the same for every seed"):
-        replicate(Static(batch=1, isl=1, osl=1), EngineLimits(), TIMES, (1, 2))
-    with pytest.raises(LoadError, match="two seeds"):
-        replicate(load, EngineLimits(), TIMES, (1,))
