@@ -148,26 +148,25 @@ class Predictor:
             CoverageError: unknown kernel or field, or a field is missing. ModelError: unknown backend or word.
             DeviceError: unknown device, or it lacks the dtype, or the links of a collective.
         """
-        named = {"name": kernel, "gpu": str(gpu) if isinstance(gpu, Path) else gpu, "overrides": tuple(overrides)}
-        return self._kernel(KernelCall.with_shape(named | words))
+        return self._kernel(KernelCall.named({"name": kernel, "gpu": gpu, "overrides": tuple(overrides), **words}))
 
     def _kernel(self, question: KernelCall, device: DeviceSpec | None = None) -> LoneKernel:
         asked = question.resolve(device)
         estimate = self._launched(asked, question)
+        estimate = replace(estimate, warnings=(*question.without_effect(), *estimate.warnings))
         if not asked.network_is_unknown:
             return estimate
         usual = KernelCall.fields()["network"].field.if_unset(question)
         each = [self._launched(question.with_network(asked, one.value), question) for one in usual]
-        return replace(
-            estimate,
-            low_s=min(one.low_s for one in (estimate, *each)),
-            high_s=max(one.high_s for one in (estimate, *each)),
-            assumed={"network": "one adapter a device, as fast as its link to the host allows"},
-            warnings=(
-                "the network between nodes is unknown: the interval spans those that people have, from "
-                f"{usual[0].value} to {usual[-1].value}; give network, such as '8 x 400Gb/s'",
-            ),
+        unknown = (
+            "the network between nodes is unknown: the interval spans those that people have, from "
+            f"{usual[0].value} to {usual[-1].value}; give network, such as '8 x 400Gb/s'"
         )
+        return replace(
+            estimate, low_s=min(one.low_s for one in (estimate, *each)),
+            high_s=max(one.high_s for one in (estimate, *each)), warnings=(*estimate.warnings, unknown),
+            assumed={"network": "one adapter a device, as fast as its link to the host allows"},
+        )  # fmt: skip
 
     def _launched(self, asked: LaunchedKernel, question: KernelCall) -> LoneKernel:
         batch, conditions = asked.batch, asked.conditions

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, LeftOut, option_error
+from neusight.cli.asked import Asked, option_error
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
 from neusight.cli.points import Point
 from neusight.defaults import words_of
@@ -26,9 +26,6 @@ _SMALL_ERROR = 0.005
 _NOTHING = 1e-6
 """Share of the latency below which a phase is rounding."""
 
-NAMED = LeftOut.of("per_node", "network")
-"""What a named cluster decides."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class EstimateForm(opt.Formatted):
@@ -37,7 +34,7 @@ class EstimateForm(opt.Formatted):
     by: str = text("Rows of the table, and of CSV.", OUTPUT, "operator", choices=("operator", "phase", "kernel"))
 
 
-def predict(asked: Annotated[Asked[Step], NAMED], models: opt.Models, output: EstimateForm) -> None:
+def predict(asked: Asked[Step], models: opt.Models, output: EstimateForm) -> None:
     """Predict the latency of one step of a model on GPUs.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.

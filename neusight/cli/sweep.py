@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 _KEYS = ("model", "gpu", "mode", "batch", "seq_len", "dtype")
-_SWEPT = LeftOut.of("cluster", "nodes", "per_node", "network")
+_SWEPT = LeftOut.of("cluster", "nodes")
 
 
 def sweep(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from neusight.evaluation.what_if import CLEAR
 from neusight.experiments.page import Drawing, ReportForm, listing, wrapped
 from neusight.experiments.runs_report import Results, Rows, ratio_panels, rerun
-from neusight.what_if.gain import METRICS
+from neusight.questions.what_if import METRICS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields
+from itertools import chain
 from math import prod
 from typing import Any
 
@@ -51,10 +52,8 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
         raise CoverageError(f"{', '.join(given)}: a field is given under two names: leave out one of them")
     rows = _typed("rows", values.get("rows", 1), "int")
     values = _fields_of(family, _spread(family, values))
-    if family in OPERATORS:
-        values = {**_stated(family, values, rows), **values}
-    else:
-        values = {**_CHECKED[family](values), **values}
+    derived = _stated(family, values, rows) if family in OPERATORS else _CHECKED[family](values)
+    values = {**derived, **values}
     if large := next((key for key, value in values.items() if isinstance(value, int) and value > _LARGEST), None):
         raise CoverageError(f"{family} would have {large} of {decimal(values[large])}: give a smaller shape")
     _complete(family, values)
@@ -68,8 +67,7 @@ def _family(name: str) -> tuple[str, str]:
     for family, ops in _OPS.items():
         if name in ops:
             return family, name
-    known = [*KERNEL_CLASSES, *(op for ops in _OPS.values() for op in ops)]
-    hint = nearest(name[:40], known)
+    hint = nearest(name[:40], [*KERNEL_CLASSES, *chain(*_OPS.values())])
     raise CoverageError(f"unknown kernel '{name[:40]}'{hint}: families are {', '.join(KERNEL_CLASSES)}")
 
 
@@ -156,10 +154,8 @@ def _grouped_gemm(values: Mapping[str, Any]) -> dict[str, str]:
         return {}
     least = -(-values["tokens"] // values["groups"])
     if not least <= values["largest"] <= values["tokens"]:
-        given = f"{values['tokens']} tokens in {values['groups']} groups"
-        raise CoverageError(
-            f"largest={values['largest']}: {given} need at least {least} and at most all in one of them"
-        )
+        given = f"largest={values['largest']}: {values['tokens']} tokens in {values['groups']} groups"
+        raise CoverageError(f"{given} need at least {least} and at most all in one of them")
     return {}
 
 
@@ -238,3 +234,7 @@ _CHECKED: dict[str, Callable[[Mapping[str, Any]], Mapping[str, Any]]] = {
     "moe": _moe,
     "collective": _collective,
 }
+SHAPE_NAMES = frozenset(one.name for family in KERNEL_CLASSES.values() for one in fields(family)).union(
+    *_SHORT.values(), _FIELD_NAMES
+)
+"""Names of all that shapes of kernels are given by."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from neusight.engines import SERVERS
 from neusight.questions.field import number, required, switch, text, whole
-from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, OnNodes, WithExperts
-from neusight.questions.question import Question
+from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, Configured, OnNodes, WithExperts
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
@@ -17,20 +16,13 @@ LEAST_SHARE = 1e-3
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedModel(Question):
-    """The language model that is served."""
+class Engined(Configured, WithExperts, OnNodes):
+    """The engine that serves, its precision, its limits, and how devices share the model."""
 
     model: str = required(
         "A name of `neusight models list --decoders`, a hub id, a config.json, or the folder that has it.",
         MODEL, listable=True, objects=True, complete="decoders",
     )  # fmt: skip
-    config: str = text("Configuration of the model as JSON, in place of the one that its name has.", MODEL)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Engined(WithExperts, OnNodes, ServedModel):
-    """The engine that serves, its precision, its limits, and how devices share the model."""
-
     dtype: str = text(
         "Precision of weights: bf16, fp16, or a scheme: fp8, fp8_row, fp8_block, w8a16, w4a16 (awq), mxfp4, nvfp4. "
         "Default: that of the model's configuration, else bf16.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, field
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,11 +50,6 @@ class Usual:
     source: str
 
 
-def none_usual(question: Question) -> Sequence[Usual]:
-    """No values: the field has one meaning when it is left open."""
-    return ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
     """One word of a question.
@@ -78,6 +74,7 @@ class FieldSpec:
         argument: whether a command takes it by its place, not as an option.
         complete: what a shell completes: ``devices``, ``models``, ``decoders``, ``clusters`` or ``files``.
         pairs: whether texts are ``name=value``, each name once.
+        joined: whether a text is several words with commas between, so that a list of words stands for it too.
         of_mode: mode of a step without which the field has no effect; "" for none.
     """
 
@@ -95,11 +92,12 @@ class FieldSpec:
     placeholder: str = ""
     listable: bool = False
     former: tuple[str, ...] = ()
-    if_unset: Callable[[Question], Sequence[Usual]] = none_usual
+    if_unset: Callable[[Question], Sequence[Usual]] = lambda _: ()
     objects: bool = False
     argument: bool = False
     complete: str = ""
     pairs: bool = False
+    joined: bool = False
     of_mode: str = ""
 
     def read(self, name: str, text: str) -> Any:
@@ -178,16 +176,20 @@ class FieldSpec:
         return "" if self.low is None else f"{before}of at least {self.low:,}"
 
     def _word(self, name: str, value: Any) -> Any:
+        if self.joined and isinstance(value, list | tuple):
+            value = ",".join(map(str, value))
         if not isinstance(value, str):
             raise FieldError(name, f"{shown(value)}: give a word")
-        value = self.meanings.get(value, value)
-        if self.choices and value not in self.choices:
-            hint = nearest(value, self.choices)
-            raise FieldError(name, f"'{shown(value)}' is unknown{hint}: one of {', '.join(self.choices)}")
-        return value
+        words = [word.strip() for word in value.split(",")] if self.joined else [self.meanings.get(value, value)]
+        if unknown := [word for word in words if self.choices and word not in self.choices]:
+            hint = nearest(unknown[0], self.choices)
+            raise FieldError(name, f"'{shown(unknown[0])}' is unknown{hint}: one of {', '.join(self.choices)}")
+        return ",".join(words)
 
     def _texts(self, name: str, value: Any) -> tuple[str, ...]:
         values = (value,) if isinstance(value, str) else value
+        if self.pairs and isinstance(value, Mapping):
+            values = tuple(f"{key}={one}" for key, one in value.items())
         if not isinstance(values, Sequence) or not all(isinstance(each, str) for each in values):
             raise FieldError(name, f"{shown(value)}: give texts, such as {self.metavar or 'a, b'}")
         if self.pairs:
@@ -235,9 +237,10 @@ def text(help: str, panel: str, default: Any = "", **declared: Any) -> Any:
     return option("text", help, panel, default, **declared)
 
 
-def texts(help: str, panel: str, **declared: Any) -> Any:
-    """Words that are given one after the other; none by default."""
-    return option("texts", help, panel, **declared)
+texts = partial(option, "texts")
+"""Words that are given one after the other; none by default."""
+number = partial(option, "number")
+"""A number; None where it is left open."""
 
 
 def path(help: str, panel: str, **declared: Any) -> Any:
@@ -248,11 +251,6 @@ def path(help: str, panel: str, **declared: Any) -> Any:
 def whole(help: str, panel: str, default: Any = None, low: int = 1, high: int = MOST, **declared: Any) -> Any:
     """A whole number from ``low`` to ``high``; None where it is left open."""
     return option("whole", help, panel, default, low=low, high=high, **declared)
-
-
-def number(help: str, panel: str, default: float | None = None, **declared: Any) -> Any:
-    """A number; None where it is left open."""
-    return option("number", help, panel, default, **declared)
 
 
 def switch(help: str, panel: str, default: bool | None = False, **declared: Any) -> Any:

@@ -58,13 +58,32 @@ def _several(entry: Mapping[str, Any], where: str) -> list[Question]:
     if not isinstance(entry, Mapping):
         raise DataError(f"{where}: {shown(entry)}: write a table with a kind and words")
     words = dict(entry)
-    kind = str(words.pop("kind", ""))
-    if kind not in KINDS:
-        raise DataError(f"{where}: unknown kind '{shown(kind)}'{nearest(kind, KINDS)}: one of {', '.join(KINDS)}")
+    noun = _noun(str(words.pop("kind", "")), f"{where}: ")
     try:
-        return list(KINDS[kind].several(words))
+        return list(noun.several(words))
     except FieldError as error:
         raise FieldError(f"{where}: {error.field}", error.reason) from None
+
+
+def _noun(kind: str, where: str = "") -> type[Question]:
+    if kind not in KINDS:
+        raise DataError(f"{where}unknown kind '{shown(kind)}'{nearest(kind, KINDS)}: one of {', '.join(KINDS)}")
+    return KINDS[kind]
+
+
+def question_of(row: Mapping[str, Any], kind: str) -> Question:
+    """The question of a row of measurements: of the kind in its column ``command``, else of ``kind``.
+
+    A column without a value is the option's default, but that a kernel in a graph has its launch to itself.
+
+    Raises:
+        DataError: an unknown kind. FieldError: a column or a value that the question cannot have.
+    """
+    words = {name: value for name, value in row.items() if value is not None}
+    noun = _noun(str(words.pop("command", kind)))
+    if noun is KernelCall and words.get("timing") == "graph":
+        words.setdefault("launches", 1)
+    return noun.named(words)
 
 
 def question_text(questions: Sequence[Question]) -> str:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from neusight.devices import Cluster, DeviceSpec, cluster_of
 from neusight.engines import library_named
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, Conditions
-from neusight.kernels.named import requested
+from neusight.kernels.named import SHAPE_NAMES, requested
 from neusight.kernels.work import work_of
-from neusight.laws.routes import Place, network_of, ranks_of
+from neusight.laws.routes import Place, device_of, network_of, ranks_of, reduces
 from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import ENGINE, MODEL, RECORDED, OnCluster
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
+
+_OF_COLLECTIVES = ("cluster", "nodes", "per_node", "network", "algorithm", "nvls")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +43,10 @@ class KernelCall(OnCluster):
 
     KIND: ClassVar[str] = "kernel"
 
+    KEYS: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(SHAPE_NAMES - {"per_node"}, "shape"))
+
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "overrides": "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`; of one of several "
-            "devices: `l4.sm_count=60`. May be repeated.",
             "per_node": "Of a collective: ranks that share a node. Default: those of the cluster's nodes, else all.",
             "network": "Of a collective: network between nodes, such as '8 x 400Gb/s' or '4 x 100Gb/s efa'.",
             "cluster": "Of a collective: a name of `neusight clusters list`, or a cluster file (.toml).",
@@ -91,13 +93,8 @@ class KernelCall(OnCluster):
     )
     random: bool = switch("Operands hold random values, which draw more power than equal ones.", RECORDED, True)
     recorded: bool = switch("The launch is that of the host that recorded the source.", RECORDED)
-
-    @classmethod
-    def with_shape(cls, words: Mapping[str, Any]) -> KernelCall:
-        """From keywords, of which those that are no field of the question are the shape of the kernel."""
-        known = {*cls.fields(), *(former for one in cls.fields().values() for former in one.field.former)}
-        shape = tuple(f"{name}={value}" for name, value in words.items() if name not in known)
-        return cls.named({name: value for name, value in words.items() if name in known} | {"shape": shape})
+    algorithm: str = text("Algorithm of a collective, as NCCL_ALGO. Estimates take the fastest.", RECORDED)
+    nvls: bool = switch("Switches between devices of a node may reduce (NCCL_NVLS_ENABLE).", RECORDED, True)
 
     def resolve(self, device: DeviceSpec | None = None) -> LaunchedKernel:
         """The kernel for executors.
@@ -119,14 +116,16 @@ class KernelCall(OnCluster):
     def with_network(self, asked: LaunchedKernel, network: str) -> LaunchedKernel:
         """The same kernel over another network."""
         ranks, within = (int(count[0]) for count in ranks_of(asked.batch))
-        device = asked.place.device if isinstance(asked.place, Cluster) else asked.place
-        return replace(asked, place=cluster_of(device, self.per_node or within, ranks // within, network))
+        within = self.per_node or within
+        return replace(asked, place=cluster_of(device_of(asked.place), within, ranks // within, network))
+
+    def without_effect(self) -> Iterator[str]:
+        """A line for each field that changes nothing."""
+        if self.algorithm:
+            yield f"algorithm {self.algorithm} has no effect: estimates take the fastest"
 
     def _place(self, device: DeviceSpec | None) -> Place:
-        if self.cluster:
-            return self.on_cluster()
-        device = device or self.device()
-        return cluster_of(device, self.per_node or 0, self.nodes or 1, self.network) if self.network else device
+        return self.place(device) if self.cluster or self.network else device or self.device()
 
     def _batch(self, place: Place) -> KernelBatch:
         kernel, shape = self.given("name"), pairs_of(self.shape)
@@ -134,8 +133,10 @@ class KernelCall(OnCluster):
             return KernelBatch.of([kernel])
         batch = requested(kernel, shape)
         if batch.family != "collective":
-            self.refuse(("cluster", "nodes", "per_node", "network"), "joins devices, and this kernel runs on one")
+            self.refuse(_OF_COLLECTIVES, "is of collectives, and this kernel runs on one device")
             return batch
+        if not self.nvls and reduces(device_of(place)):
+            raise FieldError("nvls", f"false: {device_of(place).id} is not estimated without it: leave it out")
         ranks = int(batch["ranks"][0])
         within = int(shape.get("per_node", 0)) or self._within(ranks, place)
         batch = requested(kernel, {**shape, "per_node": within}) if within else batch
@@ -169,7 +170,7 @@ class KernelCall(OnCluster):
             raise FieldError("operand_sets", "take turns: give operands rotating, or leave it out")
         if self.operands == "rotating" and not self.operand_sets:
             raise FieldError("operand_sets", "is missing: give how many sets of operands take turns")
-        if self.launches_per_graph and self.timer != "cuda_graph":
+        if (self.launches_per_graph or 1) > 1 and self.timer != "cuda_graph":
             raise FieldError("launches_per_graph", "counts kernels of a graph: give timer cuda_graph, or leave it out")
         if self.cycled_bytes is not None:
             if self.operands != "cold":

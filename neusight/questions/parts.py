@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from neusight.devices import Cluster, DeviceSpec, load_cluster, with_prices
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from neusight.devices import Cluster, DeviceSpec, cluster_of, load_cluster, with_prices
 from neusight.devices.chosen import as_device
 from neusight.engines import ATTENTIONS
 from neusight.questions.field import FieldError, number, switch, text, texts, whole
@@ -10,6 +14,9 @@ from neusight.questions.question import Question
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import CP_COMMS, MODES, OFFLOADS, SCHEDULES, SHARDS
+
+if TYPE_CHECKING:
+    from neusight.workloads.decoders.decoder import Decoder
 
 MODEL, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD = "Parallelism", "Cluster", "Load"
@@ -23,6 +30,33 @@ class Seeded(Question):
     """What is drawn at random."""
 
     seed: int = whole("Random seed.", OUTPUT, 0, low=0, high=2**32 - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured(Question):
+    """A model that a configuration may describe in place of its name."""
+
+    config: str = text(
+        "Configuration of the model as JSON, in place of the one that its name has.", MODEL, metavar="JSON"
+    )
+
+
+@lru_cache(maxsize=64)
+def configured(config: str, name: str) -> Decoder:
+    """The language model that a configuration in JSON describes.
+
+    Raises:
+        FieldError: no JSON object. ModelError: no language model's.
+    """
+    from neusight.workloads.decoders.architecture import decoder_of
+
+    try:
+        values = json.loads(config)
+    except (ValueError, RecursionError) as error:
+        raise FieldError("config", f"is no JSON: {error}: mend it") from None
+    if not isinstance(values, dict):
+        raise FieldError("config", "is no JSON object: give the contents of a config.json")
+    return decoder_of(values, name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +75,7 @@ class OnDevices(OnGpu):
 
     overrides: tuple[str, ...] = texts(
         "Change a figure of the device or cluster: `dram_bandwidth=4.8TB/s`, `network.bandwidth=800Gb/s`; of one of "
-        "several devices: `l4.price=1USD/h`. May be repeated.",
+        "several devices: `l4.sm_count=60`. May be repeated.",
         DEVICE, option="--set", metavar="KEY=VALUE", former=("set", "changes"),
     )  # fmt: skip
     prices: str = text("Your price table, used before the shipped prices.toml, in its format.", DEVICE, metavar="FILE")
@@ -68,42 +102,50 @@ class OnDevices(OnGpu):
 class OnNodes(OnDevices):
     """Devices that share nodes, and the network between these."""
 
-    per_node: int | None = whole(
-        "Devices of a node. Default: 8, or 1 without links; in `serving` the usual number of that device.",
-        CLUSTER, high=1 << 16,
-    )  # fmt: skip
+    per_node: int | None = whole("Devices of a node. Default: 8, or 1 without links.", CLUSTER, high=1 << 16)
     network: str = text(
         "Network between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", CLUSTER, metavar="WORDS", if_unset=usual("network")
     )
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnCluster(OnNodes):
-    """A named cluster, or devices of a node with the number of nodes."""
+class OnNamedCluster(OnDevices):
+    """A named cluster, and how many of its nodes."""
 
     cluster: str = text(
-        "Cluster: a name of `neusight clusters list`, or a cluster file (.toml).",
+        "Cluster of a training step: a name of `neusight clusters list`, or a cluster file (.toml).",
         CLUSTER, metavar="NAME", objects=True, of_mode="training", complete="clusters",
     )  # fmt: skip
     nodes: int | None = whole(
         "Nodes of the cluster. Default: those of its file, else 1.",
-        CLUSTER,
-        high=10**6,
-        listable=True,
-        of_mode="training",
-    )
+        CLUSTER, high=10**6, listable=True, of_mode="training",
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCluster(OnNamedCluster, OnNodes):
+    """A named cluster, or devices of a node with the number of nodes."""
+
+    def place(self, device: DeviceSpec | None = None) -> Cluster:
+        """The cluster, with prices of its devices.
+
+        Raises:
+            FieldError: no cluster and no device. DeviceError: an unknown one, or one that cannot be.
+        """
+        if self.cluster:
+            named = self.on_cluster()
+            return named.model_copy(update={"device": with_prices([named.device], self.prices)[0]})
+        if not self.gpu:
+            raise FieldError("cluster", "or gpu is missing: give a name of `neusight clusters list`, or a GPU")
+        device = device or with_prices([as_device(self.given("gpu"), self.overrides)], self.prices)[0]
+        return cluster_of(device, self.per_node or 0, self.nodes or 1, self.network)
 
     def on_cluster(self) -> Cluster:
         """The cluster that is named, with the changes of its figures.
 
         Raises:
-            FieldError: devices are named besides. DeviceError: an unknown cluster.
+            FieldError: devices are named besides, or other nodes. DeviceError: an unknown cluster.
         """
-        self.refuse(
-            ("per_node", "network"),
-            "is decided by --cluster, which has nodes and a network of its own: change them by --set per_node=4 or "
-            "--set network.bandwidth=800Gb/s",
-        )
         given: Cluster | str = self.given("cluster")
         if isinstance(given, str):
             given = load_cluster(given, self.nodes or 0, self.overrides)
@@ -111,6 +153,11 @@ class OnCluster(OnNodes):
             self.refuse(("nodes", "overrides"), f"changes a named cluster: change {given.id} by its model_copy()")
         if self.gpu and as_device(self.given("gpu")).id != given.device.id:
             raise FieldError("gpu", f"is named by --cluster, which has {given.device.id}: leave it out")
+        self.refuse(
+            ("network",) if self.per_node in (None, given.per_node) else ("per_node",),
+            "is decided by --cluster, which has nodes and a network of its own: change them by --set per_node=4 or "
+            "--set network.bandwidth=800Gb/s",
+        )
         return given
 
 
@@ -151,14 +198,10 @@ class Sized(Question):
 class Parallel(Question):
     """The degrees of parallelism that training and serving have in common."""
 
-    tp: int = whole(
-        "Tensor parallel: devices that share every layer.",
-        PLAN, 1, high=DEGREE, listable=True,
-    )  # fmt: skip
+    tp: int = whole("Tensor parallel: devices that share every layer.", PLAN, 1, high=DEGREE, listable=True)
     pp: int = whole(
-        "Pipeline parallel: stages, each of which has a part of the layers.",
-        PLAN, 1, high=DEGREE, listable=True,
-    )  # fmt: skip
+        "Pipeline parallel: stages, each of which has a part of the layers.", PLAN, 1, high=DEGREE, listable=True
+    )
     dp: int | None = whole(
         "Data parallel: replicas, each with its share of the samples. Default: what the cluster leaves, else 1.",
         PLAN, high=DEGREE, listable=True,
@@ -170,9 +213,8 @@ class WithExperts(Parallel):
     """Degrees of models that may have experts."""
 
     ep: int = whole(
-        "Expert parallel: devices over which whole experts are spread.",
-        PLAN, 1, high=DEGREE, listable=True,
-    )  # fmt: skip
+        "Expert parallel: devices over which whole experts are spread.", PLAN, 1, high=DEGREE, listable=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,10 +225,7 @@ class Planned(Parallel):
         "Chunks of layers of a pipeline stage; several are interleaved (virtual pipeline).",
         PLAN, 1, high=DEGREE, listable=True,
     )  # fmt: skip
-    cp: int = whole(
-        "Context parallel: devices that share every sequence.",
-        PLAN, 1, high=DEGREE, listable=True,
-    )  # fmt: skip
+    cp: int = whole("Context parallel: devices that share every sequence.", PLAN, 1, high=DEGREE, listable=True)
     ulysses: int = whole(
         "Devices of --cp that exchange heads for tokens (all-to-all) instead of keys.", PLAN, 1, high=DEGREE
     )
@@ -197,15 +236,11 @@ class Planned(Parallel):
     )  # fmt: skip
     schedule: str = text(
         "Order of passes in a pipeline: 1f1b, gpipe, zero-bubble, dualpipe or asynchronous.",
-        PLAN,
-        "1f1b",
-        choices=SCHEDULES,
-        listable=True,
-        metavar="NAME",
-    )
+        PLAN, "1f1b", choices=SCHEDULES, listable=True, metavar="NAME",
+    )  # fmt: skip
     shard: str = text(
         "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too (zero3), within "
-        "groups (hsdp). Default: the engine's usual choice; in `predict` none.",
+        "groups (hsdp). Default: none, or on a cluster the usual choice of the engine's users.",
         PLAN, choices=SHARDS, listable=True, metavar="NAME",
     )  # fmt: skip
     recompute: str = text(
@@ -217,12 +252,12 @@ class Planned(Parallel):
         "Layers of a stage that --recompute is for. Default: all.", PLAN, high=10**6, of_mode="training"
     )
     sequence_parallel: bool | None = switch(
-        "Tensor-parallel devices split norms and the residual stream by tokens. Default: with --tp in `training` and "
-        "`memory`.",
+        "Tensor-parallel devices split norms and the residual stream by tokens. Default: on a cluster with --tp, where "
+        "that is usual with the engine.",
         PLAN, None,
     )  # fmt: skip
     overlap_grad_reduce: bool | None = switch(
-        "Replicas sum gradients during the backward pass.",
+        "Replicas sum gradients during the backward pass. Default: with several, where that is usual with the engine.",
         PLAN, None, former=("overlap_gradients",), of_mode="training",
     )  # fmt: skip
 
@@ -235,23 +270,15 @@ class TrainedPlan(WithExperts, Planned):
         "How keys reach devices of --cp: p2p in a ring, or all_gather. Default: the engine's.",
         PLAN, choices=CP_COMMS, metavar="NAME",
     )  # fmt: skip
-    etp: int | None = whole(
-        "Devices that share each expert. Default: --tp.",
-        PLAN, high=DEGREE,
-    )  # fmt: skip
+    etp: int | None = whole("Devices that share each expert. Default: --tp.", PLAN, high=DEGREE)
     shard_group: int | None = whole("Devices of a group of hsdp. Default: those of a node.", PLAN, high=DEGREE)
     overlap_param_gather: bool | None = switch(
-        "Replicas gather parameters while passes run.",
-        PLAN, None, former=("overlap_parameters",),
-    )  # fmt: skip
-    overlap_tp: bool | None = switch(
-        "What tensor-parallel devices exchange overlaps with products.",
-        PLAN, None,
-    )  # fmt: skip
+        "Replicas gather parameters while passes run.", PLAN, None, former=("overlap_parameters",)
+    )
+    overlap_tp: bool | None = switch("What tensor-parallel devices exchange overlaps with products.", PLAN, None)
     overlap_experts: bool | None = switch(
-        "Tokens travel to experts during the kernels of another micro-batch.",
-        PLAN, None,
-    )  # fmt: skip
+        "Tokens travel to experts during the kernels of another micro-batch.", PLAN, None
+    )
     gradient_dtype: str = text(
         "Precision in which gradients are kept and summed. Default: fp32, or that of weights under engines that keep "
         "no fp32 copies of them.",
@@ -270,11 +297,8 @@ class Recorded(Question):
     )  # fmt: skip
     host_operator_us: float | None = number(
         "Time of the host for an operator of one pointwise kernel. Default: the engine's.",
-        RECORDED,
-        low=0.0,
-        high=1e9,
-        metavar="US",
-    )
+        RECORDED, low=0.0, high=1e9, metavar="US",
+    )  # fmt: skip
     host_spread: float | None = number(
         "Standard deviation of the logarithm of the host's times.", RECORDED, low=0.0, high=10.0
     )

@@ -29,6 +29,8 @@ class Question:
     """Name of the command that answers."""
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Help of fields that mean something else in this question than in others."""
+    KEYS: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """Keys of pairs that are names by themselves too, with the field that has the pairs."""
 
     objects: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
 
@@ -74,13 +76,12 @@ class Question:
             if name == "kind" and value == cls.KIND:
                 continue
             name = cls.today(name)
-            one = cls.fields()[name].field
-            value = fspath(value) if isinstance(value, PathLike) else value
-            value = one.read(name, value.strip()) if isinstance(value, str) else value
-            value = one.check(name, value) if one.kind == "texts" and not one.objects else value
-            if name in values and one.kind != "texts":
+            key, name = name, cls.KEYS.get(name, name)
+            one = cls.fields()[name]
+            value = one.canonical(value if key == name else f"{key}={one.field.write(value)}")
+            if name in values and one.field.kind != "texts":
                 raise FieldError(name, "is given twice: leave out one of them")
-            values[name] = (*values.get(name, ()), *value) if one.kind == "texts" else value
+            values[name] = (*values.get(name, ()), *value) if isinstance(value, tuple) else value
         if missing := [name for name, one in cls.fields().items() if one.required and name not in values]:
             raise FieldError(missing[0], f"is missing: {cls.fields()[missing[0]].field.help}")
         return cls(**values)
@@ -103,18 +104,30 @@ class Question:
 
     @classmethod
     def today(cls, name: str) -> str:
-        """Today's name of a field.
+        """Today's name of a field, or the key itself of pairs that a field has.
 
         Raises:
             FieldError: no field has or had the name.
         """
         known = cls.fields()
-        if name in known:
+        if name in known or name in cls.KEYS:
             return name
         if names := [one.name for one in known.values() if name in one.field.former]:
             return names[0]
-        hint = nearest(name, known) or f": one of {', '.join(known)}"
+        hint = nearest(name, (*known, *cls.KEYS)) or f": one of {', '.join(known)}"
         raise FieldError(shown(name), f"is no field of a {cls.__name__} question{hint}")
+
+    @classmethod
+    def canonical_columns(cls, names: Iterable[str]) -> dict[str, str]:
+        """Today's name of each column of a table, for readers that rename a column once; see ``NamedField.canonical``.
+
+        Raises:
+            FieldError: a column of no field, or two of the same field.
+        """
+        columns = {name: cls.today(name) for name in names}
+        if twice := [name for name in columns if list(columns.values()).count(columns[name]) > 1]:
+            raise FieldError(twice[-1], f"is {columns[twice[-1]]}, which has a column already: leave out one of them")
+        return columns
 
     def words(self) -> dict[str, Any]:
         """Fields that are not as they are by default, by name: what ``named`` reads back."""
@@ -132,12 +145,8 @@ class Question:
 
     def options(self) -> list[str]:
         """The same as options of a command line."""
-        lines = []
-        for name, text in self.texts():
-            one = self.fields()[name]
-            if not one.required:
-                lines += one.command_words(text)
-        return lines
+        given = [(self.fields()[name], text) for name, text in self.texts()]
+        return [word for one, text in given if not one.required for word in one.command_words(text)]
 
     def command_line(self) -> list[str]:
         """Words of a command line after the name of its command: arguments, then options."""
@@ -161,8 +170,11 @@ class Question:
             raise FieldError(given[0], why)
 
     def changed(self: Noun, **words: Any) -> Noun:
-        """The question with other words."""
-        return replace(self, objects={name: one for name, one in self.objects.items() if name not in words}, **words)
+        """The question with other words, None for their defaults."""
+        fields = {name: self.fields()[self.today(name)] for name in words}
+        values = {one.name: one.default if words[name] is None else one.canonical(words[name])
+                  for name, one in fields.items()}  # fmt: skip
+        return replace(self, objects={name: one for name, one in self.objects.items() if name not in values}, **values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,6 +197,17 @@ class NamedField:
         if self.field.argument:
             return self.field.metavar or self.name.upper()
         return self.field.option or f"--{self.name.replace('_', '-')}"
+
+    def canonical(self, value: Any) -> Any:
+        """A value of a row, a keyword or a text as a question has it: former words as those of today.
+
+        Raises:
+            FieldError: a value that the field cannot take.
+        """
+        value = fspath(value) if isinstance(value, PathLike) else value
+        if isinstance(value, str):
+            return self.field.read(self.name, value.strip())
+        return value if self.field.objects else self.field.check(self.name, value)
 
     def command_words(self, text: str) -> list[str]:
         """Words of a command line that give the field this text."""

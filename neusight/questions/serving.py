@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
-from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neusight.devices import DeviceSpec
 from neusight.devices.cluster import USUAL_PER_NODE
-from neusight.errors import shown
 from neusight.questions.engined import MOST_TOKENS, Engined
 from neusight.questions.field import FieldError, number, text, whole
-from neusight.questions.parts import LOAD, RECORDED, Seeded
+from neusight.questions.parts import LOAD, RECORDED, Seeded, configured
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
@@ -85,7 +82,6 @@ class Serving(Loaded, Engined):
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
             "dp": "Data parallel: groups of devices whose attention serves separate sequences. Default: 1.",
-            "ep": "Expert parallel: devices over which whole experts are spread.",
             "per_node": "Devices of a node. Default: the usual number of that device.",
         }
     )
@@ -155,7 +151,7 @@ class Serving(Loaded, Engined):
 
         given = self.given("model")
         if self.config:
-            return _configured(self.config, self.model)
+            return configured(self.config, self.model)
         return known_decoder(given) if isinstance(given, str) else given
 
     def served_model(self) -> str | Decoder:
@@ -244,16 +240,3 @@ class Serving(Loaded, Engined):
                 yield f"{name}_shape has no effect: all lengths are equal; give {name}_cv"
             if getattr(self, f"{name}_shape") == "exponential" and getattr(self, f"{name}_cv"):
                 yield f"{name}_cv has no effect: exponential lengths deviate by their mean"
-
-
-@lru_cache(maxsize=64)
-def _configured(config: str, name: str) -> Decoder:
-    from neusight.workloads.decoders.architecture import decoder_of
-
-    try:
-        values = json.loads(config)
-    except ValueError as error:
-        raise FieldError("config", f"is no JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise FieldError("config", f"{shown(config)} is no JSON object: give the contents of a config.json")
-    return decoder_of(values, name)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from neusight.defaults import Default, Defaults
@@ -22,11 +20,13 @@ from neusight.questions.parts import (
     PLAN,
     RECORDED,
     Computed,
-    OnCluster,
+    Configured,
+    OnDevices,
+    OnNamedCluster,
     Planned,
     Recorded,
     Sized,
-)
+)  # fmt: skip
 from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import OPTIMIZERS, Plan, Request
@@ -37,10 +37,10 @@ from neusight.workloads.config_file import stored_config
 
 _OBJECTS = ("request", "plan", "host", "libraries", "passes", "cache")
 """Keywords of Python that no words stand for."""
-_HOST = ("host_call_us", "host_operator_us", "host_spread", "host_ahead_us", "host_bytes")
+_HOST = tuple(name for name in Recorded.fields() if name.startswith("host"))
 _OF_SETTING = (
-    "model", "gpu", "overrides", "prices", "allow_fallback", "sparsity", "simulate", "compression", "fused_optimizer",
-    "operands", "tp_plan", "synchronized", "library_factor", "library_spread", *_HOST,
+    *OnDevices.fields(), *Recorded.fields(), "model", "allow_fallback", "sparsity", "simulate", "compression",
+    "fused_optimizer", "operands", "tp_plan", "synchronized",
 )  # fmt: skip
 """Words that may stand beside a request that is given as an object."""
 _MICROSECOND = 1e-6
@@ -49,31 +49,16 @@ _MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Recorded, Planned, Computed, Sized, OnCluster):
+class Step(Configured, Recorded, Planned, Computed, Sized, OnNamedCluster):
     """A step of a model: which kernels run is decided by all of this, and by the device."""
 
     KIND: ClassVar[str] = "predict"
-
-    HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "cluster": "Cluster of a training step, as in `neusight training`: a name of `neusight clusters list`, or "
-            "a cluster file (.toml).",
-            "dp": "Data parallel: replicas, each with its share of the samples. Default: 1; what a cluster leaves.",
-            "micro_batch_size": "Samples of one pass of a replica. Default: 1 under a pipeline, else all of a replica.",
-            "shard": "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too "
-            "(zero3), within groups (hsdp). Default: none, or on a cluster the engine's usual choice.",
-            "sequence_parallel": "Tensor-parallel devices split norms and the residual stream by tokens. Default: on a "
-            "cluster with --tp alone.",
-            "overlap_grad_reduce": "Replicas sum gradients during the backward pass. Default: with several replicas.",
-        }
-    )
 
     model: str = required(
         "A name of `neusight models list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a hub id, a config.json, a "
         ".onnx or .pt2 file, or package.module:function.",
         MODEL, listable=True, objects=True, complete="models",
     )  # fmt: skip
-    config: str = text("Configuration of the model as JSON, in place of the one that its name has.", MODEL)
     image_size: int | None = whole("Edge of an image in pixels. Default: the model's own.", MODEL)
     frames: int | None = whole("Images of a clip. Default: the model's own.", MODEL)
     seconds: float | None = number(
@@ -109,9 +94,8 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
     layout: str = text("Order of images in memory; nhwc is PyTorch's channels_last.", ENGINE, "nchw", choices=LAYOUTS)
     allow_fallback: bool = switch("Estimate operators without a rule as data movement, visibly.", ENGINE)
     operands: str = text(
-        "Place of operands before the step: device memory, or L2 as far as they fit.",
-        ENGINE, "cold", choices=OPERANDS,
-    )  # fmt: skip
+        "Place of operands before the step: device memory, or L2 as far as they fit.", ENGINE, "cold", choices=OPERANDS
+    )
     synchronized: bool = switch("The host waits for each step before it begins the next.", ENGINE)
     sparsity: str = text(
         "Zeros that devices like tensordash skip: `activations=0.6,gradients=0.5`, or a profile of `neusight sparsity "
@@ -138,13 +122,9 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
             words["inputs"] = inputs
         elif inputs is not None:
             objects["inputs"] = inputs
-        for name in ("share", "tp_plan"):
-            if isinstance(pairs := words.get(name), Mapping):
-                words[name] = tuple(f"{key}={value}" for key, value in pairs.items())
         if words.get("dtype") is not None:
             words["dtype"] = str(words["dtype"]).removeprefix("torch.")
-        words |= {"model": model, "gpu": gpu}
-        question = cls.named({name: str(one) if isinstance(one, Path) else one for name, one in words.items()})
+        question = cls.named(words | {"model": model, "gpu": gpu})
         return replace(question, objects={**question.objects, **objects}) if objects else question
 
     def resolve(self, device: DeviceSpec | None = None) -> StepQuestion:
@@ -156,7 +136,7 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         Raises:
             ModelError: words that exclude each other, an unknown model. CoverageError: an unknown dtype.
         """
-        self.refuse(("nodes", "per_node", "network"), "is of a cluster: name it with cluster")
+        self.refuse(("nodes",), "is of a cluster: name it with cluster")
         device = device or (self.device() if self.prices else None)
         model = stored_config(self.config, self.model) if self.config else self.given("model")
         request, defaults = self._request(model)
@@ -217,12 +197,12 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
         objects, plan = self.objects, self._plan()
         if self.tp_plan and "plan" not in objects and self.tp == 1:
             raise FieldError("tp_plan", "says how tp splits products: give tp of 2 or more")
-        phase = Pass(part="phase", order=2 * LATE, change=alone, arguments=(self.phase,)) if self.phase else None
+        phase = (Pass(part="phase", order=2 * LATE, change=alone, arguments=(self.phase,)),) if self.phase else ()
         return Setting(
             allow_fallback=self.allow_fallback, sparsity=self.given("sparsity") or None, simulate=self.simulate,
             compression=self.compression, fused_optimizer=self.fused_optimizer, operands=self.operands, plan=plan,
             tp_plan=pairs_of(self.tp_plan) or None, cache=objects.get("cache", True), host=self._host(engine),
-            libraries=self._libraries(), passes=(*objects.get("passes", ()), *((phase,) if phase else ())),
+            libraries=objects.get("libraries") or self._libraries(), passes=(*objects.get("passes", ()), *phase),
         )  # fmt: skip
 
     def _plan(self) -> Plan | None:
@@ -239,11 +219,9 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
     def _host(self, engine: Engine) -> Host | None:
         """The host of a step that is waited for; None where steps follow each other."""
         host: Host | None = self.objects.get("host")
-        if host is not None:
+        if host or not self.synchronized:
+            self.refuse(_HOST, "is of a host that waits for each step: give synchronized, and no other host")
             return host
-        if not self.synchronized:
-            self.refuse(_HOST, "is of a host that waits for each step: give synchronized")
-            return None
         operator_us, spread = self.host_operator_us, self.host_spread
         return Host(
             call_s=_MICROSECOND * self._call_us(),
@@ -261,9 +239,6 @@ class Step(Recorded, Planned, Computed, Sized, OnCluster):
 
     def _libraries(self) -> Libraries | None:
         """Libraries of other versions than the measured ones."""
-        libraries: Libraries | None = self.objects.get("libraries")
-        if libraries is not None:
-            return libraries
         if self.library_factor is None:
             self.refuse(("library_spread",), "is of library_factor: give that as well")
             return None

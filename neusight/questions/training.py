@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from neusight.devices import Cluster, DeviceSpec, cluster_of, with_prices
+from neusight.devices import DeviceSpec
 from neusight.engines import TRAINERS
 from neusight.questions.field import FieldError, required, switch, text, whole
-from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, OnCluster, TrainedPlan
+from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, Configured, OnCluster, TrainedPlan, configured
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -25,42 +23,24 @@ _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(OnCluster, TrainedPlan):
+class Training(Configured, OnCluster, TrainedPlan):
     """A step of ``global_batch_size`` sequences; what is left open is the usual choice of the engine's users."""
 
     KIND: ClassVar[str] = "training"
-
-    HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {
-            "shard": "Sharding across replicas of optimizer states (zero1), gradients too (zero2), weights too "
-            "(zero3), within groups (hsdp). Default: the usual choice of the engine's users.",
-            "per_node": "Devices of a node. Default: 8, or 1 without links.",
-            "dp": "Data parallel: replicas, each with its share of the sequences. Default: what the cluster leaves.",
-            "micro_batch_size": "Sequences of one pass of a replica. Default: 1 under a pipeline or an engine that "
-            "accumulates gradients, else all of a replica.",
-            "sequence_parallel": "Tensor-parallel devices split norms and the residual stream by tokens. Default: with "
-            "--tp, where that is usual with the engine.",
-        }
-    )
 
     model: str = required(
         "A name of `neusight models list --decoders`, a config.json, or the folder that has it; under PyTorch itself "
         "whatever `neusight predict` takes.",
         MODEL, listable=True, objects=True, complete="decoders",
     )  # fmt: skip
-    config: str = text(
-        "Configuration of the model as JSON, in place of the one that its name has.", MODEL, metavar="JSON"
-    )
     decoder: str = text("Layers of the model as JSON, where no configuration describes it.", MODEL, metavar="JSON")
     global_batch_size: int | None = whole(
-        "Sequences of a step, over all replicas.",
-        MODEL, short="-b", listable=True, former=("global_batch", "batch"),
-    )  # fmt: skip
+        "Sequences of a step, over all replicas.", MODEL, short="-b", listable=True, former=("global_batch", "batch")
+    )
     micro_batches: int | None = whole("Micro-batches of a replica, in place of --global-batch-size.", PLAN)
     seq_len: int | None = whole(
-        "Sequence length in tokens. Default: as many as the model takes, up to 2,048.",
-        MODEL, short="-s", listable=True,
-    )  # fmt: skip
+        "Sequence length in tokens. Default: as many as the model takes, up to 2,048.", MODEL, short="-s", listable=True
+    )
     source_len: int | None = whole("Tokens of a sample that an encoder reads. Default: --seq-len.", MODEL)
     mtp_layers: int | None = whole("Depths of multi-token prediction that are trained too.", MODEL)
     dtype: str = text(
@@ -77,9 +57,7 @@ class Training(OnCluster, TrainedPlan):
         """Traits of the engine that differ, as a JSON object: '{"offloads_activations": true}'.""",
         RECORDED, metavar="JSON",
     )  # fmt: skip
-    optimizer: str = text(
-        "Optimizer whose update is part of the step.", MODEL, "adam", choices=OPTIMIZERS,
-    )  # fmt: skip
+    optimizer: str = text("Optimizer whose update is part of the step.", MODEL, "adam", choices=OPTIMIZERS)
     attention_kernel: str = text(
         "Attention whose results wait for the backward pass. Default: the engine's.",
         ENGINE, choices=("eager", "flash", "cudnn"),
@@ -97,15 +75,16 @@ class Training(OnCluster, TrainedPlan):
     adapted: str = text(
         "Projections that --lora-rank adapts: attention (qkv, output), feed_forward (up, down), or single ones. "
         "Default: attention,feed_forward.",
-        MODEL, metavar="WORD[,WORD…]",
+        MODEL, metavar="WORD[,WORD…]", joined=True,
     )  # fmt: skip
     graphed: str = text(
         "Parts of layers that are captured as CUDA graphs, whose memory counts: attn, mlp, moe, shared_experts.",
-        RECORDED, metavar="WORD[,WORD…]",
+        RECORDED, choices=GRAPHED, metavar="WORD[,WORD…]", joined=True,
     )  # fmt: skip
     chunk_layers: str = text(
-        "Layers of each chunk of an uneven pipeline, from the input on: 2,4,4,2.", RECORDED, metavar="N[,N…]"
-    )
+        "Layers of each chunk of an uneven pipeline, from the input on: 2,4,4,2.",
+        RECORDED, metavar="N[,N…]", joined=True,
+    )  # fmt: skip
     chunk_group: int | None = whole(
         "Micro-batches of a chunk before the next chunk's, whose activations wait. Default: --pp.", RECORDED
     )
@@ -145,37 +124,14 @@ class Training(OnCluster, TrainedPlan):
         one_each = self.changed(global_batch_size=None, micro_batches=1, micro_batch_size=1)
         return replace(one_each.resolve(device), plan=Plan(global_batch_size=self.global_batch_size))
 
-    def place(self, device: DeviceSpec | None = None) -> Cluster:
-        """The cluster, with prices of its devices.
-
-        Raises:
-            FieldError: no cluster and no device. DeviceError: an unknown one, or one that cannot be.
-        """
-        if self.cluster:
-            named = self.on_cluster()
-            return named.model_copy(update={"device": with_prices([named.device], self.prices)[0]})
-        if not self.gpu:
-            raise FieldError("cluster", "or gpu is missing: give a name of `neusight clusters list`, or a GPU")
-        device = device or with_prices([self.device()], self.prices)[0]
-        return cluster_of(device, self.per_node or 0, self.nodes or 1, self.network)
-
     def _model(self) -> Any:
         """The decoder that is described, else the model as it was given."""
-        from neusight.workloads.decoders.architecture import decoder_of
         from neusight.workloads.decoders.described import decoder_of_text
 
         if self.decoder:
             self.refuse(("config",), "describes the model as well as decoder: leave out one of them")
             return decoder_of_text(self.decoder)
-        if not self.config:
-            return self.given("model")
-        try:
-            config = json.loads(self.config)
-        except (ValueError, RecursionError) as error:
-            raise FieldError("config", f"is no JSON: {error}: mend it") from None
-        if not isinstance(config, dict):
-            raise FieldError("config", "is no JSON object: give one, as a config.json has it")
-        return decoder_of(config, self.model)
+        return configured(self.config, self.model) if self.config else self.given("model")
 
     def _options(self) -> dict[str, Any]:
         """Fields of the plan and the step that are given."""
@@ -202,9 +158,7 @@ class Training(OnCluster, TrainedPlan):
         engine = with_traits(run.engine, self.engine_options) if self.engine_options else run.engine
         engine = replace(engine, attention=self.attention_kernel) if self.attention_kernel else engine
         engine = replace(engine, attention_dropout=True, hidden_dropout=True) if self.dropout else engine
-        graphed = tuple(word.strip() for word in self.graphed.split(",") if word.strip())
-        if unknown := [word for word in graphed if word not in GRAPHED]:
-            raise FieldError("graphed", f"'{unknown[0]}' is unknown: one of {', '.join(GRAPHED)}")
+        graphed = tuple(self.graphed.split(",")) if self.graphed else ()
         return replace(
             run, engine=engine, graphed=graphed, chunk_layers=self._chunks(), chunk_group=self.chunk_group or 0
         )

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from collections.abc import Mapping
+from typing import Any, Literal
 
+from neusight.questions.field import FieldError
+from neusight.questions.files import question_of
 from neusight.questions.question import Question
+from neusight.questions.serving import Serving
 from neusight.quick_dataclasses import dataclass
+
+MetricName = Literal["time", "memory", "peak", "throughput", "ttft", "tpot"]
+METRICS: tuple[MetricName, ...] = ("time", "memory", "throughput", "ttft", "tpot")
+_OF_REQUESTS = ("ttft", "tpot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +27,7 @@ class WhatIfQuestion:
         upon: names of those that the question has already.
         instead_of: names of those that the question has, and has no more after the change.
         then: other words of the question after the change.
+        metric: what is to become better.
     """
 
     question: Question
@@ -25,3 +35,30 @@ class WhatIfQuestion:
     upon: tuple[str, ...] = ()
     instead_of: tuple[str, ...] = ()
     then: tuple[tuple[str, Any], ...] = ()
+    metric: MetricName = "time"
+
+    def __post_init__(self) -> None:
+        """Raises:
+        FieldError: a metric that is none, or that the answer does not have.
+        """
+        if self.metric not in METRICS:
+            raise FieldError("metric", f"'{self.metric}' is unknown: one of {', '.join(METRICS)}")
+        if self.metric in _OF_REQUESTS and not isinstance(self.question, Serving):
+            raise FieldError("metric", f"{self.metric} is of served models: give another")
+
+    @classmethod
+    def named(cls, row: Mapping[str, Any]) -> WhatIfQuestion:
+        """From a row: words of the first question, names of optimisations with commas, ``then`` as JSON.
+
+        Raises:
+            FieldError: as ``question_of``, or ``then`` is no JSON object.
+        """
+        words = {name: value for name, value in row.items() if value is not None}
+        listed = {name: words.pop(name, "") for name in ("apply", "upon", "instead_of")}
+        names = {name: tuple(one.strip() for one in text.split(",") if one.strip()) for name, text in listed.items()}
+        then, metric = words.pop("then", "{}"), words.pop("metric", "time")
+        try:
+            changes = dict(json.loads(then))
+        except (ValueError, TypeError):
+            raise FieldError("then", f"'{then}' is no JSON object of words") from None
+        return cls(question=question_of(words, "predict"), then=tuple(changes.items()), metric=metric, **names)

@@ -8,8 +8,8 @@ from math import inf
 from typing import Any, Literal
 
 from neusight.errors import InapplicableError, NeusightError
-from neusight.questions import WhatIfQuestion
-from neusight.what_if.gain import Answer, Gain, MetricName, figure
+from neusight.questions.what_if import MetricName, WhatIfQuestion
+from neusight.what_if.gain import Answer, Gain, figure
 from neusight.what_if.questions import Question
 from neusight.what_if.transforms import Transform, applicable, applied, named
 
@@ -60,22 +60,23 @@ class WhatIf:
     refused: dict[str, str]
     changed: Answer | None = None
     """With other words, before any optimisation."""
+    metric: MetricName = "time"
 
     @property
     def after(self) -> Answer:
         """With all rungs."""
         return self.rungs[-1].answer if self.rungs else self.changed or self.before
 
-    def gain(self, metric: MetricName = "time") -> Gain:
-        """Of all rungs together."""
-        return Gain.of(self.before, self.after, metric)
+    def gain(self, metric: MetricName | None = None) -> Gain:
+        """Of all rungs together, in the metric that is asked for."""
+        return Gain.of(self.before, self.after, metric or self.metric)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data: both answers, the gain of all rungs, each rung, and those that do not apply."""
         return {
             "before": self.before.to_dict(),
             "after": self.after.to_dict(),
-            "gain": {name: self.gain(name).to_dict() for name in ("time", "memory")},
+            "gain": {name: self.gain(name).to_dict() for name in dict.fromkeys(("time", "memory", self.metric))},
             "rungs": [rung.to_dict() for rung in self.rungs],
             "alone": [rung.to_dict() for rung in self.alone],
             "refused": self.refused,
@@ -89,7 +90,7 @@ def pair_of(asked: WhatIfQuestion) -> tuple[Question, Question]:
         NeusightError: words that a question cannot have, or an optimisation that does not apply.
     """
     first: Any = asked.question
-    second: Any = first.changed(**{first.today(name): value for name, value in asked.then})
+    second: Any = first.changed(**dict(asked.then))
     before, after = first.resolve(), second.resolve()
     before = [before, *applied(before, (*asked.upon, *asked.instead_of))][-1]
     return before, [after, *applied(after, asked.upon)][-1]
@@ -98,7 +99,7 @@ def pair_of(asked: WhatIfQuestion) -> tuple[Question, Question]:
 def changed_answers(asked: WhatIfQuestion, answer: Ask) -> WhatIf:
     """The answer before, and what other words and optimisations make of it."""
     before, after = pair_of(asked)
-    ladder = laddered(after, asked.apply, answer)
+    ladder = replace(laddered(after, asked.apply, answer), metric=asked.metric)
     if not (asked.then or asked.instead_of):
         return ladder
     return replace(ladder, before=answer(before), changed=ladder.before)

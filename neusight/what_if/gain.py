@@ -9,17 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import exp, hypot, log, sqrt
-from typing import Any, Literal
+from typing import Any
 
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.estimates import Estimate
 from neusight.estimates.core import summed
 from neusight.executors.costs import NORMAL_90
+from neusight.questions.what_if import MetricName
 from neusight.serving.estimate import ServingEstimate
 
 Answer = Estimate | TrainingEstimate | ServingEstimate
-MetricName = Literal["time", "memory", "peak", "throughput", "ttft", "tpot"]
-METRICS: tuple[MetricName, ...] = ("time", "memory", "throughput", "ttft", "tpot")
 _OF_MEMORY = ("memory", "peak")
 ALIKE = 0.8
 """Correlation of one source's error between kernels that are not the same."""

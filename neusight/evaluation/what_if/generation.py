@@ -10,10 +10,10 @@ from dataclasses import replace
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
+from neusight.questions.what_if import MetricName
 from neusight.serving.load import Load, Offline, Static
 from neusight.serving.setup import Setup
 from neusight.what_if.catalogue.deployments import reused
-from neusight.what_if.gain import MetricName
 from neusight.what_if.questions import DeploymentQuestion
 from neusight.what_if.transforms import applicable
 from neusight.workloads.decoders.decoder import Decoder
