@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import field
 from functools import cache, cached_property
 from pathlib import Path
@@ -67,12 +67,12 @@ class Flags:
 
     def is_unread(self, option: str) -> bool:
         """Whether an option decides time or memory without being a field's; of ``a.b`` also where ``a`` does."""
-        whole, base = option in self.unread, option.partition(".")[0] in self.unread
-        return whole or (base and not self.is_known(option, whole=True))
+        base = option.partition(".")[0]
+        return option in self.unread or (base in self.unread and option not in self.all_names)
 
-    def is_known(self, option: str, *, whole: bool = False) -> bool:
-        """Whether an option is listed, or of ``a.b`` where not ``whole`` the option ``a``."""
-        return option in self.all_names or (not whole and option.partition(".")[0] in self.all_names)
+    def is_known(self, option: str) -> bool:
+        """Whether an option is listed, or of ``a.b`` the option ``a``."""
+        return not self.all_names.isdisjoint((option, option.partition(".")[0]))
 
     def completed(self, option: str) -> str:
         """The option that the beginning of a name stands for, as ``argparse`` reads it."""
@@ -82,7 +82,7 @@ class Flags:
         return longer[0] if len(longer) == 1 else option
 
     @cached_property
-    def all_names(self) -> Collection[str]:
+    def all_names(self) -> Set[str]:
         """All options that are listed."""
         return {*self.names, *self.passed, *self.unread, *self.switches, *map(dashed, self.file_options)}
 

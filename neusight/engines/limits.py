@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -61,9 +61,10 @@ def defaults_of(engine: str, version: str, place: Place | None = None) -> dict[s
     Raises:
         ModelError: a version that is no number.
     """
-    fields: dict[str, Any] = {}
-    for table in _tables_for(engine, version, place):
-        fields |= {name: value for name, value in table.items() if name not in ("source", *_CONDITIONS)}
+    release, fields = release_of(engine, version), dict[str, Any]()
+    for table in _tables().get(engine, ()):
+        if release >= release_of(engine, table.get("from", "0.0")) and _is_for(table, place):
+            fields |= {name: value for name, value in table.items() if name not in ("source", *_CONDITIONS)}
     kept_mib, shared = fields.pop("kept_mib", {}), fields.pop("shared_by_groups", ())
     if place:
         fields |= {name: max(1, fields[name] // place.groups) for name in shared}
@@ -79,13 +80,6 @@ def _share_beside(kept_mib: Mapping[str, float], place: Place) -> float:
     }  # fmt: skip
     kept = sum(numbers[name] * mib for name, mib in kept_mib.items())
     return round(1.0 - kept * _MIB / place.device.usable_bytes, 3)
-
-
-def _tables_for(engine: str, version: str, place: Place | None) -> Iterator[Mapping[str, Any]]:
-    release = release_of(engine, version)
-    for table in _tables().get(engine, ()):
-        if release >= release_of(engine, table.get("from", "0.0")) and _is_for(table, place):
-            yield table
 
 
 def _is_for(table: Mapping[str, Any], place: Place | None) -> bool:

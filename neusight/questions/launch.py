@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from typing import Any
@@ -23,6 +24,9 @@ _VOCABULARY = 50_257
 """Tokens of GPT-2's vocabulary, which are assumed where an unknown tokenizer counts them."""
 _NODES = {"per_node": "nproc-per-node", "nodes": "nnodes"}
 """Of ``torchrun``."""
+_SCALED = re.compile(r"(\d+(?:\.\d+)?)([kmgKMG])")
+_SCALES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+"""Of numbers of vLLM (``human_readable_int``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +77,7 @@ def _serving(command: EngineCommand, flags: Flags) -> LaunchLine:
     """The deployment that a server's options describe."""
     parts, unread, remarks = _sorted(command, flags)
     words = {**{name: value for name, value in flags.unset.items() if name in Serving.fields()}, **parts}
-    remarks += _remark_speculation(command.engine, parts)
+    remarks += _remark_speculation(parts)
     {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[command.engine](words)
     _combine(words, unread, flags)
     words |= {"engine": command.engine, "engine_version": command.version}
@@ -93,10 +97,14 @@ def _training(command: EngineCommand, flags: Flags, depth: int) -> LaunchLine:
     words = {name: value for name, value in values.items() if value is not None}
     words |= {name: given[option] for name, option in _NODES.items() if given.get(option, "").isdecimal()}
     words |= {"model": "megatron-lm", "config": json.dumps(config)} if config else {}
+    # ``validate_args``: one micro-batch of each replica.
+    words |= {"micro_batches": 1} if "micro_batch_size" in words and "global_batch_size" not in words else {}
     told = "vocab-size" in given or given.get("tokenizer-type") in flags.vocabularies
     remarks = [f"vocab-size is missing: {config['vocab_size']:,} tokens are assumed"] if config and not told else []
     if config and "max-position-embeddings" not in given:
         remarks.append(f"max-position-embeddings is missing: {config['max_position_embeddings']:,} are assumed")
+    unclear = [name for sizes in flags.model.values() for name in sizes if not given.get(name, "0").isdecimal()]
+    remarks += [f"--{name} {shown(given[name])} is no whole number: it is left out" for name in unclear]
     unread = {name[2:]: given[name[2:]] for name in names}
     return LaunchLine(noun=Training, words=words, unread=unread, remarks=tuple(remarks))
 
@@ -145,6 +153,9 @@ def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[
 
 def _vllm(words: dict[str, Any]) -> None:
     """Of a model without experts its data-parallel ranks are independent (vLLM, Data Parallel Deployment)."""
+    for name in ("max_model_len", "max_num_batched_tokens"):
+        if scaled := _SCALED.fullmatch(words.get(name, "")):
+            words[name] = round(float(scaled[1]) * _SCALES[scaled[2]])
     if local := words.pop("dp_per_node", 0):
         words["per_node"] = _count({"dp": local}, "dp") * _count(words, "tp") * _count(words, "pp")
     if "dp" in words and _experts(words) == 0:
@@ -173,9 +184,8 @@ def _sglang(words: dict[str, Any]) -> None:
         words["replicas"] = words.pop("dp", groups)
         return
     words["tp"] = _divided("dp", devices, groups)
-    for name in ("max_num_seqs", "max_num_batched_tokens"):
-        if name in words:
-            words[name] = max(1, _count(words, name) // groups)
+    shared = words.keys() & {"max_num_seqs", "max_num_batched_tokens"}
+    words |= {name: max(1, _count(words, name) // groups) for name in shared}
 
 
 def _tensorrt_llm(words: dict[str, Any]) -> None:
@@ -204,13 +214,12 @@ def _combine(words: dict[str, Any], unread: dict[str, str], flags: Flags) -> Non
         unread["capacity-scheduler-policy"] = words["policy"]
 
 
-def _remark_speculation(engine: str, parts: Mapping[str, Any]) -> Iterator[str]:
+def _remark_speculation(parts: Mapping[str, Any]) -> Iterator[str]:
     """A line for speculative decoding, whose acceptance no launch line has."""
     if {"draft", "draft_model"} & parts.keys():
-        model = parts.get("draft_model", "")
-        draft = parts.get("draft") or model
-        if engine == "sglang" and draft == "eagle" and not model:
-            draft = "mtp"
+        draft = parts.get("draft") or parts["draft_model"]
+        # A head of EAGLE that is no checkpoint of its own is the model's own layer.
+        draft = "mtp" if draft == "eagle" and "draft_model" not in parts else draft
         tokens = parts.get("draft_tokens") or parts.get("draft_layers") or parts.get("draft_depth", "N")
         option = f"--speculate draft={draft},tokens={tokens},acceptance=A"
         yield f"speculative decoding is left out: add {option} with the share A of drafts that are accepted"

@@ -30,7 +30,6 @@ _ECHOED = re.compile(r"""\becho\s+(?P<before>-e\s+)?(["'])(?P<body>[^\n]*?)\2\s*
 """A file that a script writes out of one text."""
 _IMAGE = re.compile(r"(?:vllm-openai|lmsysorg/sglang|tensorrt-llm/release):v?(\d[\w.]*)")
 """Container images of engines, with the version."""
-_OTHERWISE = ", or write a command such as `vllm serve MODEL`"
 _WORD = re.compile(r"""(?<![\w"'./-])[\w./-]+""")
 """Of a YAML table in braces."""
 
@@ -67,13 +66,13 @@ def read_command(source: str) -> EngineCommand:
     options |= {name: word for name, word in _assigned(text[:start]) if name in flags.names}
     names = [options.pop(option) for option in map(dashed, flags.file_options) if option in options]
     for name in names:
-        options = _yaml(files.get(str(Path(name))) or _text_of(name)) | options
+        options = _yaml(files.get(str(Path(name))) or _text_of(name, remedy="")) | options
     image = _IMAGE.search(text[:end])
     model = {"model": rest[0]} if rest and not flags.anywhere else {}
     return EngineCommand(engine=engine, version=image[1] if image else "", options=model | options)
 
 
-def _text_of(name: str, remedy: str = "") -> str:
+def _text_of(name: str, remedy: str = ", or write a command such as `vllm serve MODEL`") -> str:
     """The text of a file.
 
     Raises:

@@ -135,6 +135,11 @@ COUNTED: list[tuple[str, dict[str, Any]]] = [
     ),
     (f"vllm serve {MIXTURE} --data-parallel-size 2", {"model": MIXTURE, "dp": 2}),
     (
+        f"vllm serve {MODEL} --max-model-len 25.6k --max-num-batched-tokens 2K",
+        {"model": MODEL, "max_model_len": 25_600, "max_num_batched_tokens": 2048},
+    ),
+    (f"vllm serve {MODEL} --max-model-len auto", {"model": MODEL}),
+    (
         f"docker run vllm/vllm-openai:v0.11.2 --model {MODEL} -tp 2 -dp=2 > log 2>&1 &",
         {"model": MODEL, "engine_version": "0.11.2", "tp": 2, "replicas": 2},
     ),
@@ -157,6 +162,12 @@ def test_read_launch_takes_widths_that_megatron_takes() -> None:
     widths = [json.loads(read_launch(f"pretrain_gpt.py {sizes} {gate}").words["config"]) for gate in ("", "--swiglu")]
     assert [config["intermediate_size"] for config in widths] == [16_384, 10_880]
     assert [config["max_position_embeddings"] for config in widths] == [512, 512]
+
+
+def test_read_launch_takes_a_micro_batch_of_each_replica_without_a_global_batch() -> None:
+    line = read_launch("pretrain_gpt.py --micro-batch-size 2 --num-layers $LAYERS --hidden-size 64")
+    assert (line.words["micro_batch_size"], line.words["micro_batches"]) == (2, 1)
+    assert line.remarks == ("--num-layers $LAYERS is no whole number: it is left out",)
 
 
 def test_read_launch_names_a_policy_that_no_field_takes() -> None:
