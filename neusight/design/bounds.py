@@ -18,7 +18,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.distributed.factors import factors_of
-from neusight.distributed.priced import PartTime, Pricer, price_parts, stream_costs
+from neusight.distributed.priced import Pricer, price_parts, stream_costs
 from neusight.distributed.search import plans_of
 from neusight.distributed.sources import memory
 from neusight.distributed.space import Space
@@ -115,7 +115,7 @@ class StepBounds:
             plans=plans,
             parts=parts,
             counts=counts,
-            waits_s=runs_of @ np.array([time.latency_s for time in times]),
+            waits_s=runs_of @ times.latency_s,
             split=np.array([splits[key] for key in keys]),
             share=np.array([least_share(plan) for plan in plans]),
             needs_bytes=np.array([max(rank.total for rank in memory(run)) for run in runs]),
@@ -176,19 +176,18 @@ class StepBounds:
         """The tangent of a step, its collectives taking nothing from kernels beside them: at most what it takes on any
         device of the same links.
         """
-        schedule, slopes = simulate(timed.pipeline, timed.times), dict[int, tuple[PartTime, float]]()
-        for time, slope in timed.kernel_slopes(schedule):
-            # Passes of a segment share its kernels.
-            slopes[id(time)] = time, slopes.get(id(time), (time, 0.0))[1] + slope
-        coefficients, rest = np.zeros(len(self.parts) + _FURTHER), 0.0
-        for time, slope in slopes.values():
-            rest += slope * time.latency_s
-            column = self._columns.get(_key(time.part.batch))
+        schedule, parts = simulate(timed.pipeline, timed.times), timed.parts
+        slopes = timed.kernel_slopes(schedule)
+        coefficients = np.zeros(len(self.parts) + _FURTHER)
+        for place in np.flatnonzero(slopes):
+            part, slope = parts.parts[place], float(slopes[place])
+            column = self._columns.get(_key(part.batch))
             if column is None:
-                weight = slope * factors_of(self.engine).of(time.part, self.engine)
-                coefficients[-_FURTHER:-1] += weight * float(work_of(time.part.batch).bytes[0]), -weight
+                weight = slope * factors_of(self.engine).of(part, self.engine)
+                coefficients[-_FURTHER:-1] += weight * float(work_of(part.batch).bytes[0]), -weight
             else:
                 coefficients[column] += slope
+        rest = float(slopes @ parts.latency_s)
         coefficients[-1] = max(0.0, schedule.step_s - rest)
         return Cut(timed.run.plan, coefficients)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import exp, hypot, sqrt
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,9 @@ import numpy as np
 
 from neusight.devices.cluster import Cluster
 from neusight.distributed.sources import source_of
-from neusight.distributed.step import Counted, TimedStep, counted
+from neusight.distributed.step import PASS, TimedStep
 from neusight.distributed.training_run import TrainingRun
-from neusight.estimates.core import core, largest, summed
+from neusight.estimates.core import EstimateCore, core, largest, summed
 from neusight.estimates.energy import BoardEnergy, board_energy
 from neusight.executors.costs import NORMAL_90, total_of
 from neusight.kernels.precision import Precision
@@ -23,7 +23,6 @@ from neusight.plans.margins import MemoryFit
 from neusight.plans.memory import RankMemory, fullest
 from neusight.requests import Plan
 from neusight.schedule.run import Run
-from neusight.transforms.recompute import recomputed
 from neusight.workloads.decoders.recipes import recipe_named
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ COMPUTING = ("forward", "backward", "weights", "recompute", "optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingEstimate:
+class TrainingEstimate(EstimateCore):
     """One training step of a model on the devices of a cluster. Times in seconds.
 
     Attributes:
@@ -94,16 +93,6 @@ class TrainingEstimate:
         return self.run.assumed
 
     @property
-    def low_s(self) -> float:
-        """Lower end of the 90 % interval."""
-        return self.interval[0]
-
-    @property
-    def high_s(self) -> float:
-        """Upper end of the 90 % interval."""
-        return self.interval[1]
-
-    @property
     def limiter(self) -> str:
         """The resource that most of the parts' time is limited by."""
         return largest(self.limited_s)
@@ -112,11 +101,6 @@ class TrainingEstimate:
     def memory_terms(self) -> Mapping[str, float]:
         """Of the fullest rank [B]."""
         return fullest(self.memory).parts
-
-    @property
-    def board_energy_j(self) -> float | None:
-        """What the boards of all devices draw in a step [J]."""
-        return None if self.board_energy is None else self.board_energy.expected_j
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -186,16 +170,6 @@ class TrainingEstimate:
         """What the fullest rank needs, with its context and the allocator's slack."""
         return verdict(self.memory, self.cluster.device)
 
-    @property
-    def needed_bytes(self) -> float:
-        """What the device of the fullest rank must have, with context and allocator [B]."""
-        return self.fit.needed_bytes
-
-    @property
-    def fits(self) -> bool:
-        """Whether every rank has the memory."""
-        return self.fit.fits
-
     def hours(self, tokens: float) -> float:
         """Of a run over so many tokens."""
         return tokens / self.tokens_per_s / 3600.0
@@ -243,12 +217,12 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
     question = timed.run
     precision = str(Precision.named(recipe_named(question.products).dtype or question.dtype))
     schedule = timed.schedule
-    parts = list(counted(timed))
+    parts, pp = timed.parts, question.plan.pp
     flop, again = _flop(timed)
-    pp = question.plan.pp
-    by_part = summed(((time.part.name, time.limiter), runs * time.latency_s / pp) for time, runs in parts)
+    seconds = (timed.runs * parts.latency_s / pp).tolist()
+    by_part = summed(zip(zip(parts.name.tolist(), parts.limiter.tolist(), strict=True), seconds, strict=True))
     parts_s = summed((name, part_s) for (name, _), part_s in by_part.items())
-    errors = errors_of(schedule, parts, timed.factors.spread)
+    errors = errors_of(timed)
     factor = exp(NORMAL_90 * total_of(errors))
     return TrainingEstimate(
         run=question,
@@ -262,41 +236,44 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         flop=flop,
         recomputed_flop=again,
         peak_flops_per_s=question.cluster.device.gemm_flops_per_s(precision),
-        memory=source_of(question).memory(question, timed.work.stages),
-        board_energy=step_energy(timed, parts, factor),
+        memory=source_of(question).memory(question, timed.stages),
+        board_energy=step_energy(timed, factor),
         warnings=question.decoder.notes,
     )
 
 
-def errors_of(schedule: Run, parts: Iterable[Counted], composition: float) -> dict[str, float]:
+def errors_of(timed: TimedStep) -> dict[str, float]:
     """Source → standard deviation as a share of the step.
 
     Each source counts by the seconds that it has on the critical path: what a device's kernels have in common, what
     each has of its own, links, and the step as the sum of its parts. What kernels have in common on a device is that of
     its products: of other kinds the steps that factors were fitted to tell more than kernels by themselves.
     """
-    listed = list(parts)
-    kernels = [(t, n) for t, n in listed if not t.part.group]
-    collectives = [(t, n) for t, n in listed if t.part.group]
+    schedule, parts, kernels = timed.schedule, timed.parts, timed.parts.is_kernel
+    seconds = timed.runs * parts.latency_s
+    doubts = np.stack([seconds, parts.spread, parts.own_spread], axis=1)
     computing = sum(schedule.path_s[name] for name in COMPUTING)
-    inside = [(t, n) for t, n in collectives if t.part.group != "dp"]
-    kernels_s, inside_s = (sum(n * t.latency_s for t, n in some) for some in (kernels, inside))
+    inside = ~kernels & (parts.group != "dp")
+    kernels_s, inside_s = (sum(seconds[some].tolist()) for some in (kernels, inside))
     share = inside_s / (kernels_s + inside_s) if inside_s else 0.0
-    _, own = _relative(kernels)
-    shared, _ = _relative([(t, n) for t, n in kernels if t.part.batch.family == "gemm"])
-    linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(collectives))
+    _, own = _relative(doubts[kernels])
+    shared, _ = _relative(doubts[kernels & (parts.family == "gemm")])
+    linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(doubts[~kernels]))
     shares = {
         "device": (1.0 - share) * computing * shared,
         "kernel": (1.0 - share) * computing * own,
         "links": linked,
-        "composition": schedule.step_s * composition,
+        "composition": schedule.step_s * timed.factors.spread,
     }
     return {source: size / schedule.step_s for source, size in shares.items() if size}
 
 
-def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
-    """Standard deviations of the log of a sum of parts: what they share, and what each has of its own."""
-    rows = np.array([(n * t.latency_s, t.spread, t.own_spread) for t, n in parts]).reshape(-1, 3)
+def _relative(rows: np.ndarray) -> tuple[float, float]:
+    """Standard deviations of the log of a sum of parts: what they share, and what each has of its own.
+
+    Args:
+        rows: seconds and both deviations of each part, shape (n, 3).
+    """
     total = rows[:, 0].sum()
     if not total:
         return 0.0, 0.0
@@ -305,20 +282,16 @@ def _relative(parts: Iterable[Counted]) -> tuple[float, float]:
 
 def _flop(timed: TimedStep) -> tuple[float, float]:
     """Of products and attention of a step on all devices: what the model needs, and what is computed again."""
-    plan, needed, again = timed.run.plan, 0.0, 0.0
-    for segment, count, more in zip(timed.segments, timed.segment_counts(), timed.recomputed_counts(), strict=True):
-        twice = {id(part) for part in recomputed(segment.segment, plan.recompute, timed.run.engine)}
-        for part in segment.segment.parts:
-            if part.batch.family in PRODUCTS:
-                each = float(work_of(part.batch).flops[0]) * part.runs
-                needed += count * each
-                again += more * each if id(part) in twice else 0.0
+    plan, parts = timed.run.plan, timed.parts
+    products = np.flatnonzero((timed.role == PASS) & np.isin(parts.family, PRODUCTS))
+    flop = np.array([work_of(part.batch).flops[0] for part in parts.parts[products]]) * parts.runs[products]
     ranks = plan.micro_batches * plan.dp * plan.tp * plan.cp
-    return ranks * needed, ranks * again
+    needed, again = (ranks * sum((flop * count[products]).tolist()) for count in timed.counts(timed.chunks.way == 0))
+    return needed, again
 
 
-def step_energy(timed: TimedStep, parts: Iterable[Counted], factor: float) -> BoardEnergy:
+def step_energy(timed: TimedStep, factor: float) -> BoardEnergy:
     """Of all boards in a step; ``factor`` is that of the interval of its time."""
     cluster, step_s = timed.run.cluster, timed.schedule.step_s
-    kernels_j = sum(n * t.energy_j for t, n in parts) / timed.run.plan.pp
+    kernels_j = sum((timed.runs * timed.parts.energy_j).tolist()) / timed.run.plan.pp
     return board_energy(cluster.device, kernels_j, (step_s / factor, step_s, step_s * factor)) * cluster.devices

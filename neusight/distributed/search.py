@@ -7,7 +7,7 @@ neither. A bound is of the kernels of a plan's busiest rank, between the pipelin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
@@ -18,10 +18,11 @@ import numpy as np
 from neusight.distributed.estimate import TrainingEstimate, estimated
 from neusight.distributed.exchanges import contention
 from neusight.distributed.factors import factors_of
-from neusight.distributed.priced import Pricer, SegmentSeconds, price_parts
+from neusight.distributed.passes import Passes
+from neusight.distributed.priced import Pricer, price_lists
 from neusight.distributed.sources import memory, source_of
 from neusight.distributed.space import Space, plans_in
-from neusight.distributed.step import priced_segments, programs_by_share, timed
+from neusight.distributed.step import programs_by_share, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
 from neusight.plans.fits import verdict
@@ -30,12 +31,13 @@ from neusight.requests import Plan
 from neusight.schedule.run import step_s
 from neusight.workers import Worker, shared
 from neusight.workloads.decoders.shares import Local
+from neusight.workloads.program import PHASES
 
 TOGETHER = 64
 """Plans that are looked at together, unless asked otherwise."""
 REACH = 1.25
 """How many times as long as the fastest step those of a frontier may be, unless asked otherwise."""
-Look = Callable[["SearchedStep", Sequence[Plan]], list[float]]
+Figure = Callable[["SearchedStep", Sequence[Plan]], list[float]]
 """A figure of each of some plans."""
 Split = tuple[Local, str, int, int]
 """What decides what a stage takes of one micro-batch: a rank's share of it, what is computed again, pp and vp."""
@@ -66,7 +68,7 @@ class Tried(NamedTuple):
 
     step_s: float
     bytes: float
-    run: TrainingRun
+    plan: Plan
 
 
 def search(
@@ -76,9 +78,7 @@ def search(
     count: int = 5,
     *,
     reach: float = REACH,
-    within_s: float = np.inf,
     together: int = TOGETHER,
-    plans: Sequence[Plan] = (),
     workers: Sequence[Worker] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Found:
@@ -90,48 +90,44 @@ def search(
         space: which plans there are.
         count: how many of the best.
         reach: how many times as long as the fastest step those of the frontier may be.
-        within_s: a step that is known; plans whose bounds are no shorter are left out, be they all.
         together: how many plans are looked at together.
-        plans: the only ones to look at; default all of the space.
         workers: who look at them, each begun with ``begin``; default this process.
         progress: called with (decided, of) plans.
 
     Raises:
         ModelError: no plan divides model and batch, or none fits.
     """
-    plans = plans or plans_of(request, space or Space())
+    plans = plans_of(request, space or Space())
     bounds = bounds_s(request, plans, pricer)
     order = np.argsort(bounds, kind="stable")
     usable = request.cluster.device.usable_bytes
     tried: list[Tried] = []
     too_large = 0
-    looked = partial(_shared, workers) if workers else partial(_looked, SearchedStep(request, pricer))
+    look = partial(_look, workers or SearchedStep(request, pricer))
     for start in range(0, len(order), together):
         some = order[start : start + together]
-        if bounds[some[0]] > _last_s(tried, count, reach) or bounds[some[0]] >= within_s:
+        if bounds[some[0]] > _last_s(tried, count, reach):
             break
-        needs = np.array(looked(_needs_bytes, [plans[at] for at in some]))
+        needs = np.array(look(SearchedStep.needs_bytes, [plans[at] for at in some]))
         too_large += int((needs > usable).sum())
-        is_open = _open(bounds[some], needs, tried, count) & (needs <= usable) & (bounds[some] < within_s)
+        is_open = _open(bounds[some], needs, tried, count) & (needs <= usable)
         chosen = [plans[at] for at in some[is_open]]
-        steps = looked(_steps_s, chosen)
-        tried += [
-            Tried(step_s, need, replace(request, plan=plan))
-            for step_s, need, plan in zip(steps, needs[is_open].tolist(), chosen, strict=True)
-        ]
+        steps = look(SearchedStep.steps_s, chosen)
+        tried += map(Tried, steps, needs[is_open].tolist(), chosen)
         if progress:
             progress(start + len(some), len(order))
-    if not tried and within_s == np.inf:
+    if not tried:
         raise ModelError(
             f"{request.decoder.name} fits on {request.cluster.devices} x {request.cluster.device.id} under none of "
             f"{len(plans)} plans: take more devices or a shorter sequence"
         )
     tried.sort(key=lambda one: one[:2])
     best, frontier = tried[:count], _frontier(tried, reach)
-    answers = {id(one.run): estimated(timed([one.run], pricer)[0]) for one in (*best, *frontier)}
+    runs = {one.plan: replace(request, plan=one.plan) for one in (*best, *frontier)}
+    answers = {plan: estimated(timed([run], pricer)[0]) for plan, run in runs.items()}
     return Found(
-        best=tuple(answers[id(one.run)] for one in best),
-        frontier=tuple(answers[id(one.run)] for one in frontier),
+        best=tuple(answers[one.plan] for one in best),
+        frontier=tuple(answers[one.plan] for one in frontier),
         plans=len(plans),
         simulated=len(tried),
         too_large=too_large,
@@ -175,6 +171,16 @@ class SearchedStep(NamedTuple):
     request: TrainingRun
     pricer: Pricer
 
+    def needs_bytes(self, plans: Sequence[Plan]) -> list[float]:
+        """What the device of each plan's fullest rank must have, with context and allocator [B]."""
+        device = self.request.cluster.device
+        return [verdict(memory(replace(self.request, plan=plan)), device).needed_bytes for plan in plans]
+
+    def steps_s(self, plans: Sequence[Plan]) -> list[float]:
+        """What a step takes under each plan [s], simulated."""
+        steps = timed([replace(self.request, plan=plan) for plan in plans], self.pricer) if plans else []
+        return [step_s(step.pipeline, step.times, contention(step.run)) for step in steps]
+
 
 _STEP: list[SearchedStep] = []
 """Of this process, where it is a worker."""
@@ -185,33 +191,18 @@ def begin(request: TrainingRun, pricer_of: Callable[[], Pricer]) -> None:
     _STEP[:] = [SearchedStep(request, pricer_of())]
 
 
-def _looked(step: SearchedStep, look: Look, plans: Sequence[Plan]) -> list[float]:
-    return look(step, plans)
+def _look(by: SearchedStep | Sequence[Worker], figure: Figure, plans: Sequence[Plan]) -> list[float]:
+    """A figure of each plan, here or by workers: in their order, neighbours by the same one, as they share kernels."""
+    if isinstance(by, SearchedStep):
+        return figure(by, plans)
+    cuts = np.linspace(0, len(plans), len(by) + 1).astype(int)
+    parts = [(figure, plans[start:stop]) for start, stop in pairwise(cuts) if stop > start]
+    return list(chain.from_iterable(shared(by, _look_here, parts)))
 
 
-def _shared(workers: Sequence[Worker], look: Look, plans: Sequence[Plan]) -> list[float]:
-    """In their order, neighbours by the same worker: they share most kernels."""
-    cuts = np.linspace(0, len(plans), len(workers) + 1).astype(int)
-    parts = [(look, plans[start:stop]) for start, stop in pairwise(cuts) if stop > start]
-    return list(chain.from_iterable(shared(workers, _looked_here, parts)))
-
-
-def _looked_here(task: tuple[Look, Sequence[Plan]]) -> list[float]:
-    look, plans = task
-    return look(_STEP[0], plans)
-
-
-def _needs_bytes(step: SearchedStep, plans: Sequence[Plan]) -> list[float]:
-    """What the device of each plan's fullest rank must have, with context and allocator [B]."""
-    device = step.request.cluster.device
-    return [verdict(memory(replace(step.request, plan=plan)), device).needed_bytes for plan in plans]
-
-
-def _steps_s(step: SearchedStep, plans: Sequence[Plan]) -> list[float]:
-    """What a step takes under each plan [s], simulated."""
-    runs = [replace(step.request, plan=plan) for plan in plans]
-    made = timed(runs, step.pricer) if runs else []
-    return [step_s(one.pipeline, one.times, contention(run)) for run, one in zip(runs, made, strict=True)]
+def _look_here(task: tuple[Figure, Sequence[Plan]]) -> list[float]:
+    figure, plans = task
+    return figure(_STEP[0], plans)
 
 
 def _frontier(tried: Sequence[Tried], reach: float) -> list[Tried]:
@@ -233,43 +224,43 @@ def bounds_s(request: TrainingRun, plans: Sequence[Plan], pricer: Pricer) -> np.
     """
     splits = [_split(request, plan) for plan in plans]
     first = dict(zip(reversed(splits), reversed(plans), strict=True))
-    seconds = _segment_seconds(request, first, pricer)
+    priced = _priced_passes(request, first, pricer)
     sums = {}
     for split, plan in first.items():
-        run, segments = replace(request, plan=plan), seconds[split[:2]]
-        layer_s = [segment.kernels for segment in segments]
-        sums[split] = _stage_sums(source_of(run).stages(run, layer_s), segments)
-    known: dict[tuple[Split, str, int], float] = {}
-    for split, plan in zip(splits, plans, strict=True):
-        key = split, plan.schedule, plan.micro_batches
-        if key not in known:
-            known[key] = _bound_s(*sums[split], plan.schedule, plan.micro_batches)
-    return np.array([known[s, p.schedule, p.micro_batches] for s, p in zip(splits, plans, strict=True)])
+        run, passes = replace(request, plan=plan), priced[split[:2]]
+        sums[split] = _stage_sums(source_of(run).stages(run, passes.kernels_s.tolist()), passes)
+    keys = [(split, plan.schedule, plan.micro_batches) for split, plan in zip(splits, plans, strict=True)]
+    bounds = {key: _bound_s(*sums[key[0]], *key[1:]) for key in dict.fromkeys(keys)}
+    return np.array([bounds[key] for key in keys])
 
 
 def _split(request: TrainingRun, plan: Plan) -> Split:
     return replace(request, plan=plan).local, plan.recompute, plan.pp, plan.vp
 
 
-def _segment_seconds(
-    request: TrainingRun, first: dict[Split, Plan], pricer: Pricer
-) -> dict[tuple[Local, str], list[SegmentSeconds]]:
-    """Seconds of all segments for each share of a micro-batch and way of recomputing, priced together."""
+def _priced_passes(request: TrainingRun, first: dict[Split, Plan], pricer: Pricer) -> dict[tuple[Local, str], Passes]:
+    """Passes for each share of a micro-batch and way of recomputing, priced together."""
     programs = programs_by_share([replace(request, plan=plan) for plan in first.values()])
-    parts = [part for program in programs.values() for part in program.parts]
-    times = iter(price_parts(parts, request.cluster.device, pricer, request.engine, factors_of(request.engine)))
-    priced = {local: priced_segments(program, times) for local, program in programs.items()}
-    seconds: dict[tuple[Local, str], list[SegmentSeconds]] = {}
-    for (local, recompute, _, _), plan in first.items():
-        if (local, recompute) not in seconds:
-            seconds[local, recompute] = [segment.seconds(plan, request.engine) for segment in priced[local]]
-    return seconds
+    parts = [program.parts for program in programs.values()]
+    by_share = dict(zip(programs, price_lists(parts, request, pricer, factors_of(request.engine)), strict=True))
+    return {
+        (local, how): Passes.of(programs[local], by_share[local], how, request.engine)
+        for local, how in dict.fromkeys(split[:2] for split in first)
+    }
 
 
-def _stage_sums(stages: Sequence[Stage], segments: Sequence[SegmentSeconds]) -> tuple[np.ndarray, np.ndarray]:
+def _stage_sums(stages: Sequence[Stage], passes: Passes) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of one micro-batch on each stage, arrays of shape (3, pp): passes of all its chunks, and of its first."""
-    whole = [_sum(segments, s.kinds, before=s.first, after=s.last) for s in stages]
-    first = [_sum(segments, s.chunks[0], before=s.first, after=s.last and len(s.chunks) == 1) for s in stages]
+
+    def summed(kinds: Sequence[int], *, before: bool, after: bool) -> list[float]:
+        """Forward, backward with what is computed again, and weights of layers and of what stands around them."""
+        layers = [1 + kind for kind in kinds]
+        every = [*layers, *[0] * before, *[-1] * after]
+        forward, backward, weights = (sum(passes.seconds[phase][every].tolist()) for phase in PHASES)
+        return [forward, backward + sum(passes.recompute_s[layers].tolist()), weights]
+
+    whole = [summed(s.kinds, before=s.first, after=s.last) for s in stages]
+    first = [summed(s.chunks[0], before=s.first, after=s.last and len(s.chunks) == 1) for s in stages]
     return np.array(whole).T, np.array(first).T
 
 
@@ -291,17 +282,6 @@ def _bound_s(whole: np.ndarray, first: np.ndarray, schedule: str, micro_batches:
         return float((fill + busy + _before(first_backward + first_weights)).max())
     late = np.minimum(np.arange(len(busy)), micro_batches) * weights
     return float((fill + busy + np.maximum(0.0, _before(first_backward) - late)).max())
-
-
-def _sum(
-    segments: Sequence[SegmentSeconds], kinds: Iterable[int], *, before: bool, after: bool
-) -> tuple[float, float, float]:
-    """(forward, backward with what is computed again, weights) of some layers and of what stands around them."""
-    layers = [segments[1 + kind] for kind in kinds]
-    around = [unit for there, unit in ((before, segments[0]), (after, segments[-1])) if there]
-    every = layers + around
-    backward = sum(u.backward for u in every) + sum(u.recompute for u in layers)
-    return sum(u.forward for u in every), backward, sum(u.weights for u in every)
 
 
 def _before(seconds: np.ndarray) -> np.ndarray:

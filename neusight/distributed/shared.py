@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from neusight.distributed.estimate import step_energy
-from neusight.distributed.priced import PartTime
 from neusight.distributed.sources import source_of
-from neusight.distributed.step import TimedStep, counted, counted_on
+from neusight.distributed.step import EXCHANGE, SEND, TimedStep
 from neusight.estimates.build import kernel_rows, step_estimate, wait_row, warnings_of
 from neusight.estimates.core import summed
 from neusight.estimates.estimate import Estimate
@@ -47,24 +46,25 @@ def shared_estimate(
     estimate = step_estimate(
         workload, device, samples, rows=(*rows, *waits), memory=_memory(timed), provenance=provenance
     )
-    energy = step_energy(timed, counted(timed), estimate.high_s / estimate.latency_s)
+    energy = step_energy(timed, estimate.high_s / estimate.latency_s)
     return warnings_of(replace(estimate, devices=devices, board_energy=energy), workload.warnings)
 
 
 def _rows(timed: TimedStep, rank: int) -> Iterator[KernelEstimate]:
     """What the rank's kernels take, and collectives in their way, family by family."""
-    families: dict[int, list[tuple[PartTime, float]]] = {}
-    for time, runs in counted_on(timed, rank):
-        families.setdefault(id(time.costs), []).append((time, runs))
-    for group in families.values():
-        batch = KernelBatch.joined([time.part.batch for time, _ in group])
-        costs = group[0][0].costs.take(np.array([time.row for time, _ in group]))
+    runs = timed.runs_on(rank)
+    mine = np.flatnonzero(runs)
+    parts, runs = timed.parts.take(mine), runs[mine]
+    launch_s = launch_interval_s(timed.run.engine, timed.run.cluster.device)
+    for _, places, costs in parts.by_family():
+        batch = KernelBatch.joined([part.batch for part in parts.parts[places]])
+        own = zip(parts.parts[places], runs[places].tolist(), strict=True)
         yield from kernel_rows(
             batch,
             costs,
-            stream_errors_s(costs, launch_interval_s(timed.run.engine, timed.run.cluster.device)),
+            stream_errors_s(costs, launch_s),
             kernels=[describe(batch.kernel(at)) for at in range(len(batch))],
-            labels=[(time.part.name, PHASES[time.part.phase], runs, ()) for time, runs in group],
+            labels=[(p.name, PHASES[p.phase], p.runs if p.phase == "step" else count, ()) for p, count in own],
         )
 
 
@@ -94,14 +94,15 @@ def _relative(rows: tuple[KernelEstimate, ...]) -> dict[str, float]:
 
 def _link_spread(timed: TimedStep) -> float:
     """Of the exchanges among replicas and stages, by the seconds of each."""
-    times = [time for segment in timed.segments for time in segment.exchanges] + list(timed.sends)
-    total_s = sum(time.total_s for time in times)
-    return sum(time.total_s * time.spread for time in times) / total_s if total_s else 0.0
+    exchanges = (timed.role == EXCHANGE) | (timed.role == SEND)
+    seconds = timed.parts.total_s[exchanges]
+    total_s = sum(seconds.tolist())
+    return sum((seconds * timed.parts.spread[exchanges]).tolist()) / total_s if total_s else 0.0
 
 
 def _memory(timed: TimedStep) -> MemoryEstimate:
     """Of the fullest rank; buffers of libraries and of collectives are kept beside the tensors."""
-    ranks = source_of(timed.run).memory(timed.run, timed.work.stages)
+    ranks = source_of(timed.run).memory(timed.run, timed.stages)
     rank = fullest(ranks)
     terms = {name: int(rank.parts[name]) for name in ("weights", "gradients", "optimizer", "activations", "temporary")}
     memory = MemoryEstimate.of(MemoryProfile(**terms), timed.run.cluster.device)

@@ -4,7 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+
+class EstimateCore:
+    """Figures that follow from the ``interval``, the ``fit`` and the ``board_energy`` of an estimate."""
+
+    @property
+    def low_s(self: Any) -> float:
+        """Lower end of the 90 % interval."""
+        return cast(float, self.interval[0])
+
+    @property
+    def high_s(self: Any) -> float:
+        """Upper end of the 90 % interval."""
+        return cast(float, self.interval[1])
+
+    @property
+    def needed_bytes(self: Any) -> float:
+        """What the device that needs most must have, with context and allocator [B]."""
+        return cast(float, self.fit.needed_bytes)
+
+    @property
+    def fits(self: Any) -> bool:
+        """Whether every device has that memory."""
+        return cast(bool, self.fit.fits)
+
+    @property
+    def board_energy_j(self: Any) -> float | None:
+        """What the boards of all devices draw in that time [J]; None where nothing tells."""
+        return None if self.board_energy is None else self.board_energy.expected_j
 
 
 def core(estimate: Any) -> dict[str, Any]:
@@ -20,15 +49,14 @@ def core(estimate: Any) -> dict[str, Any]:
     ``question``: the words that were asked; ``assumed``: fields that they left open, with the value that was chosen and
     why. ``warnings``: what was approximated, or is missing.
     """
-    low_s, high_s = estimate.interval
     terms = dict(estimate.memory_terms)
     return {
         "model": estimate.model,
         "gpu": estimate.gpu,
         "devices": estimate.devices,
         "latency_s": estimate.latency_s,
-        "low_s": low_s,
-        "high_s": high_s,
+        "low_s": estimate.low_s,
+        "high_s": estimate.high_s,
         "errors": dict(estimate.errors),
         "limiter": estimate.limiter,
         "memory_terms": terms,

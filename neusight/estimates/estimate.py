@@ -11,7 +11,7 @@ from math import exp, sqrt
 from typing import TYPE_CHECKING, Any, Literal
 
 from neusight.errors import DataError, DeviceError
-from neusight.estimates.core import largest, summed
+from neusight.estimates.core import EstimateCore, largest, summed
 from neusight.estimates.energy import BoardEnergy
 from neusight.estimates.records import (
     HOST,
@@ -37,7 +37,7 @@ ENERGY_PARTS = ("compute", "sram", "dram")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class Estimate(EstimateCore):
     """Latency of one step of a model on one device, with everything that makes it up. Times in seconds.
 
     An estimate is its ``by_kernel`` rows; latency, interval, bound, phases, operators and coverage are sums over them.
@@ -94,16 +94,6 @@ class Estimate:
         factor = exp(NORMAL_90 * total_of(self.errors))
         low_s = max(self.latency_s / factor, self.bound_s)
         return min(low_s, self.latency_s), self.latency_s * factor
-
-    @property
-    def low_s(self) -> float:
-        """Lower end of the 90 % interval."""
-        return self.interval[0]
-
-    @property
-    def high_s(self) -> float:
-        """Upper end of the 90 % interval."""
-        return self.interval[1]
 
     @cached_property
     def errors(self) -> dict[str, float]:
@@ -206,11 +196,6 @@ class Estimate:
         sums = summed((k.outside, k.total_s) for k in kernels if k.outside)
         return {reason: sums[reason] / total for reason in sorted(sums, key=lambda reason: -sums[reason])}
 
-    @property
-    def board_energy_j(self) -> float | None:
-        """What the boards of all devices draw in that time [J]; None where nothing tells."""
-        return None if self.board_energy is None else self.board_energy.expected_j
-
     @cached_property
     def energy_j(self) -> dict[str, float]:
         """Part (compute, sram, dram) → joules that kernels add to what boards draw all the time, in the proportions in
@@ -236,16 +221,6 @@ class Estimate:
     def fit(self) -> MemoryFit:
         """What the step needs of the device's memory."""
         return self.memory.fit
-
-    @property
-    def needed_bytes(self) -> float:
-        """What the device must have, with context and allocator [B]."""
-        return self.fit.needed_bytes
-
-    @property
-    def fits(self) -> bool:
-        """Whether the step fits in the device's memory."""
-        return self.fit.fits
 
     @property
     def samples_per_s(self) -> float:

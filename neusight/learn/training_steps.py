@@ -14,7 +14,6 @@ from math import prod
 
 import numpy as np
 
-from neusight.distributed.estimate import counted
 from neusight.distributed.factors import FIRST, PRIOR, TERMS, Factors, kind_of, names_of
 from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
@@ -111,10 +110,10 @@ def _observed(measured: MeasuredStep, timed: TimedStep, factors: Factors) -> Ste
     run = measured.run
     schedule = timed.schedule
     inside = dict.fromkeys(TERMS, 0.0)
-    for time, runs in counted(timed):
-        kind = kind_of(time.part)
-        if time.part.phase != "step" and kind != "exchanges":
-            inside[kind] += runs * time.latency_s
+    for part, part_s in zip(timed.parts.parts, (timed.runs * timed.parts.latency_s).tolist(), strict=True):
+        kind = kind_of(part)
+        if part.phase != "step" and kind != "exchanges":
+            inside[kind] += part_s
     path = sum(schedule.path_s[name] for name in PASSES)
     total = sum(inside.values())
     terms = {kind: path * value / total for kind, value in inside.items()}

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from neusight.estimates.core import core
+from neusight.estimates.core import EstimateCore, core
 from neusight.estimates.energy import BoardEnergy
 from neusight.plans.margins import MemoryFit
 from neusight.serving.memory import ServingMemory
@@ -49,7 +49,7 @@ class Limiter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingEstimate:
+class ServingEstimate(EstimateCore):
     """The answer. Times in seconds; rates are of all replicas together, those over the whole load with its ramps, and
     ``steady`` of the middle half of its output.
 
@@ -147,11 +147,6 @@ class ServingEstimate:
         return terms, f"{m.fit.words} in {gib(m.capacity)} a GPU; {cache}"
 
     @property
-    def needed_bytes(self) -> float:
-        """What a device must have before any cache [B]."""
-        return self.fit.needed_bytes
-
-    @property
     def fits(self) -> bool:
         """Whether there is room for a cache; what does not fit has no estimate."""
         return self.memory.fits
@@ -160,11 +155,6 @@ class ServingEstimate:
     def joule_per_output_token(self) -> float:
         """What the boards of all devices draw for an output token [J]."""
         return self.token_energy.expected_j
-
-    @property
-    def board_energy_j(self) -> float:
-        """What the boards of all devices draw in ``latency_s`` [J]."""
-        return self.board_energy.expected_j
 
     @property
     def board_energy(self) -> BoardEnergy:

@@ -8,7 +8,7 @@ import pytest
 
 from neusight import Predictor, load_device
 from neusight.devices import cluster_of
-from neusight.distributed.step import HOST_UPDATE_S
+from neusight.distributed.host import HOST_UPDATE_S
 from neusight.laws.routes import host_link
 from neusight.questions import Training
 

@@ -10,12 +10,11 @@ from neusight import Predictor
 from neusight.devices import cluster_of
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.exchanges import TIED
-from neusight.distributed.step import TimedStep, counted, timed
+from neusight.distributed.step import UPDATE, TimedStep, timed
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DeviceError, ModelError
 from neusight.executors.costs import NORMAL_90
 from neusight.questions import Training
-from neusight.transforms.recompute import recomputed
 from neusight.workloads.decoders.known import known_decoder
 
 FOUR_WAYS = {
@@ -38,10 +37,8 @@ def unhosted(run: TrainingRun) -> TrainingRun:
 def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
     run = unhosted(small_run(micro_batches=3))
     found = times_of(predictor, run)
-    before, layer, after = found.segments
-    counted = ((before, 1), (layer, 8), (after, 1))
-    micro_batch_s = sum(count * sum(t.total_s for t in unit.times) for unit, count in counted)
-    update_s = sum(t.total_s for t in found.updates[0])
+    micro_batch_s = sum(float(seconds @ [1, 8, 1]) for seconds in found.passes.seconds.values())
+    update_s = found.parts.total_s[found.role == UPDATE].sum()
     step = predictor.training(run)
     assert step.latency_s == pytest.approx(3 * micro_batch_s + update_s)
     assert (step.exposed_s, step.bubble) == pytest.approx((0.0, 0.0), abs=1e-12)
@@ -54,14 +51,13 @@ def test_parameters_sharded_one_by_one_are_copied_from_what_was_gathered_and_to_
     run = unhosted(small_run(some_gpus(), "torchtitan", shard="zero3", micro_batches=2))
     flat = replace(run, engine=replace(run.engine, copies_gathered=False))
     copied, plain = (times_of(predictor, each) for each in (run, flat))
-    for unit, other in zip(copied.segments, plain.segments, strict=True):
-        more = unit.times[len(other.times) :]
-        moved = [float(t.part.batch["read_bytes"][0] + t.part.batch["write_bytes"][0]) for t in more]
-        assert moved == [4.0 * unit.segment.parameters] * 2 + [6.0 * unit.segment.parameters]
+    for number, segment in enumerate(copied.program.segments):
+        parts, others = (step.passes.times.parts[step.passes.segment == number] for step in (copied, plain))
+        moved = [float(p.batch["read_bytes"][0] + p.batch["write_bytes"][0]) for p in parts[len(others) :]]
+        assert moved == [4.0 * segment.parameters] * 2 + [6.0 * segment.parameters]
     shared = replace(run, plan=replace(run.plan, shard="zero1"))
-    assert [len(s.times) for s in times_of(predictor, shared).segments] == [len(s.times) for s in plain.segments]
-    per_step = sum(runs for time, runs in counted(copied) if time.part.name == "join gradients")
-    assert per_step == 2 * (1 + 8 + 1)
+    assert len(times_of(predictor, shared).passes.segment) == len(plain.passes.segment)
+    assert copied.runs[copied.parts.name == "join gradients"].sum() == 2 * (1 + 8 + 1)
     assert copied.schedule.step_s > plain.schedule.step_s
 
 
@@ -81,10 +77,8 @@ def test_devices_train_under_their_usual_engine(predictor: Predictor, gpu: str, 
 def test_recomputation_takes_exactly_what_runs_again(predictor: Predictor) -> None:
     runs = {how: unhosted(small_run(micro_batches=4, recompute=how)) for how in ("none", "selective", "full")}
     steps = {how: predictor.training(run) for how, run in runs.items()}
-    layer = times_of(predictor, runs["none"]).segments[1]
-    seconds = {id(t.part): t.total_s for t in layer.times}
     for how, run in runs.items():
-        again_s = sum(seconds[id(part)] for part in recomputed(layer.segment, how, run.engine))
+        again_s = times_of(predictor, run).passes.recompute_s[1]
         assert steps[how].latency_s - steps["none"].latency_s == pytest.approx(4 * 8 * again_s, rel=1e-6)
     assert steps["none"].peak_bytes > steps["selective"].peak_bytes * 0.999 > steps["full"].peak_bytes * 0.999
     assert steps["none"].peak_bytes > steps["full"].peak_bytes
@@ -104,15 +98,15 @@ def test_stages_sum_the_gradient_of_a_tied_embedding_once_a_step(
         {"model": model, "cluster": some_gpus(), **options, "pp": 4, "engine": "torch-compiled"}
     ).resolve()
     found = times_of(predictor, run)
-    each = [[t for t in update if t.part.name == TIED] for update in found.updates]
-    assert [len(times) for times in each] == [1, 0, 0, 1]
-    batch = each[0][0].part.batch
+    times = found.parts.take(found.parts.name == TIED)
+    assert found.place[found.parts.name == TIED].tolist() == [0, 3]
+    batch = times.parts[0].batch
     assert (batch["op"][0], batch["ranks"][0]) == ("all_reduce", 2)
     assert batch["bytes"][0] == 2 * 50257 * 1280
     link_s = batch["bytes"][0] / max(link.bandwidth_bytes_per_s for link in run.cluster.device.links)
-    assert 1.0 < each[0][0].latency_s / link_s < 3.0
+    assert 1.0 < times.latency_s[0] / link_s < 3.0
     step = predictor.training(run)
-    assert step.parts_s[TIED] == pytest.approx(2 * each[0][0].latency_s / 4)
+    assert step.parts_s[TIED] == pytest.approx(2 * times.latency_s[0] / 4)
     alone = Training.named(
         {"model": model, "cluster": some_gpus(per_node=1), **options, "engine": "torch-compiled"}
     ).resolve()

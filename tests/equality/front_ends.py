@@ -17,9 +17,9 @@ from neusight.devices import load_device
 from neusight.distributed import estimate, search, sources, step
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.factors import PRIOR
-from neusight.distributed.priced import PartTime, price_parts
+from neusight.distributed.priced import price_parts
 from neusight.distributed.sources import Described, TracedModel, forward_plan, node_of
-from neusight.distributed.step import RankWork, programs_by_share
+from neusight.distributed.step import StepParts, programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
 from neusight.kernels.describe import describe
@@ -169,34 +169,27 @@ def shape_of(batch: KernelBatch) -> str:
     return describe(kernel)
 
 
-def parts_of(predictor: Predictor, run: TrainingRun, mode: str = "training") -> list[tuple[PartTime, float]]:
-    """Every part of one rank of a plan without stages, with how often a micro-batch and the update run it.
+def kernels(predictor: Predictor, run: TrainingRun, mode: str = "training") -> dict[Key, Kernels]:
+    """Kernels by pass and shape, with how often a micro-batch and the update of a plan without stages run them;
+    gradients of weights count as the backward pass's.
 
     A forward pass is that of a training step without its loss: what is asked of a model in inference.
     """
     program = programs_by_share([run])[run.local]
-    counts = [1, *(program.order.count(kind) for kind in range(len(program.layers))), 1]
-    parts = [
-        (part, count * part.runs)
-        for segment, count in zip(program.segments, counts, strict=True)
-        for part in segment.parts
-        if mode == "training" or (part.phase == "forward" and "loss" not in part.name)
-    ]
+    parts = list(program.counted_parts)
     if mode == "training":
-        parts += [(part, part.runs) for update in RankWork.of(run, program).updates for part in update]
+        step = StepParts.of(run, program)
+        parts += [part for part in step.once if part.phase == "step"]
+    else:
+        parts = [part for part in parts if part.phase == "forward" and "loss" not in part.name]
     pricer = predictor.on_cluster(run.cluster, run.engine)
-    times = price_parts([part for part, _ in parts], run.cluster.device, pricer, run.engine, PRIOR)
-    return [(time, runs) for time, (_, runs) in zip(times, parts, strict=True)]
-
-
-def kernels(predictor: Predictor, run: TrainingRun, mode: str = "training") -> dict[Key, Kernels]:
-    """Kernels by pass and shape; gradients of weights count as the backward pass's."""
+    times = price_parts(parts, run.cluster.device, pricer, run.engine, PRIOR)
     found: dict[Key, Kernels] = defaultdict(Kernels)
-    for time, runs in parts_of(predictor, run, mode):
-        phase = "backward" if time.part.phase == "weights" else time.part.phase
-        same = found[phase, shape_of(time.part.batch)]
-        same.runs[time.part.name] += round(runs)
-        same.seconds += runs * time.latency_s
+    for part, total_s in zip(parts, times.total_s.tolist(), strict=True):
+        phase = "backward" if part.phase == "weights" else part.phase
+        same = found[phase, shape_of(part.batch)]
+        same.runs[part.name] += round(part.runs)
+        same.seconds += total_s
     return found
 
 
