@@ -5,7 +5,7 @@ parameter list.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field, fields, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from neusight.defaults import default_micro_batch
@@ -34,11 +34,6 @@ MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "sh
 ``TransformerConfig.recompute_modules``); ``selective`` is the first."""
 OFFLOADS = ("none", "optimizer")
 CP_COMMS = ("p2p", "all_gather")
-_FORMER = {
-    "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "overlap_gradients": "overlap_grad_reduce",
-    "overlap_parameters": "overlap_param_gather", "lora": "lora_rank",
-}  # fmt: skip
-"""Names that fields of plans and runs had, which files may still use."""
 _WORDS = {"shard": SHARDS, "schedule": SCHEDULES, "offload": OFFLOADS}
 _DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "etp", "vp", "micro_batch_size", "global_batch_size")
 
@@ -227,11 +222,6 @@ def directions_of(schedule: str, pp: int) -> int:
     return 2 if schedule == "dualpipe" and pp > 1 else 1
 
 
-def rename_former(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The same options of a plan or run, by today's names."""
-    return {_FORMER.get(name, name): value for name, value in options.items()}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Degrees of parallelism, micro-batches and what else decides how a step is spread over ``world`` devices.
@@ -391,16 +381,3 @@ class Plan:
         }
         plan = cls(**usual | given, global_batch_size=batch)
         return None if plan == cls(micro_batch_size=batch, global_batch_size=batch) else plan
-
-    @classmethod
-    def of(cls, options: dict[str, Any]) -> Plan:
-        """From a mapping, such as a file's.
-
-        Raises:
-            ModelError: an unknown field, or as for values.
-        """
-        known, options = [f.name for f in fields(cls)], rename_former(options)
-        for name in options:
-            if name not in known:
-                raise ModelError(f"unknown field '{name}' of a plan{nearest(name, known)}: one of {', '.join(known)}")
-        return cls(**options)

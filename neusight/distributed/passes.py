@@ -16,7 +16,7 @@ from neusight.workloads.program import PHASES, Phase, Program, Segment
 
 
 @dataclass(frozen=True, kw_only=True)
-class Passes:
+class SegmentPasses:
     """Parts that run in the passes of a micro-batch, with their times.
 
     Attributes:
@@ -32,7 +32,7 @@ class Passes:
     again: np.ndarray
 
     @classmethod
-    def of(cls, program: Program, times: PartTimes, recompute: str, engine: Engine) -> Passes:
+    def of(cls, program: Program, times: PartTimes, recompute: str, engine: Engine) -> SegmentPasses:
         """Those of a program; ``times`` are of its parts, in their order."""
         return cls(
             times=times,

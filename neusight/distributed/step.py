@@ -12,7 +12,7 @@ from neusight.distributed.chunks import Chunks
 from neusight.distributed.exchanges import GATHER, REDUCE, collectives_share, contention, exchanged, sent, tied
 from neusight.distributed.factors import Factors, factors_of
 from neusight.distributed.host import host_shares, host_update
-from neusight.distributed.passes import Passes, recomputed_parts, segment_numbers
+from neusight.distributed.passes import SegmentPasses, recomputed_parts, segment_numbers
 from neusight.distributed.priced import PartTimes, Pricer, price_lists
 from neusight.distributed.sources import source_of
 from neusight.distributed.training_run import TrainingRun
@@ -115,10 +115,10 @@ class TimedStep(StepParts):
         return Chunks.of(self.run.plan, self.stages, len(self.program.segments))
 
     @cached_property
-    def passes(self) -> Passes:
+    def passes(self) -> SegmentPasses:
         """Parts that run in passes."""
         mine = self.role == PASS
-        return Passes(
+        return SegmentPasses(
             times=self.parts.take(mine),
             segments=self.program.segments,
             segment=self.place[mine],
@@ -257,7 +257,8 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     if engine.balanced_stages and any(run.plan.pp > 1 for run in runs):
         pairs = zip(programs.items(), price(shared), strict=True)
         layer_s = {
-            local: Passes.of(program, times, "none", engine).kernels_s.tolist() for (local, program), times in pairs
+            local: SegmentPasses.of(program, times, "none", engine).kernels_s.tolist()
+            for (local, program), times in pairs
         }
     steps = [StepParts.of(run, programs[run.local], layer_s.get(run.local, ())) for run in runs]
     times = price([*shared, *(step.once for step in steps)])

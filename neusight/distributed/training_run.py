@@ -6,7 +6,7 @@ What is not given of it is as its engine's users have it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from neusight.defaults import TRAINED_DTYPE, Defaults, chosen, default_dtype, default_micro_batch, default_seq_len
@@ -16,9 +16,10 @@ from neusight.engines import Engine, engine_named, usual_trainer
 from neusight.errors import DeviceError, ModelError
 from neusight.kernels.precision import dtype_named
 from neusight.plans.placement import Placement
+from neusight.plans.read import PLAN, STEP
 from neusight.plans.stages import most_chunks
 from neusight.plans.states import TrainingStep
-from neusight.requests import Plan, rename_former
+from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.recipes import Adapters, is_recipe, recipe_named
 from neusight.workloads.decoders.shares import Local
@@ -26,19 +27,7 @@ from neusight.workloads.decoders.shares import Local
 if TYPE_CHECKING:
     from neusight.distributed.sources import TracedModel
 
-_PLAN = tuple(f.name for f in fields(Plan))
-OPTIONS = (
-    *_PLAN,
-    "lora_rank",
-    "adapter",
-    "adapted",
-    "seq_len",
-    "source_len",
-    "mtp_layers",
-    "dtype",
-    "optimizer",
-    "micro_batches",
-)
+OPTIONS = (*PLAN, *STEP)
 """Fields of ``Plan`` and of the step that ``usual_run`` takes."""
 
 
@@ -150,7 +139,6 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         ModelError: an unknown word, a batch that is missing or does not divide, stages without layers.
         DeviceError: a cluster that the plan does not fill.
     """
-    given = rename_former(given)
     run_fields(given)
     engine = engine or usual_trainer(cluster.device)
     habits = engine_named(engine)
@@ -225,9 +213,9 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str, size_words: 
         DeviceError: degrees that do not divide the devices.
     """
     habits = engine_named(engine)
-    stated = {name: value for name, value in given.items() if name in _PLAN}
+    stated = {name: value for name, value in given.items() if name in PLAN}
     # Checked before anything is divided by them.
-    sizes = Plan.of({name: stated[name] for name in ("tp", "pp", "cp") if name in stated})
+    sizes = Plan(**{name: stated[name] for name in ("tp", "pp", "cp") if name in stated})
     ranks = sizes.tp * sizes.pp * sizes.cp
     if devices % ranks:
         words = f"tp {sizes.tp} x pp {sizes.pp} x cp {sizes.cp} = {ranks} devices of a replica"
@@ -244,7 +232,7 @@ def usual_plan(given: Mapping[str, Any], devices: int, engine: str, size_words: 
             "micro_batch_size", default_micro_batch(stated["global_batch_size"] // dp, sizes.pp, habits).value
         )
     dtype, _ = step_precision(str(given.get("dtype") or default_dtype(None, habits).value))
-    return Plan.of({**_habits(habits, stated, dp * sizes.cp, dtype), **stated})
+    return Plan(**_habits(habits, stated, dp * sizes.cp, dtype) | stated)
 
 
 def plan_defaults(given: Mapping[str, Any], plan: Plan, engine: Engine) -> Defaults:

@@ -147,7 +147,8 @@ def plan_named(option: str, batch: int) -> Plan:
         raise DataError(f"option '{option}' is not estimated: one of {FUSED}, dp<n>, tp<n>, pp<n>_<micro-batches>")
     kind, degree, passes = match.group(1), int(match.group(2)), int(match.group(3) or 1)
     shares = passes * (degree if kind == "dp" else 1)
-    return Plan.of({kind: degree, "micro_batch_size": max(1, batch // shares), "global_batch_size": batch})
+    degrees: dict[str, Any] = {kind: degree}
+    return Plan(**degrees, micro_batch_size=max(1, batch // shares), global_batch_size=batch)
 
 
 def _engine(folder: Path, record: Mapping[Any, Any]) -> dict[str, str]:

@@ -13,11 +13,20 @@ from neusight.errors import DataError, nearest, shown
 from neusight.paths import user_path
 from neusight.plans.deepspeed import deepspeed_values, is_deepspeed
 from neusight.plans.torchtitan import is_torchtitan, torchtitan_values
-from neusight.requests import Plan, rename_former
+from neusight.requests import Plan
 
-RUN = ("seq_len", "dtype", "engine", "optimizer", "micro_batches", "lora_rank", "adapter", "adapted",
-       "source_len", "mtp_layers")  # fmt: skip
+PLAN = tuple(f.name for f in fields(Plan))
+STEP = (
+    *("seq_len", "dtype", "optimizer", "micro_batches", "lora_rank", "adapter", "adapted", "source_len", "mtp_layers"),
+)
+"""What belongs to a training step in addition to its plan and its engine."""
+RUN = ("engine", *STEP)
 """What a file may state of a run, as well as the fields of ``Plan``."""
+_FORMER = {
+    "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "overlap_gradients": "overlap_grad_reduce",
+    "overlap_parameters": "overlap_param_gather", "lora": "lora_rank",
+}  # fmt: skip
+"""Names that fields of plans and runs had, which files may still use."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +81,7 @@ def _stated(values: dict[str, Any], unread: list[str]) -> PlanFile:
 
 
 def _own(table: Mapping[str, Any], path: Path) -> PlanFile:
-    known, table = (*(f.name for f in fields(Plan)), *RUN), rename_former(table)
+    known, table = (*PLAN, *RUN), {_FORMER.get(name, name): value for name, value in table.items()}
     for name in table:
         if name not in known:
             raise DataError(

@@ -24,7 +24,7 @@ from neusight.kernels.precision import OWN_PRECISION
 from neusight.plans import TracedStep, single
 from neusight.plans.states import workspace_bytes
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import Plan, Request, rename_former
+from neusight.requests import Plan, Request
 from neusight.schedule.timeline import one_stream
 from neusight.steps.questions import (
     ByContent,
@@ -253,7 +253,6 @@ def traced_training(
 
     cluster = cores_of(cluster) if engine_named(engine).ranks == "core" else cluster
     # Gradients have the dtype of the module's weights, whatever it is asked in.
-    options = rename_former(options)
     given = {name: value for name, value in options.items() if name != "dtype"}
     plan = usual_plan(given, cluster.devices, engine, cluster.size_words)
     step = {"mode": "training", "batch": plan.micro_batch_size, "launch": engine_named(engine).launch}

@@ -66,7 +66,7 @@ def test_what_is_written_reads_the_same(tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.toml", plan, {"seq_len": 4096, "dtype": "bf16"})
     told = dict(read_plan(tmp_path / "plan.toml").fields)
     assert (told.pop("seq_len"), told.pop("dtype")) == (4096, "bf16")
-    assert Plan.of(told) == plan
+    assert Plan(**told) == plan
     with pytest.raises(DataError, match=r"does not end in \.toml: name it so"):
         write_plan(tmp_path / "plan.json", plan, {})
 
