@@ -131,7 +131,9 @@ class Request:
         request = cls(
             model=model, precision=precision, engine=engine, extents=Extents(**extents), shares=shares, **fields
         )
-        for what, value in _counts(request):
+        counts = {"batch": request.batch, "sequence length": request.seq_len, "steps": request.steps}
+        sizes = {"image size": request.extents.image_size, "frames": request.extents.frames}
+        for what, value in (counts | sizes).items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")
         if request.optimizer != "none" and request.mode == "inference":
@@ -160,14 +162,9 @@ class Request:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data that ``from_dict`` reads back; the engine by its form of attention and its layout."""
+        names = ("model", "mode", "batch", "seq_len", "dtype", "optimizer", "attention")
         return {
-            "model": self.model,
-            "mode": self.mode,
-            "batch": self.batch,
-            "seq_len": self.seq_len,
-            "dtype": self.dtype,
-            "optimizer": self.optimizer,
-            "attention": self.attention,
+            **{name: getattr(self, name) for name in names},
             "layout": self.engine.layout,
             **({"grad_scaler": True} if self.grad_scaler else {}),
             **({"steps": self.steps} if self.steps else {}),
@@ -186,17 +183,6 @@ def _shares(share: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise ModelError(f"share {name}={value!r}: give a number above 0, and at most 1")
     return tuple(sorted(share.items()))
-
-
-def _counts(request: Request) -> tuple[tuple[str, int | None], ...]:
-    extents = request.extents
-    return (
-        ("batch", request.batch),
-        ("sequence length", request.seq_len),
-        ("image size", extents.image_size),
-        ("frames", extents.frames),
-        ("steps", request.steps),
-    )
 
 
 def _known(what: str, value: Any, known: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from math import exp, hypot, sqrt
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,25 +73,14 @@ class TrainingEstimate(EstimateCore):
     warnings: tuple[str, ...] = ()
     question: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def model(self) -> str:
-        """Its name."""
-        return self.run.decoder.name
-
-    @property
-    def gpu(self) -> str:
-        """Id of the devices."""
-        return self.cluster.device.id
-
-    @property
-    def devices(self) -> int:
-        """Of the cluster."""
-        return self.cluster.devices
-
-    @property
-    def assumed(self) -> dict[str, str]:
-        """Fields of the question that were left open, with the value that was chosen and the reason."""
-        return self.run.assumed
+    model = property(attrgetter("run.decoder.name"), doc="Name of the model.")
+    gpu = property(attrgetter("run.cluster.device.id"), doc="Id of the devices.")
+    devices = property(attrgetter("run.cluster.devices"), doc="Number of devices.")
+    assumed = property(
+        attrgetter("run.assumed"), doc="Fields that were left open -> the value chosen, with the reason."
+    )
+    usd_per_hour = property(attrgetter("run.cluster.device.price_usd_per_hour"), doc="Price of a device, if known.")
+    price_source = property(attrgetter("run.cluster.device.price_source"), doc="Source of that price.")
 
     @property
     def limiter(self) -> str:
@@ -101,16 +91,6 @@ class TrainingEstimate(EstimateCore):
     def memory_terms(self) -> Mapping[str, float]:
         """Of the fullest rank [B]."""
         return fullest(self.memory).parts
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        """The price of one device; None where none is known."""
-        return self.cluster.device.price_usd_per_hour
-
-    @property
-    def price_source(self) -> str:
-        """Provider, region, date and instance of the price."""
-        return self.cluster.device.price_source
 
     @property
     def plan(self) -> Plan:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.distributed.chunks import Chunks
-from neusight.distributed.passes import SegmentPasses
+from neusight.distributed.passes import RankPasses
 from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.precision import stored_bytes
 from neusight.laws.routes import host_link
@@ -19,7 +19,7 @@ FOLLOWING: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "weights"
 
 
 def host_shares(
-    run: TrainingRun, chunks: Chunks, passes: SegmentPasses, seconds: dict[Phase, np.ndarray]
+    run: TrainingRun, chunks: Chunks, passes: RankPasses, seconds: dict[Phase, np.ndarray]
 ) -> dict[Phase, np.ndarray]:
     """What the host or copies take of each chunk in phases that follow each other, over what kernels take.
 
@@ -42,7 +42,7 @@ def host_shares(
     return shares
 
 
-def _copied_s(run: TrainingRun, chunks: Chunks, passes: SegmentPasses) -> np.ndarray | float:
+def _copied_s(run: TrainingRun, chunks: Chunks, passes: RankPasses) -> np.ndarray | float:
     """What layers of each chunk keep on its way to the host, or back [s], where it lies there."""
     if not run.engine.offloads_activations:
         return 0.0

@@ -16,7 +16,7 @@ from neusight.workloads.program import PHASES, Phase, Program, Segment
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentPasses:
+class RankPasses:
     """Parts that run in the passes of a micro-batch, with their times.
 
     Attributes:
@@ -32,7 +32,7 @@ class SegmentPasses:
     again: np.ndarray
 
     @classmethod
-    def of(cls, program: Program, times: PartTimes, recompute: str, engine: Engine) -> SegmentPasses:
+    def of(cls, program: Program, times: PartTimes, recompute: str, engine: Engine) -> RankPasses:
         """Those of a program; ``times`` are of its parts, in their order."""
         return cls(
             times=times,

@@ -18,7 +18,7 @@ import numpy as np
 from neusight.distributed.estimate import TrainingEstimate, estimated
 from neusight.distributed.exchanges import contention
 from neusight.distributed.factors import factors_of
-from neusight.distributed.passes import SegmentPasses
+from neusight.distributed.passes import RankPasses
 from neusight.distributed.priced import Pricer, price_lists
 from neusight.distributed.sources import memory, source_of
 from neusight.distributed.space import Space, plans_in
@@ -240,18 +240,18 @@ def _split(request: TrainingRun, plan: Plan) -> Split:
 
 def _priced_passes(
     request: TrainingRun, first: dict[Split, Plan], pricer: Pricer
-) -> dict[tuple[Local, str], SegmentPasses]:
-    """SegmentPasses for each share of a micro-batch and way of recomputing, priced together."""
+) -> dict[tuple[Local, str], RankPasses]:
+    """Passes for each share of a micro-batch and way of recomputing, priced together."""
     programs = programs_by_share([replace(request, plan=plan) for plan in first.values()])
     parts = [program.parts for program in programs.values()]
     by_share = dict(zip(programs, price_lists(parts, request, pricer, factors_of(request.engine)), strict=True))
     return {
-        (local, how): SegmentPasses.of(programs[local], by_share[local], how, request.engine)
+        (local, how): RankPasses.of(programs[local], by_share[local], how, request.engine)
         for local, how in dict.fromkeys(split[:2] for split in first)
     }
 
 
-def _stage_sums(stages: Sequence[Stage], passes: SegmentPasses) -> tuple[np.ndarray, np.ndarray]:
+def _stage_sums(stages: Sequence[Stage], passes: RankPasses) -> tuple[np.ndarray, np.ndarray]:
     """Seconds of one micro-batch on each stage, arrays of shape (3, pp): passes of all its chunks, and of its first."""
 
     def summed(kinds: Sequence[int], *, before: bool, after: bool) -> list[float]:

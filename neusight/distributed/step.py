@@ -12,7 +12,7 @@ from neusight.distributed.chunks import Chunks
 from neusight.distributed.exchanges import GATHER, REDUCE, collectives_share, contention, exchanged, sent, tied
 from neusight.distributed.factors import Factors, factors_of
 from neusight.distributed.host import host_shares, host_update
-from neusight.distributed.passes import SegmentPasses, recomputed_parts, segment_numbers
+from neusight.distributed.passes import RankPasses, recomputed_parts, segment_numbers
 from neusight.distributed.priced import PartTimes, Pricer, price_lists
 from neusight.distributed.sources import source_of
 from neusight.distributed.training_run import TrainingRun
@@ -115,10 +115,10 @@ class TimedStep(StepParts):
         return Chunks.of(self.run.plan, self.stages, len(self.program.segments))
 
     @cached_property
-    def passes(self) -> SegmentPasses:
+    def passes(self) -> RankPasses:
         """Parts that run in passes."""
         mine = self.role == PASS
-        return SegmentPasses(
+        return RankPasses(
             times=self.parts.take(mine),
             segments=self.program.segments,
             segment=self.place[mine],
@@ -220,16 +220,16 @@ class TimedStep(StepParts):
             schedule: of ``pipeline`` and ``times``.
         """
         slopes, passes, chunks, plan = np.zeros(len(self.role)), self.passes, self.chunks, self.run.plan
-        seen = {phase: passes.kernels_of(phase) & ~passes.hides_kernels(phase)[passes.segment] for phase in PHASES}
-        late = {phase: (self._host[phase] <= 1.0)[chunks.chunk] for phase in PHASES}
-        for name, kernels, chosen in (
-            *((phase, seen[phase], late[phase]) for phase in PHASES),
-            ("recompute", passes.again & passes.times.is_kernel, chunks.again),
-        ):
+        chosen: dict[str, np.ndarray] = {"recompute": chunks.again}
+        kernels: dict[str, np.ndarray] = {"recompute": passes.again & passes.times.is_kernel}
+        for phase in PHASES:
+            chosen[phase] = (self._host[phase] <= 1.0)[chunks.chunk]
+            kernels[phase] = passes.kernels_of(phase) & ~passes.hides_kernels(phase)[passes.segment]
+        for name, places in chosen.items():
             table = np.reshape(getattr(schedule.slopes, name), (len(chunks.stage), chunks.pieces))
-            by_slot = np.where(chosen, table[chunks.chunk, chunks.piece], 0.0)
-            by_segment = np.bincount(chunks.segment, by_slot, chunks.segments)
-            slopes[self.role == PASS] += np.where(kernels, by_segment[passes.segment], 0.0)
+            by_place = np.where(places, table[chunks.chunk, chunks.piece], 0.0)
+            by_segment = np.bincount(chunks.segment, by_place, chunks.segments)
+            slopes[self.role == PASS] += np.where(kernels[name], by_segment[passes.segment], 0.0)
         if plan.offload != "optimizer":
             by_stage = np.bincount(chunks.stage, np.ravel(schedule.slopes.optimizer)) / (plan.vp * plan.directions)
             updated = (self.role == UPDATE) & self.parts.is_kernel
@@ -257,8 +257,7 @@ def timed(runs: Sequence[TrainingRun], pricer: Pricer, factors: Factors | None =
     if engine.balanced_stages and any(run.plan.pp > 1 for run in runs):
         pairs = zip(programs.items(), price(shared), strict=True)
         layer_s = {
-            local: SegmentPasses.of(program, times, "none", engine).kernels_s.tolist()
-            for (local, program), times in pairs
+            local: RankPasses.of(program, times, "none", engine).kernels_s.tolist() for (local, program), times in pairs
         }
     steps = [StepParts.of(run, programs[run.local], layer_s.get(run.local, ())) for run in runs]
     times = price([*shared, *(step.once for step in steps)])

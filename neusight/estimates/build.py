@@ -24,6 +24,7 @@ _COLUMNS = (
     *("latency_s", "low_s", "high_s", "bound_s", "utilisation", "limiter"),
     *("tile", "tile_count", "waves", "outside", "source"),
 )
+_OF_REQUEST = ("model", "mode", "seq_len", "dtype", "optimizer", "attention")
 WARN_SHARE = 0.1
 """Of a step, from which a part is worth a warning."""
 _TIGHT = 0.9
@@ -60,26 +61,19 @@ def step_estimate(
     provenance: Provenance,
 ) -> Estimate:
     """A step of so many samples by its rows, without energy and warnings."""
-    request = workload.request
+    of_request = {name: getattr(workload.request, name) for name in _OF_REQUEST}
+    of_workload = {name: getattr(workload, name) for name in ("uncovered", "inputs", "unit", "parts")}
     return Estimate(
-        model=request.model,
         gpu=device.id,
-        mode=request.mode,
         batch=samples,
-        seq_len=request.seq_len,
-        dtype=request.dtype,
-        optimizer=request.optimizer,
-        attention=request.attention,
         samples=samples,
         by_kernel=rows,
         memory=memory,
         provenance=provenance,
-        uncovered=workload.uncovered,
-        inputs=workload.inputs,
-        unit=workload.unit,
-        parts=workload.parts,
         usd_per_hour=device.price_usd_per_hour,
         price_source=device.price_source,
+        **of_request,
+        **of_workload,
     )
 
 

@@ -85,7 +85,9 @@ def memory_of(decoder: Decoder, plan: Plan, training: TrainingStep, device: Devi
     Raises:
         ModelError: what ranks cannot share evenly, an unknown optimizer.
     """
-    _check_experts(decoder, plan)
+    ranks, experts = plan.dp * plan.cp * plan.tp, plan.ep * plan.expert_tp
+    if decoder.has_experts and ranks % experts:
+        raise ModelError(f"ep x etp = {experts} does not divide dp x cp x tp = {ranks}: change one of them")
     if reason := refused(decoder, plan):
         raise ModelError(reason)
     program = trained_program(decoder, training.share_of(plan), training.engine)
@@ -126,12 +128,6 @@ def refused(decoder: Decoder, plan: Plan) -> str:
     if decoder.encodes and plan.pp > 1:
         return f"pp {plan.pp}: what an encoder gives to all stages behind it is not built: set pp to 1"
     return ""
-
-
-def _check_experts(decoder: Decoder, plan: Plan) -> None:
-    ranks, experts = plan.dp * plan.cp * plan.tp, plan.ep * plan.expert_tp
-    if decoder.has_experts and ranks % experts:
-        raise ModelError(f"ep x etp = {experts} does not divide dp x cp x tp = {ranks}: change one of them")
 
 
 @dataclass(frozen=True)

@@ -231,11 +231,9 @@ def training_run(
     from neusight.workloads.decoders.known import known_decoder
 
     engine = engine or usual_trainer(cluster.device)
-    if isinstance(model, Decoder):
-        return usual_run(model, cluster, options, engine)
-    if engine_named(engine).kernel_timing == "graph":
-        return usual_run(known_decoder(str(model)), cluster, options, engine)
-    return traced_training(model, cluster, options, engine, inputs)
+    if not isinstance(model, Decoder) and engine_named(engine).kernel_timing != "graph":
+        return traced_training(model, cluster, options, engine, inputs)
+    return usual_run(model if isinstance(model, Decoder) else known_decoder(str(model)), cluster, options, engine)
 
 
 def traced_training(

@@ -6,15 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from neusight.devices import cluster_of
-from neusight.distributed.training_run import usual_run
-from neusight.engines import engine_named
 from neusight.errors import DataError
 from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, gpu_of, reads, words_of
 from neusight.questions.step import step_question
-from neusight.steps.answers import traced_training
+from neusight.steps.answers import training_run
 from neusight.what_if import Question, applied
-from neusight.workloads.decoders.known import known_decoder
 
 _PLACE = ("per_node", "nodes", "network")
 
@@ -46,8 +43,5 @@ def _question(model: str, gpu: str, told: Mapping[str, Any]) -> Question:
     if not place:
         return step_question(model, gpu, **told)
     words = {name: value for name, value in told.items() if name not in (*_PLACE, "mode", "engine")}
-    engine = told.get("engine", "torch-eager")
     cluster = cluster_of(gpu, place.get("per_node", 1), place.get("nodes", 1), place.get("network", ""))
-    if engine_named(engine).kernel_timing == "graph":
-        return usual_run(known_decoder(model), cluster, words, engine)
-    return traced_training(model, cluster, words, engine)
+    return training_run(model, cluster, words, told.get("engine", "torch-eager"))
