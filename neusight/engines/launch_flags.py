@@ -28,6 +28,7 @@ class Flags:
         programs: patterns of what starts the engine; options follow.
         command: what is written before the model and its options.
         across_nodes: how the command is run on several nodes.
+        before_across: what is written before the command there, for so many ``{ranks}``.
         fields: by field, options that take its value, and switches with the value that each gives. The first is the
             one that is written, in the order of the table. ``a.b`` is the key ``b`` of the JSON of option ``a``.
         file: the same of keys of the YAML file that the first of ``file_options`` names.
@@ -46,6 +47,7 @@ class Flags:
     programs: Sequence[str]
     command: str = ""
     across_nodes: str = ""
+    before_across: str = ""
     fields: Mapping[str, Sequence[Entry]]
     file: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
     file_options: Sequence[str] = ()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,13 @@ class _Launch:
 
     of: Deployment
     values: Mapping[str, Any]
-    remarks: list[str]
-    before: str = ""
+    remarks: Sequence[str]
+
+    @classmethod
+    def for_deployment(cls, d: Deployment) -> _Launch:
+        """The command by the conventions of the deployment's engine."""
+        values = _values(d)
+        return cls(of=d, values=values, remarks=[*_remarks(d), *_CONVENTIONS[d.replica.engine.name](d, values)])
 
     @property
     def flags(self) -> Flags:
@@ -61,7 +66,8 @@ class _Launch:
     def __str__(self) -> str:
         """The text for a shell."""
         words = [f"--{name}" if value is None else f"--{name} {value}" for name, value in self.options]
-        start = f"{self.before}{self.flags.command} {self.of.replica.decoder.name}"
+        across = self.flags.before_across.format(ranks=self.of.replica.plan.world) if self.of.replica.cluster else ""
+        start = f"{across}{self.flags.command} {self.of.replica.decoder.name}"
         command = " \\\n  ".join([start, *words])
         file = [f"cat > {_FILE} <<'EOF'", *self.file, "EOF"] if self.file else []
         return "\n".join([*(f"# {remark}" for remark in self.remarks), *file, command])
@@ -96,71 +102,53 @@ def launch_command(deployment: Deployment) -> str:
     name = deployment.replica.engine.name
     if deployment.server.memory_of == "sequences":
         return f"# {name} is called by a program, with the sequences that it is to continue"
-    if name not in _WRITERS:
-        raise ModelError(f"no launch command of {name} is known: one of {', '.join(_WRITERS)}")
+    if name not in _CONVENTIONS:
+        raise ModelError(f"no launch command of {name} is known: one of {', '.join(_CONVENTIONS)}")
     if deployment.prefill is None:
-        return str(_WRITERS[name](deployment))
+        return str(_Launch.for_deployment(deployment))
     if name not in dynamo.ENGINES:
         return f"# workers of {name} take their limits from files: no graph of them is written"
     pools = {"prefill": deployment.prefill, "decode": deployment}
-    return "\n".join(dynamo.graph_of(pools, {role: _WRITERS[name](pool).words for role, pool in pools.items()}))
+    words = {role: _Launch.for_deployment(pool).words for role, pool in pools.items()}
+    return "\n".join(dynamo.graph_of(pools, words))
 
 
-def _vllm(d: Deployment) -> _Launch:
-    plan, images, s, remarks = d.replica.plan, d.replica.images, d.replica.speculation, _remarks(d)
-    values = _values(d) | {
-        "ep": "all" if plan.ep > 1 else None,
-        "most_images": images.number if images else None,
-        "executor": "ray" if d.replica.cluster else None,
-    }
-    if s and _draft(d) and s.draft not in OWN_LAYER:
-        del values["draft"]
+def _vllm(d: Deployment, values: dict[str, Any]) -> Iterator[str]:
+    plan = d.replica.plan
+    values |= {"ep": "all" if plan.ep > 1 else None, "draft": values["draft"] or None}
     if plan.ep not in (1, plan.tp * plan.dp):
-        remarks.append(f"the estimate spreads experts over {plan.ep} GPUs, this engine over all {plan.tp * plan.dp}")
-    return _Launch(of=d, values=values, remarks=remarks)
+        yield f"the estimate spreads experts over {plan.ep} GPUs, this engine over all {plan.tp * plan.dp}"
 
 
-def _sglang(d: Deployment) -> _Launch:
+def _sglang(d: Deployment, values: dict[str, Any]) -> Iterator[str]:
     """Its degree of tensor parallelism counts all devices of a stage, its limits all groups of attention."""
-    plan, values = d.replica.plan, _values(d)
+    plan = d.replica.plan
     values |= {name: plan.dp * values[name] for name in ("max_num_seqs", "max_num_batched_tokens")}
-    values |= {"tp": _above_one(plan.tp * plan.dp), "attention_dp": plan.dp > 1, "multimodal": bool(d.replica.images)}
+    values["tp"] = _above_one(plan.tp * plan.dp)
     if not d.setup.chunked_prefill:
         values["max_num_batched_tokens"] = -1
-    if s := d.replica.speculation:
-        branches = None if s.draft == LOOKUP else 1
-        values |= {"draft_depth": s.levels, "draft_queries": s.queries, "draft_branches": branches}
-    if cluster := d.replica.cluster:
-        values |= {"nodes": cluster.nodes, "rank": "$RANK", "first": "$FIRST:20000"}
-    return _Launch(of=d, values=values, remarks=_remarks(d))
+    yield from ()
 
 
-def _tensorrt_llm(d: Deployment) -> _Launch:
-    plan, part, values, remarks = d.replica.plan, d.replica.decoder.mixture, _values(d), _remarks(d)
-    values |= {
-        "tp": _above_one(plan.tp * plan.dp),
-        "attention_dp": True if plan.dp > 1 else None,
-        "policy": "GUARANTEED_NO_EVICT" if d.server.scheduler.reserved_output else "MAX_UTILIZATION",
-        "chunked_prefill": d.setup.chunked_prefill,
-        "slots": part.experts + part.redundant if part is not None and part.redundant else None,
-    }
-    if (s := d.replica.speculation) and s.draft == "mtp":
+def _tensorrt_llm(d: Deployment, values: dict[str, Any]) -> Iterator[str]:
+    plan = d.replica.plan
+    values |= {"tp": _above_one(plan.tp * plan.dp), "chunked_prefill": d.setup.chunked_prefill}
+    if values["draft"] == "mtp":
         values["draft_layers"] = values.pop("draft_tokens")
     if plan.dp > 1 and plan.tp > 1:
-        remarks.append("attention is shared by all GPUs or by none of them here")
-    across = f"mpirun -n {plan.world} trtllm-llmapi-launch " if d.replica.cluster else ""
-    return _Launch(of=d, values=values, remarks=remarks, before=across)
+        yield "attention is shared by all GPUs or by none of them here"
 
 
-_WRITERS: Mapping[str, Callable[[Deployment], _Launch]] = {
+_CONVENTIONS: Mapping[str, Callable[[Deployment, dict[str, Any]], Iterator[str]]] = {
     "vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm
 }  # fmt: skip
+"""How engines count and write values, which they change; each yields remarks for what it cannot say."""
 
 
 def _values(d: Deployment) -> dict[str, Any]:
-    """Values by field that engines have in common: limits, and what is not as it is by default, else None."""
-    plan, precision, decoder, s = d.replica.plan, d.replica.precision, d.replica.decoder, d.replica.speculation
-    part, slots, cache = decoder.mixture, decoder.slots, _SHORT.get(precision.kv_cache, precision.kv_cache)
+    """Values by field: limits, and what is not as it is by default, else None. Engines without a field ignore it."""
+    plan, precision, decoder, images = d.replica.plan, d.replica.precision, d.replica.decoder, d.replica.images
+    cache = _SHORT.get(precision.kv_cache, precision.kv_cache)
     values: dict[str, Any] = {name: _above_one(getattr(plan, name)) for name in ("tp", "pp", "dp", "ep")}
     values |= {
         "max_model_len": d.setup.max_model_len or d.longest,
@@ -172,14 +160,24 @@ def _values(d: Deployment) -> dict[str, Any]:
         "kv_dtype": None if precision.kv_cache == precision.dtype else cache,
         "chunked_prefill": None if d.setup.chunked_prefill else False,
         "graphs": None if d.server.decode_graphs else False,
+        "attention_dp": True if plan.dp > 1 else None,
+        "policy": "GUARANTEED_NO_EVICT" if d.server.scheduler.reserved_output else "MAX_UTILIZATION",
+        "draft": None,
     }
-    if part is not None and part.redundant:
-        values |= {"eplb": True, "redundant_experts": part.redundant}
-    if slots:
-        values |= {"lora": True, "adapters": slots.number, "adapter_rank": slots.rank}
-    if s:
+    if (part := decoder.mixture) is not None and part.redundant:
+        slots = part.experts + part.redundant
+        values |= {"eplb": True, "redundant_experts": part.redundant, "slots": slots}
+    if images:
+        values |= {"multimodal": True, "most_images": images.number}
+    if decoder.slots:
+        values |= {"lora": True, "adapters": decoder.slots.number, "adapter_rank": decoder.slots.rank}
+    if s := d.replica.speculation:
         method = s.draft if s.draft in (*OWN_LAYER, LOOKUP) else ""
         values |= {"draft": method, "draft_model": _draft(d) or None, "draft_tokens": s.tokens}
+        branches = None if s.draft == LOOKUP else 1
+        values |= {"draft_depth": s.levels, "draft_queries": s.queries, "draft_branches": branches}
+    if cluster := d.replica.cluster:
+        values |= {"executor": "ray", "nodes": cluster.nodes, "rank": "$RANK", "first": "$FIRST:20000"}
     return values
 
 
