@@ -25,7 +25,6 @@ from neusight.serving.memory import ServingMemory, serving_memory
 from neusight.serving.passes import PassCosts, PipelinedTimes, ReplicaPricer, in_flight
 from neusight.serving.setup import Setup
 from neusight.serving.simulate import Pool, Routing
-from neusight.serving.speculation import OWN_LAYER
 from neusight.units import gib
 from neusight.workloads.decoders.shares import Steps
 
@@ -144,16 +143,9 @@ class Deployment:
         Raises:
             ModelError: the plan does not divide the model.
         """
-        s = self.replica
-        own = s.speculation is not None and s.speculation.draft in OWN_LAYER
-        return serving_memory(
-            s.decoder.with_last_layer_again() if own else s.decoder, s.device, s.precision, s.plan, s.engine,
-            max_tokens=self.max_num_batched_tokens, length=self.longest,
-            max_num_seqs=self.setup.max_num_seqs or self.server.max_num_seqs,
-            share=self.setup.gpu_memory_utilization, tower=s.decoder.vision_tower,
-            draft=(s.draft.decoder, s.draft.precision) if s.draft and not own else None,
-            verified=s.queries,
-        )  # fmt: skip
+        sequences = self.setup.max_num_seqs or self.server.max_num_seqs
+        sizes = PassSizes(tokens=self.max_num_batched_tokens, sequences=sequences, length=self.longest)
+        return serving_memory(self.replica, sizes, share=self.setup.gpu_memory_utilization)
 
     def check_memory(self) -> None:
         """Raises:

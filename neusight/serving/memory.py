@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import prod
 
-from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.margins import MemoryFit
 from neusight.plans.stages import Stage, stage_weights, stages_of
 from neusight.requests import Plan
+from neusight.serving.lookup import PassSizes
+from neusight.serving.passes import ReplicaPricer
+from neusight.serving.speculation import OWN_LAYER
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
@@ -81,64 +83,45 @@ class ServingMemory:
         return self.kv_tokens > 0
 
 
-def serving_memory(
-    decoder: Decoder,
-    device: DeviceSpec,
-    precision: ServingPrecision,
-    plan: Plan,
-    engine: Engine,
-    *,
-    max_tokens: int,
-    max_num_seqs: int,
-    length: int,
-    share: float | None = None,
-    draft: tuple[Decoder, ServingPrecision] | None = None,
-    tower: Decoder | None = None,
-    verified: int = 1,
-) -> ServingMemory:
+def serving_memory(replica: ReplicaPricer, sizes: PassSizes, *, share: float | None = None) -> ServingMemory:
     """What a replica keeps on each of its devices; of a pipeline on those of the stage whose cache holds fewest tokens.
 
     Args:
-        decoder: the model.
-        device: one of the replica's, all alike.
-        precision: of weights and cache.
-        plan: who keeps what.
-        engine: what part of the memory is its own.
-        max_tokens: new tokens of the largest pass, which its activations are of.
-        max_num_seqs: whose logits a pass makes.
-        length: tokens of a sequence, of which layers with a window keep no more than that.
+        replica: the model on its devices; one that drafts beside it has its share on each rank and caches every token.
+            An encoder of images does on each rank of the first stage, and any other, in 16 bits.
+        sizes: new tokens of the largest pass, which its activations are of; sequences whose logits it makes; tokens of
+            a sequence, of which layers with a window keep no more than that.
         share: of the memory, instead of the engine's.
-        draft: a model that drafts, with its precision, which each rank keeps its share of and caches every token for.
-        verified: tokens that a pass may add to a sequence.
-        tower: an encoder, of which each rank of the first stage, and any other, keeps its share in 16 bits.
 
     Raises:
         ModelError: sizes that ranks or stages cannot share.
     """
-    program = _of_a_token(decoder, precision, plan, engine)
-    server = engine.serving if share is None else replace(engine.serving, memory_share=share)
+    own_layer = replica.speculation is not None and replica.speculation.draft in OWN_LAYER
+    decoder = replica.decoder.with_last_layer_again() if own_layer else replica.decoder
+    precision, plan = replica.precision, replica.plan
+    program = _of_a_token(decoder, precision, plan, replica.engine)
+    server = replica.engine.serving if share is None else replace(replica.engine.serving, memory_share=share)
 
     buffers = RANK_BYTES if plan.world > 1 else 0.0
-    draft_bytes, draft_token_bytes = _of_a_draft(*draft, plan, engine, length) if draft else (0.0, 0.0)
-
-    tower_bytes = tower.parameters * stored_bytes(tower.served_dtype) / plan.tp if tower else 0.0
+    beside, draft_token_bytes = (0.0, 0.0) if own_layer else _of_a_draft(replica.draft, sizes.length)
+    if tower := replica.decoder.vision_tower:
+        beside += tower.parameters * stored_bytes(tower.served_dtype) / plan.tp
 
     def of(stage: Stage) -> ServingMemory:
         layers = replace(decoder, layers=tuple((decoder.layers[kind][0], 1) for kind in stage.kinds))
         states = layers.state_bytes_per_sequence(plan.tp)
-        kept = float(layers.kv_bytes(length, precision.kv_cache, plan.tp)) + states
-        per_token = kept / max(length, 1) + draft_token_bytes
-        weights = weight_bytes(stage_weights(stage, program), precision) + draft_bytes + tower_bytes
+        per_token = _token_bytes(layers, precision, plan, sizes.length) + draft_token_bytes
+        weights = weight_bytes(stage_weights(stage, program), precision) + beside
         # Every rank gathers the logits of all.
-        activations = activation_bytes(stage, program, max_tokens, plan.tp * max_num_seqs)
+        activations = activation_bytes(stage, program, sizes.tokens, plan.tp * sizes.sequences)
         activations = max(activations, quantising_bytes(stage_weights(stage, program), precision))
-        total, used, part = device.usable_bytes, weights + activations + buffers, server.memory_share
+        total, used, part = replica.device.usable_bytes, weights + activations + buffers, server.memory_share
         kept_free = (1.0 - part) * (max(total - used, 0.0) if server.memory_of == "free" else total)
         if server.memory_of == "weights":
             kept_free = max(kept_free - activations - buffers, 0.0)
         left = max(total - used - kept_free, 0.0)
         if server.memory_of == "sequences":
-            left = min(left, max_num_seqs * (length + verified) * per_token)
+            left = min(left, sizes.sequences * (sizes.length + replica.queries) * per_token)
         return ServingMemory(
             capacity=total,
             weights=weights,
@@ -155,14 +138,20 @@ def serving_memory(
     return min(stages, key=lambda memory: (memory.kv_tokens, -memory.weights))
 
 
-def _of_a_draft(
-    decoder: Decoder, precision: ServingPrecision, plan: Plan, engine: Engine, length: int
-) -> tuple[float, float]:
+def _of_a_draft(draft: ReplicaPricer | None, length: int) -> tuple[float, float]:
     """Weights of a model that drafts, and what it caches of each token, on a rank [B]."""
-    program = _of_a_token(decoder, precision, plan, engine)
-    (stage,) = stages_of(decoder.order, replace(plan, pp=1))
+    if draft is None:
+        return 0.0, 0.0
+    program = _of_a_token(draft.decoder, draft.precision, draft.plan, draft.engine)
+    (stage,) = stages_of(draft.decoder.order, replace(draft.plan, pp=1))
+    weights = weight_bytes(stage_weights(stage, program), draft.precision)
+    return weights, _token_bytes(draft.decoder, draft.precision, draft.plan, length)
+
+
+def _token_bytes(decoder: Decoder, precision: ServingPrecision, plan: Plan, length: int) -> float:
+    """What a rank keeps of each token of a sequence of some length [B]."""
     kept = float(decoder.kv_bytes(length, precision.kv_cache, plan.tp)) + decoder.state_bytes_per_sequence(plan.tp)
-    return weight_bytes(stage_weights(stage, program), precision), kept / max(length, 1)
+    return kept / max(length, 1)
 
 
 @lru_cache(maxsize=64)

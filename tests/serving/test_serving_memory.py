@@ -10,7 +10,9 @@ from neusight.engines.limits import Place
 from neusight.errors import ModelError
 from neusight.plans.stages import RankParameters
 from neusight.requests import Plan
+from neusight.serving import PassSizes
 from neusight.serving.memory import ServingMemory, serving_memory
+from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.build import step_program, trained_program
 from neusight.workloads.decoders.decoder import Decoder
@@ -31,9 +33,14 @@ HALF = ServingPrecision(dtype="float16", kv_cache="float16")
 
 
 def kept(decoder: Decoder, tp: int = 1, precision: ServingPrecision = HALF) -> ServingMemory:
-    device, engine, plan = load_device("h100-sxm-80gb"), server_named("vllm"), Plan(tp=tp)
-    limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    return serving_memory(decoder, device, precision, plan, engine, **limits)
+    return serving_memory(replica_of(decoder, Plan(tp=tp), precision), PassSizes(2048, 128, 4096))
+
+
+def replica_of(decoder: Decoder, plan: Plan, precision: ServingPrecision = HALF, engine: str = "vllm") -> ReplicaPricer:
+    return ReplicaPricer(
+        decoder=decoder, device=load_device("h100-sxm-80gb"), plan=plan, precision=precision,
+        engine=server_named(engine), pricer=lambda *_: None,  # type: ignore[arg-type, return-value]
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(("decoder", "tp", "tokens"), LOGGED, ids=lambda value: getattr(value, "name", None))
@@ -140,23 +147,16 @@ def test_pass_tokens_of_older_vllm_follow_the_context(version: str, context: int
 
 def test_memory_of_weights_takes_activations_from_the_rest() -> None:
     """Beside weights and cache, passes fill what the share leaves."""
-    decoder, device = known_decoder("meta-llama/Llama-3.1-8B"), load_device("h100-sxm-80gb")
-    engine = server_named("sglang")
-    limits = {"max_tokens": 8192, "max_num_seqs": 256, "length": 4096, "share": 0.8}
-    memory = serving_memory(decoder, device, HALF, Plan(), engine, **limits)
-    assert memory.kv_cache == pytest.approx(0.8 * device.usable_bytes - memory.weights)
-    assert memory.reserve == pytest.approx(0.2 * device.usable_bytes - memory.activations)
+    replica = replica_of(known_decoder("meta-llama/Llama-3.1-8B"), Plan(), engine="sglang")
+    memory = serving_memory(replica, PassSizes(8192, 256, 4096), share=0.8)
+    assert memory.kv_cache == pytest.approx(0.8 * replica.device.usable_bytes - memory.weights)
+    assert memory.reserve == pytest.approx(0.2 * replica.device.usable_bytes - memory.activations)
 
 
 def test_the_stage_decides_whose_cache_holds_fewest_tokens() -> None:
     """Of 32 layers on 3 stages the first two have 11, of which the first has the embedding too."""
-    decoder, device, engine = (
-        known_decoder("meta-llama/Llama-3.1-8B"),
-        load_device("h100-sxm-80gb"),
-        server_named("vllm"),
-    )
-    limits = {"max_tokens": 2048, "max_num_seqs": 128, "length": 4096}
-    one, three = (serving_memory(decoder, device, HALF, Plan(pp=n), engine, **limits) for n in (1, 3))
+    decoder = known_decoder("meta-llama/Llama-3.1-8B")
+    one, three = (serving_memory(replica_of(decoder, Plan(pp=n)), PassSizes(2048, 128, 4096)) for n in (1, 3))
     table, norm = 2 * decoder.vocab * decoder.hidden, 2 * decoder.hidden
     assert three.weights == pytest.approx(11 / 32 * (one.weights - 2 * table - norm) + table)
     assert three.kv_bytes_per_token == pytest.approx(11 / 32 * one.kv_bytes_per_token)
