@@ -43,7 +43,7 @@ class RankPasses:
 
     def sum_s(self, chosen: np.ndarray) -> np.ndarray:
         """Seconds of the chosen parts of each segment, shape (segments,)."""
-        return np.bincount(self.segment[chosen], self.times.total_s[chosen], len(self.segments))
+        return np.bincount(self.segment[chosen], self.times.total_s[chosen], len(self.segments)).astype(float)
 
     def kernels_of(self, phase: str) -> np.ndarray:
         """Whether each part is a kernel of a pass."""

@@ -232,3 +232,8 @@ def test_a_module_without_equal_layers_trains_in_the_dtype_of_its_weights(predic
     estimate = predictor.training(run)
     assert run.dtype == dtype
     assert estimate.latency_s > 0.0
+
+
+def test_experts_that_no_ranks_exchange_tokens_for_hide_nothing(predictor: Predictor) -> None:
+    step = times_of(predictor, small_run(overlap_experts=True))
+    assert all((hidden == 0.0).all() for hidden in step.passes.hidden_experts_s(0.1).values())
