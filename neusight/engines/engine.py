@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from neusight.engines.limits import Place
+from neusight.engines.limits import Site
 from neusight.engines.server import Server
 from neusight.errors import ModelError
 from neusight.quick_dataclasses import dataclass
@@ -313,10 +313,10 @@ class Engine:
             )
         return self.server
 
-    def started_on(self, place: Place, *, graphs: bool = True) -> Engine:
-        """One that serves, as it runs at a place; without ``graphs`` it launches kernel by kernel."""
-        server = self.serving.started_on(place, graphs=graphs)
-        return replace(self, server=server, grouped_queries=server.rocm_native or place.device.vendor != "amd")
+    def started_on(self, site: Site, *, graphs: bool = True) -> Engine:
+        """One that serves, as it runs at a site; without ``graphs`` it launches kernel by kernel."""
+        server = self.serving.started_on(site, graphs=graphs)
+        return replace(self, server=server, grouped_queries=server.rocm_native or site.device.vendor != "amd")
 
     @property
     def writes_scores(self) -> bool:

@@ -23,7 +23,7 @@ NEWEST = (inf,)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Site:
     """The device that a rank of an engine runs on, and how many share a model.
 
     Attributes:
@@ -55,44 +55,44 @@ def release_of(engine: str, version: str) -> tuple[float, ...]:
     return tuple(int(number) for number in match.groups(default=0))
 
 
-def defaults_of(engine: str, version: str, place: Place | None = None) -> dict[str, Any]:
-    """Fields of ``Server`` that flags would set: those of a version on any device, or at one place.
+def defaults_of(engine: str, version: str, site: Site | None = None) -> dict[str, Any]:
+    """Fields of ``Server`` that flags would set: those of a version on any device, or at one site.
 
     Raises:
         ModelError: a version that is no number.
     """
     release, fields = release_of(engine, version), dict[str, Any]()
     for table in _tables().get(engine, ()):
-        if release >= release_of(engine, table.get("from", "0.0")) and _is_for(table, place):
+        if release >= release_of(engine, table.get("from", "0.0")) and _is_for(table, site):
             fields |= {name: value for name, value in table.items() if name not in ("source", *_CONDITIONS)}
     kept_mib, shared = fields.pop("kept_mib", {}), fields.pop("shared_by_groups", ())
-    if place:
-        fields |= {name: max(1, fields[name] // place.groups) for name in shared}
-        fields |= {"memory_share": _share_beside(kept_mib, place)} if kept_mib else {}
+    if site:
+        fields |= {name: max(1, fields[name] // site.groups) for name in shared}
+        fields |= {"memory_share": _share_beside(kept_mib, site)} if kept_mib else {}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
-def _share_beside(kept_mib: Mapping[str, float], place: Place) -> float:
+def _share_beside(kept_mib: Mapping[str, float], site: Site) -> float:
     """The share of a device's memory beside what is kept for passes, in thousandths as engines round it."""
-    grouped = place.groups > 1
+    grouped = site.groups > 1
     numbers = {
-        "always": 1, "rank": place.ranks * place.stages, "grouped": grouped, "group": grouped * place.groups
+        "always": 1, "rank": site.ranks * site.stages, "grouped": grouped, "group": grouped * site.groups
     }  # fmt: skip
     kept = sum(numbers[name] * mib for name, mib in kept_mib.items())
-    return round(1.0 - kept * _MIB / place.device.usable_bytes, 3)
+    return round(1.0 - kept * _MIB / site.device.usable_bytes, 3)
 
 
-def _is_for(table: Mapping[str, Any], place: Place | None) -> bool:
-    if place is None:
+def _is_for(table: Mapping[str, Any], site: Site | None) -> bool:
+    if site is None:
         return not any(name in table for name in _CONDITIONS[1:])
-    device = place.device
+    device = site.device
     board = device.original or device
     return (
         table.get("vendor", device.vendor) == device.vendor
         and table.get("device", board.id) == board.id
         and device.usable_bytes >= table.get("least_bytes", 0)
-        and place.ranks >= table.get("least_ranks", 1)
-        and place.speculates >= table.get("speculates", False)
+        and site.ranks >= table.get("least_ranks", 1)
+        and site.speculates >= table.get("speculates", False)
         and not (table.get("large_passes") and device.facts.small_serving_limits)
     )
 

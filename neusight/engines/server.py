@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from neusight.engines.limits import Place, defaults_of, release_of
+from neusight.engines.limits import Site, defaults_of, release_of
 from neusight.errors import ArtifactError, ModelError
 from neusight.paths import read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
@@ -201,20 +201,20 @@ class Server:
             return replace(self.with_constants(constants[self.era]), fitted_to=self.era)
         return replace(self, spread=max(self.spread, constants.get(COMMON, {}).get("spread", 0.0)))
 
-    def started_on(self, place: Place, *, graphs: bool = True) -> Server:
-        """With the limits that it starts with at a place where no flag is given, and as its vendor's libraries are.
+    def started_on(self, site: Site, *, graphs: bool = True) -> Server:
+        """With the limits that it starts with at a site where no flag is given, and as its vendor's libraries are.
 
         Args:
-            place: that it runs on.
+            site: that it runs on.
             graphs: False where it is told to launch kernel by kernel.
         """
         server = self
-        if place.device.vendor == "amd":
+        if site.device.vendor == "amd":
             server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE)
             graphs = graphs and self.rocm_native
         if not graphs:
             server = replace(server, decode_graphs=False, graph_tokens=0.0)
-        return replace(server, **defaults_of(self.engine, self.version, place))
+        return replace(server, **defaults_of(self.engine, self.version, site))
 
     def pass_tokens(self, context: int) -> int:
         """Most new tokens of a pass where no flag is given.

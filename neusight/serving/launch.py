@@ -116,6 +116,8 @@ def launch_command(deployment: Deployment) -> str:
 def _vllm(d: Deployment, values: dict[str, Any]) -> Iterator[str]:
     plan = d.replica.plan
     values |= {"ep": "all" if plan.ep > 1 else None, "draft": values["draft"] or None}
+    if d.server.tokens_of_context:
+        values["chunked_prefill"] = d.setup.chunked_prefill
     if plan.ep not in (1, plan.tp * plan.dp):
         yield f"the estimate spreads experts over {plan.ep} GPUs, this engine over all {plan.tp * plan.dp}"
 

@@ -9,7 +9,7 @@ from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_
 from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
-from neusight.engines.limits import Place
+from neusight.engines.limits import Site
 from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
 from neusight.kernels.moe import check_distribution
 from neusight.requests import Plan
@@ -102,14 +102,16 @@ class ReplicaSetup:
         precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.served_dtype, kv=self.kv_dtype)
         precision = replace(precision, quantisation=precision.quantisation.on(device, mxfp8=engine.mxfp8_activations))
         _check_arithmetic(device, precision)
-        place = Place(device=device, ranks=self.tp * self.dp, stages=self.pp, groups=self.dp)
+        site = Site(
+            device=device, ranks=self.tp * self.dp, stages=self.pp, groups=self.dp, speculates=bool(self.speculate)
+        )  # fmt: skip
         return _with_draft(
             ReplicaPricer(
                 decoder=decoder,
                 device=rank_on,
                 plan=self.plan,
                 precision=precision,
-                engine=engine.started_on(place, graphs=self.graphs),
+                engine=engine.started_on(site, graphs=self.graphs),
                 pricer=pricer,
                 cluster=self._cluster(device, rank_on),
                 speculation=self.speculation,

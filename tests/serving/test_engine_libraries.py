@@ -8,7 +8,7 @@ from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.libraries import variant_of
-from neusight.engines.limits import Place
+from neusight.engines.limits import Site
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.serving import Setup
@@ -23,7 +23,7 @@ ATTENTION = {
 
 def ran(engine: str, gpu: str, batch: KernelBatch, version: str = "") -> str:
     device = load_device(gpu)
-    return variant_of(server_named(engine, version).started_on(Place(device=device)), device, batch)
+    return variant_of(server_named(engine, version).started_on(Site(device=device)), device, batch)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_kernels_that_load_vectors_come_closer_to_the_memory(
         "elementwise", op="silu_and_mul", elements=elements, dtype="bfloat16", read_bytes=4 * elements,
         write_bytes=2 * elements, flops=5 * elements,
     )  # fmt: skip
-    ran = server_named(engine, version).started_on(Place(device=device))
+    ran = server_named(engine, version).started_on(Site(device=device))
     who = {"engine": ran.library, "variant": variant_of(ran, device, batch)}
     first, own = (
         predictor._priced(batch, device, Conditions.of(1, timing="graph", launches=1e3, **names)).latency_s[0]

@@ -183,3 +183,17 @@ def test_what_no_option_does_is_remarked(predictor: Predictor) -> None:
         assert switch not in launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 64, engine=engine))
     whole = predictor.deployment(MODEL, "h100-sxm-80gb", 64, chunked_prefill=False)
     assert "--no-enable-chunked-prefill" in launch_command(whole)
+
+
+def test_launch_command_cuts_prompts_where_older_vllm_would_not(predictor: Predictor) -> None:
+    new, old = (
+        launch_command(predictor.deployment(MODEL, "h100-sxm-80gb", 3000, engine_version=version, **LIMITED))
+        for version in ("", "0.6.3")
+    )
+    assert "chunked-prefill" not in new
+    assert "--enable-chunked-prefill" in old
+
+
+def test_setup_starts_sglang_with_few_requests_that_speculate(predictor: Predictor) -> None:
+    setup = {"engine": "sglang", "tp": 2, "speculate": "draft=eagle,tokens=2,acceptance=0.7"}
+    assert predictor.deployment(MODEL, "h100-sxm-80gb", 3000, **setup).limits.max_num_seqs == 48

@@ -9,7 +9,7 @@ import pytest
 from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
-from neusight.engines.limits import Place
+from neusight.engines.limits import Site
 from neusight.serving import PassSizes, Setup
 from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.architecture import decoder_of
@@ -48,11 +48,11 @@ def test_which_passes_are_no_graph(predictor: Predictor, setup: dict[str, object
 def test_v0_launches_kernel_by_kernel_on_amd_and_reads_keys_for_each_query_head() -> None:
     old, new = (server_named("vllm", version) for version in ("0.6.1", "0.15"))
     amd, nvidia = load_device("mi300x"), load_device("h100-sxm-80gb")
-    assert [old.started_on(Place(device=d)).serving.decode_graphs for d in (amd, nvidia)] == [False, True]
-    assert [old.started_on(Place(device=d)).grouped_queries for d in (amd, nvidia)] == [False, True]
-    assert new.started_on(Place(device=amd)).serving.decode_graphs
-    assert new.started_on(Place(device=amd)).grouped_queries
-    assert old.started_on(Place(device=amd)).serving.era == "vllm before 0.8 on ROCm"
+    assert [old.started_on(Site(device=d)).serving.decode_graphs for d in (amd, nvidia)] == [False, True]
+    assert [old.started_on(Site(device=d)).grouped_queries for d in (amd, nvidia)] == [False, True]
+    assert new.started_on(Site(device=amd)).serving.decode_graphs
+    assert new.started_on(Site(device=amd)).grouped_queries
+    assert old.started_on(Site(device=amd)).serving.era == "vllm before 0.8 on ROCm"
 
 
 def test_a_pass_takes_the_longer_of_its_launches_and_its_kernels(predictor: Predictor) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from neusight.devices import load_device
 from neusight.engines import engine_named, server_named
-from neusight.engines.limits import Place
+from neusight.engines.limits import Site
 from neusight.errors import ModelError
 from neusight.plans.stages import RankParameters
 from neusight.requests import Plan
@@ -85,7 +85,7 @@ def test_what_does_not_fit_says_so() -> None:
     ],
 )
 def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str, limits: tuple[int, int]) -> None:
-    server = server_named("vllm", version).serving.started_on(Place(device=load_device(gpu)))
+    server = server_named("vllm", version).serving.started_on(Site(device=load_device(gpu)))
     assert (server.max_num_seqs, server.max_num_batched_tokens) == limits
 
 
@@ -94,7 +94,7 @@ def test_vllm_starts_with_larger_limits_on_larger_devices(gpu: str, version: str
                                        (1000, 8192, 500)]
 )  # fmt: skip
 def test_running_seqs_of_sglang_follows_its_cache(kv_tokens: int, context: int, seqs: int) -> None:
-    server = server_named("sglang").serving.started_on(Place(device=load_device("h100-sxm-80gb")))
+    server = server_named("sglang").serving.started_on(Site(device=load_device("h100-sxm-80gb")))
     assert server.running_seqs(kv_tokens, context) == seqs
 
 
@@ -103,7 +103,7 @@ def test_running_seqs_of_sglang_follows_its_cache(kv_tokens: int, context: int, 
     [("l4", 2048), ("l40s", 4096), ("a100-sxm-80gb", 8192), ("h100-sxm-80gb", 8192), ("b200-sxm-180gb", 16384)],
 )
 def test_started_on_cuts_prompts_of_sglang_by_memory(gpu: str, tokens: int) -> None:
-    assert server_named("sglang").serving.started_on(Place(device=load_device(gpu))).max_num_batched_tokens == tokens
+    assert server_named("sglang").serving.started_on(Site(device=load_device(gpu))).max_num_batched_tokens == tokens
 
 
 @pytest.mark.parametrize(
@@ -120,21 +120,21 @@ def test_started_on_keeps_memory_of_sglang_as_it_computes(
     gpu: str, version: str, degrees: dict[str, int], kept_mib: float
 ) -> None:
     device = load_device(gpu)
-    server = server_named("sglang", version).serving.started_on(Place(device=device, **degrees))
+    server = server_named("sglang", version).serving.started_on(Site(device=device, **degrees))
     assert server.memory_share == round(1 - kept_mib * 2**20 / device.usable_bytes, 3)
     assert server.max_num_batched_tokens * degrees.get("groups", 1) == (2048 if gpu == "l4" else 8192)
 
 
 def test_started_on_keeps_a_share_by_ranks_in_older_sglang() -> None:
     device = load_device("h100-sxm-80gb")
-    servers = [server_named("sglang", "0.4.4").serving.started_on(Place(device=device, ranks=n)) for n in (1, 2, 4, 8)]
+    servers = [server_named("sglang", "0.4.4").serving.started_on(Site(device=device, ranks=n)) for n in (1, 2, 4, 8)]
     assert [server.memory_share for server in servers] == [0.88, 0.87, 0.85, 0.81]
 
 
 @pytest.mark.parametrize(("engine", "seqs"), [("sglang", 24), ("vllm", 1024)])
 def test_started_on_lets_few_speculate_in_sglang(engine: str, seqs: int) -> None:
-    place = Place(device=load_device("h100-sxm-80gb"), ranks=2, groups=2, speculates=True)
-    assert server_named(engine).serving.started_on(place).running_seqs(10**6, 8192) == seqs
+    site = Site(device=load_device("h100-sxm-80gb"), ranks=2, groups=2, speculates=True)
+    assert server_named(engine).serving.started_on(site).running_seqs(10**6, 8192) == seqs
 
 
 @pytest.mark.parametrize(
