@@ -146,10 +146,11 @@ def headline(text: str) -> None:
         line(f"{'  ' if place else ''}{part}")
 
 
-def paragraph(title: str, *texts: str) -> None:
+def paragraph(title: str, *texts: str, indent: int = 12) -> None:
     """Each text from a new line, wrapped at 80 columns, to the right of the title; nothing where there is no text."""
-    for place, part in enumerate(part for text in texts for part in wrap(text, 68)):
-        line(f"{'' if place else title:12}{part}")
+    parts = (part for text in texts for part in wrap(text, 80 - indent, break_on_hyphens=False))
+    for place, part in enumerate(parts):
+        line(f"{'' if place else title:{indent}}{part}")
 
 
 def bar(share: float, width: int = 10) -> str:
@@ -248,7 +249,8 @@ def _csv(rows: Rows) -> None:
 
     if not rows:
         return
-    writer = csv.DictWriter(sys.stdout, fieldnames=list(rows[0]), lineterminator="\n")
+    names = dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(sys.stdout, fieldnames=list(names), lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _cell(value) for key, value in row.items()} for row in rows)
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import typer
 
-from neusight.cli.output import Advance, note
+from neusight.cli.output import Advance, Output, Rows, headline, note
 from neusight.errors import NeusightError
 from neusight.quick_dataclasses import dataclass
 
@@ -89,7 +89,49 @@ def differing(points: Sequence[Point[Answer]], names: Iterable[str]) -> list[str
     return [name for name in names if len({str(point.options.get(name)) for point in points}) > 1]
 
 
-def reasons(points: Sequence[Point[Answer]]) -> Iterator[str]:
+def show(
+    points: Sequence[Point[Any]],
+    form: str,
+    many: bool,
+    *,
+    data: Callable[[Any], dict[str, Any]],
+    rows: Rows,
+    full: Callable[[Any], None],
+    table: Callable[[Sequence[Point[Any]]], None],
+) -> None:
+    """One estimate in full, or a table of several with the reasons of those that have none.
+
+    Args:
+        points: combinations with their estimates.
+        form: human, json or csv.
+        many: whether several were asked for; JSON is then a list.
+        data: an estimate as JSON.
+        rows: of CSV.
+        full, table: print one estimate, and those of all points.
+
+    Raises:
+        Exit: with 1, where no point has an estimate.
+    """
+    estimates = [point.estimate for point in points if point.estimate]
+    for text in dict.fromkeys(text for estimate in estimates for text in estimate.warnings):
+        note(f"warning: {text}")
+
+    def human() -> None:
+        if estimates and not many:
+            full(estimates[0])
+            return
+        table(points)
+        for reason in _reasons(points):
+            headline(reason)
+
+    values = [data(point.estimate) if point.estimate else point.options | {"error": point.error} for point in points]
+    Output(form).data(values if many else values[0], rows, human)
+    if not estimates:
+        note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
+        raise typer.Exit(1)
+
+
+def _reasons(points: Sequence[Point[Answer]]) -> Iterator[str]:
     """A line for each reason why points have no estimate."""
     errors = [point.error for point in points if point.error]
     for error in dict.fromkeys(errors):

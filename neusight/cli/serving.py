@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,8 +12,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked, Launched
 from neusight.cli.output import Advance, busy, note
-from neusight.cli.points import Point
-from neusight.errors import NeusightError
+from neusight.cli.points import Point, combined
 from neusight.questions import FieldError, Serving
 from neusight.questions.field import number, switch, text
 from neusight.questions.parts import LOAD, OUTPUT
@@ -100,9 +99,7 @@ def serving(asked: Annotated[Asked[Serving], FROM_LINE], options: ServingOptions
     devices = [one.device for one in named] or opt.priced(Path(question.prices) if question.prices else None)
     distinct = {device.id: device for device in devices if device}
     command = ServingCommand(options.load(distinct.values()), asked, options, named, list(distinct.values()))
-    answered = command.show_choices() if options.slo else command.show_points()
-    if not answered:
-        raise typer.Exit(1)
+    (command.show_choices if options.slo else command.show_points)()
 
 
 @dataclass(frozen=True)
@@ -115,41 +112,43 @@ class ServingCommand:
     named: Sequence[opt.QuestionOnDevice]
     devices: Sequence[DeviceSpec]
 
-    def show_points(self) -> bool:
-        """Show every combination, and a picture of them; whether any has an estimate."""
+    @property
+    def many(self) -> bool:
+        """Whether there may be several points."""
+        return self.options.frontier or self.asked.many
+
+    def show_points(self) -> None:
+        """Show every combination, and a picture of them.
+
+        Raises:
+            Exit: with 1, where none has an estimate.
+        """
         from neusight.cli import show_serving
 
-        many = self.options.frontier or self.asked.many
         with busy("serving") as advance:
-            points = list(self._points(many, advance))
-        if many:
+            points = list(self._points(advance))
+        if self.many:
             opt.note_prices(self.devices)
-        estimates = [point.estimate for point in points if point.estimate]
         changed = bool(self.asked.questions[0].overrides)
-        opt.note_corrections(self.predictor, [] if changed else [estimate.gpu for estimate in estimates])
-        show_serving.show_points(points, self.options.form, many, self.options.launch_command)
-        if not estimates:
-            note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
-        if self.options.figure is not None and estimates:
+        estimates = [] if changed else [point.estimate for point in points if point.estimate]
+        opt.note_corrections(self.predictor, [estimate.gpu for estimate in estimates])
+        show_serving.show_points(points, self.options.form, self.many, self.options.launch_command)
+        if self.options.figure is not None:
             show_serving.draw(points, self.options.figure)
-        return bool(estimates)
 
-    def _points(self, many: bool, advance: Advance) -> Iterator[Point[ServingEstimate]]:
-        """Every combination; its error is raised where there is one alone."""
-        for done, one in enumerate(self.named):
-            if len(self.named) > 1:
-                advance(done, len(self.named))
+    def _points(self, advance: Advance) -> Iterator[Point[ServingEstimate]]:
+        """Every combination, on a frontier with each number of clients; the error of a single one is raised."""
+        for point in combined({"asked": self.named}, self._estimates, many=self.many, advance=advance):
+            one = point.options["asked"]
             options = self._values(one.question) | {"gpu": one.id}
-            try:
-                for estimate in self._estimates(one):
-                    clients = {"concurrency": estimate.load["concurrency"]} if self.options.frontier else {}
-                    yield Point(options=options | clients, estimate=estimate)
-            except NeusightError as error:
-                if not many:
-                    raise
-                yield Point(options=options, error=str(error))
+            if point.error:
+                yield Point(options=options, error=point.error)
+            for estimate in point.estimate or ():
+                clients = {"concurrency": estimate.load["concurrency"]} if self.options.frontier else {}
+                yield Point(options=options | clients, estimate=estimate)
 
-    def _estimates(self, one: opt.QuestionOnDevice) -> list[ServingEstimate]:
+    def _estimates(self, combination: Mapping[str, Any]) -> list[ServingEstimate]:
+        one = combination["asked"]
         question: Serving = one.question
         if not self.options.frontier:
             return [self.predictor.ask(question, one.device)]
@@ -171,8 +170,12 @@ class ServingCommand:
         names = dict.fromkeys((*_COLUMNS[:-2], *self.asked.axes, *_COLUMNS[-2:], *load))
         return {name: _plain(getattr(question, name)) for name in names}
 
-    def show_choices(self) -> bool:
-        """Show what holds ``--slo``, the best first; whether anything does."""
+    def show_choices(self) -> None:
+        """Show what holds ``--slo``, the best first.
+
+        Raises:
+            Exit: with 1, where nothing does.
+        """
         from neusight.cli import show_serving
 
         with busy("looking for deployments") as advance:
@@ -180,7 +183,8 @@ class ServingCommand:
         opt.note_prices(self.devices)
         with_launch = self.options.launch_command or self.options.recommend
         show_serving.show_choices(choices, self.options.slo, self.options.form, with_launch)
-        return choices[0].estimate is not None
+        if not choices[0].holds:
+            raise typer.Exit(1)
 
     def _choices(self, advance: Advance) -> list[Choice]:
         from neusight.serving import Demand, Setup, Slo
@@ -200,12 +204,9 @@ class ServingCommand:
             concurrency=question.concurrency, confidence=self.options.confidence, seed=question.seed,
         )  # fmt: skip
         chosen = _CHOSEN if self.options.recommend else ("tp",)
-        values = {name: [getattr(each, name) for each in self.asked.questions] for name in names}
-        given = {
-            name: list(dict.fromkeys(each))
-            for name, each in values.items()
-            if (name in self.asked.typed or name not in chosen) and None not in each
-        }
+        fixed = [name for name in names if name in self.asked.typed or name not in chosen]
+        values = {name: list(dict.fromkeys(getattr(each, name) for each in self.asked.questions)) for name in fixed}
+        given = {name: each for name, each in values.items() if None not in each}
         return self.predictor.cheapest(
             question.served_model(), self.devices, demand, usual=self.options.recommend, prefer=self.options.prefer,
             progress=advance, **given,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from textwrap import wrap
 from typing import Any
 
-from neusight.cli.output import Column, Output, headline, line, note, table
-from neusight.cli.points import Point, differing, reasons
+from neusight.cli.output import Output, headline, line, paragraph, table
+from neusight.cli.points import Point, differing, show
 from neusight.errors import DataError
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
@@ -26,14 +25,10 @@ def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool,
     """One estimate in full, with the command that starts it where that is wanted, or a table. JSON is an object, or a
     list of them where ``many``.
     """
-    data: list[dict[str, Any]] = [
-        point.estimate.to_dict() if point.estimate else point.options | {"error": point.error} for point in points
-    ]
-    for warning in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
-        note(f"warning: {warning}")
-    single = points[0].estimate
-    human = _table if many or single is None else lambda _: _full(single, with_launch)
-    Output(form).data(data if many else data[0], _rows(points), lambda: human(points))
+    show(
+        points, form, many, data=ServingEstimate.to_dict, rows=_rows(points),
+        full=lambda e: _full(e, with_launch), table=_table,
+    )  # fmt: skip
 
 
 def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
@@ -48,21 +43,14 @@ def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
 
 def _full(e: ServingEstimate, with_launch: bool) -> None:
     headline(f"{e.model} on {e.where}: {e.engine}, {e.precision}, cache in {e.kv_dtype}{_degrees(e)}")
-    line(f"load: {_load(e)}")
-    line()
-    titles = [Column(""), *(Column(t, right=True) for t in ("mean", "90 % interval", "p50", "p90", "p99"))]
+    line(f"load: {_load(e)}\n")
+    titles = ("", ">mean", ">90 % interval", ">p50", ">p90", ">p99")
     table(titles, (_time_cells(name, getattr(e, figure)) for figure, name in _NAMES.items()))
     line()
-    for title, text in _facts(e):
-        for place, part in enumerate(wrap(text, 67, break_on_hyphens=False)):
-            line(f"{'' if place else title:13}{part}")
+    for title, *texts in _facts(e):
+        paragraph(title, *texts, indent=13)
     if with_launch:
-        _launch(e)
-
-
-def _launch(e: ServingEstimate) -> None:
-    line()
-    line(e.launch)
+        line(f"\n{e.launch}")
 
 
 def _degrees(e: ServingEstimate) -> str:
@@ -97,22 +85,25 @@ def _time(seconds: float | None) -> str:
     return "-" if seconds is None or seconds != seconds else milliseconds(seconds)
 
 
-def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
+def _facts(e: ServingEstimate) -> Iterator[tuple[str, ...]]:
     rate, user = e.output_tokens_per_s, e.output_tokens_per_s_per_user
-    yield "throughput", f"{rate.mean:,.0f} output tokens/s (90 %: {rate.low:,.0f} to {rate.high:,.0f})"
     speed = f", {user:,.1f} for each user" if user else ""
-    yield "", f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}"
-    yield "", f"{e.steady_output_tokens_per_s.mean:,.0f} without the start and the end of the run"
-    yield "", f"{e.total_tokens_per_s:,.0f} tokens/s with those of prompts, {decimal(e.requests_per_s)} requests/s"
-    yield from zip(("memory", ""), e.memory_lines, strict=True)
+    yield (
+        "throughput",
+        f"{rate.mean:,.0f} output tokens/s (90 %: {rate.low:,.0f} to {rate.high:,.0f})",
+        f"{e.output_tokens_per_s_per_device:,.0f} for each GPU{speed}",
+        f"{e.steady_output_tokens_per_s.mean:,.0f} without the start and the end of the run",
+        f"{e.total_tokens_per_s:,.0f} tokens/s with those of prompts, {decimal(e.requests_per_s)} requests/s",
+    )
+    yield "memory", *e.memory_lines
     if e.mean_batch == e.mean_batch:
         yield "batch", f"{e.mean_batch:.1f} sequences generate at a time"
     named = {"prompt": "passes with prompts", "decode": "passes that only generate", "idle": "idle"}
     yield "time", ", ".join(f"{named[name]} {share:.0%}" for name, share in e.time_shares.items() if share >= 0.005)
     if e.prefill_pool and e.transfer_s is not None:
         degrees = ", ".join(f"{name} {e.prefill_pool[name]}" for name in DEGREES if e.prefill_pool[name] > 1)
-        yield "prompts", f"on {_many(e.prefill_pool['replicas'], 'replica')}{f' of {degrees}' if degrees else ''}"
-        yield "", f"their cache is on its way for {milliseconds(e.transfer_s)}"
+        where = f"on {_many(e.prefill_pool['replicas'], 'replica')}{f' of {degrees}' if degrees else ''}"
+        yield "prompts", where, f"their cache is on its way for {milliseconds(e.transfer_s)}"
     yield "prefill", _limiter(e.prefill) or "no pass has prompts"
     yield "decode", _limiter(e.decode) or "no pass only generates"
     yield "cost", _cost(e)
@@ -124,10 +115,8 @@ def _facts(e: ServingEstimate) -> Iterator[tuple[str, str]]:
         yield "cached", f"{e.prefix_hit:.0%} of the tokens of prompts"
     if e.preempted:
         yield "preempted", f"{e.preempted} times the cache was full, and a request was computed again"
-    if e.assumed:
-        yield "assumed", ", ".join(f"{name} {text.partition(',')[0]}" for name, text in e.assumed.items())
-    if e.diverges:
-        yield "OVERLOAD", e.diverges
+    yield "assumed", ", ".join(f"{name} {text.partition(',')[0]}" for name, text in e.assumed.items())
+    yield "OVERLOAD", e.diverges
 
 
 def _limiter(limiter: Limiter | None) -> str:
@@ -151,22 +140,21 @@ _SIZES = {"concurrency": "clients", "request_rate": "requests/s", "batch": "requ
 def _table(points: Sequence[Point[ServingEstimate]]) -> None:
     """A row a point; what all share stands above, a star at those that none beats in throughput and speed."""
     answers = [(point, point.estimate) for point in points if point.estimate]
+    estimates = [estimate for _, estimate in answers]
     first = points[0].options
-    columns = differing(points, first)
+    columns = {name: ("" if isinstance(first[name], str) else ">") for name in differing(points, first)}
     same = {name: value for name, value in first.items() if name not in columns and value}
     model = same.pop("model", "models")
     line(f"{model}: {', '.join(f'{_LOADS.get(n, n)} {v}' for n, v in same.items())}")
-    titles = [Column(_LOADS.get(name, name), right=not isinstance(first[name], str)) for name in columns]
-    rates = ("TTFT", "TPOT", "tok/s\nuser", "tok/s\nGPU", "tok/s", "USD/\nMtok", "")
-    titles += [Column(title, right=True) for title in rates]
-    best = pareto_front([e for _, e in answers])
-    if answers:
-        rows = zip(answers, best, strict=True)
-        table(titles, ((*(str(p.options.get(n) or "-") for n in columns), *_cells(e, b)) for (p, e), b in rows))
+    rows = [
+        {side + _LOADS.get(name, name): str(p.options.get(name) or "-") for name, side in columns.items()}
+        | _figures(e, best)
+        for (p, e), best in zip(answers, pareto_front(estimates), strict=True)
+    ]
+    if rows:
+        _rows_table(rows)
         line("times: mean; *: no other has both more throughput and more speed for each user")
-    _prices([e for _, e in answers])
-    for reason in reasons(points):
-        headline(reason)
+    _prices(estimates)
 
 
 def _prices(estimates: Sequence[ServingEstimate]) -> None:
@@ -175,29 +163,37 @@ def _prices(estimates: Sequence[ServingEstimate]) -> None:
         headline(f"prices: {'; '.join(sources)}")
 
 
-def _cells(e: ServingEstimate, best: bool) -> tuple[str, ...]:
-    user, usd = e.output_tokens_per_s_per_user, e.usd_per_million_output_tokens
-    return (
-        _time(e.ttft_s.mean),
-        _time(e.tpot_s.mean),
-        f"{user:.1f}" if user else "-",
-        f"{e.output_tokens_per_s_per_device:,.0f}",
-        f"{e.output_tokens_per_s.mean:,.0f}",
-        decimal(usd) if usd is not None else "-",
-        "overload" if e.diverges else "*" if best else "",
-    )
+def _figures(e: ServingEstimate, best: bool) -> dict[str, str]:
+    """Figures of a row by the heads of their columns."""
+    user = e.output_tokens_per_s_per_user
+    return {
+        ">TTFT": _time(e.ttft_s.mean),
+        ">TPOT": _time(e.tpot_s.mean),
+        ">tok/s\nuser": f"{user:.1f}" if user else "-",
+        ">tok/s\nGPU": f"{e.output_tokens_per_s_per_device:,.0f}",
+        ">tok/s": f"{e.output_tokens_per_s.mean:,.0f}",
+        ">USD/\nMtok": _usd(e.usd_per_million_output_tokens),
+        ">": "overload" if e.diverges else "*" if best else "",
+    }
+
+
+def _rows_table(rows: Sequence[Mapping[str, str]]) -> None:
+    """A table of rows whose keys are the heads of its columns."""
+    table(list(rows[0]), (list(row.values()) for row in rows))
+
+
+def _usd(amount: float | None) -> str:
+    return "-" if amount is None else decimal(amount)
 
 
 def show_choices(choices: Sequence[Choice], slo: str, form: str, with_launch: bool) -> None:
     """The best first, runners-up, what starts the best where that is wanted, and why others fail."""
     rows = [choice.row() for choice in choices]
-    keys = {key: None for row in rows for key in row}
     data = [
         {key: row[key] for key in CHOICE} | {"estimate": c.estimate.to_dict() if c.estimate else None}
         for c, row in zip(choices, rows, strict=True)
     ]
-    table_rows = [{key: row.get(key) for key in keys} for row in rows]
-    Output(form).data(data, table_rows, lambda: _choices(choices, slo, with_launch))
+    Output(form).data(data, rows, lambda: _choices(choices, slo, with_launch))
 
 
 def _choices(choices: Sequence[Choice], slo: str, with_launch: bool) -> None:
@@ -205,7 +201,7 @@ def _choices(choices: Sequence[Choice], slo: str, with_launch: bool) -> None:
     if held:
         _held(held, slo)
         if with_launch:
-            _launch(held[0][1])
+            line(f"\n{held[0][1].launch}")
     else:
         line(f"nothing holds {slo}")
     line()
@@ -218,23 +214,19 @@ def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
     """
     best, e = held[0]
     line(f"{e.model} within {slo}:")
-    headline(f"{e.devices} x {best.gpu}, {_plan(best)}{_replicas(e)}, for {_load(e)}")
+    replicas = f", {e.replicas} replicas" if e.replicas > 1 else ""
+    headline(f"{e.devices} x {best.gpu}, {_plan(best)}{replicas}, for {_load(e)}")
     hourly = "" if best.usd_per_hour is None else f"{decimal(best.usd_per_hour)} USD/h, "
     headline(f"cost {hourly}{_cost(e)}; holds with a probability of {best.probability:.0%}")
     line()
     one_load = len({(e.load.get("request_rate"), e.load.get("concurrency")) for _, e in held}) == 1
-    titles = ("GPUs", "TTFT", "TPOT", *(("USD/h", "more") if one_load else ("clients", "USD/\nMtok")), "holds")
-    columns = [Column("gpu"), Column("deployed as"), *(Column(t, right=True) for t in titles)]
-    table(columns, (_choice_cells(c, e, one_load) for c, e in held[:_CHOICES]))
+    rows = [_choice_figures(choice, e, one_load) for choice, e in held[:_CHOICES]]
+    _rows_table(rows)
     _prices([e for _, e in held[:_CHOICES]])
     if len(held) > _CHOICES:
         line(f"… and {len(held) - _CHOICES} more; --format csv lists all")
     if any(c.setup.max_num_batched_tokens for c, _ in held[:_CHOICES]):
         line("t: new tokens of a pass, where they are not the engine's default")
-
-
-def _replicas(e: ServingEstimate) -> str:
-    return f", {e.replicas} replicas" if e.replicas > 1 else ""
 
 
 def _plan(choice: Choice) -> str:
@@ -245,19 +237,18 @@ def _plan(choice: Choice) -> str:
     return " ".join(filter(None, words))
 
 
-def _choice_cells(choice: Choice, e: ServingEstimate, one_load: bool) -> tuple[str, ...]:
-    usd, hourly = e.usd_per_million_output_tokens, choice.usd_per_hour
-    cost = ("-" if hourly is None else decimal(hourly), f"{choice.excess:+.0%}" if choice.excess else "")
-    load = (str(e.load.get("concurrency", "-")), "-" if usd is None else decimal(usd))
-    return (
-        choice.gpu,
-        _plan(choice),
-        str(e.devices),
-        _time(e.ttft_s.mean),
-        _time(e.tpot_s.mean),
-        *(cost if one_load else load),
-        f"{choice.probability:.0%}",
-    )
+def _choice_figures(choice: Choice, e: ServingEstimate, one_load: bool) -> dict[str, str]:
+    """Figures of a row by the heads of their columns."""
+    more = f"{choice.excess:+.0%}" if choice.excess else ""
+    clients = str(e.load.get("concurrency", "-"))
+    cost = {">USD/h": _usd(choice.usd_per_hour), ">more": more}
+    load = {">clients": clients, ">USD/\nMtok": _usd(e.usd_per_million_output_tokens)}
+    return {
+        **{"gpu": choice.gpu, "deployed as": _plan(choice), ">GPUs": str(e.devices)},
+        **{">TTFT": _time(e.ttft_s.mean), ">TPOT": _time(e.tpot_s.mean)},
+        **(cost if one_load else load),
+        ">holds": f"{choice.probability:.0%}",
+    }
 
 
 def _why_not(failed: Sequence[Choice]) -> None:

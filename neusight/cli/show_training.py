@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from textwrap import wrap
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from neusight.cli.output import Column, Output, headline, line, note, paragraph, table
-from neusight.cli.points import Point, differing, reasons
+from neusight.cli.output import Output, figures, headline, line, paragraph, table
+from neusight.cli.points import Point, differing, show
 from neusight.defaults import words_of
 from neusight.devices import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate
-from neusight.distributed.faults import HOUR_S, Faults, WholeRun
+from neusight.distributed.faults import HOUR_S, WholeRun
 from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS, RankMemory
 from neusight.requests import Plan
 from neusight.units import decimal, gib, milliseconds, scaled
 
-_WIDE = 76
 _PARTS = 8
 """Parts of a step that are named, the largest."""
+_FEW = 3
+"""Options beside which a table has room for what a step waits for."""
+_SMALLEST_SHARE = 5e-4
+"""Shares below that are not named."""
 _SMALLEST_DIFFERENCE = 0.05
 """Share of the largest difference of two plans below which one is not named."""
 _OF_PATH = {
@@ -28,6 +30,7 @@ _OF_PATH = {
     "reduce": "gradient sums", "optimizer": "optimizer", "to_host": "copies", "to_device": "copies",
 }  # fmt: skip
 _MOMENTS = {"loss": "the loss", "backward": "the backward pass", "step": "the optimizer's step"}
+_DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "vp")
 DAY_H = 24.0
 J_PER_MWH = 3.6e9
 CSV = (
@@ -35,46 +38,36 @@ CSV = (
     "high_s", "tokens_per_s", "mfu", "hfu", "exposed_s", "bubble", "needed_bytes", "peak_bytes",
     "fits", "board_energy_j",
 )  # fmt: skip
+_CSV_OF_PLANS = (
+    "latency_s", "low_s", "high_s", "tokens_per_s", "mfu", "exposed_s", "bubble", "needed_bytes", "peak_bytes",
+)  # fmt: skip
+_SPEED = ">step = latency_s | >tokens/s = tokens_per_s:,.0f | >MFU = mfu:.1%"
+_WAITS = " | >exposed = exposed:.1% | >bubble = bubble:.1%"
 
 
 def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, whole: WholeRun) -> None:
     """One estimate in full, or a table. JSON is an object, or a list of them where ``many``."""
-    data = [
-        {**p.estimate.to_dict(), "run": run_of(p.estimate, whole)} if p.estimate else p.options | {"error": p.error}
-        for p in points
-    ]
-    for text in dict.fromkeys(text for point in points if point.estimate for text in point.estimate.warnings):
-        note(f"warning: {text}")
-    single = points[0].estimate
-
-    def human() -> None:
-        if many or single is None:
-            _table(points)
-        else:
-            _full(single, whole)
-
-    Output(form).data(data if many else data[0], [_row(point) for point in points], human)
+    show(
+        points, form, many, data=lambda e: {**e.to_dict(), "run": run_of(e, whole)},
+        rows=[_row(point) for point in points], full=lambda e: _full(e, whole), table=_table,
+    )  # fmt: skip
 
 
 def run_of(e: TrainingEstimate, whole: WholeRun) -> dict[str, Any]:
     """A run over so many tokens: days, GPU-hours, cost and energy, and what faults make of them."""
-    steps, devices = whole.tokens / e.run.tokens, e.cluster.devices
+    faults, devices = whole.faults, e.cluster.devices
     tokens = whole.tokens * whole.stretch(devices)
-    return {
-        "tokens": whole.tokens,
-        "days": e.hours(tokens) / DAY_H,
-        "gpu_hours": e.gpu_hours(tokens),
-        "cost_usd": e.cost_usd(tokens),
-        "energy_mwh": None if e.board_energy_j is None else steps * e.board_energy_j / J_PER_MWH,
-        **({} if whole.faults is None else {"faults": _faults(whole.faults, devices)}),
-    }
-
-
-def _faults(faults: Faults, devices: int) -> dict[str, float]:
-    return {
-        "mtbf_s": faults.mtbf_s(devices), "checkpoint_interval_s": faults.interval_s(devices),
-        "useful": faults.useful(devices),
+    energy_j = None if e.board_energy_j is None else whole.tokens / e.run.tokens * e.board_energy_j
+    run: dict[str, Any] = {
+        "tokens": whole.tokens, "days": e.hours(tokens) / DAY_H, "gpu_hours": e.gpu_hours(tokens),
+        "cost_usd": e.cost_usd(tokens), "energy_mwh": None if energy_j is None else energy_j / J_PER_MWH,
     }  # fmt: skip
+    if faults is not None:
+        run["faults"] = {
+            "mtbf_s": faults.mtbf_s(devices), "checkpoint_interval_s": faults.interval_s(devices),
+            "useful": faults.useful(devices),
+        }  # fmt: skip
+    return run
 
 
 def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
@@ -89,19 +82,19 @@ def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
 
 
 def _full(e: TrainingEstimate, whole: WholeRun) -> None:
-    place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}"
+    place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.gpu} ({e.cluster.id})"
     dtype = e.run.products or e.run.dtype
-    batch = f"{e.run.work} a step"
-    headline(f"{e.run.decoder.name} on {place} ({e.cluster.id}): {e.run.engine.name}, {dtype}, {batch}")
+    headline(f"{e.model} on {place}: {e.run.engine.name}, {dtype}, {e.run.work} a step")
     headline(f"plan: {plan_words(e.plan)}")
     line()
-    for title, text in _facts(e, whole):
-        for at, part in enumerate(wrap(text, _WIDE - 13, break_on_hyphens=False)):
-            line(f"{'' if at else title:13}{part}")
+    for title, *texts in _facts(e, whole):
+        paragraph(title, *texts, indent=13)
     line()
     show_ranks(e.memory, e.cluster.device)
     line()
-    _parts(e)
+    largest = list(e.parts_s.items())[:_PARTS]
+    cells = ((what, milliseconds(s), f"{s / e.latency_s:.1%}", e.limiters[what]) for what, s in largest)
+    table(("part", ">a step", ">share", "limited by"), cells)
 
 
 def plan_words(plan: Plan) -> str:
@@ -127,49 +120,38 @@ def _short_words(plan: Plan) -> str:
     return " ".join(words + (["sp"] if plan.sequence_parallel and plan.tp > 1 else []))
 
 
-_DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "vp")
-
-
-def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, str]]:
-    yield "step", f"{seconds(e.latency_s)} (90 %: {seconds(e.low_s)} to {seconds(e.high_s)})"
-    yield "throughput", f"{e.tokens_per_s:,.0f} {e.run.unit}/s, {e.tokens_per_s / e.cluster.devices:,.0f} a GPU"
+def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, ...]]:
+    yield "step", f"{milliseconds(e.latency_s)} (90 %: {milliseconds(e.low_s)} to {milliseconds(e.high_s)})"
+    yield "throughput", f"{e.tokens_per_s:,.0f} {e.run.unit}/s, {e.tokens_per_s / e.devices:,.0f} a GPU"
     yield "utilisation", f"MFU {e.mfu:.1%}, HFU {e.hfu:.1%} of {scaled(e.peak_flops_per_s, 'FLOP/s')} a GPU"
-    exposed = f"{seconds(e.exposed_s)} for communication that nothing hides ({e.exposed_s / e.latency_s:.1%})"
+    exposed = f"{milliseconds(e.exposed_s)} for communication that nothing hides ({e.exposed_s / e.latency_s:.1%})"
     yield "waits", f"{exposed}; pipeline bubble {e.bubble:.1%}"
-    path = ", ".join(f"{what} {share:.1%}" for what, share in path_shares(e).items() if share >= 5e-4)
-    yield "longest path", path
-    errors = sorted(e.errors.items(), key=lambda item: -item[1])
-    yield "error", f"{', '.join(f'{source} {share:.1%}' for source, share in errors if share >= 5e-4)} (std. dev.)"
+    yield "longest path", _shares({what: value / e.latency_s for what, value in path_s(e).items()})
+    yield "error", f"{_shares(e.errors)} (std. dev.)"
     yield "memory", str(e.fit)
-    if e.assumed:
-        yield "assumed", words_of(e.assumed)
+    yield "assumed", words_of(e.assumed)
     run = run_of(e, whole)
     length = f"{run['days']:,.1f} days, {run['gpu_hours']:,.0f} GPU-hours"
     yield "whole run", f"{decimal(whole.tokens)} tokens: {length}, {_cost(e, run['cost_usd'])}"
     if faults := run.get("faults"):
         every = f"a fault every {faults['mtbf_s'] / HOUR_S:,.1f} h, a checkpoint every"
         yield "", f"{every} {faults['checkpoint_interval_s'] / 60:,.0f} min, {faults['useful']:.1%} of the time useful"
-    if run["energy_mwh"] is not None:
-        yield "", f"{run['energy_mwh']:,.1f} MWh for the GPU boards{_energy_interval(e)}, {_watts(e)} W each"
+    if (energy := e.board_energy) is not None:
+        low, high = (end_j / energy.expected_j - 1 for end_j in (energy.low_j, energy.high_j))
+        watts = energy.expected_j / e.latency_s / e.devices
+        yield "", f"{run['energy_mwh']:,.1f} MWh for the GPU boards ({low:+.0%} to {high:+.0%}), {watts:,.0f} W each"
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    """Shares by name, the largest first."""
+    largest = sorted(shares.items(), key=lambda item: -item[1])
+    return ", ".join(f"{name} {share:.1%}" for name, share in largest if share >= _SMALLEST_SHARE)
 
 
 def _cost(e: TrainingEstimate, usd: float | None) -> str:
     if usd is None:
-        return f"cost unknown: no price of {e.cluster.device.id} is known; --set device.price=2.5USD/h gives one"
+        return f"cost unknown: no price of {e.gpu} is known; --set device.price=2.5USD/h gives one"
     return f"{usd:,.0f} USD; price: {e.price_source}"
-
-
-def _energy_interval(e: TrainingEstimate) -> str:
-    energy = e.board_energy
-    return (
-        f" ({energy.low_j / energy.expected_j - 1:+.0%} to {energy.high_j / energy.expected_j - 1:+.0%})"
-        if energy
-        else ""
-    )
-
-
-def _watts(e: TrainingEstimate) -> str:
-    return f"{(e.board_energy_j or 0.0) / e.latency_s / e.cluster.devices:,.0f}"
 
 
 def path_s(e: TrainingEstimate) -> dict[str, float]:
@@ -180,82 +162,53 @@ def path_s(e: TrainingEstimate) -> dict[str, float]:
     return sums
 
 
-def path_shares(e: TrainingEstimate) -> dict[str, float]:
-    """The same as shares, largest first."""
-    shares = {what: value / e.latency_s for what, value in path_s(e).items()}
-    return dict(sorted(shares.items(), key=lambda item: -item[1]))
-
-
-def seconds(value: float) -> str:
-    """Such as ``7.15 s`` or ``812.0 ms``."""
-    return f"{value:.2f} s" if value >= 1.0 else milliseconds(value)
-
-
 def show_ranks(ranks: Sequence[RankMemory], device: DeviceSpec) -> None:
     """Parts in rows, kinds of ranks in columns: tensors up to their peak, then what the process takes beside them."""
-    fits = [rank.fit(device) for rank in ranks]
-    titles = [Column("memory"), *(Column(f"{rank.rank} rank", right=True) for rank in ranks)]
     parts = [part for part in PARTS if any(rank.parts[part] for rank in ranks)]
-    rows = [(part, *(gib(rank.parts[part]) for rank in ranks)) for part in parts]
-    rows.append(("peak", *(gib(rank.total) for rank in ranks)))
-    rows += [(term, *(gib(fit.terms[term]) for fit in fits)) for term in ("context", "fragments")]
-    rows.append(("needs", *(gib(fit.needed_bytes) for fit in fits)))
-    rows += [(end, *(gib(fit.interval[at]) for fit in fits)) for at, end in enumerate(("5 %", "95 %"))]
-    table(titles, [*rows, ("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks))])
+    columns = [_sizes(rank, parts, device) for rank in ranks]
+    rows = [(name, *(gib(sizes[name]) for sizes in columns)) for name in columns[0]]
+    moments = ("at its peak in", *(_MOMENTS[rank.moment] for rank in ranks))
+    table(("memory", *(f">{rank.rank} rank" for rank in ranks)), [*rows, moments])
 
 
-def _parts(e: TrainingEstimate) -> None:
-    """What takes most of a step on an average rank, whatever runs at the same time."""
-    titles = [Column("part"), Column("a step", right=True), Column("share", right=True), Column("limited by")]
-    largest = list(e.parts_s.items())[:_PARTS]
-    table(titles, ((what, seconds(s), f"{s / e.latency_s:.1%}", e.limiters[what]) for what, s in largest))
+def _sizes(rank: RankMemory, parts: Sequence[str], device: DeviceSpec) -> dict[str, float]:
+    fit = rank.fit(device)
+    beside = {term: fit.terms[term] for term in ("context", "fragments")}
+    ends = dict(zip(("5 %", "95 %"), fit.interval, strict=True))
+    return {part: rank.parts[part] for part in parts} | {"peak": rank.total, **beside, "needs": fit.needed_bytes} | ends
 
 
 def _table(points: Sequence[Point[TrainingEstimate]]) -> None:
     """A row a point; what all share stands above."""
-    names = differing(points, points[0].options)
-    same = {name: value for name, value in points[0].options.items() if name not in names}
+    options = points[0].options
+    names = differing(points, options)
     answers = [(point, point.estimate) for point in points if point.estimate]
     if answers:
         e = answers[0][1]
-        words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
-        headline(f"{e.run.decoder.name} on {e.cluster.id}{f': {words}' if words else ''}")
-        columns = [
-            Column(name.replace("_", "\n"), right=not isinstance(points[0].options[name], str)) for name in names
-        ]
-        # Many axes leave no room for what a step waits for.
-        titles = [title for title in _FIGURES if len(names) <= _FEW or title not in ("exposed", "bubble")]
-        columns += [Column(title, right=True) for title in titles]
-        table(
-            columns, ([str(p.options[n]) for n in names] + [_FIGURES[title](e) for title in titles] for p, e in answers)
-        )
-    for reason in reasons(points):
-        headline(reason)
+        same = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items() if name not in names)
+        headline(f"{e.model} on {e.cluster.id}{f': {same}' if same else ''}")
+    columns = ""
+    for name in names:
+        side = "" if isinstance(options[name], str) else ">"
+        columns += side + name.replace("_", "\n") + f" = {name} | "
+    columns += _SPEED + _WAITS * (len(names) <= _FEW)
+    figures(f"{columns} | >memory = needed_bytes | >fits = fits_words", [_figures(e) | p.options for p, e in answers])
 
 
-_FEW = 3
-_FIGURES: dict[str, Callable[[TrainingEstimate], str]] = {
-    "step": lambda e: seconds(e.latency_s),
-    "tokens/s": lambda e: f"{e.tokens_per_s:,.0f}",
-    "MFU": lambda e: f"{e.mfu:.1%}",
-    "exposed": lambda e: f"{e.exposed_s / e.latency_s:.1%}",
-    "bubble": lambda e: f"{e.bubble:.1%}",
-    "memory": lambda e: gib(e.needed_bytes),
-    "fits": lambda e: "yes" if e.fits else "no",
-}
+def _figures(e: TrainingEstimate) -> dict[str, Any]:
+    """Figures of tables by name."""
+    words = {"plan_words": _short_words(e.plan), "fits_words": "yes" if e.fits else "no"}
+    return e.to_dict() | {"exposed": e.exposed_s / e.latency_s} | words
 
 
 def show_plans(matches: Found, form: str) -> None:
     """As tables; JSON has the estimates of ``best`` and ``frontier``, and how many plans there were."""
-    data = {
-        "plans": matches.plans,
-        "simulated": matches.simulated,
-        "too_large": matches.too_large,
-        "best": [e.to_dict() for e in matches.best],
-        "frontier": [e.to_dict() for e in matches.frontier],
-        "first_less_second_s": difference_s(matches.best),
-    }
-    Output(form).data(data, [_plan_row(e) for e in matches.best], lambda: _show_plans(matches))
+    best = [e.to_dict() for e in matches.best]
+    counts = {name: getattr(matches, name) for name in ("plans", "simulated", "too_large")}
+    estimates = {"best": best, "frontier": [e.to_dict() for e in matches.frontier]}
+    rows = [{name: values[name] for name in _CSV_OF_PLANS} | values["plan"] for values in best]
+    data = counts | estimates | {"first_less_second_s": difference_s(matches.best)}
+    Output(form).data(data, rows, lambda: _show_plans(matches))
 
 
 def difference_s(best: Sequence[TrainingEstimate]) -> dict[str, float]:
@@ -266,44 +219,19 @@ def difference_s(best: Sequence[TrainingEstimate]) -> dict[str, float]:
     return {what: first[what] - second[what] for what in first}
 
 
-def _plan_row(e: TrainingEstimate) -> dict[str, Any]:
-    values = e.to_dict()
-    figures = (
-        "latency_s",
-        "low_s",
-        "high_s",
-        "tokens_per_s",
-        "mfu",
-        "exposed_s",
-        "bubble",
-        "needed_bytes",
-        "peak_bytes",
-    )
-    return {name: values[name] for name in figures} | values["plan"]
-
-
 def _show_plans(matches: Found) -> None:
     e = matches.best[0]
-    line(f"{e.run.decoder.name} on {e.cluster.nodes} x {e.cluster.per_node} x {e.cluster.device.id}")
+    line(f"{e.model} on {e.cluster.nodes} x {e.cluster.per_node} x {e.gpu}")
     line(f"{e.run.work} a step, {e.run.engine.name}")
     paragraph("assumed", words_of(e.assumed))
     line(f"{matches.plans:,} plans; {matches.simulated:,} simulated, {matches.too_large:,} too large for memory\n")
-    _plans("fastest", matches.best)
+    columns = f"{_SPEED} | >memory = needed_bytes"
+    figures(f"{columns} | ~fastest = plan_words", map(_figures, matches.best))
     if text := why(matches.best):
         line()
         headline(f"The first beats the second by {text}.")
     if len(matches.frontier) > 1:
-        line()
-        _plans("fastest with less memory", matches.frontier)
-
-
-def _plans(title: str, estimates: Sequence[TrainingEstimate]) -> None:
-    columns = [Column(name, right=True) for name in ("step", "tokens/s", "MFU", "memory")]
-    table([*columns, Column(title, wrap=True)], map(_cells, estimates))
-
-
-def _cells(e: TrainingEstimate) -> tuple[str, ...]:
-    return seconds(e.latency_s), f"{e.tokens_per_s:,.0f}", f"{e.mfu:.1%}", gib(e.needed_bytes), _short_words(e.plan)
+        figures(f"{columns} | ~fastest with less memory = plan_words", map(_figures, matches.frontier), "")
 
 
 def why(best: Sequence[TrainingEstimate]) -> str:
@@ -311,12 +239,7 @@ def why(best: Sequence[TrainingEstimate]) -> str:
     differences = difference_s(best)
     if not differences:
         return ""
-    total = seconds(best[1].latency_s - best[0].latency_s)
-    return f"{total}: {', '.join(_differences(differences)) or 'nothing by itself'}"
-
-
-def _differences(differences: Mapping[str, float]) -> Iterator[str]:
-    largest = max(map(abs, differences.values()))
-    for what, value in sorted(differences.items(), key=lambda item: item[1]):
-        if abs(value) > _SMALLEST_DIFFERENCE * largest:
-            yield f"{what} {'-' if value < 0 else '+'}{seconds(abs(value))}"
+    smallest = _SMALLEST_DIFFERENCE * max(map(abs, differences.values()))
+    named = [item for item in sorted(differences.items(), key=lambda item: item[1]) if abs(item[1]) > smallest]
+    words = ", ".join(f"{what} {'-' if value < 0 else '+'}{milliseconds(abs(value))}" for what, value in named)
+    return f"{milliseconds(best[1].latency_s - best[0].latency_s)}: {words or 'nothing by itself'}"

@@ -130,12 +130,8 @@ def answer(
     with busy("predicting") as advance:
         answers = list(combined({"asked": calls}, estimate, many=asked.many, advance=advance))
     points = [replace(point, options=asked.options_of(point.options["asked"].question)) for point in answers]
-    estimates = [point.estimate for point in points if point.estimate]
-    opt.note_corrections(predictor, [e.cluster.device.id for e in estimates])
+    opt.note_corrections(predictor, [point.estimate.gpu for point in points if point.estimate])
     show_points(points, form, asked.many, whole or WholeRun(tokens=TOKENS))
-    if not estimates:
-        note(f"error: none of {len(points)} combinations has an estimate: {points[0].error}")
-        raise typer.Exit(1)
     return points
 
 
