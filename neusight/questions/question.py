@@ -207,7 +207,8 @@ class NamedField:
         value = fspath(value) if isinstance(value, PathLike) else value
         if isinstance(value, str):
             return self.field.read(self.name, value.strip())
-        return value if self.field.objects else self.field.check(self.name, value)
+        unread = self.field.objects or (self.field.listable and isinstance(value, list))
+        return value if unread else self.field.check(self.name, value)
 
     def command_words(self, text: str) -> list[str]:
         """Words of a command line that give the field this text."""
