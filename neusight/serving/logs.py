@@ -6,14 +6,15 @@ All become ``ServerWindows``: stretches of time in each of which a pass had so m
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from neusight.errors import DataError, LoadError, shown
+from neusight.estimates.core import summed
 from neusight.serving.load import TRACE_COLUMNS, request_columns
 
 WINDOWS = 32
@@ -28,7 +29,7 @@ LEAST = 4
 """Windows, of which half are held out."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ServerWindows:
     """Columns of shape (n,), in order of time.
 
@@ -46,10 +47,14 @@ class ServerWindows:
         return len(self.token_s)
 
     @classmethod
-    def of(cls, rows: Sequence[Mapping[str, float]]) -> ServerWindows:
-        """Of rows by the names of columns, those in which anything was generated."""
-        known = [row for row in rows if row["token_s"] > 0 and row["decodes"] > 0]
-        return cls(**{f.name: np.array([row[f.name] for row in known], dtype=float) for f in fields(cls)})
+    def of(cls, rows: Iterable[Window]) -> ServerWindows:
+        """Of rows, those in which anything was generated."""
+        known = [(*seen, token_s) for *seen, token_s in rows if token_s > 0 and seen[0] > 0]
+        return cls(*np.array(known, dtype=float).reshape(-1, 5).T.copy())
+
+
+Window = tuple[float, float, float, float, float]
+"""A stretch of time, in the order of columns of ``ServerWindows``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +122,8 @@ def _recorded(path: Path) -> ServerWindows:
         prompt_tokens=known["prompt_tokens"],
     )
     edges = np.quantile(np.concatenate([answers.first_s, answers.last_s]), np.linspace(0.05, 0.95, WINDOWS + 1))
-    return ServerWindows.of([answers.window(*ends) for ends in pairwise(edges) if ends[1] > ends[0]])
+    windows = (answers.window(*ends) for ends in pairwise(edges) if ends[1] > ends[0])
+    return ServerWindows.of(window for window in windows if window)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +139,10 @@ class _Answers:
     def last_s(self) -> np.ndarray:
         return np.asarray(self.first_s + self.tokens * self.tpot_s)
 
-    def window(self, begin_s: float, end_s: float) -> dict[str, float]:
-        """What a token between two times saw: its sequences weigh by themselves, crowded moments more."""
+    def window(self, begin_s: float, end_s: float) -> Window | None:
+        """What a token between two times saw: its sequences weigh by themselves, crowded moments more; None where those
+        that run change.
+        """
         at_s = begin_s + (np.arange(SAMPLES) + 0.5) / SAMPLES * (end_s - begin_s)
         now = (self.first_s[:, None] <= at_s) & (at_s < self.last_s[:, None])
         running, rate = now.sum(axis=0), (now / self.tpot_s[:, None]).sum(axis=0)
@@ -143,15 +151,11 @@ class _Answers:
         total = float(running.sum())
         ends = running[: SAMPLES // 4].mean(), running[-SAMPLES // 4 :].mean()
         if not _steady(*ends):
-            return dict.fromkeys((f.name for f in fields(ServerWindows)), 0.0)
+            return None
         token_s, busy_s = total / rate.sum(), (end_s - begin_s) * (running > 0).mean()
-        return {
-            "decodes": float((running**2).sum()) / total,
-            "decode_cached": float(cached.sum()) / total,
-            "prompts": float(new.sum()) * token_s / busy_s,
-            "prompt_tokens": float(self.prompt_tokens[new].mean()) if new.any() else 0.0,
-            "token_s": token_s,
-        }
+        prompts = float(new.sum()) * token_s / busy_s
+        prompt_tokens = float(self.prompt_tokens[new].mean()) if new.any() else 0.0
+        return float((running**2).sum()) / total, float(cached.sum()) / total, prompts, prompt_tokens, token_s
 
 
 def _steady(before: float, after: float) -> bool:
@@ -171,19 +175,11 @@ def _vllm_lines(text: str, kv_tokens: int, isl: int | None) -> ServerLog:
     lines = [tuple(map(float, match.groups())) for match in _VLLM.finditer(text)]
     rows = []
     for (_, _, before, _), (prompt_rate, token_rate, running, use) in pairwise(lines):
-        if not (token_rate and _steady(before, running)) or (prompt_rate and not isl):
-            continue
-        decodes = (running + before) / 2
-        token_s = decodes / token_rate
-        rows.append(
-            {
-                "decodes": decodes,
-                "decode_cached": use / 100 * kv_tokens / running,
-                "prompts": prompt_rate / isl * token_s if isl else 0.0,
-                "prompt_tokens": float(isl or 0),
-                "token_s": token_s,
-            }
-        )
+        if token_rate and _steady(before, running) and (isl or not prompt_rate):
+            decodes = (running + before) / 2
+            token_s = decodes / token_rate
+            prompts = prompt_rate / isl * token_s if isl else 0.0
+            rows.append((decodes, use / 100 * kv_tokens / running, prompts, float(isl or 0), token_s))
     drafted = [tuple(map(int, match.groups())) for match in _DRAFTED.finditer(text)]
     acceptance = sum(a for a, _ in drafted) / sum(d for _, d in drafted) if drafted else None
     return ServerLog(kind=VLLM_LINES, windows=ServerWindows.of(rows), acceptance=acceptance)
@@ -205,15 +201,8 @@ def _sglang_lines(text: str) -> ServerWindows:
             running, cached, rate = map(float, match.groups())
             if rate and _steady(before, running):
                 decodes = (running + before) / 2
-                rows.append(
-                    {
-                        "decodes": decodes,
-                        "decode_cached": cached / running,
-                        "prompts": prompts / DECODE_LINES,
-                        "prompt_tokens": tokens / prompts if prompts else 0.0,
-                        "token_s": decodes / rate,
-                    }
-                )
+                each = tokens / prompts if prompts else 0.0
+                rows.append((decodes, cached / running, prompts / DECODE_LINES, each, decodes / rate))
             prompts, tokens, before = 0.0, 0.0, running
     return ServerWindows.of(rows)
 
@@ -234,24 +223,17 @@ _ACCEPTED = ("vllm:spec_decode_num_accepted_tokens_total", "vllm:spec_decode_num
 def _metered(texts: Sequence[str]) -> ServerLog:
     """Differences of counters between dumps."""
     dumps = [_counters(text) for text in texts]
-    rows = list(_between(dumps))
-    first, last = dumps[0], dumps[-1]
-    drafted = last.get(_ACCEPTED[1], 0.0) - first.get(_ACCEPTED[1], 0.0)
-    accepted = last.get(_ACCEPTED[0], 0.0) - first.get(_ACCEPTED[0], 0.0)
-    windows = ServerWindows.of(rows)
+    windows = ServerWindows.of(_between(dumps))
+    accepted, drafted = (dumps[-1].get(name, 0.0) - dumps[0].get(name, 0.0) for name in _ACCEPTED)
     return ServerLog(kind="metrics of vLLM", windows=windows, acceptance=accepted / drafted if drafted > 0 else None)
 
 
 def _counters(text: str) -> dict[str, float]:
     """By name, summed over engines."""
-    counters: dict[str, float] = {}
-    for name, value in _METRIC.findall(text):
-        if not name.endswith("_bucket"):
-            counters[name] = counters.get(name, 0.0) + float(value)
-    return counters
+    return summed((name, float(value)) for name, value in _METRIC.findall(text) if not name.endswith("_bucket"))
 
 
-def _between(dumps: Sequence[Mapping[str, float]]) -> Iterator[dict[str, float]]:
+def _between(dumps: Sequence[Mapping[str, float]]) -> Iterator[Window]:
     for before, after in pairwise(dumps):
         d = {what: _counter(after, names) - _counter(before, names) for what, names in _NEEDED.items()}
         if min(d.values()) < 0:
@@ -262,13 +244,7 @@ def _between(dumps: Sequence[Mapping[str, float]]) -> Iterator[dict[str, float]]
         decodes = d["gaps"] / d["passes"]
         prompt_tokens = d["prompt_tokens"] / d["prompts"] if d["prompts"] else 0.0
         answer = d["tokens"] / d["prompts"] if d["prompts"] else 0.0
-        yield {
-            "decodes": decodes,
-            "decode_cached": prompt_tokens + answer / 2,
-            "prompts": d["prompts"] / d["passes"],
-            "prompt_tokens": prompt_tokens,
-            "token_s": d["gaps_s"] / d["gaps"],
-        }
+        yield decodes, prompt_tokens + answer / 2, d["prompts"] / d["passes"], prompt_tokens, d["gaps_s"] / d["gaps"]
 
 
 def _counter(dump: Mapping[str, float], names: Sequence[str]) -> float:
