@@ -21,7 +21,7 @@ from neusight.serving.lookup import PassSizes, TabulatedPasses
 from neusight.serving.planning import Choice, Demand, cheapest, closed, frontier, pareto_front
 from neusight.serving.run import EnginePasses, ServingRun, Spread
 from neusight.serving.serve import serve
-from neusight.serving.setup import EngineOptions, Setup
+from neusight.serving.setup import Setup
 from neusight.serving.simulate import ROUTERS, Routing, simulate
 from neusight.serving.slo import Slo
 from neusight.serving.speculation import Speculation
@@ -29,7 +29,7 @@ from neusight.serving.step_time import StepTimePredictor
 
 __all__ = [
     "ROUTERS", "SCHEDULERS", "SGLANG", "TRTLLM", "TRTLLM_MAX_UTILIZATION", "VLLM", "Choice", "Closed",
-    "Demand", "Deployment", "EngineLimits", "EngineOptions", "EnginePasses", "Lengths", "Limiter", "Load", "Metric",
+    "Demand", "Deployment", "EngineLimits", "EnginePasses", "Lengths", "Limiter", "Load", "Metric",
     "Offline", "Open", "PassSizes", "PassTimes", "Requests", "Routing", "Scheduler", "ServingEstimate", "ServingRun",
     "Setup", "Slo", "Speculation", "Spread", "Static", "StepTimePredictor", "TabulatedPasses", "Trace", "cheapest",
     "closed", "frontier", "pareto_front", "read_trace", "serve", "simulate",

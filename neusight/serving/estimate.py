@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from html import escape
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from neusight.estimates.core import EstimateCore, core
 from neusight.estimates.energy import BoardEnergy
-from neusight.plans.margins import MemoryFit
 from neusight.serving.memory import ServingMemory
 from neusight.units import gib, milliseconds
 
@@ -106,20 +106,16 @@ class ServingEstimate(EstimateCore):
     assumed: Mapping[str, str] = field(default_factory=dict)
     question: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def latency_s(self) -> float:
-        """Of a whole answer, from its request to the last token, on average."""
-        return self.e2e_s.mean
+    latency_s = property(attrgetter("e2e_s.mean"), doc="Time of a whole answer, to the last token, on average [s].")
+    memory_terms = property(attrgetter("memory.terms"), doc="Bytes of a device of the fullest stage, by term.")
+    fit = property(attrgetter("memory.fit"), doc="What a device needs before any cache, of the engine's share.")
+    fits = property(attrgetter("memory.fits"), doc="Whether there is room for a cache; else there is no estimate.")
+    joule_per_output_token = property(attrgetter("token_energy.expected_j"), doc="Boards' energy for a token [J].")
 
     @property
     def interval(self) -> tuple[float, float]:
         """90 % interval (low, high) of ``latency_s``."""
         return self.e2e_s.low, self.e2e_s.high
-
-    @property
-    def memory_terms(self) -> dict[str, float]:
-        """Of a device of the fullest stage [B]."""
-        return self.memory.terms
 
     def figure(self, name: str) -> Chart:
         """A chart of ``neusight.serving.figures.CHARTS``: ``memory`` or ``passes``.
@@ -133,11 +129,6 @@ class ServingEstimate(EstimateCore):
         return named(self, name, CHARTS)
 
     @property
-    def fit(self) -> MemoryFit:
-        """What a device needs before any cache, of the share that is the engine's."""
-        return self.memory.fit
-
-    @property
     def memory_lines(self) -> tuple[str, str]:
         """Terms of a device's memory, and how much of it serves."""
         m = self.memory
@@ -145,16 +136,6 @@ class ServingEstimate(EstimateCore):
         cache = f"KV cache of {m.kv_tokens:,} tokens (90 %: {low:,} to {high:,}), at most {self.kv_use:.0%} used"
         terms = ", ".join(f"{name} {gib(size)}" for name, size in m.shares.items() if size)
         return terms, f"{m.fit.words} in {gib(m.capacity)} a GPU; {cache}"
-
-    @property
-    def fits(self) -> bool:
-        """Whether there is room for a cache; what does not fit has no estimate."""
-        return self.memory.fits
-
-    @property
-    def joule_per_output_token(self) -> float:
-        """What the boards of all devices draw for an output token [J]."""
-        return self.token_energy.expected_j
 
     @property
     def board_energy(self) -> BoardEnergy:

@@ -169,13 +169,18 @@ def _draft(target: ReplicaPricer, name: str) -> ReplicaPricer | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineOptions:
-    """What an engine is started with, where that is not its default (None).
+class Setup(ReplicaSetup):
+    """What is deployed: replicas, how they are started, and how they share a load; ``router`` and ``admitted`` as
+    ``Routing`` has them.
 
-    ``max_model_len`` is the longest sequence, ``gpu_memory_utilization`` the ``memory_share`` of ``Server``,
-    ``prefix_cached_tokens`` those that all prompts begin with and the cache holds, ``prefix_hit`` the share of each
-    prompt that is found there; ``host_cache`` bytes of the host's memory, of all devices of a replica together, keep
-    what sessions leave.
+    Limits are None where they are the engine's default. ``max_model_len`` is the longest sequence,
+    ``gpu_memory_utilization`` the ``memory_share`` of ``Server``, ``prefix_cached_tokens`` those that all prompts begin
+    with and the cache holds, ``prefix_hit`` the share of each prompt that is found there; ``host_cache`` bytes of the
+    host's memory, of all devices of a replica together, keep what sessions leave.
+
+    ``prefill`` names devices of their own for prompts, ``gpu=h100,tp=4,replicas=2``, each key by default as here; their
+    cache travels over ``kv_link``: a network as ``cluster_of`` takes it, "" for one that nobody tells, ``nvlink``
+    inside a node, ``none`` in no time. ``kv_overlap``: while later layers are computed.
     """
 
     max_num_seqs: int | None = None
@@ -186,18 +191,6 @@ class EngineOptions:
     host_cache: float = 0.0
     gpu_memory_utilization: float | None = None
     max_model_len: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setup(EngineOptions, ReplicaSetup):
-    """What is deployed: replicas, how they are started, and how they share a load; ``router`` and ``admitted`` as
-    ``Routing`` has them.
-
-    ``prefill`` names devices of their own for prompts, ``gpu=h100,tp=4,replicas=2``, each key by default as here; their
-    cache travels over ``kv_link``: a network as ``cluster_of`` takes it, "" for one that nobody tells, ``nvlink``
-    inside a node, ``none`` in no time. ``kv_overlap``: while later layers are computed.
-    """
-
     replicas: int = 1
     router: str = ROUND_ROBIN
     admitted: int | None = None
