@@ -49,29 +49,27 @@ def core(estimate: Any) -> dict[str, Any]:
     ``question``: the words that were asked; ``assumed``: fields that they left open, with the value that was chosen and
     why. ``warnings``: what was approximated, or is missing.
     """
-    terms = dict(estimate.memory_terms)
-    return {
-        "model": estimate.model,
-        "gpu": estimate.gpu,
-        "devices": estimate.devices,
-        "latency_s": estimate.latency_s,
-        "low_s": estimate.low_s,
-        "high_s": estimate.high_s,
-        "errors": dict(estimate.errors),
-        "limiter": estimate.limiter,
-        "memory_terms": terms,
-        "peak_bytes": sum(terms.values()),
-        "needed_bytes": estimate.needed_bytes,
-        "fits": estimate.fits,
+    made = {
+        "peak_bytes": sum(estimate.memory_terms.values()),
         "fit": estimate.fit.to_dict(),
-        "board_energy_j": estimate.board_energy_j,
         "board_energy": estimate.board_energy and asdict(estimate.board_energy),
-        "usd_per_hour": estimate.usd_per_hour,
-        "price_source": estimate.price_source,
         "question": dict(getattr(estimate, "question", {})),
-        "assumed": dict(estimate.assumed),
-        "warnings": list(estimate.warnings),
     }
+    given = columns(estimate, (name for name in _CORE if name not in made))
+    return {name: made[name] if name in made else given[name] for name in _CORE}
+
+
+_CORE = (
+    *("model", "gpu", "devices", "latency_s", "low_s", "high_s", "errors", "limiter", "memory_terms", "peak_bytes"),
+    *("needed_bytes", "fits", "fit", "board_energy_j", "board_energy", "usd_per_hour", "price_source"),
+    *("question", "assumed", "warnings"),
+)
+
+
+def columns(row: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Attributes by name; mappings as dictionaries, tuples as lists."""
+    values = {name: getattr(row, name) for name in names}
+    return {n: dict(v) if isinstance(v, Mapping) else list(v) if isinstance(v, tuple) else v for n, v in values.items()}
 
 
 Name = TypeVar("Name")

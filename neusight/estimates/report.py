@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from neusight.estimates.core import columns as columns
 from neusight.estimates.core import core
-from neusight.estimates.records import KernelEstimate, OperatorEstimate
+from neusight.estimates.records import KernelEstimate
 from neusight.units import milliseconds
 
 if TYPE_CHECKING:
@@ -45,12 +46,6 @@ def report(estimate: Estimate) -> dict[str, Any]:
             "gpu_in_training": estimate.gpu in estimate.provenance.training_gpus,
         },
     }
-
-
-def columns(row: Estimate | KernelEstimate | OperatorEstimate, names: Iterable[str]) -> dict[str, Any]:
-    """Attributes by name; tuples as lists."""
-    values = {name: getattr(row, name) for name in names}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 def costliest(estimate: Estimate) -> list[KernelEstimate]:
