@@ -63,7 +63,7 @@ class Found:
     too_large: int
 
 
-class Tried(NamedTuple):
+class SimulatedPlan(NamedTuple):
     """A plan that was simulated."""
 
     step_s: float
@@ -101,7 +101,7 @@ def search(
     bounds = bounds_s(request, plans, pricer)
     order = np.argsort(bounds, kind="stable")
     usable = request.cluster.device.usable_bytes
-    tried: list[Tried] = []
+    tried: list[SimulatedPlan] = []
     too_large = 0
     look = partial(_look, workers or SearchedStep(request, pricer))
     for start in range(0, len(order), together):
@@ -113,7 +113,7 @@ def search(
         is_open = _open(bounds[some], needs, tried, count) & (needs <= usable)
         chosen = [plans[at] for at in some[is_open]]
         steps = look(SearchedStep.steps_s, chosen)
-        tried += map(Tried, steps, needs[is_open].tolist(), chosen)
+        tried += map(SimulatedPlan, steps, needs[is_open].tolist(), chosen)
         if progress:
             progress(start + len(some), len(order))
     if not tried:
@@ -149,7 +149,7 @@ def plans_of(request: TrainingRun, space: Space) -> list[Plan]:
     return plans
 
 
-def _last_s(tried: Sequence[Tried], count: int, reach: float) -> float:
+def _last_s(tried: Sequence[SimulatedPlan], count: int, reach: float) -> float:
     """The largest bound [s] of a plan that may still count."""
     if len(tried) < count:
         return np.inf
@@ -157,7 +157,7 @@ def _last_s(tried: Sequence[Tried], count: int, reach: float) -> float:
     return max(steps[count - 1], reach * steps[0])
 
 
-def _open(bounds: np.ndarray, needs: np.ndarray, tried: Sequence[Tried], count: int) -> np.ndarray:
+def _open(bounds: np.ndarray, needs: np.ndarray, tried: Sequence[SimulatedPlan], count: int) -> np.ndarray:
     """Which plans of these bounds [s] and needs [B] may be among the fastest, or on the frontier."""
     steps, sizes = np.array([one[:2] for one in tried]).reshape(-1, 2).T
     slowest = np.sort(steps)[count - 1] if len(steps) >= count else np.inf
@@ -205,9 +205,9 @@ def _look_here(task: tuple[Figure, Sequence[Plan]]) -> list[float]:
     return figure(_STEP[0], plans)
 
 
-def _frontier(tried: Sequence[Tried], reach: float) -> list[Tried]:
+def _frontier(tried: Sequence[SimulatedPlan], reach: float) -> list[SimulatedPlan]:
     """Of plans sorted by time those within reach of the first that need less memory than all before them."""
-    frontier: list[Tried] = []
+    frontier: list[SimulatedPlan] = []
     for one in tried:
         if one.step_s <= reach * tried[0].step_s and (not frontier or one.bytes < frontier[-1].bytes):
             frontier.append(one)

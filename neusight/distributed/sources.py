@@ -34,7 +34,7 @@ from neusight.workloads.workload import Workload
 
 
 @dataclass(frozen=True)
-class Described:
+class DescribedModel:
     """A decoder by its description: what a step needs of a model."""
 
     decoder: Decoder
@@ -152,7 +152,7 @@ class TracedModel:
         return self.traced(self.usual).depth
 
     def shares(self, tp: int) -> bool:
-        """As ``Described`` has it."""
+        """As ``DescribedModel`` has it."""
         try:
             self.traced(replace(self.usual, tp=tp))
         except ModelError:
@@ -160,7 +160,7 @@ class TracedModel:
         return True
 
     def refused(self, plan: Plan) -> str:
-        """As ``Described`` has it: ways to share a step that traces do not tell."""
+        """As ``DescribedModel`` has it: ways to share a step that traces do not tell."""
         for name in ("cp", "ep", "offload"):
             if getattr(plan, name) != getattr(Plan(), name):
                 return f"{name} {getattr(plan, name)} of a traced model is not estimated: leave it out"
@@ -177,18 +177,18 @@ class TracedModel:
         return self._traced[local]
 
     def program(self, run: TrainingRun) -> Program:
-        """As ``Described`` has it."""
+        """As ``DescribedModel`` has it."""
         if reason := self.refused(run.plan):
             raise ModelError(reason)
         return self.traced(run.local).program
 
     def stages(self, run: TrainingRun, layer_s: Sequence[float]) -> tuple[Stage, ...]:
-        """As ``Described`` has it."""
+        """As ``DescribedModel`` has it."""
         # Kinds of layers differ by the share of a rank: collectives keep apart what is fused elsewhere.
         return _balanced(self.traced(run.local).program.order, run, layer_s)
 
     def update(self, run: TrainingRun, stage: Stage) -> tuple[Part, ...]:
-        """As ``Described`` has it: the traced update, of the stage's share of all parameters."""
+        """As ``DescribedModel`` has it: the traced update, of the stage's share of all parameters."""
         traced = self.traced(run.local)
         every = sum(traced.parameters) or 1
         held = sum(traced.parameters[at] for chunk in self._blocks(stage) for at in chunk)
@@ -196,12 +196,12 @@ class TracedModel:
         return traced.update_of(held / every / replica_groups(run, experts=False)[0].ranks)
 
     def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
-        """As ``Described`` has it, at the widest place that the pipeline is cut at."""
+        """As ``DescribedModel`` has it, at the widest place that the pipeline is cut at."""
         begins = [chunk[0] for stage in stages for chunk in self._blocks(stage) if chunk[0]]
         return float(max((self.traced(run.local).sent_bytes[at - 1] for at in begins), default=0.0))
 
     def memory(self, run: TrainingRun, stages: Sequence[Stage]) -> tuple[RankMemory, ...]:
-        """As ``Described`` has it."""
+        """As ``DescribedModel`` has it."""
         traced = self.traced(run.local)
 
         def states(stage: Stage) -> States:
@@ -230,7 +230,7 @@ class TracedModel:
 
 
 _NONE: Defaults = MappingProxyType({})
-Source = Described | TracedModel
+Source = DescribedModel | TracedModel
 """What a step needs of a model."""
 
 
@@ -275,7 +275,7 @@ def source_of(run: TrainingRun) -> Source:
     if isinstance(run.decoder, TracedModel):
         return run.decoder
     assert isinstance(run.decoder, Decoder)
-    return Described(run.decoder)
+    return DescribedModel(run.decoder)
 
 
 def memory(run: TrainingRun) -> tuple[RankMemory, ...]:

@@ -32,6 +32,7 @@ from neusight.steps.questions import (
     StepQuestion,
     checked,
     step_request,
+    traces_of,
     unchanged,
     workload_of,
 )
@@ -147,11 +148,7 @@ class StepAnswers:
 
         setting, plan = question.setting, question.setting.plan or Plan()
         device, request = checked(question.gpu, question.request, setting)
-
-        def trace(batch: int) -> Workload:
-            one = replace(request, batch=batch)
-            return workload_of(question.model, one, setting, TargetDevice.of(device), question.inputs)
-
+        trace = traces_of(question.model, request, setting, device, question.inputs)
         run = traced_run(trace, request, plan, device, setting.tp_plan)
         step = timed([run], self.on_cluster(run.cluster, setting.options))[0]
         workload = traced_workload(run)
@@ -262,10 +259,7 @@ def traced_training(
     if request.precision != OWN_PRECISION:
         cluster.device.gemm_flops_per_s(request.precision.of_products)
     request = replace(request, engine=run_on(cluster.device, request.engine))
-
-    def trace(batch: int) -> Workload:
-        return workload_of(model, replace(request, batch=batch), Setting(), TargetDevice.of(cluster.device), inputs)
-
+    trace = traces_of(model, request, Setting(), cluster.device, inputs)
     defaults = {**defaults, **plan_defaults(options, plan, request.engine)}
     return traced_run(trace, request, plan, cluster, defaults=defaults)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,6 +197,14 @@ def workload_of(model: Any, request: Request, setting: Setting, target: TargetDe
     for change in setting.passes:
         workload = change(workload)
     return as_computed(workload, target.tf32)
+
+
+def traces_of(
+    model: Any, request: Request, setting: Setting, device: DeviceSpec, inputs: Any = None
+) -> Callable[[int], Workload]:
+    """The step on one device for a micro-batch of any number of samples."""
+    target = TargetDevice.of(device)
+    return lambda batch: workload_of(model, replace(request, batch=batch), setting, target, inputs)
 
 
 def unchanged(model: Any, request: Request, setting: Setting, target: TargetDevice, inputs: Any = None) -> Workload:

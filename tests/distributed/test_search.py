@@ -9,7 +9,7 @@ from small_runs import small_decoder, small_run, some_gpus
 from neusight import Predictor
 from neusight.devices import cluster_of, load_cluster
 from neusight.distributed.search import Found, bounds_s
-from neusight.distributed.sources import Described
+from neusight.distributed.sources import DescribedModel
 from neusight.distributed.space import Space, plans_in
 from neusight.distributed.training_run import TrainingRun, usual_plan, usual_run
 from neusight.errors import ModelError
@@ -28,7 +28,7 @@ def asked() -> TrainingRun:
 @pytest.fixture(scope="module")
 def every(predictor: Predictor, asked: TrainingRun) -> list[tuple[float, float, Plan]]:
     """(seconds, bytes, plan) of each plan there is, fastest first."""
-    plans = plans_in(SPACE, Described(asked.decoder), asked.cluster, asked.seq_len, 8)
+    plans = plans_in(SPACE, DescribedModel(asked.decoder), asked.cluster, asked.seq_len, 8)
     answers = [predictor.training(replace(asked, plan=plan)) for plan in plans]
     return sorted(((e.latency_s, e.peak_bytes, e.plan) for e in answers), key=lambda row: row[:2])
 
@@ -63,7 +63,7 @@ def test_nothing_beats_the_frontier_in_both(found: Found, every: list[tuple[floa
 
 def test_no_step_is_below_its_bound(predictor: Predictor) -> None:
     asked = small_run(some_gpus(nodes=2), tp=1, global_batch_size=32)
-    plans = list(plans_in(Space(longest_micro_batch=4), Described(asked.decoder), asked.cluster, 2048, 32))
+    plans = list(plans_in(Space(longest_micro_batch=4), DescribedModel(asked.decoder), asked.cluster, 2048, 32))
     chosen = Random(0).sample(plans, 60)
     assert {plan.schedule for plan in chosen} == {"1f1b", "gpipe", "zero-bubble"}
     assert {plan.vp > 1 for plan in chosen} == {True, False}
@@ -75,7 +75,7 @@ def test_no_step_is_below_its_bound(predictor: Predictor) -> None:
 
 def test_plans_fill_the_cluster_and_divide_the_model() -> None:
     decoder, cluster = small_decoder(), some_gpus(nodes=2)
-    plans = list(plans_in(Space(), Described(decoder), cluster, 2048, 32))
+    plans = list(plans_in(Space(), DescribedModel(decoder), cluster, 2048, 32))
     assert len(plans) == len(set(plans))
     assert {plan.world for plan in plans} == {cluster.devices}
     assert all(decoder.depth % (plan.pp * plan.vp) == 0 and plan.global_batch_size == 32 for plan in plans)
@@ -87,7 +87,7 @@ def test_the_space_has_what_others_ran(vp: int) -> None:
     """NeMo's recipes for GPT-3 175B on 1,024 H100 (NVIDIA dgxc-benchmarking, v24.11.1 to v25.04)."""
     decoder, cluster = known_decoder("gpt3-175b"), load_cluster("dgx-h100", 128)
     told = {"tp": 4, "pp": 8, "vp": vp, "micro_batch_size": 1, "global_batch_size": 2048, "shard": "zero1"}
-    assert usual_plan(told, 1024, "megatron-te") in set(plans_in(Space(), Described(decoder), cluster, 2048, 2048))
+    assert usual_plan(told, 1024, "megatron-te") in set(plans_in(Space(), DescribedModel(decoder), cluster, 2048, 2048))
 
 
 def test_what_fits_nowhere_is_one_line(predictor: Predictor) -> None:

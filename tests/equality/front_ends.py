@@ -18,7 +18,7 @@ from neusight.distributed import estimate, search, sources, step
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.factors import PRIOR
 from neusight.distributed.priced import price_parts
-from neusight.distributed.sources import Described, TracedModel, forward_plan, node_of
+from neusight.distributed.sources import DescribedModel, TracedModel, forward_plan, node_of
 from neusight.distributed.step import StepParts, programs_by_share
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
@@ -119,7 +119,7 @@ def forward_of(program: Program) -> Program:
 
 
 @dataclass(frozen=True)
-class ForwardOnly(Described):
+class ForwardOnly(DescribedModel):
     """A described decoder that is not trained."""
 
     def program(self, run: TrainingRun) -> Program:
