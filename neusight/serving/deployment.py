@@ -93,8 +93,10 @@ class Deployment:
         # A core has its share of a chip's price already.
         if self.prefill is None or self.replica.device.runs_programs:
             return self
-        both = with_prices([self.replica.device, self.prefill.replica.device], file)
-        own, prefill = (replace(p.replica, device=d) for p, d in zip((self, self.prefill), both, strict=True))
+        pools = self.replica, self.prefill.replica
+        both = with_prices([pool.device for pool in pools], file)
+        # A replica whose price stays keeps what was priced for it.
+        own, prefill = (p if p.device is d else replace(p, device=d) for p, d in zip(pools, both, strict=True))
         return replace(self, replica=own, prefill=replace(self.prefill, replica=prefill))
 
     @property

@@ -59,7 +59,8 @@ Pricer = Callable[[KernelBatch, Place, Conditions], Costs]
 ATTENTION = ("context", "decode")
 SCHEME_SPREAD = 0.25
 """Products with 4-bit weights reach 0.5 to 0.9 of what bandwidth allows by library and shape (Frantar et al. 2024,
-MARLIN, figure 1; assumption: as far apart elsewhere)."""
+MARLIN, figure 1; assumption: as far apart elsewhere): standard deviation of the logarithm of kernels of quantised
+weights where none was measured."""
 _SHARED_GROUPS = tuple(group for group in GROUPS if group not in ATTENTION)
 
 
@@ -367,7 +368,9 @@ class ReplicaPricer:
         latency_s = kernels_s + host_s
         drawn = EnergyUse(**{f.name: columns[ENERGY, f.name] for f in fields(EnergyUse)}).plus(self._sampling(steps))
         device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, self.engine.serving.spread
-        host, scheme = self._host_spread(launches_s, kernels_s), self._scheme_spread * kernels_s / latency_s
+        host = self._host_spread(launches_s, kernels_s)
+        unmeasured = self.precision.quantisation and not self.engine.serving.fitted_to
+        scheme = (SCHEME_SPREAD if unmeasured else 0.0) * kernels_s / latency_s
         factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2 + host**2 + scheme**2))
         return PassCosts(
             latency_s=latency_s,
@@ -388,11 +391,6 @@ class ReplicaPricer:
             energy_j=board_j(self.device, drawn.total_j, latency_s, shipped_boards().physics),
             drawn=drawn,
         )
-
-    @property
-    def _scheme_spread(self) -> float:
-        """Standard deviation of the logarithm of what kernels of quantised weights take where none was measured."""
-        return SCHEME_SPREAD if self.precision.quantisation and not self.engine.serving.fitted_to else 0.0
 
     def _host_spread(self, launches_s: np.ndarray, kernels_s: np.ndarray) -> np.ndarray:
         """Standard deviation of the logarithm of passes by hosts that launch faster or slower, of an engine whose own

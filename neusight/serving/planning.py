@@ -4,7 +4,7 @@ cheapest that holds a service level (``Slo``, ``cheapest``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from typing import Any
@@ -71,11 +71,13 @@ def frontier(
     """
     if concurrencies is not None:
         return [serve(deployment, closed(n, isl, osl, seed=seed)) for n in concurrencies]
-    estimates: list[ServingEstimate] = []
-    for n in _doubled(most_clients(deployment)):
+    n, most = 1, most_clients(deployment)
+    estimates = [serve(deployment, closed(n, isl, osl, seed=seed))]
+    while n < most:
+        n = min(2 * n, most)
         estimates.append(serve(deployment, closed(n, isl, osl, seed=seed)))
-        rates = [each.output_tokens_per_s.mean for each in estimates[-2:]]
-        if len(rates) > 1 and rates[1] < STILL_GROWS * rates[0]:
+        before, rate = (each.output_tokens_per_s.mean for each in estimates[-2:])
+        if rate < STILL_GROWS * before:
             break
     return estimates
 
@@ -88,19 +90,7 @@ def most_clients(deployment: Deployment) -> int:
 def pareto_front(estimates: Sequence[ServingEstimate]) -> list[bool]:
     """Which are not beaten by another in both output tokens a second of each device and of each user."""
     points = [(e.output_tokens_per_s_per_device, e.output_tokens_per_s_per_user or 0.0) for e in estimates]
-    return [not any(_beats(other, own) for other in points) for own in points]
-
-
-def _beats(other: tuple[float, float], own: tuple[float, float]) -> bool:
-    return other != own and other[0] >= own[0] and other[1] >= own[1]
-
-
-def _doubled(end: int) -> Iterator[int]:
-    n = 1
-    while n < end:
-        yield n
-        n *= 2
-    yield end
+    return [not any(o != own and o[0] >= own[0] and o[1] >= own[1] for o in points) for own in points]
 
 
 @dataclass(frozen=True, kw_only=True)
