@@ -153,7 +153,7 @@ class Predictor:
     def _kernel(self, question: KernelCall, device: DeviceSpec | None = None) -> LoneKernel:
         asked = question.resolve(device)
         estimate = self._launched(asked, question)
-        estimate = replace(estimate, warnings=(*question.without_effect(), *estimate.warnings))
+        estimate = replace(estimate, warnings=(*question.not_estimated(), *estimate.warnings))
         if not asked.network_is_unknown:
             return estimate
         usual = KernelCall.fields()["network"].field.if_unset(question)
@@ -303,7 +303,7 @@ class Predictor:
         return replace(
             estimate, question=question.record() if question.repeatable else {},
             assumed={**question.assumed(), **estimate.assumed},
-            warnings=(*question.without_effect(), *estimate.warnings),
+            warnings=(*question.not_estimated(), *estimate.warnings),
         )  # fmt: skip
 
     def _served(self, question: DeploymentQuestion) -> ServingEstimate:

@@ -11,8 +11,9 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Help
+from neusight.questions import Step
 from neusight.questions.field import path, text
-from neusight.questions.parts import OnGpu, Seeded, Sized
+from neusight.questions.parts import OnGpu, Seeded
 from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
 
@@ -28,7 +29,7 @@ class CheckOptions(opt.Limited, Seeded, opt.Formatted):
         "Library whose architectures are estimated. Default: transformers.",
         "", "transformers", choices=("transformers", "timm", "torchvision"), argument=True,
     )  # fmt: skip
-    mode: str = like(Sized, "mode", listable=False)
+    mode: str = like(Step, "mode", listable=False)
     gpu: str = like(OnGpu, "gpu", default="l4", help="Device of the estimates.", listable=False, metavar="ID")
     report: Path | None = path("Write summary and report into a folder.", opt.OUTPUT, metavar="DIR")
 

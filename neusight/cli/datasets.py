@@ -12,8 +12,9 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.asked import Help
 from neusight.cli.commands import Commands
+from neusight.questions import Step
 from neusight.questions.field import required
-from neusight.questions.parts import Computed, OnGpu
+from neusight.questions.parts import OnGpu
 from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
@@ -137,7 +138,7 @@ class ImportOptions(opt.OfSplit, opt.Formatted):
     folder: Path = required("CSV measurements: the folder of the paper's artifact, or your own.", "", kind="path")
     gpu: str = like(OnGpu, "gpu", help="Device id, where the files have no GPU column.", listable=False, metavar="ID")
     dtype: str = like(
-        Computed, "dtype", default="float32", help="Precision, where the files have no dtype column.", listable=False
+        Step, "dtype", default="float32", help="Precision, where the files have no dtype column.", listable=False
     )
     created: Path = required("Folder to create.", "", kind="path", metavar="OUT")
 

@@ -43,8 +43,8 @@ class Engined(Configured, WithExperts, OnNodes):
         ENGINE, listable=True, if_unset=usual("engine_version"),
     )  # fmt: skip
     attention_backend: str = text(
-        "Kernels of attention that the engine chooses, such as flashinfer or fa3. Estimates do not know it yet.",
-        RECORDED, if_unset=usual("attention_backend"),
+        "Kernels of attention that the engine chooses, such as flashinfer or fa3.",
+        RECORDED, if_unset=usual("attention_backend"), estimated=False,
     )  # fmt: skip
     replicas: int = whole(
         "Data parallel across replicas: copies of all that, which share the load.", PLAN, 1, high=10**6, listable=True
@@ -67,7 +67,7 @@ class Engined(Configured, WithExperts, OnNodes):
     prefix_hit: float = number("Share of each prompt that is found in the cache.", ENGINE, 0.0, low=0.0, high=1.0)
     host_cache: float | None = number(
         "Host memory of a replica that keeps sessions of a trace.",
-        ENGINE, unit="bytes", low=0.0, high=1e18, metavar="SIZE", former=("host_cache_bytes",),
+        ENGINE, unit="bytes", low=0.0, high=1e18, metavar="SIZE", former=("host_cache_bytes",), counts=True,
     )  # fmt: skip
     speculate: str = text(
         "Speculative decoding: the draft (a model, eagle, mtp or ngram), its tokens and their acceptance, or A/A/… by "
@@ -88,9 +88,8 @@ class Engined(Configured, WithExperts, OnNodes):
     router: str = text("How replicas get their requests.", PLAN, "round-robin", choices=ROUTERS)
     admitted: int | None = whole("Requests at a replica, beyond which others wait at the router.", PLAN, high=1 << 20)
     num_scheduler_steps: int | None = whole(
-        "Passes between two turns of vLLM 0.6's scheduler. Estimates do not know it yet.", RECORDED, high=1024
+        "Passes between two turns of vLLM 0.6's scheduler.", RECORDED, high=1024, estimated=False
     )
     scheduler_recv_interval: int | None = whole(
-        "Passes between two looks of SGLang's scheduler at new requests. Estimates do not know it yet.",
-        RECORDED, high=1024,
-    )  # fmt: skip
+        "Passes between two looks of SGLang's scheduler at new requests.", RECORDED, high=1024, estimated=False
+    )

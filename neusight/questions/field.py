@@ -75,6 +75,8 @@ class FieldSpec:
         complete: what a shell completes: ``devices``, ``models``, ``decoders``, ``clusters`` or ``files``.
         pairs: whether texts are ``name=value``, each name once.
         joined: whether a text is several words with commas between, so that a list of words stands for it too.
+        counts: whether a number counts something, so that 512 stays a whole number.
+        estimated: whether estimates know it; else it is recorded, and answers say that it has no effect.
         of_mode: mode of a step without which the field has no effect; "" for none.
     """
 
@@ -98,6 +100,8 @@ class FieldSpec:
     complete: str = ""
     pairs: bool = False
     joined: bool = False
+    counts: bool = False
+    estimated: bool = True
     of_mode: str = ""
 
     def read(self, name: str, text: str) -> Any:
@@ -106,13 +110,8 @@ class FieldSpec:
         Raises:
             FieldError: the text is no value of the field.
         """
-        if self.kind == "switch":
-            return self._switch(name, text)
-        if self.kind in ("whole", "number"):
-            return self.check(name, self._number(name, text))
-        if self.kind == "texts":
-            return self.check(name, _listed(name, text))
-        return self.check(name, text)
+        readers = {"switch": _switched, "whole": self._number, "number": self._number, "texts": _listed}
+        return self.check(name, readers[self.kind](name, text) if self.kind in readers else text)
 
     def check(self, name: str, value: Any) -> Any:
         """The value, with today's word in place of a former one; lists of texts as tuples.
@@ -120,30 +119,15 @@ class FieldSpec:
         Raises:
             FieldError: another type, a number out of bounds, or an unknown word.
         """
-        if self.kind == "texts":
-            return self._texts(name, value)
-        if self.kind == "text":
-            return self._word(name, value)
-        if self.kind == "path":
-            return _path(name, value)
-        if self.kind == "switch":
-            if not isinstance(value, bool):
-                raise FieldError(name, f"{shown(value)}: give true or false")
-            return value
-        return self._within(name, value)
+        checks = {"texts": self._texts, "text": self._word, "path": _path, "switch": _switch}
+        return checks.get(self.kind, self._within)(name, value)
 
     def write(self, value: Any) -> str:
         """The text that ``read`` reads as the value."""
         if isinstance(value, bool):
             return str(value).lower()
-        if isinstance(value, float):
-            return f"{repr(value).removesuffix('.0')}{_UNIT_WORDS.get(self.unit, '')}"
-        return str(value)
-
-    def _switch(self, name: str, text: str) -> bool:
-        if text.lower() not in (*_TRUE, *_FALSE):
-            raise FieldError(name, f"'{shown(text)}': give true or false")
-        return text.lower() in _TRUE
+        text = repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+        return text + _UNIT_WORDS.get(self.unit, "")
 
     def _number(self, name: str, text: str) -> float:
         if self.unit:
@@ -161,14 +145,14 @@ class FieldSpec:
 
     def _within(self, name: str, value: Any) -> Any:
         whole = self.kind == "whole"
-        if whole and isinstance(value, float) and value.is_integer():
+        if (whole or self.counts) and isinstance(value, float) and value.is_integer():
             value = int(value)
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not (whole or isfinite(value)):
             raise FieldError(name, f"{shown(value)}: give a {'whole ' if whole else ''}number{self._range(' ')}")
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise FieldError(name, f"{value:.15g} is out of range: give a number{self._range(' ')}")
-        return value if whole else float(value)
+        return value if whole or self.counts else float(value)
 
     def _range(self, before: str) -> str:
         if self.low is not None and self.high is not None:
@@ -214,6 +198,18 @@ def _listed(name: str, text: str) -> Sequence[str]:
     except ValueError as error:
         raise FieldError(name, f"'{shown(text)}' is no list of JSON: {error}") from None
     return texts
+
+
+def _switched(name: str, text: str) -> bool:
+    if text.lower() not in (*_TRUE, *_FALSE):
+        raise FieldError(name, f"'{shown(text)}': give true or false")
+    return text.lower() in _TRUE
+
+
+def _switch(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise FieldError(name, f"{shown(value)}: give true or false")
+    return value
 
 
 def _path(name: str, value: Any) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import ClassVar
@@ -82,18 +82,19 @@ class KernelCall(OnCluster):
     operand_sets: int | None = whole("Sets of operands that take turns.", ENGINE, high=10**6)
     cycled_bytes: float | None = number(
         "Bytes that are touched between two uses of an operand, in place of --operands.",
-        RECORDED, low=0.0, high=1e18, unit="bytes", metavar="SIZE",
+        RECORDED, low=0.0, high=1e18, unit="bytes", metavar="SIZE", counts=True,
     )  # fmt: skip
     one_input: bool = switch("Weights alone take turns; the input is the same each time.", RECORDED)
     launches_per_graph: int | None = whole(
         "Kernels that share the launch of a graph. Default: those of a model's step.", ENGINE, former=("launches",)
     )
     burst: float | None = number(
-        "Kernels that run back to back before the device rests. Default: without end.", ENGINE, low=1.0, high=1e12
-    )
+        "Kernels that run back to back before the device rests. Default: without end.",
+        ENGINE, low=1.0, high=1e12, counts=True,
+    )  # fmt: skip
     random: bool = switch("Operands hold random values, which draw more power than equal ones.", RECORDED, True)
     recorded: bool = switch("The launch is that of the host that recorded the source.", RECORDED)
-    algorithm: str = text("Algorithm of a collective, as NCCL_ALGO. Estimates take the fastest.", RECORDED)
+    algorithm: str = text("Algorithm of a collective, as NCCL_ALGO.", RECORDED, estimated=False)
     nvls: bool = switch("Switches between devices of a node may reduce (NCCL_NVLS_ENABLE).", RECORDED, True)
 
     def resolve(self, device: DeviceSpec | None = None) -> LaunchedKernel:
@@ -106,7 +107,7 @@ class KernelCall(OnCluster):
             CoverageError: an unknown kernel or field, a missing one, a value that is none.
             ModelError: an unknown backend, words that exclude each other. DeviceError: an unknown device or cluster.
         """
-        place = self._place(device)
+        place: Place = self.place(device) if self.cluster or self.network else device or self.device()
         batch = self._batch(place)
         if isinstance(place, Cluster) and not self.nodes:
             ranks, within = (int(count[0]) for count in ranks_of(batch))
@@ -119,24 +120,17 @@ class KernelCall(OnCluster):
         within = self.per_node or within
         return replace(asked, place=cluster_of(device_of(asked.place), within, ranks // within, network))
 
-    def without_effect(self) -> Iterator[str]:
-        """A line for each field that changes nothing."""
-        if self.algorithm:
-            yield f"algorithm {self.algorithm} has no effect: estimates take the fastest"
-
-    def _place(self, device: DeviceSpec | None) -> Place:
-        return self.place(device) if self.cluster or self.network else device or self.device()
-
     def _batch(self, place: Place) -> KernelBatch:
         kernel, shape = self.given("name"), pairs_of(self.shape)
-        if not isinstance(kernel, str):
-            return KernelBatch.of([kernel])
-        batch = requested(kernel, shape)
+        batch = requested(kernel, shape) if isinstance(kernel, str) else KernelBatch.of([kernel])
         if batch.family != "collective":
             self.refuse(_OF_COLLECTIVES, "is of collectives, and this kernel runs on one device")
             return batch
         if not self.nvls and reduces(device_of(place)):
             raise FieldError("nvls", f"false: {device_of(place).id} is not estimated without it: leave it out")
+        if not isinstance(kernel, str):
+            self.refuse(("shape", "nodes"), "is decided by the kernel, which is given: leave it out")
+            return batch
         ranks = int(batch["ranks"][0])
         within = int(shape.get("per_node", 0)) or self._within(ranks, place)
         batch = requested(kernel, {**shape, "per_node": within}) if within else batch

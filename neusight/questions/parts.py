@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neusight.devices import Cluster, DeviceSpec, cluster_of, load_cluster, with_prices
 from neusight.devices.chosen import as_device
-from neusight.engines import ATTENTIONS
 from neusight.questions.field import FieldError, number, switch, text, texts, whole
 from neusight.questions.question import Question
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import CP_COMMS, MODES, OFFLOADS, SCHEDULES, SHARDS
+from neusight.requests import CP_COMMS, OFFLOADS, SCHEDULES, SHARDS
 
 if TYPE_CHECKING:
     from neusight.workloads.decoders.decoder import Decoder
@@ -23,6 +22,11 @@ PLAN, CLUSTER, LOAD = "Parallelism", "Cluster", "Load"
 RECORDED, OUTPUT = "Conditions that a measurement recorded", "Prediction and output"
 DEGREE = 2**20
 """Devices that share anything, at most."""
+
+
+def degree(help: str, default: int | None = 1) -> Any:
+    """Devices or parts that share a step."""
+    return whole(help, PLAN, default, high=DEGREE, listable=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,7 @@ class OnNodes(OnDevices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnNamedCluster(OnDevices):
+class Clustered(OnDevices):
     """A named cluster, and how many of its nodes."""
 
     cluster: str = text(
@@ -123,7 +127,7 @@ class OnNamedCluster(OnDevices):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnCluster(OnNamedCluster, OnNodes):
+class OnCluster(Clustered, OnNodes):
     """A named cluster, or devices of a node with the number of nodes."""
 
     def place(self, device: DeviceSpec | None = None) -> Cluster:
@@ -162,70 +166,29 @@ class OnCluster(OnNamedCluster, OnNodes):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Computed(Question):
-    """The precision of a step, and how it computes attention."""
-
-    dtype: str = text(
-        "Precision of weights and activations: bf16, fp16, fp32 (convolutions in TF32, PyTorch's default), "
-        "float32_ieee, tf32, amp, amp_bf16. Default: that of the model's configuration, else fp32.",
-        ENGINE, metavar="NAME", listable=True,
-    )  # fmt: skip
-    attention: str = text(
-        "Form of attention: operator by operator, or one fused kernel. Default: the model's own.",
-        ENGINE, choices=ATTENTIONS,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sized(Question):
-    """The sizes of a step."""
-
-    mode: str = text(
-        "Inference is the forward pass; training adds the backward pass and the optimizer.",
-        MODEL, "inference", choices=MODES, listable=True,
-    )  # fmt: skip
-    batch: int = whole(
-        "Batch size: samples of a step, over all replicas.",
-        MODEL, 1, short="-b", listable=True, former=("global_batch",),
-    )  # fmt: skip
-    seq_len: int | None = whole(
-        "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",
-        MODEL, short="-s", listable=True,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
 class Parallel(Question):
     """The degrees of parallelism that training and serving have in common."""
 
-    tp: int = whole("Tensor parallel: devices that share every layer.", PLAN, 1, high=DEGREE, listable=True)
-    pp: int = whole(
-        "Pipeline parallel: stages, each of which has a part of the layers.", PLAN, 1, high=DEGREE, listable=True
+    tp: int = degree("Tensor parallel: devices that share every layer.")
+    pp: int = degree("Pipeline parallel: stages, each of which has a part of the layers.")
+    dp: int | None = degree(
+        "Data parallel: replicas, each with its share of the samples. Default: what the cluster leaves, else 1.", None
     )
-    dp: int | None = whole(
-        "Data parallel: replicas, each with its share of the samples. Default: what the cluster leaves, else 1.",
-        PLAN, high=DEGREE, listable=True,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class WithExperts(Parallel):
     """Degrees of models that may have experts."""
 
-    ep: int = whole(
-        "Expert parallel: devices over which whole experts are spread.", PLAN, 1, high=DEGREE, listable=True
-    )
+    ep: int = degree("Expert parallel: devices over which whole experts are spread.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Parallel):
     """How devices share a step that any framework runs."""
 
-    vp: int = whole(
-        "Chunks of layers of a pipeline stage; several are interleaved (virtual pipeline).",
-        PLAN, 1, high=DEGREE, listable=True,
-    )  # fmt: skip
-    cp: int = whole("Context parallel: devices that share every sequence.", PLAN, 1, high=DEGREE, listable=True)
+    vp: int = degree("Chunks of layers of a pipeline stage; several are interleaved (virtual pipeline).")
+    cp: int = degree("Context parallel: devices that share every sequence.")
     ulysses: int = whole(
         "Devices of --cp that exchange heads for tokens (all-to-all) instead of keys.", PLAN, 1, high=DEGREE
     )

@@ -169,6 +169,12 @@ class Question:
         if given := [name for name in names if getattr(self, name) != self.fields()[name].default]:
             raise FieldError(given[0], why)
 
+    def not_estimated(self) -> Iterator[str]:
+        """A line for each given field that estimates do not know."""
+        for name in self.words():
+            if not self.fields()[name].field.estimated:
+                yield f"{name} has no effect: estimates do not know it yet"
+
     def changed(self: Noun, **words: Any) -> Noun:
         """The question with other words, None for their defaults."""
         fields = {name: self.fields()[self.today(name)] for name in words}
@@ -229,7 +235,11 @@ def like(noun: type[Question], name: str, *, default: Any = None, **changes: Any
 def _declared(cls: type[Question]) -> Iterator[tuple[str, NamedField]]:
     for one in fields(cls):
         if (declared := one.metadata.get("field")) is not None:
+            for value in one.default if isinstance(one.default, tuple) else (one.default,):
+                if value is not MISSING and value not in (None, ""):
+                    declared.check(one.name, value)
             text = cls.HELP.get(one.name, declared.help)
+            text = text if declared.estimated else f"{text} Estimates do not know it yet."
             yield one.name, NamedField(name=one.name, field=declared, default=one.default, help=text)
 
 

@@ -28,23 +28,17 @@ LOADS = ("batch", "concurrency", "request_rate", "trace", "num_prompts")
 """Fields of which one gives the load; ``num_prompts`` counts the requests of a rate or of clients too."""
 
 
-OF_LOADS = (
-    *LOADS, "isl", "osl", "isl_cv", "osl_cv", "isl_shape", "osl_shape", "arrivals", "warmup_requests", "seed"
-)  # fmt: skip
-"""Fields about the load alone; prompts with ``images`` are a deployment's too."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Loaded(Seeded):
     """The load of a served model."""
 
     isl: float | None = number(
         "Input sequence length: tokens of a prompt, on average.",
-        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("isl"),
+        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("isl"), counts=True,
     )  # fmt: skip
     osl: float | None = number(
         "Output sequence length: tokens of an answer, on average.",
-        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("osl"),
+        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("osl"), counts=True,
     )  # fmt: skip
     isl_cv: float = number("Draw prompts of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
     osl_cv: float = number("Draw answers of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
@@ -69,8 +63,12 @@ class Loaded(Seeded):
         LOAD, high=10**6, former=("requests",),
     )  # fmt: skip
     warmup_requests: int | None = whole(
-        "Requests that are sent before those that count. Estimates do not know it yet.", RECORDED, low=0
+        "Requests that are sent before those that count.", RECORDED, low=0, estimated=False
     )
+
+
+OF_LOADS = tuple(name for name in Loaded.fields() if name != "images")
+"""Fields about the load alone; prompts with ``images`` are a deployment's too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,9 +223,7 @@ class Serving(Loaded, Engined):
 
     def without_effect(self, *, searched: bool = False) -> Iterator[str]:
         """Lines for words that change nothing; where degrees and replicas are ``searched``, theirs do."""
-        for name in ("attention_backend", "num_scheduler_steps", "scheduler_recv_interval", "warmup_requests"):
-            if getattr(self, name) not in (None, ""):
-                yield f"{name} has no effect: estimates do not know it yet"
+        yield from self.not_estimated()
         degree = self.tp * self.pp * (self.dp or 1)
         if not searched and self.network and degree <= (self.per_node or USUAL_PER_NODE):
             yield f"network has no effect: it joins nodes, and {degree} devices of a replica are in one"

@@ -8,28 +8,15 @@ from typing import Any, ClassVar
 
 from neusight.defaults import Default, Defaults
 from neusight.devices import DeviceSpec
-from neusight.engines import LAUNCHES, LAYOUTS, Engine, Host, Libraries, engine_named
+from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine, Host, Libraries, engine_named
 from neusight.engines.traits import with_traits
 from neusight.errors import ModelError
 from neusight.kernels.conditions import OPERANDS
 from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
-from neusight.questions.parts import (
-    DEVICE,
-    ENGINE,
-    MODEL,
-    PLAN,
-    RECORDED,
-    Computed,
-    Configured,
-    OnDevices,
-    OnNamedCluster,
-    Planned,
-    Recorded,
-    Sized,
-)  # fmt: skip
+from neusight.questions.parts import DEVICE, ENGINE, MODEL, PLAN, RECORDED, Clustered, Configured, Planned, Recorded
 from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import OPTIMIZERS, Plan, Request
+from neusight.requests import MODES, OPTIMIZERS, Plan, Request
 from neusight.steps.questions import Setting, StepQuestion, step_request, with_default_dtype
 from neusight.transforms.passes import LATE, Pass
 from neusight.transforms.phases import alone
@@ -39,7 +26,7 @@ _OBJECTS = ("request", "plan", "host", "libraries", "passes", "cache")
 """Keywords of Python that no words stand for."""
 _HOST = tuple(name for name in Recorded.fields() if name.startswith("host"))
 _OF_SETTING = (
-    *OnDevices.fields(), *Recorded.fields(), "model", "allow_fallback", "sparsity", "simulate", "compression",
+    *Recorded.fields(), "model", "gpu", "overrides", "prices", "allow_fallback", "sparsity", "simulate", "compression",
     "fused_optimizer", "operands", "tp_plan", "synchronized",
 )  # fmt: skip
 """Words that may stand beside a request that is given as an object."""
@@ -49,7 +36,7 @@ _MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Configured, Recorded, Planned, Computed, Sized, OnNamedCluster):
+class Step(Configured, Recorded, Planned, Clustered):
     """A step of a model: which kernels run is decided by all of this, and by the device."""
 
     KIND: ClassVar[str] = "predict"
@@ -58,6 +45,18 @@ class Step(Configured, Recorded, Planned, Computed, Sized, OnNamedCluster):
         "A name of `neusight models list`, timm:NAME, torchvision:NAME, diffusers:FOLDER, a hub id, a config.json, a "
         ".onnx or .pt2 file, or package.module:function.",
         MODEL, listable=True, objects=True, complete="models",
+    )  # fmt: skip
+    mode: str = text(
+        "Inference is the forward pass; training adds the backward pass and the optimizer.",
+        MODEL, "inference", choices=MODES, listable=True,
+    )  # fmt: skip
+    batch: int = whole(
+        "Batch size: samples of a step, over all replicas.",
+        MODEL, 1, short="-b", listable=True, former=("global_batch",),
+    )  # fmt: skip
+    seq_len: int | None = whole(
+        "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",
+        MODEL, short="-s", listable=True,
     )  # fmt: skip
     image_size: int | None = whole("Edge of an image in pixels. Default: the model's own.", MODEL)
     frames: int | None = whole("Images of a clip. Default: the model's own.", MODEL)
@@ -84,6 +83,16 @@ class Step(Configured, Recorded, Planned, Computed, Sized, OnNamedCluster):
     grad_scaler: bool = switch(
         "Gradients are scaled back before the update, as float16 needs.", MODEL, of_mode="training"
     )
+    dtype: str = text(
+        "Precision of weights and activations: bf16, fp16, fp32 (convolutions in TF32, PyTorch's default), "
+        "float32_ieee, tf32, amp, amp_bf16. Default: that of the model's configuration, else fp32.",
+        ENGINE, metavar="NAME", listable=True,
+    )  # fmt: skip
+    attention: str = text(
+        "Form of attention: operator by operator, or one fused kernel. Default: the model's own.",
+        ENGINE, choices=ATTENTIONS,
+    )  # fmt: skip
+
     launch: str = text(
         "How kernels are launched: one operator at a time (eager), compiled by torch.compile, that as one CUDA graph, "
         "eager operators in one (cudagraphs), or by code that was compiled ahead of time (static).",

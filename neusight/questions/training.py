@@ -88,7 +88,7 @@ class Training(Configured, OnCluster, TrainedPlan):
     chunk_group: int | None = whole(
         "Micro-batches of a chunk before the next chunk's, whose activations wait. Default: --pp.", RECORDED
     )
-    embedding_shard: str = text("How embedding tables are split over devices.", RECORDED)
+    embedding_shard: str = text("How embedding tables are split over devices.", RECORDED, estimated=False)
 
     def resolve(self, device: DeviceSpec | None = None, inputs: Any = None) -> TrainingRun:
         """The step as objects; fields that are left open are the usual choices of the engine's users.
@@ -150,9 +150,8 @@ class Training(Configured, OnCluster, TrainedPlan):
         from neusight.workloads.decoders.decoder import Decoder
 
         if not isinstance(run.decoder, Decoder):
-            why = (
-                f"has no effect under {run.engine.name}, where the model decides it: name an engine that runs decoders"
-            )
+            name = run.engine.name
+            why = f"has no effect under {name}, where the model decides it: name an engine that runs decoders"
             self.refuse(_OF_DECODERS, why)
             return run
         engine = with_traits(run.engine, self.engine_options) if self.engine_options else run.engine
@@ -171,8 +170,6 @@ class Training(Configured, OnCluster, TrainedPlan):
 
     def without_effect(self, run: TrainingRun) -> Iterator[str]:
         """A line for each field that changes nothing of the step that it resolves to."""
-        yield from run.without_effect()
+        yield from (*run.without_effect(), *self.not_estimated())
         if self.network and run.cluster.nodes == 1:
             yield "network has no effect: there is one node"
-        if self.embedding_shard:
-            yield "embedding_shard has no effect: estimates do not know it yet"

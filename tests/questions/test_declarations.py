@@ -5,7 +5,7 @@ Names that several questions declare, because choices, defaults or bounds differ
 - ``model`` has other sources in a step, a training step and a deployment, and ``config`` and ``decoder`` go with it;
 - ``dtype``, ``engine``, ``engine_options`` and ``optimizer`` have other words in training, in serving and in a step of
   one device;
-- ``batch`` and ``seq_len`` are sizes of one step in ``Sized``, of a load or of a training step elsewhere;
+- ``batch`` and ``seq_len`` are sizes of one step in ``Step``, of a load or of a training step elsewhere;
 - ``operands`` of a kernel may take turns, those of a step may not;
 - ``data`` of `sparsity measure` are images to draw, elsewhere files.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import neusight
 
 PACKAGE = Path(neusight.__file__).parent
-DECLARING = {"option", "text", "texts", "path", "whole", "number", "switch", "required"}
+DECLARING = {"option", "text", "texts", "path", "whole", "number", "switch", "required", "degree"}
 DIFFERENT = frozenset(
     {
         "model",

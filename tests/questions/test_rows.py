@@ -8,7 +8,9 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import requested
 from neusight.questions import FieldError, KernelCall, Question, Serving, Step, Training
 from neusight.questions.files import question_of
+from neusight.questions.question import like
 from neusight.questions.what_if import WhatIfQuestion
+from neusight.quick_dataclasses import dataclass
 
 PLANS = (
     "dp tp pp cp vp ulysses micro_batch schedule sequence_parallel shard recompute recompute_layers overlap_gradients"
@@ -112,3 +114,18 @@ def test_what_if_reads_a_row_of_gains() -> None:
                            ({"then": "tp=2"}, "is no JSON object")):  # fmt: skip
         with pytest.raises(FieldError, match=message):
             WhatIfQuestion.named({**row, **words})
+
+
+def test_whole_numbers_of_counts_stay_whole() -> None:
+    words = {"model": "Qwen/Qwen3-8B", "gpu": "l4", "isl": "512", "osl": 64.0, "request_rate": 2, "batch": 1.0}
+    record = Serving.named(words).record()
+    assert [type(record[name]) for name in ("isl", "osl", "request_rate", "batch")] == [int, int, float, int]
+    assert Serving.named({**words, "isl": 512.5}).isl == 512.5
+
+
+def test_like_refuses_a_default_out_of_bounds() -> None:
+    class Wrong(Question):
+        batch: int = like(Step, "batch", default=0)
+
+    with pytest.raises(FieldError, match="batch 0 is out of range"):
+        dataclass(frozen=True, kw_only=True)(Wrong).fields()
