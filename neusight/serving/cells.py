@@ -103,9 +103,8 @@ def _lengths(mean: float, cv: float) -> int | Lengths:
 
 def _batch(cell: ServingCell) -> Load:
     if cell.prompts:
-        n = len(cell.prompts)
-        outputs = np.full(n, int(cell.osl))
-        return Trace(arrival_s=np.zeros(n), prompt_tokens=np.array(cell.prompts), output_tokens=outputs)
+        outputs = np.full(len(cell.prompts), int(cell.osl))
+        return Trace(arrival_s=np.zeros(len(outputs)), prompt_tokens=np.array(cell.prompts), output_tokens=outputs)
     return Static(batch=int(cell.concurrency or 0), isl=round(cell.isl), osl=round(cell.osl))
 
 
@@ -114,9 +113,8 @@ def _staged(cell: ServingCell) -> Trace:
     begins = np.arange(len(cell.rates)) * cell.stage_s
     stages = zip(begins, cell.rates, strict=True)
     arrival_s = np.concatenate([begin + np.arange(int(rate * cell.stage_s)) / rate for begin, rate in stages])
-    n = len(arrival_s)
-    isl, osl = round(cell.isl), round(cell.osl)
-    return Trace(arrival_s=arrival_s, prompt_tokens=np.full(n, isl), output_tokens=np.full(n, osl))
+    prompts, outputs = (np.full(len(arrival_s), round(mean)) for mean in (cell.isl, cell.osl))
+    return Trace(arrival_s=arrival_s, prompt_tokens=prompts, output_tokens=outputs)
 
 
 def served_as(decoder: Decoder, model: str, weights: str) -> Decoder:

@@ -10,18 +10,19 @@ from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import server_named
 from neusight.engines.limits import Site
-from neusight.errors import DeviceError, LoadError, ModelError, nearest, shown
+from neusight.errors import DeviceError, LoadError, ModelError, shown
 from neusight.kernels.moe import check_distribution
 from neusight.requests import Plan
 from neusight.serving.passes import Pricer, ReplicaPricer
 from neusight.serving.simulate import ROUND_ROBIN
-from neusight.serving.speculation import LOOKUP, OWN_LAYER, TREE_LAYER, TREE_PASS, TREE_ROUND, Speculation
+from neusight.serving.speculation import LOOKUP, OWN_LAYER, TREE_LAYER, TREE_PASS, TREE_ROUND, Speculation, words_by_key
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import AdapterSlots
 from neusight.workloads.decoders.vision import Images
 
+_EXAMPLE = "gpu=h100,tp=4"
 PREFILL_KEYS = ("gpu", "tp", "pp", "ep", "dp", "replicas")
 """Of the devices that compute prompts."""
 
@@ -207,15 +208,11 @@ class Setup(ReplicaSetup):
         """GPU, "" for the same, and setup of the devices that compute prompts.
 
         Raises:
-            LoadError: an unknown key, or a number that is none.
+            LoadError: an unknown key, one given twice, or a number that is none.
         """
-        pairs = [part.partition("=")[::2] for part in self.prefill.split(",") if part.strip()]
-        given = {key.strip(): value.strip() for key, value in pairs}
+        given = words_by_key(self.prefill, "prefill", PREFILL_KEYS, _EXAMPLE)
         for key, value in given.items():
-            if key not in PREFILL_KEYS:
-                known = ", ".join(PREFILL_KEYS)
-                raise LoadError(f"unknown key '{shown(key)}' of prefill{nearest(key, PREFILL_KEYS)}: {known}")
             if key != "gpu" and not value.isdigit():
-                raise LoadError(f"prefill: {key} = '{shown(value)}' is no number: write it like gpu=h100,tp=4")
+                raise LoadError(f"prefill: {key} = '{shown(value)}' is no number: write it like {_EXAMPLE}")
         degrees: dict[str, Any] = {key: int(value) for key, value in given.items() if key != "gpu"}
         return given.get("gpu", ""), replace(self, prefill="", speculate="", **degrees)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
@@ -30,6 +31,7 @@ longest chosen, its keys, values and hidden states moved (EAGLE, ``tree_decoding
 ``update_inference_inputs``)."""
 _NEEDED = ("draft", "tokens", "acceptance")
 _KEYS = (*_NEEDED, "depth")
+_EXAMPLE = "draft=eagle,tokens=4,acceptance=0.7"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +71,11 @@ class Speculation:
         Raises:
             LoadError: an unknown or missing key, one given twice, or what is no number.
         """
-        pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
-        given = {key.strip(): value.strip() for key, value in pairs}
-        for key in given:
-            if key not in _KEYS:
-                raise LoadError(f"unknown key '{shown(key)}' of a speculation{nearest(key, _KEYS)}: {', '.join(_KEYS)}")
-        missing = [key for key in _NEEDED if key not in given]
-        if missing or len(given) < len(pairs):
-            fault = f"lacks {' and '.join(missing)}" if missing else "has a key twice"
+        given = words_by_key(text, "a speculation", _KEYS, _EXAMPLE)
+        if missing := [key for key in _NEEDED if key not in given]:
             raise LoadError(
-                f"speculation '{shown(text)}' {fault}: write it like draft=eagle,tokens=4,acceptance=0.7, with 0 to "
-                f"{MOST_TOKENS} tokens and an acceptance from 0 to 1"
+                f"speculation '{shown(text)}' lacks {' and '.join(missing)}: write it like {_EXAMPLE}, "
+                f"with 0 to {MOST_TOKENS} tokens and an acceptance from 0 to 1"
             )
         try:
             tokens, depth = int(given["tokens"]), int(given.get("depth", 0))
@@ -115,3 +111,19 @@ class Speculation:
         """
         each = self.acceptance * (self.levels if len(self.acceptance) == 1 else 1)
         return 1.0 + sum(accumulate(each, mul))
+
+
+def words_by_key(text: str, of: str, known: Sequence[str], example: str) -> dict[str, str]:
+    """Values by key of a text such as ``example``.
+
+    Raises:
+        LoadError: an unknown key, or one given twice.
+    """
+    pairs = [part.partition("=")[::2] for part in text.split(",") if part.strip()]
+    given = {key.strip(): value.strip() for key, value in pairs}
+    if unknown := [key for key in given if key not in known]:
+        hint = nearest(unknown[0], known)
+        raise LoadError(f"unknown key '{shown(unknown[0])}' of {of}{hint}: {', '.join(known)}")
+    if len(given) < len(pairs):
+        raise LoadError(f"{of} '{shown(text)}' has a key twice: write it like {example}")
+    return given
