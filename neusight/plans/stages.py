@@ -56,18 +56,14 @@ def local_of(
     return Local(
         batch=plan.micro_batch_size,
         seq_len=seq_len,
-        tp=plan.tp,
-        cp=plan.cp,
         cp_comm=plan.cp_comm if plan.cp > 1 else "",
-        ulysses=plan.ulysses,
-        ep=plan.ep,
         etp=plan.expert_tp,
-        sequence_parallel=plan.sequence_parallel,
         dtype=dtype,
         products=products,
         source_len=source_len,
         adapters=adapters or Adapters(),
         overlap_tp=plan.overlap_tp and plan.sequence_parallel and plan.tp > 1,
+        **{name: getattr(plan, name) for name in ("tp", "cp", "ulysses", "ep", "sequence_parallel")},
     )
 
 
