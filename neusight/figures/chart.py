@@ -105,20 +105,21 @@ class Chart:
         self.drawn().savefig(out, format=suffix.removeprefix("."), dpi=100, metadata=metadata)
         return out.getvalue()
 
+    def content(self, suffix: str) -> bytes:
+        """A file that ends in ``.csv``, ``.json`` or one of ``PICTURES``."""
+        texts = {".csv": self.to_csv, ".json": self.to_json}
+        return texts[suffix]().encode() if suffix in texts else self.picture(suffix)
+
     def save(self, path: str | Path) -> None:
         """As a picture, CSV or JSON, by the ending of its name.
 
         Raises:
             DataError: another ending.
         """
-        file = Path(path)
-        texts = {".csv": self.to_csv, ".json": self.to_json}
-        if file.suffix in texts:
-            file.write_text(texts[file.suffix](), encoding="utf-8")
-        elif file.suffix in PICTURES:
-            file.write_bytes(self.picture(file.suffix))
-        else:
-            raise DataError(f"'{file.name}' does not end in {', '.join((*texts, *PICTURES))}: name it so")
+        file, endings = Path(path), (".csv", ".json", *PICTURES)
+        if file.suffix not in endings:
+            raise DataError(f"'{file.name}' does not end in {', '.join(endings)}: name it so")
+        file.write_bytes(self.content(file.suffix))
 
     def trace(self) -> str:
         """Bars in time as Chrome's trace events, which Perfetto opens: a thread a lane, microseconds."""

@@ -74,14 +74,16 @@ window.neusight = (() => {
     const known = ([key, each]) => (key.startsWith(":") ? [key.slice(1), new Function(`return (${each})`)()] : [key, live(each)]);
     return Object.fromEntries(Object.entries(value).map(known));
   };
-  const counts = new Map();
+  // Parts of a chart that are as they were are not drawn from anew.
+  const drawn = new Map();
   const draw = (charts) => {
     for (const [id, options] of charts) {
-      const plot = getElement(id), count = options.series.length;
+      const plot = getElement(id);
       if (!plot || !plot.chart) continue;
-      const before = counts.get(id) ?? plot.options.series.length;
-      plot.chart.setOption(live(options), count === before ? {} : { notMerge: true });
-      counts.set(id, count);
+      const before = drawn.get(id) ?? plot.options, notMerge = options.series.length !== before.series.length;
+      const other = ([key, part]) => notMerge || JSON.stringify(part) !== JSON.stringify(before[key]);
+      plot.chart.setOption(live(Object.fromEntries(Object.entries(options).filter(other))), { notMerge });
+      drawn.set(id, options);
     }
   };
   return { scaled, note, lane, draw, bar, whisker, band, knees };

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,12 @@ from neusight.paths import checkout_dir, read_json
 
 OURS = "ours"
 LEFT_OUT, AMONG = "ours, left out of the fit", "ours, among the fit"
+_LEAST = 0.1
+"""Percent: smaller errors are drawn there."""
+Cells = Mapping[str, Any]
+"""Cells of summaries, as ``accuracy.toml`` declares them."""
+BY: Mapping[str, Sequence[Cells]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""Cells of summaries by what accuracy is compared by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +28,7 @@ class Accuracy:
 
     ``row``: where the cell stands, ``runs``: the share of what ours answers that another predictor can run;
     ``left_out``: whether what is named was kept out of everything that is fitted; ``outdated``: whether it is of a run
-    before laws or constants that ship.
+    before laws or constants that ship. A mean over GPUs counts these.
     """
 
     experiment: str
@@ -57,78 +62,6 @@ class Accuracy:
         return LEFT_OUT if self.left_out else AMONG
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cells:
-    """Cells of a summary, as ``accuracy.toml`` declares them. A mean over GPUs counts these."""
-
-    experiment: str
-    path: str
-    name: str
-    left_out: bool | str = False
-    where: Mapping[str, str] = field(default_factory=dict)
-    peers: bool = False
-
-    def read(self, summary: Mapping[str, Any]) -> Iterator[Accuracy]:
-        """Those of a summary, none where it has no such cells."""
-        cells: Any = summary
-        held_out = {gpu for fold in summary.get("declared", {}).get("folds", ()) for gpu in fold["held_out"]}
-        for key in self.path.split("."):
-            cells = cells.get(key, ()) if isinstance(cells, Mapping) else ()
-        of = self._of_peers(summary) if self.peers else partial(self._of, held_out)
-        for place, cell in enumerate(cells):
-            if "mean" in cell and all(str(cell.get(key, "")) == word for key, word in self.where.items()):
-                yield from of(f"{self.path}[{place}]", cell)
-
-    def _of(self, held_out: Collection[str], row: str, cell: Mapping[str, Any]) -> Iterator[Accuracy]:
-        words = {key: value for key, value in cell.items() if isinstance(value, str) and value}
-        try:
-            name = self.name.format_map(words)
-        except KeyError:  # Of what the source does not tell.
-            return
-        figures: dict[str, Any] = {name: cell.get(name) for name in ("median", "bias", "inside")}
-        yield Accuracy(
-            experiment=self.experiment, row=row, name=name,
-            left_out=_unseen(cell, held_out) if isinstance(self.left_out, str) else self.left_out,
-            predictor=str(cell.get("predictor", OURS)), mean=cell["mean"], **figures,
-            count=cell.get("count") or cell.get("gpus") or 0,
-        )  # fmt: skip
-
-    def _of_peers(self, summary: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], Iterator[Accuracy]]:
-        """Of another predictor, and ours where that one answers."""
-        answered = {(one.get("source"), one.get("quantity")): one["count"] for one in summary["means"]}
-
-        def read(row: str, cell: Mapping[str, Any]) -> Iterator[Accuracy]:
-            name, count = f"{cell['source']}, {cell['quantity']}", cell["count"]
-            same: dict[str, Any] = {"experiment": self.experiment, "row": row, "left_out": False, "name": name}
-            yield Accuracy(**same, predictor=OURS, count=count, mean=cell["ours_mean"], median=cell["ours_median"])
-            runs = min(1.0, count / answered.get((cell["source"], cell["quantity"]), count))
-            figures: dict[str, Any] = {"mean": cell["mean"], "median": cell["median"], "runs": runs}
-            yield Accuracy(**same, predictor=cell["peer"], count=count, **figures)
-
-        return read
-
-
-def _unseen(cell: Mapping[str, Any], held_out: Collection[str]) -> bool:
-    return not cell["fitted"] if "fitted" in cell else cell["gpu"] in held_out
-
-
-_LEAST = 0.1
-"""Percent: smaller errors are drawn there."""
-
-
-def _declared_cells() -> dict[str, tuple[Cells, ...]]:
-    """Cells by what they compare accuracy by."""
-    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return {
-        by: tuple(Cells(experiment=name, **cell) for cell in cells for name in cell.pop("experiments"))
-        for by, cells in table.items()
-    }
-
-
-BY = _declared_cells()
-"""Cells of summaries by what accuracy is compared by."""
-
-
 def accuracies(by: str) -> tuple[Accuracy, ...]:
     """All that committed experiments say by one thing, in their order.
 
@@ -139,18 +72,59 @@ def accuracies(by: str) -> tuple[Accuracy, ...]:
         raise DataError(f"accuracy is not told by '{by}'{nearest(by, BY)}: by {', '.join(BY)}")
     from neusight.experiments.results import SUMMARY
 
-    found: list[Accuracy] = []
-    for cells in BY[by]:
-        path = checkout_dir("experiments") / cells.experiment / SUMMARY
-        if path.is_file():
-            summary = read_json(path)
-            outdated = bool(summary.get("outdated"))
-            found += (replace(row, outdated=outdated) for row in cells.read(summary))
     # Ours stands beside each of the others, and is the same where they answer the same.
     seen: dict[tuple[Any, ...], Accuracy] = {}
-    for row in found:
-        seen.setdefault((row.experiment, row.name, row.predictor, row.count, row.mean, row.median), row)
+    for declared in BY[by]:
+        for experiment in declared["experiments"]:
+            path = checkout_dir("experiments") / experiment / SUMMARY
+            for row in _rows(declared, experiment, read_json(path)) if path.is_file() else ():
+                seen.setdefault((row.experiment, row.name, row.predictor, row.count, row.mean, row.median), row)
     return tuple(seen.values())
+
+
+def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Iterator[Accuracy]:
+    """Rows of a summary's cells, none where it has no such cells; of a cell of another predictor ours as well."""
+    cells: Any = summary
+    for key in declared["path"].split("."):
+        cells = cells.get(key, ()) if isinstance(cells, Mapping) else ()
+    for place, cell in enumerate(cells):
+        if not _is_named(declared, cell):
+            continue
+        row = Accuracy(
+            experiment=experiment, row=f"{declared['path']}[{place}]", name=declared["name"].format_map(cell),
+            predictor=cell.get("peer") or cell.get("predictor") or OURS, left_out=_is_left_out(declared, cell, summary),
+            count=cell.get("count") or cell.get("gpus") or 0, outdated=bool(summary.get("outdated")),
+            **{name: cell.get(name) for name in ("mean", "median", "bias", "inside")},
+        )  # fmt: skip
+        if "peer" in cell:
+            yield replace(row, predictor=OURS, mean=cell["ours_mean"], median=cell["ours_median"])
+            row = replace(row, runs=_share_of_answered(cell, summary))
+        yield row
+
+
+def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
+    """Whether a cell has an error, the words that are declared, and all words of its name."""
+    words = {key: value for key, value in cell.items() if isinstance(value, str) and value}
+    try:
+        declared["name"].format_map(words)
+    except KeyError:
+        return False
+    return "mean" in cell and all(str(cell.get(key, "")) == word for key, word in declared.get("where", {}).items())
+
+
+def _is_left_out(declared: Cells, cell: Mapping[str, Any], summary: Mapping[str, Any]) -> bool:
+    """Whether what is named was kept out of the fit: always, never, or as folds or the cell say."""
+    if declared.get("left_out") != "by fold":
+        return bool(declared.get("left_out"))
+    folds = summary.get("declared", {}).get("folds", ())
+    return not cell["fitted"] if "fitted" in cell else any(cell["gpu"] in fold["held_out"] for fold in folds)
+
+
+def _share_of_answered(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
+    """Share of what ours answers that another predictor can run."""
+    source, quantity, count = cell["source"], cell["quantity"], cell["count"]
+    same = [one for one in summary["means"] if (one.get("source"), one.get("quantity")) == (source, quantity)]
+    return min(1.0, count / same[-1]["count"]) if same else 1.0
 
 
 def chart(by: str, rows: Sequence[Accuracy]) -> Chart:
@@ -158,11 +132,9 @@ def chart(by: str, rows: Sequence[Accuracy]) -> Chart:
     mine = {row.name: row.mean for row in reversed(rows) if row.predictor == OURS}
     names = sorted(dict.fromkeys(row.name for row in rows), key=lambda name: mine.get(name, float("inf")))
     dots = (
-        Dot(
-            x=max(row.mean, _LEAST), y=names.index(row.name), series=row.series, note=described(row), link=row.id,
-        )
+        Dot(x=max(row.mean, _LEAST), y=names.index(row.name), series=row.series, note=described(row), link=row.id)
         for row in rows
-    )  # fmt: skip
+    )
     return Chart(
         name="accuracy", title=f"Mean error by {by}", x=Scale(name="mean error", unit="%", log=True),
         lanes=tuple(names), dots=tuple(dots), rows=tuple(vars(row) for row in rows), series=(LEFT_OUT, AMONG),
@@ -176,15 +148,23 @@ def described(row: Accuracy) -> str:
     return f"{row.name}: {row.predictor}\n{row.mean:.1f} % of {row.count:,}{bias}{inside}\n{row.run}, {row.row}"
 
 
-HEAD = ("", "predictor", "mean error", "median", "bias", "inside", "rows", "can run", "experiment", "row")
+_COLUMNS = {
+    "": "{name}", "predictor": "{series}", "mean error": "{mean:.1f} %", "median": "{median:.1f} %",
+    "bias": "{bias:+.1f} %", "inside": "{inside:.0f} %", "rows": "{count:,}", "can run": "{runs:.0f} %",
+    "experiment": "{run}", "row": "{row}",
+}  # fmt: skip
+HEAD = tuple(_COLUMNS)
 
 
 def cells_of(row: Accuracy) -> tuple[str, ...]:
-    """Of a table with ``HEAD``."""
+    """Of a table with ``HEAD``; a cell is empty where there is no figure."""
+    runs = None if row.runs is None else 100 * row.runs
+    figures = {**vars(row), "series": row.series, "run": row.run, "runs": runs}
+    return tuple(_cell(form, figures) for form in _COLUMNS.values())
 
-    def percent(value: float | None, form: str = ".1f") -> str:
-        return "" if value is None else f"{value:{form}} %"
 
-    runs = percent(None if row.runs is None else 100 * row.runs, ".0f")
-    figures = (percent(row.mean), percent(row.median), percent(row.bias, "+.1f"), percent(row.inside, ".0f"))
-    return (row.name, row.series, *figures, f"{row.count:,}", runs, row.run, row.row)
+def _cell(form: str, figures: Mapping[str, Any]) -> str:
+    try:
+        return form.format_map(figures)
+    except TypeError:
+        return ""

@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any, TypeVar
 
 from neusight.api import Predictor
 from neusight.devices.chosen import version_of
-from neusight.distributed.search import Found
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import ModelError, NeusightError, reason, shown
 from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
 from neusight.page.form import Form
 from neusight.paths import calibrations_dir, is_there
-from neusight.questions import Serving, Step, Training
+from neusight.questions import Serving, Step
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.workloads.catalogue import canonical_name
 
 _KEPT = 512
 """Answers: tens of kilobytes each."""
-OF_PLANS = ("model", "cluster", "nodes", "batch", "seq_len", "dtype", "optimizer")
-"""Fields of a step that a search for plans takes."""
+_PREFIXES = ("timm:", "torchvision:", "diffusers:")
+"""Of models of libraries, which are not functions of a user."""
 T = TypeVar("T")
 Question = Callable[[Predictor, Form], T]
+Answer = Estimate | ServingEstimate | TrainingEstimate
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class DeviceAnswer:
     """Of one device: an estimate, or why there is none in one line."""
 
     gpu: str
-    estimate: Estimate | ServingEstimate | None = None
+    estimate: Answer | None = None
     error: str = ""
 
 
@@ -67,16 +66,14 @@ class Answers:
 
     def __init__(self, functions: Sequence[str] = ()) -> None:
         self._functions = frozenset(functions)
-        self._kept: OrderedDict[object, Future[Any]] = OrderedDict()
-        self._lock = Lock()
+        self._submitted = lru_cache(_KEPT)(self._submit)
         self.forget()
 
     def forget(self) -> None:
         """All answers, since there is a calibration more."""
         calibrations = calibrations_dir() if calibrations_dir().is_dir() else None
-        with self._lock:
-            self._quick, self._slow = _Lane(calibrations), _Lane(calibrations)
-            self._kept.clear()
+        self._quick, self._slow = _Lane(calibrations), _Lane(calibrations)
+        self._submitted.cache_clear()
 
     async def of(self, ask: Question[T], form: Form, *, slow: bool = False) -> T:
         """What ``ask`` says of a form.
@@ -87,37 +84,18 @@ class Answers:
             slow: whether it takes longer than anyone who drags should wait.
 
         Raises:
-            NeusightError: what is wrong with the question.
+            NeusightError: what is wrong with the question. ModelError: a function that may not run.
         """
-        return await asyncio.wrap_future(self.submit(ask, form, slow=slow))
-
-    def submit(self, ask: Question[T], form: Form, *, slow: bool = False) -> Future[T]:
-        """As ``of``, without waiting.
-
-        Raises:
-            ModelError: a function that may not run.
-        """
-        self._check(form)
-        key = (ask, form, version_of(form.question.model))
-        with self._lock:
-            future = self._kept.get(key)
-            if future is None:
-                lane = self._slow if slow or canonical_name(form.question.model) is None else self._quick
-                future = lane.submit(ask, form)
-                self._kept[key] = future
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(key)
-        return future
-
-    def _check(self, form: Form) -> None:
         model = form.question.model
-        known = model in self._functions or model.startswith(_PREFIXES)
-        if ":" in model and not known and not is_there(model):
+        allowed = model in self._functions or model.startswith(_PREFIXES)
+        if ":" in model and not allowed and not is_there(model):
             raise ModelError(f"{shown(model)} is not run by a URL: start `neusight page {shown(model)}`")
+        slow = slow or bool(form.cluster) or canonical_name(model) is None
+        answer: T = await asyncio.wrap_future(self._submitted(ask, form, slow, version_of(model)))
+        return answer
 
-
-_PREFIXES = ("timm:", "torchvision:", "diffusers:")
+    def _submit(self, ask: Question[Any], form: Form, slow: bool, _version: int) -> Future[Any]:
+        return (self._slow if slow else self._quick).submit(ask, form)
 
 
 def answered(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
@@ -135,44 +113,30 @@ def answered(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
 def _answered(predictor: Predictor, question: Step | Serving) -> DeviceAnswer:
     try:
         return DeviceAnswer(question.gpu, estimated(predictor, question))
-    except NeusightError as error:
-        return DeviceAnswer(question.gpu, error=str(error))
     except Exception as error:  # A page goes on where a command would end.
-        return DeviceAnswer(question.gpu, error=f"{type(error).__name__}: {reason(error)}")
+        return DeviceAnswer(question.gpu, error=said_of(error))
 
 
-def plan_question(form: Form) -> Training:
-    """The training step whose plans on a cluster are searched.
-
-    Raises:
-        ModelError: another mode.
-    """
-    step = form.question
-    if not isinstance(step, Step) or step.mode != "training":
-        raise ModelError("plans on a cluster are of training: choose mode training")
-    return Training.named({name: getattr(step, name) for name in OF_PLANS if getattr(step, name) != "none"})
+def said_of(error: Exception) -> str:
+    """Why there is no answer, in one line."""
+    return str(error) if isinstance(error, NeusightError) else f"{type(error).__name__}: {reason(error)}"
 
 
-def planned(predictor: Predictor, form: Form) -> Found:
-    """Plans of training on a cluster, the fastest first.
-
-    Raises:
-        ModelError: as ``plan_question``. DeviceError: an unknown cluster.
-    """
-    return predictor.plans(plan_question(form).unplanned())
-
-
-def estimated(predictor: Predictor, question: Step | Serving) -> Estimate | ServingEstimate:
-    """The answer on one device, with its interval.
+def estimated(predictor: Predictor, question: Step | Serving) -> Answer:
+    """The answer on one device or cluster, whose interval and coverage are known as well.
 
     Raises:
         NeusightError: as ``Predictor.ask``.
     """
-    estimate: Estimate | ServingEstimate = predictor.ask(question)
+    estimate: Answer = predictor.ask(question)
     _ = estimate.interval, getattr(estimate, "coverage", None)
     return estimate
 
 
-def memory(form: Form, estimates: Sequence[Any]) -> Chart:
-    """Memory of each device, term by term."""
-    return served.memory(estimates) if form.serving else figures.memory(estimates)
+def charts(form: Form, estimates: Sequence[Any]) -> list[Chart]:
+    """Time by what limits it, of steps on one device each, and memory term by term."""
+    if not estimates:
+        return []
+    if form.serving:
+        return [served.memory(estimates)]
+    return [*([] if form.cluster else [figures.time(estimates)]), figures.memory(estimates)]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from functools import partial
 from html import escape
 from typing import Any
 
 from nicegui import ui
 
-from neusight.api import Predictor, as_device
+from neusight.api import Predictor
 from neusight.defaults import words_of
+from neusight.devices import DeviceSpec
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import NeusightError
-from neusight.estimates import figures
-from neusight.page.answers import DeviceAnswer, answered, memory
+from neusight.page.answers import Answer, DeviceAnswer, answered, charts
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.serving import figures as served
@@ -32,20 +35,17 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     """Answers of all devices, and their charts."""
     answers = answered(predictor, form)
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
-    charts = [figures.time(estimates)] if estimates and not form.serving else []
-    charts += [served.passes(estimates[0])] if form.serving and len(estimates) == 1 else []
-    charts += [memory(form, estimates)] if estimates else []
-    device = form.questions[0].device() if len(form.gpus) == 1 else None
-    return Shown(charts=tuple(charts), rest=(answers, device))
+    passes = [served.passes(e) for e in estimates if form.serving and len(estimates) == 1]
+    device = form.device if len(answers) == 1 else None
+    return Shown(charts=(*passes, *charts(form, estimates)), texts=partial(_texts, answers, device))
 
 
-def texts(tab: Tab, shown: Shown) -> None:
+def _texts(answers: Sequence[DeviceAnswer], device: DeviceSpec | None, tab: Tab) -> None:
     """Answers, what is assumed, and lines to copy."""
-    answers, device = shown.rest
     with ui.element("div").classes("beside"):
         with ui.element("div"):
             for answer in answers:
-                _line(answer)
+                _line(answer, tab.form.page.mode)
             for warning in dict.fromkeys(text for answer in answers for text in _warnings(answer, len(answers))):
                 ui.label(warning).classes("quiet")
             if device is not None:
@@ -55,20 +55,21 @@ def texts(tab: Tab, shown: Shown) -> None:
             copied("Python", tab.form.python)
 
 
-def _line(answer: DeviceAnswer) -> None:
+def _line(answer: DeviceAnswer, mode: str) -> None:
     e = answer.estimate
     if e is None:
         ui.label(f"{answer.gpu}: {answer.error}").classes("wrong").props('role="alert"')
         return
     where = e.gpu if e.devices == 1 else f"{e.devices} x {e.gpu}"
     low_s, high_s = e.interval
-    what = "an answer takes" if isinstance(e, ServingEstimate) else f"a step of {e.mode} takes"
+    what = "an answer takes" if isinstance(e, ServingEstimate) else f"a step of {mode} takes"
     time = f'<strong class="whole">{milliseconds(e.latency_s)}</strong>'
     interval = f'<span class="whole">(90 %: {milliseconds(low_s)} to {milliseconds(high_s)})</span>'
+    assumed = [f"assumed: {words_of(e.assumed)}"] if e.assumed else []
+    facts = "".join(f"<span>{escape(fact)}</span>" for fact in (*_facts(e), *assumed))
     ui.html(
         f'<p class="answer" data-latency="{e.latency_s!r}"><strong>{escape(e.model)}</strong>'
-        f" on <strong>{escape(where)}</strong>: {what} {time} {interval}</p>"
-        f'<p class="facts">{"".join(f"<span>{escape(fact)}</span>" for fact in _facts(e))}</p>',
+        f' on <strong>{escape(where)}</strong>: {what} {time} {interval}</p><p class="facts">{facts}</p>',
         sanitize=False,
     ).classes("device")
 
@@ -80,52 +81,53 @@ def _warnings(answer: DeviceAnswer, of: int) -> list[str]:
     return [f"{answer.gpu}: {text}" for text in texts] if of > 1 else texts
 
 
-def _facts(e: Any) -> list[str]:
-    """Memory, throughput, cost, energy, limiter, and values of fields that were left open, in a line."""
-    return [*_figures(e), *([f"assumed: {words_of(e.assumed)}"] if e.assumed else [])]
-
-
-def _figures(e: Any) -> list[str]:
+def _facts(e: Answer) -> Iterator[str]:
+    """Memory, limiter, throughput, cost and energy, each in a few words."""
     memory = e.memory_lines if isinstance(e, ServingEstimate) else (str(e.fit),)
-    facts = [f"memory {memory[0]}", *memory[1:], f"limited by {e.limiter}"]
+    yield f"memory {memory[0]}"
+    yield from (*memory[1:], f"limited by {e.limiter}")
     if isinstance(e, ServingEstimate):
-        facts += [f"first token after {milliseconds(e.ttft_s.mean)}, then one every {milliseconds(e.tpot_s.mean)}"]
-        facts += [f"{e.output_tokens_per_s.mean:,.0f} tokens/s"]
-        usd = e.usd_per_million_output_tokens
-        facts += [] if usd is None else [f"{decimal(usd)} USD for a million tokens; price: {e.price_source}"]
-        joules = e.joule_per_output_token
-        return facts + ([] if joules is None else [f"{decimal(joules)} J for a token"])
-    facts += [f"{e.dtype}, batch {e.batch}{f' of {e.seq_len:,} tokens' if e.seq_len else ''}"]
-    facts += [f"{decimal(e.samples_per_s)} samples/s", *filter(None, [getattr(e, "unit", "")])]
-    facts += (
-        []
-        if e.usd_per_hour is None
-        else [f"{decimal(e.cost_usd(1e6))} USD for a million samples; price: {e.price_source}"]
-    )
-    return facts + ([] if e.board_energy_j is None else [f"{scaled(e.board_energy_j, 'J')} for a step"])
+        yield f"first token after {milliseconds(e.ttft_s.mean)}, then one every {milliseconds(e.tpot_s.mean)}"
+        yield f"{e.output_tokens_per_s.mean:,.0f} tokens/s"
+        yield from _cost(e.usd_per_million_output_tokens, "tokens", e)
+        yield f"{decimal(e.joule_per_output_token)} J for a token"
+    elif isinstance(e, TrainingEstimate):
+        yield f"{e.run.products or e.run.dtype} as {e.plan.short}, {e.run.seq_len:,} tokens of a sample"
+        yield f"{e.tokens_per_s:,.0f} tokens/s, MFU {e.mfu:.0%}"
+        yield from _cost(e.cost_usd(1e6), "tokens", e)
+    else:
+        yield f"{e.dtype}, batch {e.batch}{f' of {e.seq_len:,} tokens' if e.seq_len else ''}"
+        yield from (f"{decimal(e.samples_per_s)} samples/s", *filter(None, [e.unit]))
+        yield from _cost(None if e.usd_per_hour is None else e.cost_usd(1e6), "samples", e)
+    if e.board_energy_j is not None and not isinstance(e, ServingEstimate):
+        yield f"{scaled(e.board_energy_j, 'J')} for a step"
 
 
-def _assumptions(tab: Tab, device: Any) -> None:
+def _cost(usd: float | None, what: str, e: Answer) -> list[str]:
+    """What a million of something costs, where a price is known."""
+    return [] if usd is None else [f"{decimal(usd)} USD for a million {what}; price: {e.price_source}"]
+
+
+def _assumptions(tab: Tab, device: DeviceSpec) -> None:
     """Figures of the device, edited in place; an empty one is again that of the catalogue."""
     with ui.element("div").classes("question"):
         for key, name, kind, title in _ASSUMED:
             value = getattr(device, name)
-            shown = "" if value is None else exact(value, kind)
 
             async def changed(event: Any, key: str = key) -> None:
                 form = tab.form.with_change(key, event.sender.value or "")
+                event.sender.error = None
                 try:
-                    as_device(form.gpus[0], form.question.overrides)
+                    _ = form.device
                 except NeusightError as mistake:
                     event.sender.error = str(mistake)
                     await tab.fail()
                 else:
-                    event.sender.error = None
                     await tab.ask(form)
                     tab.reflect()
 
-            field = ui.input(title, value=shown).props("dense hide-bottom-space").classes(f"field-{key}")
-            field.on("change", changed)
+            field = ui.input(title, value="" if value is None else exact(value, kind))
+            field.props("dense hide-bottom-space").classes(f"field-{key}").on("change", changed)
 
 
-VIEW = View(path="/", title="Ask", ask=ask, texts=texts)
+VIEW = View(path="/", title="Ask", ask=ask)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from shlex import join, split
 from typing import Any
 
@@ -15,13 +16,14 @@ from neusight.distributed import figures as distributed
 from neusight.distributed.search import Found
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, figures
-from neusight.page.answers import OF_PLANS, DeviceAnswer, answered, plan_question, planned
+from neusight.page.answers import DeviceAnswer, answered, charts
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
-from neusight.questions import Serving, Step
+from neusight.questions import Serving, Step, Training
+from neusight.questions.parts import PLAN
 from neusight.questions.serving import LOADS
-from neusight.serving import Choice, Demand, ServingEstimate, Setup, Slo
+from neusight.serving import Choice, Demand, Setup, Slo
 from neusight.serving import figures as served
 from neusight.steps import StepQuestion
 from neusight.units import decimal, gib, milliseconds
@@ -32,7 +34,6 @@ EVERY = "all"
 """In place of names of optimisations: all that apply, ranked."""
 _COMMON = ("compile", "amp-bf16", "bf16", "flash", "fused-optimizer", "checkpointing", "cuda-graphs")
 """Switches; all others are in a list."""
-_CLIENTS = "holds the level for"
 _SEARCHED = ("replicas", "num_prompts", "batch", "trace", "prefill")
 """Fields that a service level leaves no room for."""
 _LIMITS, _MINUTES, _ENGINE = 3, 1.0, "maxtext"
@@ -40,27 +41,44 @@ _LIMITS, _MINUTES, _ENGINE = 3, 1.0, "maxtext"
 
 
 def ask(predictor: Predictor, form: Form) -> Shown:
-    """By what the form is about: a deployment, a cluster, a step."""
+    """By what the form is about: a deployment, a device to build, a cluster, a step."""
     if form.serving:
-        return _served(predictor, form)
-    if form.page.space:
-        return _designed(form)
-    return _planned(predictor, form) if form.cluster else _stepped(predictor, form)
+        shown = _cheapest(predictor, form) if form.page.slo else _frontiers(predictor, form)
+    elif form.page.space:
+        shown = _designed(form)
+    else:
+        shown = _planned(predictor, form) if form.cluster else _stepped(predictor, form)
+
+    def texts(tab: Tab) -> None:
+        shown.texts(tab)
+        copied("Command line", command(form))
+
+    return replace(shown, texts=texts)
 
 
 def is_slow(form: Form) -> bool:
     """Whether anything is searched or traced for it."""
-    return bool(form.page.slo if form.serving else form.page.space or form.cluster or form.page.apply)
+    return bool(form.page.slo if form.serving else form.page.space or form.page.apply)
+
+
+def unused(form: Form) -> list[str]:
+    """Fields that are given and do not count for what is looked for."""
+    given, apply = form.question.words(), ["apply"] if form.page.apply else []
+    if form.serving:
+        return [] if form.page.slo else [name for name in LOADS if name in given]
+    if form.page.space:
+        return [*apply, *(name for name in given if name not in ("model", "mode", "batch", "seq_len", "nodes"))]
+    planned = [name for name in given if Step.fields()[name].field.panel == PLAN]
+    return [*apply, *planned] if form.cluster else []
 
 
 def _stepped(predictor: Predictor, form: Form) -> Shown:
     answers = answered(predictor, form)
     estimates = [answer.estimate for answer in answers if isinstance(answer.estimate, Estimate)]
-    charts = [figures.time(estimates), figures.memory(estimates)] if estimates else []
     gains = _optimised(predictor, form) if form.page.apply else None
-    charts += [ladder(gains)] if gains else []
-    charts += [figures.difference(*estimates[:2])] if len(estimates) > 1 else []
-    return Shown(charts=tuple(charts), rest=(answers, gains))
+    ladders = [ladder(gains)] if gains else []
+    differences = [figures.difference(*estimates[:2])] if len(estimates) > 1 else []
+    return Shown(charts=(*charts(form, estimates), *ladders, *differences), texts=partial(_step, answers, gains))
 
 
 def step_question(form: Form) -> StepQuestion:
@@ -80,35 +98,50 @@ def _optimised(predictor: Predictor, form: Form) -> WhatIf:
     return predictor.what_ifs(question) if apply == (EVERY,) else predictor.what_if(question, apply)
 
 
-def _served(predictor: Predictor, form: Form) -> Shown:
+def _deployed(form: Form) -> Serving:
+    """The deployment without what is searched for: devices and clients that nobody names, or the load."""
     question = form.complete
     assert isinstance(question, Serving)
-    if not form.page.slo:
-        points = {one.gpu: _frontier(predictor, one) for one in form.questions if isinstance(one, Serving)}
-        return Shown(charts=(served.frontier(points),), rest=None)
+    assert isinstance(form.question, Serving)
+    if form.page.slo:
+        gpu = ",".join(form.gpus) if form.question.gpu else ""
+        return question.changed(gpu=gpu, concurrency=form.question.concurrency)
+    return question.changed(gpu=",".join(form.gpus), **{name: Serving.fields()[name].default for name in LOADS})
+
+
+def _cheapest(predictor: Predictor, form: Form) -> Shown:
     form.question.refuse(_SEARCHED, "is looked for under a service level: leave it out")
+    question = _deployed(form)
     isl, osl = question.lengths()
     demand = Demand(
         slo=Slo.named(form.page.slo), isl=isl, osl=osl, request_rate=question.request_rate,
-        concurrency=getattr(form.question, "concurrency", None), seed=question.seed,
+        concurrency=question.concurrency, seed=question.seed,
     )  # fmt: skip
-    given = {*form.question.words(), *form.restated}
-    setup = {one.name: getattr(question, one.name) for one in fields(Setup) if one.name in given}
-    devices = [one.device() for one in form.questions] if form.question.gpu else None
+    setup = {one.name: getattr(question, one.name) for one in fields(Setup) if one.name in form.given}
+    devices = [one.device() for one in form.questions] if question.gpu else None
     choices = predictor.cheapest(question.served_model(), devices, demand, **setup)
-    return Shown(charts=(served.costs(choices),) if choices[0].holds else (), rest=choices)
+    shown = [served.costs(choices)] if choices[0].holds else []
+    return Shown(charts=tuple(shown), texts=partial(_choices, choices))
 
 
-def _frontier(predictor: Predictor, question: Serving) -> list[ServingEstimate]:
-    return predictor.frontier(
-        question.served_model(), question.device(), question.lengths(), question.setup(), seed=question.seed,
-        prices=question.prices,
-    )  # fmt: skip
+def _frontiers(predictor: Predictor, form: Form) -> Shown:
+    question = _deployed(form)
+    model, lengths, setup = question.served_model(), question.lengths(), question.setup()
+    words = {"seed": question.seed, "prices": question.prices}
+    points = {one.gpu: predictor.frontier(model, one.device(), lengths, setup, **words) for one in form.questions}
+    return Shown(charts=(served.frontier(points),))
+
+
+def _plan_question(form: Form) -> Training:
+    """The training step on a cluster without its plan, which is searched for."""
+    assert isinstance(form.question, Step)
+    step = form.question.as_training()
+    return step.changed(**{name: one.default for name, one in step.fields().items() if one.field.panel == PLAN})
 
 
 def _planned(predictor: Predictor, form: Form) -> Shown:
-    found = planned(predictor, form)
-    return Shown(charts=(distributed.pareto(found), distributed.timeline(found.best[0])), rest=found)
+    found = predictor.plans(_plan_question(form).unplanned())
+    return Shown(charts=(distributed.pareto(found), distributed.timeline(found.best[0])), texts=partial(_plans, found))
 
 
 def _designed(form: Form) -> Shown:
@@ -128,76 +161,42 @@ def _designed(form: Form) -> Shown:
         per_node=default_per_node(space.base_device), engine=_ENGINE,
     )  # fmt: skip
     found = answers(space, [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
-    return Shown(charts=(chart(found, "the baseline"),), rest=tuple(found))
+    return Shown(charts=(chart(found, "the baseline"),), texts=partial(_designs, found))
 
 
 def controls(tab: Tab) -> None:
     """What is decided between, beside the question itself."""
     with ui.element("div").classes("question"):
         if tab.form.serving:
-            tab.field("slo", wide=True)
+            tab.field("slo")
         else:
             _switches(tab)
             tab.field("space")
 
 
 def _switches(tab: Tab) -> None:
-    names = sorted(name for name, one in known().items() if StepQuestion in one.functions)
+    given = [name for name in tab.form.page.apply if name != EVERY]
+    others = sorted(name for name, one in known().items() if StepQuestion in one.functions and name not in _COMMON)
 
-    async def switched(names: tuple[str, ...]) -> None:
+    async def switched(names: Sequence[str]) -> None:
         await tab.change(apply="\n".join(names))
 
-    async def one(event: Any, name: str) -> None:
-        rest = tuple(each for each in tab.form.page.apply if each not in (name, EVERY))
-        await switched((*rest, name) if event.value else rest)
+    async def one(event: Any) -> None:
+        rest = [name for name in tab.form.page.apply if name not in (event.sender.text, EVERY)]
+        await switched([*rest, event.sender.text] if event.value else rest)
 
     for name in _COMMON:
-        box = ui.checkbox(name, value=name in tab.form.page.apply, on_change=lambda event, name=name: one(event, name))
+        box = ui.checkbox(name, value=name in given, on_change=one)
         box.props("dense").style("flex: 0 0 auto; min-width: 0").mark(name)
-    others = [name for name in names if name not in _COMMON]
     chosen = ui.select(others, multiple=True, label="other what-ifs", with_input=True)
-    chosen.value = [name for name in tab.form.page.apply if name in others]
-    common = [name for name in tab.form.page.apply if name in _COMMON]
-    chosen.on_value_change(lambda event: switched((*common, *event.value))).props("dense use-chips").classes("wide")
-    button = ui.button("rank all that apply", on_click=lambda: switched((EVERY,))).props("flat dense no-caps")
+    chosen.value = [name for name in given if name in others]
+    common = [name for name in given if name in _COMMON]
+    chosen.on_value_change(lambda event: switched([*common, *event.value])).props("dense use-chips").classes("wide")
+    button = ui.button("rank all that apply", on_click=lambda: switched([EVERY])).props("flat dense no-caps")
     button.style("flex: 0 0 auto")
 
 
-def unused_of_plans(form: Form) -> list[str]:
-    """Fields that are given and do not count where plans are searched."""
-    names = [name for name in form.question.words() if name not in (*OF_PLANS, "mode")]
-    return names if is_planned(form) else form.of_cluster
-
-
-def is_planned(form: Form) -> bool:
-    """Whether plans on a cluster are searched."""
-    return bool(form.cluster) and form.mode == "training"
-
-
-def unused(form: Form) -> list[str]:
-    """Fields that are given and do not count for what is looked for."""
-    if form.serving:
-        return [] if form.page.slo else [name for name in LOADS if name in form.question.words()]
-    if form.page.space:
-        counts = {"model", "mode", "batch", "seq_len", "nodes"}
-        return [*(["apply"] if form.page.apply else []), *(n for n in form.question.words() if n not in counts)]
-    return [*(["apply"] if form.page.apply and is_planned(form) else []), *unused_of_plans(form)]
-
-
-def texts(tab: Tab, shown: Shown) -> None:
-    """What came of it, and the command that gives the same."""
-    if isinstance(shown.rest, Found):
-        _plans(shown.rest)
-    elif tab.form.page.space and not tab.form.serving:
-        _designs(shown.rest)
-    elif isinstance(shown.rest, list):
-        _choices(shown.rest, tab.form.page.slo)
-    elif shown.rest is not None:
-        _step(*shown.rest)
-    copied("Command line", command(tab.form))
-
-
-def _step(answers: tuple[DeviceAnswer, ...], gains: WhatIf | None) -> None:
+def _step(answers: tuple[DeviceAnswer, ...], gains: WhatIf | None, tab: Tab) -> None:
     for answer in answers:
         if answer.error:
             ui.label(f"{answer.gpu}: {answer.error}").classes("wrong").props('role="alert"')
@@ -238,21 +237,20 @@ def _cells(rung: Rung) -> tuple[str, ...]:
     return rung.transform.name, milliseconds(time.after), f"{time.ratio:.2f}x", interval, memory, rung.transform.summary
 
 
-def _choices(choices: list[Choice], slo: str) -> None:
+def _choices(choices: list[Choice], tab: Tab) -> None:
     best = choices[0]
-    e = best.estimate
-    if e is None:
-        ui.label(f"nothing holds {slo}").classes("answer")
+    if (e := best.estimate) is None:
+        ui.label(f"nothing holds {tab.form.page.slo}").classes("answer")
         ui.html(table(("device", "why not"), ((c.gpu, c.reason) for c in choices)), sanitize=False)
-        return
-    cost = "" if best.usd_per_hour is None else f" at {decimal(best.usd_per_hour)} USD an hour"
-    load = f"{served.load_size(e)} {'requests/s' if 'request_rate' in e.load else 'clients'}"
-    where = best.described
-    ui.label(f"{where}{cost} {_CLIENTS} {load}, with a probability of {best.probability:.0%}").classes("answer")
-    copied("Launch one replica", e.launch)
+    else:
+        cost = "" if best.usd_per_hour is None else f" at {decimal(best.usd_per_hour)} USD an hour"
+        load = f"{served.load_size(e)} {'requests/s' if 'request_rate' in e.load else 'clients'}"
+        where = f"{best.described}{cost}"
+        ui.label(f"{where} holds the level for {load}, with a probability of {best.probability:.0%}").classes("answer")
+        copied("Launch one replica", e.launch)
 
 
-def _plans(found: Found) -> None:
+def _plans(found: Found, tab: Tab) -> None:
     best = found.best[0]
     low_s, high_s = best.interval
     time = f"{milliseconds(best.latency_s)} (90 %: {milliseconds(low_s)} to {milliseconds(high_s)})"
@@ -260,7 +258,7 @@ def _plans(found: Found) -> None:
     ui.label(f"{found.plans:,} plans divide model and batch; {found.simulated:,} were simulated").classes("quiet")
 
 
-def _designs(found: Sequence[BestDesign]) -> None:
+def _designs(found: Sequence[BestDesign], tab: Tab) -> None:
     best = max(found, key=lambda design: design.gain.ratio)
     gain = f"{best.gain.ratio:.2f}x the baseline's throughput (90 %: {best.gain.low:.2f} to {best.gain.high:.2f})"
     ui.label(f"{best.design_words}: {gain}, {best.area_mm2:.0f} mm2, {best.power_w:.0f} W").classes("answer")
@@ -275,31 +273,27 @@ def command(form: Form) -> str:
     Raises:
         DeviceError: an unknown device.
     """
-    return join(_words(form))
+    return join(["neusight", *_words(form)])
 
 
 def _words(form: Form) -> Iterator[str]:
-    question, model = form.question, form.question.model
-    yield "neusight"
-    if isinstance(question, Serving):
-        yield from ("serving", model)
-        yield from () if form.page.slo and not question.gpu else ("--gpu", ",".join(form.gpus))
-        left_out = ("gpu", *(() if form.page.slo else LOADS))
-        lengths = dict(zip(("isl", "osl"), form.lengths, strict=True))
-        words = question.changed(**{name: Serving.fields()[name].default for name in left_out}, **lengths)
-        yield from (*words.options(), *form.options(*form.restated))
-        yield from ("--slo", form.page.slo) if form.page.slo else ("--frontier",)
-    elif form.page.space:
-        yield from ("design", form.page.space, "--model", model, "--global-batch-size", str(question.batch))
-        yield from (*form.options("seq_len", "nodes"), "--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
-    elif is_planned(form):
-        yield from ("plan", *plan_question(form).command_line())
-    elif form.page.apply:
+    question, page = form.question, form.page
+    if not isinstance(question, Step):
+        restated = [word for name in form.restated for word in question.fields()[name].command_words(form.text(name))]
+        yield from ("serving", *_deployed(form).command_line(), *restated)
+        yield from ("--slo", page.slo) if page.slo else ("--frontier",)
+    elif page.space:
+        yield from ("design", page.space, "--model", question.model, "--global-batch-size", str(question.batch))
+        yield from Step(model=question.model, seq_len=question.seq_len, nodes=question.nodes).options()
+        yield from ("--front", str(_LIMITS), "--minutes", f"{_MINUTES:g}")
+    elif form.cluster:
+        yield from ("plan", *_plan_question(form).command_line())
+    elif page.apply:
         step = form.questions[0]
-        yield from ("what-if", model, "--gpu", step.gpu, *step.changed(gpu="").options())
-        yield from ("--all",) if form.page.apply == (EVERY,) else ("--apply", ",".join(form.page.apply))
+        yield from ("what-if", *step.command_line())
+        yield from ("--all",) if page.apply == (EVERY,) else ("--apply", ",".join(page.apply))
     else:
         yield from split(form.command)[1:]
 
 
-VIEW = View(path="/decide", title="Decide", ask=ask, texts=texts, controls=controls, unused=unused, is_slow=is_slow)
+VIEW = View(path="/decide", title="Decide", ask=ask, controls=controls, unused=unused, is_slow=is_slow)

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from itertools import groupby, pairwise
 from math import exp, log, log2
 from typing import Any
 
 from nicegui import background_tasks, ui
 
-from neusight.api import Predictor, as_device
+from neusight.api import Predictor
+from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import NeusightError
-from neusight.estimates import figures
 from neusight.figures import Chart, Dot, Line, Scale
-from neusight.page.answers import answered, memory
+from neusight.page.answers import answered, charts
 from neusight.page.fields import term
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
@@ -34,57 +34,59 @@ _WAIT_S = 0.2
 """After which what is computed ahead looks again whether somebody drags."""
 _STEP = 0.05
 """Of the slider, whose scale is logarithmic: a twentieth more."""
-_BANDWIDTH = "dram_bandwidth"
 _HERE = 0.1
 """Of the largest dot's area, where the question stands."""
 
 
+def _quarters(least: float, most: float) -> tuple[float, ...]:
+    """Quarters of a doubling."""
+    doublings = range(int(log2(most / least)) + 1)
+    steps = (least * 2.0**whole * (1 + part / 4) for whole in doublings for part in range(4))
+    return (*(step for step in steps if step < most), most)
+
+
+def _whole(least: int, most: int) -> tuple[float, ...]:
+    """Whole numbers that are nearest to quarters of a doubling."""
+    return tuple(sorted({float(round(step)) for step in _quarters(least, most)}))
+
+
+_BANDWIDTH = "dram_bandwidth"
+_COUNTS = (1.0, 2.0, 4.0, 8.0)
+STEP = {
+    "batch": _whole(1, 256), "seq_len": _whole(16, 2048), "tp": _COUNTS, "dp": _COUNTS,
+    _BANDWIDTH: _quarters(1e11, 2e13),
+}  # fmt: skip
+LOAD = {"concurrency": _whole(1, 256), "isl": _whole(64, 16384), "osl": _whole(16, 4096), "tp": _COUNTS}
+"""Values to which fields of a step and of a load are dragged."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dragged:
-    """A field that one drags from ``least`` to ``most``, in ``steps``: the ``values`` where only those can be."""
+    """A field that one drags over ``steps``."""
 
-    least: float
-    most: float
-    title: str = ""
-    values: tuple[int, ...] = ()
-    unit: str = ""
+    name: str
+    title: str
+    steps: tuple[float, ...]
 
-    @cached_property
-    def steps(self) -> tuple[float, ...]:
-        """All that can be: quarters of a doubling, whole numbers unless there is a unit."""
-        if self.values:
-            return tuple(map(float, self.values))
-        doublings = log2(self.most / self.least)
-        each = [self.least * 2.0**whole * (1 + part / 4) for whole in range(int(doublings) + 1) for part in range(4)]
-        inside = [step if self.unit else float(round(step)) for step in each if step <= self.most]
-        return tuple(sorted({*inside, self.most}))
+    @property
+    def unit(self) -> str:
+        """Unit of the values; "" for counts."""
+        return "B/s" if self.name == _BANDWIDTH else ""
 
     def near(self, value: float) -> float:
         """The nearest that can be."""
-        inside = min(max(value, self.least), self.most)
+        inside = min(max(value, self.steps[0]), self.steps[-1])
         return min(self.steps, key=lambda step: abs(log(step / inside)))
 
     @property
     def curve(self) -> list[float]:
         """Where a curve is known, evenly on a logarithmic scale."""
-        steps = [self.least * (self.most / self.least) ** (at / (_POINTS - 1)) for at in range(_POINTS)]
-        return sorted({self.near(step) for step in steps})
+        least, most = self.steps[0], self.steps[-1]
+        return sorted({self.near(least * (most / least) ** (at / (_POINTS - 1))) for at in range(_POINTS)})
 
-
-_COUNTS = (1, 2, 4, 8)
-STEP = {
-    "batch": Dragged(least=1, most=256),
-    "seq_len": Dragged(least=16, most=2048),
-    "tp": Dragged(least=1, most=8, values=_COUNTS),
-    "dp": Dragged(least=1, most=8, values=_COUNTS),
-    _BANDWIDTH: Dragged(least=1e11, most=2e13, unit="B/s"),
-}
-LOAD = {
-    "concurrency": Dragged(least=1, most=256),
-    "isl": Dragged(least=64, most=16384),
-    "osl": Dragged(least=16, most=4096),
-    "tp": Dragged(least=1, most=8, values=_COUNTS),
-}
+    def words(self, value: float) -> str:
+        """A value with its unit."""
+        return scaled(value, self.unit) if self.unit else decimal(value, 6)
 
 
 def title(form: Form, name: str) -> str:
@@ -93,11 +95,11 @@ def title(form: Form, name: str) -> str:
     return term(one) if one else "memory bandwidth"
 
 
-def dragged(form: Form) -> tuple[str, Dragged]:
+def dragged(form: Form) -> Dragged:
     """What one drags, the first that there is unless the form says it."""
     axes = LOAD if form.serving else STEP
     name = form.page.axis if form.page.axis in axes else next(iter(axes))
-    return name, replace(axes[name], title=title(form, name))
+    return Dragged(name=name, title=title(form, name), steps=axes[name])
 
 
 def moved(form: Form, name: str, value: float) -> Form:
@@ -113,28 +115,46 @@ def moved(form: Form, name: str, value: float) -> Form:
 
 def ask(predictor: Predictor, form: Form) -> Shown:
     """Now, and along what one drags."""
-    name, axis = dragged(form)
+    axis = dragged(form)
     answers = answered(predictor, form)
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     if not estimates:
         raise NeusightError("; ".join(f"{answer.gpu}: {answer.error}" for answer in answers))
-    now = _now(form, name, estimates)
-    curves = curve(predictor, moved(form, name, axis.curve[0]), name, axis)
-    charts = [_along(curves, name, axis, estimates, now)]
-    charts += [_scaling(curves, axis, estimates, now)] if axis.values else []
-    charts += [_frontier(curves, estimates)] if name == "concurrency" else []
-    charts += [] if form.serving else [figures.time(estimates)]
-    return Shown(charts=(*charts, memory(form, estimates)), rest=(estimates, now))
+    now = _now(form, axis.name, estimates[0])
+    curves = curve(predictor, moved(form, axis.name, axis.curve[0]), axis)
+    drawn = [_along(curves, axis, estimates, now)]
+    drawn += [_scaling(curves, axis, estimates, now)] if axis.steps == _COUNTS else []
+    drawn += [_frontier(curves, estimates)] if axis.name == "concurrency" else []
+    said = "\n".join(f"{axis.title} {axis.words(now)}, {_line(e)}" for e in estimates)
+    return Shown(charts=(*drawn, *charts(form, estimates)), said=said, texts=partial(_follow, form, axis, now))
 
 
-def _now(form: Form, name: str, estimates: Sequence[Any]) -> float:
+def _now(form: Form, name: str, e: Any) -> float:
+    """The value that the question has, or that its answer took."""
     if name == _BANDWIDTH:
-        return float(as_device(form.gpus[0], form.question.overrides).dram_bandwidth_bytes_per_s)
-    return float(getattr(form.complete, name) or getattr(estimates[0], name, 0) or 1)
+        return float(form.device.dram_bandwidth_bytes_per_s)
+    chosen = (getattr(of, name, None) for of in (form.complete, e, getattr(e, "run", e), getattr(e, "plan", e)))
+    return float(next(filter(None, chosen), 1))
 
 
 Points = Sequence[tuple[float, Any]]
 Curves = Mapping[str, Points]
+Figure = Callable[[Any], tuple[float, float, float]]
+"""A figure of an estimate, with the ends of its interval."""
+
+
+def _time(e: Any) -> tuple[float, float, float]:
+    return (e.latency_s, *e.interval)
+
+
+def _rate(e: Any) -> tuple[float, float, float]:
+    """Samples or output tokens a second."""
+    if isinstance(e, TrainingEstimate):
+        rate = e.plan.global_batch_size / e.latency_s
+    else:
+        rate = e.output_tokens_per_s.mean if isinstance(e, ServingEstimate) else e.samples_per_s
+    low_s, high_s = e.interval
+    return rate, rate * e.latency_s / high_s, rate * e.latency_s / low_s
 
 
 def _outside(e: Any) -> bool:
@@ -154,63 +174,57 @@ def _pieces(points: Points) -> Iterator[tuple[bool, bool, Points]]:
         yield outside, fits, [piece[0][0], *(end for _, end in piece)]
 
 
-def _along(curves: Curves, name: str, axis: Dragged, estimates: Sequence[Any], now: float) -> Chart:
-    """Time along what one drags, a curve a device, dashed where it does not fit, and where the question stands."""
-    lines = [
-        Line(
-            series=gpu, xs=tuple(x for x, _ in points), ys=tuple(e.latency_s for _, e in points),
-            band=(tuple(e.interval[0] for _, e in points), tuple(e.interval[1] for _, e in points)),
-            outside=outside, dashed=not fits,
-        )
-        for gpu, whole in curves.items()
-        for outside, fits, points in _pieces(whole)
-    ]  # fmt: skip
-    dots = [
-        Dot(x=now, y=e.latency_s, series=e.gpu, label=milliseconds(e.latency_s) if len(estimates) == 1 else "",
-            y_interval=e.interval, outside=_outside(e))
-        for e in estimates
-    ]  # fmt: skip
-    heights = [y for line in lines for y in (line.band or ((), ()))[0] + (line.band or ((), ()))[1]]
-    ends = [*heights, *(y for e in estimates for y in e.interval)]
-    marker = Line(xs=(now, now), ys=(min(ends), max(ends)), dashed=True, label=_shown(axis, now))
+def _lines(curves: Curves, figure: Figure) -> Iterator[Line]:
+    """A curve a device with its intervals: dashed where it does not fit, grey outside of what was measured."""
+    for gpu, whole in curves.items():
+        for outside, fits, points in _pieces(whole):
+            values, lows, highs = zip(*(figure(e) for _, e in points), strict=True)
+            xs = tuple(x for x, _ in points)
+            yield Line(series=gpu, xs=xs, ys=values, band=(lows, highs), outside=outside, dashed=not fits)
+
+
+def _dots(estimates: Sequence[Any], figure: Figure, now: float) -> list[Dot]:
+    """Where the question stands."""
+    figures = [(e, *figure(e)) for e in estimates]
+    return [Dot(x=now, y=y, series=e.gpu, y_interval=(low, high), outside=_outside(e)) for e, y, low, high in figures]
+
+
+def _along(curves: Curves, axis: Dragged, estimates: Sequence[Any], now: float) -> Chart:
+    """Time along what one drags, and where the question stands."""
+    lines, dots = list(_lines(curves, _time)), _dots(estimates, _time, now)
+    if len(dots) == 1:
+        dots = [replace(dots[0], label=milliseconds(dots[0].y))]
+    everything = [*estimates, *(e for points in curves.values() for _, e in points)]
+    heights = [end for e in everything for end in e.interval]
+    marker = Line(xs=(now, now), ys=(min(heights), max(heights)), dashed=True, label=axis.words(now))
     rows = [
-        {"gpu": gpu, name: x, "latency_s": e.latency_s, "low_s": e.interval[0], "high_s": e.interval[1],
+        {"gpu": gpu, axis.name: x, "latency_s": e.latency_s, "low_s": e.interval[0], "high_s": e.interval[1],
          "needed_bytes": e.fit.needed_bytes, "fits": e.fits}
         for gpu, points in curves.items()
         for x, e in points
     ]  # fmt: skip
     dashes = ", dashed where it does not fit" if any(line.dashed for line in lines) else ""
-    title = f"Time by {axis.title}: drag on the chart{dashes}"
     return Chart(
-        name="along", title=title, x=Scale(name=axis.title, unit=axis.unit, log=not axis.values),
-        y=Scale(name="time", unit="s", log=True), lines=(*lines, marker), dots=tuple(dots), rows=tuple(rows),
+        name="along", title=f"Time by {axis.title}: drag on the chart{dashes}",
+        x=Scale(name=axis.title, unit=axis.unit, log=axis.steps != _COUNTS), y=Scale(name="time", unit="s", log=True),
+        lines=(*lines, marker), dots=tuple(dots), rows=tuple(rows),
     )  # fmt: skip
 
 
 def _scaling(curves: Curves, axis: Dragged, estimates: Sequence[Any], now: float) -> Chart:
     """What more devices bring, beside what they would bring if nothing were lost between them."""
-    lines, rows = [], []
+    ideal: list[Line] = []
+    rows = []
     for gpu, points in curves.items():
-        xs, ys = tuple(x for x, _ in points), tuple(_rate(e) for _, e in points)
-        ends = [tuple(_rate(e) * e.latency_s / e.interval[end] for _, e in points) for end in (1, 0)]
-        lines.append(Line(series=gpu, xs=xs, ys=ys, band=(ends[0], ends[1])))
-        lost = "" if lines[1:] else "if nothing were lost"
-        lines.append(Line(xs=xs, ys=tuple(ys[0] * x / xs[0] for x in xs), dashed=True, label=lost))
+        xs, ys = tuple(x for x, _ in points), tuple(_rate(e)[0] for _, e in points)
+        lost = "" if ideal else "if nothing were lost"
+        ideal.append(Line(xs=xs, ys=tuple(ys[0] * x / xs[0] for x in xs), dashed=True, label=lost))
         rows += [{"gpu": gpu, "devices": x, "per_s": y} for x, y in zip(xs, ys, strict=True)]
-    dots = [
-        Dot(x=now, y=_rate(e), series=e.gpu, outside=_outside(e),
-            y_interval=(_rate(e) * e.latency_s / e.interval[1], _rate(e) * e.latency_s / e.interval[0]))
-        for e in estimates
-    ]  # fmt: skip
     what = "output tokens/s" if isinstance(estimates[0], ServingEstimate) else "samples/s"
     return Chart(
         name="scaling", title=f"Throughput by {axis.title}", x=Scale(name=axis.title), y=Scale(name=what),
-        lines=tuple(lines), dots=tuple(dots), rows=tuple(rows),
+        lines=(*_lines(curves, _rate), *ideal), dots=tuple(_dots(estimates, _rate, now)), rows=tuple(rows),
     )  # fmt: skip
-
-
-def _rate(e: Any) -> float:
-    return float(e.output_tokens_per_s.mean if isinstance(e, ServingEstimate) else e.samples_per_s)
 
 
 def _frontier(curves: Curves, estimates: Sequence[Any]) -> Chart:
@@ -220,17 +234,13 @@ def _frontier(curves: Curves, estimates: Sequence[Any]) -> Chart:
     return replace(chart, dots=(*chart.dots, *(replace(dot, size=_HERE, label="") for dot in here.dots)))
 
 
-def _shown(axis: Dragged, value: float) -> str:
-    return scaled(value, axis.unit) if axis.unit else decimal(value, 6)
-
-
 @lru_cache(maxsize=128)
-def curve(predictor: Predictor, form: Form, name: str, axis: Dragged) -> dict[str, list[tuple[float, Any]]]:
+def curve(predictor: Predictor, form: Form, axis: Dragged) -> dict[str, list[tuple[float, Any]]]:
     """Answers along what one drags, device by device, where there are any; kept, since dragging leaves them."""
     points: dict[str, list[tuple[float, Any]]] = {}
     for value in axis.curve:
         with suppress(NeusightError):
-            for answer in answered(predictor, moved(form, name, value)):
+            for answer in answered(predictor, moved(form, axis.name, value)):
                 if answer.estimate:
                     points.setdefault(answer.estimate.gpu, []).append((value, answer.estimate))
     return points
@@ -238,44 +248,49 @@ def curve(predictor: Predictor, form: Form, name: str, axis: Dragged) -> dict[st
 
 def controls(tab: Tab) -> None:
     """Which field one drags, a slider for keyboards and fingers, and the chart itself."""
+    axis = dragged(tab.form)
+    names = LOAD if tab.form.serving else STEP
+
+    async def chosen(event: Any) -> None:
+        await tab.change(axis=event.value)
+        tab.rebuild()
+
+    async def released(_: Any) -> None:
+        # The last value of a throttled slider may come after its release.
+        await asyncio.sleep(5 * _THROTTLE_S)
+        tab.moving = False
+
+    async def slid(event: Any) -> None:
+        value = exp(float(event.args))
+        tab.slid = axis.near(value)
+        await _move(tab, value)
+
     with ui.element("div").classes("question"):
-        axes = {name: title(tab.form, name) for name in (LOAD if tab.form.serving else STEP)}
-        name, axis = dragged(tab.form)
-
-        async def chosen(event: Any) -> None:
-            await tab.change(axis=event.value)
-            tab.rebuild()
-
-        ui.select(axes, value=name, label="drag", on_change=chosen).props("dense").mark("axis")
-
-        async def released(_: Any) -> None:
-            # The last value of a throttled slider may come after its release.
-            await asyncio.sleep(5 * _THROTTLE_S)
-            tab.moving = False
-
-        async def slid(event: Any) -> None:
-            await _move(tab, exp(float(event.args)))
-
-        slider = ui.slider(
-            min=log(axis.least), max=log(axis.most), step=log(2) if axis.values else _STEP, value=log(axis.least)
-        )
-        slider.props('aria-label="what one drags"').classes("wide").mark("slider")
-        slider.on("update:model-value", slid, throttle=_THROTTLE_S).on("change", released)
+        axes = {name: title(tab.form, name) for name in names}
+        ui.select(axes, value=axis.name, label="drag", on_change=chosen).props("dense").mark("axis")
+        low, high = log(axis.steps[0]), log(axis.steps[-1])
+        slider = ui.slider(min=low, max=high, step=log(2) if axis.steps == _COUNTS else _STEP, value=low)
+        slider.props('aria-label="what one drags"').classes("wide").mark("slider").on("change", released)
+        slider.on("update:model-value", slid, throttle=_THROTTLE_S)
     if tab.slider is None:
         ui.on("dragged", lambda event: _move(tab, float(event.args)))
         ui.on("released", released)
-    tab.slider = slider
+    tab.slider, tab.slid = slider, axis.steps[0]
 
 
 async def _move(tab: Tab, value: float) -> None:
     """Ask for another value of what one drags; one entry of the history until one lets go."""
-    name, axis = dragged(tab.form)
+    axis = dragged(tab.form)
     begins, tab.moving = not tab.moving, True
-    await tab.ask(moved(tab.form, name, axis.near(value)), entry=begins)
+    form = moved(tab.form, axis.name, axis.near(value))
+    await tab.ask(form, entry=begins)
+    # All else follows once the answer and its charts are on the screen.
+    await asyncio.sleep(_THROTTLE_S)
     tab.reflect()
+    _slide(tab, form, axis.near(value))
 
 
-async def _prepare(tab: Tab, base: Form, name: str, axis: Dragged) -> None:
+async def _prepare(tab: Tab, base: Form, axis: Dragged) -> None:
     """Answers at all steps, ahead of who drags there: one after the other, so that nobody waits for more than one."""
     for value in axis.steps:
         while tab.busy:
@@ -283,21 +298,23 @@ async def _prepare(tab: Tab, base: Form, name: str, axis: Dragged) -> None:
         if tab.prepared != base:
             return
         with suppress(NeusightError):
-            await tab.answers.of(ask, moved(base, name, value))
+            await tab.answers.of(ask, moved(base, axis.name, value))
 
 
-def texts(tab: Tab, shown: Shown) -> None:
-    """The answer of each device, in a line."""
-    estimates, now = shown.rest
-    name, axis = dragged(tab.form)
-    base = moved(tab.form, name, axis.steps[0])
+def _follow(form: Form, axis: Dragged, now: float, tab: Tab) -> None:
+    """Compute ahead where one may drag to; the slider follows what is changed elsewhere."""
+    base = moved(form, axis.name, axis.steps[0])
     if tab.prepared != base:
         tab.prepared = base
-        background_tasks.create(_prepare(tab, base, name, axis))
-    # What a step of the slider does not change yet must not hold it back.
-    if axis.near(exp(tab.slider.value)) != now:
-        tab.slider.value = log(now)
-    tab.say([f"{axis.title} {_shown(axis, now)}, {_line(e)}" for e in estimates])
+        background_tasks.create(_prepare(tab, base, axis))
+    if not tab.moving:
+        _slide(tab, form, now)
+
+
+def _slide(tab: Tab, form: Form, value: float) -> None:
+    """Move the slider, but never back to a question that is older than where it is."""
+    if tab.asked == form and tab.slid != value:
+        tab.slid, tab.slider.value = value, log(value)
 
 
 def _line(e: Any) -> str:
@@ -307,10 +324,4 @@ def _line(e: Any) -> str:
     )
 
 
-def placed(tab: Tab) -> None:
-    """Once the chart is there, it listens."""
-    if "along" in tab.plots:
-        ui.run_javascript(f"asking.drag({tab.plots['along'].id})")
-
-
-VIEW = View(path="/drag", title="Drag", ask=ask, texts=texts, controls=controls, placed=placed, steady=True)
+VIEW = View(path="/drag", title="Drag", ask=ask, controls=controls, is_dragged=True)

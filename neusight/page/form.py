@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import lru_cache
+from contextlib import suppress
+from dataclasses import field
+from functools import cached_property
 from math import inf
 from shlex import join
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
-from neusight.devices.chosen import version_of
+from neusight.devices import DeviceSpec
 from neusight.devices.load import find_device
 from neusight.errors import ModelError, NeusightError
-from neusight.page.words import PageWords
+from neusight.page.accuracy import BY
 from neusight.questions import FieldError, Question, Serving, Step
+from neusight.questions.field import text, texts
+from neusight.questions.parts import LOAD
+from neusight.questions.parts import MODEL as MODEL_PANEL
 from neusight.questions.question import NamedField
 from neusight.questions.serving import LOADS
+from neusight.quick_dataclasses import dataclass
+from neusight.requests import MODES
 
 MODEL, DEVICE, CLIENTS = "gpt2-large", "h100-sxm-80gb", 16
 """The model, the device and the number of clients of a page that was opened without them."""
 _PROMPT, _ANSWER = 1024, 256
 """Tokens of prompts and answers that a question leaves open, as far as the model's context has room for them."""
-_OF_MODE = {"serving": Serving}
-"""Questions of modes; all others are of a step."""
+_VIEW = "View"
 _SEARCHED = ("tp",)
 """Fields that a service level leaves open unless they are given, be it as they are by default."""
 Word = tuple[str, str]
@@ -35,6 +40,22 @@ class Mistake(NamedTuple):
 
     text: str
     error: FieldError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageWords(Question):
+    """Words that only the page has in addition to a question."""
+
+    mode: str = text(
+        "Inference is the forward pass; training adds the backward pass and the optimizer; serving is a language model "
+        "under a load.",
+        MODEL_PANEL, "inference", choices=(*MODES, "serving"),
+    )  # fmt: skip
+    slo: str = text("Service level: limits that the cheapest deployment holds.", LOAD, metavar="ttft=200ms,tpot=30ms")
+    axis: str = text("Field that the slider moves.", _VIEW)
+    space: str = text("Design space: a device to build, such as gpu or phaze.", _VIEW)
+    apply: tuple[str, ...] = texts("Optimisations that are applied one after the other, or `all`.", _VIEW)
+    by: str = text("Grouping: what accuracy is compared by.", _VIEW, next(iter(BY)), choices=tuple(BY))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +94,8 @@ class Form:
         given = [(name, text.strip()) for name, text in words if text.strip()]
         of_page = PageWords.fields()
         page, mistakes = _read(PageWords, [word for word in given if word[0] in of_page])
-        noun: type[Step | Serving] = _OF_MODE.get(page.mode, Step)
-        other = Step if noun is Serving else Serving
+        nouns: tuple[type[Step | Serving], ...] = (Step, Serving)
+        noun, other = reversed(nouns) if page.mode == "serving" else nouns
         rest = [(_today(noun, name), text) for name, text in given if name not in of_page]
         aside = [word for word in rest if word[0] not in noun.fields() and _today(other, word[0]) in other.fields()]
         base = {"model": MODEL} | ({"mode": page.mode} if noun is Step else {})
@@ -84,7 +105,7 @@ class Form:
 
     def changed(self, **texts: str) -> Form:
         """With other words in some fields; lines of a text are values of a field that takes several."""
-        dropped = LOADS if (texts.get("mode", self.mode) == "serving") != self.serving else ()
+        dropped = LOADS if (texts.get("mode", self.page.mode) == "serving") != self.serving else ()
         kept = [(name, text) for name, text in self.words() if name not in (*texts, *dropped) and self.declared(name)]
         return Form.read([*kept, *((name, line) for name, text in texts.items() for line in text.splitlines())])
 
@@ -92,19 +113,22 @@ class Form:
         """Fields that are given, with the texts of those that cannot be read."""
         yield from self.page.texts()
         yield from ((name, text) for name, text in self.question.texts() if name not in PageWords.fields())
-        yield from ((name, self._written(name)) for name in self.restated)
+        yield from ((name, str(getattr(self.question, name))) for name in self.restated)
         yield from self.aside
         yield from ((name, line) for name, mistake in self.mistakes.items() for line in mistake.text.splitlines())
+
+    @cached_property
+    def given(self) -> Mapping[str, str]:
+        """Texts of fields that are given, by name; several are lines."""
+        texts: dict[str, str] = {}
+        for name, line in self.words():
+            texts[name] = f"{texts[name]}\n{line}" if name in texts else line
+        return texts
 
     @property
     def query(self) -> str:
         """Words of an address, the model among them in any case."""
         return urlencode(list(dict.fromkeys([("model", self.question.model), *self.words()])))
-
-    @property
-    def mode(self) -> str:
-        """Inference, training or serving."""
-        return self.page.mode
 
     @property
     def serving(self) -> bool:
@@ -116,11 +140,6 @@ class Form:
         """The cluster that is named; "" for none."""
         return getattr(self.question, "cluster", "")
 
-    @property
-    def of_cluster(self) -> list[str]:
-        """Fields that are given and count where plans on a cluster are searched alone."""
-        return [name for name in ("cluster", "nodes") if getattr(self.question, name, None)]
-
     def declared(self, name: str) -> NamedField | None:
         """The declaration of a field, be it of the other mode."""
         nouns: tuple[type[Question], ...] = (PageWords, type(self.question), Step, Serving)
@@ -128,46 +147,30 @@ class Form:
 
     def text(self, name: str) -> str:
         """Text of a field on the screen: as it was typed where it cannot be read."""
-        return self.mistakes[name].text if name in self.mistakes else self._written(name)
-
-    def _written(self, name: str) -> str:
-        noun: Question = self.page if name in PageWords.fields() else self.question
-        if name not in noun.fields():
-            return ""
-        value, spec = getattr(noun, name), noun.fields()[name].field
-        if spec.kind == "texts":
-            return "\n".join(value)
-        return "" if value is None else spec.write(value)
+        one = self.declared(name)
+        usual = one.field.write(one.default) if one and one.default not in (None, ()) else ""
+        return self.given.get(name, usual)
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """Ids or files of the devices.
+        """Ids or files of the devices, or "" where a cluster names them.
 
         Raises:
             DeviceError: an unknown one. ModelError: none.
         """
+        if self.cluster and not self.question.gpu:
+            return ("",)
         names = [name.strip() for name in (self.question.gpu or DEVICE).split(",") if name.strip()]
         if not names:
             raise ModelError("names no device: give ids of `neusight devices list`, such as h100,4090")
         return tuple(find_device(name).name for name in names)
 
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Tokens of a prompt and of its answer: those that are not given have room in the model's context."""
-        isl, osl = getattr(self.question, "isl", None), getattr(self.question, "osl", None)
-        room = _context(self.question.model, version_of(self.question.model)) or inf
-        osl = osl or int(min(_ANSWER, max(1, room - isl if isl else room / 4)))
-        return isl or int(min(_PROMPT, max(1, room - osl))), osl
-
-    @property
+    @cached_property
     def complete(self) -> Step | Serving:
         """The question of devices, with what the page assumes where it is left open."""
-        words: dict[str, Any] = {"gpu": self.question.gpu or DEVICE}
-        if isinstance(self.question, Step):
-            words |= {"cluster": "", "nodes": None}
+        words: dict[str, Any] = {} if self.cluster else {"gpu": self.question.gpu or DEVICE}
         if isinstance(self.question, Serving):
-            if not self.question.trace:
-                words |= dict(zip(("isl", "osl"), self.lengths, strict=True))
+            words |= {} if self.question.trace else _lengths(self.question)
             if not any(getattr(self.question, name) for name in LOADS):
                 words["concurrency"] = CLIENTS
         return self.question.changed(**words)
@@ -186,9 +189,8 @@ class Form:
         if self.page.slo and self.serving and name in ("gpu", "tp", "concurrency"):
             return {"gpu": "all with a price", "tp": "1, 2, 4 or 8"}.get(name, "")
         value = getattr(self.complete, name, None)
-        if value is None or value == getattr(self.question, name):
-            return ""
-        return self.question.fields()[name].field.write(value)
+        is_open = value is not None and value != getattr(self.question, name)
+        return self.question.fields()[name].field.write(value) if is_open else ""
 
     @property
     def command(self) -> str:
@@ -197,9 +199,8 @@ class Form:
         Raises:
             As ``gpus``.
         """
-        question = self.complete
-        words = ["neusight", question.KIND, question.model, "--gpu", ",".join(self.gpus)]
-        return join([*words, *question.changed(gpu="").options()])
+        question = self.complete.changed(gpu=",".join(self.gpus))
+        return join(["neusight", question.KIND, *question.command_line()])
 
     @property
     def python(self) -> str:
@@ -216,14 +217,21 @@ class Form:
             lines += [f"print(predictor.ask({noun}({words})))"]
         return "\n".join(lines)
 
-    def options(self, *names: str) -> list[str]:
-        """Options of a command line for fields among ``names`` that are given."""
-        texts = [*self.question.texts(), *((name, self._written(name)) for name in self.restated)]
-        declared = self.question.fields()
-        return [word for name, text in texts if name in names for word in declared[name].command_words(text)]
+    @property
+    def device(self) -> DeviceSpec:
+        """The first device, or that of the cluster, with the figures that are changed.
+
+        Raises:
+            As ``gpus``. FieldError: a cluster without training.
+        """
+        question = self.questions[0]
+        if isinstance(question, Step) and question.cluster:
+            return question.as_training().place().device
+        return question.device()
 
     def with_change(self, key: str, text: str) -> Form:
         """With another figure of the device; the catalogue's where the text is empty."""
+        key = f"device.{key}" if self.cluster else key
         rest = [change for change in self.question.overrides if not change.startswith(f"{key}=")]
         return self.changed(overrides="\n".join([*rest, f"{key}={text}"] if text.strip() else rest))
 
@@ -256,12 +264,10 @@ def _today(noun: type[Question], name: str) -> str:
         return name
 
 
-@lru_cache(maxsize=256)
-def _context(model: str, _version: int) -> int:
-    """Tokens of a model's longest sequence, 0 where it is no decoder or states none."""
-    from neusight.workloads.decoders.known import known_decoder
-
-    try:
-        return known_decoder(model).max_len
-    except NeusightError:
-        return 0
+def _lengths(question: Serving) -> dict[str, float]:
+    """Tokens of a prompt and of its answer: those that are not given have room in the model's context."""
+    isl, osl, room = question.isl, question.osl, inf
+    with suppress(NeusightError):
+        room = question.decoder().max_len or inf
+    osl = osl or int(min(_ANSWER, max(1, room - isl if isl else room / 4)))
+    return {"isl": isl or int(min(_PROMPT, max(1, room - osl))), "osl": osl}

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+
+from nicegui import ui
 
 from neusight.errors import ModelError, NeusightError
 from neusight.paths import cache_dir
 from neusight.workloads.config_file import read_config
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.reading import Keys
+
+
+def chosen_file(label: str, endings: str, taken: Callable[[Any], Awaitable[None]]) -> tuple[ui.upload, ui.button]:
+    """A button that chooses a file, and the upload behind it, whose event goes to ``taken``."""
+
+    async def uploaded(event: Any) -> None:
+        event.sender.reset()
+        await taken(event)
+
+    upload = ui.upload(on_upload=uploaded).props(f'auto-upload accept="{endings}"').style("display: none")
+    button = ui.button(label, on_click=lambda: upload.run_method("pickFiles")).props("flat dense no-caps")
+    return upload, button
 
 
 def keep(name: str, content: bytes) -> Path:

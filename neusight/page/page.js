@@ -21,7 +21,12 @@ window.asking = (() => {
     if (entry !== null && location.search !== now) history[entry ? "pushState" : "replaceState"]({}, "", location.pathname + now);
     return true;
   };
-  const answered = () => dim(false);
+  // The answer is there, or has been overtaken by another question: what is said of it and charts are other at once.
+  const answered = (charts, said, newest) => {
+    if (said) document.querySelector(".said").textContent = said;
+    neusight.draw(charts);
+    if (newest) dim(false);
+  };
   const failed = () => dim(false, true);
   document.addEventListener("input", (e) => {
     if (!e.target.closest(".question")) return;

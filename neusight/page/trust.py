@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from html import escape
@@ -12,46 +13,46 @@ from nicegui import ui
 
 from neusight.api import Predictor
 from neusight.devices import gpu_of, load_device
-from neusight.errors import DataError, NeusightError
+from neusight.errors import NeusightError
 from neusight.page.accuracy import HEAD, Accuracy, accuracies, cells_of, chart
 from neusight.page.form import Form
-from neusight.page.kept import keep
+from neusight.page.kept import chosen_file, keep
 from neusight.page.tab import Shown, Tab, View, copied
 from neusight.page.tables import table
 
 _LEAST = 20
 """Rows of a GPU, from which a calibration is offered, as ``neusight calibrate`` recommends."""
+_COLUMNS = ("gpu", "op", "dtype", "count", "mape", "bias", "inside")
+"""Figures of measurements of one's own."""
 
 
 def ask(_: Predictor, form: Form) -> Shown:
     """Figures of all committed experiments by one thing."""
     rows = accuracies(form.page.by)
-    return Shown(charts=(chart(form.page.by, rows),), rest=rows)
+    return Shown(charts=(chart(form.page.by, rows),), texts=partial(_texts, rows), below=partial(_table, rows))
 
 
 def controls(tab: Tab) -> None:
     """By what, and a table of one's own."""
     with ui.element("div").classes("question"):
         tab.field("by")
-        upload = ui.upload(on_upload=partial(_dropped, tab)).props("auto-upload accept=.csv").style("display: none")
-        button = ui.button("measurements of your own: a CSV", on_click=lambda: upload.run_method("pickFiles"))
-        button.props('flat dense no-caps title="op,gpu,dtype,latency_ms and shapes"').classes("wide")
-    tab.own = ui.column().style("width: 100%")
+        _, button = chosen_file("measurements of your own: a CSV", ".csv", lambda event: _dropped(tab, own, event))
+        button.props('title="op,gpu,dtype,latency_ms and shapes"').classes("wide")
+    own = ui.column().style("width: 100%")
 
 
-async def _dropped(tab: Tab, event: Any) -> None:
+async def _dropped(tab: Tab, own: ui.column, event: Any) -> None:
     """Errors of one's own table at once, or what is wrong with it."""
     file = keep(Path(event.file.name).name, await event.file.read())
     folder = file.parent
-    event.sender.reset()
-    tab.own.clear()
-    with tab.own:
+    own.clear()
+    with own:
         try:
             errors = await tab.answers.of(partial(_errors, file, folder / "own"), tab.form, slow=True)
         except NeusightError as error:
             ui.label(str(error).replace(f"{folder}/", "")).classes("wrong").props('role="alert"')
-            return
-        _own(tab, errors, folder / "own")
+        else:
+            _own(tab, errors, folder / "own")
 
 
 def _errors(file: Path, out: Path, predictor: Predictor, _: Form) -> dict[str, Any]:
@@ -64,23 +65,19 @@ def _errors(file: Path, out: Path, predictor: Predictor, _: Form) -> dict[str, A
 
 
 def _own(tab: Tab, errors: dict[str, Any], folder: Path) -> None:
-    total = errors["total"]
+    total, rows = errors["total"], errors["rows"]
     text = f"mean error {total['mape']:.1f} %, {total['inside']:.0f} % inside the interval, of {total['count']:,} rows"
     ui.label(text).classes("answer")
-    names = ("gpu", "op", "dtype", "count", "mape", "bias", "inside")
-    rows = ([_cell(row[name]) for name in names] for row in errors["rows"])
-    ui.html(table(names, rows), sanitize=False)
-    counts: dict[str, int] = {}
-    for row in errors["rows"]:
-        counts[row["gpu"]] = counts.get(row["gpu"], 0) + row["count"]
+    cells = [[row[name] for name in _COLUMNS] for row in rows]
+    texts = ([f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in line] for line in cells)
+    ui.html(table(_COLUMNS, texts), sanitize=False)
+    counts = Counter[str]()
+    for row in rows:
+        counts[row["gpu"]] += row["count"]
     for gpu, count in counts.items():
         if count >= _LEAST:
             ui.button(f"calibrate {gpu} by {count} rows", on_click=partial(_calibrate, tab, gpu, folder)).props("flat")
         copied(f"Calibrate {gpu}", f"neusight calibrate --gpu {gpu} --data {folder}")
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
 
 
 async def _calibrate(tab: Tab, gpu: str, folder: Path) -> None:
@@ -89,9 +86,9 @@ async def _calibrate(tab: Tab, gpu: str, folder: Path) -> None:
         path = await tab.answers.of(partial(_fitted, gpu, folder), tab.form, slow=True)
     except NeusightError as error:
         ui.notify(str(error), type="negative")
-        return
-    tab.answers.forget()
-    ui.notify(f"{path}: later answers for {gpu} are corrected by it")
+    else:
+        tab.answers.forget()
+        ui.notify(f"{path}: later answers for {gpu} are corrected by it")
 
 
 def _fitted(gpu: str, folder: Path, predictor: Predictor, _: Form) -> Path:
@@ -101,27 +98,21 @@ def _fitted(gpu: str, folder: Path, predictor: Predictor, _: Form) -> Path:
 
     frame = load_kernels(folder)
     rows = frame[frame["gpu"] == gpu]
-    if rows.empty:
-        raise DataError(f"there are no rows of {gpu}")
     calibration = fit_calibration(predictor.kernel_predictor, gpu_of(load_device(gpu)), rows)
     return calibration.save(calibrations_dir() / f"{gpu}.json")
 
 
-def texts(tab: Tab, shown: Shown) -> None:
-    """What the dots are, and all rows."""
-    rows: Sequence[Accuracy] = shown.rest
+def _texts(rows: Sequence[Accuracy], _: Tab) -> None:
+    """What the dots are, and reports of their experiments."""
     ui.label("Each dot is a row of the table below the chart, of an experiment that anyone can run again.")
-    links = ", ".join(_report(*names) for names in dict.fromkeys((row.experiment, row.run) for row in rows))
-    ui.html(f"<p>Reports: {links}</p>", sanitize=False)
+    runs = dict.fromkeys((row.experiment, row.run) for row in rows)
+    links = (f'<a class="plain" href="/reports/{escape(name)}">{escape(run)}</a>' for name, run in runs)
+    ui.html(f"<p>Reports: {', '.join(links)}</p>", sanitize=False)
 
 
-def _report(experiment: str, run: str) -> str:
-    return f'<a class="plain" href="/reports/{escape(experiment)}">{escape(run)}</a>'
-
-
-def below(tab: Tab, shown: Shown) -> None:
+def _table(rows: Sequence[Accuracy], _: Tab) -> None:
     """All rows, which dots lead to."""
-    ui.html(table(HEAD, map(cells_of, shown.rest), ids=[row.id for row in shown.rest]), sanitize=False)
+    ui.html(table(HEAD, map(cells_of, rows), ids=[row.id for row in rows]), sanitize=False)
 
 
-VIEW = View(path="/trust", title="Trust", ask=ask, texts=texts, controls=controls, below=below, asks=False)
+VIEW = View(path="/trust", title="Trust", ask=ask, controls=controls, asks=False)

@@ -12,10 +12,9 @@ from neusight import Predictor
 from neusight.errors import ModelError, NeusightError
 from neusight.page import answers, decide
 from neusight.page.fields import HEAD, panels
-from neusight.page.form import DEVICE, Form
+from neusight.page.form import DEVICE, Form, PageWords
 from neusight.page.kept import keep_model
-from neusight.page.words import PageWords
-from neusight.questions import FieldError, Step
+from neusight.questions import FieldError, Serving, Step
 from neusight.workloads.catalogue import KINDS, list_workloads
 from tests.cli_runs import as_json, run
 from tests.questions.test_round_trips import drawn
@@ -130,7 +129,8 @@ def test_a_field_without_effect_is_offered_only_where_it_is_given() -> None:
 )
 def test_lengths_fit_the_context(words: str, lengths: tuple[int, int]) -> None:
     asked = form(f"mode=serving {words}")
-    assert asked.lengths == lengths
+    assert isinstance(asked.complete, Serving)
+    assert (asked.complete.isl, asked.complete.osl) == lengths
     assert [asked.assumed(name) or asked.text(name) for name in ("isl", "osl")] == [str(tokens) for tokens in lengths]
 
 
@@ -197,7 +197,7 @@ def test_memory_of_a_served_model_is_that_of_the_command(predictor: Predictor, m
     printed = " ".join(run(*shlex.split(asked.command)[1:]).stdout.split())
     for line in answer.estimate.memory_lines:  # type: ignore[union-attr]
         assert line in printed
-    shown = answers.memory(asked, [answer.estimate]).rows[0]
+    shown = answers.charts(asked, [answer.estimate])[0].rows[0]
     memory = as_json(*shlex.split(asked.command)[1:])["memory"]
     assert (shown["capacity"], shown["KV cache"]) == (memory["capacity"], memory["kv_cache"])
 
@@ -232,7 +232,7 @@ def test_a_service_level_takes_all_that_is_given(
     [
         ("mode=serving rate=5 concurrency=2", ["concurrency", "request_rate"]),
         ("mode=serving rate=5 slo=ttft=1s", []),
-        ("mode=training cluster=dgx-h100 gpu=l4 tp=2 optimizer=sgd", ["gpu", "tp"]),
+        ("mode=training cluster=dgx-h100 tp=2 optimizer=sgd apply=bf16", ["apply", "tp"]),
         ("mode=training space=gpu cluster=dgx-h100 dtype=bf16 apply=bf16", ["apply", "dtype", "cluster"]),
         ("mode=training gpu=l4 tp=2", []),
     ],
@@ -243,9 +243,9 @@ def test_unused_names_what_does_not_count(words: str, names: list[str]) -> None:
 
 def test_plans_take_the_optimizer(predictor: Predictor) -> None:
     asked = form("model=gpt2 mode=training cluster=dgx-h100 batch=16 optimizer=sgd")
-    best = answers.planned(predictor, asked).best[0]
+    shown = decide.ask(predictor, asked).charts[0].rows
     plan, *_ = as_json(*shlex.split(decide.command(asked))[1:])["best"]
-    assert plan["latency_s"] == best.latency_s
+    assert plan["latency_s"] == min(row["latency_s"] for row in shown)
 
 
 def test_a_question_without_devices_is_of_the_usual_one() -> None:

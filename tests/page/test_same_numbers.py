@@ -8,7 +8,6 @@ import pytest
 
 from neusight import Predictor
 from neusight.page.answers import answered
-from neusight.page.ask import VIEW as ASK
 from neusight.page.form import Form
 from tests.cli_runs import as_json
 
@@ -62,5 +61,3 @@ def test_page_command_and_python_agree(form: Form, predictor: Predictor) -> None
     latency_s = said["latency_s"]
     assert answer.estimate.latency_s == same.latency_s == latency_s
     assert list(answer.estimate.interval) == list(same.interval) == [said["low_s"], said["high_s"]]
-    shown = ASK.ask(predictor, form)
-    assert shown.rest[0][0].estimate.latency_s == latency_s

@@ -9,8 +9,7 @@ import pytest
 
 from neusight import Predictor
 from neusight.page import drag
-from neusight.page.form import Form
-from neusight.page.words import PageWords
+from neusight.page.form import Form, PageWords
 from neusight.questions import Step
 from neusight.units import milliseconds
 from tests.page.conftest import Opened, serious
