@@ -127,15 +127,16 @@ def _cheapest(predictor: Predictor, form: Form) -> Shown:
 def _frontiers(predictor: Predictor, form: Form) -> Shown:
     question = _deployed(form)
     model, lengths, setup = question.served_model(), question.lengths(), question.setup()
-    words = {"seed": question.seed, "prices": question.prices}
-    points = {one.gpu: predictor.frontier(model, one.device(), lengths, setup, **words) for one in form.questions}
+    points = {
+        one.gpu: predictor.frontier(model, one.device(), lengths, setup, seed=question.seed, prices=question.prices)
+        for one in form.questions
+    }
     return Shown(charts=(served.frontier(points),))
 
 
 def _plan_question(form: Form) -> Training:
     """The training step on a cluster without its plan, which is searched for."""
-    assert isinstance(form.question, Step)
-    step = form.question.as_training()
+    step = form.training
     return step.changed(**{name: one.default for name, one in step.fields().items() if one.field.panel == PLAN})
 
 

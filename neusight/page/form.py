@@ -15,7 +15,7 @@ from neusight.devices import DeviceSpec
 from neusight.devices.load import find_device
 from neusight.errors import ModelError, NeusightError
 from neusight.page.accuracy import BY
-from neusight.questions import FieldError, Question, Serving, Step
+from neusight.questions import FieldError, Question, Serving, Step, Training
 from neusight.questions.field import text, texts
 from neusight.questions.parts import LOAD
 from neusight.questions.parts import MODEL as MODEL_PANEL
@@ -224,10 +224,16 @@ class Form:
         Raises:
             As ``gpus``. FieldError: a cluster without training.
         """
-        question = self.questions[0]
-        if isinstance(question, Step) and question.cluster:
-            return question.as_training().place().device
-        return question.device()
+        return self.training.place().device if self.cluster else self.questions[0].device()
+
+    @property
+    def training(self) -> Training:
+        """The step as one of training on its cluster.
+
+        Raises:
+            FieldError: a step without training, or a word that has no meaning there.
+        """
+        return Training.named(Step.training_words(self.question.words()))
 
     def with_change(self, key: str, text: str) -> Form:
         """With another figure of the device; the catalogue's where the text is empty."""
