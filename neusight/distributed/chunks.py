@@ -36,7 +36,7 @@ class Chunks:
 
     @classmethod
     def of(cls, plan: Plan, stages: Sequence[Stage], segments: int) -> Chunks:
-        """Those of a plan."""
+        """Build the chunks of a plan."""
         count, slots = plan.pp * plan.vp, []
         left = np.full((plan.directions, plan.pp), plan.recompute_layers or np.inf)
         for way, at in product(range(plan.directions), range(count)):

@@ -21,7 +21,7 @@ FOLLOWING: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "weights"
 def host_shares(
     run: TrainingRun, chunks: Chunks, passes: RankPasses, seconds: dict[Phase, np.ndarray]
 ) -> dict[Phase, np.ndarray]:
-    """What the host or copies take of each chunk in phases that follow each other, over what kernels take.
+    """Time of the host, or of copies, over that of kernels, of each chunk in phases that follow each other.
 
     Args:
         run: the question.
@@ -43,7 +43,7 @@ def host_shares(
 
 
 def _copied_s(run: TrainingRun, chunks: Chunks, passes: RankPasses) -> np.ndarray | float:
-    """What layers of each chunk keep on its way to the host, or back [s], where it lies there."""
+    """Seconds in which what layers of each chunk keep travels to the host, or back, where it is kept there."""
     if not run.engine.offloads_activations:
         return 0.0
     kept = [s.kept_bytes(run.plan.recompute) if s.layer >= 0 else 0.0 for s in passes.segments]
@@ -69,6 +69,6 @@ def host_update(run: TrainingRun, chunks: Chunks, updates: list[list[Part]]) -> 
 
 
 def _parameters(part: Part) -> float:
-    """That a kernel of an optimizer updates, 0 of others."""
+    """Number of parameters that a kernel of an optimizer updates, 0 for others."""
     batch = part.batch
     return float(batch["elements"].max()) if batch.family in ("optimizer", "elementwise") else 0.0

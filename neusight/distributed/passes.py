@@ -33,7 +33,7 @@ class RankPasses:
 
     @classmethod
     def of(cls, program: Program, times: PartTimes, recompute: str, engine: Engine) -> RankPasses:
-        """Those of a program; ``times`` are of its parts, in their order."""
+        """Build the passes of a program; ``times`` are those of its parts, in their order."""
         return cls(
             times=times,
             segments=program.segments,
@@ -56,7 +56,7 @@ class RankPasses:
 
     @cached_property
     def recompute_s(self) -> np.ndarray:
-        """What the backward pass of each segment computes again [s]."""
+        """Seconds that the backward pass of each segment computes again."""
         return self.sum_s(self.again)
 
     @cached_property
@@ -93,12 +93,12 @@ class RankPasses:
         return {phase: hidden * each for phase, each in exchanges.items()}
 
     def dispatched(self, phase: Phase) -> np.ndarray:
-        """What the host does in a pass of each segment, see ``workloads.dispatch``."""
+        """Dispatches of the host in a pass of each segment, see ``workloads.dispatch``."""
         mine = np.flatnonzero(self.times.phase == phase)
         dispatches = [part_dispatches(part) for part in self.times.parts[mine]]
         by_part = np.bincount(self.segment[mine], self.times.runs[mine] * dispatches, len(self.segments))
-        told = [dict(segment.dispatches).get(phase, 0.0) for segment in self.segments]
-        return np.where([bool(segment.dispatches) for segment in self.segments], told, by_part)
+        traced = [dict(segment.dispatches).get(phase, 0.0) for segment in self.segments]
+        return np.where([bool(segment.dispatches) for segment in self.segments], traced, by_part)
 
 
 def segment_numbers(program: Program) -> np.ndarray:

@@ -55,7 +55,7 @@ class StepParts:
 
     @classmethod
     def of(cls, run: TrainingRun, program: Program, layer_s: Sequence[float] = ()) -> StepParts:
-        """Built from the question.
+        """Build the parts of a question.
 
         Args:
             run: the question.
@@ -169,7 +169,7 @@ class TimedStep(StepParts):
 
     @cached_property
     def times(self) -> StepTimes:
-        """Of a step in the order of the model's chunks."""
+        """Seconds of all parts of a step, in the order of the model's chunks."""
         seconds, chunks = self._pass_s, self.chunks
         tables = {phase: chunks.table(seconds[phase]) * np.maximum(1.0, self._host[phase])[:, None] for phase in PHASES}
         send_s = float(sum(self.parts.total_s[self.role == SEND].tolist()))
@@ -196,6 +196,7 @@ class TimedStep(StepParts):
 
     @cached_property
     def _host(self) -> dict[Phase, np.ndarray]:
+        """Time of the host or of copies over that of kernels, of each chunk in each pass."""
         return host_shares(self.run, self.chunks, self.passes, self._pass_s)
 
     def _exchanged(self, name: str) -> np.ndarray:
