@@ -101,12 +101,8 @@ class ProgramRows(OnHosts):
 class PairRows(Chosen):
     """Measured gains that are compared."""
 
-    optimisation: tuple[str, ...] = text(
-        "Rows of these, such as amp. Default: all.", opt.CHOICE, (), listable=True, metavar="NAME[,NAME…]"
-    )
-    sets: tuple[str, ...] = text(
-        "Rows of these sets. Default: all.", opt.CHOICE, (), listable=True, metavar="NAME[,NAME…]", former=("set",)
-    )
+    optimisation: tuple[str, ...] = opt.names("Rows of these, such as amp. Default: all.")
+    sets: tuple[str, ...] = opt.names("Rows of these sets. Default: all.", former=("set",))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,10 +36,7 @@ class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Seeded, opt.Written, op
 
     FOLDER: ClassVar[bool] = True
 
-    against: tuple[str, ...] = text(
-        "Other regressors to compare in the same folds: gbm, gp, mlp+gbm+gp.", opt.CHOICE, (), listable=True,
-        metavar="NAME[,NAME…]",
-    )  # fmt: skip
+    against: tuple[str, ...] = opt.names("Other regressors to compare in the same folds: gbm, gp, mlp+gbm+gp.")
     fold_rows: int = whole("Most rows of each GPU and family that folds learn from.", opt.CHOICE, 4000, 50, 1_000_000)
     out: Path = like(opt.Written, "out", default=Path("trained"), help="Output folder, with a folder a tile model.",
                      metavar="DIR")  # fmt: skip
@@ -47,9 +44,7 @@ class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Seeded, opt.Written, op
     regressor: str = text(
         "Method that learns.", opt.CHOICE, "mlp", choices=(*_REGRESSORS, "roofline"), former=("backend",)
     )
-    gpus: tuple[str, ...] = text(
-        "Devices to train on. Default: all of --data.", opt.CHOICE, (), listable=True, metavar="ID[,ID…]"
-    )
+    gpus: tuple[str, ...] = opt.names("Devices to train on. Default: all of --data.", "ID")
     epochs: int | None = whole("Passes (mlp) or trees (gbm). Default: the regressor's.", opt.CHOICE, high=1_000_000)
     resume: bool = switch("Continue after an interruption, with the same options.", opt.CHOICE)
 

@@ -32,6 +32,11 @@ FROM_SCRIPT = Launched(
 )
 
 
+def names(help: str, kind: str = "NAME", **declared: Any) -> Any:
+    """An option whose value is a list of names, with commas between; none by default."""
+    return text(help, CHOICE, (), listable=True, metavar=f"{kind}[,{kind}…]", **declared)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Formatted(CommandOptions):
     """The form of the result."""
@@ -174,30 +179,24 @@ class OfSplit(CommandOptions):
 class OfKernels(CommandOptions):
     """Kinds of kernels."""
 
-    families: tuple[str, ...] = text(
-        "Kernel families. Default: all.", CHOICE, (), listable=True, metavar="NAME[,NAME…]"
+    families: tuple[str, ...] = names("Kernel families. Default: all.")
+    dtypes: tuple[str, ...] = names(
+        "Precisions: bfloat16, float32, float16, tf32, float8. Default: all that the device has."
     )
-    dtypes: tuple[str, ...] = text(
-        "Precisions: bfloat16, float32, float16, tf32, float8. Default: all that the device has.",
-        CHOICE, (), listable=True, metavar="NAME[,NAME…]",
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfModels(CommandOptions):
     """Names of models."""
 
-    models: tuple[str, ...] = text(
-        "Tile models: gemm, conv2d, matrix, … Default: all that have rows.",
-        CHOICE, (), listable=True, metavar="NAME[,NAME…]",
-    )  # fmt: skip
+    models: tuple[str, ...] = names("Tile models: gemm, conv2d, matrix, … Default: all that have rows.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOut(CommandOptions):
     """Devices whose measurements are not read."""
 
-    hold_out: tuple[str, ...] = text("Devices to leave out.", CHOICE, (), listable=True, metavar="ID[,ID…]")
+    hold_out: tuple[str, ...] = names("Devices to leave out.", "ID")
 
 
 @dataclass(frozen=True, kw_only=True)

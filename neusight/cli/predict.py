@@ -61,13 +61,13 @@ def predict(asked: Asked[Step], models: opt.Models, output: EstimateForm) -> Non
     """
     steps = asked.questions
     if steps[0].cluster:
-        from neusight.cli.training import answer
+        from neusight.cli.training import TrainingOptions, answer
 
         try:
             words = Step.training_words(asked.texts)
         except FieldError as error:
             raise option_error(Step, error) from None
-        answer(Asked(Training, words), models, output.form)
+        answer(Asked(Training, words), models, TrainingOptions(form=output.form))
         return
     opt.check_steps(steps)
     calls = opt.on_devices(asked)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, CommandOptions, LeftOut, OneQuestion
+from neusight.cli.asked import Asked, LeftOut, OneQuestion
 from neusight.cli.output import busy, note
-from neusight.cli.points import Point, combined
+from neusight.cli.points import combined
 from neusight.questions import Training
 from neusight.questions.field import number, option, path, whole
 from neusight.questions.parts import PLAN, RECORDED
@@ -22,18 +22,17 @@ if TYPE_CHECKING:
     from neusight.distributed.estimate import TrainingEstimate
     from neusight.distributed.faults import WholeRun
 
-TOKENS = 1e12
 SCHEDULES = ("1f1b", "zero-bubble", "gpipe")
 SEARCHED = LeftOut.of(*(name for name, one in Training.fields().items() if one.field.panel in (PLAN, RECORDED)))
 """Fields that a search for plans decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whole(CommandOptions):
-    """The run that a step is of."""
+class TrainingOptions(opt.Formatted):
+    """The run that a step is of, and files that are written."""
 
     tokens: float = number(
-        "Tokens of a whole run: its days, cost and energy.", opt.OUTPUT, TOKENS, low=0.0, high=1e18, placeholder="1e12"
+        "Tokens of a whole run: its days, cost and energy.", opt.OUTPUT, 1e12, low=0.0, high=1e18, placeholder="1e12"
     )
     gpu_mtbf: float | None = number(
         "Hours between faults of a GPU: checkpoints and restarts count. Default with --checkpoint or --restart: "
@@ -49,19 +48,6 @@ class Whole(CommandOptions):
         opt.OUTPUT, low=0.0, high=1e6,
     )  # fmt: skip
 
-    def run(self) -> WholeRun:
-        """The run, with faults where anything of them is given."""
-        from neusight.distributed.faults import Faults, WholeRun
-
-        figures = {"gpu_mtbf_h": self.gpu_mtbf, "checkpoint_s": self.checkpoint, "restart_s": self.restart}
-        given = {name: value for name, value in figures.items() if value is not None}
-        return WholeRun(tokens=self.tokens, faults=Faults(**given) if given else None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingFiles(opt.Formatted):
-    """Files that are read and written."""
-
     timeline: Path | None = path(
         "Write the step for ui.perfetto.dev.", opt.OUTPUT, option="--timeline", metavar="FILE.json", former=("trace",)
     )
@@ -73,13 +59,16 @@ class TrainingFiles(opt.Formatted):
         super().check()
         opt.check_out(self.timeline, "--timeline", ".json")
 
+    def run(self) -> WholeRun:
+        """The run, with faults where anything of them is given."""
+        from neusight.distributed.faults import Faults, WholeRun
 
-def training(
-    asked: Annotated[Asked[Training], opt.FROM_SCRIPT],
-    whole: Whole,
-    models: opt.Models,
-    files: TrainingFiles,
-) -> None:
+        figures = {"gpu_mtbf_h": self.gpu_mtbf, "checkpoint_s": self.checkpoint, "restart_s": self.restart}
+        given = {name: value for name, value in figures.items() if value is not None}
+        return WholeRun(tokens=self.tokens, faults=Faults(**given) if given else None)
+
+
+def training(asked: Annotated[Asked[Training], opt.FROM_SCRIPT], models: opt.Models, options: TrainingOptions) -> None:
     """Predict a training step of a language model on many GPUs: time, what it waits for, memory, cost.
 
     Lists are combined; JSON is an object for one combination, and a list where any option is one. What is left out
@@ -95,44 +84,32 @@ def training(
 
     - `neusight training llama-3.1-70b --cluster aws-p5 --nodes 32 --from train_llama.sh --timeline step.json`
     """
-    trace = files.timeline
-    if trace is not None and asked.many:
+    if options.timeline is not None and asked.many:
         raise typer.BadParameter("is of one step: leave out lists", param_hint="--timeline")
-    points = answer(asked, models, files.form, whole.run())
-    if trace is not None and points[0].estimate:
-        _write_trace(trace, points[0].estimate)
+    answer(asked, models, options)
 
 
-def answer(
-    asked: Asked[Training], models: opt.Models, form: str, whole: WholeRun | None = None
-) -> list[Point[TrainingEstimate]]:
-    """Estimate the steps, and show them; exit 1 where none has an estimate.
-
-    Args:
-        asked: the steps.
-        models: what predicts.
-        form: human, json or csv.
-        whole: the run that steps are of; default an undisturbed one of ``TOKENS``.
+def answer(asked: Asked[Training], models: opt.Models, options: TrainingOptions) -> None:
+    """Estimate the steps, and show them.
 
     Raises:
-        NeusightError, BadParameter: what is wrong with the only step, or with all.
+        NeusightError, BadParameter: what is wrong with the only step, or with all. Exit: none has an estimate.
     """
     from neusight.cli.show_training import show_points
-    from neusight.distributed.faults import WholeRun
 
     calls = opt.on_devices(asked)
     predictor = models.load(call.device or call.question.place().device for call in calls)
 
-    def estimate(combination: dict[str, Any]) -> TrainingEstimate:
-        answered: TrainingEstimate = predictor.ask(combination["asked"].question, combination["asked"].device)
-        return answered
+    def estimate(combination: dict[str, Any]) -> Any:
+        return predictor.ask(combination["asked"].question, combination["asked"].device)
 
     with busy("predicting") as advance:
         answers = list(combined({"asked": calls}, estimate, many=asked.many, advance=advance))
     points = [replace(point, options=asked.options_of(point.options["asked"].question)) for point in answers]
     opt.note_corrections(predictor, [point.estimate.gpu for point in points if point.estimate])
-    show_points(points, form, asked.many, whole or WholeRun(tokens=TOKENS))
-    return points
+    show_points(points, options.form, asked.many, options.run())
+    if options.timeline is not None and points[0].estimate:
+        _write_trace(options.timeline, points[0].estimate)
 
 
 def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
@@ -159,11 +136,7 @@ class Search(opt.Counted, opt.Written, opt.Workers, opt.Formatted):
     )
 
 
-def plan(
-    asked: Annotated[Asked[Training], SEARCHED, OneQuestion],
-    search: Search,
-    models: opt.Models,
-) -> None:
+def plan(asked: Annotated[Asked[Training], SEARCHED, OneQuestion], search: Search, models: opt.Models) -> None:
     """Find the fastest plans of a training step that fit, among all that divide model, batch and cluster.
 
     None is left out by a rule of thumb: each plan is bounded, and simulated where the bound does not decide.
