@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from neusight.cli.output import Output, bar, table
+from neusight.cli.output import Output, bar, figures, table
 
 
 def test_bar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,3 +58,11 @@ def test_table_cuts_no_id(
 def test_table_of_no_rows_is_its_titles(capsys: pytest.CaptureFixture[str]) -> None:
     table(("a long title", ">b"), [])
     assert capsys.readouterr().out.splitlines()[0] == "a long title  b"
+
+
+def test_figures_writes_units_formats_and_gaps(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"gpu": "l4", "time_ms": 1500.0, "bias": 1.25}, {"gpu": "t4", "time_ms": 2.5, "bias": None}]
+    figures("gpu | >time = time_ms | >error = {bias:+.1f} %", rows, "errors")
+    title, _, _, *lines = capsys.readouterr().out.splitlines()
+    assert title == "errors"
+    assert [line.split() for line in lines] == [["l4", "1.50", "s", "+1.2", "%"], ["t4", "2.5", "ms", "-"]]

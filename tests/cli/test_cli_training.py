@@ -169,6 +169,7 @@ def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:
         (*STEP, "--dtype", "fp8"): "a100-sxm-80gb does not compute in float8",
         (*STEP, "--dtype", "fp9"): "fp9",
         (*STEP, "--engine", "megtron"): "did you mean megatron-te",
+        (*STEP, "--engine", "torchscript"): "'torchscript' is unknown: one of torch-eager, torch-compiled",
         (*STEP, "--schedule", "chimera"): "'chimera' is unknown: one of 1f1b",
         (*STEP, "--ep", 4): "has no experts",
         (*STEP, "--from", tmp_path / "nowhere.toml"): "check the path",
