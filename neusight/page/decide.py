@@ -106,7 +106,7 @@ def _deployed(form: Form) -> Serving:
     if form.page.slo:
         gpu = ",".join(form.gpus) if form.question.gpu else ""
         return question.changed(gpu=gpu, concurrency=form.question.concurrency)
-    return question.changed(gpu=",".join(form.gpus), **{name: Serving.fields()[name].default for name in LOADS})
+    return question.changed(gpu=",".join(form.gpus), **dict.fromkeys(LOADS))
 
 
 def _cheapest(predictor: Predictor, form: Form) -> Shown:
@@ -137,7 +137,7 @@ def _frontiers(predictor: Predictor, form: Form) -> Shown:
 def _plan_question(form: Form) -> Training:
     """The training step on a cluster without its plan, which is searched for."""
     step = form.training
-    return step.changed(**{name: one.default for name, one in step.fields().items() if one.field.panel == PLAN})
+    return step.changed(**dict.fromkeys(name for name, one in step.fields().items() if one.field.panel == PLAN))
 
 
 def _planned(predictor: Predictor, form: Form) -> Shown:

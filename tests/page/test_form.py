@@ -40,7 +40,7 @@ def test_every_offered_field_is_typed_and_comes_back_from_the_address(mode: str,
     one, generator = asked.declared(name), random.Random(f"{mode} {name}")
     assert one is not None
     for _ in range(5):
-        value = drawn(one.field, generator)
+        value = one.field.check(name, drawn(one.field, generator))
         text = "\n".join(value) if one.field.kind == "texts" else one.field.write(value)
         typed = asked.changed(**{name: text})
         assert not typed.mistakes
@@ -219,7 +219,7 @@ def test_a_service_level_takes_all_that_is_given(
     monkeypatch.setattr(Predictor, "cheapest", lambda self, *given, **setup: called.extend((*given, setup)))
     with pytest.raises(TypeError):
         decide.ask(object.__new__(Predictor), asked)
-    _, gpus, demand, _, setup = called
+    _, gpus, demand, setup = called
     assert (None if gpus is None else [gpu.id for gpu in gpus]) == devices  # type: ignore[attr-defined]
     assert demand.concurrency == asked.question.concurrency  # type: ignore[attr-defined, union-attr]
     assert setup == ({"tp": 1} if "tp=1" in words else {})
