@@ -76,11 +76,11 @@ def read_launch(source: str, depth: int = 0) -> LaunchLine:
 def _serving(command: EngineCommand, flags: Flags) -> LaunchLine:
     """The deployment that a server's options describe."""
     parts, unread, remarks = _sorted(command, flags)
-    words = {**{name: value for name, value in flags.unset.items() if name in Serving.fields()}, **parts}
+    words = {name: value for name, value in flags.unset.items() if name in Serving.fields()} | parts
+    words |= {"engine": command.engine, "engine_version": command.version}
     remarks += _remark_speculation(parts)
     {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[command.engine](words)
     _combine(words, unread, flags)
-    words |= {"engine": command.engine, "engine_version": command.version}
     kept = {name: value for name, value in words.items() if name in Serving.fields() and value != ""}
     return LaunchLine(noun=Serving, words=kept, unread=unread, remarks=tuple(remarks))
 
@@ -130,9 +130,7 @@ def _configuration(given: Mapping[str, str], flags: Flags) -> dict[str, Any]:
 
 def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """(values by field or part, options without a field that matter, remarks on unknown options)."""
-    parts: dict[str, Any] = {}
-    unread: dict[str, str] = {}
-    remarks: list[str] = []
+    parts, unread, remarks = dict[str, Any](), dict[str, str](), list[str]()
     for name, word in command.options.items():
         option = flags.completed(name)
         if option in flags.names:
@@ -156,8 +154,11 @@ def _vllm(words: dict[str, Any]) -> None:
     for name in ("max_model_len", "max_num_batched_tokens"):
         if scaled := _SCALED.fullmatch(words.get(name, "")):
             words[name] = round(float(scaled[1]) * _SCALES[scaled[2]])
-    if local := words.pop("dp_per_node", 0):
-        words["per_node"] = _count({"dp": local}, "dp") * _count(words, "tp") * _count(words, "pp")
+    devices, nodes = _count(words, "tp") * _count(words, "pp"), _count(words, "started_nodes", "nodes")
+    if "dp_per_node" in words:
+        words["per_node"] = devices * _count(words, "dp_per_node", "dp")
+    if nodes > 1:
+        words["per_node"] = _divided("nodes", devices * _count(words, "dp"), nodes)
     if "dp" in words and _experts(words) == 0:
         words["replicas"] = words.pop("dp")
 
@@ -174,7 +175,6 @@ def _experts(words: Mapping[str, Any]) -> int | None:
 def _sglang(words: dict[str, Any]) -> None:
     """Its degree of tensor parallelism counts all devices of a stage, its limits all groups of attention."""
     devices, groups, nodes = (_count(words, name) for name in ("tp", "dp", "nodes"))
-    words.pop("nodes", None)
     if nodes > 1:
         words["per_node"] = _divided("nodes", devices * _count(words, "pp"), nodes)
     if words.get("max_num_batched_tokens") in ("-1", "0"):
@@ -201,8 +201,7 @@ def _combine(words: dict[str, Any], unread: dict[str, str], flags: Flags) -> Non
     if words.get("ep") == "all":
         words["ep"] = _count(words, "tp") * _count(words, "dp")
     if "quantization" in words:
-        if "dtype" in words:
-            unread["dtype"] = words["dtype"]
+        unread |= {"dtype": words["dtype"]} if "dtype" in words else {}
         words["dtype"] = words["quantization"]
     if "lora" in words or "adapters" in words:
         slots = {**flags.unset, **words}

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,6 @@ from neusight.engines.launch_flags import END, dashed, engines_with_flags, flags
 from neusight.errors import DataError, shown
 from neusight.quick_dataclasses import dataclass
 
-_ENDS = "\n;|&<>"
-"""Characters that end a command."""
 _CONTINUED = re.compile(r"\\[ \t]*(#[^\n]*)?\n")
 _COMMENT = re.compile(r"(^|[ \t])#[^\n]*", re.MULTILINE)
 _ASSIGNED = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_]\w*)=("[^"\n]*"|'[^'\n]*'|[^\s()]*)""", re.MULTILINE)
@@ -55,9 +54,7 @@ def read_command(source: str) -> EngineCommand:
     Raises:
         DataError: no such file, no known engine, or quotes without an end.
     """
-    text, files = _plain(
-        source if len(source.split()) > 1 else _text_of(source, ", or write a command such as `vllm serve MODEL`")
-    )
+    text, files = _plain(source if len(source.split()) > 1 else _text_of(source))
     engine, start, end = _program(text)
     flags = flags_of(engine)
     words = _words(text, whole=True) if flags.anywhere else _words(_within_quotes(text[:start], text[end:]))
@@ -137,7 +134,7 @@ def _program(text: str) -> tuple[str, int, int]:
 
 def _words(text: str, *, whole: bool = False) -> list[str]:
     """Words up to the end of the command, or of the whole script."""
-    marks = f"{_ENDS}()" if whole else _ENDS
+    marks = "\n;|&<>" + "()" * whole
     split = shlex.shlex(text, posix=True, punctuation_chars=marks)
     split.whitespace, split.commenters, split.whitespace_split = " \t\r", "", True
     words = (END if word and set(word) <= set(marks) else word for word in split)
@@ -147,18 +144,13 @@ def _words(text: str, *, whole: bool = False) -> list[str]:
         raise DataError(f"the launch line does not read as one: {error}: mend its quotes") from None
 
 
-def _parsed(value: Any) -> Any:
-    """The object that a text is as JSON, any other value as it is."""
-    try:
-        return json.loads(value) if isinstance(value, str) and value.startswith("{") else value
-    except ValueError:
-        return value
-
-
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     """Keys of objects in objects, and of texts that are JSON objects, as ``a.b``."""
     for key, given in values.items():
-        name, value = dashed(f"{before}{key}"), _parsed(given)
+        name, value = dashed(f"{before}{key}"), given
+        if isinstance(given, str) and given.startswith("{"):
+            with suppress(ValueError):
+                value = json.loads(given)
         if isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:

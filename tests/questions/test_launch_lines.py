@@ -20,7 +20,7 @@ MODEL, MIXTURE = "Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B"
 # Names in tables of options that are parts of fields, or that are only written.
 PARTS = {
     "quantization", "lora", "adapters", "adapter_rank", "eplb", "draft", "draft_model", "draft_tokens", "draft_layers",
-    "draft_depth", "draft_branches", "draft_queries", "attention_dp", "dp_per_node", "most_images",
+    "draft_depth", "draft_branches", "draft_queries", "attention_dp", "dp_per_node", "started_nodes", "most_images",
     "executor", "multimodal", "nodes", "rank", "first", "policy", "slots",
 }  # fmt: skip
 POLICIES = ("GUARANTEED_NO_EVICT", "MAX_UTILIZATION")
