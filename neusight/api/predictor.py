@@ -303,7 +303,7 @@ class Predictor:
         return replace(
             estimate, question=question.record() if question.repeatable else {},
             assumed={**question.assumed(), **estimate.assumed},
-            warnings=(*question.not_estimated(), *estimate.warnings),
+            warnings=(*question.without_effect(), *estimate.warnings),
         )  # fmt: skip
 
     def _served(self, question: DeploymentQuestion) -> ServingEstimate:
