@@ -47,6 +47,7 @@ ROOMS = [
     "what_if",
     "api",
     "design",
+    "measured",
     "learn",
     "evaluation",
     "collect",

@@ -16,11 +16,11 @@ from neusight.evaluation.memory import evaluate_memory
 from neusight.evaluation.models import evaluate_models
 from neusight.evaluation.programs import evaluate_programs
 from neusight.evaluation.rates import evaluate_rates
-from neusight.evaluation.scored import Scored, Selection
 from neusight.evaluation.serving import evaluate_serving
 from neusight.evaluation.steps import evaluate_steps
 from neusight.evaluation.training import evaluate_training
 from neusight.evaluation.what_if import evaluate_what_if
+from neusight.measured.score import Scored, Selection
 
 __all__ = [
     "Scored",

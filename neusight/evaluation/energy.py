@@ -11,13 +11,13 @@ from neusight.datasets.published_steps import INFERENCES
 from neusight.devices import load_gpu
 from neusight.errors import NeusightError
 from neusight.estimates.energy import BoardEnergy, around, board_energy
-from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
 from neusight.evaluation.serving import deployed_cells, figure_of
 from neusight.evaluation.steps import evaluate_steps
 from neusight.laws.board_power import metered
 from neusight.laws.fitted import shipped_boards, shipped_physics
 from neusight.learn.boards import steady_energy
 from neusight.learn.engines import USABLE
+from neusight.measured.score import Progress, Row, Scored, Selection, answered, compared, some
 from neusight.serving import Deployment, ServingEstimate, serve
 from neusight.serving.cells import ServingCase
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError
-from neusight.evaluation.scored import Progress, Scored, joined
+from neusight.measured.score import Progress, Scored, joined
 
 if TYPE_CHECKING:
     import pandas as pd

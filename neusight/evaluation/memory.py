@@ -27,9 +27,9 @@ from neusight.devices.spec import DeviceSpec
 from neusight.distributed.sources import memory
 from neusight.engines import AttentionForm, Engine, engine_named
 from neusight.errors import DataError, shown
-from neusight.evaluation.scored import Row, Scored, answered, compared, renamed, some
 from neusight.evaluation.training import run_of
 from neusight.executors.costs import NORMAL_90
+from neusight.measured.score import Row, Scored, answered, compared, renamed, some
 from neusight.plans.fits import verdict
 from neusight.plans.margins import SOURCES, MemoryFit, interval_bytes
 from neusight.plans.megatron import FP8_RECIPES, shard_of

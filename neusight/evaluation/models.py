@@ -13,7 +13,7 @@ from neusight.datasets.rows import unread_columns
 from neusight.datasets.schema import MODEL_TABLE
 from neusight.errors import DataError
 from neusight.evaluation.as_measured import OPERATORS, changed_s, changes, inductor_attends
-from neusight.evaluation.scored import Scored, answered, compared, some
+from neusight.measured.score import Scored, answered, compared, some
 from neusight.requests import Plan
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from neusight.datasets.rows import flag, positive, read_rows, unread_columns
 from neusight.engines import Host
 from neusight.errors import DataError
 from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, fitted, fitted_dispatches, half_of
-from neusight.evaluation.scored import Progress, Row, Scored, Selection, answered, compared, some
+from neusight.measured.score import Progress, Row, Scored, Selection, answered, compared, some
 from neusight.transforms.compiled import compiled
 from neusight.workloads import load_workload
 from neusight.workloads.dispatch import DISPATCHES, step_kinds

@@ -12,12 +12,12 @@ import numpy as np
 from neusight.datasets.measured import unable
 from neusight.datasets.rows import read_rows
 from neusight.devices import GpuSpec, list_gpus
-from neusight.evaluation.scored import Progress, Row, Scored, compared
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.named import requested
 from neusight.kernels.precision import PRODUCT_DTYPES
 from neusight.kernels.work import work_of
+from neusight.measured.score import Progress, Row, Scored, compared
 
 if TYPE_CHECKING:
     from neusight.api import Predictor

@@ -11,7 +11,7 @@ from neusight.datasets.cells import CELL_NEEDED, CELL_NOTES, CELL_READ, default_
 from neusight.datasets.published_cells import canonical_cell
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.errors import DataError, NeusightError, nearest, shown
-from neusight.evaluation.scored import Scored, Selection, compared
+from neusight.measured.score import Scored, Selection, compared
 from neusight.paths import read_json
 from neusight.serving import Deployment, ServingEstimate, serve
 from neusight.serving.cells import ServingCase

@@ -23,8 +23,8 @@ from neusight.devices.slices import core_of
 from neusight.engines import Libraries
 from neusight.errors import DataError
 from neusight.evaluation.hosts import IDLE, HostFit, TimedCall, half_of
-from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
 from neusight.evaluation.versions import Version, VersionFit
+from neusight.measured.score import Row, Scored, Selection, answered, compared, some
 from neusight.workloads import load_workload
 from neusight.workloads.dispatch import step_kinds
 

@@ -19,8 +19,8 @@ from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.engines import engine_named
-from neusight.evaluation.scored import Row, Scored, Selection, answered, compared, some
 from neusight.learn.training_steps import MeasuredStep
+from neusight.measured.score import Row, Scored, Selection, answered, compared, some
 from neusight.plans.fits import verdict
 from neusight.requests import Plan
 from neusight.steps.answers import traced_training

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from neusight.api import Predictor
 from neusight.evaluation import Selection, evaluate_energy
 from neusight.evaluation.energy import TABLES, usable
-from neusight.evaluation.scored import Scored
 from neusight.experiments.page import Drawing, ReportForm, listing, wrapped
 from neusight.experiments.runs import QUICK_CELLS, advance_of, counted, figures, files_sha256
 from neusight.experiments.runs_report import Results, Rows, ratio_panels, rerun
 from neusight.laws.fitted import shipped_boards
+from neusight.measured.score import Scored
 from neusight.paths import data_dir
 
 if TYPE_CHECKING:

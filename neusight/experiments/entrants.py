@@ -15,12 +15,12 @@ import numpy as np
 
 from neusight.devices import GpuSpec, load_gpu
 from neusight.errors import DataError
-from neusight.evaluation.scored import Scored
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import Artifact
 from neusight.experiments.baselines import Baseline, new_baseline, whole_model_s
 from neusight.experiments.baselines.rules import RULES, Rule
 from neusight.learn.training_data import DeviceRows
+from neusight.measured.score import Scored
 from neusight.plans import TracedStep, single
 from neusight.workloads import load_workload
 

@@ -18,11 +18,11 @@ from neusight.datasets.conditions import conditions_of
 from neusight.devices import load_gpu
 from neusight.errors import DataError
 from neusight.evaluation.kernels import without_drift
-from neusight.evaluation.scored import Scored, joined
 from neusight.executors.gpu.tile_models.artifact import sm_kind
 from neusight.experiments.baselines import roofline_s
 from neusight.experiments.entrants import Entrant, TileModelEntrant
 from neusight.kernels.work import work_of
+from neusight.measured.score import Scored, joined
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -21,10 +21,10 @@ import numpy as np
 from neusight.devices import load_gpu
 from neusight.errors import DataError
 from neusight.evaluation.as_measured import changed_s, changes
-from neusight.evaluation.scored import Scored
 from neusight.experiments.entrants import program_of
 from neusight.experiments.kernels import scores
 from neusight.kernels.conditions import Conditions
+from neusight.measured.score import Scored
 
 if TYPE_CHECKING:
     import pandas as pd

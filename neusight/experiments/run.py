@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.evaluation.scored import joined
 from neusight.experiments.declare import Declaration, Experiment, PairsDeclaration, SparseDeclaration
 from neusight.experiments.folds import QUICK_ROWS, Learning, OneSet, Round, code_sha256, kernels_of, rounds_of
 from neusight.experiments.kernels import (
@@ -27,6 +26,7 @@ from neusight.experiments.kernels import (
 from neusight.experiments.models import kept_steps, operator_sums, predicted_steps, summarise_models, summarise_oracle
 from neusight.experiments.results import data_sha256, rounded, versions
 from neusight.experiments.targets import verdicts
+from neusight.measured.score import joined
 
 if TYPE_CHECKING:
     from neusight.learn import Report

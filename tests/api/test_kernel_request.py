@@ -104,9 +104,17 @@ def test_what_is_wrong_is_said(subtests: pytest.Subtests) -> None:
         ("gemm", {"m": 1, "n": 1, "k": 1, "layout": "xy"}, "layout=xy: must be one of tn, nn, nt, tt"),
         ("gemm", {"m": 10**30, "n": 1, "k": 1}, f"m={10**30}: must be at most"),
         ("sum", {"rows": 2**40, "cols": 2**40}, "row_reduction would have flops of 1.21 trillion trillion"),
-        ("conv2d", {"size": 3, "kernel": 7}, "a filter of height 7 is larger than its padded input of 3"),
-        ("conv2d", {"in_channels": 8, "out_channels": 9, "groups": 4}, "groups=4 does not divide out_channels=9"),
-        ("attention", {"heads": 8, "kv_heads": 3}, "kv_heads=3 does not divide heads=8"),
+        (
+            "conv2d",
+            {"in_channels": 3, "out_channels": 3, "size": 3, "kernel": 7},
+            "a filter of height 7 is larger than its padded input of 3",
+        ),
+        (
+            "conv2d",
+            {"in_channels": 8, "out_channels": 9, "size": 3, "kernel": 3, "groups": 4},
+            "groups=4 does not divide out_channels=9",
+        ),
+        ("attention", {"heads": 8, "kv_heads": 3, "q_len": 8, "head_dim": 64}, "kv_heads=3 does not divide heads=8"),
         ("polar", {"elements": 4}, "elementwise needs read_bytes, write_bytes"),
         ("optimizer", {"op": "foreach_add", "elements": 4}, "optimizer needs tensors, read_bytes"),
     ]:

@@ -14,8 +14,8 @@ from neusight.datasets.published_cells import canonical_cell
 from neusight.engines import server_named
 from neusight.engines.server import VLLM, Server
 from neusight.evaluation import evaluate_serving
-from neusight.evaluation.scored import Scored
 from neusight.kernels.work import work_of
+from neusight.measured.score import Scored
 from neusight.requests import Plan
 from neusight.serving.passes import ReplicaTimes, group_of
 from neusight.workloads.decoders.build import step_program

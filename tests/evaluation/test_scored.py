@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from neusight.errors import DataError
-from neusight.evaluation.scored import Scored, Selection, answered, compared, joined
+from neusight.measured.score import Scored, Selection, answered, compared, joined
 
 RATIOS = np.array([0.5, 1.0, 1.25, 2.0])
 GPUS = ["l4", "l4", "t4", "t4"]

@@ -7,10 +7,10 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.errors import DataError
-from neusight.evaluation.scored import Selection
 from neusight.evaluation.what_if import evaluate_what_if
 from neusight.evaluation.what_if.cases import pair_of
 from neusight.evaluation.what_if.generation import decoder_of_words, scheme_of
+from neusight.measured.score import Selection
 
 DATA = os.environ.get("NEUSIGHT_DATA")
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from neusight.datasets.rows import positive, read_rows
 from neusight.errors import NeusightError
-from neusight.evaluation.scored import Progress, Row, Scored, Selection, compared, some
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, pair_of
+from neusight.measured.score import Progress, Row, Scored, Selection, compared, some
 from neusight.what_if.gain import Answer, Gain
 from neusight.what_if.questions import Question, facts
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.measured.score import Row
 from neusight.questions.step import step_question
 
 _IN_TIMM = {"google/vit-hybrid-base-bit-384": "timm:vit_base_r50_s16_384"}

@@ -16,7 +16,7 @@ from typing import Any
 
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError
-from neusight.evaluation.scored import Row
+from neusight.measured.score import Row
 from neusight.questions.what_if import METRICS, MetricName
 from neusight.what_if.questions import Question, StepQuestion
 from neusight.what_if.transforms import applied

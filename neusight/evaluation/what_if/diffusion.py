@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.measured.score import Row
 from neusight.questions.step import step_question
 from neusight.transforms.passes import Pass
 from neusight.transforms.quantised import SCHEMES, quantised

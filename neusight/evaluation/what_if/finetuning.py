@@ -11,8 +11,8 @@ from neusight.devices import cluster_of
 from neusight.distributed.training_run import TrainingRun, usual_run
 from neusight.engines import ENGINES, Engine
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, whole
+from neusight.measured.score import Row
 from neusight.what_if import applied
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from neusight.engines import Engine, Host
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
+from neusight.measured.score import Row
 from neusight.plans.states import workspace_bytes
 from neusight.questions.step import step_question
 from neusight.transforms import phases, sliced, written

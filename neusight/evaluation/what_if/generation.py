@@ -8,8 +8,8 @@ import re
 from dataclasses import replace
 
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
+from neusight.measured.score import Row
 from neusight.questions.what_if import MetricName
 from neusight.serving.load import Load, Offline, Static
 from neusight.serving.setup import Setup

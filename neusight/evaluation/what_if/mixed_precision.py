@@ -14,8 +14,8 @@ from typing import Any
 from neusight.devices.chosen import as_device
 from neusight.engines import Host
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, metric_of, reads, whole
+from neusight.measured.score import Row
 from neusight.questions.step import step_question
 from neusight.requests import Plan
 from neusight.what_if.questions import StepQuestion

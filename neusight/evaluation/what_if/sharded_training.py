@@ -8,9 +8,9 @@ from typing import Any
 from neusight.datasets.runs import training_run
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.training import run_of
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
+from neusight.measured.score import Row
 
 _LLAMA_3 = {"activation": "swiglu", "normalization": "RMSNorm", "kv_heads": 8, "vocab": 128256}
 LARGE_MODELS: dict[str, dict[str, Any]] = {

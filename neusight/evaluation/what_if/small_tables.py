@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, gpu_of, reads, whole
+from neusight.measured.score import Row
 from neusight.questions.step import step_question
 from neusight.what_if import applied
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, UnnamedModelError, gpu_of, reads, whole
 from neusight.evaluation.what_if.generation import decoder_of_words
+from neusight.measured.score import Row
 from neusight.serving.load import Static
 from neusight.serving.setup import Setup
 from neusight.serving.speculation import LOOKUP, Speculation

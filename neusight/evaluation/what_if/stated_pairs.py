@@ -7,8 +7,8 @@ from typing import Any
 
 from neusight.devices import cluster_of
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, gpu_of, reads, words_of
+from neusight.measured.score import Row
 from neusight.questions.step import step_question
 from neusight.steps.answers import training_run
 from neusight.what_if import Question, applied

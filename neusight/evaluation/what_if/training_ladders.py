@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from neusight.errors import DataError
-from neusight.evaluation.scored import Row
 from neusight.evaluation.what_if.cases import Pair, reads
 from neusight.evaluation.what_if.finetuning import of_litgpt, of_optimizers, of_peft, of_torchtune
 from neusight.evaluation.what_if.sharded_training import of_torchtitan
+from neusight.measured.score import Row
 
 READERS = {
     "torchtitan": of_torchtitan, "torchtune": of_torchtune, "huggingface/peft": of_peft, "litgpt": of_litgpt,

@@ -14,6 +14,7 @@ import numpy as np
 
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
+from neusight.kernels.precision import STORED_BYTES
 from neusight.workloads.decoders.adapters import adapted
 from neusight.workloads.decoders.feed_forwards import activated, dense, inner
 from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
@@ -108,7 +109,7 @@ def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...
     dp = rank.ranks["dp"]
     if dp == 1:
         return ()
-    narrow = rank.of(rank.tokens, rank.quantisation.of("experts").activations).size / rank.size
+    narrow = STORED_BYTES[rank.of(rank.tokens, rank.quantisation.of("experts").activations).dtype] / rank.size
     if rank.ranks["ep"] == 1 or rank.engine.dispatcher == "allgather":
         every = rank.row_bytes(rank.tokens * dp)
         if back:

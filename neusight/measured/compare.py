@@ -1,0 +1,209 @@
+"""Predictions beside what was measured, for every kind of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.distributed.sources import memory
+from neusight.errors import DataError, NeusightError
+from neusight.estimates.energy import board_energy
+from neusight.kernels.work import work_of
+from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of
+from neusight.measured.kernels import KernelPart, Skip, kernel_parts
+from neusight.measured.score import Scored
+from neusight.measured.table import NOUNS, MeasuredTable, columns_of, filled
+from neusight.plans.fits import verdict
+from neusight.questions import Training, WhatIfQuestion
+from neusight.questions.question import Question
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+
+Progress = Callable[[int, int], None]
+Row = Mapping[Any, Any]
+Compared = tuple[Scored, list[Skip]]
+
+
+def compare(table: MeasuredTable, predictor: Predictor, progress: Progress | None = None) -> Compared:
+    """Every row that can be asked, a line for each quantity that it measured.
+
+    Args:
+        table: the rows.
+        predictor: whose predictions.
+        progress: called with (done, of) rows.
+
+    Returns:
+        Predictions and measurements; keys are the columns of the table, ``kind`` and ``quantity``. Rows that are no
+        question or that the product refuses, as (reason, positions).
+    """
+    if table.kind == "kernels":
+        return _compare_kernels(table, predictor, progress)
+    return _compare_models(table, predictor, progress)
+
+
+def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progress | None) -> Compared:
+    frame, done = table.frame, 0
+    skipped: list[Skip] = []
+    lines = []
+    for part in kernel_parts(frame, skipped):
+        for quantity in [name for name in table.quantities if name in _KERNEL_FIGURES]:
+            measured = frame[quantity].to_numpy(float)[part.rows]
+            rows = np.flatnonzero(~np.isnan(measured))
+            if not len(rows):
+                continue
+            try:
+                figures = _KERNEL_FIGURES[quantity](predictor, _take(part, rows))
+            except NeusightError as error:
+                skipped.append((str(error), part.rows[rows]))
+                continue
+            lines.append((quantity, part.rows[rows], figures, measured[rows]))
+        done += len(part.rows)
+        if progress:
+            progress(done, len(frame))
+    return _scored(table, "kernel", lines), skipped
+
+
+def _take(part: KernelPart, rows: np.ndarray) -> KernelPart:
+    if len(rows) == len(part.rows):
+        return part
+    return KernelPart(
+        device=part.device, batch=part.batch.take(rows), conditions=part.conditions.take(rows), rows=part.rows[rows]
+    )
+
+
+def _latency(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
+    low, high = costs.interval_s()
+    return 1e3 * costs.latency_s, 1e3 * low, 1e3 * high
+
+
+def _power(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Power of the board while the kernel runs again and again."""
+    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
+    drawn = zip(costs.drawn.total_j, costs.latency_s, strict=True)
+    energies = [board_energy(part.device, joules, (seconds,) * 3) for joules, seconds in drawn]
+    names = ("expected_j", "low_j", "high_j")
+    expected, low, high = (np.array([getattr(one, name) for one in energies]) / costs.latency_s for name in names)
+    return expected, low, high
+
+
+def _rate(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
+    flops, (low, high) = 1e-12 * work_of(part.batch).flops, costs.interval_s()
+    return flops / costs.latency_s, flops / high, flops / low
+
+
+_KERNEL_FIGURES = {"latency_ms": _latency, "power_w": _power, "tflop_per_s": _rate}
+
+
+def _scored(table: MeasuredTable, kind: str, lines: Iterable[tuple[str, np.ndarray, Any, np.ndarray]]) -> Scored:
+    import pandas as pd
+
+    listed = list(lines)
+    if not listed:
+        return Scored(pd.DataFrame(), *(np.empty(0) for _ in range(4)))
+    parts = [table.frame.iloc[rows].assign(kind=kind, quantity=quantity) for quantity, rows, _, _ in listed]
+    keys = pd.concat(parts, ignore_index=True)
+    predicted, low, high = (np.concatenate([figures[at] for _, _, figures, _ in listed]) for at in range(3))
+    return Scored(keys, predicted, low, high, np.concatenate([measured for *_, measured in listed]))
+
+
+def _compare_models(table: MeasuredTable, predictor: Predictor, progress: Progress | None) -> Compared:
+    skipped: list[Skip] = []
+    lines = []
+    records = table.frame.to_dict("records")
+    for number, row in enumerate(records):
+        place = np.array([number])
+        measured = {str(name): row[name] for name in filled(row, table.quantities)}
+        try:
+            figures = _figures(row, measured, predictor, table)
+        except NeusightError as error:
+            skipped.append((str(error), place))
+            figures = {}
+        for name, figure in figures.items():
+            lines.append((name, place, [np.array([end]) for end in figure], np.array([float(measured[name])])))
+        if progress:
+            progress(number + 1, len(records))
+    return _scored(table, table.kind, lines), skipped
+
+
+def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: MeasuredTable) -> dict[str, Figure]:
+    """Predicted figures of a row by measured column."""
+    question = question_of(row, table)
+    if isinstance(question, WhatIfQuestion):
+        answers = predictor.ask(question)
+        if "gain" in measured:
+            gain = answers.gain(row["metric"])
+            return {"gain": (gain.ratio, gain.low, gain.high)}
+        return {name: figure_of(answers.before, name) for name in measured}
+    if isinstance(question, Training) and {*measured} <= MEMORY_FIGURES.keys():
+        run = question.resolve()
+        ranks = memory(run)
+        fit = verdict(ranks, run.cluster.device)
+        return {name: MEMORY_FIGURES[name](fit, ranks) for name in measured}
+    estimate = predictor.ask(question)
+    return {name: figure_of(estimate, name) for name in measured}
+
+
+def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:
+    """The question of a row.
+
+    Raises:
+        NeusightError: its words are no question.
+    """
+    words = _words(row, table.path.parent)
+    lists = {name: tuple(str(words.pop(name, "")).split(",")) for name in ("apply", "upon", "instead_of")}
+    then = json.loads(words.pop("then", "{}"))
+    question = _noun(row, words).named(words)
+    if table.kind != "gains" and lists["upon"] == ("",):
+        return question
+    names = {name: tuple(filter(None, given)) for name, given in lists.items()}
+    return WhatIfQuestion(question=question, then=tuple(then.items()), **names)
+
+
+def _words(row: Row, folder: Path) -> dict[str, Any]:
+    """Filled question columns; files that a row names are below the folder of its table, or beside it."""
+    words = filled(row, columns_of("gains"))
+    for name in ("trace", "model"):
+        for place in (folder, folder.parent / "programs"):
+            file = place / str(words.get(name, ""))
+            if name in words and file.suffix in (".parquet", ".csv", ".pt2", ".onnx", ".json") and file.is_file():
+                words[name] = str(file)
+    return {str(name): _plain(value) for name, value in words.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A cell as Python has it: whole numbers that gaps made floats, arrays as lists."""
+    value = value.item() if isinstance(value, np.generic) else value
+    value = value.tolist() if isinstance(value, np.ndarray) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _noun(row: Row, words: Mapping[str, Any]) -> type[Question]:
+    """The noun that has fields for all words; ``command`` names it where several do."""
+    command = row.get("command")
+    if isinstance(command, str):
+        if command not in NOUNS:
+            raise DataError(f"command '{command}' answers no rows: one of {', '.join(NOUNS)}")
+        return NOUNS[command]
+    nouns = [
+        noun
+        for noun in NOUNS.values()
+        if {noun.today(name) for name in words if _has(noun, name)} and all(_has(noun, name) for name in words)
+    ]
+    if not nouns:
+        raise DataError(f"no question has all of {', '.join(words)}: leave out a column")
+    return nouns[0]
+
+
+def _has(noun: type[Question], name: str) -> bool:
+    try:
+        noun.today(name)
+    except NeusightError:
+        return False
+    return True

@@ -1,0 +1,92 @@
+"""What an estimate says of a measured column, with the ends of its 90 % interval."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from neusight.errors import DataError
+from neusight.measured.table import STATISTIC
+from neusight.plans.memory import RankMemory
+
+Figure = tuple[float, float, float]
+_NO = float("nan")
+"""End of an interval that is not stated."""
+
+
+def figure_of(estimate: Any, name: str) -> Figure:
+    """A measured column of an estimate, in the column's unit.
+
+    Raises:
+        DataError: the estimate does not say such a figure.
+    """
+    statistic = STATISTIC.search(name)
+    base = STATISTIC.sub("", name, count=1)
+    if base in _LATENCIES and hasattr(estimate, "latency"):
+        return _latency(estimate.latency(base.removesuffix("_ms")), statistic[1] if statistic else "mean")
+    if name not in _FIGURES:
+        raise DataError(f"an answer to this question has no {name}: leave out the column")
+    return _FIGURES[name](estimate)
+
+
+_LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
+
+
+def _latency(metric: Any, statistic: str) -> Figure:
+    """A latency of a served model in ms. The last sequence of a batch is its 99th percentile."""
+    value = getattr(metric, {"max": "p99"}.get(statistic, statistic)) or metric.mean
+    scale = 1e3 * value / metric.mean
+    return scale * metric.mean, scale * metric.low, scale * metric.high
+
+
+def _time(estimate: Any) -> Figure:
+    low, high = estimate.interval
+    return 1e3 * estimate.latency_s, 1e3 * low, 1e3 * high
+
+
+def _energy(estimate: Any) -> Figure:
+    energy = estimate.board_energy
+    if energy is None:
+        raise DataError("the energy of this device is not known")
+    return energy.expected_j, energy.low_j, energy.high_j
+
+
+def _rate(name: str) -> Callable[[Any], Figure]:
+    return lambda estimate: (getattr(estimate, name).mean, getattr(estimate, name).low, getattr(estimate, name).high)
+
+
+def _fits(fit: Any, _: Sequence[RankMemory]) -> Figure:
+    return float(fit.fits), _NO, _NO
+
+
+def _token_energy(estimate: Any) -> Figure:
+    return estimate.power_w / estimate.output_tokens_per_s.mean, _NO, _NO
+
+
+_FIGURES: Mapping[str, Callable[[Any], Figure]] = {
+    "latency_ms": _time,
+    "step_ms": _time,
+    "energy_j": _energy,
+    "tokens_per_s": _rate("output_tokens_per_s"),
+    "steady_tokens_per_s": _rate("steady_output_tokens_per_s"),
+    "power_w": lambda estimate: (estimate.power_w, _NO, _NO),
+    "energy_per_token_j": _token_energy,
+    "mean_batch": lambda estimate: (estimate.mean_batch, _NO, _NO),
+    "fits": lambda estimate: (float(estimate.fits), _NO, _NO),
+    "oom": lambda estimate: (float(not estimate.fits), _NO, _NO),
+    "peak_reserved_bytes": lambda estimate: MEMORY_FIGURES["peak_reserved_bytes"](estimate.fit, estimate.memory),
+    "peak_allocated_bytes": lambda estimate: MEMORY_FIGURES["peak_allocated_bytes"](estimate.fit, estimate.memory),
+}
+
+
+MEMORY_FIGURES: Mapping[str, Callable[[Any, Sequence[RankMemory]], Figure]] = {
+    "fits": _fits,
+    "oom": lambda fit, _: (float(not fit.fits), _NO, _NO),
+    "peak_reserved_bytes": lambda fit, _: (
+        sum(fit.terms.values()) - fit.terms.get("context", 0.0),
+        _NO,
+        _NO,
+    ),
+    "peak_allocated_bytes": lambda _, ranks: (ranks[-1].allocated, _NO, _NO),
+}
+"""Figures of the memory of ranks."""

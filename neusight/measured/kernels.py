@@ -1,0 +1,155 @@
+"""Rows of kernels as columns: one batch, with its conditions, for each device and family."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from neusight.devices import DeviceSpec, load_device
+from neusight.engines import library_named
+from neusight.errors import CoverageError, NeusightError
+from neusight.kernels import KERNEL_CLASSES, KernelBatch
+from neusight.kernels.conditions import OPERANDS, TIMERS, Conditions
+from neusight.kernels.named import ColumnError, coded, family_of, kernels_of
+from neusight.kernels.work import work_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Skip = tuple[str, np.ndarray]
+"""A reason, and positions of the rows that are skipped for it."""
+CONDITIONS = (
+    "timer", "launches_per_graph", "cycled_bytes", "operands", "operand_sets", "one_input", "backend", "variant",
+    "recorded", "random", "burst",
+)  # fmt: skip
+"""Columns that say how a kernel was timed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelPart:
+    """Rows of one device and family; ``rows`` are their positions in the frame."""
+
+    device: DeviceSpec
+    batch: KernelBatch
+    conditions: Conditions
+    rows: np.ndarray
+
+
+def kernel_parts(frame: pd.DataFrame, skipped: list[Skip]) -> Iterator[KernelPart]:
+    """Rows of a table of kernels, by device and family; those that are no kernel are added to ``skipped``."""
+    keys = ["gpu", *(name for name in ("overrides", "family", "op") if name in frame)]
+    for values, rows in frame.groupby(keys, dropna=False, observed=True, sort=False).indices.items():
+        key = dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
+        try:
+            device = _device(str(key["gpu"]), key.get("overrides"))
+            family = str(key["family"]) if isinstance(key.get("family"), str) else family_of(str(key.get("op")))
+        except NeusightError as error:
+            skipped.append((str(error), rows))
+            continue
+        yield from _part(frame, device, family, rows, skipped)
+
+
+def _part(
+    frame: pd.DataFrame, device: DeviceSpec, family: str, rows: np.ndarray, skipped: list[Skip]
+) -> Iterator[KernelPart]:
+    """One part; rows at fault are skipped, and the rest is read again."""
+    while len(rows):
+        try:
+            columns = shape_columns(frame, family, rows)
+            batch = kernels_of(family, columns)
+            yield KernelPart(device=device, batch=batch, conditions=conditions_of(frame, batch, rows), rows=rows)
+            return
+        except ColumnError as error:
+            skipped.append((str(error), rows[error.rows]))
+            rows = rows[~error.rows]
+        except CoverageError as error:
+            skipped.append((str(error), rows))
+            return
+
+
+def _device(gpu: str, overrides: Any) -> DeviceSpec:
+    return load_device(gpu, json.loads(overrides) if isinstance(overrides, str) else ())
+
+
+def shape_columns(frame: pd.DataFrame, family: str, rows: np.ndarray) -> dict[str, np.ma.MaskedArray[Any, Any]]:
+    """Fields of a family that rows have, empty cells masked."""
+    names = [f.name for f in fields(KERNEL_CLASSES[family])] + ["rows", "cols", "size", "kernel", "seq_len"]
+    columns = {name: column(frame, name, rows) for name in dict.fromkeys(names) if name in frame}
+    return {name: cells for name, cells in columns.items() if not np.ma.getmaskarray(cells).all()}
+
+
+def column(frame: pd.DataFrame, name: str, rows: np.ndarray) -> np.ma.MaskedArray[Any, Any]:
+    """Cells of a column, empty ones masked."""
+    import pandas as pd
+
+    series = frame[name]
+    if isinstance(series.dtype, pd.CategoricalDtype):
+        codes = series.cat.codes.to_numpy()[rows]
+        words = np.append(series.cat.categories.to_numpy(dtype=str), "")
+        return np.ma.array(words[codes], mask=codes < 0)
+    cells = series.iloc[rows]
+    empty = cells.isna().to_numpy()
+    if cells.dtype == object or pd.api.types.is_string_dtype(cells.dtype):
+        return np.ma.array(_objects(cells, empty), mask=empty)
+    return np.ma.array(cells.fillna(0).to_numpy() if empty.any() else cells.to_numpy(), mask=empty)
+
+
+def _objects(cells: pd.Series, empty: np.ndarray) -> np.ndarray:
+    """Truth values with gaps as such, everything else as text."""
+    values = cells.to_numpy(dtype=object)
+    if all(isinstance(value, bool) for value in values[~empty]):
+        return np.where(empty, False, values).astype(bool)
+    return np.where(empty, "", values).astype(str)
+
+
+def conditions_of(frame: pd.DataFrame, batch: KernelBatch, rows: np.ndarray) -> Conditions:
+    """How rows were timed; empty cells are as ``Conditions.of`` has them."""
+    cells = {name: column(frame, name, rows) for name in CONDITIONS if name in frame}
+    given: dict[str, Any] = {}
+    for name, field in {"launches_per_graph": "launches", "cycled_bytes": "cycled_bytes", "burst": "burst"}.items():
+        if name in cells:
+            default = 1.0 if field == "launches" else np.inf
+            given[field] = np.ma.filled(cells[name].astype(float), default)
+    for name in ("one_input", "recorded", "random"):
+        if name in cells:
+            given[name] = np.ma.filled(cells[name].astype(bool), name == "random")
+    if "timer" in cells:
+        given["timing"] = _renamed(np.ma.filled(cells["timer"], "stream"), _timing)
+    if "backend" in cells:
+        given["engine"] = _renamed(np.ma.filled(cells["backend"], "torch"), library_named)
+    if "variant" in cells:
+        given["variant"] = np.ma.filled(cells["variant"], "")
+    if "operands" in cells:
+        given["cycled_bytes"] = _cycled_bytes(cells, batch)
+    return Conditions.of(len(rows), **given)
+
+
+def _cycled_bytes(cells: dict[str, np.ma.MaskedArray[Any, Any]], batch: KernelBatch) -> np.ndarray:
+    """Bytes between two uses of an operand, from the place of operands or the sets that take turns."""
+    place = np.ma.filled(cells["operands"], OPERANDS[0])
+    if unknown := sorted({*place.tolist()} - {*OPERANDS, "rotating"}):
+        raise CoverageError(f"operands '{unknown[0]}' is unknown: one of {', '.join(OPERANDS)}, rotating")
+    sets = np.ma.filled(cells.get("operand_sets", np.ma.ones(len(place))).astype(float), 1.0)
+    return np.where(place == OPERANDS[0], np.inf, sets * work_of(batch).bytes)
+
+
+def _timing(word: str) -> str:
+    """Today's words and those of tables."""
+    return TIMERS.get(word, word)
+
+
+def _renamed(words: np.ndarray, rename: Any) -> np.ndarray:
+    codes, names = coded(words)
+    return np.array([rename(name) for name in names])[codes]
+
+
+def skipped_counts(skipped: Sequence[Skip]) -> list[dict[str, Any]]:
+    """Reasons with the number of rows, most first."""
+    counts: dict[str, int] = {}
+    for reason, rows in skipped:
+        counts[reason] = counts.get(reason, 0) + len(rows)
+    return [{"reason": reason, "rows": n} for reason, n in sorted(counts.items(), key=lambda one: -one[1])]

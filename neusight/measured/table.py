@@ -1,0 +1,176 @@
+"""Files of measured rows: their kind, their columns, and what is wrong with them in one line."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neusight.errors import DataError, nearest
+from neusight.kernels.named import PUBLIC_NAMES, SHAPE_NAMES
+from neusight.questions import KernelCall, Serving, Step, Training
+from neusight.questions.question import Question
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NOUNS: Mapping[str, type[Question]] = {noun.KIND: noun for noun in (Step, Training, Serving, KernelCall)}
+"""Questions of rows, by the command that answers them; a row is the first whose fields its filled columns are."""
+STATISTIC = re.compile(r"_(min|p10|p50|p90|p99|max|std)(?=_)")
+"""Part of the name of a column that is a statistic of another one."""
+_SPREADS = re.compile(
+    r"^(repeated|doubted|before|after)(_|$)|^std_ms$|_(min|max|p10)_ms$|^(neusight|habitat|li|roofline)_ms$"
+)
+"""Columns that say more of a measured figure: its spread, or what others predicted."""
+_MEASURED_STATE = (
+    "clock_mhz", "memory_clock_mhz", "temperature_c", "gflop_per_s", "gb_per_s", "forward_ms", "backward_ms",
+)  # fmt: skip
+
+
+@cache
+def quantities() -> Mapping[str, str]:
+    """Units and meanings of measured columns by name."""
+    return _resource("quantities.toml")
+
+
+@cache
+def provenance() -> Mapping[str, str]:
+    """Meanings of columns that say where a row comes from, by name."""
+    return _resource("provenance.toml")
+
+
+def _resource(name: str) -> Mapping[str, str]:
+    return tomllib.loads((files("neusight.measured") / name).read_text(encoding="utf-8"))
+
+
+def is_quantity(column: str) -> bool:
+    """Whether a column is a measured quantity or a statistic of one."""
+    return column in quantities() or STATISTIC.sub("", column, count=1) in quantities()
+
+
+@dataclass(frozen=True)
+class MeasuredTable:
+    """Rows of one file.
+
+    Attributes:
+        path: of the file; files that rows name, such as traces, are looked for below its folder.
+        kind: ``kernels``, ``gains`` or ``models``: steps, training steps and served models.
+        frame: the rows, in columns of today's names; empty cells are NaN.
+    """
+
+    path: Path
+    kind: str
+    frame: pd.DataFrame
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def quantities(self) -> list[str]:
+        """Measured columns."""
+        return [str(name) for name in self.frame if is_quantity(str(name))]
+
+
+def read_table(path: Path) -> MeasuredTable:
+    """A parquet or CSV file of measured rows.
+
+    Raises:
+        DataError: no such file, an empty or truncated one, another format, an unknown column, none that is measured,
+            or no row.
+    """
+    frame = _csv(path) if path.suffix == ".csv" else _parquet(path)
+    kind = "gains" if "gain" in frame else "kernels" if {"family", "op", "name"} & {*frame} else "models"
+    frame = frame.rename(columns={name: _known(path, kind, str(name)) for name in frame})
+    if frame.columns.has_duplicates:
+        twice = frame.columns[frame.columns.duplicated()][0]
+        raise DataError(
+            f"{path}: column {twice} stands there twice, under an old and a new name: leave out one of them"
+        )
+    table = MeasuredTable(path, kind, frame)
+    if not table.quantities:
+        raise DataError(f"{path} has no measured column: name it latency_ms, step_ms, ttft_ms, tokens_per_s, …")
+    if frame.empty:
+        raise DataError(f"{path} has no rows: give a table with at least one")
+    return table
+
+
+def _known(path: Path, kind: str, name: str) -> str:
+    """Today's name of a column.
+
+    Raises:
+        DataError: no column is called so, with the nearest that is.
+    """
+    columns = columns_of(kind)
+    if name in columns:
+        return columns[name]
+    if is_quantity(name) or name in provenance() or name in _MEASURED_STATE or _SPREADS.search(name):
+        return name
+    hint = nearest(name, [*columns, *quantities(), *provenance()])
+    raise DataError(f"{path}: unknown column '{name[:40]}'{hint}: see `neusight datasets columns`")
+
+
+@cache
+def columns_of(kind: str) -> Mapping[str, str]:
+    """Today's names of question columns, by each name that they have or had."""
+    nouns: list[type[Question]] = [KernelCall] if kind == "kernels" else [Step, Training, Serving]
+    names: dict[str, str] = {}
+    for one in (one for noun in nouns for one in noun.fields().values()):
+        names |= dict.fromkeys((*one.field.former, one.name), one.name)
+    if kind == "kernels":
+        names |= {name: name for name in (*SHAPE_NAMES, "family")} | {
+            public: name for name, public in PUBLIC_NAMES.items()
+        }
+    if kind != "kernels":
+        names |= {name: name for name in ("apply", "upon", "instead_of", "then")}
+    return names
+
+
+def _parquet(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    _check_file(path)
+    content = path.read_bytes()
+    begins = content[:4] == b"PAR1"
+    if not begins or content[-4:] != b"PAR1" or len(content) <= 8:
+        fault = "truncated (its parquet footer is missing)" if begins else "neither a parquet nor a .csv file"
+        raise DataError(f"{path} is {fault}: copy it again from its source")
+    try:
+        frame: pd.DataFrame = pq.read_table(pa.BufferReader(content)).to_pandas()
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(f"{path} cannot be read as parquet ({reason}): copy it again from its source") from None
+    return frame
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    _check_file(path)
+    try:
+        return pd.read_csv(path)
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} cannot be read as CSV ({str(error).strip()}): correct the file") from None
+
+
+def _check_file(path: Path) -> None:
+    if not path.is_file():
+        fault = "is a folder" if path.is_dir() else "is not there"
+        raise DataError(f"{path} {fault}: give a parquet or CSV file of measured rows")
+    if not path.stat().st_size:
+        raise DataError(f"{path} is empty: give a table with at least one row")
+
+
+def filled(row: Mapping[str, object], names: Iterable[str]) -> dict[str, object]:
+    """Cells of a row that have a value, of some columns."""
+    return {name: row[name] for name in names if name in row and not _is_empty(row[name])}
+
+
+def _is_empty(value: object) -> bool:
+    return value is None or (isinstance(value, str) and not value) or (isinstance(value, float) and isnan(value))
