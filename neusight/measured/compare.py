@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from neusight.kernels.work import work_of
 from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of
 from neusight.measured.kernels import KernelPart, Skip, kernel_parts
 from neusight.measured.score import Scored
-from neusight.measured.table import NOUNS, MeasuredTable, columns_of, filled
+from neusight.measured.table import CHANGES, NOUNS, MeasuredTable, columns_of, filled
 from neusight.plans.fits import verdict
 from neusight.questions import Training, WhatIfQuestion
 from neusight.questions.question import Question
@@ -119,14 +118,14 @@ def _compare_models(table: MeasuredTable, predictor: Predictor, progress: Progre
     records = table.frame.to_dict("records")
     for number, row in enumerate(records):
         place = np.array([number])
-        measured = {str(name): row[name] for name in filled(row, table.quantities)}
+        measured = filled(row, table.quantities)
         try:
             figures = _figures(row, measured, predictor, table)
         except NeusightError as error:
             skipped.append((str(error), place))
             figures = {}
         for name, figure in figures.items():
-            lines.append((name, place, [np.array([end]) for end in figure], np.array([float(measured[name])])))
+            lines.append((name, place, [np.array([end]) for end in figure], np.array([row[name]], dtype=float)))
         if progress:
             progress(number + 1, len(records))
     return _scored(table, table.kind, lines), skipped
@@ -138,7 +137,8 @@ def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: M
     if isinstance(question, WhatIfQuestion):
         answers = predictor.ask(question)
         if "gain" in measured:
-            gain = answers.gain(row["metric"])
+            # Sources measure the peak of what is allocated.
+            gain = answers.gain("peak" if question.metric == "memory" else question.metric)
             return {"gain": (gain.ratio, gain.low, gain.high)}
         return {name: figure_of(answers.before, name) for name in measured}
     if isinstance(question, Training) and {*measured} <= MEMORY_FIGURES.keys():
@@ -147,7 +147,7 @@ def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: M
         fit = verdict(ranks, run.cluster.device)
         return {name: MEMORY_FIGURES[name](fit, ranks) for name in measured}
     estimate = predictor.ask(question)
-    return {name: figure_of(estimate, name) for name in measured}
+    return {name: figure_of(estimate, name, measured) for name in measured}
 
 
 def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:
@@ -157,13 +157,12 @@ def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:
         NeusightError: its words are no question.
     """
     words = _words(row, table.path.parent)
-    lists = {name: tuple(str(words.pop(name, "")).split(",")) for name in ("apply", "upon", "instead_of")}
-    then = json.loads(words.pop("then", "{}"))
-    question = _noun(row, words).named(words)
-    if table.kind != "gains" and lists["upon"] == ("",):
-        return question
-    names = {name: tuple(filter(None, given)) for name, given in lists.items()}
-    return WhatIfQuestion(question=question, then=tuple(then.items()), **names)
+    changes = {name: words.pop(name) for name in CHANGES if name in words}
+    noun = _noun(row, words)
+    if table.kind != "gains" and "upon" not in changes:
+        return noun.named(words)
+    metric = {"metric": row["metric"]} if table.kind == "gains" else {}
+    return WhatIfQuestion.named({"command": noun.KIND, **words, **changes, **metric})
 
 
 def _words(row: Row, folder: Path) -> dict[str, Any]:

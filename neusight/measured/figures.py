@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from neusight.errors import DataError
@@ -14,8 +14,13 @@ _NO = float("nan")
 """End of an interval that is not stated."""
 
 
-def figure_of(estimate: Any, name: str) -> Figure:
+def figure_of(estimate: Any, name: str, measured: Collection[str] = ()) -> Figure:
     """A measured column of an estimate, in the column's unit.
+
+    Args:
+        estimate: of the row's question.
+        name: of the column.
+        measured: all columns that the row measured: energy of a token is power over the rate beside it.
 
     Raises:
         DataError: the estimate does not say such a figure.
@@ -24,6 +29,8 @@ def figure_of(estimate: Any, name: str) -> Figure:
     base = STATISTIC.sub("", name, count=1)
     if base in _LATENCIES and hasattr(estimate, "latency"):
         return _latency(estimate.latency(base.removesuffix("_ms")), statistic[1] if statistic else "mean")
+    if name == "energy_per_token_j" and "steady_tokens_per_s" in measured:
+        return estimate.power_w / estimate.steady_output_tokens_per_s.mean, _NO, _NO
     if name not in _FIGURES:
         raise DataError(f"an answer to this question has no {name}: leave out the column")
     return _FIGURES[name](estimate)
@@ -75,6 +82,7 @@ _FIGURES: Mapping[str, Callable[[Any], Figure]] = {
     "fits": lambda estimate: (float(estimate.fits), _NO, _NO),
     "oom": lambda estimate: (float(not estimate.fits), _NO, _NO),
     "peak_reserved_bytes": lambda estimate: MEMORY_FIGURES["peak_reserved_bytes"](estimate.fit, estimate.memory),
+    "peak_device_bytes": lambda estimate: (estimate.fit.needed_bytes, _NO, _NO),
     "peak_allocated_bytes": lambda estimate: MEMORY_FIGURES["peak_allocated_bytes"](estimate.fit, estimate.memory),
 }
 

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 NOUNS: Mapping[str, type[Question]] = {noun.KIND: noun for noun in (Step, Training, Serving, KernelCall)}
 """Questions of rows, by the command that answers them; a row is the first whose fields its filled columns are."""
+TRUTH = ("fits", "oom")
+"""Quantities that are true or false."""
+CHANGES = ("apply", "upon", "instead_of", "then")
+"""Columns of what changes a question."""
 STATISTIC = re.compile(r"_(min|p10|p50|p90|p99|max|std)(?=_)")
 """Part of the name of a column that is a statistic of another one."""
 _SPREADS = re.compile(
@@ -97,7 +101,25 @@ def read_table(path: Path) -> MeasuredTable:
         raise DataError(f"{path} has no measured column: name it latency_ms, step_ms, ttft_ms, tokens_per_s, …")
     if frame.empty:
         raise DataError(f"{path} has no rows: give a table with at least one")
+    for name in table.quantities:
+        frame[name] = _numbers(path, name, frame[name])
     return table
+
+
+def _numbers(path: Path, name: str, cells: pd.Series) -> pd.Series:
+    """A measured column as numbers, none of which is below zero or, but for truth values, zero.
+
+    Raises:
+        DataError: a cell is no such number.
+    """
+    import pandas as pd
+
+    numbers = pd.to_numeric(cells, errors="coerce").astype(float)
+    wrong = cells.notna() & ~(numbers >= 0 if name in TRUTH else numbers > 0)
+    if wrong.any():
+        row = int(wrong.to_numpy().argmax())
+        raise DataError(f"{path}: row {row + 1}: {name} is '{str(cells.iloc[row])[:40]}': give a number above 0")
+    return numbers
 
 
 def _known(path: Path, kind: str, name: str) -> str:
@@ -123,11 +145,10 @@ def columns_of(kind: str) -> Mapping[str, str]:
     for one in (one for noun in nouns for one in noun.fields().values()):
         names |= dict.fromkeys((*one.field.former, one.name), one.name)
     if kind == "kernels":
-        names |= {name: name for name in (*SHAPE_NAMES, "family")} | {
-            public: name for name, public in PUBLIC_NAMES.items()
-        }
-    if kind != "kernels":
-        names |= {name: name for name in ("apply", "upon", "instead_of", "then")}
+        names |= dict(zip(SHAPE_NAMES, SHAPE_NAMES, strict=True)) | {"family": "family"}
+        names |= {public: name for name, public in PUBLIC_NAMES.items()}
+    else:
+        names |= {name: name for name in CHANGES}
     return names
 
 

@@ -1,0 +1,79 @@
+"""Tables that people write: what is wrong with them is one line, and what is right is asked."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from neusight.api import Predictor
+from neusight.errors import DataError
+from neusight.measured import compare, read_table
+from neusight.measured.kernels import skipped_counts
+
+KERNELS = "family,gpu,m,n,k,dtype,engine,timing,latency_ms\n"
+STEPS = "model,gpu,mode,batch,seq_len,dtype,latency_ms\n"
+
+
+def table(folder: Path, text: str) -> Path:
+    path = folder / "mine.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("gpu,model,batch,latancy_ms\nl4,gpt2,1,5\n", "unknown column 'latancy_ms'; did you mean latency_ms"),
+        ("gpu,model,batch,latency_s\nl4,gpt2,1,0.005\n", "unknown column 'latency_s'"),
+        ("gpu,model,batch\nl4,gpt2,1\n", "no measured column"),
+        (STEPS, "has no rows"),
+        (STEPS + "l4,gpt2,inference,1,64,float16,-3\n", "row 1: latency_ms is '-3"),
+        (STEPS + "l4,gpt2,inference,1,64,float16,5 ms\n", "row 1: latency_ms is '5 ms'"),
+        ("", "is empty"),
+        (
+            "op,engine,backend,gpu,rows,cols,latency_ms\nadd,vllm,vllm,l4,8,8,1\n",
+            "column backend twice",
+        ),
+    ],
+)
+def test_read_table_names_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(DataError) as caught:
+        read_table(table(tmp_path, text))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_read_table_refuses_truncated_parquet(tmp_path: Path) -> None:
+    path = tmp_path / "cut.parquet"
+    path.write_bytes(b"PAR1" + bytes(64))
+    with pytest.raises(DataError, match="truncated"):
+        read_table(path)
+
+
+def test_compare_answers_kernels_as_one_by_one(tmp_path: Path) -> None:
+    rows = "gemm,l4,512,512,512,float16,torch,stream,0.1\ngemm,l4,64,4096,4096,bfloat16,vllm,graph,0.05\n"
+    scored, skipped = compare(read_table(table(tmp_path, KERNELS + rows)), predictor := Predictor.load())
+    one = predictor.kernel("gemm", "l4", m=512, n=512, k=512, dtype="float16")
+    two = predictor.kernel(
+        "gemm", "l4", m=64, n=4096, k=4096, dtype="bfloat16", backend="vllm", timer="cuda_graph", launches_per_graph=1
+    )
+    np.testing.assert_allclose(scored.predicted, [1e3 * one.latency_s, 1e3 * two.latency_s], rtol=1e-12)
+    assert skipped == []
+
+
+def test_compare_skips_rows_that_are_no_question(tmp_path: Path) -> None:
+    rows = "gemm,l4,512,512,512,float16,torch,stream,0.1\ngemm,l44,8,8,8,float16,torch,stream,0.1\n"
+    rows += "gemm,l4,0,8,8,float16,torch,stream,0.1\n"
+    scored, skipped = compare(read_table(table(tmp_path, KERNELS + rows)), Predictor.load())
+    assert len(scored) == 1
+    reasons = [one["reason"] for one in skipped_counts(skipped)]
+    assert any("l44" in reason for reason in reasons)
+    assert any("m=0: must be at least 1" in reason for reason in reasons)
+
+
+def test_compare_asks_steps_in_peoples_words(tmp_path: Path) -> None:
+    rows = "gpt2,l4,inference,1,64,float16,5\n"
+    scored, _ = compare(read_table(table(tmp_path, STEPS + rows)), predictor := Predictor.load())
+    estimate = predictor.estimate("gpt2", "l4", batch=1, seq_len=64, dtype="float16")
+    assert scored.predicted[0] == pytest.approx(1e3 * estimate.latency_s)
+    assert scored.low[0] == pytest.approx(1e3 * estimate.interval[0])
