@@ -93,9 +93,7 @@ def read_table(path: Path) -> MeasuredTable:
     frame = frame.rename(columns={name: _known(path, kind, str(name)) for name in frame})
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
-        raise DataError(
-            f"{path}: column {twice} stands there twice, under an old and a new name: leave out one of them"
-        )
+        raise DataError(f"{path} has column {twice} twice, under an old and a new name: leave out one of them")
     table = MeasuredTable(path, kind, frame)
     if not table.quantities:
         raise DataError(f"{path} has no measured column: name it latency_ms, step_ms, ttft_ms, tokens_per_s, …")

@@ -32,7 +32,7 @@ def table(folder: Path, text: str) -> Path:
         ("", "is empty"),
         (
             "op,engine,backend,gpu,rows,cols,latency_ms\nadd,vllm,vllm,l4,8,8,1\n",
-            "column backend twice",
+            "has column backend twice",
         ),
     ],
 )
