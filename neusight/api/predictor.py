@@ -301,7 +301,7 @@ class Predictor:
     def _served_words(self, question: Serving, device: DeviceSpec | None) -> ServingEstimate:
         estimate = self._served(question.resolve(device))
         return replace(
-            estimate, question=question.record() if question.repeatable else {},
+            estimate, question={} if question.objects else question.record(),
             assumed={**question.assumed(), **estimate.assumed},
             warnings=(*question.without_effect(), *estimate.warnings),
         )  # fmt: skip

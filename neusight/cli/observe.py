@@ -97,7 +97,7 @@ def observe(
     usual = min(_LONGEST, question.decoder().max_len or _LONGEST)
     longest = question.max_model_len or options.longest or usual
     with busy("observing"):
-        deployment = predictor.deployment(question.served_model(), device, longest, question.setup())
+        deployment = predictor.deployment(question.model_or_name(), device, longest, question.setup())
         log = read_log(list(map(user_path, options.logs)), deployment.limits.kv_tokens or 0, options.isl)
         observed = fitted(deployment, log.windows)
     file = _kept(predictor, device, observed).save(options.out or calibrations_dir() / f"{device.id}.json")

@@ -154,7 +154,7 @@ class ServingCommand:
             return [self.predictor.ask(question, one.device)]
         self._check(question)
         return self.predictor.frontier(
-            question.served_model(), one.device or "", question.lengths(), question.setup(), seed=question.seed,
+            question.model_or_name(), one.device or "", question.lengths(), question.setup(), seed=question.seed,
             prices=question.prices,
         )  # fmt: skip
 
@@ -208,7 +208,7 @@ class ServingCommand:
         values = {name: list(dict.fromkeys(getattr(each, name) for each in self.asked.questions)) for name in fixed}
         given = {name: each for name, each in values.items() if None not in each}
         return self.predictor.cheapest(
-            question.served_model(), self.devices, demand, usual=self.options.recommend, prefer=self.options.prefer,
+            question.model_or_name(), self.devices, demand, usual=self.options.recommend, prefer=self.options.prefer,
             progress=advance, **given,
         )  # fmt: skip
 

@@ -119,14 +119,14 @@ def _cheapest(predictor: Predictor, form: Form) -> Shown:
     )  # fmt: skip
     setup = {one.name: getattr(question, one.name) for one in fields(Setup) if one.name in form.given}
     devices = [one.device() for one in form.questions] if question.gpu else None
-    choices = predictor.cheapest(question.served_model(), devices, demand, **setup)
+    choices = predictor.cheapest(question.model_or_name(), devices, demand, **setup)
     shown = [served.costs(choices)] if choices[0].holds else []
     return Shown(charts=tuple(shown), texts=partial(_choices, choices))
 
 
 def _frontiers(predictor: Predictor, form: Form) -> Shown:
     question = _deployed(form)
-    model, lengths, setup = question.served_model(), question.lengths(), question.setup()
+    model, lengths, setup = question.model_or_name(), question.lengths(), question.setup()
     points = {
         one.gpu: predictor.frontier(model, one.device(), lengths, setup, seed=question.seed, prices=question.prices)
         for one in form.questions

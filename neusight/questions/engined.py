@@ -11,8 +11,6 @@ from neusight.quick_dataclasses import dataclass
 ROUTERS = ("round-robin", "least-loaded", "prefix-aware")
 MOST_TOKENS = 1 << 24
 """Tokens of a sequence: more are a slip of the keyboard."""
-LEAST_SHARE = 1e-3
-"""Share of the memory: less holds no engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,9 +32,7 @@ class Engined(Configured, WithExperts, OnNodes):
     )  # fmt: skip
     engine: str = text(
         f"Software that serves: {', '.join(SERVERS)}.", ENGINE, "vllm", choices=SERVERS, listable=True, metavar="NAME",
-        meanings={
-            "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers",
-        },
+        meanings=dict.fromkeys(("trtllm", "trt-llm", "tensorrt_llm"), "tensorrt-llm") | {"hf": "transformers"},
     )  # fmt: skip
     engine_version: str = text(
         "Version of the engine, such as 0.15.1. Default: the newest that is known.",
@@ -56,7 +52,7 @@ class Engined(Configured, WithExperts, OnNodes):
     )
     gpu_memory_utilization: float | None = number(
         "Share of the device's memory for the engine. Default: the engine's.",
-        ENGINE, low=LEAST_SHARE, high=1.0, former=("memory_fraction", "memory_share"),
+        ENGINE, low=1e-3, high=1.0, former=("memory_fraction", "memory_share"),
     )  # fmt: skip
     chunked_prefill: bool = switch("Prompts may be cut where a pass is full.", ENGINE, True)
     graphs: bool = switch("Passes are launched as CUDA graphs; --no-graphs is vLLM's enforce-eager.", ENGINE, True)

@@ -110,7 +110,7 @@ class FieldSpec:
         Raises:
             FieldError: the text is no value of the field.
         """
-        readers = {"switch": _switched, "whole": self._number, "number": self._number, "texts": _listed}
+        readers = {"whole": self._number, "number": self._number, "texts": _listed}
         return self.check(name, readers[self.kind](name, text) if self.kind in readers else text)
 
     def check(self, name: str, value: Any) -> Any:
@@ -194,22 +194,17 @@ def _listed(name: str, text: str) -> Sequence[str]:
     if not text.startswith("["):
         return (text,)
     try:
-        texts: Sequence[str] = json.loads(text)
+        return tuple(json.loads(text))
     except ValueError as error:
         raise FieldError(name, f"'{shown(text)}' is no list of JSON: {error}") from None
-    return texts
-
-
-def _switched(name: str, text: str) -> bool:
-    if text.lower() not in (*_TRUE, *_FALSE):
-        raise FieldError(name, f"'{shown(text)}': give true or false")
-    return text.lower() in _TRUE
 
 
 def _switch(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise FieldError(name, f"{shown(value)}: give true or false")
-    return value
+    """Whether a switch is on, from a text or a truth value."""
+    word = str(value).lower()
+    if not isinstance(value, bool | str) or word not in (*_TRUE, *_FALSE):
+        raise FieldError(name, f"'{shown(value)}': give true or false")
+    return word in _TRUE
 
 
 def _path(name: str, value: Any) -> Path:
@@ -224,7 +219,6 @@ _UNIT_WORDS = {"bytes": "B", "s": "s"}
 
 def option(kind: Kind, help: str, panel: str, default: Any = None, **declared: Any) -> Any:
     """A field of a question with its declaration; arguments are those of ``FieldSpec``."""
-    default = () if kind == "texts" and default is None else default
     return field(default=default, metadata={"field": FieldSpec(kind=kind, help=help, panel=panel, **declared)})
 
 
@@ -233,7 +227,7 @@ def text(help: str, panel: str, default: Any = "", **declared: Any) -> Any:
     return option("text", help, panel, default, **declared)
 
 
-texts = partial(option, "texts")
+texts = partial(option, "texts", default=())
 """Words that are given one after the other; none by default."""
 number = partial(option, "number")
 """A number; None where it is left open."""

@@ -12,7 +12,7 @@ from neusight.questions.field import FieldError, number, switch, text, texts, wh
 from neusight.questions.question import Question
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import CP_COMMS, OFFLOADS, SCHEDULES, SHARDS
+from neusight.requests import SCHEDULES, SHARDS
 
 if TYPE_CHECKING:
     from neusight.workloads.decoders.decoder import Decoder
@@ -40,13 +40,18 @@ class Seeded(Question):
 class Configured(Question):
     """A model that a configuration may describe in place of its name."""
 
+    model: str
     config: str = text(
         "Configuration of the model as JSON, in place of the one that its name has.", MODEL, metavar="JSON"
     )
 
+    def model_or_name(self) -> Any:
+        """The language model that the configuration describes, else the model as it was given."""
+        return _configured(self.config, self.model) if self.config else self.given("model")
+
 
 @lru_cache(maxsize=64)
-def configured(config: str, name: str) -> Decoder:
+def _configured(config: str, name: str) -> Decoder:
     """The language model that a configuration in JSON describes.
 
     Raises:
@@ -223,31 +228,6 @@ class Planned(Parallel):
         "Replicas sum gradients during the backward pass. Default: with several, where that is usual with the engine.",
         PLAN, None, former=("overlap_gradients",), of_mode="training",
     )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainedPlan(WithExperts, Planned):
-    """How devices share a training step of a language model."""
-
-    cp_comm: str = text(
-        "How keys reach devices of --cp: p2p in a ring, or all_gather. Default: the engine's.",
-        PLAN, choices=CP_COMMS, metavar="NAME",
-    )  # fmt: skip
-    etp: int | None = whole("Devices that share each expert. Default: --tp.", PLAN, high=DEGREE)
-    shard_group: int | None = whole("Devices of a group of hsdp. Default: those of a node.", PLAN, high=DEGREE)
-    overlap_param_gather: bool | None = switch(
-        "Replicas gather parameters while passes run.", PLAN, None, former=("overlap_parameters",)
-    )
-    overlap_tp: bool | None = switch("What tensor-parallel devices exchange overlaps with products.", PLAN, None)
-    overlap_experts: bool | None = switch(
-        "Tokens travel to experts during the kernels of another micro-batch.", PLAN, None
-    )
-    gradient_dtype: str = text(
-        "Precision in which gradients are kept and summed. Default: fp32, or that of weights under engines that keep "
-        "no fp32 copies of them.",
-        PLAN, metavar="NAME",
-    )  # fmt: skip
-    offload: str = text("States that the host keeps and updates.", PLAN, "none", choices=OFFLOADS)
 
 
 @dataclass(frozen=True, kw_only=True)

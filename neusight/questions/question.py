@@ -21,7 +21,7 @@ class Question:
     """Words that decide an answer, checked field by field.
 
     An object that Python gives in place of a word (a module, a device) is kept in ``objects``; the field then holds a
-    name for it, and ``repeatable`` is false.
+    name for it, and the words alone are not the question.
     """
 
     _FIELDS: ClassVar[Mapping[str, NamedField]]
@@ -71,9 +71,7 @@ class Question:
         """
         values: dict[str, Any] = {}
         for name, value in words.items() if isinstance(words, Mapping) else words:
-            if value is None or (isinstance(value, str) and not value.strip()):
-                continue
-            if name == "kind" and value == cls.KIND:
+            if value is None or (isinstance(value, str) and not value.strip()) or (name, value) == ("kind", cls.KIND):
                 continue
             name = cls.today(name)
             key, name = name, cls.KEYS.get(name, name)
@@ -152,11 +150,6 @@ class Question:
         """Words of a command line after the name of its command: arguments, then options."""
         arguments = [text for name, text in self.texts() if self.fields()[name].required]
         return [*arguments, *self.options()]
-
-    @property
-    def repeatable(self) -> bool:
-        """Whether the words alone are the question."""
-        return not self.objects
 
     def given(self, name: str) -> Any:
         """The object that Python gave for a field, else its word."""

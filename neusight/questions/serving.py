@@ -11,7 +11,7 @@ from neusight.devices import DeviceSpec
 from neusight.devices.cluster import USUAL_PER_NODE
 from neusight.questions.engined import MOST_TOKENS, Engined
 from neusight.questions.field import FieldError, number, text, whole
-from neusight.questions.parts import LOAD, RECORDED, Seeded, configured
+from neusight.questions.parts import LOAD, RECORDED, Seeded
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
@@ -136,7 +136,7 @@ class Serving(Loaded, Engined):
             self.check_relations(sessions=getattr(load, "sessions", None) is not None)
         self.check_images(model)
         return DeploymentQuestion(
-            model=self.served_model(), gpu=device, load=load, setup=self.setup(), prices=self.prices
+            model=self.model_or_name(), gpu=device, load=load, setup=self.setup(), prices=self.prices
         )
 
     def decoder(self) -> Decoder:
@@ -147,14 +147,8 @@ class Serving(Loaded, Engined):
         """
         from neusight.workloads.decoders.known import known_decoder
 
-        given = self.given("model")
-        if self.config:
-            return configured(self.config, self.model)
+        given = self.model_or_name()
         return known_decoder(given) if isinstance(given, str) else given
-
-    def served_model(self) -> str | Decoder:
-        """The name where that is enough, so that the predictor prices a model once."""
-        return self.decoder() if self.config else self.given("model")
 
     def lengths(self) -> tuple[TokenCounts, TokenCounts]:
         """Tokens of prompts and of answers, for loads that a search makes."""

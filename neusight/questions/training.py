@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from neusight.devices import DeviceSpec
 from neusight.engines import TRAINERS
 from neusight.questions.field import FieldError, required, switch, text, whole
-from neusight.questions.parts import ENGINE, MODEL, PLAN, RECORDED, Configured, OnCluster, TrainedPlan, configured
+from neusight.questions.parts import DEGREE, ENGINE, MODEL, PLAN, RECORDED, Configured, OnCluster, Planned, WithExperts
 from neusight.quick_dataclasses import dataclass
+from neusight.requests import CP_COMMS, OFFLOADS
 
 if TYPE_CHECKING:
     from neusight.distributed.training_run import TrainingRun
@@ -23,7 +24,7 @@ _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Configured, OnCluster, TrainedPlan):
+class Training(Configured, OnCluster, WithExperts, Planned):
     """A step of ``global_batch_size`` sequences; what is left open is the usual choice of the engine's users."""
 
     KIND: ClassVar[str] = "training"
@@ -58,6 +59,25 @@ class Training(Configured, OnCluster, TrainedPlan):
         RECORDED, metavar="JSON",
     )  # fmt: skip
     optimizer: str = text("Optimizer whose update is part of the step.", MODEL, "adam", choices=OPTIMIZERS)
+    cp_comm: str = text(
+        "How keys reach devices of --cp: p2p in a ring, or all_gather. Default: the engine's.",
+        PLAN, choices=CP_COMMS, metavar="NAME",
+    )  # fmt: skip
+    etp: int | None = whole("Devices that share each expert. Default: --tp.", PLAN, high=DEGREE)
+    shard_group: int | None = whole("Devices of a group of hsdp. Default: those of a node.", PLAN, high=DEGREE)
+    overlap_param_gather: bool | None = switch(
+        "Replicas gather parameters while passes run.", PLAN, None, former=("overlap_parameters",)
+    )
+    overlap_tp: bool | None = switch("What tensor-parallel devices exchange overlaps with products.", PLAN, None)
+    overlap_experts: bool | None = switch(
+        "Tokens travel to experts during the kernels of another micro-batch.", PLAN, None
+    )
+    gradient_dtype: str = text(
+        "Precision in which gradients are kept and summed. Default: fp32, or that of weights under engines that keep "
+        "no fp32 copies of them.",
+        PLAN, metavar="NAME",
+    )  # fmt: skip
+    offload: str = text("States that the host keeps and updates.", PLAN, "none", choices=OFFLOADS)
     attention_kernel: str = text(
         "Attention whose results wait for the backward pass. Default: the engine's.",
         ENGINE, choices=("eager", "flash", "cudnn"),
@@ -131,7 +151,7 @@ class Training(Configured, OnCluster, TrainedPlan):
         if self.decoder:
             self.refuse(("config",), "describes the model as well as decoder: leave out one of them")
             return decoder_of_text(self.decoder)
-        return configured(self.config, self.model) if self.config else self.given("model")
+        return self.model_or_name()
 
     def _options(self) -> dict[str, Any]:
         """Fields of the plan and the step that are given."""

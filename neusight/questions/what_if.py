@@ -14,7 +14,6 @@ from neusight.quick_dataclasses import dataclass
 
 MetricName = Literal["time", "memory", "peak", "throughput", "ttft", "tpot"]
 METRICS: tuple[MetricName, ...] = ("time", "memory", "throughput", "ttft", "tpot")
-_OF_REQUESTS = ("ttft", "tpot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +42,7 @@ class WhatIfQuestion:
         """
         if self.metric not in METRICS:
             raise FieldError("metric", f"'{self.metric}' is unknown: one of {', '.join(METRICS)}")
-        if self.metric in _OF_REQUESTS and not isinstance(self.question, Serving):
+        if self.metric in ("ttft", "tpot") and not isinstance(self.question, Serving):
             raise FieldError("metric", f"{self.metric} is of served models: give another")
 
     @classmethod
