@@ -21,6 +21,8 @@ Kind = Literal["text", "texts", "path", "whole", "number", "switch"]
 MOST = 10**9
 """Samples, tokens and other counts: more are a slip of the keyboard."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
+_EXACT = 2.0**53
+"""Whole numbers below are floats as well, each its own."""
 _LONGEST = 400
 """Characters of a number that is read."""
 
@@ -145,7 +147,7 @@ class FieldSpec:
 
     def _within(self, name: str, value: Any) -> Any:
         whole = self.kind == "whole"
-        if (whole or self.counts) and isinstance(value, float) and value.is_integer():
+        if isinstance(value, float) and value.is_integer() and (whole or (self.counts and value < _EXACT)):
             value = int(value)
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not (whole or isfinite(value)):
