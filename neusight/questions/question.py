@@ -169,9 +169,9 @@ class Question:
                 yield f"{name} has no effect: estimates do not know it yet"
 
     def changed(self: Noun, **words: Any) -> Noun:
-        """The question with other words, None for their defaults."""
+        """The question with other words, None or "" for their defaults."""
         fields = {name: self.fields()[self.today(name)] for name in words}
-        values = {one.name: one.default if words[name] is None else one.canonical(words[name])
+        values = {one.name: one.default if words[name] in (None, "") else one.canonical(words[name])
                   for name, one in fields.items()}  # fmt: skip
         return replace(self, objects={name: one for name, one in self.objects.items() if name not in values}, **values)
 
