@@ -39,7 +39,7 @@ def page(options: PageOptions) -> None:
     from neusight.cli.output import note
 
     if options.export is not None:
-        from neusight.page.export import export as write
+        from neusight.page.html import export as write
 
         for path in write(options.export):
             note(f"wrote {path}")

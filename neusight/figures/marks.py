@@ -16,11 +16,6 @@ class Scale:
     unit: str = ""
     log: bool = False
 
-    @property
-    def title(self) -> str:
-        """With the unit, whose prefixes stand at the ticks."""
-        return f"{self.name} [{self.unit}]" if self.unit else self.name
-
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:

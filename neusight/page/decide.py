@@ -18,8 +18,8 @@ from neusight.errors import ModelError
 from neusight.estimates import Estimate, figures
 from neusight.page.answers import DeviceAnswer, answered, charts
 from neusight.page.form import Form
+from neusight.page.html import table
 from neusight.page.tab import Shown, Tab, View, copied
-from neusight.page.tables import table
 from neusight.questions import Serving, Step, Training
 from neusight.questions.parts import PLAN
 from neusight.questions.serving import LOADS

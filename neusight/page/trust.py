@@ -16,9 +16,9 @@ from neusight.devices import gpu_of, load_device
 from neusight.errors import NeusightError
 from neusight.page.accuracy import HEAD, Accuracy, accuracies, cells_of, chart
 from neusight.page.form import Form
+from neusight.page.html import table
 from neusight.page.kept import chosen_file, keep
 from neusight.page.tab import Shown, Tab, View, copied
-from neusight.page.tables import table
 
 _LEAST = 20
 """Rows of a GPU, from which a calibration is offered, as ``neusight calibrate`` recommends."""

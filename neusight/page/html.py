@@ -1,18 +1,19 @@
-"""Pages of accuracy for a project's site: plain HTML with pictures, figures as CSV and JSON, and no server."""
+"""Plain HTML without a server: tables, and pages of accuracy for a project's site with pictures, CSV and JSON."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
 from neusight.errors import DataError
-from neusight.figures import Chart
 from neusight.page.accuracy import BY, HEAD, accuracies, cells_of, chart
-from neusight.page.tables import table
 from neusight.paths import writable
 
 STYLE = Path(__file__).with_name("style.css")
 _FORMS = ("svg", "png", "csv", "json")
+_LONG = 24
+"""Characters of a cell that is prose, and may be broken."""
 
 
 def export(folder: Path) -> list[Path]:
@@ -36,7 +37,9 @@ def _page(path: Path, by: str, pages: dict[str, str]) -> Path:
         raise DataError(f"no experiment tells accuracy by {by}: run in a checkout, or install the wheel")
     figure = chart(by, rows)
     stem = by.replace(" ", "-")
-    files = [_write(figure, path.with_name(f"{stem}.{form}")) for form in _FORMS]
+    files = [f"{stem}.{form}" for form in _FORMS]
+    for file in files:
+        figure.save(path.with_name(file))
     here = ' aria-current="page"'
     names = " ".join(f'<a href="{file}"{here if name == by else ""}>{escape(name)}</a>' for name, file in pages.items())
     links = " ".join(f'<a href="{file}">{file.rpartition(".")[2].upper()}</a>' for file in files)
@@ -57,6 +60,27 @@ _STATIC = "body { margin: 0; font-family: sans-serif; } header { background: #0b
 _STATIC += " img { max-width: 100%; height: auto; background: #fff; }"
 
 
-def _write(figure: Chart, path: Path) -> str:
-    figure.save(path)
-    return path.name
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], ids: Sequence[str] = ()) -> str:
+    """As HTML; columns of words stand left, those of figures right; ``ids`` are of rows that something leads to."""
+    lines = [tuple(row) for row in rows]
+    words = [place == 0 or all(map(_is_word, column)) for place, column in enumerate(zip(*lines, strict=True))]
+    words = words or [True] * len(head)
+    titles = "".join(
+        f'<th scope="col"{_kind(word, "")}>{escape(title)}</th>' for title, word in zip(head, words, strict=True)
+    )
+    marks = [f' id="{escape(one)}" tabindex="-1"' for one in ids] or [""] * len(lines)
+    body = "".join(f"<tr{mark}>{_cells(line, words)}</tr>" for mark, line in zip(marks, lines, strict=True))
+    return f'<table class="figures" tabindex="0"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _cells(line: Sequence[str], words: Sequence[bool]) -> str:
+    return "".join(f"<td{_kind(word, text)}>{escape(text)}</td>" for text, word in zip(line, words, strict=True))
+
+
+def _is_word(text: str) -> bool:
+    return text[:1].isalpha() or text[:1] == "_"
+
+
+def _kind(word: bool, text: str) -> str:
+    kinds = [name for name, holds in (("words", word), ("prose", word and len(text) > _LONG)) if holds]
+    return f' class="{" ".join(kinds)}"' if kinds else ""
