@@ -108,6 +108,12 @@ _FORMER = {"workloads": "models"}
 """Names that commands had, with those of today."""
 
 
+def command_named(name: str) -> Any:
+    """The function of a command, or a group of commands."""
+    module, _, attribute = _COMMANDS[name].partition(":")
+    return getattr(import_module(f"neusight.cli.{module}"), attribute)
+
+
 def command_line(called: str = "") -> Commands:
     """All commands, or only the one that is ``called``: an answer waits for no module of another."""
     app = Commands(
@@ -119,8 +125,7 @@ def command_line(called: str = "") -> Commands:
     )
     app.callback()(_root)
     for name in [called] if called in _COMMANDS else _COMMANDS:
-        module, _, attribute = _COMMANDS[name].partition(":")
-        command = getattr(import_module(f"neusight.cli.{module}"), attribute)
+        command = command_named(name)
         if isinstance(command, Commands):
             app.add_typer(command, name=name)
         else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Help
+from neusight.cli.asked import described
 from neusight.questions import Step
 from neusight.questions.field import path, text
 from neusight.questions.parts import OnGpu, Seeded
@@ -35,7 +35,7 @@ class CheckOptions(opt.Limited, Seeded, opt.Formatted):
 
 
 def check(
-    options: Annotated[CheckOptions, Help(limit="Most architectures, drawn at random. Default: all.")],
+    options: Annotated[CheckOptions, described(limit="Most architectures, drawn at random. Default: all.")],
 ) -> None:
     """Estimate every architecture of a library, and list what is missing.
 

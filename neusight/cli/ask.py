@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from neusight.cli import options as opt
 from neusight.cli.output import Output, table
-from neusight.questions.field import required
+from neusight.cli.spread import options_of
+from neusight.errors import nearest, shown
+from neusight.questions.field import FieldError, required
 from neusight.quick_dataclasses import dataclass
 from neusight.units import milliseconds
 
-if TYPE_CHECKING:
-    from neusight.questions import Question
+OF_OPTIONS = ("memory", "plan", "what-if")
+"""Commands whose entries hold words of their options: no noun of a question has them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,38 +43,68 @@ def ask(options: AskOptions) -> None:
 
     - `neusight predict gpt2 --gpu l4 --format json > answer.json`, then `neusight ask answer.json`
     """
-    from neusight.questions.files import read_questions
+    from neusight.questions.files import read_entries
 
-    questions = read_questions(options.file)
-    if len(questions) == 1:
-        raise typer.Exit(run(questions[0], options, options.form))
-    answers = [_answer(question, options) for question in questions]
-    rows = [_row(question, answer) for question, answer in zip(questions, answers, strict=True)]
+    calls = [call for where, entry in read_entries(options.file) for call in _calls(where, entry)]
+    if len(calls) == 1:
+        raise typer.Exit(_run(calls[0], options, options.form))
+    answers = [_answer(call, options) for call in calls]
+    rows = [_row(call, answer) for call, answer in zip(calls, answers, strict=True)]
     Output(options.form).data(answers, rows, lambda: _show(rows))
     if not any(answers):
         raise typer.Exit(1)
 
 
-def run(question: Question, options: AskOptions, form: str) -> int:
-    """Print the answer of the question's command; returns the exit status."""
+def _calls(where: str, entry: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Command lines that answer an entry of a file of questions.
+
+    Raises:
+        DataError, FieldError: as ``questions_of``.
+    """
+    from neusight.questions.files import questions_of
+
+    if (kind := entry.get("kind")) in OF_OPTIONS:
+        yield [str(kind), *_words(where, {name: value for name, value in entry.items() if name != "kind"}, str(kind))]
+    else:
+        yield from ([question.KIND, *question.command_line()] for question in questions_of(where, entry))
+
+
+def _words(where: str, words: Mapping[str, Any], kind: str) -> Iterator[str]:
+    """Words of a command line that give the options of a command their values."""
+    from neusight.cli.app import command_named
+
+    fields = options_of(command_named(kind))
+    for name, value in words.items():
+        if name not in fields:
+            raise FieldError(f"{where}: {shown(name)}", f"is no option of `neusight {kind}`{nearest(name, fields)}")
+        one, values = fields[name], value if isinstance(value, list) else [value]
+        texts = [one.field.write(one.field.check(name, each)) for each in values if one.field.kind != "texts"]
+        for text in [",".join(texts)] if texts else values:
+            yield from one.command_words(text)
+
+
+def _run(call: list[str], options: AskOptions, form: str) -> int:
+    """Print the answer of a command; returns the exit status."""
     from neusight.cli.app import command_line
 
     predictor = opt.Models(tile_models=options.tile_models, calibration=options.calibration).options()
-    words = [question.KIND, *question.command_line(), *predictor, "--format", form]
-    return command_line(question.KIND)(words, prog_name="neusight", standalone_mode=False) or 0
+    words = [*call, *predictor, "--format", form]
+    return command_line(call[0])(words, prog_name="neusight", standalone_mode=False) or 0
 
 
-def _answer(question: Question, options: AskOptions) -> dict[str, Any]:
-    """The JSON of the question's command; {} where it fails, which a line on stderr says."""
+def _answer(call: list[str], options: AskOptions) -> dict[str, Any]:
+    """The JSON of the command; {} where it fails, which a line on stderr says."""
     with redirect_stdout(StringIO()) as printed:
-        failed = run(question, options, "json")
+        failed = _run(call, options, "json")
     answer: dict[str, Any] = {} if failed else json.loads(printed.getvalue())
     return answer
 
 
-def _row(question: Question, answer: Mapping[str, Any]) -> dict[str, Any]:
-    figures = {name: answer.get(name) for name in ("gpu", "latency_s", "low_s", "high_s", "limiter")}
-    return {"kind": question.KIND, "name": next(text for _, text in question.texts()), **figures}
+def _row(call: list[str], answer: Mapping[str, Any]) -> dict[str, Any]:
+    figures = {
+        name: answer.get("after", answer).get(name) for name in ("gpu", "latency_s", "low_s", "high_s", "limiter")
+    }
+    return {"kind": call[0], "name": call[1], **figures}
 
 
 def _show(rows: Sequence[Mapping[str, Any]]) -> None:

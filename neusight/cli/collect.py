@@ -15,7 +15,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Commands
 from neusight.questions import Step
-from neusight.questions.field import required, switch, text, whole
+from neusight.questions.field import path, required, switch, text, whole
 from neusight.questions.parts import Seeded
 from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
@@ -64,9 +64,7 @@ class CollectKernels(opt.OfKernels, opt.Limited, Seeded, opt.OnRay, CollectOptio
         "limit": "Rows at which to stop, skipped ones too.",
     }  # fmt: skip
 
-    plan: Path | None = like(
-        opt.WithPlan, "plan", help="Kernels that `neusight calibrate plan` chose, and no others.", panel=opt.CHOICE
-    )
+    plan: Path | None = path("Kernels that `neusight calibrate plan` chose, and no others.", opt.CHOICE)
     workers: int = whole("Devices side by side. Default: all GPUs, one core.", opt.WORKERS, 0, low=0, high=1024)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Help
+from neusight.cli.asked import described
 from neusight.cli.commands import Commands
 from neusight.questions import Step
 from neusight.questions.field import required
@@ -53,7 +53,7 @@ def list_(output: opt.Formatted) -> None:
 
 @app.command()
 def show(
-    dataset: Annotated[opt.Named, Help(name="A name of `neusight datasets list`.")], output: opt.Formatted
+    dataset: Annotated[opt.Named, described(name="A name of `neusight datasets list`.")], output: opt.Formatted
 ) -> None:
     """Show the card of a data set: origin, licence, files, known faults."""
     from neusight.cli.output import Output, line
@@ -67,7 +67,7 @@ def show(
 
 @app.command()
 def verify(
-    dataset: Annotated[opt.Named, Help(name="A name of `neusight datasets list`, or a folder or parquet file.")],
+    dataset: Annotated[opt.Named, described(name="A name of `neusight datasets list`, or a folder or parquet file.")],
     output: opt.Formatted,
 ) -> None:
     """Check a data set: hashes, units, physics, noise, and what cleaning removes and why. Exit 1 if it is not sound.
@@ -145,7 +145,7 @@ class ImportOptions(opt.OfSplit, opt.Formatted):
 
 @app.command("import")
 def import_(
-    options: Annotated[ImportOptions, Help(split="train or test, where the paths of files do not tell it.")],
+    options: Annotated[ImportOptions, described(split="train or test, where the paths of files do not tell it.")],
 ) -> None:
     """Bring CSV measurements into parquet with a manifest.
 

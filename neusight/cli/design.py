@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import CommandOptions, Help
+from neusight.cli.asked import CommandOptions, described, parts_of
 from neusight.cli.output import Output, busy, line, note, table
 from neusight.questions import Training
 from neusight.questions.field import number, pairs_of, required, switch, text, texts, whole
@@ -88,7 +88,7 @@ def design(
     workloads: DesignWorkloads,
     search: DesignSearchOptions,
     workers: opt.Workers,
-    drawn: Annotated[opt.Drawn, Help(figure="Draw the gain of designs against their areas.")],
+    drawn: Annotated[opt.Drawn, described(figure="Draw the gain of designs against their areas.")],
     output: opt.Formatted,
 ) -> None:
     """Find the best device of a space that nobody has built, for training steps that share it in the best way.
@@ -147,7 +147,7 @@ def _values(text: str) -> list[float]:
         BadParameter: no numbers.
     """
     try:
-        return [float(part) for part in opt.listed(text, "--axis")]
+        return [float(part) for part in parts_of(DesignSearchOptions.fields()["axis"], text)]
     except ValueError:
         message = f"'{text}' is not a list of numbers: write it like width=64,128"
         raise typer.BadParameter(message, param_hint="--axis") from None

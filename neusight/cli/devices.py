@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, Help, LeftOut
+from neusight.cli.asked import Asked, described, leave_out, only
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, busy, line, note, table
 from neusight.errors import DeviceError
@@ -49,8 +49,8 @@ def list_devices(output: opt.Formatted) -> None:
 
 @devices.command("show")
 def show_device(
-    device: Annotated[opt.Named, Help(name="An id, a driver's name, or a device file.")],
-    asked: Annotated[Asked[OnDevices], LeftOut.of("gpu")],
+    device: Annotated[opt.Named, described(name="An id, a driver's name, or a device file.")],
+    asked: Annotated[Asked[OnDevices], leave_out("gpu")],
     output: opt.Formatted,
 ) -> None:
     """Show one device with the source of every figure, as a file that `--gpu` reads.
@@ -157,8 +157,8 @@ def list_clusters(output: opt.Formatted) -> None:
 
 @clusters.command("show")
 def show_cluster(
-    named: Annotated[opt.Named, Help(name="A name of `neusight clusters list`, or a cluster file (.toml).")],
-    asked: Annotated[Asked[OnCluster], LeftOut.all_but(OnCluster, "nodes", "overrides"), Help(overrides=_OF_CLUSTERS)],
+    named: Annotated[opt.Named, described(name="A name of `neusight clusters list`, or a cluster file (.toml).")],
+    asked: Annotated[Asked[OnCluster], only(OnCluster, "nodes", "overrides"), described(overrides=_OF_CLUSTERS)],
     output: opt.Formatted,
 ) -> None:
     """Show one cluster with the source of every figure.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from typer import BadParameter
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Help, LeftOut
+from neusight.cli.asked import described, leave_out
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, busy, figures, line, note
 from neusight.errors import DataError
@@ -121,7 +121,8 @@ class BenchOptions(opt.WithTileModels, opt.Formatted):
 
 @app.command()
 def kernels(
-    data: Annotated[Compared, Help(path="A parquet file of kernels, or the folder of a data set.")], rows: opt.OfSplit
+    data: Annotated[Compared, described(path="A parquet file of kernels, or the folder of a data set.")],
+    rows: opt.OfSplit,
 ) -> None:
     """Compare single kernels, by GPU, operator and dtype. GPUs may be those of the data set's own `devices/`.
 
@@ -136,9 +137,9 @@ def kernels(
 
 @app.command()
 def models(
-    data: Annotated[Compared, Help(path="Whole-model measurements, a parquet file.")],
+    data: Annotated[Compared, described(path="Whole-model measurements, a parquet file.")],
     configurations: opt.OfConfigurations,
-    rows: Annotated[Chosen, LeftOut.of("limit", "seed")],
+    rows: Annotated[Chosen, leave_out("limit", "seed")],
 ) -> None:
     """Compare whole models row by row, with means by GPU and mode: alone, with torch.compile, and on several GPUs.
 
@@ -154,9 +155,9 @@ def models(
 
 @app.command(renamed={"--models": "--configs"})
 def serving(
-    data: Annotated[Compared, Help(path="Measurements of served language models, a parquet file.")],
+    data: Annotated[Compared, described(path="Measurements of served language models, a parquet file.")],
     cells: Annotated[
-        ServedCells, Help(configs="JSON file of configurations by model. Default: models.json beside DATA.")
+        ServedCells, described(configs="JSON file of configurations by model. Default: models.json beside DATA.")
     ],
 ) -> None:
     """Compare served language models cell by cell: times to tokens, throughput, under the load that was measured.
@@ -177,7 +178,7 @@ def serving(
 
 @app.command()
 def steps(
-    data: Annotated[Compared, Help(path="Steps of image models or BERT, .parquet or .csv.")], rows: OnHosts
+    data: Annotated[Compared, described(path="Steps of image models or BERT, .parquet or .csv.")], rows: OnHosts
 ) -> None:
     """Compare steps of public benchmarks row by row: models of timm and torchvision, and training of BERT and ResNet.
 
@@ -195,7 +196,9 @@ def steps(
 
 
 @app.command()
-def programs(data: Annotated[Compared, Help(path="Timings of programs, .parquet or .csv.")], rows: ProgramRows) -> None:
+def programs(
+    data: Annotated[Compared, described(path="Timings of programs, .parquet or .csv.")], rows: ProgramRows
+) -> None:
     """Compare programs of torch.export, eager and as torch.compile runs them, with what each mode gains over eager.
 
     Examples:
@@ -211,7 +214,7 @@ def programs(data: Annotated[Compared, Help(path="Timings of programs, .parquet 
 
 
 @app.command()
-def rates(data: Annotated[Compared, Help(path="The folder of the data sets, as for `neusight fit`.")]) -> None:
+def rates(data: Annotated[Compared, described(path="The folder of the data sets, as for `neusight fit`.")]) -> None:
     """Show what every GPU of the catalogue sustains, a copy of 1 GiB and products of 8192³ in every dtype, beside what
     is published; JSON and CSV are one table.
 
@@ -222,7 +225,7 @@ def rates(data: Annotated[Compared, Help(path="The folder of the data sets, as f
 
 @app.command()
 def energy(
-    data: Annotated[Compared, Help(path="The folder of the data sets, as for `neusight fit`.")], rows: Chosen
+    data: Annotated[Compared, described(path="The folder of the data sets, as for `neusight fit`.")], rows: Chosen
 ) -> None:
     """Compare what boards draw with their meters: beside steady kernels, and for an output token of served models.
 
@@ -235,7 +238,7 @@ def energy(
 
 @app.command("what-if")
 def what_if(
-    data: Annotated[Compared, Help(path="Gains of optimisations, before and after: .parquet, .csv or .toml.")],
+    data: Annotated[Compared, described(path="Gains of optimisations, before and after: .parquet, .csv or .toml.")],
     rows: PairRows,
 ) -> None:
     """Compare what optimisations gain with pairs that public projects measured. Nothing is fitted to them.
@@ -252,7 +255,7 @@ def what_if(
 
 
 @app.command()
-def memory(data: Annotated[Measured, Help(path="Training runs, .parquet or .csv.")]) -> None:
+def memory(data: Annotated[Measured, described(path="Training runs, .parquet or .csv.")]) -> None:
     """Compare the memory of training runs: with the allocator's peak where it was measured, else with whether they ran.
 
     Example: `neusight evaluate memory $NEUSIGHT_DATA/training-runs/memory.parquet --format json`
@@ -264,7 +267,7 @@ def memory(data: Annotated[Measured, Help(path="Training runs, .parquet or .csv.
 
 
 @app.command()
-def training(data: Annotated[Compared, Help(path="Distributed training runs, .parquet or .csv.")]) -> None:
+def training(data: Annotated[Compared, described(path="Distributed training runs, .parquet or .csv.")]) -> None:
     """Compare training steps on many GPUs row by row, with means by source, and what runs out of memory.
 
     A row needs model, gpu, num_gpus, seq_len and the sizes of its model; what else it leaves empty takes defaults,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import CommandOptions, Help
+from neusight.cli.asked import CommandOptions, described
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, figures, line, note, tasks
 from neusight.paths import checkout_dir
@@ -63,8 +63,8 @@ def list_(output: opt.Formatted) -> None:
 
 @app.command()
 def run(
-    named: Annotated[opt.Named, Help(name="An id of `neusight experiments list`.")],
-    options: Annotated[RunOptions, Help(out="Output folder. Default, in a checkout: that of the experiment.")],
+    named: Annotated[opt.Named, described(name="An id of `neusight experiments list`.")],
+    options: Annotated[RunOptions, described(out="Output folder. Default, in a checkout: that of the experiment.")],
 ) -> None:
     """Run an experiment and write results.json, summary.json, report.md and figures, and docs/accuracy.md if
     it has a part. Row by row, results stay out of the repository; their summary is committed.

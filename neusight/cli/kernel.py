@@ -9,7 +9,8 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked
-from neusight.cli.output import Output, line, note, paragraph, table
+from neusight.cli.output import Output, busy, line, note, paragraph, table
+from neusight.cli.points import answers, check_answers
 from neusight.defaults import words_of
 from neusight.kernels.named import PUBLIC_NAMES
 from neusight.questions import KernelCall
@@ -52,15 +53,17 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) 
             raise typer.BadParameter(f"{name} is now {PUBLIC_NAMES[name]}", param_hint="FIELD=VALUE")
     calls = opt.on_devices(asked)
     predictor = models.load([call.device for call in calls if call.device])
-    points = opt.answers(calls, predictor)
-    estimates: list[tuple[str, LoneKernel]] = [(p.options["asked"].id, p.estimate) for p in points if p.estimate]
+    with busy("predicting") as advance:
+        points = list(answers(calls, opt.asker(predictor), many=len(calls) > 1, advance=advance))
+    check_answers(points)
+    estimates: list[tuple[str, LoneKernel]] = [(p.call.id, p.estimate) for p in points if p.estimate]
     opt.note_corrections(predictor, [] if asked.questions[0].overrides else [gpu for gpu, _ in estimates])
     for warning in dict.fromkeys(text for _, estimate in estimates for text in estimate.warnings):
         note(f"warning: {warning}")
     rows = [{"gpu": gpu, **columns(estimate, LONE_KERNEL_COLUMNS)} for gpu, estimate in estimates]
     asides = [columns(estimate, ("question", "assumed", "warnings")) for _, estimate in estimates]
     data = [row | aside for row, aside in zip(rows, asides, strict=True)]
-    failed = [{"gpu": point.options["asked"].id, "error": point.error} for point in points if point.error]
+    failed = [{"gpu": point.call.id, "error": point.error} for point in points if point.error]
     Output(output.form).data(data + failed if asked.many else data[0], rows, lambda: _show(estimates))
 
 

@@ -19,8 +19,12 @@ FROM = NamedField(
 """The option; commands say which lines it reads."""
 
 
-def launched_words(noun: type[Question], source: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Words of a launch line or plan for fields that are not given; the rest of it is named on stderr.
+def launched_words(
+    nouns: Collection[type[Question]], source: str, given: Mapping[str, Any]
+) -> tuple[type[Question], Mapping[str, Any]]:
+    """The question that a launch line or plan describes, with words for its fields that are not given.
+
+    The rest of the line is named on stderr.
 
     Raises:
         BadParameter: a line of another command. DataError, FieldError, ModelError: as ``read_launch``, ``read_plan``.
@@ -28,28 +32,25 @@ def launched_words(noun: type[Question], source: str, given: Mapping[str, Any]) 
     from neusight.questions import Training
     from neusight.questions.launch import read_launch
 
-    if noun is Training and source.endswith((".toml", ".json")):
-        return plan_words(source, str(given.get("model", "")), given)
-    line = read_launch(source, _depth(str(given.get("model", ""))))
-    if line.noun is not noun:
+    depth = _depth(str(given.get("model", "")))
+    if source.endswith((".toml", ".json")) and any(issubclass(noun, Training) for noun in nouns):
+        return Training, _plan_words(source, depth, given)
+    line = read_launch(source, depth)
+    if not any(issubclass(noun, line.noun) for noun in nouns):
         raise typer.BadParameter(f"starts what `neusight {line.noun.KIND}` predicts", param_hint="--from")
     for text in line.notes():
         note(f"warning: {text}")
-    return line.words_beside(given)
+    return line.noun, line.words_beside(given)
 
 
-def plan_words(source: str, model: str, given: Collection[str]) -> dict[str, Any]:
-    """Fields of a plan that are not given; options that matter and have no field are named on stderr.
-
-    Raises:
-        DataError: no such file, or no plan. ModelError: values that no plan can have.
-    """
+def _plan_words(source: str, depth: int, given: Collection[str]) -> dict[str, Any]:
+    """Fields of a plan that are not given; options that matter and have no field are named on stderr."""
     from neusight.plans.read import read_plan
 
-    plan = read_plan(source, _depth(model))
+    plan = read_plan(source, depth)
     if plan.unread:
         note(f"warning: options that matter and have no field are left out: {', '.join(plan.unread)}")
-    counted_twice = {"micro_batches"} if "global_batch_size" in {*plan.fields, *given} else set()
+    counted_twice = {"micro_batches"} if {"global_batch_size", "batch"} & {*plan.fields, *given} else set()
     return {name: value for name, value in plan.fields.items() if name not in {*counted_twice, *given}}
 
 

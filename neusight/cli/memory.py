@@ -7,7 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, Help, LeftOut, OneQuestion
+from neusight.cli.asked import ONE_QUESTION, Asked, described, leave_out
 from neusight.cli.output import Output, line, note, paragraph
 from neusight.defaults import words_of
 from neusight.errors import ModelError
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _PER_STAGE = 4
 """Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""
-TIMED = LeftOut.of(
+TIMED = leave_out(
     "network", "prices", "overlap_grad_reduce", "overlap_param_gather", "overlap_experts", "embedding_shard"
 )
 """Fields that decide the time of a step, and nothing of its memory."""
-PLACED = Help(
+PLACED = described(
     dp="Data parallel: replicas, each with its share of the sequences. Default: 1, or what --cluster or --nodes leave.",
     per_node="Devices of a node. Default: as many as the plan has, with --nodes 8.",
     nodes="Nodes of the cluster. Default: those of its file, else one that has all devices of the plan.",
@@ -33,7 +33,7 @@ PLACED = Help(
 
 
 def memory(
-    asked: Annotated[Asked[Training], TIMED, OneQuestion, PLACED, opt.FROM_SCRIPT], output: opt.Formatted
+    asked: Annotated[Asked[Training], TIMED, ONE_QUESTION, PLACED, opt.FROM_SCRIPT], output: opt.Formatted
 ) -> None:
     """Memory of every kind of rank in training, part by part: the allocator's peak, what a device needs, and what fits.
 
@@ -84,7 +84,8 @@ def memory(
         line(f"largest micro-batch that fits: {batch}{sequence}")
 
     data: dict[str, Any] = {"model": run.decoder.name, "gpu": gpu, "seq_len": run.seq_len, "dtype": run.dtype}
-    data |= {"engine": run.engine.name, "plan": asdict(plan), "question": asked.one.record(), "assumed": run.assumed}
+    data |= {"engine": run.engine.name, "plan": asdict(plan), "assumed": run.assumed}
+    data["question"] = {**asked.one.record(), "kind": "memory"}
     data |= {"fits": fits.fits, **fits.to_dict()}
     data |= {"largest_micro_batch": batch, "longest_sequence": longest, "ranks": rows}
     Output(output.form).data(data, rows, human)

@@ -9,7 +9,7 @@ import typer
 
 from neusight.cli import architectures
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, LeftOut
+from neusight.cli.asked import Asked, only
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, line, paragraph, table
 from neusight.defaults import words_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 models = Commands(help="The models that are ready to predict.")
 models.command("check")(architectures.check)
 _TILE_MODELS = "an option of `neusight tile-models`"
-_SHOWN = LeftOut.all_but(Step, "model", "mode", "batch", "seq_len", "dtype", "optimizer", "attention")
+_SHOWN = only(Step, "model", "mode", "batch", "seq_len", "dtype", "optimizer", "attention")
 _RENAMED = {"--serving": "--decoders", "--tile-models": _TILE_MODELS}
 """Options of former commands of these names."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, LeftOut, OneQuestion
+from neusight.cli.asked import ONE_QUESTION, Asked, leave_out
 from neusight.cli.output import busy, note
 from neusight.paths import user_path
 from neusight.questions import Serving
@@ -55,14 +55,14 @@ class LogOptions(opt.Written, opt.Models, opt.Formatted):
     )
 
 
-NO_PART = LeftOut.of(
+NO_PART = leave_out(
     *OF_LOADS, "prices", "prefill", "kv_link", "kv_overlap", "router", "admitted", "prefix_hit", "host_cache"
 )  # fmt: skip
 """Fields that a log has, or that do not count for the passes of one server."""
 
 
 def observe(
-    asked: Annotated[Asked[Serving], NO_PART, OneQuestion],
+    asked: Annotated[Asked[Serving], NO_PART, ONE_QUESTION],
     options: LogOptions,
 ) -> None:
     """Fit an engine's own time and factors of its kernels to what a live server says, starting from those that ship.

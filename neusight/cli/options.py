@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import typer
 
-from neusight.cli.asked import Asked, CommandOptions, Launched
-from neusight.cli.output import Advance
-from neusight.cli.points import Point, check_answers, combined
+from neusight.cli.asked import Asked, CommandOptions, from_line
+from neusight.cli.points import QuestionOnDevice
 from neusight.errors import shown
 from neusight.paths import writable
 from neusight.questions import parts
@@ -25,10 +24,10 @@ if TYPE_CHECKING:
 OUTPUT, WORKERS, CHOICE = parts.OUTPUT, "Workers", "Selection"
 
 PICTURES = (".png", ".svg", ".pdf")
-FROM_SCRIPT = Launched(
-    help="Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; a plan as .toml or .json, "
+FROM_SCRIPT = from_line(
+    "Megatron-LM's `torchrun … pretrain_gpt.py …`, or the script that runs it; a plan as .toml or .json, "
     "torchtitan's TOML or DeepSpeed's JSON. Options that are given count first.",
-    former=("--plan",),
+    "--plan",
 )
 
 
@@ -137,17 +136,6 @@ class Written(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WithPlan(CommandOptions):
-    """A file of a plan."""
-
-    plan: Path | None = path(
-        "A plan as .toml or .json, torchtitan's TOML, DeepSpeed's JSON, or arguments of Megatron-LM in any other "
-        "file. Options that are given count before it.",
-        parts.PLAN,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, kw_only=True)
 class Listed(CommandOptions):
     """A list in place of an answer."""
 
@@ -231,18 +219,6 @@ class WithTime(CommandOptions):
     minutes: float = number("Time for measuring, in minutes.", CHOICE, 20.0, low=0.01, high=1e5)
 
 
-def listed(text: str, option: str) -> list[str]:
-    """``a,b`` as ``[a, b]``; blanks and empty parts do not count.
-
-    Raises:
-        BadParameter: nothing is left.
-    """
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise typer.BadParameter(f"'{text}' names nothing: write it like a,b", param_hint=option)
-    return parts
-
-
 def precisions(names: Iterable[str]) -> list[str]:
     """``bf16`` and ``half`` as ``[bfloat16, float16]``.
 
@@ -275,35 +251,6 @@ def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str
     return device.name
 
 
-def named_gpus(text: str, option: str = "--gpu") -> list[str]:
-    """As ``named_gpu``, of a list."""
-    return [named_gpu(name) for name in listed(text, option)]
-
-
-def devices(text: str, overrides: Sequence[str] = (), prices: str | Path | None = None) -> list[DeviceSpec]:
-    """The devices of ``--gpu`` that are compared, with changes of all or of one, and with prices of one list.
-
-    Raises:
-        DeviceError, UnitError: as ``load_devices``.
-    """
-    from neusight.devices import load_devices
-
-    return load_devices(named_gpus(text), overrides, prices or "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class QuestionOnDevice:
-    """A question with its device, None of one on a cluster."""
-
-    question: Any
-    device: DeviceSpec | None = None
-
-    @property
-    def id(self) -> str:
-        """Of the device or the cluster."""
-        return self.device.id if self.device else str(self.question.cluster)
-
-
 def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
     """Questions with their devices, each with its changes, and prices of one list where one has all.
 
@@ -330,21 +277,9 @@ def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
     ]
 
 
-def answers(
-    calls: Sequence[QuestionOnDevice], predictor: Predictor, advance: Advance | None = None
-) -> list[Point[Any]]:
-    """The answer to each question; where several are asked, an error stands in place of its answer.
-
-    Raises:
-        BadParameter: words of the only question that exclude each other. NeusightError: what else is wrong with it.
-    """
-
-    def answer(combination: dict[str, Any]) -> Any:
-        return predictor.ask(combination["asked"].question, combination["asked"].device)
-
-    points = list(combined({"asked": calls}, answer, many=len(calls) > 1, advance=advance))
-    check_answers(points, "asked")
-    return points
+def asker(predictor: Predictor) -> Callable[[QuestionOnDevice], Any]:
+    """The function that answers a question on its device."""
+    return lambda call: predictor.ask(call.question, call.device)
 
 
 def priced(prices: Path | None = None) -> list[DeviceSpec]:

@@ -1,11 +1,10 @@
-"""``Point``: one combination of options with its answer; what has no answer is named with its reason."""
+"""``Point``: one of several questions with its answer; what has no answer is named with its reason."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import product
-from math import prod
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import typer
 
@@ -13,71 +12,76 @@ from neusight.cli.output import Advance, Output, Rows, headline, note
 from neusight.errors import NeusightError
 from neusight.quick_dataclasses import dataclass
 
-MOST_POINTS = 10_000
-"""Combinations that a command answers: more are a slip of the keyboard."""
+if TYPE_CHECKING:
+    from neusight.devices import DeviceSpec
+
 Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point(Generic[Answer]):
-    """One combination of options, with its estimate or the ``error`` that stands for it."""
+class QuestionOnDevice:
+    """A question with its device, None of one on a cluster."""
 
-    options: dict[str, Any]
+    question: Any
+    device: DeviceSpec | None = None
+
+    @property
+    def id(self) -> str:
+        """Of the device or the cluster."""
+        return self.device.id if self.device else str(self.question.cluster)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point(Generic[Answer]):
+    """A question with its estimate or the ``error`` that stands for it.
+
+    ``options`` are its values of the options that could be lists.
+    """
+
+    call: QuestionOnDevice
+    options: dict[str, Any] = field(default_factory=dict)
     estimate: Answer | None = None
     error: str = ""
 
 
-def combined(
-    axes: Mapping[str, Sequence[Any]],
-    answer: Callable[[dict[str, Any]], Answer],
+def answers(
+    calls: Sequence[QuestionOnDevice],
+    answer: Callable[[QuestionOnDevice], Answer],
     *,
     many: bool,
-    advance: Advance | None = None,
+    advance: Advance,
 ) -> Iterator[Point[Answer]]:
-    """Every combination of the values of ``axes``, the last of which changes fastest.
+    """The answer to each question.
 
     Args:
-        axes: values by option.
-        answer: of one combination.
+        calls: the questions.
+        answer: of one.
         many: whether an error stands in its point, and the others go on.
         advance: called before each.
 
     Raises:
-        BadParameter: too many combinations. NeusightError: what is wrong, unless ``many``.
+        NeusightError: what is wrong with a question, unless ``many``.
     """
-    count = check_count(axes)
-    for done, values in enumerate(product(*axes.values())):
-        if advance and count > 1:
-            advance(done, count)
-        options = dict(zip(axes, values, strict=True))
+    for done, call in enumerate(calls):
+        if len(calls) > 1:
+            advance(done, len(calls))
         try:
-            yield Point(options=options, estimate=answer(options))
+            yield Point(call=call, estimate=answer(call))
         except NeusightError as error:
             if not many:
                 raise
-            yield Point(options=options, error=str(error))
+            yield Point(call=call, error=str(error))
 
 
-def check_count(axes: Mapping[str, Sequence[Any]]) -> int:
-    """The number of combinations.
-
-    Raises:
-        BadParameter: too many.
-    """
-    if (count := prod(map(len, axes.values()))) > MOST_POINTS:
-        raise typer.BadParameter(f"{count:,} combinations are too many: leave values out, or search with `plan`")
-    return count
-
-
-def check_answers(points: Sequence[Point[Answer]], name: str) -> None:
-    """Say on stderr which values of an option have no estimate, and why.
+def check_answers(points: Sequence[Point[Answer]]) -> None:
+    """Say on stderr which devices have no estimate, and why.
 
     Raises:
         Exit: with 1, where no point has an estimate.
     """
     none = not any(point.estimate for point in points)
     for error in dict.fromkeys(point.error for point in points if point.error):
-        of = [str(getattr(value, "id", value)) for value in (p.options[name] for p in points if p.error == error)]
+        of = [point.call.id for point in points if point.error == error]
         which = "" if len(of) == len(points) else f"no estimate of {', '.join(of)}: "
         note(f"{'error' if none else 'warning'}: {which}{error}")
     if none:

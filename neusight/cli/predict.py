@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, option_error
+from neusight.cli.asked import Asked
 from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
-from neusight.cli.points import Point
+from neusight.cli.points import Point, answers, check_answers
 from neusight.defaults import words_of
-from neusight.questions import FieldError, Step, Training
+from neusight.questions import Step, Training
 from neusight.questions.field import text
 from neusight.questions.parts import OUTPUT
 from neusight.quick_dataclasses import dataclass
@@ -63,17 +63,14 @@ def predict(asked: Asked[Step], models: opt.Models, output: EstimateForm) -> Non
     if steps[0].cluster:
         from neusight.cli.training import TrainingOptions, answer
 
-        try:
-            words = Step.training_words(asked.texts)
-        except FieldError as error:
-            raise option_error(Step, error) from None
-        answer(Asked(Training, words), models, TrainingOptions(form=output.form))
+        answer(Asked(Training, Step.training_words(asked.texts)), models, TrainingOptions(form=output.form))
         return
     opt.check_steps(steps)
     calls = opt.on_devices(asked)
     predictor = models.load([call.device for call in calls if call.device])
     with busy(f"predicting {steps[0].model}") as advance:
-        points = opt.answers(calls, predictor, advance)
+        points = list(answers(calls, opt.asker(predictor), many=len(calls) > 1, advance=advance))
+    check_answers(points)
     show_estimates(points, output.by, output.form, asked)
 
 
@@ -87,11 +84,11 @@ def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, asked:
     """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses."""
     from neusight.estimates.report import report
 
-    answered = [(point.options["asked"], point.estimate) for point in points if point.estimate]
+    answered = [(point.call.question, point.estimate) for point in points if point.estimate]
     estimates = [estimate for _, estimate in answered]
     for warning in dict.fromkeys(warning for estimate in estimates for warning in estimate.warnings):
         note(f"warning: {warning}")
-    failed = [{"gpu": point.options["asked"].id, "error": point.error} for point in points if point.error]
+    failed = [{"gpu": point.call.id, "error": point.error} for point in points if point.error]
     data = [report(e) for e in estimates] + failed if asked.many else report(estimates[0])
     rows = [{"model": e.model, "gpu": e.gpu, **row} for e in estimates for row in _rows(e, by)]
 
@@ -100,7 +97,7 @@ def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, asked:
             _full(estimates[0], by)
             return
         names = [name for name, values in asked.axes.items() if name not in ("model", "gpu") and len(values) > 1]
-        _side_by_side([(call.question, estimate) for call, estimate in answered], names)
+        _side_by_side(answered, names)
 
     Output(form).data(data, rows, human)
 

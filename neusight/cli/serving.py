@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, Launched
+from neusight.cli.asked import Asked, from_line
 from neusight.cli.output import Advance, busy, note
-from neusight.cli.points import Point, combined
+from neusight.cli.points import Point, QuestionOnDevice, answers
 from neusight.questions import FieldError, Serving
 from neusight.questions.field import number, switch, text
 from neusight.questions.parts import LOAD, OUTPUT
+from neusight.questions.question import plain_number
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class ServingOptions(opt.Models, opt.Drawn, opt.Formatted):
             raise FieldError("slo", "is another search than --frontier: give one of them")
 
 
-FROM_LINE = Launched(
-    help="`vllm serve …`, `python -m sglang.launch_server …` or `trtllm-serve …`, or the script that runs it; options "
+FROM_LINE = from_line(
+    "`vllm serve …`, `python -m sglang.launch_server …` or `trtllm-serve …`, or the script that runs it; options "
     "that are given count first."
 )
 
@@ -109,7 +110,7 @@ class ServingCommand:
     predictor: Predictor
     asked: Asked[Serving]
     options: ServingOptions
-    named: Sequence[opt.QuestionOnDevice]
+    named: Sequence[QuestionOnDevice]
     devices: Sequence[DeviceSpec]
 
     @property
@@ -138,25 +139,25 @@ class ServingCommand:
 
     def _points(self, advance: Advance) -> Iterator[Point[ServingEstimate]]:
         """Every combination, on a frontier with each number of clients; the error of a single one is raised."""
-        for point in combined({"asked": self.named}, self._estimates, many=self.many, advance=advance):
-            one = point.options["asked"]
+        for point in answers(self.named, self._estimates, many=self.many, advance=advance):
+            one = point.call
             options = self._values(one.question) | {"gpu": one.id}
             if point.error:
-                yield Point(options=options, error=point.error)
+                yield Point(call=one, options=options, error=point.error)
             for estimate in point.estimate or ():
                 clients = {"concurrency": estimate.load["concurrency"]} if self.options.frontier else {}
-                yield Point(options=options | clients, estimate=estimate)
+                yield Point(call=one, options=options | clients, estimate=estimate)
 
-    def _estimates(self, combination: Mapping[str, Any]) -> list[ServingEstimate]:
-        one = combination["asked"]
+    def _estimates(self, one: QuestionOnDevice) -> list[ServingEstimate]:
         question: Serving = one.question
         if not self.options.frontier:
             return [self.predictor.ask(question, one.device)]
         self._check(question)
-        return self.predictor.frontier(
+        estimates = self.predictor.frontier(
             question.model_or_name(), one.device or "", question.lengths(), question.setup(), seed=question.seed,
             prices=question.prices,
         )  # fmt: skip
+        return [_with_question(estimate, question) for estimate in estimates]
 
     def _check(self, question: Serving) -> None:
         """Check the words of a search, and say which have no effect."""
@@ -168,7 +169,7 @@ class ServingCommand:
         """Values of a combination by option: those of every table, and those that were written as lists."""
         load = () if self.options.frontier or question.load == "trace" else (question.load,)
         names = dict.fromkeys((*_COLUMNS[:-2], *self.asked.axes, *_COLUMNS[-2:], *load))
-        return {name: _plain(getattr(question, name)) for name in names}
+        return {name: plain_number(getattr(question, name)) for name in names}
 
     def show_choices(self) -> None:
         """Show what holds ``--slo``, the best first.
@@ -204,15 +205,29 @@ class ServingCommand:
             concurrency=question.concurrency, confidence=self.options.confidence, seed=question.seed,
         )  # fmt: skip
         chosen = _CHOSEN if self.options.recommend else ("tp",)
-        fixed = [name for name in names if name in self.asked.typed or name not in chosen]
+        fixed = [name for name in names if name in self.asked.texts or name not in chosen]
         values = {name: list(dict.fromkeys(getattr(each, name) for each in self.asked.questions)) for name in fixed}
         given = {name: each for name, each in values.items() if None not in each}
-        return self.predictor.cheapest(
+        choices = self.predictor.cheapest(
             question.model_or_name(), self.devices, demand, usual=self.options.recommend, prefer=self.options.prefer,
             progress=advance, **given,
         )  # fmt: skip
+        asked = {one.id: one.question for one in self.named}
+        return [_chosen(choice, asked.get(choice.gpu, question)) for choice in choices]
 
 
-def _plain(value: Any) -> Any:
-    """A number as people write it; None for an open word."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+def _chosen(choice: Choice, question: Serving) -> Choice:
+    """The choice, whose answer names the question that repeats it."""
+    if choice.estimate is None:
+        return choice
+    setup = choice.setup
+    chosen = {one.name: getattr(setup, one.name) for one in fields(setup) if getattr(setup, one.name) != one.default}
+    deployed = question.changed(**{**chosen, "gpu": choice.gpu, "replicas": choice.estimate.replicas})
+    return replace(choice, estimate=_with_question(choice.estimate, deployed))
+
+
+def _with_question(estimate: ServingEstimate, question: Serving) -> ServingEstimate:
+    """The answer with the question that repeats it, whose load a search has found."""
+    names = ("request_rate", "num_prompts") if "request_rate" in estimate.load else ("concurrency",)
+    record = question.changed(**{name: estimate.load[name] for name in names}).record()
+    return replace(estimate, question=record, assumed={**question.assumed(), **estimate.assumed})

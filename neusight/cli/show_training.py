@@ -13,6 +13,7 @@ from neusight.distributed.estimate import TrainingEstimate
 from neusight.distributed.faults import HOUR_S, WholeRun
 from neusight.distributed.search import Found
 from neusight.plans.memory import PARTS, RankMemory
+from neusight.questions import Training
 from neusight.requests import Plan
 from neusight.units import decimal, gib, milliseconds, scaled
 
@@ -201,13 +202,19 @@ def _figures(e: TrainingEstimate) -> dict[str, Any]:
     return e.to_dict() | {"exposed": e.exposed_s / e.latency_s} | words
 
 
-def show_plans(matches: Found, form: str) -> None:
+def show_plans(matches: Found, form: str, asked: Training, search: Mapping[str, Any]) -> None:
     """As tables; JSON has the estimates of ``best`` and ``frontier``, and how many plans there were."""
-    best = [e.to_dict() for e in matches.best]
+
+    def repeatable(e: TrainingEstimate) -> dict[str, Any]:
+        words = {name: value for name, value in vars(e.plan).items() if value or value is False}
+        return {**e.to_dict(), "question": asked.changed(**words).record()}
+
+    best = list(map(repeatable, matches.best))
+    words = {"question": {**search, **asked.record(), "kind": "plan"}, "assumed": matches.best[0].assumed}
     counts = {name: getattr(matches, name) for name in ("plans", "simulated", "too_large")}
-    estimates = {"best": best, "frontier": [e.to_dict() for e in matches.frontier]}
+    estimates = {"best": best, "frontier": list(map(repeatable, matches.frontier))}
     rows = [{name: values[name] for name in _CSV_OF_PLANS} | values["plan"] for values in best]
-    data = counts | estimates | {"first_less_second_s": difference_s(matches.best)}
+    data = words | counts | estimates | {"first_less_second_s": difference_s(matches.best)}
     Output(form).data(data, rows, lambda: _show_plans(matches))
 
 

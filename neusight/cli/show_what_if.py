@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,13 +37,14 @@ def _listed(transforms: Sequence[Transform]) -> None:
         line()
 
 
-def show(answer: WhatIf, form: str) -> None:
+def show(answer: WhatIf, form: str, question: Mapping[str, Any]) -> None:
     """The answer before, each rung of the ladder, and what stands alone."""
     for warning in dict.fromkeys(answer.before.warnings):
         note(f"warning: {warning}")
     rows = [{"alone": False, **_flat(rung)} for rung in answer.rungs]
     rows += [{"alone": True, **_flat(rung)} for rung in answer.alone]
-    Output(form).data(answer.to_dict(), rows, lambda: _human(answer))
+    data = answer.to_dict() | {"question": question, "assumed": dict(answer.before.assumed)}
+    Output(form).data(data, rows, lambda: _human(answer))
 
 
 def _flat(rung: Rung) -> dict[str, Any]:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, replace
-from functools import partial, wraps
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, field, replace
+from functools import cached_property, wraps
 from inspect import Parameter, Signature, signature
-from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from neusight.cli.asked import Asked, CommandOptions, Help, Launched, LeftOut, OneOf, OneQuestion, option_error
+from neusight.cli.asked import Asked, CommandOptions, ParameterTraits, option_error
 from neusight.cli.completion import completer, is_completing
 from neusight.cli.launched import FROM, launched_words
 from neusight.questions.field import FieldError, FieldSpec
@@ -20,78 +19,89 @@ from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Spread:
-    """A question or group of options whose fields are parameters of a command, but for those that it leaves out."""
+class ParameterGroup:
+    """A question or options whose fields are parameters of a command.
 
-    noun: type[Question] | OneOf
-    left_out: frozenset[str]
-    help: Mapping[str, str]
-    lists: bool
-    read: Callable[[Mapping[str, Any]], Any]
-    launched: Launched | None = None
+    Attributes:
+        nouns: the question or the class of the options; several where the command asks one of these questions.
+        read: what the command receives, from the texts by name and the noun that ``--from`` describes, None without it.
+        left_out: fields that the command decides itself.
+        help: of fields by name, where the command says more than their declaration.
+        lists: whether options may be lists.
+        from_help: help of ``--from``; "" where the command has no such option.
+        from_former: names that ``--from`` had.
+    """
+
+    nouns: tuple[type[Question], ...]
+    read: Callable[[Mapping[str, Any], type[Question] | None], Any]
+    left_out: frozenset[str] = frozenset()
+    help: Mapping[str, str] = field(default_factory=dict)
+    lists: bool = True
+    from_help: str = ""
+    from_former: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, hint: Any) -> ParameterGroup | None:
+        """The group that the type of a parameter names, with its traits; None for other types."""
+        plain, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
+        traits = {name: value for mark in marks if isinstance(mark, ParameterTraits) for name, value in mark.items()}
+        if get_origin(plain) is Asked:
+            (noun,) = get_args(plain)
+            return cls(**{"nouns": (noun,), "read": lambda texts, _: Asked(noun, texts), **traits})
+        if isinstance(plain, type) and issubclass(plain, CommandOptions):
+            return cls(**{"nouns": (plain,), "read": lambda texts, _: plain.typed(texts), **traits})
+        return None
+
+    @cached_property
+    def declared(self) -> Mapping[str, NamedField]:
+        """All declarations by name, each of the first noun that has it; one of several questions requires no field."""
+        merged: dict[str, NamedField] = {}
+        for noun in self.nouns:
+            for name, one in noun.fields().items():
+                default = "" if one.required and len(self.nouns) > 1 else one.default
+                merged.setdefault(name, replace(one, default=default, help=self.help.get(name, one.help)))
+        return merged
 
     def parameters(self) -> list[Parameter]:
-        """Parameters of the command; with ``--from`` none is required."""
-        made = question_parameters(self.noun, self.left_out, self.help, lists=self.lists)
-        if not self.launched:
+        """Parameters of the command: texts and switches, which fields read; with ``--from`` none is required."""
+        made = [_parameter(one, self.lists) for name, one in self.declared.items() if name not in self.left_out]
+        if not self.from_help:
             return made
         optional = (p.replace(default=None) if p.default is Parameter.empty else p for p in made)
-        return [_parameter(replace(FROM, help=self.launched.help), lists=False), *optional]
+        return [_parameter(replace(FROM, help=self.from_help), lists=False), *optional]
 
     def take(self, values: dict[str, Any]) -> Any:
         """The question or group of what was typed; its values are no longer among ``values``."""
-        texts = {field: values.pop(field) for field in self.noun.fields() if field not in self.left_out}
-        texts = {field: value for field, value in texts.items() if value not in (None, [], ())}
-        _refuse_empty(self.noun, texts)
-        if self.launched and isinstance(self.noun, type) and (source := values.pop(FROM.name)):
-            words = launched_words(self.noun, source, texts)
-            texts = {**{name: word for name, word in words.items() if name not in self.left_out}, **texts}
-        return self.read(texts)
+        names = [name for name in self.declared if name not in self.left_out]
+        texts = {name: values.pop(name) for name in names}
+        texts = {name: value for name, value in texts.items() if value not in (None, [], ())}
+        for name, given in texts.items():
+            self._refuse_empty(name, given)
+        if not self.from_help or not (source := values.pop(FROM.name)):
+            return self.read(texts, None)
+        noun, words = launched_words(self.nouns, source, texts)
+        return self.read({**{name: word for name, word in words.items() if name in names}, **texts}, noun)
 
-
-def _refuse_empty(noun: type[Question] | OneOf, texts: Mapping[str, Any]) -> None:
-    """Raises:
-    BadParameter: an empty text of an option that takes a number or one of some words.
-    """
-    for name, given in texts.items():
-        field = noun.fields()[name].field
+    def _refuse_empty(self, name: str, given: Any) -> None:
+        """Raises:
+        BadParameter: an empty text of an option that takes a number or one of some words.
+        """
+        field = self.declared[name].field
         if isinstance(given, str) and not given.strip() and (field.choices or field.kind in ("whole", "number")):
             try:
                 field.read(name, given)
             except FieldError as error:
-                raise option_error(noun, error) from None
+                raise option_error(self.declared, error) from None
 
-
-def _spreads(hints: Mapping[str, Any]) -> Iterator[tuple[str, _Spread]]:
-    for name, hint in hints.items():
-        plain, *marks = (hint.__origin__, *hint.__metadata__) if get_origin(hint) is Annotated else (hint,)
-        left_out = frozenset().union(*(mark.names for mark in marks if isinstance(mark, LeftOut)))
-        described = dict(item for mark in marks if isinstance(mark, Help) for item in mark.items())
-        launched = next((mark for mark in marks if isinstance(mark, Launched)), None)
-        several = next((mark for mark in marks if isinstance(mark, OneOf)), None)
-        if several:
-            yield name, _Spread(noun=several, left_out=left_out, help=described, lists=False, read=several.read)
-        elif get_origin(plain) is Asked:
-            noun = get_args(plain)[0]
-            lists, read = OneQuestion not in marks, partial(Asked, noun)
-            yield (
-                name,
-                _Spread(noun=noun, left_out=left_out, help=described, lists=lists, read=read, launched=launched),
-            )
-        elif isinstance(plain, type) and issubclass(plain, CommandOptions):
-            yield name, _Spread(noun=plain, left_out=left_out, help=described, lists=True, read=plain.typed)
-
-
-def question_parameters(
-    noun: type[Question] | OneOf,
-    left_out: Collection[str] = (),
-    help: Mapping[str, str] = MappingProxyType({}),
-    *,
-    lists: bool = True,
-) -> list[Parameter]:
-    """Parameters of a command for the fields of a question: texts and switches, which the field itself reads."""
-    fields = [declared for name, declared in noun.fields().items() if name not in left_out]
-    return [_parameter(replace(declared, help=help.get(declared.name, declared.help)), lists) for declared in fields]
+    @property
+    def renamed(self) -> dict[str, str]:
+        """Former options, with those of today."""
+        names = dict.fromkeys(self.from_former, FROM.option)
+        for declared in self.declared.values():
+            for former in declared.field.former:
+                today = f"{former}, given as {declared.option}" if declared.field.argument else declared.option
+                names[f"--{former.replace('_', '-')}"] = today
+        return names
 
 
 def _parameter(declared: NamedField, lists: bool) -> Parameter:
@@ -135,10 +145,16 @@ def _metavar(field: FieldSpec, lists: bool) -> str:
     return one if lists and "," in one else f"{one}[,…]" if lists else one.partition("[,")[0]
 
 
+def options_of(function: Callable[..., Any]) -> dict[str, NamedField]:
+    """Fields that are parameters of a command, by name."""
+    groups = filter(None, map(ParameterGroup.of, get_type_hints(function, include_extras=True).values()))
+    return {name: one for group in groups for name, one in group.declared.items() if name not in group.left_out}
+
+
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function with fields of its questions and options as parameters."""
     hints = get_type_hints(function, include_extras=True)
-    groups = dict(_spreads(hints))
+    groups = {name: group for name, hint in hints.items() if (group := ParameterGroup.of(hint))}
     parameters: list[Parameter] = []
     for name, parameter in signature(function).parameters.items():
         parameters += groups[name].parameters() if name in groups else [parameter.replace(annotation=hints[name])]
@@ -149,26 +165,15 @@ def spread(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(**made, **values)
         except FieldError as error:
-            for one in made.values():
-                noun = one.noun if isinstance(one, Asked) else type(one)
-                if error.field in noun.fields():
-                    raise option_error(noun, error) from None
+            for group in groups.values():
+                if error.field in group.declared:
+                    raise option_error(group.declared, error) from None
             raise
 
     shown = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in parameters]
     del vars(call)["__wrapped__"]
-    former = {old: FROM.option for group in groups.values() if group.launched for old in group.launched.former}
-    vars(call)["renamed"] = getattr(function, "renamed", {}) | _renamed(one.noun for one in groups.values()) | former
+    former = {old: today for group in groups.values() for old, today in group.renamed.items()}
+    vars(call)["renamed"] = getattr(function, "renamed", {}) | former
     vars(call)["__signature__"] = Signature(shown)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return call
-
-
-def _renamed(nouns: Iterable[type[Question] | OneOf]) -> dict[str, str]:
-    """Former options, with those of today."""
-    names = {}
-    for declared in (declared for noun in nouns for declared in noun.fields().values()):
-        for former in declared.field.former:
-            today = f"{former}, given as {declared.option}" if declared.field.argument else declared.option
-            names[f"--{former.replace('_', '-')}"] = today
-    return names

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, LeftOut
+from neusight.cli.asked import Asked, leave_out
 from neusight.cli.output import Output, bar, busy, note, paragraph, table
 from neusight.errors import shown
 from neusight.questions import Step
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 _KEYS = ("model", "gpu", "mode", "batch", "seq_len", "dtype")
-_SWEPT = LeftOut.of("cluster", "nodes")
+_SWEPT = leave_out("cluster", "nodes")
 
 
 def sweep(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Help
+from neusight.cli.asked import described
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, line, table
 from neusight.quick_dataclasses import dataclass
@@ -52,7 +52,9 @@ def list_models(options: TileModelOptions) -> None:
 
 @app.command("show")
 def show_model(
-    model: Annotated[opt.Named, Help(name="A name of `neusight tile-models list`, or physics: constants of all laws.")],
+    model: Annotated[
+        opt.Named, described(name="A name of `neusight tile-models list`, or physics: constants of all laws.")
+    ],
     options: TileModelOptions,
 ) -> None:
     """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest. Of `physics` the

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, LeftOut, OneQuestion
+from neusight.cli.asked import ONE_QUESTION, Asked, leave_out
 from neusight.cli.output import busy, note
-from neusight.cli.points import combined
+from neusight.cli.points import answers
 from neusight.questions import Training
 from neusight.questions.field import number, option, path, whole
 from neusight.questions.parts import PLAN, RECORDED
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from neusight.distributed.faults import WholeRun
 
 SCHEDULES = ("1f1b", "zero-bubble", "gpipe")
-SEARCHED = LeftOut.of(*(name for name, one in Training.fields().items() if one.field.panel in (PLAN, RECORDED)))
+SEARCHED = leave_out(*(name for name, one in Training.fields().items() if one.field.panel in (PLAN, RECORDED)))
 """Fields that a search for plans decides."""
 
 
@@ -100,12 +100,9 @@ def answer(asked: Asked[Training], models: opt.Models, options: TrainingOptions)
     calls = opt.on_devices(asked)
     predictor = models.load(call.device or call.question.place().device for call in calls)
 
-    def estimate(combination: dict[str, Any]) -> Any:
-        return predictor.ask(combination["asked"].question, combination["asked"].device)
-
     with busy("predicting") as advance:
-        answers = list(combined({"asked": calls}, estimate, many=asked.many, advance=advance))
-    points = [replace(point, options=asked.options_of(point.options["asked"].question)) for point in answers]
+        answered = list(answers(calls, opt.asker(predictor), many=asked.many, advance=advance))
+    points = [replace(point, options=asked.options_of(point.call.question)) for point in answered]
     opt.note_corrections(predictor, [point.estimate.gpu for point in points if point.estimate])
     show_points(points, options.form, asked.many, options.run())
     if options.timeline is not None and points[0].estimate:
@@ -136,7 +133,11 @@ class Search(opt.Counted, opt.Written, opt.Workers, opt.Formatted):
     )
 
 
-def plan(asked: Annotated[Asked[Training], SEARCHED, OneQuestion], search: Search, models: opt.Models) -> None:
+_DECIDING = ("count", "reach", "longest_micro_batch", "schedules")
+"""Options of a search that decide its answer."""
+
+
+def plan(asked: Annotated[Asked[Training], SEARCHED, ONE_QUESTION], search: Search, models: opt.Models) -> None:
     """Find the fastest plans of a training step that fit, among all that divide model, batch and cluster.
 
     None is left out by a rule of thumb: each plan is bounded, and simulated where the bound does not decide.
@@ -163,7 +164,8 @@ def plan(asked: Annotated[Asked[Training], SEARCHED, OneQuestion], search: Searc
         note(f"warning: {line}")
     if search.out is not None:
         _write_best(search.out, matches.best[0], question)
-    show_plans(matches, search.form)
+    words = {name: value for name, value in search.words().items() if name in _DECIDING}
+    show_plans(matches, search.form, call.question, words)
 
 
 def _write_best(path: Path, best: TrainingEstimate, question: Training) -> None:

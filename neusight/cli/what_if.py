@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.asked import Asked, CommandOptions, Help, OneOf
+from neusight.cli.asked import Asked, CommandOptions, ParameterTraits, described, from_line
 from neusight.cli.output import busy
-from neusight.questions import Serving, Step, Training
+from neusight.questions import Question, Serving, Step, Training
 from neusight.questions.field import number, switch, text
 from neusight.questions.question import like
 from neusight.questions.serving import LOADS
@@ -66,24 +65,34 @@ class WhatIfOptions(CommandOptions):
         return ("time", self.target) if self.target else (self.goal, 0.0)
 
 
-def _chosen(texts: Mapping[str, Any]) -> Asked[Any]:
-    """The deployment where a load is given, the training run where an engine or a cluster is, else the step."""
+def _chosen(texts: Mapping[str, Any], launched: type[Question] | None) -> Asked[Any]:
+    """What ``--from`` describes; else the deployment where a load is given, the training run where an engine or a
+    cluster is, else the step.
+    """
     words = dict(texts)
-    if not words.get("model"):
+    if not words.get("model") and not launched:
         return Asked(Step, {**words, "model": _NO_MODEL})
     of_serving = Serving.fields().keys() - Step.fields().keys() - Training.fields().keys()
-    if words.keys() & of_serving:
+    if launched is Serving or words.keys() & of_serving:
         loads = {} if words.keys() & set(LOADS) else {"concurrency": "1"}
         return Asked(Serving, words | loads)
     of_training = {"engine", "cluster", *(Training.fields().keys() - Step.fields().keys())}
-    if not words.keys() & of_training:
+    if not launched and not words.keys() & of_training:
         return Asked(Step, words)
-    if words.pop("mode", "") != "training":
+    if words.pop("mode", "training" if launched else "") != "training":
         raise typer.BadParameter("is for training: add --mode training", param_hint="--engine, --cluster")
-    return Asked(Training, {"batch": "1", **words} if "global_batch_size" not in words else words)
+    batch = {} if words.keys() & {"batch", "global_batch_size", "micro_batches"} else {"batch": "1"}
+    return _placed(Asked(Training, batch | words))
 
 
-_MEANINGS = Help(
+def _placed(asked: Asked[Training]) -> Asked[Training]:
+    """The training run on as many devices as its plan has, unless the question says which."""
+    one = asked.one
+    devices = one.tp * one.pp * one.cp * (one.dp or 1)
+    return asked if one.cluster else asked.upon({"per_node": str(devices)})
+
+
+_MEANINGS = described(
     engine="Software of a training run, such as torch-eager, or of a deployment, such as vllm.",
     cluster="Of a training run: a name of `neusight clusters list`, or a cluster file (.toml).",
     nodes="Of a training run: nodes of the cluster. Default: those of its file, else 1.",
@@ -95,15 +104,19 @@ _MEANINGS = Help(
     optimizer="Optimizer of a training step; a training run has adam where it is left out.",
 )
 """Of options that mean something in several kinds of questions."""
-ASKED = OneOf(nouns=(Step, Training, Serving), read=_chosen)
+FROM_LINE = from_line(
+    "A line or script that starts an engine, or a plan, as in `serving --from` and `training --from`; options that are "
+    "given count first.",
+    "--plan",
+)
+ONE_OF = ParameterTraits(nouns=(Step, Training, Serving), read=_chosen, lists=False)
 
 
 def what_if(
     wanted: WhatIfOptions,
-    asked: Annotated[Asked[Any], ASKED, _MEANINGS],
+    asked: Annotated[Asked[Any], ONE_OF, _MEANINGS, FROM_LINE],
     models: opt.Models,
     drawn: opt.Drawn,
-    file: opt.WithPlan,
     output: opt.Formatted,
 ) -> None:
     """Predict what optimisations gain: time, memory and limiter before and after, each gain with its 90 % interval.
@@ -129,7 +142,6 @@ def what_if(
         return
     if asked.one.model == _NO_MODEL:
         raise typer.BadParameter("names no model", param_hint="MODEL")
-    asked = _completed(asked, file.plan)
     call = opt.on_devices(asked)[0]
     predictor = models.load([call.device] if call.device else [])
     with busy(f"asking of {asked.one.model}"):
@@ -137,20 +149,7 @@ def what_if(
         answer = (
             predictor.what_ifs(question, *wanted.search) if wanted.every else predictor.what_if(question, wanted.apply)
         )
-    show.show(answer, output.form)
+    mode = {"mode": "training"} if asked.noun is Training else {}
+    show.show(answer, output.form, {**wanted.record(), **mode, **call.question.record(), "kind": "what-if"})
     if drawn.figure is not None:
         show.draw(answer, drawn.figure)
-
-
-def _completed(asked: Asked[Any], plan: Path | None) -> Asked[Any]:
-    """A training run with the fields of a plan's file, on as many devices as its plan has where none are counted."""
-    from neusight.cli.launched import plan_words
-
-    if asked.noun is not Training:
-        if plan:
-            raise typer.BadParameter("is of a training run: name its --engine", param_hint="--plan")
-        return asked
-    asked = asked.upon(plan_words(str(plan), asked.one.model, asked.typed)) if plan else asked
-    one = asked.one
-    devices = one.tp * one.pp * one.cp * (one.dp or 1)
-    return asked if one.cluster else asked.upon({"per_node": str(devices)})

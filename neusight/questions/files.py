@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +23,11 @@ KINDS: Mapping[str, type[Question]] = {noun.KIND: noun for noun in (KernelCall, 
 """Questions by the command that answers them."""
 
 
-def read_questions(path: str | Path) -> list[Question]:
-    """The questions of a file, in their order; of a .json file those of the answers that a command printed.
+def read_entries(path: str | Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """The tables of the questions of a file with their places; of a .json file those of the answers in it.
 
     Raises:
-        DataError: no such file, no TOML or JSON, another version, or a question of an unknown kind.
-        FieldError: a word that a question cannot take.
+        DataError: no such file, no TOML or JSON, another version, or no question.
     """
     file = user_path(str(path))
     language, read = ("JSON", _answered) if file.suffix == ".json" else ("TOML", tomllib.loads)
@@ -41,22 +40,32 @@ def read_questions(path: str | Path) -> list[Question]:
     entries = table.get("question")
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{file} has no questions: write tables [[question]] with a kind and words")
-    return [
-        question for place, entry in enumerate(entries, 1) for question in _several(entry, f"{file}, question {place}")
-    ]
+    tables = [(f"{file}, question {place}", entry) for place, entry in enumerate(entries, 1)]
+    if wrong := [(where, entry) for where, entry in tables if not isinstance(entry, Mapping)]:
+        raise DataError(f"{wrong[0][0]}: {shown(wrong[0][1])}: write a table with a kind and words")
+    return tables
 
 
 def _answered(text: str) -> dict[str, Any]:
     """The table of the questions of answers in JSON."""
-    answers = json.loads(text)
-    listed = answers if isinstance(answers, list) else [answers]
-    questions = [answer["question"] for answer in listed if isinstance(answer, dict) and "question" in answer]
-    return {"version": VERSION, "question": questions}
+    return {"version": VERSION, "question": list(_repeatable(json.loads(text)))}
 
 
-def _several(entry: Mapping[str, Any], where: str) -> list[Question]:
-    if not isinstance(entry, Mapping):
-        raise DataError(f"{where}: {shown(entry)}: write a table with a kind and words")
+def _repeatable(answer: Any) -> Iterator[Any]:
+    """The question of an answer, else those of the answers that it holds."""
+    if isinstance(answer, dict) and answer.get("question"):
+        yield answer["question"]
+    elif isinstance(answer, dict | list):
+        for part in answer.values() if isinstance(answer, dict) else answer:
+            yield from _repeatable(part)
+
+
+def questions_of(where: str, entry: Mapping[str, Any]) -> list[Question]:
+    """The question of an entry, several where words are lists.
+
+    Raises:
+        DataError: an unknown kind. FieldError: a word that a question cannot take.
+    """
     words = dict(entry)
     noun = _noun(str(words.pop("kind", "")), f"{where}: ")
     try:
@@ -84,11 +93,3 @@ def question_of(row: Mapping[str, Any], kind: str) -> Question:
     if noun is KernelCall and words.get("timing") == "graph":
         words.setdefault("launches", 1)
     return noun.named(words)
-
-
-def question_text(questions: Sequence[Question]) -> str:
-    """The file that ``read_questions`` reads as these questions."""
-    lines = [f"version = {VERSION}"]
-    for question in questions:
-        lines += ["", "[[question]]", *(f"{name} = {json.dumps(value)}" for name, value in question.record().items())]
-    return "\n".join(lines) + "\n"

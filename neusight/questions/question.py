@@ -133,7 +133,7 @@ class Question:
 
     def record(self) -> dict[str, Any]:
         """The words with the kind of the question: an entry of a file of questions."""
-        return {"kind": self.KIND, **self.words()}
+        return {"kind": self.KIND, **{name: plain_number(value) for name, value in self.words().items()}}
 
     def texts(self) -> Iterator[tuple[str, str]]:
         """The same as pairs of texts, several for a field that is given several times."""
@@ -234,6 +234,11 @@ def _declared(cls: type[Question]) -> Iterator[tuple[str, NamedField]]:
             text = cls.HELP.get(one.name, declared.help)
             text = text if declared.estimated else f"{text} Estimates do not know it yet."
             yield one.name, NamedField(name=one.name, field=declared, default=one.default, help=text)
+
+
+def plain_number(value: Any) -> Any:
+    """A number as people write it: 1024, not 1024.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _name_of(value: Any) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from cli_runs import as_json, error, invoke, run
 
+from neusight.questions import Serving
+
 FILE = """version = 1
 
 [[question]]
@@ -42,12 +44,29 @@ def test_ask_answers_one_question_as_its_command_does(tmp_path: Path) -> None:
         ("predict", "gpt2", "--gpu", "l4", "--mode", "training", "--batch", 2, "--set", "tdp=60W"),
         ("training", "gpt3-13b", "--cluster", "dgx-h100", "--nodes", 1, "--tp", 8, "-b", 8, "--sequence-parallel"),
         ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 64, "--osl", 8, "--concurrency", 2),
+        ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 64, "--osl", 8, "--max-num-seqs", 2, "--frontier"),
+        ("memory", "gpt3-13b", "--gpu", "h100-sxm-80gb", "--tp", 8, "--shard", "zero1"),
+        ("plan", "gpt3-13b", "--cluster", "dgx-h100", "-b", 8, "-n", 2, "--schedules", "1f1b,gpipe"),
+        ("what-if", "gpt2", "--gpu", "l4", "--set", "tdp=60W", "--apply", "amp,compile"),
+        ("what-if", "gpt3-13b", "--gpu", "h100-sxm-80gb", "--mode", "training", "--tp", 8, "--etp", 8, "--apply",
+         "checkpointing"),
+        ("what-if", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 64, "--osl", 8, "--all", "--fit", "20GB"),
     ],
-    ids=lambda command: command[0],
-)
+    ids=lambda command: " ".join(map(str, command[:2])),
+)  # fmt: skip
 def test_ask_repeats_the_question_of_an_answer(command: tuple[object, ...], tmp_path: Path) -> None:
     answer = run(*command, "--format", "json").stdout
     assert run("ask", written(tmp_path / "answer.json", answer), "--format", "json").stdout == answer
+
+
+def test_ask_repeats_the_deployments_that_a_search_found(tmp_path: Path) -> None:
+    found = run("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 64, "--osl", 8, "--slo", "ttft=1s", "-f", "json")
+    repeated = as_json("ask", written(tmp_path / "answer.json", found.stdout))
+    assert repeated == [choice["estimate"] for choice in json.loads(found.stdout) if choice["estimate"]]
+
+
+def test_record_keeps_whole_numbers() -> None:
+    assert str(Serving(model="gpt2", isl=64, osl=8.5).record()["isl"]) == "64"
 
 
 def test_ask_lists_several_answers(tmp_path: Path) -> None:

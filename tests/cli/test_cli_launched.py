@@ -71,3 +71,11 @@ def test_serving_from_a_launch_line_names_what_is_left_out() -> None:
     assert unknown.startswith("warning: --max-num-sequences is no known option of vllm; did you mean max-num-seqs")
     assert "starts what `neusight training` predicts" in error("serving", "--from", SCRIPT, *LOAD)
     assert "MODEL" in error("serving", *LOAD)
+
+
+def test_what_if_from_a_line_asks_of_what_it_starts() -> None:
+    served = as_json("what-if", "--from", "vllm serve Qwen/Qwen3-8B", "--gpu", "l40s", "--isl", 64, "--osl", 8,
+                     "--apply", "int4wo")  # fmt: skip
+    assert (served["question"]["kind"], served["question"]["isl"]) == ("what-if", 64)
+    trained = as_json("what-if", "llama-3.1-8b", "--from", SCRIPT, "--gpu", "h100-sxm-80gb", "--apply", "fp8")
+    assert (trained["question"]["mode"], trained["before"]["devices"]) == ("training", 16)

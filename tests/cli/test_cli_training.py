@@ -9,7 +9,7 @@ from cli_runs import as_csv, as_json, error, invoke, run, unsaid
 from neusight import Predictor
 from neusight.devices import load_cluster
 from neusight.distributed.training_run import usual_run
-from neusight.questions.files import read_questions
+from neusight.questions.files import questions_of, read_entries
 from neusight.workloads.decoders.known import known_decoder
 
 ON_A100 = ("training", "llama-3.1-8b", "--cluster", "dgx-a100", "--nodes", "2", "--seq-len", "4096")
@@ -31,7 +31,7 @@ def test_json_is_what_python_answers(predictor: Predictor, tmp_path: Path) -> No
     same = predictor.training(usual_run(known_decoder("llama-3.1-8b"), load_cluster("dgx-a100", 2), given))
     assert answer.pop("run")["gpu_hours"] == pytest.approx(same.gpu_hours(1e12))
     (tmp_path / "answer.json").write_text(json.dumps(answer))
-    again = predictor.ask(read_questions(tmp_path / "answer.json")[0]).to_dict()
+    again = predictor.ask(questions_of(*read_entries(tmp_path / "answer.json")[0])[0]).to_dict()
     assert answer == json.loads(json.dumps(again, default=str))
     assert answer == json.loads(json.dumps({**same.to_dict(), "question": answer["question"]}, default=str))
     assert (answer["plan"]["dp"], answer["plan"]["shard"], answer["plan"]["sequence_parallel"]) == (4, "zero1", True)

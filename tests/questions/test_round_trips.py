@@ -1,5 +1,6 @@
 """Every field of every question, with values drawn from its declaration: all ways to write a question give it back."""
 
+import json
 import random
 import shlex
 from typing import Any
@@ -8,10 +9,10 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 
 from neusight.cli.asked import Asked
-from neusight.cli.spread import question_parameters
+from neusight.cli.spread import ParameterGroup
 from neusight.questions import FieldError, Question
 from neusight.questions.field import FieldSpec
-from neusight.questions.files import KINDS, question_text, read_questions
+from neusight.questions.files import KINDS, questions_of, read_entries
 from neusight.questions.question import NamedField
 
 DRAWN = 20
@@ -84,8 +85,9 @@ def test_every_way_to_write_a_question_gives_it_back(kind: str, name: str, tmp_p
         assert noun.named(parse_qsl(urlencode(list(question.texts())))) == question
         assert from_command_line(question) == question
         path = tmp_path / "question.toml"
-        path.write_text(question_text([question]), encoding="utf-8")
-        assert read_questions(path) == [question]
+        words = "\n".join(f"{name} = {json.dumps(value)}" for name, value in question.record().items())
+        path.write_text(f"version = 1\n[[question]]\n{words}\n", encoding="utf-8")
+        assert [one for entry in read_entries(path) for one in questions_of(*entry)] == [question]
         assert kind == question.KIND
 
 
@@ -131,4 +133,4 @@ def test_former_names_are_read_as_those_of_today(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_field_is_one_option_of_a_command(kind: str) -> None:
     noun = KINDS[kind]
-    assert [parameter.name for parameter in question_parameters(noun)] == list(noun.fields())
+    assert [parameter.name for parameter in ParameterGroup.of(Asked[noun]).parameters()] == list(noun.fields())

@@ -9,7 +9,7 @@ import pytest
 from neusight import Predictor, cluster_of, load_device
 from neusight.distributed.sources import memory
 from neusight.questions import FieldError, Training
-from neusight.questions.files import read_questions
+from neusight.questions.files import questions_of, read_entries
 
 STEP = {"model": "llama-3.2-1b", "gpu": "h100-sxm-80gb", "per_node": 4, "global_batch_size": 8, "seq_len": 512}
 NORM = {"is": "Norm"}
@@ -30,7 +30,7 @@ def test_training_answers_words_and_names_them(predictor: Predictor, tmp_path: P
     """Devices by name, as a cluster or as an object are the same; the words that an answer names give it once more."""
     named = predictor.training(STEP["model"], **{name: value for name, value in STEP.items() if name != "model"})
     (tmp_path / "answer.json").write_text(json.dumps(named.to_dict()))
-    (again,) = map(predictor.ask, read_questions(tmp_path / "answer.json"))
+    (again,) = map(predictor.ask, questions_of(*read_entries(tmp_path / "answer.json")[0]))
     assert again.to_dict() == named.to_dict()
     assert named.question == {"kind": "training", **STEP}
     for words in (
