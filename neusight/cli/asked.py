@@ -70,6 +70,7 @@ class CommandOptions(Question):
                     values[name] = tuple(map(one.canonical, parts_of(one, text)))
                 elif not isinstance(text, str) or text.strip():
                     values[name] = one.canonical(text)
+            cls.check_required(values)
             return cls(**values)
         except FieldError as error:
             raise option_error(fields, error) from None

@@ -63,7 +63,7 @@ class Engined(Configured, WithExperts, OnNodes):
     prefix_hit: float = number("Share of each prompt that is found in the cache.", ENGINE, 0.0, low=0.0, high=1.0)
     host_cache: float | None = number(
         "Host memory of a replica that keeps sessions of a trace.",
-        ENGINE, unit="bytes", low=0.0, high=1e18, metavar="SIZE", former=("host_cache_bytes",), counts=True,
+        ENGINE, unit="bytes", low=0.0, high=1e18, metavar="SIZE", former=("host_cache_bytes",),
     )  # fmt: skip
     speculate: str = text(
         "Speculative decoding: the draft (a model, eagle, mtp or ngram), its tokens and their acceptance, or A/A/… by "

@@ -21,8 +21,6 @@ Kind = Literal["text", "texts", "path", "whole", "number", "switch"]
 MOST = 10**9
 """Samples, tokens and other counts: more are a slip of the keyboard."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
-_EXACT = 2.0**53
-"""Whole numbers below are floats as well, each its own."""
 _LONGEST = 400
 """Characters of a number that is read."""
 
@@ -77,7 +75,6 @@ class FieldSpec:
         complete: what a shell completes: ``devices``, ``models``, ``decoders``, ``clusters`` or ``files``.
         pairs: whether texts are ``name=value``, each name once.
         joined: whether a text is several words with commas between, so that a list of words stands for it too.
-        counts: whether a number counts something, so that 512 stays a whole number.
         estimated: whether estimates know it; else it is recorded, and answers say that it has no effect.
         of_mode: mode of a step without which the field has no effect; "" for none.
     """
@@ -102,7 +99,6 @@ class FieldSpec:
     complete: str = ""
     pairs: bool = False
     joined: bool = False
-    counts: bool = False
     estimated: bool = True
     of_mode: str = ""
 
@@ -147,14 +143,14 @@ class FieldSpec:
 
     def _within(self, name: str, value: Any) -> Any:
         whole = self.kind == "whole"
-        if isinstance(value, float) and value.is_integer() and (whole or (self.counts and value < _EXACT)):
+        if whole and isinstance(value, float) and value.is_integer():
             value = int(value)
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not (whole or isfinite(value)):
             raise FieldError(name, f"{shown(value)}: give a {'whole ' if whole else ''}number{self._range(' ')}")
         if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
             raise FieldError(name, f"{value:.15g} is out of range: give a number{self._range(' ')}")
-        return value if whole or self.counts else float(value)
+        return value if whole else float(value)
 
     def _range(self, before: str) -> str:
         if self.low is not None and self.high is not None:

@@ -82,7 +82,7 @@ class KernelCall(OnCluster):
     operand_sets: int | None = whole("Sets of operands that take turns.", ENGINE, high=10**6)
     cycled_bytes: float | None = number(
         "Bytes that are touched between two uses of an operand, in place of --operands.",
-        RECORDED, low=0.0, high=1e18, unit="bytes", metavar="SIZE", counts=True,
+        RECORDED, low=0.0, high=1e18, unit="bytes", metavar="SIZE",
     )  # fmt: skip
     one_input: bool = switch("Weights alone take turns; the input is the same each time.", RECORDED)
     launches_per_graph: int | None = whole(
@@ -90,7 +90,7 @@ class KernelCall(OnCluster):
     )
     burst: float | None = number(
         "Kernels that run back to back before the device rests. Default: without end.",
-        ENGINE, low=1.0, high=1e12, counts=True,
+        ENGINE, low=1.0, high=1e12,
     )  # fmt: skip
     random: bool = switch("Operands hold random values, which draw more power than equal ones.", RECORDED, True)
     recorded: bool = switch("The launch is that of the host that recorded the source.", RECORDED)

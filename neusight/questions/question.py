@@ -80,9 +80,17 @@ class Question:
             if name in values and one.field.kind != "texts":
                 raise FieldError(name, "is given twice: leave out one of them")
             values[name] = (*values.get(name, ()), *value) if isinstance(value, tuple) else value
-        if missing := [name for name, one in cls.fields().items() if one.required and name not in values]:
-            raise FieldError(missing[0], f"is missing: {cls.fields()[missing[0]].field.help}")
+        cls.check_required(values)
         return cls(**values)
+
+    @classmethod
+    def check_required(cls, values: Mapping[str, Any]) -> None:
+        """Raises:
+        FieldError: a field that every question gives is missing.
+        """
+        for name, one in cls.fields().items():
+            if one.required and name not in values:
+                raise FieldError(name, f"is missing: {one.help}")
 
     @classmethod
     def several(cls: type[Noun], words: Mapping[str, Any]) -> list[Noun]:

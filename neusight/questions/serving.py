@@ -34,11 +34,11 @@ class Loaded(Seeded):
 
     isl: float | None = number(
         "Input sequence length: tokens of a prompt, on average.",
-        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("isl"), counts=True,
+        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("isl"),
     )  # fmt: skip
     osl: float | None = number(
         "Output sequence length: tokens of an answer, on average.",
-        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("osl"), counts=True,
+        LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("osl"),
     )  # fmt: skip
     isl_cv: float = number("Draw prompts of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
     osl_cv: float = number("Draw answers of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)

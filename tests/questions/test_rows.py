@@ -116,10 +116,10 @@ def test_what_if_reads_a_row_of_gains() -> None:
             WhatIfQuestion.named({**row, **words})
 
 
-def test_whole_numbers_of_counts_stay_whole() -> None:
+def test_record_keeps_whole_numbers_whole() -> None:
     words = {"model": "Qwen/Qwen3-8B", "gpu": "l4", "isl": "512", "osl": 64.0, "request_rate": 2, "batch": 1.0}
     record = Serving.named(words).record()
-    assert [type(record[name]) for name in ("isl", "osl", "request_rate", "batch")] == [int, int, float, int]
+    assert [type(record[name]) for name in ("isl", "osl", "request_rate", "batch")] == [int, int, int, int]
     assert Serving.named({**words, "isl": 512.5}).isl == 512.5
 
 
