@@ -106,7 +106,7 @@ class FitTarget(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
     """Constants that are fitted."""
 
     HELP: ClassVar[Mapping[str, str]] = {
-        "data": "Folder of data sets. Default: $NEUSIGHT_DATA.",
+        "data": "Folder of data sets, with that of measured rows beside it. Default: $NEUSIGHT_DATA.",
         "out": "File of the constants. Default: TARGET.json.",
     }  # fmt: skip
 

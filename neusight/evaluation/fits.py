@@ -93,11 +93,9 @@ def _boards(folder: Path, out: Path, report: Report, choice: FitChoice) -> Fitte
 
 
 def _microcontrollers(folder: Path, out: Path, report: Report, choice: FitChoice) -> Fitted:
-    from neusight.datasets.published_steps import INFERENCES
     from neusight.learn.microcontrollers import fit_microcontrollers
 
-    path = folder / INFERENCES
-    fitted = fit_microcontrollers([path], {INFERENCES: file_sha256(path)})
+    fitted = fit_microcontrollers(folder)
     fitted.save(out)
     head = f"{out}: {len(fitted.values)} constants from {fitted.rows:,} inferences on {', '.join(fitted.gpus)}"
     lines = [

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets import device_of, load_kernels, to_batches
-from neusight.datasets.batches import single_kernels
-from neusight.datasets.conditions import conditions_of
-from neusight.datasets.load import sets_in, tables_in
-from neusight.devices import device_ids, load_device
+from neusight.devices import load_device
 from neusight.devices.spec import SystolicSpec
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
-from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.systolic.predictor import UNKNOWN_SCATTER, UNKNOWN_SPREAD
 from neusight.executors.systolic.times import launch_s, times_of
 from neusight.kernels import KernelBatch
@@ -28,6 +23,11 @@ from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
 from neusight.learn.sums import robust_spread
+from neusight.measured import kernel_part
+from neusight.measured.folder import hashes, kernel_files, kernel_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 EACH = 400
 """Rows of a device, table and family, at most."""
@@ -69,49 +69,46 @@ class ArrayRows:
 
 
 def read_rows(data: Path, seed: int = 0) -> list[ArrayRows]:
-    """Programs of all data sets in a folder, a device and family each; long tables are sampled.
+    """Programs in a folder of measured rows, a table, device and family each; long tables are sampled.
 
     Raises:
         DataError: none there.
     """
-    parts = [part for path in _tables(data) for part in _of_file(path, seed)]
-    if not parts:
-        raise DataError(f"{data} has no kernels of systolic accelerators: give the folder of the data sets")
-    return parts
+    import pandas as pd
+
+    if not (tables := _tables(data)):
+        raise DataError(f"{data} has no kernels of systolic accelerators: give the folder of measured rows")
+    frame = pd.concat([kernel_rows(path) for path in tables], ignore_index=True)
+    names = [name for name in ("source", "table", "row") if name in frame]
+    of_tables = frame.sort_values(names).groupby(names[:-1]) if names else [("", frame)]
+    return [part for _, rows in of_tables for part in _sampled(rows, np.random.default_rng(seed))]
 
 
 def _tables(data: Path) -> list[Path]:
-    return [path for folder in sets_in(data) for path in tables_in(folder) if _names_arrays(path)]
+    return kernel_files(data, lambda family, gpu: family != "collective" and _is_array(gpu))
 
 
-def _names_arrays(path: Path) -> bool:
-    import pyarrow.parquet as pq
-
-    if "accelerator" not in pq.read_schema(path).names:
-        return False
-    names = pq.read_table(path, columns=["accelerator"])["accelerator"].unique().to_pylist()
-    return any(name in device_ids() and isinstance(load_device(name), SystolicSpec) for name in names)
+def _is_array(gpu: str) -> bool:
+    return isinstance(load_device(gpu), SystolicSpec)
 
 
-def _of_file(path: Path, seed: int) -> list[ArrayRows]:
-    frame, parts, generator = load_kernels(path), [], np.random.default_rng(seed)
-    for gpu, own in frame[single_kernels(frame)].groupby("gpu", sort=True):
-        device, rows = device_of(str(gpu), {}), own.reset_index(drop=True)
+def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[ArrayRows]:
+    for gpu, own in rows[rows["family"] != "collective"].groupby("gpu", sort=True):
+        device = load_device(str(gpu))
         if not isinstance(device, SystolicSpec):
             continue
-        for batch, positions in to_batches(rows):
-            kept = np.sort(generator.permutation(len(batch))[:EACH])
-            mine = rows.iloc[positions[kept]]
-            conditions = conditions_of(mine, batch.take(kept), device)
-            parts.append(ArrayRows(device, batch.take(kept), conditions, 1e-3 * mine["latency_ms"].to_numpy(float)))
-    return parts
+        for family in own["family"].unique():
+            mine = own[own["family"] == family]
+            mine = mine.iloc[np.sort(generator.permutation(len(mine))[:EACH])]
+            part = kernel_part(mine, device, str(family), np.arange(len(mine)))
+            yield ArrayRows(device, part.batch, part.conditions, 1e-3 * mine["latency_ms"].to_numpy(float))
 
 
 def fit_arrays(data: Path, seed: int = 0, report: Report | None = None, hold_out: Collection[str] = ()) -> FittedArrays:
     """Estimate all constants, again without each device, and from the smaller half of each family's kernels alone.
 
     Args:
-        data: folder of data sets.
+        data: folder of measured rows.
         seed: of the sample of rows.
         report: called with (task, done, of, error).
         hold_out: devices whose rows count for nothing.
@@ -140,7 +137,7 @@ def fit_arrays(data: Path, seed: int = 0, report: Report | None = None, hold_out
         values={name: float(f"{found[name]:.5g}") for name in names},
         deviations={name: float(f"{d:.3g}") for name, d in zip(names, deviation, strict=True)},
         gpus=devices,
-        data={f"{path.relative_to(data)}": file_sha256(path) for path in _tables(data)},
+        data=hashes(_tables(data)),
         rows=sum(map(len, parts)),
         error=round(float(np.mean([row["mean"] for row in _errors("seen", parts, physics)])) / 100.0, 4),
         scatter=_scatter(parts, physics),

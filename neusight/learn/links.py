@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from neusight.datasets import conditions_of, device_of, load_kernels, to_batches
-from neusight.datasets.load import sets_in, tables_in
-from neusight.devices.load import gpu_of
-from neusight.devices.spec import DeviceSpec
+from neusight.devices.load import gpu_of, load_device
+from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DataError
-from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.link import kinds_of, paths_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -24,16 +21,13 @@ from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.laws.links import collective_s
 from neusight.learn import Report
 from neusight.learn.physics.problem import Measurements, Problem
+from neusight.measured import kernel_part
+from neusight.measured.folder import hashes, kernel_files, kernel_rows, sound
 
-TABLES = ("nccl", "allreduce", "collectives")
-"""Names of the tables of collectives of a data set."""
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
 EACH = 8
 """Rows of a group and octave of sizes, at most."""
-WAITING_BYTES = 2**20
-"""A profiler's times of shorter collectives within a node are of ranks that wait for each other: the same size takes 7
-or 60 us there. They are no observation of links."""
 CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63))
 """Sizes of messages, by which errors are told."""
 
@@ -67,41 +61,38 @@ def _alone(rows: LinkRows) -> np.ndarray:
 
 
 def read_rows(data: Path, seed: int = 0) -> list[LinkRows]:
-    """Collectives of all data sets in a folder, a device and table each; groups of many rows are sampled.
+    """Collectives of GPUs in a folder of measured rows, a table and device each; groups of many rows are sampled.
 
     Raises:
         DataError: none there.
     """
-    if not _tables(data):
-        raise DataError(f"{data} has no set with one of {', '.join(TABLES)}: give the folder of the data sets")
-    return [rows for path in _tables(data) for rows in _of_file(path, seed)]
+    if not (tables := _tables(data)):
+        raise DataError(f"{data} has no collectives of GPUs: give the folder of measured rows")
+    return [rows for path in tables for rows in _of_file(path, seed)]
 
 
 def _tables(data: Path) -> list[Path]:
-    sets = [{path.stem: path for path in tables_in(folder)} for folder in sets_in(data)]
-    return [tables[name] for tables in sets for name in TABLES if name in tables]
+    return kernel_files(data, lambda family, gpu: family == "collective" and isinstance(load_device(gpu), GpuSpec))
 
 
-def _of_file(path: Path, seed: int) -> list[LinkRows]:
-    frame, parts = load_kernels(path), []
-    for gpu, own in frame.groupby("gpu", sort=True):
-        device, rows = device_of(str(gpu), {}), own.reset_index(drop=True)
-        ((batch, _),) = to_batches(rows)
-        groups, octaves = _groups(rows, batch)
-        index = np.flatnonzero(_telling(rows, batch) & _sampled(octaves, seed))
-        conditions = conditions_of(rows, batch, device).take(index)
+def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
+    frame = kernel_rows(path)
+    names = [name for name in ("table", "gpu") if name in frame]
+    for _, rows in frame[frame["family"] == "collective"].groupby(names, observed=True):
+        part = kernel_part(rows, load_device(str(rows["gpu"].iloc[0])), "collective", np.arange(len(rows)))
+        groups, octaves = _groups(rows, part.batch)
+        index = np.flatnonzero(sound(rows) & _sampled(octaves, seed))
         latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
         weight = _balanced(groups[index], octaves[index])
-        parts.append(LinkRows.of(device, batch.take(index), conditions, latency_s, weight))
-    return parts
+        yield LinkRows.of(part.device, part.batch.take(index), part.conditions.take(index), latency_s, weight)
 
 
 def _groups(rows: Any, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     """Number of the group of rows that were measured alike, and of its octave of sizes."""
-    names = ("collective", "num_gpus", "devices_per_node", "framework", "mode", "dtype")
+    names = ("op", "ranks", "per_node", "backend", "timer", "dtype")
     present = [name for name in names if name in rows]
     sizes = rows.assign(octave=np.log2(batch["bytes"]).astype(int))
-    numbers = (sizes.groupby(keys, dropna=False).ngroup() for keys in (present, [*present, "octave"]))
+    numbers = (sizes.groupby(keys, dropna=False, observed=True).ngroup() for keys in (present, [*present, "octave"]))
     groups, octaves = (np.asarray(number.to_numpy()) for number in numbers)
     return groups, octaves
 
@@ -110,13 +101,6 @@ def _balanced(groups: np.ndarray, octaves: np.ndarray) -> np.ndarray:
     """Weights by which groups count the same, and in a group its octaves."""
     within = 1.0 / np.bincount(octaves)[octaves]
     return np.asarray(GROUP_WEIGHT * within / np.bincount(groups, within)[groups])
-
-
-def _telling(rows: Any, batch: KernelBatch) -> np.ndarray:
-    """Rows that tell of links; see ``WAITING_BYTES``."""
-    if "devices_per_node" not in rows:
-        return np.ones(len(rows), dtype=bool)
-    return np.asarray((batch["bytes"] >= WAITING_BYTES) | (batch["per_node"] < batch["ranks"]))
 
 
 def _sampled(groups: np.ndarray, seed: int) -> np.ndarray:
@@ -137,7 +121,7 @@ def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None 
     """Estimate all constants, then again without each architecture, which tells errors and intervals.
 
     Args:
-        data: folder of data sets.
+        data: folder of measured rows.
         steps: of each fit, at most.
         seed: of the sample of rows.
         report: called with (task, done, of, error).
@@ -201,9 +185,8 @@ def _fitted(parts: Sequence[LinkRows], steps: int, data: Path) -> tuple[FittedLi
     """Constants, and unrounded effects by device and kind."""
     problem = problem_of(parts)
     solution = problem.fit(steps)
-    hashes = {f"{path.relative_to(data)}": file_sha256(path) for path in _tables(data)}
     effects = dict(zip(problem.effects, solution.effects.tolist(), strict=True))
-    return FittedLinks(**problem.found(solution), data=hashes), effects
+    return FittedLinks(**problem.found(solution), data=hashes(_tables(data))), effects
 
 
 def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, list[float]]:

@@ -5,22 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.benchmarks import StepRow, benchmark_step
-from neusight.datasets.published_steps import measured_steps
-from neusight.datasets.rows import Row
 from neusight.devices.spec import MicrocontrollerSpec
 from neusight.errors import DataError, NeusightError
 from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
-from neusight.questions.step import step_question
+from neusight.measured import MeasuredTable, read_table
+from neusight.measured.compare import question_of
+from neusight.measured.folder import hashes, measured_in
+from neusight.questions import Step
 from neusight.steps.answers import StepAnswers
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+FILE = Path("steps") / "mlperf-tiny.parquet"
+"""In the folder of measured rows."""
 NOISE, LIBRARY, BOARD, POWER = 0.1, 0.5, 0.1, 0.2
 """Standard deviations of logarithms (assumptions): of an inference; of what a library, and a board, have of their own;
 of a board's power."""
@@ -70,59 +75,51 @@ class _Fit:
         return own + np.log([one.time_s(self.physics) / one.latency_s for one in rows])
 
 
-def read_inferences(tables: Sequence[Path]) -> list[Inferences]:
-    """All inferences of tables, repetitions as their medians.
+def read_inferences(path: Path) -> list[Inferences]:
+    """All inferences of a table, repetitions as their medians.
 
     Raises:
         DataError: none of a board that is known.
     """
-    groups: dict[tuple[Any, ...], list[tuple[Row, StepRow]]] = {}
-    for row in (row for path in tables for row in measured_steps(path)):
-        try:
-            step = benchmark_step(row)
-        except DataError:
-            continue
-        groups.setdefault((step.gpu, step.model, step.version, *step.options.get("overrides", ())), []).append(
-            (row, step)
-        )
-    answers = StepAnswers({})
-    found = [one for rows in groups.values() if (one := _inferences(rows, answers)) is not None]
+    table, answers = read_table(path), StepAnswers({})
+    groups = table.frame.groupby(["gpu", "model", "libraries", "overrides"], dropna=False, sort=False)
+    found = [one for _, rows in groups if (one := _inferences(rows, table, answers)) is not None]
     if not found:
-        raise DataError(f"{', '.join(map(str, tables))}: no inferences of microcontrollers")
+        raise DataError(f"{path}: no inferences of microcontrollers")
     return found
 
 
-def _inferences(rows: Sequence[tuple[Row, StepRow]], answers: StepAnswers) -> Inferences | None:
+def _inferences(rows: pd.DataFrame, table: MeasuredTable, answers: StepAnswers) -> Inferences | None:
     """None of a board or model that nothing is known of."""
-    step = rows[0][1]
+    first = rows.iloc[0].to_dict()
+    question = question_of(first, table)
+    if not isinstance(question, Step):
+        return None
     try:
-        ready = answers.ready(step_question(step.model, step.gpu, **step.options))
+        ready = answers.ready(question.resolve())
     except NeusightError:
         return None
     if not isinstance(ready.device, MicrocontrollerSpec):
         return None
-    powers = [1e-3 * row["energy_uj"] / row["latency_ms"] for row, _ in rows if "energy_uj" in row]
+    powers = (1e3 * rows["energy_j"] / rows["latency_ms"]).dropna()
     return Inferences(
         device=ready.device,
-        model=step.model,
-        library=step.version,
+        model=first["model"],
+        library=first["libraries"],
         kernels=[(batch, ready.program.counts[at]) for batch, at in ready.program.batches],
-        latency_s=1e-3 * float(np.median([each.measured_ms for _, each in rows])),
-        power_w=float(np.median(powers)) if powers else 0.0,
+        latency_s=1e-3 * float(rows["latency_ms"].median()),
+        power_w=float(powers.median()) if len(powers) else 0.0,
     )
 
 
-def fit_microcontrollers(tables: Sequence[Path], data: Mapping[str, str]) -> FittedMicrocontrollers:
-    """Estimate all constants, and again without each kind of core.
-
-    Args:
-        tables: of inferences, see ``neusight.datasets.published_steps``.
-        data: names and hashes of the tables.
+def fit_microcontrollers(data: Path) -> FittedMicrocontrollers:
+    """Estimate all constants, and again without each kind of core, from measured inferences in a folder.
 
     Raises:
         DataError: no inferences there.
     """
-    rows = read_inferences(tables)
+    path = measured_in(data) / FILE
+    rows = read_inferences(path)
     fit, errors = _solved(rows), _left_out(rows)
     share, own_power = _power(rows)
     physics = with_values(fit.physics, {"power.share": share})
@@ -131,7 +128,7 @@ def fit_microcontrollers(tables: Sequence[Path], data: Mapping[str, str]) -> Fit
         values={name: float(f"{found[name]:.5g}") for name in priors(PRIOR)},
         deviations={name: float(f"{fit.deviations[name]:.3g}") for name in priors(PRIOR)},
         gpus=sorted(fit.boards),
-        data=dict(data),
+        data=hashes([path]),
         rows=len(rows),
         error=round(float(np.mean(np.abs(np.expm1(fit.off(rows))))), 4),
         spread={"board": BOARD, "library": round(float(np.std(list(fit.libraries.values()))), 4), "power": POWER},

@@ -6,7 +6,7 @@
 """
 
 from neusight.measured.compare import compare
-from neusight.measured.kernels import KernelPart, kernel_parts
+from neusight.measured.kernels import KernelPart, kernel_part, kernel_parts
 from neusight.measured.table import MeasuredTable, read_table
 
-__all__ = ["KernelPart", "MeasuredTable", "compare", "kernel_parts", "read_table"]
+__all__ = ["KernelPart", "MeasuredTable", "compare", "kernel_part", "kernel_parts", "read_table"]

@@ -59,9 +59,7 @@ def _part(
     """One part; rows at fault are skipped, and the rest is read again."""
     while len(rows):
         try:
-            columns = shape_columns(frame, family, rows)
-            batch = kernels_of(family, columns)
-            yield KernelPart(device=device, batch=batch, conditions=conditions_of(frame, batch, rows), rows=rows)
+            yield kernel_part(frame, device, family, rows)
             return
         except ColumnError as error:
             skipped.append((str(error), rows[error.rows]))
@@ -69,6 +67,16 @@ def _part(
         except CoverageError as error:
             skipped.append((str(error), rows))
             return
+
+
+def kernel_part(frame: pd.DataFrame, device: DeviceSpec, family: str, rows: np.ndarray) -> KernelPart:
+    """Rows of one device and family, by their positions in a table of kernels.
+
+    Raises:
+        CoverageError: a column that the family lacks. ColumnError: rows that are no kernel.
+    """
+    batch = kernels_of(family, shape_columns(frame, family, rows))
+    return KernelPart(device=device, batch=batch, conditions=conditions_of(frame, batch, rows), rows=rows)
 
 
 def _device(gpu: str, overrides: Any) -> DeviceSpec:

@@ -22,18 +22,18 @@ TRUE = {"products.share": 0.7, "launch.share": 0.9, "vectors.conversion_ops": 30
 def programs(folder: Path, gpu: str, dtype: str) -> None:
     """A table of products as JAX programs take by the law with ``TRUE`` constants."""
     m, n, k = (axis.ravel().astype(int) for axis in np.meshgrid(*[2 ** np.arange(5, 13)] * 3))
-    batch = KernelBatch.from_columns("gemm", m=m, n=n, k=k, dtype={"fp16": "float16"}.get(dtype, dtype))
+    batch = KernelBatch.from_columns("gemm", m=m, n=n, k=k, dtype=dtype)
     device, physics = load_device(gpu), with_values(PRIOR, TRUE)
     start_s = launch_s(device, Conditions.requested(len(batch)), physics)
-    rows = pd.DataFrame({"m": m, "n": n, "k": k, "accelerator": gpu, "op": "gemm", "dtype": dtype, "timing": "device"})
-    rows["time_us"] = 1e6 * (start_s + times_of(batch, device, physics).execution_s)
+    rows = pd.DataFrame({"m": m, "n": n, "k": k, "gpu": gpu, "family": "gemm", "dtype": dtype, "timing": "profiler"})
+    rows["latency_ms"] = 1e3 * (start_s + times_of(batch, device, physics).execution_s)
     folder.mkdir(parents=True, exist_ok=True)
     rows.to_parquet(folder / f"{gpu}.parquet")
 
 
 def test_a_fit_finds_the_constants_of_programs_of_the_law(tmp_path: Path) -> None:
-    for gpu, dtype in (("tpu-v4", "fp16"), ("tpu-v6e", "bfloat16")):
-        programs(tmp_path / "set" / "kernels", gpu, dtype)
+    for gpu, dtype in (("tpu-v4", "float16"), ("tpu-v6e", "bfloat16")):
+        programs(tmp_path / "kernels", gpu, dtype)
     fitted = fit_arrays(tmp_path)
     assert fitted.gpus == ["tpu-v4", "tpu-v6e"]
     # As far as the priors let a table of few constants.

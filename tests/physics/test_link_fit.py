@@ -45,14 +45,14 @@ def test_constants_that_made_the_rows_are_found() -> None:
 
 def table(gpu: str, slower: float) -> pd.DataFrame:
     part = rows_of(gpu)
-    columns = {"num_gpus": part.batch["ranks"], "bytes": part.batch["bytes"]}
-    told = {"gpu": gpu, "nccl_version": "2", "collective": "all_reduce", "dtype": "half"}
+    columns = {name: part.batch[name] for name in ("ranks", "bytes")}
+    told = {"gpu": gpu, "family": "collective", "op": "all_reduce", "dtype": "float16", "timing": "graph"}
     return pd.DataFrame({**columns, "latency_ms": 1e3 * slower * part.latency_s}).assign(**told)
 
 
 def test_errors_and_intervals_are_of_devices_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "llm-serving" / "kernels" / "nccl.parquet"
-    path.parent.mkdir(parents=True)
+    path = tmp_path / "kernels" / "llm-serving-collective.parquet"
+    path.parent.mkdir()
     rows = [table("a100-sxm-80gb", 1.0), table("h100-sxm-80gb", 1.5)]
     pd.concat(rows).to_parquet(path)
     fitted = fit_links(tmp_path, steps=8)
@@ -64,16 +64,21 @@ def test_errors_and_intervals_are_of_devices_left_out(tmp_path: Path) -> None:
     low, high = fitted.intervals["nccl links"]
     # Each of the two is half as fast or slow again as the other tells.
     assert low < 0.85 and high > 1.2
-    assert set(fitted.data) == {"llm-serving/kernels/nccl.parquet"}
+    assert set(fitted.data) == {"kernels/llm-serving-collective.parquet"}
 
 
-def test_waiting_ranks_tell_nothing_of_links(tmp_path: Path) -> None:
-    path = tmp_path / "vidur-llm" / "kernels" / "collectives.parquet"
-    path.parent.mkdir(parents=True)
-    shape = {"node": "a100_dgx", "collective": "all_reduce", "num_gpus": 4, "latency_ms": 1.0}
-    told = [shape | {"devices_per_node": p, "bytes": b} for p in (2, 4) for b in (2**12, 2**20)]
-    pd.DataFrame(told).to_parquet(path)
-    (rows,) = read_rows(tmp_path)
-    assert sorted(zip(rows.batch["per_node"], rows.batch["bytes"], strict=True)) == [(2, 2**12), (2, 2**20), (4, 2**20)]
-    with pytest.raises(DataError, match="no set with one of nccl"):
-        read_rows(tmp_path / "vidur-llm")
+def test_doubted_collectives_tell_nothing_of_links(tmp_path: Path) -> None:
+    told = {
+        "gpu": "l4",
+        "family": "collective",
+        "op": "all_reduce",
+        "ranks": 4,
+        "latency_ms": 1.0,
+        "timing": "profiler",
+    }
+    rows = [told | {"bytes": 2**20, "suspect": None}, told | {"bytes": 2**12, "suspect": "waiting_ranks: they wait"}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "collective.parquet")
+    (read,) = read_rows(tmp_path)
+    assert read.batch["bytes"].tolist() == [2**20]
+    with pytest.raises(DataError, match="no collectives of GPUs"):
+        read_rows(tmp_path / "nowhere")

@@ -11,8 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from neusight.cli.app import app
-from neusight.datasets import to_batches
-from neusight.datasets.conditions import conditions_of
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.times import launch_s
@@ -22,6 +20,7 @@ from neusight.laws.constants import priors, values, with_values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
 from neusight.learn.physics.fit import FitOptions, fit_physics
+from neusight.measured import kernel_part
 
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
 TRUTH = {"matrix.half": 30.0}
@@ -29,21 +28,20 @@ TRUTH = {"matrix.half": 30.0}
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of one data set: large 16-bit products under other constants than the priors' centres."""
-    folder = tmp_path_factory.mktemp("sets") / "toy" / "kernels"
-    folder.mkdir(parents=True)
+    """A folder of one table: large 16-bit products under other constants than the priors' centres."""
+    folder = tmp_path_factory.mktemp("measured") / "kernels"
+    folder.mkdir()
     rng, physics, parts = np.random.default_rng(0), with_values(PRIOR, TRUTH), []
     for gpu in GPUS:
         extents = {name: 128 * rng.integers(8, 64, 40) for name in ("m", "n", "k")}
-        told = {"family": "gemm", "op": "linear", "dtype": "bfloat16", "batch": 1, "gpu": gpu, "timing": "profiler"}
-        rows = pd.DataFrame({**told, **extents, "operands": "flushed", "framework": "PyTorch 2.3"})
-        ((batch, _),) = to_batches(rows)
-        conditions = conditions_of(rows, batch, load_device(gpu))
-        s = situate(batch, load_device(gpu), shipped_choice(), physics=physics, conditions=conditions)
-        seconds = (s.expected_s + launch_s(conditions, physics)) * np.exp(rng.normal(0, 0.01, len(rows)))
+        told = {"family": "gemm", "op": "linear", "dtype": "bfloat16", "gpu": gpu, "timer": "profiler"}
+        rows = pd.DataFrame({**told, **extents})
+        part = kernel_part(rows, load_device(gpu), "gemm", np.arange(len(rows)))
+        s = situate(part.batch, load_device(gpu), shipped_choice(), physics=physics, conditions=part.conditions)
+        seconds = (s.expected_s + launch_s(part.conditions, physics)) * np.exp(rng.normal(0, 0.01, len(rows)))
         parts.append(rows.assign(latency_ms=1e3 * seconds))
-    pd.concat(parts, ignore_index=True).to_parquet(folder / "gemm.parquet")
-    return folder.parent.parent
+    pd.concat(parts, ignore_index=True).to_parquet(folder / "toy-gemm.parquet")
+    return folder.parent
 
 
 def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> None:
@@ -54,7 +52,7 @@ def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> N
     assert json.loads(told.stdout) == found.values
     assert found.gpus == sorted(GPUS)
     assert found.rows == 120
-    assert list(found.data) == ["toy/kernels/gemm.parquet"]
+    assert list(found.data) == ["kernels/toy-gemm.parquet"]
     assert found.values.keys() == priors(PRIOR).keys()
     assert found.error < 0.03
     for name, truth in TRUTH.items():
@@ -73,23 +71,26 @@ def test_devices_that_are_held_out_say_nothing(data: Path) -> None:
 
 
 def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="give the folder of the data sets"):
+    with pytest.raises(DataError, match="give the folder of measured rows"):
         fit_physics(FitOptions(data=tmp_path))
     with pytest.raises(DataError, match="is no folder"):
         fit_physics(FitOptions(data=tmp_path / "nowhere"))
 
 
 def test_rows_that_tell_nothing_are_counted_by_reason(data: Path, tmp_path: Path) -> None:
-    rows = pd.read_parquet(data / "toy" / "kernels" / "gemm.parquet").head(9)
-    faulty = rows.head(7).assign(dtype=["bfloat16"] * 3 + ["fp6"] * 4, suspect=["above the peak"] * 3 + [None] * 4)
-    path = tmp_path / "sets" / "toy" / "kernels" / "gemm.parquet"
+    rows = pd.read_parquet(data / "kernels" / "toy-gemm.parquet").head(9)
+    faulty = rows.head(7).assign(
+        dtype=["bfloat16"] * 3 + ["float8"] * 4, suspect=["source: above the peak"] * 3 + [None] * 4
+    )
+    path = tmp_path / "measured" / "kernels" / "toy-gemm.parquet"
     path.parent.mkdir(parents=True)
     pd.concat([rows, faulty], ignore_index=True).to_parquet(path)
-    options = FitOptions(data=tmp_path / "sets", each=5, steps=1)
+    options = FitOptions(data=tmp_path / "measured", each=5, steps=1)
     found = fit_physics(options)
     assert found.rows == 5
-    assert found.skipped == {"suspect": 3, "dtype 'fp6' is not estimated": 4}
+    lacking = "a100-sxm-80gb does not compute in float8: it has bfloat16, float16, float32, float64, int4, int8, tf32"
+    assert found.skipped == {"suspect": 3, lacking: 4}
     found.save(tmp_path / "physics.json")
     assert FittedPhysics.load(tmp_path / "physics.json").skipped == found.skipped
     told = CliRunner().invoke(app, ["fit", "--data", str(options.data), "--out", str(tmp_path / "p.json")])
-    assert "7 rows were left out: dtype 'fp6' is not estimated (4); suspect (3)" in " ".join(told.output.split())
+    assert f"7 rows were left out: {lacking} (4); suspect (3)" in " ".join(told.output.split())

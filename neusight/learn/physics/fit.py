@@ -14,10 +14,11 @@ from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
-from neusight.learn.physics.observations import LONE_LAUNCHES, ObservationReader, ProblemPart, kernel_files
+from neusight.learn.physics.observations import LONE_LAUNCHES, ObservationReader, ProblemPart
 from neusight.learn.physics.problem import Problem
 from neusight.learn.physics.programs import FILE as TIMINGS
 from neusight.learn.physics.programs import program_parts
+from neusight.measured.folder import hashes, kernel_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,8 +96,8 @@ def fit_parts(
 
 
 def _hashes(data: Path) -> dict[str, str]:
-    files = [*kernel_files(data), *sorted((data / "matmul-rates").glob("*.parquet")), *data.glob(str(TIMINGS))]
-    return {f"{file.relative_to(data)}": file_sha256(file) for file in files}
+    files = [*sorted((data / "matmul-rates").glob("*.parquet")), *data.glob(str(TIMINGS))]
+    return hashes(kernel_files(data)) | {f"{file.relative_to(data)}": file_sha256(file) for file in files}
 
 
 def without(options: FitOptions, gpus: Collection[str]) -> FitOptions:

@@ -13,32 +13,31 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets import device_of, devices_beside, load_kernels, to_batches
-from neusight.datasets.clean import suspected
-from neusight.datasets.columns import flags_or
-from neusight.datasets.conditions import conditions_of
-from neusight.datasets.load import root_of, sets_in, tables_in
-from neusight.datasets.measured import unable
 from neusight.datasets.schema import read_parquet
-from neusight.devices import load_gpu
+from neusight.devices import gpu_of, load_device, load_gpu
 from neusight.devices.spec import GpuSpec
-from neusight.errors import DataError, DeviceError
+from neusight.errors import DataError, DeviceError, NeusightError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features.situation import situate
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.problem import Measurements
-from neusight.learn.training_data import ALIKE, DeviceRows, load_corpus, unlearnable
+from neusight.learn.training_data import DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
+from neusight.measured import KernelPart, kernel_part
+from neusight.measured.folder import alike, kernel_files, kernel_rows, suspected
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE = Path("matmul-rates") / "matmul_rates.parquet"
+RATES = "matmul-rates"
+"""Source of rates of products, which are read as such."""
 USUAL_EXTENT = 3072
 """Middle of the sizes 1024 to 10240 of which one best figure is told, as powers go."""
 BURST = 3.0
@@ -48,6 +47,8 @@ RATE_WEIGHT = 2.0
 SHARED_POWER = ("jetson", "laptop")
 """Parts of names of boards whose power limit is not the GPU's alone, or not told."""
 EMULATED = "emulated"
+PRODUCTS = (*GEMM_FAMILIES, "attention")
+"""Families that run on matrix units."""
 MOST_SUSPECT = 0.05
 """Share of a table's rows that may be faster than the datasheet allows before none of them is believed (assumption)."""
 MANY = 20
@@ -56,7 +57,7 @@ GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
 with GH100 and GA100 left out)."""
 LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
-"""Data sets of lone launches, whose floors the data tell operator by operator; see ``lane_parts``."""
+"""Sources of lone launches, whose floors the data tell operator by operator; see ``lanes``."""
 OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d", "implicit": "programs"}
 """Groups of constants that only the kernels of one tile model know, or only ``programs``: the others' derivatives are
 zero."""
@@ -102,7 +103,7 @@ class ObservationReader:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def observe(self, report: Callable[[str], None] | None = None) -> list[ProblemPart]:
-        """A sample of the rows that have a law of their own, from every data set in a folder.
+        """A sample of the rows that have a law of their own, from every table in a folder of measured rows.
 
         Args:
             report: called with the name of each file.
@@ -111,36 +112,37 @@ class ObservationReader:
             DataError: no row is left.
         """
         parts: list[ProblemPart] = []
-        for path in kernel_files(self.data):
-            name = root_of(path).name
-            if name in LONE_LAUNCHES:
+        for path in kernel_files(self.data, lambda family, gpu: family != "collective"):
+            if path.stem.rpartition("-")[0] in (RATES, *LONE_LAUNCHES):
                 continue
             if report:
-                report(f"{name}/{path.stem}")
+                report(path.stem)
             parts.extend(self._of_file(path))
         if not parts:
             raise DataError(
-                f"{self.data} has no kernels that have a law of their own: give the folder of the data sets"
+                f"{self.data} has no kernels that have a law of their own: give the folder of measured rows"
             )
         return parts
 
     def _of_file(self, path: Path) -> Iterator[ProblemPart]:
-        frame = load_kernels(path)
+        frame = kernel_rows(path)
         frame = frame[~frame["gpu"].isin(list(self.hold_out))]
         faults = _faults(frame)
         self.skipped.update({reason: int(faulty.sum()) for reason, faulty in faults.items() if faulty.any()})
         frame = frame[~np.any(list(faults.values()), axis=0)]
-        names = [name for name in ALIKE if name in frame]
-        beside = devices_beside(path)
-        for rows in frame.groupby(names, dropna=False, sort=True).indices.values():
-            part = frame.iloc[rows[self._sample(len(rows))]].reset_index(drop=True)
-            device = device_of(str(part["gpu"][0]), beside)
+        for rows in alike(frame):
+            first = frame.iloc[rows[0]]
+            device, family = load_device(first["gpu"]), first["family"]
             if not isinstance(device, GpuSpec):
                 self.skipped[f"of devices of kind {device.kind}"] += len(rows)
-            elif reason := unable(device, str(part["family"][0]), str(part["dtype"][0])):
-                self.skipped[reason] += len(rows)
+                continue
+            try:
+                part = kernel_part(frame, device, family, rows[self._sample(len(rows))])
+                peak_flops_per_s(device, str(part.batch["dtype"][0]), product=family in PRODUCTS)
+            except NeusightError as error:
+                self.skipped[str(error)] += len(rows)
             else:
-                yield from _with_laws(device, part)
+                yield from _with_laws(part, frame["latency_ms"].to_numpy(dtype=float)[part.rows] * 1e-3)
 
     def _sample(self, rows: int) -> np.ndarray:
         """Which of so many rows are kept, in their order."""
@@ -189,19 +191,21 @@ class ObservationReader:
                 yield device, str(dtype), rows
 
 
-def kernel_files(data: Path) -> list[Path]:
-    """Tables of kernels of every data set in a folder, in order of their names."""
-    return [file for folder in sets_in(data) for file in tables_in(folder)]
-
-
 def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     """Rows that tell nothing of a kernel, by reason, as masks."""
     return {
-        **unlearnable(frame),
-        "launched without a graph": flags_or(frame, "eager", False),
-        "suspect": suspected(frame),
+        "the host's time": suspected(frame, "host_time"),
+        "launched without a graph": _alone(frame),
+        "suspect": suspected(frame, "source"),
         "of a table whose rows beat the datasheet": _doubted(frame),
     }
+
+
+def _alone(frame: pd.DataFrame) -> np.ndarray:
+    """Launches on the operands of the last one beside replays of graphs: the engine plans them on the host."""
+    if not (frame["timer"] == "graph").any():
+        return np.zeros(len(frame), dtype=bool)
+    return np.asarray((frame["timer"] == "stream") & frame["cycled_bytes"].notna())
 
 
 def _doubted(frame: pd.DataFrame) -> np.ndarray:
@@ -210,19 +214,16 @@ def _doubted(frame: pd.DataFrame) -> np.ndarray:
     """
     if "dtype" not in frame:
         return np.zeros(len(frame), dtype=bool)
-    marked = frame.assign(suspected=suspected(frame)).groupby("dtype", dropna=False)["suspected"]
+    marked = frame.assign(marked=suspected(frame, "source")).groupby("dtype", dropna=False, observed=True)["marked"]
     return np.asarray((marked.transform("mean") > MOST_SUSPECT) & (marked.transform("sum") >= MANY))
 
 
-def _with_laws(device: GpuSpec, rows: pd.DataFrame) -> Iterator[ProblemPart]:
-    latency_s = rows["latency_ms"].to_numpy(dtype=float) * 1e-3
-    for batch, where in to_batches(rows):
-        laws = law_names(batch, device)
-        for law in sorted({str(name) for name in laws} - {""}):
-            chosen = np.flatnonzero(laws == law)
-            own = batch.take(chosen)
-            conditions = conditions_of(rows.iloc[where[chosen]], own, device)
-            yield _part(device, kind_of(law, own), own, conditions, latency_s[where[chosen]])
+def _with_laws(part: KernelPart, latency_s: np.ndarray) -> Iterator[ProblemPart]:
+    laws = law_names(part.batch, gpu_of(part.device))
+    for law in sorted({str(name) for name in laws} - {""}):
+        chosen = np.flatnonzero(laws == law)
+        own, conditions = part.batch.take(chosen), part.conditions.take(chosen)
+        yield _part(gpu_of(part.device), kind_of(law, own), own, conditions, latency_s[chosen])
 
 
 def _part(

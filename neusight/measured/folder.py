@@ -1,0 +1,106 @@
+"""Tables of measured kernels in a folder, those that constants learn from, and what their rows have in common."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.measured.table import read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LATER = ("llm-serving-2026-*.parquet", "microbenchmarks-*.parquet", "public.parquet")
+"""Tables that no constants have learned from yet."""
+AGAIN = "re-measured"
+"""In the ``software`` of rows that their source measured again after constants had learned from them."""
+
+ALIKE = ("table", "gpu", "family", "op", "dtype", "weight_dtype", "scaling", "quantised")
+"""Columns that rows share of which more tell no more, beside libraries and whether attention decodes."""
+DECODED = 2
+"""Tokens that a sequence decodes at once, at most."""
+_VERSION = r" \S*(\d\.\d|->)\S*"
+"""Words of ``software`` that are a version, or dtypes."""
+
+
+def measured_in(data: Path) -> Path:
+    """Folder of measured rows: ``measured`` beside a folder of data sets in their sources' words, else itself."""
+    beside = data.absolute().parent / "measured"
+    return beside if beside.is_dir() and not (data / "kernels").is_dir() and not any(data.glob("*.parquet")) else data
+
+
+def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family, gpu: True) -> list[Path]:
+    """Tables of measured kernels in a folder, or in its ``kernels``, by name: those with rows of a family and device
+    that are wanted.
+    """
+    data = measured_in(data)
+    folder = data / "kernels" if (data / "kernels").is_dir() else data
+    files = (file for file in sorted(folder.glob("*.parquet")) if not any(map(file.match, LATER)))
+    return [file for file in files if any(wanted(*kind) for kind in _kinds(file))]
+
+
+def _kinds(file: Path) -> set[tuple[str, str]]:
+    """Families and devices of a table; none of another table."""
+    import pyarrow.parquet as pq
+
+    names = ["family", "gpu"]
+    if not {*names} <= {*pq.read_schema(file).names}:
+        return set()
+    return {*pq.read_table(file, columns=names).to_pandas().drop_duplicates().itertuples(index=False, name=None)}
+
+
+def hashes(files: Iterable[Path]) -> dict[str, str]:
+    """Of tables, by the names of their folder and file."""
+    return {f"{file.parent.name}/{file.name}": file_sha256(file) for file in files}
+
+
+def kernel_rows(file: Path) -> pd.DataFrame:
+    """Rows of a table of kernels without those of ``AGAIN``."""
+    frame = read_table(file).frame
+    if "software" not in frame:
+        return frame
+    again = [name for name in frame["software"].unique() if AGAIN in str(name)]
+    return frame[~frame["software"].isin(again)].reset_index(drop=True) if again else frame
+
+
+def alike(frame: pd.DataFrame) -> list[np.ndarray]:
+    """Positions of rows of which more tell no more."""
+    names = [name for name in ALIKE if name in frame]
+    keys = frame[names].assign(library=_libraries(frame), decodes=_decodes(frame))
+    return list(keys.groupby(list(keys), dropna=False, observed=True, sort=True).indices.values())
+
+
+def _libraries(frame: pd.DataFrame) -> np.ndarray:
+    """Number of who ran the kernels, and by which of them, in any version."""
+    import pandas as pd
+
+    if "software" not in frame:
+        return np.zeros(len(frame), dtype=int)
+    codes, names = pd.factorize(frame["software"])
+    kinds, _ = pd.factorize(np.array([re.sub(_VERSION, "", str(name)) for name in names], dtype=object))
+    return np.append(kinds, -1)[codes]
+
+
+def _decodes(frame: pd.DataFrame) -> np.ndarray:
+    """Whether rows of compressed or sparse attention decode, which is other work than reading a prompt."""
+    if "value_dim" not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    return np.asarray(frame["value_dim"].notna() & (frame["q_len"] <= DECODED))
+
+
+def suspected(frame: pd.DataFrame, rule: str) -> np.ndarray:
+    """Rows that are doubted by a rule, as a mask."""
+    if "suspect" not in frame:
+        return np.zeros(len(frame), dtype=bool)
+    doubts = [doubt for doubt in frame["suspect"].dropna().unique() if doubt.startswith(f"{rule}:")]
+    return np.asarray(frame["suspect"].isin(doubts))
+
+
+def sound(frame: pd.DataFrame) -> np.ndarray:
+    """Rows that nobody doubts, as a mask."""
+    return np.asarray(frame["suspect"].isna()) if "suspect" in frame else np.ones(len(frame), dtype=bool)
