@@ -13,6 +13,7 @@ from neusight.questions.question import Question
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import SCHEDULES, SHARDS
+from neusight.workloads.config_file import stored_config
 
 if TYPE_CHECKING:
     from neusight.workloads.decoders.decoder import Decoder
@@ -49,6 +50,28 @@ class Configured(Question):
         """The language model that the configuration describes, else the model as it was given."""
         return _configured(self.config, self.model) if self.config else self.given("model")
 
+    def model_or_file(self) -> Any:
+        """The file that holds the configuration, else the model as it was given."""
+        if not self.config:
+            return self.given("model")
+        configuration(self.config)
+        return stored_config(self.config, self.model)
+
+
+def configuration(text: str) -> dict[str, Any]:
+    """A model's configuration that is given as JSON.
+
+    Raises:
+        FieldError: no JSON object.
+    """
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise FieldError("config", f"is no JSON: {error}: mend it") from None
+    if not isinstance(values, dict):
+        raise FieldError("config", "is no JSON object: give the contents of a config.json")
+    return values
+
 
 @lru_cache(maxsize=64)
 def _configured(config: str, name: str) -> Decoder:
@@ -59,12 +82,7 @@ def _configured(config: str, name: str) -> Decoder:
     """
     from neusight.workloads.decoders.architecture import decoder_of
 
-    try:
-        values = json.loads(config)
-    except (ValueError, RecursionError) as error:
-        raise FieldError("config", f"is no JSON: {error}: mend it") from None
-    if not isinstance(values, dict):
-        raise FieldError("config", "is no JSON object: give the contents of a config.json")
+    values = configuration(config)
     return decoder_of(values, name)
 
 

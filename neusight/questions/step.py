@@ -20,7 +20,6 @@ from neusight.requests import MODES, OPTIMIZERS, Plan, Request
 from neusight.steps.questions import Setting, StepQuestion, step_request, with_default_dtype
 from neusight.transforms.passes import LATE, Pass
 from neusight.transforms.phases import alone
-from neusight.workloads.config_file import stored_config
 
 _OBJECTS = ("request", "plan", "host", "libraries", "passes", "cache")
 """Keywords of Python that no words stand for."""
@@ -147,7 +146,7 @@ class Step(Configured, Recorded, Planned, Clustered):
         """
         self.refuse(("nodes",), "is of a cluster: name it with cluster")
         device = device or (self.device() if self.prices else None)
-        model = stored_config(self.config, self.model) if self.config else self.given("model")
+        model = self.model_or_file()
         request, defaults = self._request(model)
         setting = replace(self._setting(request.engine), overrides=() if device else self.overrides)
         if setting.host is not None and "host" not in self.objects and self.host_call_us is None:

@@ -129,3 +129,9 @@ def test_like_refuses_a_default_out_of_bounds() -> None:
 
     with pytest.raises(FieldError, match="batch 0 is out of range"):
         dataclass(frozen=True, kw_only=True)(Wrong).fields()
+
+
+@pytest.mark.parametrize("config", ["1.5", "[1]", '"gpt2"', "{"])
+def test_resolve_refuses_a_configuration_that_is_no_object(config: str) -> None:
+    with pytest.raises(FieldError, match="config is no JSON"):
+        Step(model="gpt2", gpu="l4", config=config).resolve()
