@@ -31,6 +31,7 @@ _PURPOSES = {
     "workloads": "tracing a module",
     "collect": "measuring a device",
     "learn": "fitting to measurements",
+    "measured": "reading measurements",
     "evaluation": "comparing with measurements",
     "experiments": "an experiment",
     "datasets": "reading measurements",

@@ -94,7 +94,7 @@ _COMMANDS = {
     "bench": "evaluate:bench",
     "calibrate": "learn:calibrate",
     "collect": "collect:app",
-    "evaluate": "evaluate:app",
+    "evaluate": "evaluate:evaluate",
     "devices": "devices:devices",
     "clusters": "devices:clusters",
     "datasets": "datasets:app",

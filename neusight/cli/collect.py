@@ -99,7 +99,7 @@ def kernels(context: typer.Context, options: CollectKernels) -> None:
 
     Examples:
 
-    - `neusight collect --out ./measured`, then `neusight evaluate kernels ./measured`
+    - `neusight collect --out ./measured`, then `neusight evaluate ./measured/kernels/*.parquet`
 
     - `neusight collect --out ./measured --families gemm,attention --dtypes bfloat16 --minutes 5`
 
@@ -163,7 +163,7 @@ def models(options: CollectModels) -> None:
 
     - `neusight collect models --out ./measured --models bert-large --attention sdpa --optimizer adamw`
 
-    - `neusight evaluate models ./measured/models/latency.parquet --configs ./measured/models/configs`
+    - `neusight evaluate ./measured/models/latency.parquet`
     """
     from neusight.collect.models import ModelGrid, collect_models, model_plan, usual_plan
     from neusight.collect.session import CollectionRequest

@@ -13,7 +13,7 @@ from neusight.cli import options as opt
 from neusight.cli.asked import described
 from neusight.cli.commands import Commands
 from neusight.questions import Step
-from neusight.questions.field import required
+from neusight.questions.field import required, text
 from neusight.questions.parts import OnGpu
 from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
@@ -129,6 +129,27 @@ def _text(value: Any) -> str:
     if value is None or value != value:
         return "-"
     return decimal(value, 4) if isinstance(value, float) else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnOptions(opt.Formatted):
+    """Rows of one kind."""
+
+    kind: str = text("Rows of one kind: predict, training, serving, kernel or gains. Default: all.", "", argument=True)
+
+
+@app.command()
+def columns(options: ColumnOptions) -> None:
+    """Show the columns that a table of measured rows may have, for `neusight evaluate`: words of questions as options
+    have them, measured quantities with their unit, and where a row comes from.
+
+    Example: `neusight datasets columns serving`
+    """
+    from neusight.cli.output import Output, figures
+    from neusight.measured.columns import described_columns
+
+    rows = described_columns(options.kind)
+    Output(options.form).data(rows, rows, lambda: figures("name | ~unit or choices = unit | ~meaning", rows))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from neusight.cli import options as opt
 from neusight.cli.asked import CommandOptions, described
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, figures, line, note, tasks
+from neusight.errors import DataError
 from neusight.paths import checkout_dir
 from neusight.questions.field import number, required, switch, whole
 from neusight.quick_dataclasses import dataclass
@@ -45,6 +46,13 @@ class CompareOptions(opt.Formatted):
     new: Path = required("Folder or results of the later run.", "", kind="path")
     tolerance: float = number("Percent by which a prediction that is right may miss.", opt.CHOICE, 10.0, low=0.0)
     allow: int = whole("Cases that may turn from right to wrong.", opt.CHOICE, 0, low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions(CommandOptions):
+    """The committed summary."""
+
+    write: bool = switch("Write the summary again, for a diff to look at.", opt.OUTPUT)
 
 
 @app.command("list")
@@ -148,6 +156,25 @@ def compare(options: CompareOptions) -> None:
         remedy = f"{options.allow} may: see which and why, or --allow them"
         note(f"error: {len(worse)} cases turned from right to wrong, {remedy}")
         raise typer.Exit(1)
+
+
+@app.command()
+def gate(options: GateOptions) -> None:
+    """Hold the predictor that ships against the committed summary of its errors and predictions.
+
+    Needs `NEUSIGHT_DATA`. Names every row that is new or gone, and every figure that differs by more than rounding:
+    what it was, what it is, and whether it got worse. Exit 1 where anything differs.
+    """
+    from neusight.evaluation import gate as committed
+
+    summary, path = committed.summarise(opt.loaded(None, "none")), committed.summary_path()
+    if options.write:
+        committed.write_summary(summary, path)
+        line(f"wrote {path}")
+    elif changes := committed.differences(committed.read_summary(path), summary):
+        line("\n".join(map(str, changes)))
+        remedy = f"write it anew with `{committed.REWRITE}` and say why in the commit"
+        raise DataError(f"{committed.counted(changes)} from {path}: mend what got worse, or {remedy}")
 
 
 BY_MEANS = ", since one of the two is a summary: results.json of both compares prediction by prediction"

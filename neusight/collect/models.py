@@ -121,7 +121,7 @@ def _flops(step: Workload) -> float:
 
 
 def write_configs(tasks: Iterable[ModelTask], folder: Path) -> None:
-    """Write ``<model>.json`` of every model of the tasks, for ``neusight evaluate models --configs``."""
+    """Write ``<model>.json`` of every model of the tasks, which ``neusight evaluate`` reads beside their table."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, config in {task.model: task.config for task in tasks}.items():
         (folder / f"{name}.json").write_text(json.dumps(json.loads(config), indent=2) + "\n", encoding="utf-8")

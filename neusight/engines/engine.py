@@ -208,7 +208,7 @@ class Engine:
     launch: str = "eager"
     copies_inputs: bool = False
     host_s_per_operator: float = 9.8e-6
-    """Geometric mean of twelve timed days of hosts, 5 to 23 µs (``neusight evaluate programs``, ``hosts``: all that
+    """Geometric mean of twelve timed days of hosts, 5 to 23 µs (``evaluate_programs``, ``hosts``: all that
     launch eagerly)."""
     host_s_per_call: float = 0.0
     host_spread: float = 0.41

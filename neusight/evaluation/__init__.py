@@ -4,8 +4,8 @@
 kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models row by row. ``evaluate_serving(path,
 predictor)``: served language models cell by cell; ``evaluate_steps(path, predictor)``: image models and training steps
 of public benchmarks; ``evaluate_programs(path, predictor)``: exported programs, eager and compiled;
-``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_rates(data, predictor)``: what every GPU of
-the catalogue sustains beside what is published; ``evaluate_energy(data, predictor)``: what meters of boards read;
+``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_energy(data, predictor)``: what meters of
+boards read;
 ``evaluate_memory(path)``: memory of training runs; ``evaluate_what_if(path, predictor)``: gains of optimisations. All
 of them make a ``Scored`` of their rows. ``gate`` holds the predictor that ships against what it said before.
 """
@@ -15,7 +15,6 @@ from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
 from neusight.evaluation.memory import evaluate_memory
 from neusight.evaluation.models import evaluate_models
 from neusight.evaluation.programs import evaluate_programs
-from neusight.evaluation.rates import evaluate_rates
 from neusight.evaluation.serving import evaluate_serving
 from neusight.evaluation.steps import evaluate_steps
 from neusight.evaluation.training import evaluate_training
@@ -31,7 +30,6 @@ __all__ = [
     "evaluate_memory",
     "evaluate_models",
     "evaluate_programs",
-    "evaluate_rates",
     "evaluate_serving",
     "evaluate_steps",
     "evaluate_training",

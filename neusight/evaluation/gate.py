@@ -35,7 +35,7 @@ ERROR_SLACK = 0.05
 """Percentage points that an error may differ by: rounding, and other processors."""
 LATENCY_SLACK = 1e-3
 """The same for single predictions, relative."""
-REWRITE = "neusight evaluate gate --write"
+REWRITE = "neusight experiments gate --write"
 
 _KEYS = {
     "kernels": ("data", "family", "dtype", "gpu"),

@@ -2,11 +2,32 @@
 
 ``read_table(path) -> MeasuredTable``: a parquet or CSV file of one kind of rows, its columns checked;
 ``kernel_parts(frame)``: rows of kernels as batches with their conditions and devices;
-``compare(table, predictor) -> (Scored, skipped)``: predictions beside what was measured.
+``compare(table, predictor) -> (Scored, skipped)``: predictions beside what was measured;
+``evaluate(files, predictor) -> Evaluation``: the same of many files, by any choice of rows, on several processes;
+``summarise(lines, by)``, ``decisions(tables)``: errors by group, and what they cost who decides by predictions.
 """
 
+from neusight.measured.choice import Choice, files_of
 from neusight.measured.compare import compare
+from neusight.measured.errors import SOUGHT, compare_peers, decisions, peers_of, summarise
+from neusight.measured.evaluation import Evaluation, evaluate
 from neusight.measured.kernels import KernelPart, kernel_part, kernel_parts
 from neusight.measured.table import MeasuredTable, read_table
 
-__all__ = ["KernelPart", "MeasuredTable", "compare", "kernel_part", "kernel_parts", "read_table"]
+__all__ = [
+    "SOUGHT",
+    "Choice",
+    "Evaluation",
+    "KernelPart",
+    "MeasuredTable",
+    "compare",
+    "compare_peers",
+    "decisions",
+    "evaluate",
+    "files_of",
+    "kernel_part",
+    "kernel_parts",
+    "peers_of",
+    "read_table",
+    "summarise",
+]

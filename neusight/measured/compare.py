@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,12 +38,31 @@ def compare(table: MeasuredTable, predictor: Predictor, progress: Progress | Non
         progress: called with (done, of) rows.
 
     Returns:
-        Predictions and measurements; keys are the columns of the table, ``kind`` and ``quantity``. Rows that are no
-        question or that the product refuses, as (reason, positions).
+        Predictions and measurements; keys are the columns of the table, ``kind``, ``quantity`` and ``place``, the row's
+        label in the frame. Rows that are no question or that the product refuses, as (reason, positions).
     """
+    if lists := _lists(table):
+        return _compare_best(table, lists, predictor)
     if table.kind == "kernels":
         return _compare_kernels(table, predictor, progress)
     return _compare_models(table, predictor, progress)
+
+
+def _lists(table: MeasuredTable) -> list[str]:
+    """Columns of kernels whose cells are lists."""
+    words = table.frame.select_dtypes(object) if table.kind == "kernels" else {}
+    return [str(name) for name in words if table.frame[name].head(1).map(np.ndim).gt(0).any()]
+
+
+def _compare_best(table: MeasuredTable, lists: list[str], predictor: Predictor) -> Compared:
+    """Rates of the best of several products, whose extents are lists."""
+    import pandas as pd
+
+    products = table.frame.explode(lists).infer_objects()
+    scored, skipped = _compare_kernels(replace(table, frame=products), predictor, None)
+    best = pd.Series(scored.predicted).groupby([scored.keys["place"], scored.keys["quantity"]]).idxmax()
+    rows = [(reason, np.unique(table.frame.index.get_indexer(products.index[each]))) for reason, each in skipped]
+    return scored.take(best.to_numpy()), rows
 
 
 def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progress | None) -> Compared:
@@ -50,13 +70,13 @@ def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progr
     skipped: list[Skip] = []
     lines = []
     for part in kernel_parts(frame, skipped):
-        for quantity in [name for name in table.quantities if name in _KERNEL_FIGURES]:
+        for quantity in [name for name in table.quantities if name in KERNEL_FIGURES]:
             measured = frame[quantity].to_numpy(float)[part.rows]
             rows = np.flatnonzero(~np.isnan(measured))
             if not len(rows):
                 continue
             try:
-                figures = _KERNEL_FIGURES[quantity](predictor, _take(part, rows))
+                figures = KERNEL_FIGURES[quantity](predictor, _take(part, rows))
             except NeusightError as error:
                 skipped.append((str(error), part.rows[rows]))
                 continue
@@ -97,7 +117,14 @@ def _rate(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarra
     return flops / costs.latency_s, flops / high, flops / low
 
 
-_KERNEL_FIGURES = {"latency_ms": _latency, "power_w": _power, "tflop_per_s": _rate}
+def _execution(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
+    unknown = np.full(len(part.rows), np.nan)
+    return 1e3 * costs.execution_s, unknown, unknown
+
+
+KERNEL_FIGURES = {"latency_ms": _latency, "execution_ms": _execution, "power_w": _power, "tflop_per_s": _rate}
+"""Figures of kernels by measured column, with the ends of their intervals."""
 
 
 def _scored(table: MeasuredTable, kind: str, lines: Iterable[tuple[str, np.ndarray, Any, np.ndarray]]) -> Scored:
@@ -106,7 +133,10 @@ def _scored(table: MeasuredTable, kind: str, lines: Iterable[tuple[str, np.ndarr
     listed = list(lines)
     if not listed:
         return Scored(pd.DataFrame(), *(np.empty(0) for _ in range(4)))
-    parts = [table.frame.iloc[rows].assign(kind=kind, quantity=quantity) for quantity, rows, _, _ in listed]
+    parts = [
+        table.frame.iloc[rows].assign(kind=kind, quantity=quantity, place=table.frame.index[rows])
+        for quantity, rows, _, _ in listed
+    ]
     keys = pd.concat(parts, ignore_index=True)
     predicted, low, high = (np.concatenate([figures[at] for _, _, figures, _ in listed]) for at in range(3))
     return Scored(keys, predicted, low, high, np.concatenate([measured for *_, measured in listed]))
@@ -148,6 +178,22 @@ def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: M
         return {name: MEMORY_FIGURES[name](fit, ranks) for name in measured}
     estimate = predictor.ask(question)
     return {name: figure_of(estimate, name, measured) for name in measured}
+
+
+def kinds_of(table: MeasuredTable) -> list[str]:
+    """The command that answers each row, ``gains`` of ratios; "" where a row is no question."""
+    if table.kind != "models":
+        return [{"kernels": "kernel"}.get(table.kind, table.kind)] * len(table)
+    return [_kind_of(row) for row in table.frame.to_dict("records")]
+
+
+def _kind_of(row: Row) -> str:
+    try:
+        return _noun(
+            row, {str(name): value for name, value in filled(row, columns_of("gains")).items() if name not in CHANGES}
+        ).KIND
+    except NeusightError:
+        return ""
 
 
 def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from neusight.errors import DataError, nearest
 from neusight.kernels.named import PUBLIC_NAMES, SHAPE_NAMES
+from neusight.measured.collected import renamed_columns
 from neusight.questions import KernelCall, Serving, Step, Training
 from neusight.questions.question import Question
 
@@ -88,7 +89,7 @@ def read_table(path: Path) -> MeasuredTable:
         DataError: no such file, an empty or truncated one, another format, an unknown column, none that is measured,
             or no row.
     """
-    frame = _csv(path) if path.suffix == ".csv" else _parquet(path)
+    frame = renamed_columns(read_frame(path), path.parent)
     kind = "gains" if "gain" in frame else "kernels" if {"family", "op", "name"} & {*frame} else "models"
     frame = frame.rename(columns={name: _known(path, kind, str(name)) for name in frame})
     if frame.columns.has_duplicates:
@@ -102,6 +103,15 @@ def read_table(path: Path) -> MeasuredTable:
     for name in table.quantities:
         frame[name] = _numbers(path, name, frame[name])
     return table
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """A parquet or CSV file of any columns.
+
+    Raises:
+        DataError: no such file, an empty or truncated one, or another format.
+    """
+    return _csv(path) if path.suffix == ".csv" else _parquet(path)
 
 
 def _numbers(path: Path, name: str, cells: pd.Series) -> pd.Series:

@@ -72,10 +72,10 @@ def test_a_calibration_elsewhere_is_named(measured: Path, own_calibrations: Path
     assert result.exit_code == 0, result.output
     assert "mine.json: 24 kernels of l4" in result.stdout
     assert not own_calibrations.exists()
-    rows = data("evaluate", "kernels", measured)["rows"]
-    better = data("evaluate", "kernels", measured, "--calibration", file)["rows"]
+    rows = data("evaluate", measured, "--by", "gpu")["summary"]
+    better = data("evaluate", measured, "--by", "gpu", "--calibration", file)["summary"]
     assert [row["gpu"] for row in rows] == ["l4", "t4"]
-    assert better[0]["mape"] < 5 < rows[0]["mape"]
+    assert better[0]["mean"] < 5 < rows[0]["mean"]
     assert better[1] == rows[1]
     swept = invoke("sweep", "gpt2", "--gpu", "l4,t4", "--calibration", file)
     assert swept.stderr.count("note: corrected by") == 1

@@ -82,14 +82,10 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     (tmp_path / "cut.parquet").write_bytes(good.read_bytes()[:-20])
     pd.DataFrame({"cat": ["Tom"], "mouse": ["Jerry"]}).to_parquet(tmp_path / "pets.parquet")
     for name in ("cut.parquet", "pets.parquet", "none.parquet"):
-        assert name in error("evaluate", "kernels", tmp_path / name)
-    for name in ("cut.parquet", "pets.parquet"):
-        assert name in error("evaluate", "models", tmp_path / name, "--configs", tmp_path)
-        assert name in error("evaluate", "serving", tmp_path / name)
+        assert name in error("evaluate", tmp_path / name)
     wrong: dict[tuple[object, ...], str] = {
-        ("evaluate", "models", tmp_path / "none.parquet", "--configs", tmp_path / "nothing"): "nothing",
-        ("evaluate", "serving", tmp_path / "good.parquet"): "no column model",
-        ("evaluate", "serving", tmp_path / "none.parquet"): "none.parquet",
+        ("evaluate", tmp_path / "good.parquet"): "model is missing",
+        ("evaluate", tmp_path / "no*.csv"): "no file matches",
         (*ON_L4, "--tile-models", tmp_path): str(tmp_path),
         ("bench", "--tile-models", tmp_path): str(tmp_path),
         ("datasets", "verify", tmp_path / "nothing"): "nothing",

@@ -1,9 +1,5 @@
-"""``neusight memory`` and ``neusight evaluate memory``: data in every format, pages at 80 columns, mistakes."""
+"""``neusight memory``: data in every format, pages at 80 columns, mistakes."""
 
-import json
-from pathlib import Path
-
-import pandas as pd
 import pytest
 from cli_runs import as_csv, as_json, error, run
 
@@ -11,11 +7,6 @@ from neusight.plans.memory import PARTS
 
 QUESTION = ("memory", "Qwen/Qwen3-8B", "--gpu", "h100-sxm-80gb", "--seq-len", 4096)
 SHARED = ("--tp", 4, "--pp", 3, "--dp", 2, "--shard", "zero1", "--sequence-parallel")
-RUN = {
-    "case": "small", "gpu": "a100-sxm-80gb", "environment": "dev", "family": "gpt", "layers": 4, "hidden": 512,
-    "heads": 8, "head_dim": 64, "ffn": 2048, "vocab_padded": 32000, "seq_len": 1024, "micro_batch": 4,
-    "global_batch": 32, "memory_peak_bytes": 2 * 10**9,
-}  # fmt: skip
 
 
 def test_json_holds_each_kind_of_rank_with_its_parts() -> None:
@@ -78,39 +69,3 @@ def test_encoders_and_depths_of_prediction_take_more() -> None:
 )
 def test_mistakes_are_a_line(options: tuple[object, ...], message: str) -> None:
     assert message in error(*QUESTION, *options)
-
-
-def test_peaks_are_compared_row_by_row(tmp_path: Path) -> None:
-    rows = [RUN, {**RUN, "gpu": "nothing"}, {**RUN, "layers": None}, {**RUN, "other_args": "{"}]
-    table = tmp_path / "memory.parquet"
-    pd.DataFrame(rows).astype({"layers": "Int64"}).to_parquet(table)
-    answer = as_json("evaluate", "memory", table)
-    (row,) = answer["rows"]
-    assert row["ape"] == pytest.approx(100 * abs(row["predicted_bytes"] / row["measured_bytes"] - 1))
-    assert sum(row["parts"].values()) == pytest.approx(row["predicted_bytes"], abs=len(PARTS))
-    assert len(answer["skipped"]) == 3
-    assert {"what": "tp", "value": 1, "count": 4} in answer["assumed"]
-    pd.DataFrame([RUN]).to_csv(tmp_path / "memory.csv", index=False)
-    assert as_json("evaluate", "memory", tmp_path / "memory.csv")["rows"] == [row]
-    assert float(as_csv("evaluate", "memory", table)[0]["activations"]) == row["parts"]["activations"]
-    page = run("evaluate", "memory", table).stdout
-    assert all(len(line) <= 80 for line in page.splitlines())
-
-
-def test_runs_are_asked_whether_they_fit(tmp_path: Path) -> None:
-    known = {"framework": "torchtitan", "model": "m", "vocab": 32000, "kv_heads": 8, "activation": "swiglu"}
-    known |= {name: RUN[name] for name in ("gpu", "layers", "hidden", "heads", "ffn", "seq_len", "micro_batch")}
-    ran = {**known, "global_batch": 4, "shard": "zero3", "oom": False}
-    large = {**ran, "layers": 200, "hidden": 16384, "ffn": 65536, "oom": True}
-    pd.DataFrame([ran, large]).to_csv(tmp_path / "runs.csv", index=False)
-    answer = as_json("evaluate", "memory", tmp_path / "runs.csv")
-    assert [(row["fits"], row["right"]) for row in answer["rows"]] == [(True, True), (False, True)]
-    assert "100.0" in run("evaluate", "memory", tmp_path / "runs.csv").stdout
-
-
-def test_foreign_tables_are_told(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("gpu,x\nl4,1\n")
-    assert "is no table of training runs" in error("evaluate", "memory", tmp_path / "a.csv")
-    assert "is not there" in error("evaluate", "memory", tmp_path / "b.csv")
-    (tmp_path / "c.csv").write_text(json.dumps({}))
-    assert "is no table of training runs" in error("evaluate", "memory", tmp_path / "c.csv")

@@ -1,4 +1,4 @@
-"""``neusight training``, ``plan``, ``evaluate training`` and ``predict --cluster``: every form, sweeps, mistakes."""
+"""``neusight training``, ``plan`` and ``predict --cluster``: every form, sweeps, mistakes."""
 
 import json
 from pathlib import Path
@@ -144,19 +144,6 @@ def test_the_best_plan_is_written_and_read_again(tmp_path: Path) -> None:
     text = run("plan", *words, *few).stdout
     assert max(map(len, text.splitlines())) <= 80
     assert [word for word in ("fastest", "less memory", "The first beats the second by") if word not in text] == []
-
-
-def test_evaluate_training_compares_rows_and_says_what_it_assumed(tmp_path: Path) -> None:
-    rows = ["h100-sxm-80gb,16,2,small,8,1024,8,4096,32000,gelu,2048,64,1,2,bfloat16,100"] * 2
-    rows.append("h100-sxm-80gb,16,2,odd,8,1024,8,4096,32000,gelu,2048,64,1,3,bfloat16,100")
-    (tmp_path / "runs.csv").write_text("\n".join([ROW, *rows]))
-    answer = as_json("evaluate", "training", tmp_path / "runs.csv")
-    assert (answer["total"]["count"], len(answer["skipped"])) == (2, 1)
-    row = answer["rows"][0]
-    assert row["bias"] == pytest.approx(100 * (row["predicted_ms"] / 100 - 1))
-    assert "sequence_parallel" in {each["what"] for each in answer["assumed"]}
-    text = run("evaluate", "training", tmp_path / "runs.csv").stdout
-    assert [word for word in ("small", "rows that err most", "are predicted to fit") if word not in text] == []
 
 
 def test_mistakes_are_one_line_with_what_would_work(tmp_path: Path) -> None:

@@ -90,14 +90,14 @@ def test_the_command_writes_and_compares(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(gate, "summary_path", lambda: summary)
     monkeypatch.setattr(gate, "KERNELS", ("gelu rows=64 cols=64 dtype=float32",))
     monkeypatch.setattr(gate, "MODELS", ())
-    assert CliRunner().invoke(app, ["evaluate", "gate", "--write"]).exit_code == 0
+    assert CliRunner().invoke(app, ["experiments", "gate", "--write"]).exit_code == 0
     written = gate.read_summary(summary)
     assert [(row["data"], row["count"]) for row in written["kernels"]] == [("mine", gate.SAMPLE)]
     assert {row["gpu"] for row in written["single"]} == set(gate.KERNEL_GPUS)
-    assert CliRunner().invoke(app, ["evaluate", "gate"]).exit_code == 0
+    assert CliRunner().invoke(app, ["experiments", "gate"]).exit_code == 0
     written["single"][0]["latency_ms"] *= 2
     gate.write_summary(written, summary)
-    result = CliRunner().invoke(app, ["evaluate", "gate"])
+    result = CliRunner().invoke(app, ["experiments", "gate"])
     assert result.exit_code == 1
     assert "single" in result.stdout and "latency" in result.stdout and "(-50.00 %)" in result.stdout
     assert "1 figures differ (single predictions: 1) from" in result.stderr and "--write" in result.stderr

@@ -1,0 +1,75 @@
+"""Which files and which of their rows are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from neusight.devices.load import find_device
+from neusight.errors import DataError, DeviceError, shown
+from neusight.measured.table import MeasuredTable
+
+
+def files_of(names: Iterable[str | Path]) -> list[Path]:
+    """Files that names stand for, some of which may be patterns such as ``kernels/*.parquet``; each file once.
+
+    Raises:
+        DataError: a pattern that matches nothing.
+    """
+    files: dict[Path, None] = {}
+    for name in map(Path, names):
+        pattern = any(sign in str(name) for sign in "*?[") and not name.exists()
+        matches = sorted(Path(name.anchor).glob(str(name.relative_to(name.anchor)))) if pattern else [name]
+        if not matches:
+            raise DataError(f"no file matches '{shown(str(name))}': correct the pattern")
+        files |= dict.fromkeys(matches)
+    return list(files)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Rows of a table that are compared: of some devices, of a split, of a source; ``limit`` of them, drawn by a seed;
+    with those that are suspect, or without.
+    """
+
+    gpus: tuple[str, ...] = ()
+    split: str = ""
+    source: str = ""
+    limit: int | None = None
+    seed: int = 0
+    suspect: bool = False
+
+    def of(self, table: MeasuredTable) -> tuple[MeasuredTable, int]:
+        """The rows, under their numbers in the table, and how many more are left out because they are suspect."""
+        frame = table.frame
+        kept = np.ones(len(frame), dtype=bool)
+        if self.gpus:
+            names = frame["gpu"].astype(str) if "gpu" in frame else ""
+            ids = {name: _id_of(name) for name in set(names)}
+            kept &= np.array([ids[name] in self.gpus for name in names], dtype=bool) if ids else False
+        for name, value in {"split": self.split, "source": self.source}.items():
+            if value:
+                kept &= frame[name].astype(str).to_numpy() == value if name in frame else False
+        sound = kept & ~_filled(table, "suspect") if not self.suspect else kept
+        rows = np.flatnonzero(sound)
+        if self.limit is not None and self.limit < len(rows):
+            rows = np.sort(np.random.default_rng(self.seed).choice(rows, self.limit, replace=False))
+        return replace(table, frame=frame.iloc[rows]), int((kept & ~sound).sum())
+
+
+def _filled(table: MeasuredTable, name: str) -> np.ndarray:
+    if name not in table.frame:
+        return np.zeros(len(table), dtype=bool)
+    cells = table.frame[name].astype(object)
+    filled: np.ndarray = (cells.notna() & (cells.astype(str) != "")).to_numpy(bool)
+    return filled
+
+
+def _id_of(name: str) -> str:
+    try:
+        return find_device(name).name
+    except DeviceError:
+        return name

@@ -1,0 +1,145 @@
+"""Files of measured rows compared: figures of groups, choices, other predictors, any number of workers."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from neusight.api import Predictor
+from neusight.errors import DataError
+from neusight.measured import Choice, compare_peers, decisions, evaluate, files_of, peers_of, read_table, summarise
+from neusight.measured.columns import KINDS, described_columns
+from neusight.measured.errors import LEAST_DECISIONS, crps
+
+GEMMS = pd.DataFrame(
+    {
+        "source": "mine", "table": "gemm", "row": range(24), "family": "gemm", "gpu": ["l4", "t4"] * 12,
+        "m": np.repeat(np.arange(1, 13) * 256, 2), "n": 512, "k": 512, "dtype": "float16", "latency_ms": 0.1,
+        "split": ["train"] * 12 + ["test"] * 12, "suspect": ["noise", *[None] * 23],
+    }
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def predictor() -> Predictor:
+    return Predictor.load()
+
+
+@pytest.fixture
+def gemms(tmp_path: Path) -> Path:
+    GEMMS.to_parquet(tmp_path / "gemm.parquet")
+    return tmp_path / "gemm.parquet"
+
+
+def lines(predicted: list[float], measured: list[float], quantity: str = "latency_ms") -> pd.DataFrame:
+    values = {"predicted": predicted, "low": np.nan, "high": np.nan, "measured": measured}
+    return pd.DataFrame({"quantity": quantity, "kind": "kernel", **values})
+
+
+def test_crps_is_the_integral_of_its_definition() -> None:
+    low, high, measured = 1.0, 3.0, 2.5
+    middle, sigma = 0.5 * np.log(low * high), np.log(high / low) / (2 * 1.6448536)
+    from scipy.stats import norm
+
+    x = np.linspace(middle - 8 * sigma, middle + 8 * sigma, 200001)
+    step = x >= np.log(measured)
+    integral = 100 * np.sum((norm.cdf(x, middle, sigma) - step) ** 2) * (x[1] - x[0])
+    assert crps(*map(np.atleast_1d, (low, high, measured)))[0] == pytest.approx(integral, rel=1e-3)
+
+
+def test_crps_of_a_certain_prediction_is_its_error() -> None:
+    assert crps(np.array([2.0]), np.array([2.0]), np.array([4.0]))[0] == pytest.approx(100 * np.log(2), rel=1e-6)
+
+
+def test_summarise_counts_what_has_no_answer() -> None:
+    (row,) = summarise(lines([1.1, 0.8, np.nan], [1.0, 1.0, 1.0]), ["quantity"])
+    assert (row["rows"], row["answered"]) == (3, pytest.approx(200 / 3))
+    assert [row[name] for name in ("median", "mean", "bias", "worst")] == pytest.approx([15, 15, -5, 20])
+    assert "inside" not in row
+
+
+def test_summarise_tells_both_mistakes_of_verdicts() -> None:
+    (row,) = summarise(lines([1, 1, 0, 0], [1, 0, 1, 0], "fits"), ["quantity"])
+    assert (row["right"], row["wrongly_true"], row["wrongly_false"]) == (50, 25, 25)
+
+
+def test_decisions_are_regretted_by_what_is_lost() -> None:
+    count = LEAST_DECISIONS
+    table = lines([1.0, 2.0] * count, [3.0, 2.0] * count).assign(gpu=["l4", "t4"] * count)
+    table = table.assign(m=np.repeat(np.arange(count), 2))
+    (cost,) = decisions([table])
+    assert (cost["column"], cost["choices"], cost["best"], cost["rank"]) == ("gpu", count, 0.0, -1.0)
+    assert cost["regret"] == cost["worst"] == pytest.approx(50)
+    assert decisions([table.iloc[2:]]) == []
+
+
+def test_evaluate_leaves_out_what_is_suspect_or_not_chosen(gemms: Path, predictor: Predictor) -> None:
+    everything = evaluate([gemms], predictor)
+    assert len(everything.tables[0]) == 23
+    assert everything.skipped[0]["rows"] == 1
+    assert len(evaluate([gemms], predictor, Choice(suspect=True)).tables[0]) == 24
+    assert len(evaluate([gemms], predictor, Choice(gpus=("t4",), split="test")).tables[0]) == 6
+    few = [evaluate([gemms], predictor, Choice(limit=5, seed=seed)).tables[0] for seed in (1, 1, 2)]
+    assert few[0].equals(few[1]) and not few[0].equals(few[2])
+    with pytest.raises(DataError, match="none is of this choice"):
+        evaluate([gemms], predictor, Choice(source="yours"))
+
+
+def test_evaluate_answers_the_same_with_any_number_of_workers(tmp_path: Path, predictor: Predictor) -> None:
+    steps = pd.DataFrame({"model": "gpt2", "gpu": "l4", "batch": range(1, 19), "seq_len": 64, "latency_ms": 5.0})
+    steps.to_csv(tmp_path / "steps.csv", index=False)
+    one, two = (evaluate([tmp_path / "steps.csv"], predictor, jobs=jobs) for jobs in (1, 2))
+    assert one.tables[0]["predicted"].notna().all()
+    assert one.tables[0].equals(two.tables[0])
+
+
+def test_rates_of_lists_are_those_of_the_best_product(tmp_path: Path, predictor: Predictor) -> None:
+    sizes = [256, 4096]
+    row = {"family": "gemm", "gpu": "l4", "dtype": "float16", "tflop_per_s": 60.0}
+    pd.DataFrame([{**row, **dict.fromkeys("mnk", sizes)}]).to_parquet(tmp_path / "best.parquet")
+    pd.DataFrame([{**row, **dict.fromkeys("mnk", size)} for size in sizes]).to_parquet(tmp_path / "each.parquet")
+    best, each = (evaluate([tmp_path / f"{name}.parquet"], predictor).tables[0] for name in ("best", "each"))
+    assert best["predicted"].to_list() == [each["predicted"].max()]
+
+
+def test_peers_are_compared_where_both_predict(gemms: Path, predictor: Predictor, tmp_path: Path) -> None:
+    evaluation = evaluate([gemms], predictor)
+    GEMMS[["source", "table", "row"]].assign(latency_ms=0.2).iloc[2:7].to_csv(tmp_path / "theirs.csv", index=False)
+    columns = evaluation.columns(["gpu", "source", "table", "row"])
+    rows = compare_peers(columns, peers_of(tmp_path / "theirs.csv"), ["gpu"])
+    assert [(row["peer"], row["gpu"], row["rows"]) for row in rows] == [("theirs", "l4", 3), ("theirs", "t4", 2)]
+    assert rows[0]["their_bias"] == pytest.approx(100)
+
+
+def test_worst_rows_are_told_as_questions(gemms: Path, predictor: Predictor) -> None:
+    evaluation = evaluate([gemms], predictor)
+    (row,) = evaluation.worst(1)
+    errors = np.abs(np.log(evaluation.tables[0]["predicted"] / 0.1))
+    assert abs(np.log(row["predicted"] / 0.1)) == pytest.approx(errors.max())
+    assert f"gpu={row['gpu']}" in row["question"] and "n=512" in row["question"]
+
+
+def test_files_of_expands_patterns(tmp_path: Path) -> None:
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).touch()
+    assert files_of([tmp_path / "b.csv", tmp_path / "*.csv"]) == [tmp_path / "b.csv", tmp_path / "a.csv"]
+    with pytest.raises(DataError, match="no file matches"):
+        files_of([tmp_path / "*.parquet"])
+
+
+def test_collected_models_have_their_configurations(tmp_path: Path) -> None:
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "small.json").write_text("{}")
+    row = {"model": "small", "gpu": "l4", "option": "fusion", "e2e_ms": 1.0, "iterations": 3, "power_w": 60.0}
+    pd.DataFrame([row]).to_parquet(tmp_path / "latency.parquet")
+    table = read_table(tmp_path / "latency.parquet")
+    assert table.quantities == ["latency_ms"]
+    assert table.frame[["config", "launch"]].iloc[0].to_list() == ["{}", "compiled"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_column_has_a_meaning(kind: str) -> None:
+    rows = described_columns(kind)
+    assert {"question", "quantity", "provenance"} == {row["part"] for row in rows}
+    assert all(row["name"] and row["meaning"] for row in rows)
