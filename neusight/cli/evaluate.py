@@ -75,11 +75,11 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
 
     - `neusight evaluate $NEUSIGHT_DATA/serving/*.parquet --limit 50 --jobs 2`
     """
-    from neusight.measured import SOUGHT, Choice, compare_peers, decisions, files_of, peers_of, summarise
+    from neusight.measured import SOUGHT, RowChoice, compare_peers, decisions, files_of, peers_of, summarise
     from neusight.measured import evaluate as compared
 
     peers = None if options.against is None else peers_of(options.against)
-    choice = Choice(
+    choice = RowChoice(
         gpus=tuple(map(opt.named_gpu, rows.gpu)), split=rows.split, source=rows.source,
         limit=rows.limit, seed=rows.seed, suspect=rows.suspect,
     )  # fmt: skip

@@ -197,13 +197,6 @@ class OfData(CommandOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfConfigurations(CommandOptions):
-    """Configurations of models."""
-
-    configs: Path | None = path("Folder with <model>.json for every model.", CHOICE, metavar="PATH")
-
-
-@dataclass(frozen=True, kw_only=True)
 class OnHost(CommandOptions):
     """The device of this machine."""
 

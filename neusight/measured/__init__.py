@@ -7,7 +7,7 @@
 ``summarise(lines, by)``, ``decisions(tables)``: errors by group, and what they cost who decides by predictions.
 """
 
-from neusight.measured.choice import Choice, files_of
+from neusight.measured.choice import RowChoice, files_of
 from neusight.measured.compare import compare
 from neusight.measured.errors import SOUGHT, compare_peers, decisions, peers_of, summarise
 from neusight.measured.evaluation import Evaluation, evaluate
@@ -16,10 +16,10 @@ from neusight.measured.table import MeasuredTable, read_table
 
 __all__ = [
     "SOUGHT",
-    "Choice",
     "Evaluation",
     "KernelPart",
     "MeasuredTable",
+    "RowChoice",
     "compare",
     "compare_peers",
     "decisions",

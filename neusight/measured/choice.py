@@ -30,7 +30,7 @@ def files_of(names: Iterable[str | Path]) -> list[Path]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class RowChoice:
     """Rows of a table that are compared: of some devices, of a split, of a source; ``limit`` of them, drawn by a seed;
     with those that are suspect, or without.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, nearest
-from neusight.measured.choice import Choice
+from neusight.measured.choice import RowChoice
 from neusight.measured.compare import KERNEL_FIGURES, Compared, compare, kinds_of
 from neusight.measured.errors import SOUGHT
 from neusight.measured.kernels import skipped_counts
@@ -93,7 +93,7 @@ class Evaluation:
 def evaluate(
     files: Sequence[Path],
     predictor: Predictor,
-    choice: Choice | None = None,
+    choice: RowChoice | None = None,
     progress: Progress | None = None,
     *,
     needed: Sequence[str] = (),
@@ -115,7 +115,7 @@ def evaluate(
     """
     evaluation, chosen = Evaluation(), {}
     for path in files:
-        table, suspect = (choice or Choice()).of(read_table(path))
+        table, suspect = (choice or RowChoice()).of(read_table(path))
         name = str(path.absolute().relative_to(commonpath([file.absolute().parent for file in files])))
         if suspect:
             evaluation.skipped.append({"file": name, "reason": "suspect, without --suspect", "rows": suspect})

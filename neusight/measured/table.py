@@ -89,7 +89,7 @@ def read_table(path: Path) -> MeasuredTable:
         DataError: no such file, an empty or truncated one, another format, an unknown column, none that is measured,
             or no row.
     """
-    frame = renamed_columns(read_frame(path), path.parent)
+    frame = renamed_columns(read_frame(path).reset_index(drop=True), path.parent)
     kind = "gains" if "gain" in frame else "kernels" if {"family", "op", "name"} & {*frame} else "models"
     frame = frame.rename(columns={name: _known(path, kind, str(name)) for name in frame})
     if frame.columns.has_duplicates:

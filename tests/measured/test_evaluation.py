@@ -8,7 +8,7 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.errors import DataError
-from neusight.measured import Choice, compare_peers, decisions, evaluate, files_of, peers_of, read_table, summarise
+from neusight.measured import RowChoice, compare_peers, decisions, evaluate, files_of, peers_of, read_table, summarise
 from neusight.measured.columns import KINDS, described_columns
 from neusight.measured.errors import LEAST_DECISIONS, crps
 
@@ -78,12 +78,12 @@ def test_evaluate_leaves_out_what_is_suspect_or_not_chosen(gemms: Path, predicto
     everything = evaluate([gemms], predictor)
     assert len(everything.tables[0]) == 23
     assert everything.skipped[0]["rows"] == 1
-    assert len(evaluate([gemms], predictor, Choice(suspect=True)).tables[0]) == 24
-    assert len(evaluate([gemms], predictor, Choice(gpus=("t4",), split="test")).tables[0]) == 6
-    few = [evaluate([gemms], predictor, Choice(limit=5, seed=seed)).tables[0] for seed in (1, 1, 2)]
+    assert len(evaluate([gemms], predictor, RowChoice(suspect=True)).tables[0]) == 24
+    assert len(evaluate([gemms], predictor, RowChoice(gpus=("t4",), split="test")).tables[0]) == 6
+    few = [evaluate([gemms], predictor, RowChoice(limit=5, seed=seed)).tables[0] for seed in (1, 1, 2)]
     assert few[0].equals(few[1]) and not few[0].equals(few[2])
     with pytest.raises(DataError, match="none is of this choice"):
-        evaluate([gemms], predictor, Choice(source="yours"))
+        evaluate([gemms], predictor, RowChoice(source="yours"))
 
 
 def test_evaluate_answers_the_same_with_any_number_of_workers(tmp_path: Path, predictor: Predictor) -> None:
