@@ -15,10 +15,8 @@ from neusight.datasets.schema import read_parquet
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.laws.fitted import FittedPhysics
 from neusight.learn import Report
-from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts
-from neusight.learn.physics.observations import FILE as RATES
+from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts, tables_read
 from neusight.learn.physics.observations import ProblemPart
-from neusight.learn.physics.programs import FILE as TIMINGS
 from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.paths import cache_dir
 
@@ -87,8 +85,8 @@ class Constants:
     def _data(self) -> list[tuple[str, str]]:
         """Hash of every table that may be read."""
         tables = (file for folder in sets_in(self.data) for file in tables_in(folder))
-        files = sorted({*self.data.glob("*.parquet"), *tables, self.data / RATES, self.data / TIMINGS})
-        return [(file.relative_to(self.data).as_posix(), file_sha256(file)) for file in files if file.is_file()]
+        files = sorted({*self.data.glob("*.parquet"), *tables, *tables_read(self.data)})
+        return [(f"{file.parent.name}/{file.name}", file_sha256(file)) for file in files]
 
 
 def _gpus(source: Path) -> set[str]:

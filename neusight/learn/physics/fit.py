@@ -9,16 +9,15 @@ from pathlib import Path
 
 from neusight.datasets.load import sets_in
 from neusight.errors import DataError
-from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
-from neusight.learn.physics.observations import LONE_LAUNCHES, ObservationReader, ProblemPart
+from neusight.learn.physics.observations import LONE_LAUNCHES, RATES, ObservationReader, ProblemPart
 from neusight.learn.physics.problem import Problem
 from neusight.learn.physics.programs import FILE as TIMINGS
 from neusight.learn.physics.programs import program_parts
-from neusight.measured.folder import hashes, kernel_files
+from neusight.measured.folder import hashes, kernel_files, measured_in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +88,16 @@ def fit_parts(
 
     return FittedPhysics(
         **problem.found(problem.fit(options.steps, step, start)),
-        data=_hashes(options.data),
+        data=hashes(tables_read(options.data)),
         skipped=dict(skipped or {}),
         held_out=sorted(options.hold_out),
     )
 
 
-def _hashes(data: Path) -> dict[str, str]:
-    files = [*sorted((data / "matmul-rates").glob("*.parquet")), *data.glob(str(TIMINGS))]
-    return hashes(kernel_files(data)) | {f"{file.relative_to(data)}": file_sha256(file) for file in files}
+def tables_read(data: Path) -> list[Path]:
+    """Tables of kernels, rates and programs that a fit reads."""
+    rates = measured_in(data).glob(f"rates/{RATES}-gemm.parquet")
+    return [*kernel_files(data), *rates, *data.glob(str(TIMINGS))]
 
 
 def without(options: FitOptions, gpus: Collection[str]) -> FitOptions:

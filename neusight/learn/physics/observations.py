@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.schema import read_parquet
 from neusight.devices import gpu_of, load_device, load_gpu
 from neusight.devices.spec import GpuSpec
-from neusight.errors import DataError, DeviceError, NeusightError
+from neusight.errors import DataError, NeusightError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features.situation import situate
@@ -29,13 +28,12 @@ from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.problem import Measurements
 from neusight.learn.training_data import DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
-from neusight.measured import KernelPart, kernel_part
-from neusight.measured.folder import alike, kernel_files, kernel_rows, suspected
+from neusight.measured import KernelPart, kernel_part, read_table
+from neusight.measured.folder import alike, kernel_files, kernel_rows, measured_in, suspected
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = Path("matmul-rates") / "matmul_rates.parquet"
 RATES = "matmul-rates"
 """Source of rates of products, which are read as such."""
 USUAL_EXTENT = 3072
@@ -44,9 +42,6 @@ BURST = 3.0
 """Products that run before a rest (assumption)."""
 RATE_WEIGHT = 2.0
 """Rows that a device and dtype counts as: one figure, whose submitters differ by up to 18 %."""
-SHARED_POWER = ("jetson", "laptop")
-"""Parts of names of boards whose power limit is not the GPU's alone, or not told."""
-EMULATED = "emulated"
 PRODUCTS = (*GEMM_FAMILIES, "attention")
 """Families that run on matrix units."""
 MOST_SUSPECT = 0.05
@@ -167,28 +162,27 @@ class ObservationReader:
         return parts
 
     def rates(self) -> list[ProblemPart]:
-        """Rates of matrix products: a part a device and dtype; none without the file."""
-        if not (self.data / FILE).is_file():
-            return []
+        """Rates of matrix products: a part a device and dtype; none without a table of them."""
         return [_of_rates(*each) for each in self.published_rates() if each[0].id not in self.hold_out]
 
     def published_rates(self) -> Iterator[tuple[GpuSpec, str, pd.DataFrame]]:
-        """Rows of rates of single matrix products, by device and dtype, where the catalogue has the device and the
-        device the dtype.
+        """Rows of rates of single matrix products, without scales, by device and dtype, where the device has it."""
+        import pandas as pd
 
-        Raises:
-            DataError: no such file, or a foreign one.
-        """
-        frame = read_parquet(self.data / FILE).to_pandas()
-        frame = frame[(frame["batch"] == 1) & ~frame["note"].fillna("").str.contains(EMULATED)]
-        for (gpu, dtype), rows in frame.groupby(["gpu", "dtype"], sort=True):
-            device = _known(str(gpu))
-            if device is None:
-                self.skipped["rates of boards that the catalogue lacks, or that share their power limit"] += len(rows)
-            elif dtype != "float32" and dtype not in device.matrix_flops_per_s:
-                self.skipped["rates in a dtype that the device's matrix units lack"] += len(rows)
+        files = [*measured_in(self.data).glob(f"*/{RATES}-gemm.parquet")]
+        if not files:
+            return
+        rows = pd.concat([read_table(file).frame for file in files], ignore_index=True).sort_values("row")
+        shared = suspected(rows, "shared_power")
+        self.skipped.update({"rates of boards that share their power limit": int(shared.sum())} if shared.any() else {})
+        told = rows.reindex(columns=["batch", "scaling"])
+        plain = told["batch"].fillna(1).eq(1) & told["scaling"].isna()
+        for (gpu, dtype), own in rows[~shared & plain].groupby(["gpu", "dtype"], sort=True):
+            device = load_gpu(str(gpu))
+            if dtype != "float32" and dtype not in device.matrix_flops_per_s:
+                self.skipped["rates in a dtype that the device's matrix units lack"] += len(own)
             else:
-                yield device, str(dtype), rows
+                yield device, str(dtype), own
 
 
 def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -263,17 +257,9 @@ def _kinds(rows: DeviceRows) -> np.ndarray:
     return kinds if rows.device.vendor == "nvidia" else np.char.add(kinds, f"/{rows.device.vendor}")
 
 
-def _known(gpu: str) -> GpuSpec | None:
-    if any(word in gpu for word in SHARED_POWER):
-        return None
-    try:
-        return load_gpu(gpu)
-    except DeviceError:
-        return None
-
-
 def _of_rates(device: GpuSpec, dtype: str, rows: pd.DataFrame) -> ProblemPart:
-    extents = {name: rows[name].fillna(USUAL_EXTENT).to_numpy(dtype=np.int64) for name in "mnk"}
+    cells = {name: [USUAL_EXTENT if np.ndim(cell) else cell for cell in rows[name]] for name in "mnk"}
+    extents = {name: np.array(each, dtype=np.int64) for name, each in cells.items()}
     flops = 2.0 * np.prod([extents[name].astype(float) for name in "mnk"], axis=0)
     batch = KernelBatch.from_columns("gemm", dtype=dtype, **extents)
     conditions = Conditions.of(len(rows), timing="profiler", burst=BURST)
