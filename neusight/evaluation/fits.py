@@ -74,15 +74,15 @@ def _engines(folder: Path, out: Path, report: Report, choice: FitChoice) -> Fitt
 
 
 def _boards(folder: Path, out: Path, report: Report, choice: FitChoice) -> Fitted:
-    from neusight.datasets.power import ROOFLINES
     from neusight.evaluation.serving import deployed_cells
-    from neusight.learn.boards import fit_boards, served_observations, steady_observations
+    from neusight.learn.boards import STEADY, fit_boards, served_observations, steady_observations
+    from neusight.measured.folder import hashes, measured_in
 
     predictor, left_out = Predictor.load(), Counter[str]()
-    hashes = {name: file_sha256(folder / name) for name in (str(ROOFLINES), *SERVING_TABLES)}
+    files = hashes([measured_in(folder) / STEADY]) | {name: file_sha256(folder / name) for name in SERVING_TABLES}
     cells = chain.from_iterable(deployed_cells(folder / name, predictor) for name in SERVING_TABLES)
     observations = [*steady_observations(folder), *served_observations(cells, left_out)]
-    fitted = fit_boards(observations, hashes, left_out)
+    fitted = fit_boards(observations, files, left_out)
     fitted.save(out)
     head = f"{out}: {len(fitted.values)} constants from {fitted.rows:,} readings of {', '.join(fitted.gpus)}"
     lines = [

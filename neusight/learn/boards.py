@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.datasets.power import ROOFLINES, SteadyPower, steady_powers
+from neusight.datasets.power import SteadyPower
 from neusight.devices import load_gpu
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import NeusightError
@@ -26,12 +26,16 @@ from neusight.laws.physics import Physics
 from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, traffic_pj_per_byte
 from neusight.learn.engines import USABLE, Cells
 from neusight.learn.sums import fit_sums, robust_spread
+from neusight.measured import read_table
+from neusight.measured.folder import measured_in
 from neusight.serving.cells import ServingCase
 from neusight.serving.deployment import Deployment, share_prices
 from neusight.serving.serve import sampled
 from neusight.serving.simulate import simulate
 
 NAMES = tuple(priors(PRIOR))
+STEADY = Path("energy") / "microbenchmarks-elementwise.parquet"
+"""In the folder of measured rows: loops of multiply-adds over loads, at rising arithmetic intensity."""
 AT_LIMIT = 0.97
 """Share of its limit from which a board's power tells of the limiter alone."""
 QUANTILES = np.linspace(0.0, 1.0, 101)
@@ -79,12 +83,20 @@ def steady_energy(row: SteadyPower, device: GpuSpec, physics: Physics) -> PowerD
 
 
 def steady_observations(data: Path) -> list[BoardObservation]:
-    """Of the table of steady kernels below a folder of data sets."""
+    """Of the table of steady kernels in a folder of measured rows."""
     physics, seen = shipped_physics().physics, []
-    for row in steady_powers(data / ROOFLINES):
-        device = load_gpu(row.gpu)
-        drawn = metered(steady_energy(row, device, physics), shipped_boards().physics.gpu)
-        seen.append(_observation(ROOFLINES.stem, device, (drawn.compute_j[0], drawn.traffic_j[0]), row.power_w))
+    for row in read_table(measured_in(data) / STEADY).frame.to_dict("records"):
+        device = load_gpu(row["gpu"])
+        steady = SteadyPower(
+            gpu=row["gpu"],
+            flops_per_byte=row["gflop_per_s"] / row["gb_per_s"],
+            flops_per_s=1e9 * row["gflop_per_s"],
+            bytes_per_s=1e9 * row["gb_per_s"],
+            clock_hz=1e6 * row["clock_mhz"],
+            power_w=row["power_w"],
+        )
+        drawn = metered(steady_energy(steady, device, physics), shipped_boards().physics.gpu)
+        seen.append(_observation(row["table"], device, (drawn.compute_j[0], drawn.traffic_j[0]), row["power_w"]))
     return seen
 
 

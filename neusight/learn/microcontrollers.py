@@ -15,9 +15,8 @@ from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
-from neusight.measured import MeasuredTable, read_table
-from neusight.measured.compare import question_of
 from neusight.measured.folder import hashes, measured_in
+from neusight.measured.table import columns_of, filled, read_table
 from neusight.questions import Step
 from neusight.steps.answers import StepAnswers
 
@@ -81,22 +80,19 @@ def read_inferences(path: Path) -> list[Inferences]:
     Raises:
         DataError: none of a board that is known.
     """
-    table, answers = read_table(path), StepAnswers({})
-    groups = table.frame.groupby(["gpu", "model", "libraries", "overrides"], dropna=False, sort=False)
-    found = [one for _, rows in groups if (one := _inferences(rows, table, answers)) is not None]
+    answers = StepAnswers({})
+    groups = read_table(path).frame.groupby(["gpu", "model", "libraries", "overrides"], dropna=False, sort=False)
+    found = [one for _, rows in groups if (one := _inferences(rows, answers)) is not None]
     if not found:
         raise DataError(f"{path}: no inferences of microcontrollers")
     return found
 
 
-def _inferences(rows: pd.DataFrame, table: MeasuredTable, answers: StepAnswers) -> Inferences | None:
+def _inferences(rows: pd.DataFrame, answers: StepAnswers) -> Inferences | None:
     """None of a board or model that nothing is known of."""
     first = rows.iloc[0].to_dict()
-    question = question_of(first, table)
-    if not isinstance(question, Step):
-        return None
     try:
-        ready = answers.ready(question.resolve())
+        ready = answers.ready(Step.named(filled(first, columns_of("models"))).resolve())
     except NeusightError:
         return None
     if not isinstance(ready.device, MicrocontrollerSpec):

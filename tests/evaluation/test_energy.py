@@ -72,6 +72,10 @@ def data(tmp_path: Path) -> Path:
     (tmp_path / "serving").mkdir()
     frame = pd.DataFrame([STEADY | {"gpu": "a100-sxm-40gb"}])
     frame.to_csv(tmp_path / "microbenchmarks" / "roofline_power.csv", index=False)
+    (tmp_path / "energy").mkdir()
+    frame.drop(columns="flops_per_byte").assign(family="elementwise", table="roofline_power").to_parquet(
+        tmp_path / "energy" / "microbenchmarks-elementwise.parquet"
+    )
     named = [("lab/read", "", 450.0), ("lab/flat", "power flat at 449 W", 449.0), ("lab/unread", "", None)]
     cells = [{**CELL, "cell": name, "fault": fault, "power_w": watts, "e2e_ms": 40.0} for name, fault, watts in named]
     pd.DataFrame(cells).to_parquet(tmp_path / "serving" / "cells.parquet")
