@@ -71,14 +71,8 @@ def check(
     rows = [asdict(answer) for answer in answers]
     counted = [answer for answer in answers if answer.buildable]
     answered = sum(answer.latency_s is not None for answer in counted)
-    data: dict[str, Any] = {
-        "library": library,
-        "mode": mode,
-        "gpu": device,
-        "answered": answered,
-        "of": len(counted),
-    }
-    data["types"] = len(rows)
+    data: dict[str, Any] = {"library": library, "mode": mode, "gpu": device}
+    data |= {"answered": answered, "of": len(counted), "types": len(rows)}
     data |= {"reasons": grouped(answers), "architectures": rows}
     if options.report is not None:
         write(options.report, summary_of(answers, mode, device, len(drawn(None, seed)), seed))
@@ -86,22 +80,11 @@ def check(
 
 
 def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:
-    from neusight.cli.output import line, table
-    from neusight.units import milliseconds
+    from neusight.cli.output import figures, line
 
-    table(
-        ("architecture", "layers", ">latency", ">took", "~inputs, or what is missing"),
-        (
-            (
-                each.kind,
-                each.layers,
-                "-" if each.latency_s is None else milliseconds(each.latency_s),
-                f"{each.seconds:.1f} s",
-                each.group or " ".join(each.inputs),
-            )
-            for each in answers
-        ),
-    )
+    columns = "architecture = kind | layers | >latency = latency_s | >took = {seconds:.1f} s"
+    rows = (asdict(each) | {"inputs": each.group or " ".join(each.inputs)} for each in answers)
+    figures(f"{columns} | ~inputs, or what is missing = inputs", rows)
     share = data["answered"] / data["of"] if data["of"] else 0.0
     line(f"{data['answered']} of {data['of']} architectures answered in {data['mode']} ({share:.0%})")
     if unbuilt := data["types"] - data["of"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -12,12 +12,11 @@ from typing import Any
 import typer
 
 from neusight.cli import options as opt
-from neusight.cli.output import Output, table
+from neusight.cli.output import Output, figures
 from neusight.cli.spread import options_of
 from neusight.errors import nearest, shown
 from neusight.questions.field import FieldError, required
 from neusight.quick_dataclasses import dataclass
-from neusight.units import milliseconds
 
 OF_OPTIONS = ("memory", "plan", "what-if")
 """Commands whose entries hold words of their options: no noun of a question has them all."""
@@ -50,7 +49,7 @@ def ask(options: AskOptions) -> None:
         raise typer.Exit(_run(calls[0], options, options.form))
     answers = [_answer(call, options) for call in calls]
     rows = [_row(call, answer) for call, answer in zip(calls, answers, strict=True)]
-    Output(options.form).data(answers, rows, lambda: _show(rows))
+    Output(options.form).data(answers, rows, lambda: figures(_COLUMNS, rows))
     if not any(answers):
         raise typer.Exit(1)
 
@@ -107,13 +106,6 @@ def _row(call: list[str], answer: Mapping[str, Any]) -> dict[str, Any]:
     return {"kind": call[0], "name": call[1], **figures}
 
 
-def _show(rows: Sequence[Mapping[str, Any]]) -> None:
-    columns = ("kind", "~question", "gpu", ">latency", ">90 % interval", "limited by")
-    table(columns, map(_cells, rows))
-
-
-def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
-    if row["latency_s"] is None:
-        return row["kind"], row["name"], "-", "-", "-", "-"
-    latency, low, high = (milliseconds(row[name]) for name in ("latency_s", "low_s", "high_s"))
-    return row["kind"], row["name"], row["gpu"], latency, f"{low} - {high}", row["limiter"]
+_COLUMNS = (
+    "kind | ~question = name | gpu | >latency = latency_s | >90 % interval = {low_s} - {high_s} | limited by = limiter"
+)

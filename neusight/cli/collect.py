@@ -125,12 +125,14 @@ def kernels(context: typer.Context, options: CollectKernels) -> None:
 
 @contextmanager
 def measuring(out: Path) -> Iterator[Callable[[int, int | None, float], None]]:
-    """A bar with the time left; an interruption says how to go on."""
-    from neusight.cli.output import countdown
+    """A line with the time left; an interruption says how to go on."""
+    from neusight.cli.output import busy
 
     try:
-        with countdown("measuring") as advance:
-            yield advance
+        with busy("measuring", "at most") as advance:
+            yield lambda done, wanted, left_s: advance(
+                done, wanted or 0, f"{left_s // 60:.0f}:{left_s % 60:02.0f} left"
+            )
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"what was measured is kept in {out}; the same command goes on") from None
 
@@ -261,19 +263,19 @@ def show_profile(profile: ProfileOptions) -> None:
 
 
 def _show_profile(profile: SparsityProfile, form: str) -> None:
-    from neusight.cli.output import Column, Output, line, table
+    from neusight.cli.output import Output, figures, line
     from neusight.transforms.sparsity import OPERANDS
 
     layers = {**profile.layers, "(all others)" if profile.layers else "(all)": profile.default}
-    operands = {name: [getattr(layer, operand) for operand in OPERANDS] for name, layer in layers.items()}
+    zeros = {name: {operand: getattr(layer, operand) for operand in OPERANDS} for name, layer in layers.items()}
 
     def human() -> None:
         line(f"{profile.model or 'any model'}: {profile.source}")
         line("Share of zeros / clustering: 0 independent, 1 groups of zeros alone or of none.")
-        columns = [Column("layer", wrap=True), *(Column(name, right=True) for name in OPERANDS)]
-        table(columns, ((name, *map(_cell, each)) for name, each in operands.items()))
+        cells = [{"layer": name, **{key: _cell(one) for key, one in each.items()}} for name, each in zeros.items()]
+        figures(" | ".join(["~layer", *(f">{name}" for name in OPERANDS)]), cells)
 
-    rows = [{"layer": name, **_columns(dict(zip(OPERANDS, each, strict=True)))} for name, each in operands.items()]
+    rows = [{"layer": name, **_columns(each)} for name, each in zeros.items()]
     Output(form).data(asdict(profile), rows, human)
 
 

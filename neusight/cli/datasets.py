@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +31,7 @@ app = Commands(help="Measured data: list, verify, import, show.")
 @app.command("list")
 def list_(output: opt.Formatted) -> None:
     """List the data sets that this checkout describes."""
-    from neusight.cli.output import Column, Output, table
+    from neusight.cli.output import Output, figures
     from neusight.datasets import list_datasets
 
     manifests = list_datasets()
@@ -38,17 +39,9 @@ def list_(output: opt.Formatted) -> None:
         {"name": m.name, "rows": m.rows, "files": len(m.files), "gpus": list(m.gpus), "licence": m.about.licence}
         for m in manifests
     ]
-
-    def human() -> None:
-        columns = (
-            Column("name"),
-            Column("rows", right=True),
-            Column("GPUs", right=True),
-            Column("what it is", wrap=True),
-        )
-        table(columns, ((m.name, f"{m.rows:,}", str(len(m.gpus)), m.about.title) for m in manifests))
-
-    Output(output.form).data(rows, rows, human)
+    shown = [{"name": m.name, "rows": m.rows, "gpus": len(m.gpus), "title": m.about.title} for m in manifests]
+    columns = "name | >rows = rows:, | >GPUs = gpus | ~what it is = title"
+    Output(output.form).data(rows, rows, lambda: figures(columns, shown))
 
 
 @app.command()
@@ -84,19 +77,18 @@ def verify(
     with busy(f"verifying {dataset.name}"):
         report = check(dataset.name)
     rows = [{"path": path, "state": state} for path, state in report.hashes.items()]
-    Output(output.form).data(report.to_dict(), rows, lambda: _show(report))
+    Output(output.form).data(report.to_dict(), rows, lambda: _show(report, rows))
     for problem in report.problems:
         note(f"error: {problem}")
     if not report.ok:
         raise typer.Exit(1)
 
 
-def _show(report: VerifyReport) -> None:
-    from neusight.cli.output import Column, line, table
+def _show(report: VerifyReport, files: Sequence[Mapping[str, Any]]) -> None:
+    from neusight.cli.output import figures, line
 
     line(f"{report.name}: {'sound' if report.ok else 'NOT SOUND'}")
-    if report.hashes:
-        table((Column("file"), Column("sha256")), report.hashes.items())
+    figures("file = path | sha256 = state", files)
     for title, frame in report.tables.items():
         line()
         line(title)
@@ -107,7 +99,7 @@ def _frame(frame: pd.DataFrame) -> None:
     """Long texts wrap; where the table is wide, so do the names of its columns, and a GPU that all rows have is left
     out.
     """
-    from neusight.cli.output import Column, table
+    from neusight.cli.output import table
 
     rows = [[_text(value) for value in row] for row in frame.itertuples(index=False)]
     names = [str(name) for name in frame]
@@ -117,8 +109,8 @@ def _frame(frame: pd.DataFrame) -> None:
         return _frame(frame.drop(columns="gpu"))
     titles = [_BREAKS.sub("\n", name) if wide else name for name in names]
     kinds = [frame[name].dtype.kind for name in frame]
-    shape = zip(titles, kinds, widths, strict=True)
-    table([Column(title, right=kind in "iuf", wrap=width > 24) for title, kind, width in shape], rows)
+    marks = [">" if kind in "iuf" else "~" * (width > 24) for kind, width in zip(kinds, widths, strict=True)]
+    table([mark + title for mark, title in zip(marks, titles, strict=True)], rows)
 
 
 _BREAKS = re.compile(r"(?<=[-_])|(?<=float)|(?<=int)")

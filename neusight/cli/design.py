@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from string import ascii_uppercase
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import CommandOptions, described, parts_of
-from neusight.cli.output import Output, busy, line, note, table
+from neusight.cli.output import Output, busy, figures, line, note
 from neusight.questions import Training
 from neusight.questions.field import number, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import OnCluster
 from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
-from neusight.units import decimal
 
 if TYPE_CHECKING:
     from neusight.design.report import BestDesign
@@ -156,17 +155,14 @@ def _values(text: str) -> list[float]:
 def _show(found: list[BestDesign]) -> None:
     """Of one workload its designs; of several the designs by letters, since many have the same."""
     names = list(dict.fromkeys(answer.workload.name for answer in found))
-    columns = [">area", ">W", ">step", ">gain", "", ">gap"]
-    if len(names) == 1:
-        line(names[0])
-        table(["~design", *columns], ([answer.design_words, *_cells(answer)] for answer in found))
-        return
     designs = list(dict.fromkeys(answer.design_words for answer in found))
     letters = {words: _letter(number) for number, words in enumerate(designs)}
-    rows = ([answer.workload.name, letters[answer.design_words], *_cells(answer)] for answer in found)
-    table(["workload", "design", *columns], rows)
-    line()
-    table(["design", "figures"], ([letters[words], words] for words in designs))
+    if len(names) == 1:
+        figures(f"~design = words | {_COLUMNS}", map(_figures, found), names[0])
+        return
+    rows = (_figures(answer) | {"letter": letters[answer.design_words]} for answer in found)
+    figures(f"workload | design = letter | {_COLUMNS}", rows)
+    figures("design = letter | figures = words", ({"letter": letters[words], "words": words} for words in designs), "")
 
 
 def _letter(number: int) -> str:
@@ -175,12 +171,17 @@ def _letter(number: int) -> str:
     return ascii_uppercase[place] + (str(turn) if turn else "")
 
 
-def _cells(answer: BestDesign) -> list[str]:
-    return [
-        f"{answer.area_mm2:.0f}",
-        f"{answer.power_w:.0f}",
-        f"{decimal(answer.optimum.steps_s[0], 4)} s",
-        f"{answer.gain.ratio:.2f}x",
-        f"{answer.gain.low:.2f} - {answer.gain.high:.2f}",
-        f"{1.0 / answer.optimum.least_share - 1.0:.1%}",
-    ]
+_COLUMNS = (
+    ">area = area_mm2:.0f | >W = power_w:.0f | >step = {step:decimal4} s | >gain = {ratio:.2f}x | "
+    " = {low:.2f} - {high:.2f} | >gap = gap:.1%"
+)
+
+
+def _figures(answer: BestDesign) -> dict[str, Any]:
+    """Of a row of tables."""
+    gain, optimum = answer.gain, answer.optimum
+    return {
+        "workload": answer.workload.name, "words": answer.design_words, "area_mm2": answer.area_mm2,
+        "power_w": answer.power_w, "step": optimum.steps_s[0], "gap": 1.0 / optimum.least_share - 1.0,
+        "ratio": gain.ratio, "low": gain.low, "high": gain.high,
+    }  # fmt: skip

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked, described, leave_out, only
 from neusight.cli.commands import Commands
-from neusight.cli.output import Output, busy, line, note, table
+from neusight.cli.output import Output, busy, figures, line, note
 from neusight.errors import DeviceError
 from neusight.questions.field import whole
 from neusight.questions.parts import OnCluster, OnDevices
@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from neusight.collect.drafting import Draft
     from neusight.devices import Cluster, DeviceSpec, Network
 
+_DEVICES = (
+    "id | >year | >SMs = cores | >fp32 = fp32:.1f | >half = half:.1f | >GB/s = rate:.0f | >GB = size:.0f | "
+    ">TDP = tdp_w:.0f"
+)
+_CLUSTERS = "name = id | device | >a node = per_node | >links = links:decimal4 | >network = rate:decimal4 | kind"
 devices = Commands(help="The accelerators that the catalogue holds.")
 clusters = Commands(help="Nodes of devices and the networks between them.")
 _OF_CLUSTERS = (
@@ -36,15 +41,10 @@ def list_devices(output: opt.Formatted) -> None:
     specs = known()
     described = [_device_row(spec) for spec in specs]
     # Kinds of devices have figures of their own.
-    figures = dict.fromkeys(name for row in described for name in row)
-    rows = [{name: row.get(name) for name in figures} for row in described]
-
-    def human() -> None:
-        line("Peaks in TFLOP/s, dense (half: bfloat16, else float16); DRAM; TDP in W.")
-        titles = ("id", ">year", ">SMs", ">fp32", ">half", ">GB/s", ">GB", ">TDP")
-        table(titles, map(_device_cells, specs))
-
-    Output(output.form).data(rows, rows, human)
+    names = dict.fromkeys(name for row in described for name in row)
+    rows = [{name: row.get(name) for name in names} for row in described]
+    title = "Peaks in TFLOP/s, dense (half: bfloat16, else float16); DRAM; TDP in W."
+    Output(output.form).data(rows, rows, lambda: figures(_DEVICES, map(_device_figures, specs), title))
 
 
 @devices.command("show")
@@ -118,19 +118,15 @@ def _explain(drafted: Draft, out: Path | None) -> None:
         note(f"Use it: neusight predict gpt2-large --gpu {out}")
 
 
-def _device_cells(spec: DeviceSpec) -> tuple[str, ...]:
+def _device_figures(spec: DeviceSpec) -> dict[str, Any]:
+    """Of the list of devices, in its units."""
     rates = {**spec.vector_flops_per_s, **spec.matrix_flops_per_s}
     half = rates.get("bfloat16") or rates.get("float16")
-    return (
-        spec.id,
-        str(spec.release_date.year),
-        str(spec.core_count),
-        f"{spec.vector_flops_per_s['float32'] / 1e12:.1f}",
-        f"{half / 1e12:.1f}" if half else "-",
-        f"{spec.dram_bandwidth_bytes_per_s / 1e9:.0f}",
-        f"{spec.dram_capacity_bytes / 1e9:.0f}",
-        f"{spec.tdp_w:.0f}",
-    )
+    return _device_row(spec) | {
+        "year": spec.release_date.year, "cores": spec.core_count, "fp32": spec.vector_flops_per_s["float32"] / 1e12,
+        "half": half / 1e12 if half else None, "rate": spec.dram_bandwidth_bytes_per_s / 1e9,
+        "size": spec.dram_capacity_bytes / 1e9,
+    }  # fmt: skip
 
 
 def _device_row(spec: DeviceSpec) -> dict[str, Any]:
@@ -146,13 +142,8 @@ def list_clusters(output: opt.Formatted) -> None:
 
     every = known()
     rows = [_cluster_row(cluster) for cluster in every]
-
-    def human() -> None:
-        line("Devices of a node; GB/s of one, one direction: links, share of the network.")
-        columns = ("name", "device", ">a node", ">links", ">network", "kind")
-        table(columns, map(_cluster_cells, every))
-
-    Output(output.form).data(rows, rows, human)
+    title = "Devices of a node; GB/s of one, one direction: links, share of the network."
+    Output(output.form).data(rows, rows, lambda: figures(_CLUSTERS, map(_cluster_figures, every), title))
 
 
 @clusters.command("show")
@@ -202,11 +193,12 @@ def _network(network: Network) -> str:
     return ", ".join((f"{kind}, {rate}, {network.sustained:.0%} sustained", *filter(None, extras)))
 
 
-def _cluster_cells(cluster: Cluster) -> tuple[str, ...]:
+def _cluster_figures(cluster: Cluster) -> dict[str, Any]:
+    """Of the list of clusters, in its units."""
     links = max((link.bandwidth_bytes_per_s for link in cluster.device.links), default=0.0)
-    rates = (decimal(1e-9 * links, 4), decimal(1e-9 * rate, 4) if (rate := cluster.network_bytes_per_s) else "-")
+    rate = 1e-9 * cluster.network_bytes_per_s if cluster.network_bytes_per_s else None
     kind = cluster.network.kind if cluster.network else "not stated"
-    return cluster.id, cluster.device.id, str(cluster.per_node), *rates, kind
+    return _cluster_row(cluster) | {"links": 1e-9 * links, "rate": rate, "kind": kind}
 
 
 def _cluster_row(cluster: Cluster) -> dict[str, Any]:

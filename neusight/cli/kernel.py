@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked
-from neusight.cli.output import Output, busy, line, note, paragraph, table
+from neusight.cli.output import Output, busy, figures, line, note, paragraph
 from neusight.cli.points import answers, check_answers
 from neusight.defaults import words_of
 from neusight.kernels.named import PUBLIC_NAMES
 from neusight.questions import KernelCall
 from neusight.questions.field import pairs_of
-from neusight.units import milliseconds
 
 if TYPE_CHECKING:
     from neusight.estimates import LoneKernel
+
+_COLUMNS = (
+    "gpu | >latency = latency_s | >90 % interval = {low_s} - {high_s} | >bound = bound_s | "
+    ">of peak = utilisation:.0% | tile | limited by = limiter"
+)
 
 
 def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) -> None:
@@ -64,18 +67,11 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) 
     asides = [columns(estimate, ("question", "assumed", "warnings")) for _, estimate in estimates]
     data = [row | aside for row, aside in zip(rows, asides, strict=True)]
     failed = [{"gpu": point.call.id, "error": point.error} for point in points if point.error]
-    Output(output.form).data(data + failed if asked.many else data[0], rows, lambda: _show(estimates))
+    named = "" if len({row["kernel"] for row in rows}) == 1 else "~kernel | "
 
+    def human() -> None:
+        line(f"{len(rows)} kernels" if named else rows[0]["kernel"])
+        figures(named + _COLUMNS, rows)
+        paragraph("assumed", words_of(estimates[0][1].assumed))
 
-def _show(answers: Sequence[tuple[str, LoneKernel]]) -> None:
-    kernels = list(dict.fromkeys(estimate.kernel for _, estimate in answers))
-    line(kernels[0] if len(kernels) == 1 else f"{len(kernels)} kernels")
-    named = ["~kernel"] if len(kernels) > 1 else []
-    titles = (*named, "gpu", ">latency", ">90 % interval", ">bound", ">of peak", "tile", "limited by")
-    table(titles, ((*([e.kernel] if named else []), *_cells(gpu, e)) for gpu, e in answers))
-    paragraph("assumed", words_of(answers[0][1].assumed))
-
-
-def _cells(gpu: str, e: LoneKernel) -> tuple[str, ...]:
-    latency, low, high, bound = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s, e.bound_s))
-    return gpu, latency, f"{low} - {high}", bound, f"{e.utilisation:.0%}", e.tile, e.limiter
+    Output(output.form).data(data + failed if asked.many else data[0], rows, human)

@@ -11,7 +11,7 @@ from neusight.cli import architectures
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked, only
 from neusight.cli.commands import Commands
-from neusight.cli.output import Output, line, paragraph, table
+from neusight.cli.output import Output, figures, line, paragraph
 from neusight.defaults import words_of
 from neusight.questions import Step
 from neusight.questions.field import switch
@@ -27,6 +27,7 @@ _TILE_MODELS = "an option of `neusight tile-models`"
 _SHOWN = only(Step, "model", "mode", "batch", "seq_len", "dtype", "optimizer", "attention")
 _RENAMED = {"--serving": "--decoders", "--tile-models": _TILE_MODELS}
 """Options of former commands of these names."""
+_HEAD = ("family", "operator", "phase", "count")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +49,13 @@ def list_models(options: ListOptions) -> None:
         _list_decoders(options.form)
         return
 
-    infos = [(info, True) for info in list_workloads()] + [(info, False) for info in list_traced()]
-    rows = [asdict(info) | {"ships": ships} for info, ships in infos]
+    rows = [asdict(info) | {"ships": True} for info in list_workloads()]
+    rows += [asdict(info) | {"ships": False} for info in list_traced()]
 
     def human() -> None:
-        columns = ("name", ">parameters", ">longest", "kind")
-        cells = ((i.name, _count(i.parameters), str(i.max_seq_len or "-"), i.kind) for i, _ in infos)
-        table(columns, cells)
+        sizes = ({"size": _count(row["parameters"]), "longest": row["max_seq_len"] or None} for row in rows)
+        columns = "name | >parameters = size | >longest | kind"
+        figures(columns, (row | size for row, size in zip(rows, sizes, strict=True)))
         line("Others: timm:NAME, torchvision:NAME, diffusers:FOLDER/unet, the path of a")
         line("config.json, or package.module:function.")
 
@@ -68,8 +69,8 @@ def _list_decoders(form: str) -> None:
     rows = [_served_row(known_decoder(name)) for name in known_decoders()]
 
     def human() -> None:
-        columns = ("name", ">weights", ">active", ">context", ">KiB a\ntoken", "precision")
-        table(columns, (_served_cells(row) for row in rows))
+        columns = "name | >weights | >active | >context | >KiB a\ntoken = kib:.0f | precision"
+        figures(columns, (row | _sizes(row) for row in rows))
         line("The cache of a token in 16 bits. Any other decoder: the path of its config.json.")
 
     Output(form).data(rows, rows, human)
@@ -86,9 +87,9 @@ def _served_row(decoder: Decoder) -> dict[str, Any]:
     }
 
 
-def _served_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    sizes = (_count(row["parameters"]), _count(row["active_parameters"]), str(row["context"] or "-"))
-    return row["name"], *sizes, f"{row['kv_bytes_per_token'] / 1024:.0f}", row["precision"]
+def _sizes(row: dict[str, Any]) -> dict[str, Any]:
+    weights, active = (_count(row[name]) for name in ("parameters", "active_parameters"))
+    return {"weights": weights, "active": active, "kib": row["kv_bytes_per_token"] / 1024}
 
 
 @models.command("show", renamed=_RENAMED)
@@ -110,8 +111,10 @@ def show_model(asked: Annotated[Asked[Step], _SHOWN], output: opt.Formatted) -> 
         | asdict(each.kernel)
         for each in workload.launches
     ]
-    launches = zip(workload.launches, rows, strict=True)
-    kernels = [{"kernel": describe(each.kernel), **_head(row)} for each, row in launches]
+    kernels = [
+        {"kernel": describe(each.kernel), **{name: row[name] for name in _HEAD}}
+        for each, row in zip(workload.launches, rows, strict=True)
+    ]
 
     def human() -> None:
         request = workload.request
@@ -122,8 +125,7 @@ def show_model(asked: Annotated[Asked[Step], _SHOWN], output: opt.Formatted) -> 
         )
         paragraph("assumed", words_of(question.assumed(request.seq_len)))
         line(f"peak memory {gib(workload.memory.peak)}; {workload.length} operators dispatched by the host")
-        columns = ("~kernel", "phase", ">count", "operator")
-        table(columns, ((k["kernel"], k["phase"], str(k["count"]), k["operator"]) for k in kernels))
+        figures("~kernel | phase | >count | operator", kernels)
 
     Output(output.form).data(_as_json(workload, rows), kernels, human)
 
@@ -150,10 +152,6 @@ def _as_json(workload: Workload, kernels: list[dict[str, Any]]) -> dict[str, Any
         "warnings": list(workload.warnings),
         "kernels": kernels,
     }
-
-
-def _head(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: row[key] for key in ("family", "operator", "phase", "count")}
 
 
 def _count(parameters: int) -> str:

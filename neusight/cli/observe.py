@@ -130,7 +130,7 @@ def _show(log: ServerLog, observed: Observed, path: Path, form: str) -> None:
 
 
 def _lines(summary: dict[str, Any]) -> None:
-    from neusight.cli.output import Column, line, table
+    from neusight.cli.output import line, table
     from neusight.units import milliseconds
 
     line(f"{summary['log']}: {summary['windows']} stretches of {summary['engine']}")
@@ -146,6 +146,6 @@ def _lines(summary: dict[str, Any]) -> None:
         else (f"kernels: {name}", f"x {row['before']:.3f}", f"x {row['after']:.3f}")
         for row in moved
     ]
-    table([Column("engine's time"), Column("before", right=True), Column("after", right=True)], text)
+    table(["engine's time", ">before", ">after"], text)
     line("kept for that GPU and engine; --calibration none leaves it out:")
     line(summary["file"])

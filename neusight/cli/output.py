@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from textwrap import wrap
 from typing import Any, Literal, Protocol
 
 from neusight.quick_dataclasses import dataclass
-from neusight.units import gib, milliseconds
+from neusight.units import decimal, gib, milliseconds
 
 Rows = Sequence[Mapping[str, Any]]
 _WORD = 12
@@ -31,10 +32,8 @@ class Column:
     wrap: bool = False
 
     @classmethod
-    def of(cls, text: str | Column) -> Column:
+    def of(cls, text: str) -> Column:
         """``>title`` stands right, ``~title`` wraps."""
-        if isinstance(text, Column):
-            return text
         return cls(text.removeprefix(">").removeprefix("~"), right=text.startswith(">"), wrap=text.startswith("~"))
 
 
@@ -64,7 +63,7 @@ def line(text: str = "") -> None:
     print(text)
 
 
-def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> None:
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A table of the result, for people, as wide as the terminal (80 columns where there is none).
 
     No text is cut. A first cell that is too long for its column, such as an id, stands on a line of its own.
@@ -95,14 +94,14 @@ def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str]]) -> Non
         print(text.replace(_ALONE, "").rstrip())
 
 
-def figures(columns: str, rows: Iterable[Mapping[str, Any]], title: str | None = None) -> None:
+def figures(columns: str, rows: Iterable[Any], title: str | None = None) -> None:
     """A table of rows, below a title where there is one; nothing where there are no rows.
 
     Args:
         columns: heads with bars between them, each as in ``Column.of`` and with its figure or form where that is not
             its name: ``gpu | >mean = mape:.1f | ~plan = {tp} x {pp} | >time = latency_s``.
-        rows: figures by name. Times and sizes are written as their units at the end of the name ask for; a dash stands
-            for what a row lacks.
+        rows: figures by name, or objects that have them as attributes. Times and sizes are written as their units at
+            the end of the name ask for, others as the format behind their name; a dash stands for what a row lacks.
         title: lines above the table.
     """
     named = [tuple(part.strip() for part in column.partition("=")) for column in columns.split("|")]
@@ -114,20 +113,32 @@ def figures(columns: str, rows: Iterable[Mapping[str, Any]], title: str | None =
         table(heads, cells)
 
 
-_BY_UNIT: dict[str, Callable[[float], str]] = {
-    "_ms": lambda value: milliseconds(value / 1e3), "_s": milliseconds, "_bytes": gib,
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "_ms": lambda value: milliseconds(value / 1e3), "_s": milliseconds, "_bytes": gib, ":bar": lambda share: bar(share),
+    ":decimal": decimal, ":decimal4": lambda value: decimal(value, 4), ":decimal6": lambda value: decimal(value, 6),
 }  # fmt: skip
+"""How figures are written, by the end of their form."""
+_NAMED = re.compile(r"{([^}]*)}")
 
 
-def _figure(form: str, row: Mapping[str, Any]) -> str:
-    """The text of a figure, which has a name, a name with a format, or several names in braces."""
-    unit = next((unit for unit in _BY_UNIT if form.endswith(unit)), "")
+def _figure(form: str, row: Any) -> str:
+    """The text of a figure, which has a name, a name with a format, or several of them in braces."""
     try:
-        if unit:
-            return _BY_UNIT[unit](row[form])
-        return (form if "{" in form else f"{{{form}}}").format_map(row).strip()
+        return _NAMED.sub(lambda part: _written(part[1], row), form if "{" in form else f"{{{form}}}").strip()
     except (KeyError, TypeError):
         return "-"
+
+
+def _written(form: str, row: Any) -> str:
+    """Raises:
+    KeyError, TypeError: the row lacks the figure.
+    """
+    name, _, spec = form.partition(":")
+    value = row[name] if isinstance(row, Mapping) else getattr(row, name)
+    if value is None:
+        raise KeyError(name)
+    write = next((write for end, write in _WRITTEN.items() if form.endswith(end)), None)
+    return write(value) if write else format(value, spec)
 
 
 def _column_widths(heads: Sequence[Column], cells: Sequence[Sequence[str]], width: int) -> list[int]:
@@ -169,8 +180,13 @@ class Advance(Protocol):
 
 
 @contextmanager
-def busy(text: str) -> Iterator[Advance]:
-    """A line on stderr that moves while something runs, where stderr is a terminal; yields a function to call."""
+def busy(text: str, answer: str = "best so far") -> Iterator[Advance]:
+    """A line on stderr that moves while something runs, where stderr is a terminal; yields a function to call.
+
+    Args:
+        text: what runs.
+        answer: words before the best answer.
+    """
     if not sys.stderr.isatty():
         yield lambda done, of, best="": None
         return
@@ -182,36 +198,8 @@ def busy(text: str) -> Iterator[Advance]:
         task = shown.add_task(text, total=None)
 
         def advance(done: int, of: int, best: str = "") -> None:
-            count = f": {done:,} of {of:,}" if of else ""
-            shown.update(task, description=f"{text}{count}{f', best so far {best}' if best else ''}")
-
-        yield advance
-
-
-@contextmanager
-def countdown(text: str) -> Iterator[Callable[[int, int | None, float], None]]:
-    """A bar on stderr, for whoever watches, of something that has a time limit, a wanted number, or both.
-
-    Yields a function to call with (done, wanted or None, seconds left).
-    """
-    if not sys.stderr.isatty():
-        yield lambda done, wanted, left_s: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
-        task = shown.add_task(text, total=None, left="")
-        longest_s = 0.0
-
-        def advance(done: int, wanted: int | None, left_s: float) -> None:
-            nonlocal longest_s
-            longest_s = max(longest_s, left_s)
-            share = max(1.0 - left_s / longest_s if longest_s else 0.0, done / wanted if wanted else 0.0)
-            count = f"{done:,} of {wanted:,}" if wanted else f"{done:,} rows"
-            left = f"{count}, at most {left_s // 60:.0f}:{left_s % 60:02.0f} left"
-            shown.update(task, completed=share, total=1.0, left=left)
+            count = f": {done:,} of {of:,}" if of else f": {done:,}" if done else ""
+            shown.update(task, description=f"{text}{count}{f', {answer} {best}' if best else ''}")
 
         yield advance
 

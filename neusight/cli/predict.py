@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked
-from neusight.cli.output import Output, bar, busy, headline, line, note, paragraph, table
+from neusight.cli.output import Output, bar, busy, figures, headline, line, note, paragraph
 from neusight.cli.points import Point, answers, check_answers
 from neusight.defaults import words_of
 from neusight.questions import Step, Training
@@ -25,6 +25,8 @@ _SMALL_ERROR = 0.005
 """Errors below this share of the latency are not worth a word."""
 _NOTHING = 1e-6
 """Share of the latency below which a phase is rounding."""
+_SIDE = ("gpu", "latency_s", "low_s", "high_s", "samples_per_s", "limiter")
+"""Figures of several estimates side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +119,7 @@ def _full(estimate: Estimate, by: str) -> None:
     _phases(estimate)
     if by != "phase":
         line()
-        (_operators if by == "operator" else _kernels)(estimate)
+        _costliest(estimate, by)
     line()
     _memory(estimate)
     _origin(estimate)
@@ -151,50 +153,35 @@ def _headline(e: Estimate) -> None:
 
 def _phases(e: Estimate) -> None:
     for title, times in (("phase", e.by_phase), ("part", e.by_part)):
-        shown = [(name, s) for name, s in times.items() if s > _NOTHING * e.latency_s]
-        if shown:
-            cells = ((name, milliseconds(s), *_share(s / e.latency_s)) for name, s in shown)
-            line()
-            table((title, ">latency", ">share", ""), cells)
+        rows = [(name, s) for name, s in times.items() if s > _NOTHING * e.latency_s]
+        figures(
+            f"{title} = name | >latency = latency_s | {_SHARE}",
+            ({"name": name, "latency_s": s, "share": s / e.latency_s} for name, s in rows), "",
+        )  # fmt: skip
 
 
-def _operators(e: Estimate) -> None:
-    rows = e.by_operator
-    cells = (
-        (_short(r.operator), r.phase, decimal(r.count, 6), milliseconds(r.latency_s), *_share(r.share), r.limiter)
-        for r in rows[:_TOP]
-    )
-    table(("operator", "phase", ">count", ">latency", ">share", "", "limited by"), cells)
-    _more(len(rows), "operators", sum(r.share for r in rows[_TOP:]))
+_SHARE = ">share = share:.1% | = share:bar"
+_COSTLIEST = {
+    "operator": f"operator | phase | >count = count:decimal6 | >latency = latency_s | {_SHARE} | limited by = limiter",
+    "kernel": "~kernel | >count = count:decimal6 | >each = latency_s | >share = share:.1% | "
+              ">of peak = utilisation:.0% | tile | limited by = limiter",
+}  # fmt: skip
+
+
+def _costliest(e: Estimate, by: str) -> None:
+    """Operators or kernels that take most of the time."""
+    rows = [{**row, "operator": _short(row["operator"])} for row in _rows(e, by)]
+    if by == "kernel":
+        rows = [{**row, "share": row["total_s"] / e.latency_s} for row in rows]
+    figures(_COSTLIEST[by], rows[:_TOP])
+    if more := rows[_TOP:]:
+        share = sum(row["share"] for row in more)
+        line(f"… and {len(more)} more {by}s ({share:.1%}); --format csv lists all")
 
 
 def _short(operator: str) -> str:
     """``aten.addmm.default`` as ``addmm``."""
     return operator.removeprefix("aten.").removesuffix(".default")
-
-
-def _kernels(e: Estimate) -> None:
-    from neusight.estimates.report import costliest
-
-    rows = costliest(e)
-    cells = (
-        (
-            *(r.kernel, decimal(r.count, 6), milliseconds(r.latency_s), f"{r.total_s / e.latency_s:.1%}"),
-            *(f"{r.utilisation:.0%}", r.tile, r.limiter),
-        )
-        for r in rows[:_TOP]
-    )
-    table(("~kernel", ">count", ">each", ">share", ">of peak", "tile", "limited by"), cells)
-    _more(len(rows), "kernels", sum(r.total_s for r in rows[_TOP:]) / e.latency_s)
-
-
-def _more(count: int, what: str, share: float) -> None:
-    if count > _TOP:
-        line(f"… and {count - _TOP} more {what} ({share:.1%}); --format csv lists all")
-
-
-def _share(share: float) -> tuple[str, str]:
-    return f"{share:.1%}", bar(share)
 
 
 def _memory(e: Estimate) -> None:
@@ -221,16 +208,17 @@ def _origin(e: Estimate) -> None:
 
 def _side_by_side(answers: Sequence[tuple[Step, Estimate]], names: Sequence[str]) -> None:
     """Several estimates, with the options in which they differ."""
+    from neusight.estimates.report import columns
+
     first, slowest = answers[0][1], max(e.latency_s for _, e in answers)
     models = ", ".join(dict.fromkeys(e.model for _, e in answers))
     line(f"{models}: {first.mode}, batch {first.batch}, sequence {first.seq_len or '-'}, {first.dtype}")
     paragraph("assumed", words_of(first.assumed))
     paragraph("step", first.unit)
-    titles = ("gpu", *names, ">latency", ">90 % interval", "", ">samples/s", "limited by", "fits")
-    table(titles, (_cells(e, [getattr(step, name) for name in names], slowest) for step, e in answers))
-
-
-def _cells(e: Estimate, options: Sequence[object], slowest: float) -> tuple[str, ...]:
-    latency, low, high = (milliseconds(value) for value in (e.latency_s, e.low_s, e.high_s))
-    share, fits = bar(e.latency_s / slowest, 6), "yes" if e.fits else "NO"
-    return e.gpu, *map(str, options), latency, f"{low} - {high}", share, decimal(e.samples_per_s), e.limiter, fits
+    rows = []
+    for step, e in answers:
+        row = {**columns(e, _SIDE), "bar": bar(e.latency_s / slowest, 6), "fits": "yes" if e.fits else "NO"}
+        rows.append(row | {name: getattr(step, name) for name in names})
+    interval = ">90 % interval = {low_s} - {high_s} | = bar"
+    speed = f">latency = latency_s | {interval} | >samples/s = samples_per_s:decimal"
+    figures(" | ".join(["gpu", *names, speed, "limited by = limiter", "fits"]), rows)

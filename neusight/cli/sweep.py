@@ -10,10 +10,9 @@ import typer
 
 from neusight.cli import options as opt
 from neusight.cli.asked import Asked, leave_out
-from neusight.cli.output import Output, bar, busy, note, paragraph, table
+from neusight.cli.output import Output, bar, busy, figures, note, paragraph
 from neusight.errors import shown
 from neusight.questions import Step
-from neusight.units import decimal, milliseconds
 
 if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
@@ -72,12 +71,11 @@ def _show_sweep(rows: list[dict[str, Any]], others: Sequence[str]) -> None:
     best = max((row["samples_per_s"] for row in good), default=0.0) or 1.0
     same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in good}) == 1}
     keys = [key for key in (*_KEYS, *others) if key not in same]
-    titles = [f">{key}" if key in ("batch", "seq_len") else key for key in keys]
-    titles += [">latency", ">samples/s", "", ">GiB"]
+    columns = [f">{key}" if key in ("batch", "seq_len") else f"{key} = {key}_words" for key in keys]
+    columns += [">latency = latency_s", ">samples/s = samples_per_s:decimal", " = bar", ">GiB = memory"]
     for name, unit in dict.fromkeys((row["model"], row["unit"]) for row in good if row["unit"]):
         paragraph("step", f"{shown(name)}: {unit}")
-    if good:
-        table(titles, ((*(_text(row[key]) for key in keys), *_sweep_cells(row, best)) for row in good))
+    figures(" | ".join(columns), (row | _words(row, best, keys) for row in good))
     paragraph("assumed", *dict.fromkeys(row["assumed"] for row in good))
     reasons = Counter((row["model"], row["error"]) for row in rows if row["error"])
     for (model, reason), count in reasons.items():
@@ -88,7 +86,8 @@ def _text(value: Any) -> str:
     return "-" if value is None else shown(value)
 
 
-def _sweep_cells(row: dict[str, Any], best: float) -> tuple[str, ...]:
+def _words(row: dict[str, Any], best: float, names: Sequence[str]) -> dict[str, str]:
+    """Cells of a table that say more than a figure."""
     memory = f"{row['needed_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
-    return milliseconds(row["latency_s"]), decimal(row["samples_per_s"]), bar(share, 4), memory
+    return {f"{name}_words": _text(row[name]) for name in names} | {"memory": memory, "bar": bar(share, 4)}

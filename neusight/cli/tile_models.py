@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from neusight.cli import options as opt
 from neusight.cli.asked import described
 from neusight.cli.commands import Commands
-from neusight.cli.output import Output, line, table
-from neusight.quick_dataclasses import dataclass
-from neusight.units import decimal
+from neusight.cli.output import Output, figures, line
 
 if TYPE_CHECKING:
     from neusight.executors.gpu.tile_models.artifact import Manifest
@@ -19,35 +17,28 @@ if TYPE_CHECKING:
 app = Commands(help="Trained tile models: what they learned from, and how good they are.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class TileModelOptions(opt.WithTileModels, opt.Formatted):
-    """Which tile models, and how they are shown."""
-
-
 @app.command("list")
-def list_models(options: TileModelOptions) -> None:
+def list_models(models: opt.WithTileModels, output: opt.Formatted) -> None:
     """List tile models, one a kernel family."""
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
-    rows = [_summary(load_manifest(folder), folder) for folder in artifact_folders(options.tile_models)]
+    rows = [_summary(load_manifest(folder), folder) for folder in artifact_folders(models.tile_models)]
 
     def human() -> None:
-        columns = ("name", "backend", ">size", "~training GPUs")
-        table(columns, ((r["name"], r["backend"], _kb(r["bytes"]), ", ".join(r["training_gpus"])) for r in rows))
+        shown = [row | _figures(row) for row in rows]
+        figures("name | backend | >size = {size_kb:,.0f} kB | ~training GPUs = gpus", shown)
         line()
         line("Mean errors in percent of kernels that were left out: of unseen GPUs, of GPUs with the")
         line("die of one in training, and of GPUs in training.")
-        headings = ("name", *(f">{name}" for name in _LEFT_OUT.values()))
-        judged = [row for row in rows if row["left_out"]]
-        table(headings, ((r["name"], *(_percent(r["left_out"].get(key)) for key in _LEFT_OUT)) for r in judged))
+        judged = [row for row in shown if row["left_out"]]
+        figures(_LEFT_OUT, judged)
         line()
         _show_rivals(judged)
         line("90 % intervals, validated on held-out GPUs: share of rows inside, in percent;")
         line("width over the span of 90 % of the errors; CRPS of log time.")
-        headings = ("name", "kernels", "known as", ">GPUs", ">rows", ">inside", ">width", ">CRPS")
-        table(headings, (_covered(row["name"], each) for row in rows for each in row["coverage"]))
+        figures(_COVERAGE, ({"name": row["name"], **each} for row in rows for each in row["coverage"]))
 
-    Output(options.form).data(rows, rows, human)
+    Output(output.form).data(rows, rows, human)
 
 
 @app.command("show")
@@ -55,7 +46,8 @@ def show_model(
     model: Annotated[
         opt.Named, described(name="A name of `neusight tile-models list`, or physics: constants of all laws.")
     ],
-    options: TileModelOptions,
+    models: opt.WithTileModels,
+    output: opt.Formatted,
 ) -> None:
     """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest. Of `physics` the
     fitted constants, and which of them no data move.
@@ -65,15 +57,15 @@ def show_model(
 
     name = model.name
     if name == "physics":
-        _show_constants(options.tile_models, options.form)
+        _show_constants(models.tile_models, output.form)
         return
-    folders = {folder.name: folder for folder in artifact_folders(options.tile_models)}
+    folders = {folder.name: folder for folder in artifact_folders(models.tile_models)}
     if name not in folders:
         known = (*folders, "physics")
         raise ArtifactError(f"no tile model '{name}'{nearest(name, known)}: one of {', '.join(known)}")
     manifest = load_manifest(folders[name])
     card = (folders[name] / "card.md").read_text(encoding="utf-8").rstrip()
-    Output(options.form).data(asdict(manifest), [_summary(manifest, folders[name])], lambda: line(card))
+    Output(output.form).data(asdict(manifest), [_summary(manifest, folders[name])], lambda: line(card))
 
 
 def _show_constants(tile_models: Path | None, form: str) -> None:
@@ -87,8 +79,7 @@ def _show_constants(tile_models: Path | None, form: str) -> None:
     def human() -> None:
         line(f"{len(rows)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices.")
         line(f"No data move {len(unmoved)}: they keep {UNMOVED:.0%} of their prior's width and more. JSON has all.")
-        columns = ("constant", ">value", ">prior", ">kept")
-        table(columns, ((r["name"], decimal(r["value"]), decimal(r["prior"]), f"{r['kept']:.0%}") for r in unmoved))
+        figures("constant = name | >value = value:decimal | >prior = prior:decimal | >kept = kept:.0%", unmoved)
 
     Output(form).data(rows, rows, human)
 
@@ -105,37 +96,27 @@ def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
     }
 
 
-_LEFT_OUT = {
-    "physics": "unseen\nphysics",
-    "learned": "unseen\nlearned",
-    "as_shipped": "unseen\nships",
-    "sibling_physics": "same die\nphysics",
-    "sibling": "same die\nships",
-    "own_physics": "measured\nphysics",
-    "own": "measured\nships",
-}
-"""Titles of the errors of ``Manifest.left_out``."""
+_LEFT_OUT = (
+    "name | >unseen\nphysics = physics:.1f | >unseen\nlearned = learned:.1f | >unseen\nships = as_shipped:.1f | "
+    ">same die\nphysics = sibling_physics:.1f | >same die\nships = sibling:.1f | "
+    ">measured\nphysics = own_physics:.1f | >measured\nships = own:.1f"
+)
+"""Columns of the errors of ``Manifest.left_out``."""
+_COVERAGE = (
+    "name | kernels = family | known as = kinship | >GPUs = gpus | >rows = rows:, | >inside = inside:.1f | "
+    ">width = width:.2f | >CRPS = crps:.3f"
+)
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    """Of tables, those of other backends with a line break in their names."""
+    left_out = {name.replace(": ", "\n"): error for name, error in row["left_out"].items()}
+    return left_out | {"size_kb": row["bytes"] / 1e3, "gpus": ", ".join(row["training_gpus"])}
 
 
 def _show_rivals(rows: list[dict[str, Any]]) -> None:
     """What other backends make of the same folds, where they were tried."""
-    tried = sorted({key for row in rows for key in row["left_out"] if ": " in key})
-    if not tried:
-        return
-    line("The same with other backends:")
-    headings = ("name", *(f">{key.replace(': ', chr(10))}" for key in tried))
-    table(headings, ((row["name"], *(_percent(row["left_out"].get(key)) for key in tried)) for row in rows))
-    line()
-
-
-def _covered(name: str, row: dict[str, Any]) -> tuple[str, ...]:
-    figures = (f"{row['rows']:,}", f"{row['inside']:.1f}", f"{row['width']:.2f}", f"{row['crps']:.3f}")
-    return name, row["family"], row["kinship"], str(row["gpus"]), *figures
-
-
-def _percent(error: float | None) -> str:
-    return "" if error is None else f"{error:.1f}"
-
-
-def _kb(size: int) -> str:
-    return f"{size / 1e3:,.0f} kB"
+    if tried := sorted({name for row in rows for name in row if "\n" in name}):
+        columns = " | ".join(["name", *(f">{name} = {name}:.1f" for name in tried)])
+        figures(columns, rows, "The same with other backends:")
+        line()
