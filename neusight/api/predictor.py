@@ -15,7 +15,7 @@ from neusight.api.sweeps import sweep_points, swept
 from neusight.devices import DeviceSpec
 from neusight.devices.chosen import Gpu, as_device, version_of
 from neusight.engines import Libraries
-from neusight.errors import LoadError, ModelError, shown
+from neusight.errors import ModelError, shown
 from neusight.estimates import Estimate, LoneKernel
 from neusight.estimates.build import lone_kernels
 from neusight.executors import Costs, Executor, Options, load_executor
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from neusight.engines import Engine
     from neusight.serving.deployment import Deployment
     from neusight.serving.estimate import ServingEstimate
-    from neusight.serving.load import Load, TokenCounts
+    from neusight.serving.load import Load
     from neusight.serving.passes import ReplicaPricer
     from neusight.serving.planning import Choice, Demand
     from neusight.serving.question import DeploymentQuestion
@@ -64,6 +64,17 @@ _DEPLOYMENTS = 64
 def _in_steps(engine: Engine) -> Options:
     """How executors answer for kernels of an engine's steps, see ``Predictor.on_cluster``."""
     return Options(learned=not engine.step_factors)
+
+
+def found_by_search(estimate: ServingEstimate, question: Serving) -> ServingEstimate:
+    """The answer to a question whose load a search has found, with the question that repeats it."""
+    names = ("request_rate", "num_prompts") if "request_rate" in estimate.load else ("concurrency",)
+    return _repeatable(estimate, question.changed(**{name: estimate.load[name] for name in names}))
+
+
+def _repeatable(estimate: ServingEstimate, question: Serving) -> ServingEstimate:
+    record = {} if question.objects else question.record()
+    return replace(estimate, question=record, assumed={**question.assumed(), **estimate.assumed})
 
 
 class Predictor:
@@ -300,11 +311,8 @@ class Predictor:
 
     def _served_words(self, question: Serving, device: DeviceSpec | None) -> ServingEstimate:
         estimate = self._served(question.resolve(device))
-        return replace(
-            estimate, question={} if question.objects else question.record(),
-            assumed={**question.assumed(), **estimate.assumed},
-            warnings=(*question.without_effect(), *estimate.warnings),
-        )  # fmt: skip
+        warnings = (*question.without_effect(), *estimate.warnings)
+        return _repeatable(replace(estimate, warnings=warnings), question)
 
     def _served(self, question: DeploymentQuestion) -> ServingEstimate:
         from neusight.serving.load import longest_of
@@ -316,27 +324,21 @@ class Predictor:
 
     def frontier(
         self,
-        model: str | Path | Decoder,
-        gpu: Gpu,
-        lengths: tuple[TokenCounts, TokenCounts],
-        setup: Setup | None = None,
+        model: Serving | str | Path | Decoder,
+        gpu: Gpu = "",
         *,
         concurrencies: Sequence[int] | None = None,
-        seed: int = 0,
-        prices: str = "",
         **words: Any,
     ) -> list[ServingEstimate]:
         """What throughput costs in latency: answers with 1, 2, 4, … clients until throughput stops growing.
 
-        >>> points = predictor.frontier("Qwen/Qwen3-32B", "h200", (4096, 500), tp=2)
+        >>> points = predictor.frontier("Qwen/Qwen3-32B", "h200", isl=4096, osl=500, tp=2)
         >>> [(p.output_tokens_per_s_per_user, p.output_tokens_per_s_per_device) for p in points]
 
         Args:
-            model, gpu, setup, words: as ``deployment`` takes them.
-            lengths: of prompts and of answers [tokens].
+            model, gpu, words: as ``serving`` takes them, without a load; or a question, and its device where that is
+                loaded already.
             concurrencies: how many clients instead.
-            seed: of lengths that are drawn.
-            prices: a table that comes before those that ship.
 
         Raises:
             As ``serving``.
@@ -344,11 +346,14 @@ class Predictor:
         from neusight.serving.load import most_tokens
         from neusight.serving.planning import frontier
 
-        if not isinstance(lengths, tuple) or len(lengths) != 2:
-            raise LoadError(f"lengths {shown(lengths)}: give those of prompts and of answers, such as (1024, 256)")
-        longest = most_tokens(lengths[0]) + most_tokens(lengths[1])
-        deployment = self.deployment(model, gpu, longest, setup, **words).with_prices(prices)
-        return frontier(deployment, *lengths, concurrencies=concurrencies, seed=seed)
+        question = model if isinstance(model, Serving) else Serving.named({"model": model, "gpu": gpu, **words})
+        question.check_load(searched=True)
+        device = as_device(gpu) if isinstance(model, Serving) and gpu else question.device()
+        lengths = question.lengths()
+        deployment = self.deployment(question.model_or_name(), device, sum(map(most_tokens, lengths)), question.setup())
+        deployment = deployment.with_prices(question.prices)
+        estimates = frontier(deployment, *lengths, concurrencies=concurrencies, seed=question.seed)
+        return [found_by_search(estimate, question) for estimate in estimates]
 
     def cheapest(
         self,

@@ -153,11 +153,7 @@ class ServingCommand:
         if not self.options.frontier:
             return [self.predictor.ask(question, one.device)]
         self._check(question)
-        estimates = self.predictor.frontier(
-            question.model_or_name(), one.device or "", question.lengths(), question.setup(), seed=question.seed,
-            prices=question.prices,
-        )  # fmt: skip
-        return [_with_question(estimate, question) for estimate in estimates]
+        return self.predictor.frontier(question, one.device or "")
 
     def _check(self, question: Serving) -> None:
         """Check the words of a search, and say which have no effect."""
@@ -218,16 +214,11 @@ class ServingCommand:
 
 def _chosen(choice: Choice, question: Serving) -> Choice:
     """The choice, whose answer names the question that repeats it."""
+    from neusight.api.predictor import found_by_search
+
     if choice.estimate is None:
         return choice
     setup = choice.setup
     chosen = {one.name: getattr(setup, one.name) for one in fields(setup) if getattr(setup, one.name) != one.default}
     deployed = question.changed(**{**chosen, "gpu": choice.gpu, "replicas": choice.estimate.replicas})
-    return replace(choice, estimate=_with_question(choice.estimate, deployed))
-
-
-def _with_question(estimate: ServingEstimate, question: Serving) -> ServingEstimate:
-    """The answer with the question that repeats it, whose load a search has found."""
-    names = ("request_rate", "num_prompts") if "request_rate" in estimate.load else ("concurrency",)
-    record = question.changed(**{name: estimate.load[name] for name in names}).record()
-    return replace(estimate, question=record, assumed={**question.assumed(), **estimate.assumed})
+    return replace(choice, estimate=found_by_search(choice.estimate, deployed))

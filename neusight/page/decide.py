@@ -126,11 +126,7 @@ def _cheapest(predictor: Predictor, form: Form) -> Shown:
 
 def _frontiers(predictor: Predictor, form: Form) -> Shown:
     question = _deployed(form)
-    model, lengths, setup = question.model_or_name(), question.lengths(), question.setup()
-    points = {
-        one.gpu: predictor.frontier(model, one.device(), lengths, setup, seed=question.seed, prices=question.prices)
-        for one in form.questions
-    }
+    points = {one.gpu: predictor.frontier(question.changed(gpu=one.gpu), one.device()) for one in form.questions}
     return Shown(charts=(served.frontier(points),))
 
 

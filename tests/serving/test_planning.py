@@ -85,18 +85,18 @@ def test_a_second_question_prices_nothing(predictor: Predictor, monkeypatch: pyt
 
 
 def test_frontiers_double_clients_until_throughput_stops(predictor: Predictor) -> None:
-    estimates = predictor.frontier(MODEL, "l40s", (512, 64))
+    estimates = predictor.frontier(MODEL, "l40s", isl=512, osl=64)
     clients = [e.load["concurrency"] for e in estimates]
     rates = [e.output_tokens_per_s.mean for e in estimates]
     assert clients[:-1] == [2**i for i in range(len(clients) - 1)]
     assert clients[-1] <= most_clients(predictor.deployment(MODEL, "l40s", 576))
     assert all(later >= 1.01 * rate for rate, later in pairwise(rates[:-1]))
-    listed = predictor.frontier(MODEL, "l40s", (512, 64), concurrencies=[1, 2])
+    listed = predictor.frontier(MODEL, "l40s", isl=512, osl=64, concurrencies=[1, 2])
     assert listed == estimates[:2]
 
 
 def test_points_of_the_front_are_beaten_by_none(predictor: Predictor) -> None:
-    (estimate,) = predictor.frontier(MODEL, "l40s", (512, 64), concurrencies=[4])
+    (estimate,) = predictor.frontier(MODEL, "l40s", isl=512, osl=64, concurrencies=[4])
     slower = replace(estimate, tpot_s=replace(estimate.tpot_s, mean=2 * estimate.tpot_s.mean))
     assert pareto_front([estimate, slower]) == [True, False]
     assert pareto_front([estimate, estimate]) == [True, True]
@@ -312,7 +312,7 @@ def test_an_answer_is_a_line_and_a_table_of_a_notebook(deployment: Deployment) -
         (lambda p: p.serving(MODEL, ["l4"], ONE), DeviceError, "give one id, file or spec"),
         (lambda p: p.serving(MODEL, "l4", Static(batch=1, isl=8.5, osl=2)), LoadError, "whole number of at least 1"),
         (lambda p: p.serving(MODEL, "l4", Static(batch=1.5, isl=8, osl=2)), LoadError, "batch = 1.5: give a whole"),
-        (lambda p: p.frontier(MODEL, "l4", 512), LoadError, "give those of prompts and of answers"),
+        (lambda p: p.frontier(MODEL, "l4", osl=8, concurrency=2), ModelError, "is another load than a search"),
         (lambda p: p.serving(MODEL, "l4", ONE, max_num_seqs=0), ModelError, "max_num_seqs 0 is out of range: give"),
         (lambda p: p.serving(MODEL, "l4", ONE, gpu_memory_utilization=1.5), ModelError, "1.5 is out of range"),
         (lambda _: Demand(slo="tftt=1s", isl=8, osl=2), LoadError, "did you mean ttft"),
