@@ -323,12 +323,7 @@ class Predictor:
         return serve(deployment.with_prices(question.prices), question.load)
 
     def frontier(
-        self,
-        model: Serving | str | Path | Decoder,
-        gpu: Gpu = "",
-        *,
-        concurrencies: Sequence[int] | None = None,
-        **words: Any,
+        self, model: Any, gpu: Gpu = "", *, concurrencies: Sequence[int] | None = None, **words: Any
     ) -> list[ServingEstimate]:
         """What throughput costs in latency: answers with 1, 2, 4, … clients until throughput stops growing.
 
@@ -556,11 +551,7 @@ class Predictor:
         return other
 
     def sweep(
-        self,
-        models: str | Iterable[str],
-        gpus: Gpu | Iterable[Gpu],
-        batches: int | Iterable[int] = 1,
-        **words: Any,
+        self, models: str | Iterable[str], gpus: Gpu | Iterable[Gpu], batches: int | Iterable[int] = 1, **words: Any
     ) -> pd.DataFrame:
         """Every combination as one row a step: latency, throughput, memory and cost, for capacity planning.
 

@@ -72,8 +72,8 @@ def swept(
 
 _COLUMNS = SWEEP_COLUMNS[:6]
 """Words of a step."""
-_SAME = ("needed_bytes", "peak_bytes", "fits", "board_energy_j", "price_source", "unit")
-"""Columns that are attributes of an estimate, behind its times and rates."""
+_OTHERWISE = ("model", "gpu", "mode", "batch", "usd_per_million_samples", "assumed", "error")
+"""Columns that are no attributes of an estimate."""
 _ANSWERS: list[StepAnswers] = []
 """Of this process, where it is a worker."""
 
@@ -127,11 +127,11 @@ def _answer(
     answers: StepAnswers, step: ReadyStep | StepQuestion | NeusightError, prices: Mapping[int, Price]
 ) -> dict[str, Any]:
     try:
-        if isinstance(step, StepQuestion):
-            return _figures(answers.answer(step)) | {"error": ""}
         if isinstance(step, NeusightError):
             raise step
-        return _figures(answers.estimate(step, prices[id(step.device)])) | {"error": ""}
+        if isinstance(step, StepQuestion):
+            return _figures(answers.answer(step))
+        return _figures(answers.estimate(step, prices[id(step.device)]))
     except NeusightError as error:
         return {"fits": False, "error": str(error)}
 
@@ -142,9 +142,9 @@ def _several(value: Any) -> list[Any]:
 
 
 def _figures(estimate: Estimate) -> dict[str, Any]:
-    named = ("seq_len", "dtype", "latency_s", "low_s", "high_s", "bound_s", "limiter", "samples_per_s", "tokens_per_s")
     return {
-        **{name: getattr(estimate, name) for name in (*named, *_SAME)},
+        **{name: getattr(estimate, name) for name in SWEEP_COLUMNS if name not in _OTHERWISE},
         "assumed": words_of(estimate.assumed),
         "usd_per_million_samples": None if estimate.usd_per_hour is None else estimate.cost_usd(1e6),
+        "error": "",
     }
