@@ -128,7 +128,7 @@ REFUSED = {
     "predict sd-1.5-unet --gpu l4": "tracing a module needs diffusers: pip install 'neusight[diffusers]'",
     "predict resnet50 --gpu tensordash": "this device needs numba: pip install 'neusight[tensordash]'",
     "devices draft": "measuring a device needs PyTorch: pip install 'neusight[trace]'",
-    "evaluate x.parquet": "reading measurements needs pandas: pip install 'neusight[learn]'",
+    "evaluate x.parquet": "reading measurements needs pyarrow: pip install 'neusight[learn]'",
     "sweep gpt2 --gpu l4 --ray local": "work on a cluster needs Ray: pip install 'neusight[ray]'",
     "page --no-show": "the page needs uvicorn: pip install 'neusight[page]'",
     "page --export {folder}/site": "a figure needs matplotlib: pip install 'neusight[figures]'",

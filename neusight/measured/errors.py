@@ -30,7 +30,7 @@ LEAST_DECISIONS = 10
 
 
 def summarise(lines: pd.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
-    """``figures`` of the lines that share the values of some columns, one entry each.
+    """Rows, percent that is answered, and ``figures`` of the lines that share the values of some columns.
 
     Args:
         lines: columns quantity, predicted, low, high and measured, and those of ``by``.
@@ -41,31 +41,28 @@ def summarise(lines: pd.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
     found = []
     for values, part in groups:
         names = {name: None if value != value else value for name, value in zip(by, values, strict=False)}
-        found.append({**names, **(_verdicts(part) if values[-1] else figures(part))})
+        answered = part[part["predicted"].notna()]
+        counts = {"rows": len(part), "answered": 100.0 * len(answered) / len(part)}
+        errors = {} if answered.empty else _verdicts(answered) if values[-1] else figures(answered)
+        found.append({**names, **counts, **errors})
     return found
 
 
 def figures(lines: pd.DataFrame) -> dict[str, Any]:
-    """Rows; percent that is answered; median, mean, bias (mean signed), 90th percentile and worst of errors in percent;
-    inside, the percent of rows within their 90 % interval, and crps, where intervals are stated.
+    """Median, mean, bias (mean signed), 90th percentile and worst of the errors of answered lines, in percent; inside,
+    the percent of them within their 90 % interval, and crps, where intervals are stated.
     """
-    answered = lines[lines["predicted"].notna()]
-    counts = {"rows": len(lines), "answered": 100.0 * len(answered) / len(lines)}
-    if answered.empty:
-        return counts
-    predicted, low, high, measured = (
-        answered[name].to_numpy(float) for name in ("predicted", "low", "high", "measured")
-    )
+    predicted, low, high, measured = (lines[name].to_numpy(float) for name in ("predicted", "low", "high", "measured"))
     error = 100.0 * (predicted / measured - 1.0)
     size = np.abs(error)
-    counts |= {"median": float(np.median(size)), "mean": float(size.mean()), "bias": float(error.mean())}
-    counts |= {"p90": float(np.percentile(size, 90)), "worst": float(size.max())}
+    found = {"median": float(np.median(size)), "mean": float(size.mean()), "bias": float(error.mean())}
+    found |= {"p90": float(np.percentile(size, 90)), "worst": float(size.max())}
     stated = ~np.isnan(low) & ~np.isnan(high) & (low > 0)
     if not stated.any():
-        return counts
+        return found
     inside = (low <= measured) & (measured <= high)
     score = crps(low[stated], high[stated], measured[stated])
-    return counts | {"inside": 100.0 * float(inside[stated].mean()), "crps": float(score.mean())}
+    return found | {"inside": 100.0 * float(inside[stated].mean()), "crps": float(score.mean())}
 
 
 def crps(low: np.ndarray, high: np.ndarray, measured: np.ndarray) -> np.ndarray:
@@ -85,13 +82,9 @@ def crps(low: np.ndarray, high: np.ndarray, measured: np.ndarray) -> np.ndarray:
 
 def _verdicts(lines: pd.DataFrame) -> dict[str, Any]:
     """Of what is true or false: percent that is right, that is wrongly predicted true, and wrongly false."""
-    answered = lines[lines["predicted"].notna()]
-    counts = {"rows": len(lines), "answered": 100.0 * len(answered) / len(lines)}
-    if answered.empty:
-        return counts
-    said, was = (answered[name].to_numpy(float) > 0.5 for name in ("predicted", "measured"))
-    wrong = {"wrongly_true": said & ~was, "wrongly_false": ~said & was}
-    return counts | {name: 100.0 * float(cases.mean()) for name, cases in {"right": said == was, **wrong}.items()}
+    said, was = (lines[name].to_numpy(float) > 0.5 for name in ("predicted", "measured"))
+    cases = {"right": said == was, "wrongly_true": said & ~was, "wrongly_false": ~said & was}
+    return {name: 100.0 * float(case.mean()) for name, case in cases.items()}
 
 
 def decisions(tables: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
