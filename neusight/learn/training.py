@@ -58,6 +58,7 @@ from neusight.learn.physics.observations import ProblemPart
 from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_of, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
+from neusight.measured.folder import kernel_files
 
 STATE = ".training"
 MOSTLY = 0.95
@@ -137,8 +138,10 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
 def _refits(
     options: TrainOptions, fitted: FittedPhysics, report: Report | None
 ) -> Callable[[Collection[str]], Physics]:
-    """Constants without some GPUs: fitted again where the source is a folder of data sets, else as they are."""
-    if len(sets_of(options.source)) == 1:
+    """Constants without some GPUs: fitted again where the source is a folder of data sets and measured rows are in it
+    or beside it, else as they are.
+    """
+    if len(sets_of(options.source)) == 1 or not kernel_files(options.source):
         return lambda gpus: fitted.physics
     whole = PhysicsOptions(data=options.source, hold_out=options.hold_out, each=CONSTANT_ROWS, steps=CONSTANT_STEPS)
     parts: list[ProblemPart] = []

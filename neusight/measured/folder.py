@@ -30,8 +30,8 @@ _VERSION = r" \S*(\d\.\d|->)\S*"
 
 def measured_in(data: Path) -> Path:
     """Folder of measured rows: ``measured`` beside a folder of data sets in their sources' words, else itself."""
-    beside = data.absolute().parent / "measured"
-    return beside if beside.is_dir() and not (data / "kernels").is_dir() and not any(data.glob("*.parquet")) else data
+    beside, own = data.absolute().parent / "measured", (data / "kernels").is_dir() or any(data.glob("*.parquet"))
+    return beside if any(beside.glob("kernels/*-gemm.parquet")) and not own else data
 
 
 def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family, gpu: True) -> list[Path]:
