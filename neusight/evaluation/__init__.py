@@ -5,9 +5,8 @@ kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models ro
 predictor)``: served language models cell by cell; ``evaluate_steps(path, predictor)``: image models and training steps
 of public benchmarks; ``evaluate_programs(path, predictor)``: exported programs, eager and compiled;
 ``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_energy(data, predictor)``: what meters of
-boards read;
-``evaluate_memory(path)``: memory of training runs; ``evaluate_what_if(path, predictor)``: gains of optimisations. All
-of them make a ``Scored`` of their rows. ``gate`` holds the predictor that ships against what it said before.
+boards read; ``evaluate_memory(path)``: memory of training runs. All of them make a ``Scored`` of their rows.
+``gate`` holds the predictor that ships against what it said before.
 """
 
 from neusight.evaluation.energy import evaluate_energy
@@ -18,7 +17,6 @@ from neusight.evaluation.programs import evaluate_programs
 from neusight.evaluation.serving import evaluate_serving
 from neusight.evaluation.steps import evaluate_steps
 from neusight.evaluation.training import evaluate_training
-from neusight.evaluation.what_if import evaluate_what_if
 from neusight.measured.score import Scored, Selection
 
 __all__ = [
@@ -33,5 +31,4 @@ __all__ = [
     "evaluate_serving",
     "evaluate_steps",
     "evaluate_training",
-    "evaluate_what_if",
 ]

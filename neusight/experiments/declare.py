@@ -358,12 +358,12 @@ class PairsDeclaration(Declared):
     """The content of ``experiment.toml`` of kind ``pairs``.
 
     Attributes:
-        pairs: of measurements before and after an optimisation, a file below ``NEUSIGHT_DATA``.
-        published: effects that papers state, a file beside the declaration.
+        tables: of measured gains, files of the folder of measured rows.
+        published: effects that papers state, a table beside the declaration.
     """
 
     kind: Literal["pairs"]
-    pairs: str
+    tables: tuple[str, ...] = Field(min_length=1)
     published: str = ""
 
     @property
@@ -374,7 +374,7 @@ class PairsDeclaration(Declared):
     @property
     def subject(self) -> str:
         """Where the figures come from, for the list of experiments."""
-        return self.pairs.split("/")[0]
+        return ", ".join(dict.fromkeys(table.split("/")[0] for table in self.tables))
 
 
 class EnergyDeclaration(Declared):

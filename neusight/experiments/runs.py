@@ -176,7 +176,7 @@ def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, repor
         selection, advance = Selection(gpus=die.held_out, limit=limit), advance_of(f"without {die.name}", report)
         left_out = _served(declared, predictor, selection, advance, prepared)
         dies += _beside(die.name, left_out["rows"], rows)
-    return {"dies": dies, "unfitted": _most_common(fitted.left_out)}
+    return {"dies": dies, "unfitted": most_common(fitted.left_out)}
 
 
 def _beside(die: str, left_out: Rows, rows: Rows) -> Iterator[dict[str, Any]]:
@@ -251,10 +251,11 @@ def worst(rows: Rows, reasons: Sequence[Reason] = ()) -> list[dict[str, Any]]:
 
 def counted(skipped: Rows) -> list[dict[str, Any]]:
     """Reasons why rows are skipped, the most common first."""
-    return _most_common(Counter(row["reason"] for row in skipped))
+    return most_common(Counter(row["reason"] for row in skipped))
 
 
-def _most_common(reasons: Counter[str]) -> list[dict[str, Any]]:
+def most_common(reasons: Counter[str]) -> list[dict[str, Any]]:
+    """Reasons with their counts, the most common first."""
     return [{"reason": reason, "count": count} for reason, count in reasons.most_common()]
 
 
@@ -352,7 +353,7 @@ def _trained_without(declared: TrainingDeclaration, shipped: Predictor, rows: Ro
                 }
             )
     reasons = Counter(row["reason"] for row in skipped) + unobserved
-    return {"left_out": left_out, "unfitted": _most_common(reasons)}
+    return {"left_out": left_out, "unfitted": most_common(reasons)}
 
 
 def _measured_on(

@@ -23,6 +23,8 @@ from neusight.questions.question import Question
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
+    from neusight.what_if import WhatIf
+    from neusight.what_if.gain import Gain
 
 Progress = Callable[[int, int], None]
 Row = Mapping[Any, Any]
@@ -167,8 +169,7 @@ def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: M
     if isinstance(question, WhatIfQuestion):
         answers = predictor.ask(question)
         if "gain" in measured:
-            # Sources measure the peak of what is allocated.
-            gain = answers.gain("peak" if question.metric == "memory" else question.metric)
+            gain = gain_of(answers)
             return {"gain": (gain.ratio, gain.low, gain.high)}
         return {name: figure_of(answers.before, name) for name in measured}
     if isinstance(question, Training) and {*measured} <= MEMORY_FIGURES.keys():
@@ -194,6 +195,11 @@ def _kind_of(row: Row) -> str:
         ).KIND
     except NeusightError:
         return ""
+
+
+def gain_of(answers: WhatIf) -> Gain:
+    """In the metric that was asked for; of memory sources measure the peak of what is allocated."""
+    return answers.gain("peak" if answers.metric == "memory" else answers.metric)
 
 
 def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:

@@ -1,35 +1,39 @@
-"""Pairs of measurements as an experiment: what is answered, verdicts and the report, on four small pairs."""
+"""Measured gains as an experiment: what is answered, verdicts and the report, on four small pairs."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from neusight import Predictor
+from neusight.evaluation.gain_doubts import residuals
 from neusight.experiments import find_experiment, run, summary_of, write_results
 from neusight.experiments.declare import Experiment, PairsDeclaration
+from neusight.measured import read_table
+from neusight.measured.compare import question_of
+from neusight.paths import checkout_dir
+from neusight.questions import WhatIfQuestion
 
-PAIR = """
-[[pairs]]
-optimisation = '{optimisation}'
-as_written = '{optimisation} of {model}'
-model = '{model}'
-mode = 'inference'
-gpu = 'l4'
-metric = 'time'
-gain = {gain}
-told = {{ apply = ['{optimisation}'], batch = 4, seq_len = 256 }}
-"""
+HEAD = "source,optimisation,as_written,model,gpu,batch,seq_len,apply,metric,gain\n"
+ROW = "lab,{0},{0} of {1},{1},l4,4,256,{0},time,{2}\n"
+PUBLISHED = checkout_dir("experiments") / "what-if" / "published.csv"
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
     pairs = (("tf32", "gpt2", 1.4), ("tf32", "gpt2", 0.5), ("tf32", "no-such-model", 1.4), ("compile", "gpt2", 1.1))
-    told = [PAIR.format(optimisation=name, model=model, gain=gain) for name, model, gain in pairs]
-    (folder / "pairs.toml").write_text("".join(told))
-    (folder / "published.toml").write_text(told[0] + told[2])
+    rows = [ROW.format(*pair) for pair in pairs]
+    (folder / "gains").mkdir()
+    (folder / "gains" / "lab.csv").write_text(HEAD + "".join(rows))
+    (folder / "published.csv").write_text(HEAD + rows[0] + rows[2])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Any]:
     declared = PairsDeclaration(
-        kind="pairs", title="Mine", question="How wrong?", pairs="pairs.toml", published="published.toml",
+        kind="pairs", title="Mine", question="How wrong?", tables=("gains/lab.csv",), published="published.csv",
         targets=find_experiment("what-if").declared.targets,
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
@@ -56,7 +60,21 @@ def test_the_report_judges_and_draws(results: dict[str, Any], tmp_path: Path) ->
     written = {path.name for path in write_results(tmp_path, results)}
     assert {"report.md", "summary.json", "gains.png"} <= written
     report = (tmp_path / "report.md").read_text()
-    assert "| all: pairs that are answered, of those whose model is named" in report
+    assert "| all: pairs that are answered" in report
     assert "| compile of gpt2 | l4" not in report
     assert "| tf32 of gpt2" in report
     assert "measured_gain" not in str(summary_of(results).get("rows", ""))
+
+
+def test_residuals_are_of_rows_that_are_answered(folder: Path, predictor: Predictor) -> None:
+    high, low, compiled = residuals(read_table(folder / "gains" / "lab.csv"), predictor)
+    assert (high.of_set, high.memory, high.ratio) == ("lab", False, low.ratio)
+    assert (low.error - high.error) == pytest.approx(1.0296, abs=1e-4)
+    assert compiled.sources > 0
+
+
+def test_published_effects_are_questions_and_say_where_they_come_from() -> None:
+    table = read_table(PUBLISHED)
+    assert table.frame["origin"].notna().all()
+    questions = [question_of(row, table) for row in table.frame.to_dict("records")]
+    assert all(isinstance(one, WhatIfQuestion) and one.apply for one in questions)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neusight.datasets.rows import read_rows
 from neusight.errors import NeusightError
-from neusight.evaluation.what_if.cases import pair_of
 from neusight.executors.costs import NORMAL_90
-from neusight.what_if.gain import Answer, Doubt, Gain, known_doubt
-from neusight.what_if.questions import Question
+from neusight.measured import MeasuredTable
+from neusight.measured.compare import gain_of, question_of
+from neusight.what_if.gain import Doubt, known_doubt
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
 
 _DEGREES = 3.0
 """Of freedom of the t distribution that errors are taken of: some pairs are far off, and must not set the width."""
@@ -31,19 +33,18 @@ class Residual:
     ratio: float
 
 
-def residuals(path: Path, ask: Callable[[Question], Answer]) -> list[Residual]:
-    """Of every pair of a file that is answered; ``ask`` answers a question."""
+def residuals(table: MeasuredTable, predictor: Predictor) -> list[Residual]:
+    """Of every row of gains that is answered."""
     found = []
-    for record in read_rows(path, ("gain",), "pairs of measurements"):
+    for row in table.frame.to_dict("records"):
         try:
-            pair = pair_of(record)
-            before, after = ask(pair.before), ask(pair.after)
+            answers = predictor.ask(question_of(row, table))
         except NeusightError:
             continue
-        ratio = Gain.of(before, after, pair.metric).ratio
-        known = known_doubt(before, after, pair.metric)
-        error = float(np.log(ratio / float(record["gain"])))
-        found.append(Residual(str(record.get("set")), pair.metric == "peak", error, known, ratio))
+        gain = gain_of(answers)
+        known = known_doubt(answers.before, answers.after, gain.metric)
+        error = float(np.log(gain.ratio / row["gain"]))
+        found.append(Residual(str(row.get("source")), gain.metric == "peak", error, known, gain.ratio))
     return found
 
 
