@@ -1,9 +1,8 @@
-"""Rows of tables that people bring: parquet, CSV or TOML, cells checked one by one, unread columns named."""
+"""Rows of tables that people bring: parquet or CSV, cells checked one by one, unread columns named."""
 
 from __future__ import annotations
 
 import math
-import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -17,8 +16,7 @@ _LARGEST = 10**6
 
 
 def read_rows(path: Path, needed: Iterable[str], what: str) -> list[dict[str, Any]]:
-    """Rows of a parquet or CSV file by column, or of the tables of a TOML file's one array; cells without a value are
-    left out.
+    """Rows of a parquet or CSV file by column; cells without a value are left out.
 
     Args:
         path: the file.
@@ -28,7 +26,7 @@ def read_rows(path: Path, needed: Iterable[str], what: str) -> list[dict[str, An
     Raises:
         DataError: no file, a file that cannot be read, a column that is missing, or no row.
     """
-    columns, rows = {".csv": _csv, ".toml": _toml}.get(path.suffix, _parquet)(path, what)
+    columns, rows = (_csv if path.suffix == ".csv" else _parquet)(path, what)
     if missing := [name for name in needed if name not in columns]:
         raise DataError(f"{path} has no column {' and '.join(missing)}: it is no table of {what}")
     if not rows:
@@ -39,15 +37,6 @@ def read_rows(path: Path, needed: Iterable[str], what: str) -> list[dict[str, An
 def _parquet(path: Path, _: str) -> tuple[list[str], list[dict[str, Any]]]:
     table = read_parquet(path)
     return list(table.column_names), table.to_pylist()
-
-
-def _toml(path: Path, what: str) -> tuple[list[str], list[dict[str, Any]]]:
-    try:
-        arrays = list(tomllib.loads(path.read_text(encoding="utf-8")).values())
-    except (ValueError, OSError) as error:
-        raise DataError(f"{path} cannot be read as TOML ({error}): give a table of {what}") from None
-    rows = [row for array in arrays if isinstance(array, list) for row in array if isinstance(row, dict)]
-    return list(dict.fromkeys(name for row in rows for name in row)), rows
 
 
 def _csv(path: Path, what: str) -> tuple[list[str], list[dict[str, Any]]]:

@@ -85,10 +85,12 @@ def _optimisations(table: MeasuredTable, scored: Scored) -> Iterator[dict[str, A
     pairs = table.frame["optimisation"].value_counts().sort_index().to_dict()
     for name, count in {**pairs, ALL: len(table)}.items():
         part = scored if name == ALL else scored.where(optimisation=name)
+        # Rows name their model, or they were no questions.
+        counts = {"pairs": count, "named": count, "answered": 100.0 * len(part) / count}
         clear = np.abs(part.measured - 1.0) > CLEAR
         right = ((part.predicted > 1.0) == (part.measured > 1.0))[clear]
         sign = {"sign": 100.0 * float(right.mean()) if clear.any() else None}
-        yield {"optimisation": name, "pairs": count, "answered": 100.0 * len(part) / count, **part.figures(), **sign}
+        yield {"optimisation": name, **counts, **part.figures(), **sign}
 
 
 def _published(path: Path, predictor: Predictor) -> Results:

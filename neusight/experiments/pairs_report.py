@@ -22,8 +22,8 @@ def setup(results: Results) -> list[str]:
     """How pairs were compared, an item each."""
     total = _total(results)
     return [
-        f"Pairs: {total['pairs']:,} whose sources say enough to ask for them, of which {total['count']:,} are answered. "
-        "Nothing is fitted to them but the width of intervals (`neusight.what_if.gain`).",
+        f"Pairs: {total['pairs']:,}; of {total['named']:,} the source names model and GPU, {total['count']:,} of those "
+        "are answered. Nothing is fitted to them but the width of intervals (`neusight.what_if.gain`).",
         "The gain is the ratio of two predictions by the same pipeline, before and after; above 1 is better.",
         rerun(results),
     ]
@@ -48,12 +48,12 @@ def optimisations(results: Results) -> str:
     """A table by optimisation: how many pairs are answered, and how far their gains are off."""
     shares = (
         ("optimisation", "{optimisation}"),
-        ("pairs", "{pairs:,}"),
+        ("pairs", "{named:,}"),
         ("answered, %", "{answered:.0f}"),
         ("sign, %", "{sign:.0f}"),
     )
     text = (
-        "Errors of the ratio in percent; pairs whose sources say enough to ask for them, and how many are answered; "
+        "Errors of the ratio in percent; pairs whose model and GPU are named, and how many of those are answered; "
         f"sign: of gains and losses over {100 * CLEAR:.0f} % those that are predicted as such; inside: of 90 % "
         "intervals."
     )

@@ -60,7 +60,7 @@ def test_the_report_judges_and_draws(results: dict[str, Any], tmp_path: Path) ->
     written = {path.name for path in write_results(tmp_path, results)}
     assert {"report.md", "summary.json", "gains.png"} <= written
     report = (tmp_path / "report.md").read_text()
-    assert "| all: pairs that are answered" in report
+    assert "| all: pairs that are answered, of those whose model is named" in report
     assert "| compile of gpt2 | l4" not in report
     assert "| tf32 of gpt2" in report
     assert "measured_gain" not in str(summary_of(results).get("rows", ""))

@@ -31,7 +31,10 @@ def test_a_served_decoder_is_summed_in_float16_where_it_has_that_dtype() -> None
     served = DeploymentQuestion(model=llama, gpu="rtx-4090", load=Static(batch=1, isl=64, osl=1))
     with pytest.raises(InapplicableError, match="not in float16"):
         applied(served, ["fp16-accumulation"])
-    (after,) = applied(replace(served, model=replace(llama, dtype="float16")), ["fp16-accumulation"])
+    served = replace(served, model=replace(llama, dtype="float16"), gpu=served.device)
+    (after,) = applied(served, ["fp16-accumulation"])
+    with pytest.raises(InapplicableError, match="changed already"):
+        applied(after, ["fp16-accumulation"])
     assert after.device.matrix_flops_per_s["float16"] == pytest.approx(330.3e12, rel=1e-3)
 
 

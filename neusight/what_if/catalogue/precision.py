@@ -85,7 +85,10 @@ def fp16_accumulation_of_a_deployment(served: DeploymentQuestion) -> DeploymentQ
     model = known_decoder(served.model) if isinstance(served.model, str) else served.model
     if isinstance(model, Path):
         raise InapplicableError("the dtype of a served file is not read: name a decoder")
-    return replace(served, gpu=as_device(served.gpu, (_summed_narrow(served.device, model.dtype),)))
+    device = served.device
+    if device.hypothetical:
+        raise InapplicableError(f"figures of the device are changed already: {', '.join(device.hypothetical)}")
+    return replace(served, gpu=as_device(device.id, (_summed_narrow(device, model.dtype),)))
 
 
 def _summed_narrow(device: DeviceSpec, dtype: str) -> str:
