@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from neusight.devices import DeviceSpec
 from neusight.engines import TRAINERS
+from neusight.errors import ModelError
 from neusight.questions.field import FieldError, required, switch, text, whole
 from neusight.questions.parts import DEGREE, ENGINE, MODEL, PLAN, RECORDED, Configured, OnCluster, Planned, WithExperts
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import CP_COMMS, OFFLOADS
+from neusight.workloads.decoders.recipes import METHODS
 
 if TYPE_CHECKING:
     from neusight.distributed.training_run import TrainingRun
 
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "muon")
-ADAPTERS = ("lora", "qlora", "dora")
 GRAPHED = ("attn", "mlp", "moe", "shared_experts")
-_OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
-"""Fields that a traced model decides itself."""
+_OF_DECODERS = (
+    "lora_rank", "attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group",
+)  # fmt: skip
+"""Fields of language models that are described: one that is traced decides them itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +91,9 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         MODEL, former=("lora",),
     )  # fmt: skip
     adapter: str = text(
-        "What --lora-rank adapts: weights as they are (lora), in NF4 (qlora), or scaled by their columns (dora). "
-        "Default: lora.",
-        MODEL, choices=ADAPTERS,
+        "What --lora-rank adapts: weights as they are (lora), in NF4 (qlora), scaled by their columns (dora), by whole "
+        "matrices of products (loha), columns alone (ia3), or tokens before each sequence (prompt). Default: lora.",
+        MODEL, choices=METHODS,
     )  # fmt: skip
     adapted: str = text(
         "Projections that --lora-rank adapts: attention (qkv, output), feed_forward (up, down), or single ones. "
@@ -147,11 +150,19 @@ class Training(Configured, OnCluster, WithExperts, Planned):
     def _model(self) -> Any:
         """The decoder that is described, else the model as it was given."""
         from neusight.workloads.decoders.described import decoder_of_text
+        from neusight.workloads.decoders.known import known_decoder
 
         if self.decoder:
             self.refuse(("config",), "describes the model as well as decoder: leave out one of them")
             return decoder_of_text(self.decoder)
-        return self.model_or_name()
+        model = self.model_or_name()
+        decided = [name for name in _OF_DECODERS if getattr(self, name) != self.fields()[name].default]
+        if not decided or not isinstance(model, str):
+            return model
+        try:  # Engines that trace any model run described ones too.
+            return known_decoder(model)
+        except ModelError:
+            return model
 
     def _options(self) -> dict[str, Any]:
         """Fields of the plan and the step that are given."""

@@ -31,6 +31,7 @@ DIFFERENT = frozenset(
         "seq_len",
         "operands",
         "data",
+        "by",
     }
 )
 BY_TYPER = {"cli/app.py", "cli/spread.py"}

@@ -83,7 +83,10 @@ def test_models_are_described_in_json() -> None:
         ({"decoder": json.dumps({**SMALL, "layers": [[{"is": "Layer", "attention": 3}, 4]]})}, "is no description"),
         ({"decoder": '{"is": "Norm"}'}, "begin it with"),
         ({"decoder": '{"is": "Norm"}', "config": "{}"}, "leave out one of them"),
-        ({"engine": "torch-eager", "dropout": True}, "dropout has no effect under torch-eager"),
+        (
+            {"engine": "torch-eager", "dropout": True, "model": "timm:resnet18", "seq_len": None},
+            "dropout has no effect under torch-eager",
+        ),
     ],
 )
 def test_resolve_names_what_is_wrong(words: dict[str, Any], message: str) -> None:
