@@ -22,6 +22,8 @@ USAGE_ERROR: Any = typer.BadParameter.__base__
 """The parent of all usage errors, which typer has no public name for."""
 _NAMES = 24
 """Columns of an option's name in the help; longer ones have a line of their own."""
+_HYPHEN = "\N{NON-BREAKING HYPHEN}"
+"""Stands for a hyphen while lines are broken: names of options and engines stand whole."""
 _PLACES = {"Arguments": -1, OUTPUT: 1, "Options": 2}
 """Panels of the help that are first or last."""
 
@@ -50,6 +52,8 @@ class _Plain:
             renamed = getattr(self.callback, "renamed", {})  # type: ignore[attr-defined]
             if (name := getattr(error, "option_name", "")) in renamed:
                 raise typer.BadParameter(f"{name} is now {renamed[name]}", ctx=context) from None
+            if name and any("=" in (parameter.metavar or "") for parameter in self.get_params(context)[:2]):
+                error.message += f": a field has no dashes, write it like {name.removeprefix('--')}=8"
             raise
         _, _, order = self.make_parser(context).parse_args(args=typed)  # type: ignore[attr-defined]
         for option in order:
@@ -81,7 +85,7 @@ class _Plain:
             panel = parameter.rich_help_panel or f"{parameter.param_type_name}s".capitalize()
             name, text = parameter.get_help_record(context)
             shown = name if parameter.param_type_name == "option" else name.partition(" ")[0]
-            panels.setdefault(panel, []).append((shown, text.replace("`", "")))
+            panels.setdefault(panel, []).append((shown, text.replace("`", "").replace("-", _HYPHEN)))
         for title in sorted(panels, key=lambda title: _PLACES.get(title, 0)):
             with formatter.section(title):
                 formatter.write_dl(panels[title], col_max=_NAMES)
@@ -90,6 +94,7 @@ class _Plain:
         if "" in panels:
             with formatter.section("Commands"):
                 formatter.write_dl(panels[""])
+        formatter.buffer = [text.replace(_HYPHEN, "-") for text in formatter.buffer]
 
 
 class Command(_Plain, TyperCommand):

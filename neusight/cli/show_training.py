@@ -206,7 +206,8 @@ def show_plans(matches: Found, form: str, asked: Training, search: Mapping[str, 
     """As tables; JSON has the estimates of ``best`` and ``frontier``, and how many plans there were."""
 
     def repeatable(e: TrainingEstimate) -> dict[str, Any]:
-        words = {name: value for name, value in vars(e.plan).items() if value or value is False}
+        idle = {line.partition(" ")[0] for line in e.run.without_effect()}
+        words = {name: value for name, value in vars(e.plan).items() if (value or value is False) and name not in idle}
         return {**e.to_dict(), "question": asked.changed(**words).record()}
 
     best = list(map(repeatable, matches.best))

@@ -50,7 +50,8 @@ def sweep(
     opt.note_corrections(predictor, [] if steps[0].overrides else [row["gpu"] for row in rows if not row["error"]])
     if output.form != "human":
         opt.note_prices(gpus)
-    Output(output.form).data(rows, rows, lambda: _show_sweep(rows, others))
+    data = [row | {"question": step.record()} for step, row in zip(steps, rows, strict=True)]
+    Output(output.form).data(data, rows, lambda: _show_sweep(rows, others))
     if failed := [row["error"] for row in rows if row["error"]]:
         grade = "error" if len(failed) == len(rows) else "warning"
         note(f"{grade}: {len(failed)} of {len(rows)} steps could not be estimated: {failed[0]}")

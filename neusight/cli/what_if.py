@@ -52,8 +52,8 @@ class WhatIfOptions(CommandOptions):
         """
         if bool(self.apply) + self.every + self.listing != 1:
             raise typer.BadParameter("give one of --apply, --all and --list")
-        if self.apply and (self.fit or self.target):
-            raise typer.BadParameter("end a search: they go with --all", param_hint="--fit, --target")
+        if not self.every:
+            self.refuse(("goal", "fit", "target"), "is of a search: give --all")
         if self.fit and self.target:
             raise typer.BadParameter("are two goals: give one of them", param_hint="--fit, --target")
 

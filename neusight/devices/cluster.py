@@ -179,7 +179,7 @@ def cluster_of(
     """
     spec = device if isinstance(device, DeviceSpec) else load_device(device, overrides)
     per_node = per_node or default_per_node(spec)
-    optional = {"network": _network_of_words(network, per_node)} if network.strip() else {}
+    optional = {"network": network_of_words(network, per_node)} if network.strip() else {}
     name = f"{nodes} x {per_node} x {spec.name}"
     return _build({"id": f"{per_node}x{spec.id}", "name": name, "device": spec, **optional}, per_node, nodes, "cluster")
 
@@ -285,7 +285,12 @@ def _fabrics() -> dict[str, Table]:
     return parse_file(_HERE / "fabrics.toml")
 
 
-def _network_of_words(words: str, per_node: int) -> Network:
+def network_of_words(words: str, per_node: int) -> Network:
+    """The network that ``cluster_of`` reads.
+
+    Raises:
+        DeviceError: other words, or impossible numbers.
+    """
     match = _WORDS.fullmatch(words.strip())
     if not match:
         raise DeviceError(f"network '{shown(words)}': write it like 400Gb/s or 4 x 100Gb/s efa")

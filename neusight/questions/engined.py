@@ -45,8 +45,12 @@ class Engined(Configured, WithExperts, OnNodes):
     replicas: int = whole(
         "Data parallel across replicas: copies of all that, which share the load.", PLAN, 1, high=10**6, listable=True
     )
-    max_num_seqs: int | None = whole("Most sequences in one pass.", ENGINE, high=1 << 16, listable=True)
-    max_num_batched_tokens: int | None = whole("Most new tokens of one pass.", ENGINE, high=1 << 20, listable=True)
+    max_num_seqs: int | None = whole(
+        "Most sequences in one pass. Default: the engine's.", ENGINE, high=1 << 16, listable=True
+    )
+    max_num_batched_tokens: int | None = whole(
+        "Most new tokens of one pass. Default: the engine's.", ENGINE, high=1 << 20, listable=True
+    )
     max_model_len: int | None = whole(
         "Tokens of the longest sequence, prompt and answer.", ENGINE, high=MOST_TOKENS, former=("max_len",)
     )

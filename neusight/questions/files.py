@@ -36,7 +36,8 @@ def read_entries(path: str | Path) -> list[tuple[str, Mapping[str, Any]]]:
     except (ValueError, RecursionError) as error:
         raise DataError(f"{file} does not read as {language}: {error}: mend it") from None
     if (version := table.get("version")) != VERSION:
-        raise DataError(f"{file} has version {shown(version)}: write `version = {VERSION}` on top")
+        has = "no version" if version is None else f"version {shown(version)}"
+        raise DataError(f"{file} has {has}: write `version = {VERSION}` on top")
     entries = table.get("question")
     if not isinstance(entries, list) or not entries:
         raise DataError(f"{file} has no questions: write tables [[question]] with a kind and words")

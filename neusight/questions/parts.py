@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.devices import Cluster, DeviceSpec, cluster_of, load_cluster, with_prices
 from neusight.devices.chosen import as_device
+from neusight.devices.cluster import network_of_words
 from neusight.questions.field import FieldError, number, switch, text, texts, whole
 from neusight.questions.question import Question
 from neusight.questions.unset import usual
@@ -133,6 +134,14 @@ class OnNodes(OnDevices):
     network: str = text(
         "Network between nodes: '8 x 400Gb/s', '4 x 100Gb/s efa'.", CLUSTER, metavar="WORDS", if_unset=usual("network")
     )
+
+    def check(self) -> None:
+        """Raises:
+        DeviceError: words that are no network.
+        """
+        super().check()
+        if self.network.strip():
+            network_of_words(self.network, self.per_node or 1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -220,7 +220,8 @@ class Serving(Loaded, Engined):
         yield from self.not_estimated()
         degree = self.tp * self.pp * (self.dp or 1)
         if not searched and self.network and degree <= (self.per_node or USUAL_PER_NODE):
-            yield f"network has no effect: it joins nodes, and {degree} devices of a replica are in one"
+            devices = f"all {degree} devices of a replica are" if degree > 1 else "the only device of a replica is"
+            yield f"network has no effect: it joins nodes, and {devices} in one"
         if not searched and self.router != "round-robin" and self.replicas * (self.dp or 1) == 1:
             yield f"router {self.router} has no effect: there is one replica"
         if self.arrivals != "poisson" and not self.request_rate:
