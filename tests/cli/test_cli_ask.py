@@ -88,7 +88,8 @@ def test_ask_answers_the_others_where_one_fails(tmp_path: Path) -> None:
 
 def test_ask_names_what_is_wrong_with_a_file(tmp_path: Path) -> None:
     for text, words in (
-        ("version = 2", "write `version = 1` on top"),
+        ("version = 2", "has version 2: write `version = 1` on top"),
+        ("", "has no version: write"),
         (FILE.replace("gemm", "gemmm"), "did you mean gemm"),
         (FILE.replace("kernel", "kernle"), "did you mean kernel"),
         (FILE.replace("shape", "shap"), "did you mean shape"),

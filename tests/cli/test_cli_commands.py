@@ -156,6 +156,7 @@ def test_sweep_marks_what_does_not_fit_and_keeps_errors() -> None:
     rows = as_json("sweep", "gpt2-large,gtp2", "--gpu", "l4", "--mode", "training", "--batch", "1,8")
     good, wrong = rows[:2], rows[2:]
     assert [(row["batch"], row["fits"], row["error"]) for row in good] == [(1, True, ""), (8, False, "")]
+    assert [row["question"]["kind"] for row in rows] == ["predict"] * 4
     assert good[1]["latency_s"] > good[0]["latency_s"]
     assert all("unknown model 'gtp2'" in row["error"] and row["low_s"] is None for row in wrong)
     assert good[0]["seq_len"] == 1024 and isinstance(good[0]["seq_len"], int)

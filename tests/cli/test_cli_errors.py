@@ -180,6 +180,9 @@ def test_usage_errors_are_in_plain_words() -> None:
         ((*ON_L4, "--mode", "dreaming"), "'dreaming' is unknown: one of inference, training"),
         (("devices", "list", "--nope"), "No such option: --nope; see neusight devices list --help"),
         (("plan", "gpt2", "--cluster", "dgx-h100"), "--global-batch-size: is missing"),
+        (("kernel", "gemm", "--gpu", "l4", "--m", 8), "a field has no dashes, write it like m=8"),
+        (("what-if", *ON_L4[1:], "--apply", "amp", "--goal", "memory"), "--goal: is of a search: give --all"),
+        (("training", *ON_L4[1:], "--network", "8x400"), "network '8x400': write it like 400Gb/s"),
     ):
         line = invoke(*arguments).stderr
         assert words in line.replace("root", "neusight")
