@@ -159,6 +159,7 @@ def _checked(name: str, column: np.ma.MaskedArray[Any, Any], kind: str) -> np.ma
         return np.ma.array(_switches(name, np.where(empty, "false", data.astype(str))), mask=empty)
     if kind == "str":
         return np.ma.array(_words(name, np.where(empty, "", data).astype(str)), mask=empty)
+    data = data if data.dtype.kind in "iufb" else _numbers(name, np.where(empty, "1", data.astype(str)))
     least = 0 if name in _MAY_BE_ZERO else 1
     data = np.where(empty, least, data)
     name = PUBLIC_NAMES.get(name, name)
@@ -167,6 +168,14 @@ def _checked(name: str, column: np.ma.MaskedArray[Any, Any], kind: str) -> np.ma
     whole = data.astype(np.int64)
     _refuse(whole != data, "{name}={data}: not a whole number: write it like {name}=1024", name=name, data=data)
     return np.ma.array(whole, mask=empty)
+
+
+def _numbers(name: str, column: np.ndarray) -> np.ndarray:
+    """Numbers of texts."""
+    codes, words = coded(column)
+    known = np.array([word.removeprefix("-").replace(".", "", 1).isdecimal() for word in words])
+    _refuse(~known[codes], "{name}={word}: not a whole number: write it like {name}=1024", name=name, word=column)
+    return np.array(words, dtype=float)[codes]
 
 
 def _switches(name: str, column: np.ndarray) -> np.ndarray:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 OPTIMIZERS = ("none", "sgd", "adam", "adamw", "muon")
 GRAPHED = ("attn", "mlp", "moe", "shared_experts")
-_OF_DECODERS = (
-    "lora_rank", "attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group",
-)  # fmt: skip
-"""Fields of language models that are described: one that is traced decides them itself."""
+_OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
+"""Fields that a traced model decides itself."""
+_DESCRIBED = ("lora_rank", "engine_options")
+"""Fields for which a language model is described, not traced, under engines that trace any model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +156,9 @@ class Training(Configured, OnCluster, WithExperts, Planned):
             self.refuse(("config",), "describes the model as well as decoder: leave out one of them")
             return decoder_of_text(self.decoder)
         model = self.model_or_name()
-        decided = [name for name in _OF_DECODERS if getattr(self, name) != self.fields()[name].default]
-        if not decided or not isinstance(model, str):
+        if not any(getattr(self, name) for name in _DESCRIBED) or not isinstance(model, str):
             return model
-        try:  # Engines that trace any model run described ones too.
+        try:
             return known_decoder(model)
         except ModelError:
             return model

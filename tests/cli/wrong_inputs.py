@@ -181,7 +181,7 @@ class Mistakes:
             lambda: self.damaged_file(".parquet", (self.folder / "gemm.parquet").read_bytes().decode("latin-1")),
             lambda: self.frame(foreign),
             lambda: self.frame(pd.read_parquet(self.folder / "gemm.parquet").drop(columns="latency_ms")),
-            lambda: self.frame(pd.read_parquet(self.folder / "gemm.parquet").astype({"m": str})),
+            lambda: self.frame(pd.read_parquet(self.folder / "gemm.parquet").assign(m="many")),
         )
 
     def frame(self, frame: pd.DataFrame) -> str:
@@ -333,6 +333,7 @@ def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
         "clusters show": [("", words("dgx-h100")), ("--nodes", Kind(fixed(2), lambda: "-1")), ("--format", form)],
         "datasets list": [("--format!", form)],
         "datasets show": [("", words("neusight-fp32")), ("--format", form)],
+        "datasets columns": [("", words("serving")), ("--format", form)],
         "datasets verify": [("", Kind(fixed(""), m.parquet)), ("--format", form)],
         "datasets import": [("", absent), ("", folder), ("--gpu", gpu), ("--dtype", dtype), ("--format", form)],
         "tile-models list": [("--tile-models!", tile_models), ("--format", form)],

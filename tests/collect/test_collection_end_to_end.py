@@ -19,12 +19,14 @@ import pytest
 from collected_sets import execution_s
 from typer.testing import CliRunner, Result
 
+from neusight.api import Predictor
 from neusight.cli.app import app
 from neusight.collect.plan import plan, usual_limits, write_plan
 from neusight.collect.session import write_card
 from neusight.collect.store import JOURNAL, place_of, read_rows, write_rows
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.read import read_table
+from neusight.evaluation import evaluate_kernels
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
 
 ROWS = 32
@@ -166,8 +168,7 @@ def test_tile_models_train_on_it_and_are_evaluated_on_it(history: History, tmp_p
     lawful(out, history.device())
     assert neusight("train", "--data", out, "--out", trained, "--regressor", "linear").exit_code == 0
     assert {path.parent.name for path in trained.glob("*/manifest.json")} == {*MODELS}
-    own = answer("evaluate", "kernels", out, "--tile-models", trained)["total"]
-    shipped = answer("evaluate", "kernels", out)["total"]
+    own, shipped = (evaluate_kernels(out, Predictor.load(folder))["total"] for folder in (trained, None))
     assert own["count"] == shipped["count"] == sum(row["repeat"] == 0 for row in rows_of(out).values())
     # What learned from this machine knows it better than what never saw a CPU.
     assert own["median_ape"] < shipped["median_ape"]

@@ -8,10 +8,8 @@ import pandas as pd
 import pytest
 from collected_sets import STAND_IN, rows_of, write_rows
 from kernel_grids import MAKERS, grid
-from typer.testing import CliRunner
 
 from neusight import Predictor
-from neusight.cli.app import app
 from neusight.devices import DeviceSpec, load_device, to_toml
 from neusight.errors import DataError, DeviceError
 from neusight.evaluation import evaluate_kernels
@@ -115,17 +113,3 @@ def test_a_device_that_neither_the_set_nor_the_catalogue_has(predictor: Predicto
     write_rows(tmp_path / "gemm.parquet", pd.read_parquet(made / "kernels" / "gemm.parquet"))
     with pytest.raises(DeviceError, match=r"stand-in.*devices/"):
         evaluate_kernels(tmp_path, predictor)
-
-
-def test_the_table_fits_into_80_columns_and_tells_forwards_apart(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    result = CliRunner().invoke(app, ["evaluate", "kernels", str(made)])
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert not any("…" in line for line in lines)
-    for op in ("attention forward", "conv2d forward", "grouped_gemm forward"):
-        assert sum(line.startswith(op) for line in lines) == 2, op
-    total = next(line for line in lines if line.startswith("all"))
-    assert total.split()[1:5] == [f"{len(MAKERS) * 2 * ROWS}", "25.0", "25.0", "+25.0"]
-    assert total.split()[-1] == "50.0"

@@ -6,9 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from cli_runs import as_json, error, run
 
 from neusight.datasets.rows import read_rows, unread_columns
 from neusight.datasets.runs import PEAK_NOTES, PEAK_READ, RUN_NOTES, RUN_READ, peak_run, training_run
@@ -23,64 +21,6 @@ PEAK = {
     "case": "small", "gpu": "h100-sxm-80gb", "layers": 2, "hidden": 512, "heads": 8, "head_dim": 64, "ffn": 2048,
     "vocab_padded": 32000, "seq_len": 1024, "micro_batch": 1, "global_batch": 1, "memory_peak_bytes": 2**31,
 }  # fmt: skip
-STEP = {
-    "gpu": "titan-v", "workload": "inference", "model": "vgg11", "precision": "float16", "global_batch": 12,
-    "image_size": 224, "host_copy": True, "step_ms": 3.0,
-}  # fmt: skip
-CELL = {"gpu": "h100-sxm-80gb", "model": "m", "mode": "static", "concurrency": 4, "isl": 8, "osl": 4, "e2e_ms": 50.0}
-KERNEL = {
-    "gpu": "l4", "op": "linear", "dtype": "float32", "split": "test", "latency_ms": 1.0, "batch": 1, "m": 64, "n": 64,
-    "k": 64,
-}  # fmt: skip
-MODEL = {"gpu": "l4", "model": "mine", "mode": "inference", "batch": 2, "seq_len": 128, "e2e_ms": 1.0}
-TABLES: dict[str, tuple[dict[str, Any], str]] = {
-    "kernels": (KERNEL, "m"), "models": (MODEL, "batch"), "serving": (CELL, "osl"), "steps": (STEP, "step_ms"),
-    "memory": (PEAK, "layers"), "training": (RUN, "num_gpus"),
-}  # fmt: skip
-"""A right row of the table of each command, and a column of numbers."""
-READS_CSV = ("serving", "steps", "memory", "training")
-
-
-def evaluated(command: str, path: Path) -> str:
-    """The line of ``neusight evaluate`` of a table that cannot be compared."""
-    more = ("--configs", path.parent) if command == "models" else ()
-    return error("evaluate", command, path, *more)
-
-
-def written(path: Path, rows: pd.DataFrame) -> Path:
-    rows.to_csv(path, index=False) if path.suffix == ".csv" else rows.to_parquet(path)
-    return path
-
-
-@pytest.mark.parametrize("command", TABLES)
-@pytest.mark.parametrize("suffix", ["parquet", "csv"])
-def test_what_is_no_table_is_one_line(command: str, suffix: str, tmp_path: Path) -> None:
-    row, column = TABLES[command]
-    right = pd.DataFrame([row])
-    path = tmp_path / f"table.{suffix}"
-    path.write_bytes(b"")
-    readable = suffix == "parquet" or command in READS_CSV
-    assert "table" in evaluated(command, path)
-    assert "empty" in evaluated(command, path)
-    assert "none." in evaluated(command, tmp_path / f"none.{suffix}")
-    assert str(tmp_path) in evaluated(command, tmp_path)
-    (tmp_path / f"folder.{suffix}").mkdir()
-    assert "folder" in evaluated(command, tmp_path / f"folder.{suffix}")
-    if readable:
-        assert "no row" in evaluated(command, written(path, right.iloc[:0]))
-        assert "gpu" in evaluated(command, written(path, right.drop(columns="gpu")))
-        assert column in evaluated(command, written(path, right.assign(**{column: "many"})))
-    else:
-        assert "neusight datasets import" in evaluated(command, written(path, right))
-
-
-def test_columns_that_nothing_reads_are_named_once_with_their_rows(tmp_path: Path) -> None:
-    rows = [RUN, RUN | {"badge": "dry", "shade": "zb"}, RUN | {"badge": "wet", "commit": "a"}]
-    path = written(tmp_path / "runs.csv", pd.DataFrame(rows).assign(cuda_graph=False))
-    found = as_json("evaluate", "training", path)
-    assert found["unread"] == [{"column": "badge", "rows": 2}, {"column": "shade", "rows": 1}]
-    lines = [line for line in run("evaluate", "training", path).stderr.splitlines() if "not read" in line]
-    assert lines == ["warning: columns that are not read: badge (2 rows), shade (1 row)"]
 
 
 def test_a_column_counts_where_any_row_says_more_than_no() -> None:

@@ -50,3 +50,11 @@ def test_kernels_of_marks_rows_at_fault() -> None:
     with pytest.raises(ColumnError, match="m=0: must be at least 1") as caught:
         kernels_of("gemm", columns)
     assert caught.value.rows.tolist() == [False, True, False]
+
+
+def test_kernels_of_reads_numbers_of_texts() -> None:
+    columns = {name: np.ma.array([text, "8"]) for name, text in {"m": "16", "n": "16.0", "k": "many"}.items()}
+    with pytest.raises(ColumnError, match="k=many: not a whole number") as caught:
+        kernels_of("gemm", columns)
+    assert caught.value.rows.tolist() == [True, False]
+    assert kernels_of("gemm", columns | {"k": columns["n"]})["n"].tolist() == [16, 8]

@@ -17,12 +17,15 @@ from neusight.questions.question import NamedField
 
 DRAWN = 20
 FIELDS = [(kind, name) for kind, noun in KINDS.items() for name in noun.fields()]
+NETWORKS = ("400Gb/s", "8 x 400Gb/s", "4 x 100Gb/s efa")
 TEXTS = ("a b", "x=1,2", "ü/ö.toml", "'quoted'", "8 x 400Gb/s")
 
 
 def drawn(field: FieldSpec, generator: random.Random) -> Any:
     if field.kind == "switch":
         return generator.random() < 0.5
+    if field.metavar == "WORDS":
+        return generator.choice(NETWORKS)
     if field.pairs:
         return tuple(f"{letter}={generator.choice(TEXTS)}" for letter in "abc"[: generator.randint(1, 3)])
     if field.kind == "texts":

@@ -79,7 +79,7 @@ def test_resolve_refuses_words_of_a_load_beside_a_load() -> None:
         ({"attention_backend": "fa3"}, "attention_backend has no effect"),
         ({"warmup_requests": 3}, "warmup_requests has no effect"),
         ({"router": "least-loaded"}, "router least-loaded has no effect: there is one replica"),
-        ({"network": "400Gb/s", "tp": 8}, "network has no effect: it joins nodes, and 8 devices"),
+        ({"network": "400Gb/s", "tp": 8}, "network has no effect: it joins nodes, and all 8 devices"),
         ({"arrivals": "uniform"}, "arrivals uniform has no effect"),
         ({"osl_shape": "uniform"}, "osl_shape has no effect: all lengths are equal"),
         ({"isl_shape": "exponential", "isl_cv": 2.0}, "isl_cv has no effect"),
