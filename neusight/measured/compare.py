@@ -13,12 +13,13 @@ from neusight.distributed.sources import memory
 from neusight.errors import DataError, NeusightError
 from neusight.estimates.energy import board_energy
 from neusight.kernels.work import work_of
-from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of
-from neusight.measured.kernels import KernelPart, Skip, kernel_parts
-from neusight.measured.score import Scored
+from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of, memory_figure
+from neusight.measured.kernels import ROW_BY_ROW, KernelPart, Skip, kernel_parts
+from neusight.measured.score import Scored, joined
 from neusight.measured.table import CHANGES, NOUNS, MeasuredTable, columns_of, filled
 from neusight.plans.fits import verdict
 from neusight.questions import Training, WhatIfQuestion
+from neusight.questions.files import question_of as kernel_question
 from neusight.questions.question import Question
 
 if TYPE_CHECKING:
@@ -45,9 +46,18 @@ def compare(table: MeasuredTable, predictor: Predictor, progress: Progress | Non
     """
     if lists := _lists(table):
         return _compare_best(table, lists, predictor)
-    if table.kind == "kernels":
+    if table.kind != "kernels":
+        return _compare_models(table, predictor, progress)
+    alone = table.frame[[name for name in ROW_BY_ROW if name in table.frame]].notna().any(axis=1).to_numpy(bool)
+    if not alone.any():
         return _compare_kernels(table, predictor, progress)
-    return _compare_models(table, predictor, progress)
+    ways = ((_compare_models, alone), (_compare_kernels, ~alone))
+    scored, skipped = [], []
+    for answer, rows in ways:
+        part, left_out = answer(replace(table, frame=table.frame[rows]), predictor, progress)
+        scored += [part] if len(part) else []
+        skipped += [(reason, np.flatnonzero(rows)[places]) for reason, places in left_out]
+    return joined(scored) if scored else part, skipped
 
 
 def _lists(table: MeasuredTable) -> list[str]:
@@ -176,7 +186,7 @@ def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: M
         run = question.resolve()
         ranks = memory(run)
         fit = verdict(ranks, run.cluster.device)
-        return {name: MEMORY_FIGURES[name](fit, ranks) for name in measured}
+        return {name: memory_figure(name, fit, ranks[-1].allocated) for name in measured}
     estimate = predictor.ask(question)
     return {name: figure_of(estimate, name, measured) for name in measured}
 
@@ -208,6 +218,10 @@ def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:
     Raises:
         NeusightError: its words are no question.
     """
+    if table.kind == "kernels":
+        return kernel_question(
+            {name: _plain(value) for name, value in filled(row, columns_of("kernels")).items()}, "kernel"
+        )
     words = _words(row, table.path.parent)
     changes = {name: words.pop(name) for name in CHANGES if name in words}
     noun = _noun(row, words)
@@ -242,11 +256,7 @@ def _noun(row: Row, words: Mapping[str, Any]) -> type[Question]:
         if command not in NOUNS:
             raise DataError(f"command '{command}' answers no rows: one of {', '.join(NOUNS)}")
         return NOUNS[command]
-    nouns = [
-        noun
-        for noun in NOUNS.values()
-        if {noun.today(name) for name in words if _has(noun, name)} and all(_has(noun, name) for name in words)
-    ]
+    nouns = [noun for noun in NOUNS.values() if all(_has(noun, name) for name in words)]
     if not nouns:
         raise DataError(f"no question has all of {', '.join(words)}: leave out a column")
     return nouns[0]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from neusight.errors import DataError
 from neusight.measured.table import STATISTIC
-from neusight.plans.memory import RankMemory
+from neusight.plans.margins import MemoryFit
 
 Figure = tuple[float, float, float]
 _NO = float("nan")
@@ -31,9 +31,20 @@ def figure_of(estimate: Any, name: str, measured: Collection[str] = ()) -> Figur
         return _latency(estimate.latency(base.removesuffix("_ms")), statistic[1] if statistic else "mean")
     if name == "energy_per_token_j" and "steady_tokens_per_s" in measured:
         return estimate.power_w / estimate.steady_output_tokens_per_s.mean, _NO, _NO
-    if name not in _FIGURES:
-        raise DataError(f"an answer to this question has no {name}: leave out the column")
-    return _FIGURES[name](estimate)
+    if name in MEMORY_FIGURES and hasattr(estimate, "fit"):
+        ranks = estimate.memory
+        return memory_figure(
+            name, estimate.fit, ranks[-1].allocated if isinstance(ranks, tuple) else estimate.peak_bytes
+        )
+    try:
+        return _FIGURES[name](estimate)
+    except (KeyError, AttributeError):
+        raise DataError(f"an answer to this question has no {name}: leave out the column") from None
+
+
+def memory_figure(name: str, fit: MemoryFit, allocated: float) -> Figure:
+    """A measured column of ``MEMORY_FIGURES``: what the fullest rank needs, and the peak that is allocated [B]."""
+    return float(MEMORY_FIGURES[name](fit, allocated)), _NO, _NO
 
 
 _LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
@@ -47,8 +58,7 @@ def _latency(metric: Any, statistic: str) -> Figure:
 
 
 def _time(estimate: Any) -> Figure:
-    low, high = estimate.interval
-    return 1e3 * estimate.latency_s, 1e3 * low, 1e3 * high
+    return 1e3 * estimate.latency_s, 1e3 * estimate.low_s, 1e3 * estimate.high_s
 
 
 def _energy(estimate: Any) -> Figure:
@@ -60,10 +70,6 @@ def _energy(estimate: Any) -> Figure:
 
 def _rate(name: str) -> Callable[[Any], Figure]:
     return lambda estimate: (getattr(estimate, name).mean, getattr(estimate, name).low, getattr(estimate, name).high)
-
-
-def _fits(fit: Any, _: Sequence[RankMemory]) -> Figure:
-    return float(fit.fits), _NO, _NO
 
 
 def _token_energy(estimate: Any) -> Figure:
@@ -79,22 +85,12 @@ _FIGURES: Mapping[str, Callable[[Any], Figure]] = {
     "power_w": lambda estimate: (estimate.power_w, _NO, _NO),
     "energy_per_token_j": _token_energy,
     "mean_batch": lambda estimate: (estimate.mean_batch, _NO, _NO),
-    "fits": lambda estimate: (float(estimate.fits), _NO, _NO),
-    "oom": lambda estimate: (float(not estimate.fits), _NO, _NO),
-    "peak_reserved_bytes": lambda estimate: MEMORY_FIGURES["peak_reserved_bytes"](estimate.fit, estimate.memory),
-    "peak_device_bytes": lambda estimate: (estimate.fit.needed_bytes, _NO, _NO),
-    "peak_allocated_bytes": lambda estimate: MEMORY_FIGURES["peak_allocated_bytes"](estimate.fit, estimate.memory),
 }
-
-
-MEMORY_FIGURES: Mapping[str, Callable[[Any, Sequence[RankMemory]], Figure]] = {
-    "fits": _fits,
-    "oom": lambda fit, _: (float(not fit.fits), _NO, _NO),
-    "peak_reserved_bytes": lambda fit, _: (
-        sum(fit.terms.values()) - fit.terms.get("context", 0.0),
-        _NO,
-        _NO,
-    ),
-    "peak_allocated_bytes": lambda _, ranks: (ranks[-1].allocated, _NO, _NO),
+MEMORY_FIGURES: Mapping[str, Callable[[MemoryFit, float], float]] = {
+    "fits": lambda fit, _: fit.fits,
+    "oom": lambda fit, _: not fit.fits,
+    "peak_reserved_bytes": lambda fit, _: sum(fit.terms.values()) - fit.terms.get("context", 0.0),
+    "peak_device_bytes": lambda fit, _: fit.needed_bytes,
+    "peak_allocated_bytes": lambda _, allocated: allocated,
 }
-"""Figures of the memory of ranks."""
+"""Figures of memory, from the verdict on the fullest rank and the peak that is allocated [B]."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,12 @@ import numpy as np
 
 from neusight.devices import DeviceSpec, load_device
 from neusight.engines import library_named
-from neusight.errors import CoverageError, NeusightError
+from neusight.errors import CoverageError, NeusightError, nearest
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
-from neusight.kernels.conditions import OPERANDS, TIMERS, Conditions
+from neusight.kernels.conditions import OPERANDS, TIMERS, TIMINGS, Conditions
 from neusight.kernels.named import ColumnError, coded, family_of, kernels_of
 from neusight.kernels.work import work_of
+from neusight.questions import KernelCall
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +27,8 @@ CONDITIONS = (
     "recorded", "random", "burst",
 )  # fmt: skip
 """Columns that say how a kernel was timed."""
+ROW_BY_ROW = tuple(name for name in KernelCall.fields() if name not in (*CONDITIONS, "gpu", "overrides", "per_node"))
+"""Fields of a kernel's question that are not read in columns: where a row fills one, it is asked by itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ def _part(
         except ColumnError as error:
             skipped.append((str(error), rows[error.rows]))
             rows = rows[~error.rows]
-        except CoverageError as error:
+        except NeusightError as error:
             skipped.append((str(error), rows))
             return
 
@@ -80,7 +82,7 @@ def kernel_part(frame: pd.DataFrame, device: DeviceSpec, family: str, rows: np.n
 
 
 def _device(gpu: str, overrides: Any) -> DeviceSpec:
-    return load_device(gpu, json.loads(overrides) if isinstance(overrides, str) else ())
+    return load_device(gpu, KernelCall.fields()["overrides"].canonical(overrides) if isinstance(overrides, str) else ())
 
 
 def shape_columns(frame: pd.DataFrame, family: str, rows: np.ndarray) -> dict[str, np.ma.MaskedArray[Any, Any]]:
@@ -139,20 +141,33 @@ def conditions_of(frame: pd.DataFrame, batch: KernelBatch, rows: np.ndarray) -> 
 def _cycled_bytes(cells: dict[str, np.ma.MaskedArray[Any, Any]], batch: KernelBatch) -> np.ndarray:
     """Bytes between two uses of an operand, from the place of operands or the sets that take turns."""
     place = np.ma.filled(cells["operands"], OPERANDS[0])
-    if unknown := sorted({*place.tolist()} - {*OPERANDS, "rotating"}):
-        raise CoverageError(f"operands '{unknown[0]}' is unknown: one of {', '.join(OPERANDS)}, rotating")
+    if (unknown := ~np.isin(place, (*OPERANDS, "rotating"))).any():
+        word = place[unknown][0]
+        raise ColumnError(f"operands '{word[:40]}' is unknown: one of {', '.join(OPERANDS)}, rotating", unknown)
     sets = np.ma.filled(cells.get("operand_sets", np.ma.ones(len(place))).astype(float), 1.0)
     return np.where(place == OPERANDS[0], np.inf, sets * work_of(batch).bytes)
 
 
 def _timing(word: str) -> str:
     """Today's words and those of tables."""
+    if word not in (*TIMERS, *TIMINGS):
+        raise CoverageError(f"unknown timer '{word[:40]}'{nearest(word, TIMERS)}: one of {', '.join(TIMERS)}")
     return TIMERS.get(word, word)
 
 
-def _renamed(words: np.ndarray, rename: Any) -> np.ndarray:
+def _renamed(words: np.ndarray, rename: Callable[[str], str]) -> np.ndarray:
+    """Words by other names.
+
+    Raises:
+        ColumnError: rows with a word that has none.
+    """
     codes, names = coded(words)
-    return np.array([rename(name) for name in names])[codes]
+    for place, name in enumerate(names):
+        try:
+            names[place] = rename(name)
+        except NeusightError as error:
+            raise ColumnError(str(error), codes == place) from None
+    return np.array(names)[codes]
 
 
 def skipped_counts(skipped: Sequence[Skip]) -> list[dict[str, Any]]:

@@ -77,3 +77,35 @@ def test_compare_asks_steps_in_peoples_words(tmp_path: Path) -> None:
     estimate = predictor.estimate("gpt2", "l4", batch=1, seq_len=64, dtype="float16")
     assert scored.predicted[0] == pytest.approx(1e3 * estimate.latency_s)
     assert scored.low[0] == pytest.approx(1e3 * estimate.interval[0])
+
+
+def test_compare_asks_a_collective_over_its_network(tmp_path: Path) -> None:
+    text = "family,op,gpu,ranks,per_node,bytes,network,latency_ms\n"
+    text += "collective,all_reduce,h100,16,8,1073741824,8 x 400Gb/s,5\ncollective,all_reduce,h100,8,,1073741824,,5\n"
+    scored, _ = compare(read_table(table(tmp_path, text)), predictor := Predictor.load())
+    words = {"ranks": 16, "per_node": 8, "bytes": 2**30, "network": "8 x 400Gb/s"}
+    expected = [predictor.kernel("all_reduce", "h100", **given) for given in (words, {"ranks": 8, "bytes": 2**30})]
+    np.testing.assert_allclose(scored.predicted, [1e3 * one.latency_s for one in expected], rtol=1e-12)
+
+
+def test_compare_skips_rows_with_wrong_conditions_alone(tmp_path: Path) -> None:
+    text = "op,gpu,rows,cols,backend,timer,operands,latency_ms\n"
+    right, wrong = "add,l4,8,8,torch,events,cold,1\n", ("foo,events,cold", "torch,clock,cold", "torch,events,warm")
+    text += right + "".join(f"add,l4,8,8,{words},1\n" for words in wrong) + right
+    scored, skipped = compare(read_table(table(tmp_path, text)), Predictor.load())
+    assert len(scored) == 2
+    assert [rows.tolist() for _, rows in skipped] == [[2], [1], [3]]
+
+
+def test_compare_reads_names_and_overrides_as_commands_take_them(tmp_path: Path) -> None:
+    text = "name,gpu,m,n,k,overrides,latency_ms\ngemm,l4,8192,8192,8192,sm_count=29,1\n"
+    scored, skipped = compare(read_table(table(tmp_path, text)), predictor := Predictor.load())
+    expected = predictor.kernel("gemm", "l4", ("sm_count=29",), m=8192, n=8192, k=8192)
+    assert scored.predicted == pytest.approx([1e3 * expected.latency_s]) and skipped == []
+
+
+def test_compare_answers_peaks_of_memory_of_one_device(tmp_path: Path) -> None:
+    text = "model,gpu,mode,batch,peak_allocated_bytes,peak_device_bytes\ngpt2,l4,training,1,3e9,3e9\n"
+    scored, _ = compare(read_table(table(tmp_path, text)), predictor := Predictor.load())
+    estimate = predictor.estimate("gpt2", "l4", mode="training", batch=1)
+    assert scored.predicted.tolist() == [estimate.peak_bytes, estimate.fit.needed_bytes]
