@@ -91,7 +91,6 @@ def question_of(row: Mapping[str, Any], kind: str) -> Question:
     """
     words = {name: value for name, value in row.items() if value is not None}
     noun = _noun(str(words.pop("command", kind)))
-    graphed = words.get("timer", words.get("timing")) in ("graph", "cuda_graph")
-    if noun is KernelCall and graphed and "launches" not in words:
-        words.setdefault("launches_per_graph", 1)
+    if noun is KernelCall and {"graph", "cuda_graph"} & {words.get("timer"), words.get("timing")}:
+        words.setdefault("launches_per_graph", words.pop("launches", 1))
     return noun.named(words)
