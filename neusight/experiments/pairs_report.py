@@ -25,19 +25,7 @@ def setup(results: Results) -> list[str]:
         f"Pairs: {total['pairs']:,}; of {total['named']:,} the source names model and GPU, {total['count']:,} of those "
         "are answered. Nothing is fitted to them but the width of intervals (`neusight.what_if.gain`).",
         "The gain is the ratio of two predictions by the same pipeline, before and after; above 1 is better.",
-        *_of_another_file(results),
         rerun(results),
-    ]
-
-
-def _of_another_file(results: Results) -> list[str]:
-    """Says so where the figures are not of the tables that are declared."""
-    if {*results["sha256"]} == {*results["declared"]["tables"]}:
-        return []
-    read = ", ".join(f"`{name}`" for name in results["sha256"])
-    return [
-        f"The figures are of {read}, where the pairs stood in their sources' words. Tables of measured rows, which "
-        "hold fewer of them, have taken its place since and were not compared yet."
     ]
 
 
