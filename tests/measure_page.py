@@ -39,7 +39,7 @@ _DRAG = """async ([count, steps]) => {
       setTimeout(done, 5000);
     });
     const started = performance.now();
-    emitEvent('dragged', steps[step % steps.length]);
+    emitEvent('dragged', [steps[step % steps.length], 1]);
     await drawn;
     times.push(performance.now() - started);
     await new Promise((next) => setTimeout(next, 30));

@@ -255,35 +255,29 @@ def controls(tab: Tab) -> None:
         await tab.change(axis=event.value)
         tab.rebuild()
 
-    async def released(_: Any) -> None:
-        # The last value of a throttled slider may come after its release.
-        await asyncio.sleep(5 * _THROTTLE_S)
-        tab.moving = False
-
     async def slid(event: Any) -> None:
-        value = exp(float(event.args))
-        tab.slid = axis.near(value)
-        await _move(tab, value)
+        position, gesture = event.args
+        tab.slid = axis.near(exp(position))
+        await _move(tab, tab.slid, gesture)
 
     with ui.element("div").classes("question"):
         axes = {name: title(tab.form, name) for name in names}
         ui.select(axes, value=axis.name, label="drag", on_change=chosen).props("dense").mark("axis")
         low, high = log(axis.steps[0]), log(axis.steps[-1])
         slider = ui.slider(min=low, max=high, step=log(2) if axis.steps == _COUNTS else _STEP, value=low)
-        slider.props('aria-label="what one drags"').classes("wide").mark("slider").on("change", released)
-        slider.on("update:model-value", slid, throttle=_THROTTLE_S)
+        slider.props('aria-label="what one drags"').classes("wide").mark("slider")
+        handler = "(value) => emit([value, asking.gesture()])"
+        slider.on("update:model-value", slid, throttle=_THROTTLE_S, js_handler=handler)
     if tab.slider is None:
-        ui.on("dragged", lambda event: _move(tab, float(event.args)))
-        ui.on("released", released)
+        ui.on("dragged", lambda event: _move(tab, *event.args))
     tab.slider, tab.slid = slider, axis.steps[0]
 
 
-async def _move(tab: Tab, value: float) -> None:
-    """Ask for another value of what one drags; one entry of the history until one lets go."""
+async def _move(tab: Tab, value: float, gesture: int) -> None:
+    """Ask for another value of what one drags; all of a gesture are one entry of the history."""
     axis = dragged(tab.form)
-    begins, tab.moving = not tab.moving, True
     form = moved(tab.form, axis.name, axis.near(value))
-    await tab.ask(form, entry=begins)
+    await tab.ask(form, gesture)
     # All else follows once the answer and its charts are on the screen.
     await asyncio.sleep(_THROTTLE_S)
     tab.reflect()
@@ -307,7 +301,7 @@ def _follow(form: Form, axis: Dragged, now: float, tab: Tab) -> None:
     if tab.prepared != base:
         tab.prepared = base
         background_tasks.create(_prepare(tab, base, axis))
-    if not tab.moving:
+    if not tab.entry:
         _slide(tab, form, now)
 
 

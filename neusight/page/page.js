@@ -1,6 +1,6 @@
 // What the browser does by itself: history, links that take the question along, and the look of an answer that is old.
 window.asking = (() => {
-  let query = location.search, later;
+  let query = location.search, later, gesture = 0, entry = 0;
   const dim = (on, failed = false) => {
     const place = document.querySelector(".shown");
     if (!place) return;
@@ -16,9 +16,13 @@ window.asking = (() => {
     clearTimeout(later);
     later = setTimeout(dim, 100, true);
   };
-  // The answer is a new entry of the history (true), another address of the same entry (false), or neither (null).
-  const point = (now, entry) => {
-    if (entry !== null && location.search !== now) history[entry ? "pushState" : "replaceState"]({}, "", location.pathname + now);
+  // From a key or pointer going down until another does, however late its events are handled.
+  for (const kind of ["pointerdown", "keydown"]) document.addEventListener(kind, (e) => { if (!e.repeat) gesture++; }, true);
+  // The answer is an entry of the history: one for all answers to a gesture, another for each edit (0).
+  const point = (now, of) => {
+    if (location.search === now) return true;
+    history[of && of === entry ? "replaceState" : "pushState"]({}, "", location.pathname + now);
+    entry = of;
     return true;
   };
   // The answer is there, or has been overtaken by another question: what is said of it and charts are other at once.
@@ -71,7 +75,7 @@ window.asking = (() => {
         if (!end && performance.now() - last < 25) return;
         last = performance.now();
         const [value] = plot.chart.convertFromPixel({ seriesIndex: 0 }, [e.offsetX, e.offsetY]);
-        emitEvent("dragged", value);
+        emitEvent("dragged", [value, gesture]);
       };
       render.on("mousedown", (e) => {
         down = plot.chart.containPixel("grid", [e.offsetX, e.offsetY]);
@@ -79,11 +83,11 @@ window.asking = (() => {
       });
       render.on("mousemove", (e) => { if (down) send(e, false); });
       render.on("mouseup", (e) => {
-        if (down) send(e, true), emitEvent("released");
+        if (down) send(e, true);
         down = false;
       });
       render.on("globalout", () => { down = false; });
     }, 50);
   };
-  return { ask, point, answered, failed, focus, switchDark, drop, drag };
+  return { gesture: () => gesture, ask, point, answered, failed, focus, switchDark, drop, drag };
 })();

@@ -83,12 +83,11 @@ class Tab:
     """Of a view on which one drags."""
     slid: float = 0.0
     """The value that the slider shows."""
-    moving: bool = False
-    """Whether somebody drags, and has not let go yet."""
     pending: bool = False
     """Whether a newer question waits for the answer of this one."""
-    _entry: bool | None = None
-    """Whether the next answer is an entry of the history; None leaves the address as it is."""
+    entry: int | None = None
+    """Entry of the history for the question: a gesture of the browser, all of which share one, 0 for an edit, which is
+    an entry by itself, or None, which leaves the address as it is."""
 
     def build(self) -> None:
         """Places for what comes: a line for mistakes, controls, texts, charts."""
@@ -120,11 +119,11 @@ class Tab:
 
     async def start(self) -> None:
         """Answer the question of an address as it stands."""
-        self._entry = None
+        self.entry = None
         await (self.fail() if self.form.mistakes else self.redraw())
 
-    async def ask(self, form: Form, *, entry: bool = True) -> None:
-        """Ask another question, whose answer is a new entry of the history or replaces the address of this one."""
+    async def ask(self, form: Form, entry: int = 0) -> None:
+        """Ask another question, whose answer is ``entry`` of the history."""
         other, self.form = form.page.mode != self.form.page.mode, form
         if other:
             self.rebuild()
@@ -132,7 +131,7 @@ class Tab:
         if form.mistakes:
             await self.fail()
         elif form != self.asked:
-            self._entry = bool(self._entry) or entry
+            self.entry = entry
             await self.redraw()
 
     def _tell(self, what: str, *words: Any) -> AwaitableResponse:
@@ -164,11 +163,11 @@ class Tab:
         try:
             while self.pending:
                 self.pending = False
-                await self._redraw(self.form)
+                await self._redraw(self.form, self.entry)
         finally:
             self.busy = False
 
-    async def _redraw(self, form: Form) -> None:
+    async def _redraw(self, form: Form, entry: int | None) -> None:
         self._tell("ask", f"?{form.query}", self.view.is_dragged)
         shown, error = await self._answer(form)
         if shown is None and self.asked and not self.pending:
@@ -176,16 +175,18 @@ class Tab:
             await self._blame(form, error)
         if shown is None or not self.asked:
             return
-        entry, self._entry = self._entry, False
-        if entry:
-            # The address of an entry of the history is there before the answer is.
+        if self.entry is None:
+            # One has gone back: the address is no longer that of this question.
+            entry = None
+        if entry == 0:
+            # The address of an edit is there before the answer is.
             with suppress(TimeoutError):
-                await self._tell("point", f"?{form.query}", True)
+                await self._tell("point", f"?{form.query}", entry)
         if self.asked:
             # Past the elements, all of which a browser renders again where one of them is other.
             self._tell("answered", self._show(shown), shown.said, not self.pending)
-        if entry is False:
-            self._tell("point", f"?{form.query}", False)
+        if entry:
+            self._tell("point", f"?{form.query}", entry)
 
     async def _answer(self, form: Form) -> tuple[Shown | None, str]:
         """The answer, or why there is none."""
