@@ -12,7 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from neusight.collect.sparsity.samples import WORDS, digits, documentation, enlarged, nearest
+from neusight.collect.sparsity.inputs import digits, enlarged
+from neusight.collect.sparsity.text import WORDS, documentation
 
 Sample = tuple[tuple[torch.Tensor, ...], torch.Tensor]
 SENTENCE = 24
@@ -196,7 +197,7 @@ class GraphConvolution(nn.Module):
         """All handwritten digits as a graph, each joined with the eight that are most like it."""
         images, classes = digits()
         features = images.flatten(1) - images.flatten(1).mean(dim=0)
-        places = nearest(features, NEIGHBOURS)
+        places = torch.cdist(features, features).topk(NEIGHBOURS, largest=False).indices
         return (features[places].mean(dim=1), places), classes
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from neusight.learn import Report
 
 QUICK_LENGTH = 256
-MEASURED = "as measured"
 
 
 def run(
@@ -86,7 +85,7 @@ def _of_network(network: SimulatedNetwork, declared: SparseDeclaration, folder: 
     return {
         "products": product_rows(name, step),
         "course": course_rows(name, workload, course | {network.updates: profile}) if course else [],
-        "changed": changed_rows(name, workload, {MEASURED: profile} | others),
+        "changed": changed_rows(name, workload, {"as measured": profile} | others),
         "uniform": uniform_rows(name, workload, declared.uniform),
         "designs": design_rows(name, step, declared.designs),
     }

@@ -64,7 +64,7 @@ def call_function(text: str, batch: int, seq_len: int | None, reader: TargetRead
         ModelError: the function is missing, raises or exits, gives something else, or takes no batch or length.
     """
     with _meeting(reader):
-        return _called(text, _imported(text, reader), batch, seq_len)
+        return _called(text, import_function(text, reader), batch, seq_len)
 
 
 def _meeting(reader: TargetReader | None) -> AbstractContextManager[None]:
@@ -76,7 +76,7 @@ def _meeting(reader: TargetReader | None) -> AbstractContextManager[None]:
 
 
 def _called(text: str, function: Callable[..., Any], batch: int, seq_len: int | None) -> tuple[Any, Any]:
-    options = _options(function, text, batch, seq_len)
+    options = function_options(function, text, batch, seq_len)
     try:
         with importable_here():
             result = _without_weights(function, options)
@@ -89,7 +89,7 @@ def _called(text: str, function: Callable[..., Any], batch: int, seq_len: int | 
     return result
 
 
-def _options(function: Callable[..., Any], text: str, batch: int, seq_len: int | None) -> dict[str, int]:
+def function_options(function: Callable[..., Any], text: str, batch: int, seq_len: int | None) -> dict[str, int]:
     """What a user's function is called with. It takes what was asked for, or says that it does not."""
     try:
         parameters = inspect.signature(function).parameters
@@ -130,7 +130,12 @@ def _seeded(mode: AbstractContextManager[Any], function: Callable[..., Any], opt
         return function(**options)
 
 
-def _imported(text: str, reader: TargetReader | None) -> Callable[..., Any]:
+def import_function(text: str, reader: TargetReader | None = None) -> Callable[..., Any]:
+    """The function that ``package.module:function`` names.
+
+    Raises:
+        ModelError: there is none, or its module fails.
+    """
     module_name, _, name = text.partition(":")
     with importable_here():
         try:

@@ -63,7 +63,7 @@ def load_workload(
         CoverageError: an operator without a rule, unless ``allow_fallback``.
     """
     source = resolve(model, inputs)
-    request = _settled(source, request or Request.of(source.name, **options))
+    request = settled_request(source, request or Request.of(source.name, **options))
     once = replace(request, steps=None)
     workload = _loaded(source, once, loss, allow_fallback, target or TargetDevice(), cache=cache)
     return _as_run(workload, source, request)
@@ -115,12 +115,12 @@ def _as_run(workload: Workload, source: WorkloadSource, request: Request) -> Wor
 def shipped_step(model: str, request: Request | None = None, **options: Any) -> Workload | None:
     """As ``load_workload`` of a ready workload, at once or not at all: None where no such step ships."""
     source = resolve(model)
-    request = _settled(source, request or Request.of(source.name, **options))
+    request = settled_request(source, request or Request.of(source.name, **options))
     step = _shipped(source, request)
     return None if step is None else _as_run(step, source, request)
 
 
-def _settled(source: WorkloadSource, request: Request) -> Request:
+def settled_request(source: WorkloadSource, request: Request) -> Request:
     """The request with the model's name, the sequence length asked for or the default (None for images), and what
     its file states where dtype and attention are left to the model.
     """

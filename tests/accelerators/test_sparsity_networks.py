@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from neusight.collect.sparsity.samples import WORDS, digits, documentation
+from neusight.collect.sparsity.inputs import digits
 from neusight.experiments import networks
 
 
@@ -37,7 +37,7 @@ def test_a_layer_of_long_short_term_memory_is_that_of_torch() -> None:
 def test_a_gated_convolution_sees_nothing_that_follows() -> None:
     torch.manual_seed(0)
     module, _ = networks.gated_convolution(1, 12)
-    words = torch.randint(WORDS, (1, 12))
+    words = torch.randint(networks.WORDS, (1, 12))
     other = words.clone()
     other[0, 8:] = 0
     before, after = module(words), module(other)
@@ -57,9 +57,9 @@ def test_captions_say_what_is_seen() -> None:
 
 
 def test_the_text_is_prose_in_sentences() -> None:
-    topics = documentation()
+    topics = networks.documentation()
     assert len(topics) > 50 and min(map(len, topics)) > 1
     numbers = {word for topic in topics for sentence in topic for word in sentence}
-    assert numbers == set(range(1, WORDS))
+    assert numbers == set(range(1, networks.WORDS))
     assert min(len(sentence) for topic in topics for sentence in topic) >= 5
     assert len(digits()[0]) == networks.NODES

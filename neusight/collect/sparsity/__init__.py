@@ -1,10 +1,11 @@
 """Zeros of a network's operands, layer by layer: measured on real training steps, put there by pruning, or assumed.
 
-``measure`` trains and reads, ``streams`` lays operands out and counts, ``prune`` makes weights zero.
+``measure`` trains and reads, ``streams`` lays operands out and counts, ``prune`` makes weights zero, ``inputs`` is what
+networks train on.
 """
 
 from neusight.collect.sparsity.measure import measure, measure_course
-from neusight.collect.sparsity.prune import prune_module, prune_profile, pruning
+from neusight.collect.sparsity.prune import prune_module, pruning
 from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
 from neusight.transforms.sparsity import SparsityProfile
 
@@ -15,6 +16,5 @@ __all__ = [
     "measure",
     "measure_course",
     "prune_module",
-    "prune_profile",
     "pruning",
 ]

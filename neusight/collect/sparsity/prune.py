@@ -1,33 +1,18 @@
-"""Pruned weights: zeros put there on purpose, in a profile or in a real module.
+"""Pruned weights: zeros put into a real module on purpose.
 
-*Unstructured*, at rate p. The p of a layer's weights that are smallest in magnitude become zero. Zeros that were
-there go first, so that the share becomes ``max(s, p)``. The others, r = (p - s) / (1 - s) of what was left, are taken
-to lie independently of each other. A group of zero fraction q then has ``q' = r + (1 - r) q``, and with Var[q] =
-c s (1 - s) (see ``tensordash.masks``) its zeros have the clustering
-
-    c' = Var[q'] / (p (1 - p)) = c · s (1 - p) / (p (1 - s))
-
-which is 0 for weights that were dense. Magnitudes that differ between filters make it larger: prune the module and
-measure to see that.
-
-*n:m*, such as 2:4. Of every m weights that follow each other along the reduction (input channels at one kernel
-position), the n largest in magnitude stay. Dense weights become exactly 1 - n/m zeros, the same in every stream: Var[q]
-is 0, the clustering below 0 (-1/(L-1) for streams of L values), and 0 is the nearest to that a profile has. Zeros that
-were there, independent with share s, leave B ~ Binomial(m, 1 - s) others in a group, of which min(n, B) stay:
-``s' = 1 - E[min(n, B)] / m``. What remains of their clustering is left out.
+*Unstructured*, at rate p: the p of a layer's weights that are smallest in magnitude become zero; zeros that were there
+go first. *n:m*, such as 2:4: of every m weights that follow each other along the reduction (input channels at one
+kernel position), the n largest in magnitude stay.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from math import comb
+from dataclasses import dataclass
 
 import torch
 
 from neusight.collect.sparsity.streams import as_filters, from_filters, measured_layers
 from neusight.errors import DataError
-from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
-from neusight.transforms.sparsity import SparsityProfile
 
 
 @dataclass(frozen=True)
@@ -42,14 +27,6 @@ class Unstructured:
 
     def __str__(self) -> str:
         return f"{self.rate:.4g} of each layer's weights pruned by magnitude"
-
-    def of(self, weights: OperandSparsity) -> OperandSparsity:
-        """What weights with these zeros become."""
-        before, rate = weights.sparsity, self.rate
-        if before >= rate:
-            return weights
-        left = before * (1 - rate) / (rate * (1 - before))
-        return replace(weights, sparsity=rate, clustering=weights.clustering * left)
 
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
         """True where a weight stays; of any shape. Of equal magnitudes the first go first."""
@@ -80,13 +57,6 @@ class Grouped:
     def __str__(self) -> str:
         return f"weights pruned to {self.count}:{self.group}"
 
-    def of(self, weights: OperandSparsity) -> OperandSparsity:
-        """What weights with these zeros become."""
-        m, effectual = self.group, 1 - weights.sparsity
-        chances = (comb(m, b) * effectual**b * weights.sparsity ** (m - b) for b in range(m + 1))
-        staying = sum(min(self.count, b) * chance for b, chance in enumerate(chances))
-        return replace(weights, sparsity=max(weights.sparsity, 1 - staying / m), clustering=0.0)
-
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
         """True where a weight stays; weights of shape (…, reduction), whose last group may be incomplete."""
         missing = -weights.shape[-1] % self.group
@@ -112,20 +82,6 @@ def pruning(text: str) -> Pruning:
         return Grouped(int(kept), int(group)) if colon else Unstructured(float(text))
     except ValueError:
         raise DataError(f"cannot read '{text}' as pruning: write a rate like 0.8, or n:m like 2:4") from None
-
-
-def prune_profile(profile: SparsityProfile, how: Pruning) -> SparsityProfile:
-    """The profile with its weights pruned, the default's as well; activations and gradients stay what they were."""
-
-    def pruned(layer: LayerSparsity) -> LayerSparsity:
-        return replace(layer, weights=how.of(layer.weights))
-
-    return replace(
-        profile,
-        layers={name: pruned(layer) for name, layer in profile.layers.items()},
-        default=pruned(profile.default),
-        source=f"{profile.source}; then {how}",
-    )
 
 
 def prune_module(module: torch.nn.Module, how: Pruning) -> dict[str, torch.Tensor]:

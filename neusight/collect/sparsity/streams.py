@@ -15,7 +15,7 @@ window, the window has the taps that fit. The weight gradient's streams, which r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
 from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
@@ -29,8 +29,8 @@ from neusight.executors.tensordash.schedule import LANES
 from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
 from neusight.transforms.sparsity import OPERANDS
 
-Taps = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
-"""A window's taps, the distance between two taps, and between two windows; each of (height, width)."""
+Taps = tuple[int, int, int]
+"""Along one axis of an image a window's taps, the distance between two taps, and between two windows."""
 STREAMS = 256
 """Streams of an operand whose clustering is read in a step, at most."""
 _DIGITS = 4
@@ -82,29 +82,25 @@ def operand_streams(
     return _windows(values, taps, layer.groups, most, generator)
 
 
-def _forward_taps(layer: nn.Conv2d) -> Taps:
-    return _pair(layer.kernel_size), _pair(layer.dilation), _pair(layer.stride)
+def _forward_taps(layer: nn.Conv2d) -> list[Taps]:
+    return list(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))
 
 
-def _backward_taps(layer: nn.Conv2d) -> Taps:
+def _backward_taps(layer: nn.Conv2d) -> list[Taps]:
     """Taps ``dilation·k`` that agree modulo the stride lie stride / gcd apart, on outputs dilation / gcd apart."""
-    kernel, dilation, stride = _forward_taps(layer)
-    shared = [gcd(d, s) for d, s in zip(dilation, stride, strict=True)]
-    taps = [-(-k * g // s) for k, s, g in zip(kernel, stride, shared, strict=True)]
-    apart = [d // g for d, g in zip(dilation, shared, strict=True)]
-    return (taps[0], taps[1]), (apart[0], apart[1]), (1, 1)
-
-
-def _pair(sizes: Any) -> tuple[int, int]:
-    return int(sizes[0]), int(sizes[1])
+    taps = []
+    for kernel, dilation, stride in _forward_taps(layer):
+        shared = gcd(dilation, stride)
+        taps.append((-(-kernel * shared // stride), dilation // shared, 1))
+    return taps
 
 
 def _windows(
-    values: torch.Tensor, taps: Taps, groups: int, most: int, generator: torch.Generator | None
+    values: torch.Tensor, taps: list[Taps], groups: int, most: int, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Windows of (images, channels, height, width); each group of channels is a stream of its own."""
+    """Windows of (images, channels, height, width); each group of channels is a separate stream."""
     images = values if values.dim() == 4 else values[None]
-    for axis, count, apart, step in zip((2, 3), *taps, strict=True):
+    for axis, (count, apart, step) in zip((2, 3), taps, strict=True):
         fitting = min(count, (images.shape[axis] - 1) // apart + 1)
         # A view of shape (…, windows, span) in place of the axis: the span moves to the end.
         images = images.unfold(axis, apart * (fitting - 1) + 1, step)[..., ::apart]
@@ -125,58 +121,48 @@ def drawn(count: int, most: int, generator: torch.Generator | None) -> torch.Ten
 
 
 @dataclass
-class _Mean:
-    """Of one operand: shares weigh by the values they are of, clustering by reading."""
+class _Reading:
+    """Zeros of one operand: its share weighs by values, clustering by reading."""
 
     zeros: int = 0
     values: int = 0
-    together: dict[str, list[float]] = field(default_factory=dict)
+    clustering: list[dict[str, float]] = field(default_factory=list)
 
-    def add(self, values: torch.Tensor, clustering: Mapping[str, float]) -> None:
-        self.zeros += values.numel() - int(torch.count_nonzero(values))
-        self.values += values.numel()
-        for cluster, one in clustering.items():
-            self.together.setdefault(cluster, []).append(one)
-
-    def result(self) -> OperandSparsity:
+    def mean(self) -> OperandSparsity:
         """With the kind of group whose zeros keep together most."""
-        means = {cluster: sum(each) / len(each) for cluster, each in self.together.items()}
-        cluster = max(means, key=lambda one: means[one])
+        readings = len(self.clustering)
+        means = {name: sum(each[name] for each in self.clustering) / readings for name in CLUSTERS}
+        cluster = max(means, key=lambda name: means[name])
         if (strongest := round(min(1.0, means[cluster]), _DIGITS)) <= 0:
             cluster, strongest = next(iter(means)), 0.0
         return OperandSparsity(round(self.zeros / self.values, _DIGITS), strongest, cluster)
 
 
 class Readings:
-    """Reads each layer of a module that runs while ``active``; ``taken`` gives what it read since the last time."""
+    """Reads each layer of a module that runs while ``active``; ``take`` gives what it read since the last time."""
 
     def __init__(self, module: nn.Module, seed: int) -> None:
         self.active = False
-        # Its own numbers: what is drawn here must not change what the network draws.
+        # Separate numbers: what is drawn here must not change what the network draws.
         self.generator = torch.Generator().manual_seed(seed)
         self.layers = measured_layers(module)
         if not self.layers:
             raise ModelError(f"{type(module).__name__} has no convolution and no linear layer: nothing to measure")
-        self.means = self._nothing()
+        self.readings: defaultdict[tuple[str, str], _Reading] = defaultdict(_Reading)
         for path, layer in self.layers.items():
             self._watch(path, layer)
 
-    def _nothing(self) -> dict[str, dict[str, _Mean]]:
-        return {path: {name: _Mean() for name in OPERANDS} for path in self.layers}
-
-    def taken(self) -> dict[str, LayerSparsity]:
+    def take(self) -> dict[str, LayerSparsity]:
         """Means of every layer that ran forward and backward; the next ones begin anew.
 
         Raises:
             ModelError: none did.
         """
-        ran = {path: means for path, means in self.means.items() if all(m.values for m in means.values())}
-        self.means = self._nothing()
+        readings, self.readings = self.readings, defaultdict(_Reading)
+        ran = [path for path in self.layers if all((path, operand) in readings for operand in OPERANDS)]
         if not ran:
             raise ModelError("no convolution and no linear layer ran forward and backward: nothing was measured")
-        return {
-            path: LayerSparsity(**{name: mean.result() for name, mean in means.items()}) for path, means in ran.items()
-        }
+        return {path: LayerSparsity(*(readings[path, operand].mean() for operand in OPERANDS)) for path in ran}
 
     def _watch(self, path: str, layer: nn.Module) -> None:
         def ran(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
@@ -195,7 +181,10 @@ class Readings:
 
     def _read(self, path: str, operand: str, values: torch.Tensor) -> None:
         mask = by_lanes(operand_streams(self.layers[path], operand, values, STREAMS, self.generator)).numpy()
-        self.means[path][operand].add(values, {cluster: clustering_of(mask, cluster) for cluster in CLUSTERS})
+        reading = self.readings[path, operand]
+        reading.zeros += values.numel() - int(torch.count_nonzero(values))
+        reading.values += values.numel()
+        reading.clustering.append({cluster: clustering_of(mask, cluster) for cluster in CLUSTERS})
 
 
 def by_lanes(streams: torch.Tensor) -> torch.Tensor:
