@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.datasets import find_dataset, verify
+from neusight.datasets import find_dataset
 from neusight.errors import DataError
 from neusight.executors.tensordash.masks import filled_slots, random_mask
 from neusight.executors.tensordash.schedule import schedule_passes
@@ -18,7 +18,6 @@ from neusight.learn.tensordash.dataset import (
     PassPart,
     TileRanges,
     draws_of,
-    load_passes,
     make_dataset,
     simulate_passes,
 )
@@ -35,7 +34,7 @@ def short_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    make_dataset(tmp_path, 3, TWO)
+    make_dataset(tmp_path / NAME, 3, TWO)
     return tmp_path / NAME
 
 
@@ -67,33 +66,24 @@ def test_short_and_clustered_passes_are_drawn_more_often() -> None:
 
 def test_a_data_set_is_the_same_again_and_an_interrupted_one_is_taken_up(made: Path, tmp_path: Path) -> None:
     again = make_dataset(tmp_path / "again", 3, TWO)
-    lost = made / "passes" / "whole-001.parquet"
-    kept = made / "passes" / "whole-000.parquet"
-    lost.unlink()
+    kept, lost = (made / "passes" / f"whole-00{number}.parquet" for number in (0, 1))
     before = kept.stat().st_mtime_ns
-    taken_up = make_dataset(tmp_path, 3, TWO)
+    lost.unlink()
+    pd.testing.assert_frame_equal(make_dataset(made, 3, TWO), again, check_exact=True)
     assert kept.stat().st_mtime_ns == before
-    assert taken_up.files == again.files
-    assert taken_up.rows == 56
-    frame = load_passes(made)
-    assert frame.groupby("part").size().to_dict() == {"short": 16, "whole": 40}
-    assert verify(made).ok
-    card = (made / "card.md").read_text(encoding="utf-8")
-    assert "passes/short-000.parquet" in card
-    assert "oldest-row" in card
+    assert lost.read_bytes() == (tmp_path / "again" / "passes" / lost.name).read_bytes()
+    assert again.groupby("part").size().to_dict() == {"short": 16, "whole": 40}
 
 
 def test_parts_differ_in_seed(made: Path) -> None:
-    frame = load_passes(made)
+    frame = make_dataset(made, 3, TWO)
     whole, short = (frame[frame["part"] == part].reset_index(drop=True) for part in ("whole", "short"))
     assert (whole["sparsity"][:16] != short["sparsity"]).all()
 
 
-def test_a_folder_of_other_passes_is_refused(made: Path, tmp_path: Path) -> None:
+def test_a_folder_of_other_passes_is_refused(made: Path) -> None:
     with pytest.raises(DataError, match="asked for otherwise: give another folder, or empty it"):
-        make_dataset(tmp_path, 4, TWO)
-    with pytest.raises(DataError, match="holds no simulated passes"):
-        load_passes(tmp_path)
+        make_dataset(made, 4, TWO)
 
 
 def test_training_from_nothing_writes_a_model_that_loads(made: Path, tmp_path: Path) -> None:
@@ -106,9 +96,7 @@ def test_training_from_nothing_writes_a_model_that_loads(made: Path, tmp_path: P
 
 
 def test_the_command_reports_an_error_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = tmp_path / "data" / NAME
-    folder.mkdir(parents=True)
-    (folder / "collection.json").write_text("{}")
+    make_dataset(tmp_path / "data" / NAME, 3, TWO[:1])
     assert main(["--out", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: ")

@@ -29,16 +29,9 @@ class Unstructured:
         return f"{self.rate:.4g} of each layer's weights pruned by magnitude"
 
     def kept(self, weights: torch.Tensor) -> torch.Tensor:
-        """True where a weight stays; of any shape. Of equal magnitudes the first go first."""
-        gone = round(self.rate * weights.numel())
-        sizes = weights.detach().abs().reshape(-1)
-        if gone == 0:
-            return torch.ones(weights.shape, dtype=torch.bool)
-        # Selecting is several times faster than sorting the tens of millions of weights of a wide layer.
-        limit = sizes.kthvalue(gone).values
-        mask = sizes > limit
-        equal = (sizes == limit).nonzero().reshape(-1)
-        mask[equal[gone - int((sizes < limit).sum()) :]] = True
+        """True where a weight stays; of any shape."""
+        mask = torch.ones(weights.numel(), dtype=torch.bool)
+        mask[weights.detach().abs().flatten().topk(round(self.rate * len(mask)), largest=False).indices] = False
         return mask.reshape(weights.shape)
 
 
@@ -91,9 +84,8 @@ def prune_module(module: torch.nn.Module, how: Pruning) -> dict[str, torch.Tenso
         By module path, True where a weight stays, in the weight's shape: training that goes on has to hold the others
         at zero, with ``hold_pruned``.
     """
-    masks = {}
-    for path, layer in measured_layers(module).items():
-        masks[path] = from_filters(layer, how.kept(as_filters(layer)))
+    layers = measured_layers(module)
+    masks = {path: from_filters(layer, how.kept(as_filters(layer))) for path, layer in layers.items()}
     hold_pruned(module, masks)
     return masks
 

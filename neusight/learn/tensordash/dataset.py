@@ -1,4 +1,4 @@
-"""Passes to learn from: for sampled configurations the mean of cycles over many draws of their zeros, as a data set.
+"""Passes to learn from: for sampled configurations the mean of cycles over many draws of their zeros, as tables.
 
 All that is known of a tile before it is simulated is how many zeros it has and how they keep together; which values
 are zero differs from draw to draw, and so do cycles. What can be learned is their mean. A tile's passes over its
@@ -11,34 +11,23 @@ computed whenever, join to the same table.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets import About, DatasetManifest, describe
 from neusight.errors import DataError
 from neusight.executors.tensordash.masks import CLUSTERS, filled_slots
-from neusight.executors.tensordash.schedule import DEPTH, LANES, schedule_passes
+from neusight.executors.tensordash.schedule import LANES, schedule_passes
+from neusight.learn import Report
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Columns = dict[str, np.ndarray]
 NAME = "tensordash-tiles"
-
-ABOUT = About(
-    title="Simulated passes of TensorDash tiles",
-    origin="cycle-level simulation (neusight.executors.tensordash) of the processing element of arXiv 2009.00748",
-    licence="MIT",
-    known_faults=(
-        "zeros are drawn from a beta-Bernoulli model, not taken from networks",
-        "hashes are those of one version of pyarrow: another one writes the same rows into other bytes",
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +48,6 @@ class TileRanges:
     columns: tuple[int, ...] = (1, 2, 4, 8, 16)
     max_sparsity: float = 0.99
     max_clustering: float = 0.9
-    lanes: int = LANES
 
 
 @dataclass(frozen=True)
@@ -93,9 +81,6 @@ MOST_PARTS = 100
 CHUNK = 2048
 """Passes a file."""
 
-Report = Callable[[int, int], None]
-"""Called after each file with (passes done, of)."""
-
 CONFIG = ("index", "taps", "channels", "length", "rows", "sparsity", "clustering", "cluster")
 """Columns of a pass that are known before it is simulated; ``rows`` are those that have a stream."""
 
@@ -127,10 +112,9 @@ _DENSE, _INDEPENDENT = 0.15, 0.25
 def sample_configs(count: int, seed: int = 0, start: int = 0, ranges: TileRanges | None = None) -> Columns:
     """Configurations ``start`` … ``start + count - 1`` of a scrambled Sobol sequence, as columns of shape (count,).
 
-    Columns: ``index``, ``taps``, ``channels``, ``length`` (steps), ``first_streams``, ``second_streams``, ``rows``,
-    ``columns``, ``first_sparsity``, ``second_sparsity``, ``clustering``, ``cluster`` (what keeps together, see
-    ``CLUSTERS``), and what follows for the scheduled operand, the sparser one: ``sparsity``, ``row_streams``,
-    ``column_streams``.
+    Columns: ``index``, ``taps``, ``channels``, ``length`` (steps), ``rows``, ``columns``; of the scheduled operand, the
+    sparser of two, ``sparsity``, ``clustering``, ``cluster`` (what keeps together, see ``CLUSTERS``) and
+    ``row_streams``; ``column_streams`` of the other one.
 
     Raises:
         DataError: a negative count, seed or start.
@@ -141,25 +125,21 @@ def sample_configs(count: int, seed: int = 0, start: int = 0, ranges: TileRanges
     u = _points(11, seed, start, count).T
     taps = _pick(u[0], ranges.taps)
     channels = _channels(u[1], u[2], taps, ranges)
-    first_streams, second_streams = (_logarithmic(v, ranges.max_streams) for v in u[3:5])
-    first_sparsity, second_sparsity = (_from_zero(v, _DENSE, ranges.max_sparsity) for v in u[5:7])
-    by_first = first_sparsity >= second_sparsity
+    streams = _logarithmic(u[3:5], ranges.max_streams)
+    sparsity = _from_zero(u[5:7], _DENSE, ranges.max_sparsity)
+    first = sparsity[0] >= sparsity[1]
     return {
         "index": np.arange(start, start + count),
         "taps": taps,
         "channels": channels,
-        "length": taps * -(-channels // ranges.lanes),
-        "first_streams": first_streams,
-        "second_streams": second_streams,
+        "length": taps * -(-channels // LANES),
         "rows": _pick(u[7], ranges.rows),
         "columns": _pick(u[8], ranges.columns),
-        "first_sparsity": first_sparsity,
-        "second_sparsity": second_sparsity,
+        "sparsity": sparsity.max(axis=0),
         "clustering": _from_zero(u[9], _INDEPENDENT, ranges.max_clustering),
         "cluster": _pick(u[10], tuple(CLUSTERS)),
-        "sparsity": np.maximum(first_sparsity, second_sparsity),
-        "row_streams": np.where(by_first, first_streams, second_streams),
-        "column_streams": np.where(by_first, second_streams, first_streams),
+        "row_streams": np.where(first, *streams),
+        "column_streams": np.where(first, *streams[::-1]),
     }
 
 
@@ -173,9 +153,7 @@ def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRange
     Raises:
         DataError: a negative count, seed or start.
     """
-    configs = sample_configs(count, seed, start, ranges or PARTS[0].ranges)
-    configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
-    known = {name: configs[name] for name in CONFIG}
+    known = _pass_configs(count, seed, start, ranges or PARTS[0].ranges)
     draws = [_cycles({k: v[i].item() for k, v in known.items()}, seed) for i in range(count)]
     return known | {
         "draws": np.array([len(cycles) for cycles in draws], dtype=np.int64),
@@ -184,67 +162,60 @@ def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRange
     }
 
 
-def make_dataset(
-    out: Path, seed: int = 0, parts: tuple[PassPart, ...] = PARTS, report: Report | None = None
-) -> DatasetManifest:
-    """Simulate the data set into ``out / "tensordash-tiles"``: parquet, ``manifest.json`` and ``card.md``.
+def _pass_configs(count: int, seed: int, start: int, ranges: TileRanges) -> Columns:
+    configs = sample_configs(count, seed, start, ranges)
+    configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
+    return {name: configs[name] for name in CONFIG}
 
-    Files that are there already are kept, so that an interrupted run is taken up. ``collection.json`` says what was
-    asked for.
+
+def make_dataset(
+    folder: Path, seed: int = 0, parts: Sequence[PassPart] = PARTS, report: Report | None = None
+) -> pd.DataFrame:
+    """Simulate passes into the parquet files ``passes/PART-NUMBER`` of a folder.
+
+    Files that are there already are kept, so that an interrupted run is taken up.
+
+    Returns:
+        Rows of all files in the order of their names; the column ``part`` names theirs.
 
     Raises:
         DataError: the folder holds passes that were asked for otherwise, or a negative seed.
     """
-    folder = out / NAME
-    _keep_options(folder, seed, parts)
-    work = [(part, k, start) for k, part in enumerate(parts) for start in range(0, part.count, CHUNK)]
-    done, total = 0, sum(part.count for part in parts)
-    for part, k, start in work:
-        count = min(CHUNK, part.count - start)
-        path = folder / "passes" / f"{part.name}-{start // CHUNK:03d}.parquet"
-        if not path.is_file():
-            # Parts have seeds of their own: the same points of a sequence would be drawn with the same chance.
-            _write(path, simulate_passes(count, seed * MOST_PARTS + k, start, part.ranges))
-        done += count
-        if report:
-            report(done, total)
-    return describe(out / NAME, ABOUT, folder)
-
-
-def load_passes(folder: Path) -> pd.DataFrame:
-    """All passes of a data set that ``make_dataset`` wrote, in order; the column ``part`` names theirs.
-
-    Raises:
-        DataError: none there.
-    """
     import pandas as pd
 
-    files = sorted((folder / "passes").glob("*.parquet"))
-    if not files:
-        raise DataError(f"{folder} holds no simulated passes: make them with neusight.learn.tensordash.train")
-    return pd.concat([pd.read_parquet(f).assign(part=f.stem.rsplit("-", 1)[0]) for f in files], ignore_index=True)
-
-
-def _keep_options(folder: Path, seed: int, parts: tuple[PassPart, ...]) -> None:
-    """Write down what is asked for, or hold it against what was."""
-    options = {"seed": seed, "chunk": CHUNK, "options": "oldest-row", "depth": DEPTH, "lanes": LANES}
-    options |= {part.name: {"passes": part.count} | vars(part.ranges) for part in parts}
-    text = json.dumps(options, indent=1, default=list) + "\n"
-    path = folder / "collection.json"
-    if path.is_file() and path.read_text() != text:
-        raise DataError(f"{folder} holds passes that were asked for otherwise: give another folder, or empty it")
     (folder / "passes").mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    tables: dict[Path, pd.DataFrame] = {}
+    done, total = 0, sum(part.count for part in parts)
+    for number, part in enumerate(parts):
+        for start in range(0, part.count, CHUNK):
+            path = folder / "passes" / f"{part.name}-{start // CHUNK:03d}.parquet"
+            # Parts have seeds of their own: the same points of a sequence would be drawn with the same chance.
+            chosen = min(CHUNK, part.count - start), seed * MOST_PARTS + number, start, part.ranges
+            tables[path] = (_kept if path.is_file() else _simulated)(path, *chosen).assign(part=part.name)
+            done += chosen[0]
+            if report:
+                report("simulated passes", done, total, float("nan"))
+    return pd.concat([tables[path] for path in sorted(tables)], ignore_index=True)
 
 
-def _write(path: Path, columns: Columns) -> None:
-    """A complete file or none."""
+def _kept(path: Path, *chosen: Any) -> pd.DataFrame:
+    import pandas as pd
+
+    table, wanted = pd.read_parquet(path), pd.DataFrame(_pass_configs(*chosen))
+    if not table.reindex(columns=CONFIG).equals(wanted):
+        raise DataError(f"{path} holds passes that were asked for otherwise: give another folder, or empty it")
+    return table
+
+
+def _simulated(path: Path, *chosen: Any) -> pd.DataFrame:
+    """Write a complete file or none."""
     import pyarrow as pa
     from pyarrow import parquet
 
     building = path.with_name(f".{path.name}")
-    parquet.write_table(pa.table(columns), building, compression="zstd")
+    parquet.write_table(table := pa.table(simulate_passes(*chosen)), building, compression="zstd")
     building.rename(path)
+    return table.to_pandas()
 
 
 def draws_of(rows: int, length: int, clustering: float, cluster: str) -> int:
@@ -256,20 +227,17 @@ def draws_of(rows: int, length: int, clustering: float, cluster: str) -> int:
 
 def _cycles(config: dict[str, Any], seed: int) -> np.ndarray:
     """Cycles of every draw of one pass, shape (draws,)."""
-    rows, length, clustering, cluster = (config[k] for k in ("rows", "length", "clustering", "cluster"))
+    rows, length = config["rows"], config["length"]
     rng = np.random.default_rng([seed, config["index"]])
-    draws = draws_of(rows, length, clustering, cluster)
+    draws = draws_of(rows, length, config["clustering"], config["cluster"])
     filled = filled_slots(config["taps"], config["channels"])
     zeros = _zero_fractions(rng, draws, (rows, length, LANES), config)
+    cycles = []
     # A few draws at a time: long passes of 16 streams would fill the memory.
-    step = max(1, 4 * _STEPS // (rows * length))
-    parts = [_part(rng, zeros[i : i + step], (rows, length, LANES), filled) for i in range(0, draws, step)]
-    return np.concatenate(parts)
-
-
-def _part(rng: np.random.Generator, zeros: np.ndarray, shape: tuple[int, int, int], filled: np.ndarray) -> np.ndarray:
-    mask = (rng.random((len(zeros), *shape), dtype=np.float32) >= zeros) & filled
-    return schedule_passes(mask.reshape(-1, *shape[1:]), shape[0])
+    for some in np.array_split(zeros, range(step := max(1, 4 * _STEPS // (rows * length)), draws, step)):
+        mask = (rng.random((len(some), rows, length, LANES), dtype=np.float32) >= some) & filled
+        cycles.append(schedule_passes(mask.reshape(-1, length, LANES), rows))
+    return np.concatenate(cycles)
 
 
 def _zero_fractions(
@@ -318,7 +286,7 @@ def _from_zero(u: np.ndarray, share: float, high: float) -> np.ndarray:
 
 def _channels(u: np.ndarray, aligned: np.ndarray, taps: np.ndarray, ranges: TileRanges) -> np.ndarray:
     """Channels of a reduction with that many taps, in multiples of the lanes or not, within the longest stream."""
-    longest = ranges.lanes * np.maximum(ranges.max_length // taps, 1)
+    longest = LANES * np.maximum(ranges.max_length // taps, 1)
     high = np.where(taps == 1, longest, np.minimum(longest, _WIDEST))
     multiple = np.minimum(_ALIGNMENTS[np.searchsorted(_ALIGNED, aligned, side="right")], high)
     rounded = np.rint(_logarithmic(u, high) / multiple).astype(np.int64) * multiple

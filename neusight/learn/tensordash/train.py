@@ -4,8 +4,7 @@
 
 writes ``OUT/tensordash`` (weights, manifest, card) and ``DATA/tensordash-tiles``, which is taken up where it was left;
 ``DATA`` is ``OUT/data`` unless it is given. On one core it takes less than ten minutes, most of them for the data. In a
-checkout, ``--out tile_models --data ELSEWHERE`` renews the model that ships, and
-``neusight.datasets.describe(Path(ELSEWHERE, NAME), into=Path("datasets", NAME))`` the card of its data.
+checkout, ``--out tile_models --data ELSEWHERE`` renews the model that ships.
 
     python -m neusight.learn.tensordash.train --judge 10000 [--seed 977]
 
@@ -17,13 +16,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from neusight import __version__
 from neusight.errors import NeusightError
@@ -40,12 +40,11 @@ from neusight.executors.tensordash.tile_model import (
     tensordash_contract,
     training_set,
 )
-from neusight.learn.card import bullets
+from neusight.learn import Report
+from neusight.learn.card import card_of, markdown_table, setting
+from neusight.learn.folds import progress
 from neusight.learn.tensordash.dataset import NAME as DATASET
-from neusight.learn.tensordash.dataset import PARTS, PassPart, load_passes, make_dataset, simulate_passes
-
-if TYPE_CHECKING:
-    import pandas as pd
+from neusight.learn.tensordash.dataset import PARTS, PassPart, make_dataset, simulate_passes
 
 HELD_OUT = 8
 """Every eighth pass is measured on, not learned from."""
@@ -66,47 +65,48 @@ def train(
     out: Path,
     data: Path | None = None,
     seed: int = 0,
-    parts: tuple[PassPart, ...] = PARTS,
+    parts: Sequence[PassPart] = PARTS,
     parameters: dict[str, Any] | None = None,
+    *,
+    report: Report | None = None,
 ) -> Artifact:
     """Make the data set in ``data`` (default ``out / "data"``) and train ``out / "tensordash"`` on it.
 
     Raises:
         DataError: the data set there was made otherwise. ArtifactError: the contract is not that of the formulas.
     """
-    data = data or out / "data"
-    make_dataset(data, seed, parts, lambda done, of: _say(f"simulated {done:,} of {of:,} passes"))
-    frame = load_passes(data / DATASET)
-    held = np.arange(len(frame)) % HELD_OUT == 0
+    folder = (data or out / "data") / DATASET
+    rows = make_dataset(folder, seed, parts, report)
+    held = np.arange(len(rows)) % HELD_OUT == 0
     contract = tensordash_contract()
     chosen = PARAMETERS | (parameters or {}) | {"seed": seed}
-    learned = training_set(_columns(frame[~held]), contract)
-    model = new_model("mlp", **chosen).fit(learned, None, _epoch)
-    files = sorted((data / DATASET / "passes").glob("*.parquet"))
-    low, high = (_rounded(end) for end in (learned.features.min(axis=0), learned.features.max(axis=0)))
-    unmeasured = Manifest(
+    learned = training_set(_columns(rows[~held]), contract)
+    model = new_model("mlp", **chosen).fit(learned, None, progress(report, "epochs"))
+    files = sorted((folder / "passes").glob("*.parquet"))
+    ends = {"low": learned.features.min(axis=0), "high": learned.features.max(axis=0)}
+    manifest = Manifest(
         name=NAME,
         backend="mlp",
         parameters=chosen,
         contract=contract,
-        data={"rows": int((~held).sum()), "sha256": {f"passes/{f.name}": file_sha256(f) for f in files}},
+        data={"rows": len(learned), "sha256": {f"passes/{f.name}": file_sha256(f) for f in files}},
         training_gpus=["tensordash"],
         seed=seed,
         doubts={},
         device_bias={},
-        domain={"low": low, "high": high},
+        domain={name: [float(f"{value:.4g}") for value in values] for name, values in ends.items()},
         launch_floors_s={},
         metrics={},
         versions={"neusight": __version__, **{name: version(name) for name in ("numpy", "scipy", "torch")}},
         simulator="neusight.executors.tensordash",
     )
-    measured = _measured(Artifact(unmeasured, model), frame[held])
-    folder = save_artifact(Artifact(measured, model), out / NAME, render_tensordash_card(measured))
+    manifest = _with_errors(Artifact(manifest, model), rows[held])
+    saved = save_artifact(Artifact(manifest, model), out / NAME, render_tensordash_card(manifest))
     load_tile_model.cache_clear()
-    return load_artifact(folder, contract)
+    return load_artifact(saved, contract)
 
 
-def judged(count: int, seed: int) -> dict[str, dict[str, float]]:
+def judge(count: int, seed: int) -> dict[str, dict[str, float]]:
     """Errors in percent of the model that ships: of all passes, and of those that a device asks it for (streams beyond
     ``SHORT``); the truth is the mean over many draws of their zeros.
 
@@ -118,38 +118,29 @@ def judged(count: int, seed: int) -> dict[str, dict[str, float]]:
     """
     passes = simulate_passes(count, seed)
     error = 100 * np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
-    return {"all": _judged(error), f"beyond {SHORT} steps": _judged(error[passes["length"] > SHORT])}
+    errors = {"all": error, f"beyond {SHORT} steps": error[passes["length"] > SHORT]}
+    return {name: {"count": len(e), **_figures(e), "above_10": int((e > 10).sum())} for name, e in errors.items()}
 
 
-def _judged(error: np.ndarray) -> dict[str, float]:
-    points = {"mean": error.mean(), "p99": np.quantile(error, 0.99), "worst": error.max()}
-    return {"count": len(error), **points, "above_10": int((error > 10).sum())}
-
-
-def _measured(artifact: Artifact, frame: pd.DataFrame) -> Manifest:
-    """The manifest with errors and intervals on held-out passes."""
-    columns = _columns(frame)
+def _with_errors(artifact: Artifact, rows: pd.DataFrame) -> Manifest:
+    """The manifest with errors and intervals on held-out passes: of all, by part, and of the whole range by how zeros
+    keep together.
+    """
+    columns = _columns(rows)
     ratio = columns["cycles"] / pass_cycles(artifact, Passes.of(columns))
-    error = 100 * np.abs(1 / ratio - 1)
-    noise = 100 * columns["scatter"] / np.sqrt(columns["draws"])
-    low, high = (round(float(q), 4) for q in np.quantile(ratio, [0.05, 0.95]))
-    whole = columns["part"] == "whole"
+    error, whole = 100 * np.abs(1 / ratio - 1), columns["part"] == "whole"
+    groups = {"all": whole | True}
+    groups |= {f"part {name}": columns["part"] == name for name in np.unique(columns["part"])}
+    clusters = np.unique(columns["cluster"])
+    groups |= {f"part whole, zeros by {name}": whole & (columns["cluster"] == name) for name in clusters}
     metrics = {
-        "held_out_rows": len(frame),
-        "held_out_error_percent": {name: _figures(error[rows]) for name, rows in _groups(columns) if rows.any()},
-        "held_out_noise_percent": _figures(noise),
+        "held_out_rows": len(rows),
+        "held_out_error_percent": {name: _figures(error[chosen]) for name, chosen in groups.items() if chosen.any()},
+        "held_out_noise_percent": _figures(100 * columns["scatter"] / np.sqrt(columns["draws"])),
         "one_draw_scatter_percent": _figures(100 * columns["scatter"][whole]) if whole.any() else {},
     }
+    low, high = (round(float(end), 4) for end in np.quantile(ratio, [0.05, 0.95]))
     return replace(artifact.manifest, metrics=metrics, doubts={"stranger": {ANY: [low, high, 0.0]}})
-
-
-def _groups(columns: dict[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """Passes whose errors are told apart: all, by part, and of the whole range by how zeros keep together."""
-    part, cluster = columns["part"], columns["cluster"]
-    yield "all", np.ones(len(part), dtype=bool)
-    yield from ((f"part {name}", part == name) for name in np.unique(part))
-    for name in np.unique(cluster):
-        yield f"part whole, zeros by {name}", (part == "whole") & (cluster == name)
 
 
 def _figures(percent: np.ndarray) -> dict[str, float]:
@@ -159,86 +150,64 @@ def _figures(percent: np.ndarray) -> dict[str, float]:
 
 def render_tensordash_card(manifest: Manifest) -> str:
     """Markdown for ``card.md``, from the manifest alone."""
-    contract, domain, metrics = manifest.contract, manifest.domain, manifest.metrics
-    ranges = zip(contract.features, domain["low"], domain["high"], strict=True)
+    metrics, (low, high) = manifest.metrics, manifest.interval
     training = {
         "simulator": f"{manifest.simulator}, option list oldest-row, depth 3, 16 lanes, up to {MOST_ROWS} PE rows",
         "rows": f"{manifest.data['rows']:,} passes, each a mean over draws of its zeros",
-        "parameters": ", ".join(f"{k} = {v}" for k, v in manifest.parameters.items()),
-        "versions": ", ".join(f"{k} {v}" for k, v in manifest.versions.items()),
+        "parameters": setting(manifest.parameters, " = "),
+        "versions": setting(manifest.versions),
     }
     errors = {**metrics["held_out_error_percent"], "noise of these means": metrics["held_out_noise_percent"]}
     if metrics["one_draw_scatter_percent"]:
         errors["scatter of a single draw"] = metrics["one_draw_scatter_percent"]
     cells = (f"{name} | {e['mean']:.2f} | {e['p99']:.2f} | {e['worst']:.2f}" for name, e in errors.items())
-    parts = [
-        f"# Tile model `{manifest.name}`",
+    return card_of(
+        manifest,
         "Predicts how close a pass of a TensorDash tile comes to the sparse bound, `max(⌈T / 3⌉, T · density)` cycles: "
         "`logit(utilisation)` as a correction of what order statistics expect. It answers simulated TensorDash tiles, "
-        f"never kernels on GPUs. Backend `{manifest.backend}`, protocol {manifest.protocol}, seed {manifest.seed}. "
-        "Generated by `python -m neusight.learn.tensordash.train`.",
-        "## Training",
-        bullets(training),
-        "Data, by sha256:",
-        bullets(manifest.data["sha256"]),
-        f"## Features (contract version {contract.version})",
-        _table("feature | from | to", (f"{name} | {low:.3g} | {high:.3g}" for name, low, high in ranges)),
+        "never kernels on GPUs.",
+        "python -m neusight.learn.tensordash.train",
+        training,
         "## Error on passes that were left out",
         f"Cycles against the mean over draws, {metrics['held_out_rows']:,} passes, in percent.",
-        _table("passes | mean | p99 | worst", cells),
-        f"Interval: cycles x {manifest.interval[0]:g} to x {manifest.interval[1]:g} encloses 90 % of these means. A "
-        "single draw scatters by more than the model errs where streams or lanes have zero fractions of their own.",
+        markdown_table("passes | mean | p99 | worst", cells),
+        f"Interval: cycles x {low:g} to x {high:g} encloses 90 % of these means. A single draw scatters by more than "
+        "the model errs where streams or lanes have zero fractions of their own.",
         "## Gaps",
         "Other depths, lanes and wider tiles are refused: simulate them. Zeros are drawn from a "
         "beta-Bernoulli model; masks of networks may keep together in ways that it does not have.",
-    ]
-    return "\n\n".join(parts) + "\n"
+    )
 
 
-def _table(head: str, lines: Any) -> str:
-    columns = head.count("|")
-    return "\n".join([f"| {head} |", "|---|" + "---:|" * columns, *(f"| {line} |" for line in lines)])
+def _columns(rows: pd.DataFrame) -> dict[str, np.ndarray]:
+    return {str(name): rows[name].to_numpy() for name in rows}
 
 
-def _columns(frame: pd.DataFrame) -> dict[str, np.ndarray]:
-    return {str(name): frame[name].to_numpy() for name in frame}
-
-
-def _rounded(ends: np.ndarray) -> list[float]:
-    return [float(f"{value:.4g}") for value in ends]
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-def _epoch(done: int, of: int, _: float) -> None:
-    if done % 40 == 0:
-        _say(f"epoch {done} of {of}")
+def _print_progress(task: str, done: int, of: int, _: float) -> None:
+    print(f"{task}: {done:,} of {of:,}", file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command of the module; 1 after an error, which is one line."""
     parser = argparse.ArgumentParser(prog="python -m neusight.learn.tensordash.train", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--out", type=Path, help="folder for the tile model")
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--out", type=Path, help="folder for the tile model")
+    task.add_argument("--judge", type=int, metavar="COUNT", help="only judge what ships, on so many passes")
     parser.add_argument("--data", type=Path, help="folder that holds the data set, or gets it; default OUT/data")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--judge", type=int, metavar="COUNT", help="only judge what ships, on so many passes")
     given = parser.parse_args(arguments)
-    if given.judge is not None:
-        for name, figures in judged(given.judge, given.seed).items():
-            print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
-        return 0
-    if given.out is None:
-        parser.error("the following arguments are required: --out")
     try:
-        artifact = train(given.out, given.data, given.seed)
+        if given.judge is None:
+            artifact = train(given.out, given.data, given.seed, report=_print_progress)
+            errors = {str(artifact.folder): artifact.manifest.metrics["held_out_error_percent"]["all"]}
+        else:
+            errors = judge(given.judge, given.seed)
     except NeusightError as error:
-        _say(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
         return 1
-    errors = artifact.manifest.metrics["held_out_error_percent"]["all"]
-    _say(f"{artifact.folder}: held-out error {errors['mean']:.2f} % in the mean, {errors['worst']:.2f} % at worst")
+    for name, figures in errors.items():
+        print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
     return 0
 
 
