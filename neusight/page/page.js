@@ -69,6 +69,7 @@ window.asking = (() => {
     const wait = setInterval(() => {
       if (!plot.chart || !plot.chart.getOption()) return;
       clearInterval(wait);
+      plot.chart.getDom().classList.add("draggable");
       const render = plot.chart.getZr();
       let down = false, last = 0;
       const send = (e, end) => {

@@ -12,6 +12,12 @@ from tests.cli_runs import as_json, run
 from tests.page.conftest import Opened
 
 SHOWN = "document.querySelector('.shown')"
+TYPE = f"""(input, text) => {{
+  input.value = text;
+  input.dispatchEvent(new Event('input', {{ bubbles: true }}));
+  return {SHOWN}.className;
+}}"""
+"""How the answer looks at the moment that something is typed."""
 LATE = "const later = setTimeout; window.setTimeout = (call, ms, ...rest) => later(call, (ms ?? 0) + 1000, ...rest)"
 """Events that are throttled come after what is dragged has been let go, as on a busy machine."""
 ANSWERED = f"{SHOWN}.getAttribute('aria-busy') === 'false' && !{SHOWN}.classList.contains('failed')"
@@ -19,7 +25,7 @@ ANSWERED = f"{SHOWN}.getAttribute('aria-busy') === 'false' && !{SHOWN}.classList
 
 def answered(page: Any, query: str = "") -> None:
     """Wait until the question of an address is answered."""
-    page.wait_for_function(f"{ANSWERED} && location.search.includes({query!r})", timeout=60_000)
+    page.wait_for_function(f"{ANSWERED} && location.search.includes({query!r})")
 
 
 def fill(page: Any, label: str, text: str) -> None:
@@ -33,7 +39,7 @@ def value(page: Any, label: str) -> str:
 def marked(page: Any, label: str) -> str:
     """The reason below a field that cannot be read."""
     field = page.locator(f"label.q-field--error.field-{label}")
-    field.locator("[role=alert]").wait_for(timeout=60_000)
+    field.locator("[role=alert]").wait_for()
     return str(field.inner_text())
 
 
@@ -47,9 +53,7 @@ def test_back_goes_one_edit_back_and_forward_again(opened: Opened) -> None:
         answered(page, f"batch={batch}")
     for move, batch in ((page.go_back, "8"), (page.go_back, "1"), (page.go_forward, "8"), (page.go_forward, "16")):
         move()
-        page.wait_for_function(
-            f"document.querySelector('.facts')?.innerText.includes('batch {batch} ') && {ANSWERED}", timeout=20_000
-        )
+        page.wait_for_function(f"document.querySelector('.facts')?.innerText.includes('batch {batch} ') && {ANSWERED}")
         assert value(page, "batch") == batch
         assert value(page, "model") == "gpt2"
 
@@ -153,8 +157,7 @@ def test_an_old_answer_fades_and_goes_where_the_new_question_has_none(
     answered(page)
     before = value(page, label)
     field = page.locator(f".field-{label} input").first
-    field.fill(bad)
-    assert page.evaluate(f"{SHOWN}.className.includes('asking') || {SHOWN}.className.includes('failed')")
+    assert "asking" in field.evaluate(TYPE, bad)
     assert reason in marked(page, label)
     assert not page.locator(".answer:visible, .lines:visible").count()
     field.fill(before)
@@ -216,10 +219,10 @@ def test_the_first_click_on_a_mode_answers(opened: Opened, model: str) -> None:
 
 def test_a_service_level_compares_the_devices_that_are_given(opened: Opened) -> None:
     page = opened("/decide?model=llama-3.1-8b&gpu=l40s,a10g&mode=serving&slo=ttft%3D1s,tpot%3D50ms&rate=5")
-    page.locator(".answer").filter(has_text="holds the level for 5 requests/s").wait_for(timeout=60_000)
+    page.locator(".answer").filter(has_text="holds the level for 5 requests/s").wait_for()
     assert "--gpu l40s,a10g" in page.locator(".lines").last.inner_text()
     fill(page, "gpu", "")
-    page.wait_for_url(lambda url: "gpu=" not in url, timeout=60_000)
+    page.wait_for_url(lambda url: "gpu=" not in url)
     answered(page)
     assert "--gpu" not in page.locator(".lines").last.inner_text()
     assert page.locator(".field-gpu input").get_attribute("placeholder") == "all with a price"
@@ -279,25 +282,27 @@ def test_a_served_model_has_the_memory_of_its_command(opened: Opened) -> None:
 
 TEXTS = """() => {
   const plot = document.querySelector('.nicegui-echart');
-  const chart = getElement(+plot.id.slice(1)).chart;
-  return chart.getZr().storage.getDisplayList().filter((each) => each.style && each.style.text).map((each) => {
+  const { chart } = getElement(+plot.id.slice(1));
+  if (chart?.getWidth() !== plot.clientWidth) return false;
+  const texts = chart.getZr().storage.getDisplayList().filter((each) => each.style && each.style.text).map((each) => {
     const box = each.getBoundingRect().clone();
     if (each.transform) box.applyTransform(each.transform);
     return [each.style.text, box.x, box.y, box.x + box.width, box.y + box.height];
   }).filter((each) => each[2] < chart.getHeight() - 60);
+  return texts.filter(([text]) => text.includes("FLOP/s")).length > 4 && texts;
 }"""
+"""Texts of the first chart and their boxes, once it is drawn in its width."""
 
 
-@pytest.mark.parametrize("width", [360, 390, 1280])
 @pytest.mark.parametrize("gpu", ["h100", "b200", "mi300x"])
-def test_names_in_a_roofline_do_not_overlap(opened: Opened, width: int, gpu: str) -> None:
-    page = opened(f"/look?model=gpt2-large&gpu={gpu}&mode=training", width=width)
+def test_names_in_a_roofline_do_not_overlap(opened: Opened, gpu: str) -> None:
+    page = opened(f"/look?model=gpt2-large&gpu={gpu}&mode=training")
     answered(page)
-    page.wait_for_timeout(300)
-    texts = page.evaluate(TEXTS)
-    assert sum("FLOP/s" in text for text, *_ in texts) > 4
-    for (one, *a), (other, *b) in combinations(texts, 2):
-        apart = a[2] <= b[0] + 1 or b[2] <= a[0] + 1 or a[3] <= b[1] + 1 or b[3] <= a[1] + 1
-        assert apart, (one, a, other, b)
-        assert a[0] >= 0
-        assert a[2] <= width
+    for width in (360, 390, 1280):
+        page.set_viewport_size({"width": width, "height": 900})
+        texts = page.wait_for_function(TEXTS).json_value()
+        for (one, *a), (other, *b) in combinations(texts, 2):
+            apart = a[2] <= b[0] + 1 or b[2] <= a[0] + 1 or a[3] <= b[1] + 1 or b[3] <= a[1] + 1
+            assert apart, (one, a, other, b)
+            assert a[0] >= 0
+            assert a[2] <= width

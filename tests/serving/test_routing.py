@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -200,9 +200,9 @@ def test_a_rate_of_hits_leaves_the_rest_to_compute() -> None:
 
 def test_a_cluster_is_simulated_within_its_time() -> None:
     load = Open(request_rate=400, num_prompts=10_000, isl=Lengths(mean=500), osl=Lengths(mean=200))
-    started = perf_counter()
+    started = process_time()
     simulate(load, EngineLimits(kv_tokens=400_000), TIMES, routing=Routing(schedulers=8, policy="least-loaded"))
-    assert perf_counter() - started < 5
+    assert process_time() - started < 5
 
 
 def test_what_one_of_many_gets_in_turn_is_a_share_of_its_own(predictor: Predictor) -> None:
