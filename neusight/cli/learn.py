@@ -148,13 +148,17 @@ def fit(options: FitTarget) -> None:
 
     - `neusight fit training --out tile_models/training.json`
     """
-    from neusight.evaluation.fits import FITS, FitChoice
+    from neusight.learn.fits import FITS, FitRequest, describe
     from neusight.paths import data_dir
 
-    out, folder = options.out or writable(Path(f"{options.target}.json")), options.data or data_dir()
-    choice = FitChoice(hold_out=_ids(options.hold_out, {}), rows=options.rows, seed=options.seed)
+    out, held_out = options.out or writable(Path(f"{options.target}.json")), _ids(options.hold_out, {})
     with tasks() as report:
-        content, rows, lines = FITS[options.target](folder, out, report, choice)
+        asked = FitRequest(
+            data=options.data or data_dir(), report=report, hold_out=held_out, rows=options.rows, seed=options.seed
+        )
+        fitted = FITS[options.target](asked)
+    fitted.save(out)
+    content, rows, lines = describe(fitted, out)
     Output(options.form).data(content, rows, lambda: line("\n".join(lines)))
 
 

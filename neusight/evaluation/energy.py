@@ -16,7 +16,6 @@ from neusight.evaluation.steps import evaluate_steps
 from neusight.laws.board_power import metered
 from neusight.laws.fitted import shipped_boards, shipped_physics
 from neusight.learn.boards import steady_energy
-from neusight.learn.engines import USABLE
 from neusight.measured.score import Progress, Row, Scored, Selection, answered, compared, some
 from neusight.serving import Deployment, ServingEstimate, serve
 from neusight.serving.cells import ServingCase
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from neusight.api import Predictor
 
 UNITS = {"power_w": "W", "joule_per_token": "J/token", "energy_j": "J"}
+USABLE = ("isl not told", "isl and rate are documented means", "engine version not told")
+"""Beginnings of faults that leave a time by the token usable."""
 SECOND = (1.0, 1.0, 1.0)
 """Of which power is the energy [s]."""
 BY = ("source", "gpu", "reading")
@@ -84,7 +85,8 @@ def _steady(path: Path, _: Predictor, selection: Selection) -> Found:
 
 def _steady_row(row: SteadyPower, source: str) -> dict[str, Any]:
     device = load_gpu(row.gpu)
-    demand = steady_energy(row, device, shipped_physics().physics)
+    rates = {"gflop_per_s": row.flops_per_s / 1e9, "gb_per_s": row.bytes_per_s / 1e9, "clock_mhz": row.clock_hz / 1e6}
+    demand = steady_energy(rates, device, shipped_physics().physics)
     drawn = metered(demand, shipped_boards().physics.gpu)
     energy = board_energy(device, float(drawn.total_j[0]), SECOND)
     what = f"{row.flops_per_byte:g} FLOP/B"

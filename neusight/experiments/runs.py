@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from neusight.datasets.rows import read_rows
 from neusight.datasets.schema import read_parquet
 from neusight.distributed.factors import shipped_factors
 from neusight.evaluation import Scored, Selection, evaluate_memory, evaluate_serving, evaluate_training
-from neusight.evaluation.serving import MODELS, Prepare, deployed_cells, means
+from neusight.evaluation.serving import MODELS, Prepare, means
 from neusight.evaluation.training import measured_steps
 from neusight.executors.base import LINK
 from neusight.executors.gpu.predictor import KernelPredictor
@@ -32,7 +31,7 @@ from neusight.experiments.constants import Constants
 from neusight.experiments.folds import code_sha256
 from neusight.laws.fitted import shipped_links
 from neusight.laws.physics import Physics
-from neusight.learn.engines import Cells, fit_engines, with_fitted
+from neusight.learn.engines import fit_engines, with_fitted
 from neusight.learn.links import links_without
 from neusight.learn.training_steps import factors_without, observe
 from neusight.paths import data_dir
@@ -160,12 +159,7 @@ def _served_without(declared: ServingDeclaration, rows: Rows, quick: bool, repor
     if not declared.folds:
         return {"dies": [], "unfitted": []}
     shipped, limit = Predictor.load(), QUICK_CELLS if quick else None
-    some, files = Selection(limit=None if limit is None else 4 * limit), [data_dir() / name for name in declared.tables]
-
-    def cells() -> Cells:
-        return chain.from_iterable(deployed_cells(file, shipped, selection=some) for file in files)
-
-    fitted = fit_engines(cells, rounds=1, report=report)
+    fitted = fit_engines(data_dir(), shipped, rounds=1, report=report)
     dies: list[dict[str, Any]] = []
     for die, predictor in fold_predictors(declared.folds, shipped, quick, report):
         engines = fitted.without(die.held_out)

@@ -8,34 +8,31 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets.power import SteadyPower
 from neusight.devices import load_gpu
 from neusight.devices.spec import DeviceSpec, GpuSpec
-from neusight.errors import NeusightError
 from neusight.executors.costs import NORMAL_90
 from neusight.laws.board_power import PRIOR, metered
 from neusight.laws.constants import priors
 from neusight.laws.fitted import FittedBoards, shipped_boards, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, traffic_pj_per_byte
-from neusight.learn.engines import USABLE, Cells
+from neusight.learn.served import ServedRow, read_served
 from neusight.learn.sums import fit_sums, robust_spread
 from neusight.measured import read_table
-from neusight.measured.folder import measured_in
-from neusight.serving.cells import ServingCase
-from neusight.serving.deployment import Deployment, share_prices
+from neusight.measured.folder import hashes, measured_in
 from neusight.serving.serve import sampled
-from neusight.serving.simulate import simulate
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
 
 NAMES = tuple(priors(PRIOR))
-STEADY = Path("energy") / "microbenchmarks-elementwise.parquet"
-"""In the folder of measured rows: loops of multiply-adds over loads, at rising arithmetic intensity."""
 AT_LIMIT = 0.97
 """Share of its limit from which a board's power tells of the limiter alone."""
 QUANTILES = np.linspace(0.0, 1.0, 101)
@@ -62,78 +59,47 @@ class BoardObservation:
         return self.limit_w, self.arithmetic_w, self.traffic_w
 
 
-def steady_energy(row: SteadyPower, device: GpuSpec, physics: Physics) -> PowerDemand:
-    """What a second of a steady kernel asks of a board, at the clock that was read."""
+def steady_energy(row: Mapping[Any, Any], device: GpuSpec, physics: Physics) -> PowerDemand:
+    """What a second of a steady kernel asks of a board, at the rates and the clock that were read."""
     core_pj, memory_pj = traffic_pj_per_byte(device, physics)
+    bytes_per_s = 1e9 * row["gb_per_s"]
     one = np.ones(1)
     return PowerDemand(
         clocked_s=one,
         ports_s=0.0 * one,
         dram_s=0.0 * one,
         overlap=one,
-        compute_j=flop_energy_j(device, physics) * row.flops_per_s * one,
-        sram_j=1e-12 * core_pj * row.bytes_per_s * one,
-        dram_j=1e-12 * memory_pj * row.bytes_per_s * one,
+        compute_j=flop_energy_j(device, physics) * (1e9 * row["gflop_per_s"]) * one,
+        sram_j=1e-12 * core_pj * bytes_per_s * one,
+        dram_j=1e-12 * memory_pj * bytes_per_s * one,
         lone=one,
         clock_w=clock_w(device, physics),
         budget_w=budget_w(device, physics),
         speed_exponent=physics.power.speed_exponent,
-        clock=row.clock_hz / device.boost_clock_hz,
+        clock=1e6 * row["clock_mhz"] / device.boost_clock_hz,
     )
 
 
-def steady_observations(data: Path) -> list[BoardObservation]:
-    """Of the table of steady kernels in a folder of measured rows."""
-    physics, seen = shipped_physics().physics, []
-    for row in read_table(measured_in(data) / STEADY).frame.to_dict("records"):
+def steady_observations(path: Path) -> Iterator[BoardObservation]:
+    """Observations of a table of steady kernels."""
+    physics = shipped_physics().physics
+    for row in read_table(path).frame.to_dict("records"):
         device = load_gpu(row["gpu"])
-        steady = SteadyPower(
-            gpu=row["gpu"],
-            flops_per_byte=row["gflop_per_s"] / row["gb_per_s"],
-            flops_per_s=1e9 * row["gflop_per_s"],
-            bytes_per_s=1e9 * row["gb_per_s"],
-            clock_hz=1e6 * row["clock_mhz"],
-            power_w=row["power_w"],
-        )
-        drawn = metered(steady_energy(steady, device, physics), shipped_boards().physics.gpu)
-        seen.append(_observation(row["table"], device, (drawn.compute_j[0], drawn.traffic_j[0]), row["power_w"]))
-    return seen
+        drawn = metered(steady_energy(row, device, physics), shipped_boards().physics.gpu)
+        yield _observation(row["table"], device, (drawn.compute_j[0], drawn.traffic_j[0]), row["power_w"])
 
 
-def served_observations(cells: Cells, left_out: Counter[str]) -> Iterator[BoardObservation]:
-    """Of cells whose meter was read; those that are not used are counted in ``left_out``, by reason."""
-    for group in cells:
-        usable = []
-        for case, deployment in group:
-            if case is None or case.cell.power_w is None:
-                continue
-            if isinstance(deployment, NeusightError):
-                left_out[str(deployment)] += 1
-            elif case.cell.fault and not case.cell.fault.startswith(USABLE):
-                left_out[case.cell.fault] += 1
-            else:
-                usable.append((case, deployment))
-        shared = share_prices([deployment for _, deployment in usable]) if usable else []
-        for (case, _), deployment in zip(usable, shared, strict=True):
-            try:
-                yield served_observation(case, deployment)
-            except NeusightError as error:
-                left_out[str(error)] += 1
-
-
-def served_observation(case: ServingCase, deployment: Deployment) -> BoardObservation:
-    """Of one cell; boards that wait for requests, or have no share of them, ask for nothing.
+def served_observation(served: ServedRow) -> BoardObservation:
+    """Of one served model; boards that wait for requests, or have no share of them, ask for nothing.
 
     Raises:
         LoadError: a load that cannot run.
     """
-    cell, device = case.cell, deployment.replica.device
-    share = deployment.share_of(case.load)
-    run = simulate(share, deployment.limits, deployment.tables, deployment.server.request_s)
-    busy = (1.0 - run.time_shares["idle"]) * deployment.shares(case.load) / deployment.groups
+    deployment, run = served.deployment, served.simulated()
+    busy = (1.0 - run.time_shares["idle"]) * served.shares / deployment.groups
     compute_w, traffic_w = (busy * watts for watts in sampled(deployment, run).drawn_w)
-    measured_w = (cell.power_w or 0.0) / cell.n_gpus
-    return _observation(cell.source, device, (compute_w, traffic_w), measured_w)
+    measured_w = served.row["power_w"] / deployment.devices
+    return _observation(served.row["source"], deployment.replica.device, (compute_w, traffic_w), measured_w)
 
 
 def _observation(source: str, device: DeviceSpec, drawn_w: tuple[float, float], watts: float) -> BoardObservation:
@@ -149,16 +115,20 @@ def _observation(source: str, device: DeviceSpec, drawn_w: tuple[float, float], 
     )
 
 
-def fit_boards(
-    observations: Sequence[BoardObservation], data: Mapping[str, str], left_out: Mapping[str, int]
-) -> FittedBoards:
-    """Constants of GPUs' boards, and their errors with every GPU left out in turn.
+def fit_boards(data: Path, predictor: Predictor) -> FittedBoards:
+    """Constants of GPUs' boards, from meters beside steady kernels and served models in a folder of measured rows.
 
-    Args:
-        observations: of all sources.
-        data: hashes of the files that they come from.
-        left_out: rows that are no observations, by reason.
+    Raises:
+        DataError: no served models with a meter there.
     """
+    served = read_served(data, predictor, "power_w")
+    steady, left_out = sorted((measured_in(data) / "energy").glob("*.parquet")), Counter(served.left_out)
+    seen = [*chain.from_iterable(map(steady_observations, steady)), *served.answers(served_observation, left_out)]
+    return replace(fitted(seen), data=hashes([*steady, *served.files]), skipped=dict(left_out))
+
+
+def fitted(observations: Sequence[BoardObservation]) -> FittedBoards:
+    """Constants of all observations, and their errors with every GPU left out in turn."""
     gpus = sorted({o.gpu for o in observations})
     place, deviations = _solved(observations)
     folds = [(gpu, _solved([o for o in observations if o.gpu != gpu])[0]) for gpu in gpus if len(gpus) > 1]
@@ -169,10 +139,9 @@ def fit_boards(
         values={name: float(f"{value:.4g}") for name, value in zip(NAMES, place, strict=True)},
         deviations={name: float(f"{d:.3g}") for name, d in zip(NAMES, deviations, strict=True)},
         gpus=gpus,
-        data=dict(data),
+        data={},
         rows=len(observations),
         error=round(float(np.mean([row["mean"] for row in seen])) / 100.0, 4),
-        skipped=dict(left_out),
         spread=_spread(missed, len(gpus)),
         errors=seen + [row for where, rows in held for row in _errors("left out", rows, where)],
     )

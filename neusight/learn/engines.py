@@ -10,23 +10,27 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
-from neusight.errors import NeusightError
+from neusight.errors import DataError
 from neusight.learn import Report
+from neusight.learn.served import ServedRow, ServedRows, read_served
 from neusight.learn.sums import fit_sums
-from neusight.serving.cells import ServingCase
-from neusight.serving.deployment import Deployment, share_prices
+from neusight.measured.folder import hashes
+from neusight.serving.deployment import Deployment
+from neusight.serving.load import Open, Trace
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun
-from neusight.serving.simulate import simulate
 from neusight.workloads.decoders.shares import Steps
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
 
 NAMES = (*HOST, *GROUPS)
 ROWS = 48
@@ -39,10 +43,9 @@ WAITING_SHARE = 0.2
 class EngineObservation:
     """A measured time [s], and by ``NAMES`` what each constant is multiplied with in it: ``terms @ constants`` is it.
 
-    ``alike`` are cells that share what no constant explains: a model on a GPU. ``era`` is the engine's.
+    ``alike`` are rows that share what no constant explains: a model on a GPU. ``era`` is the engine's.
     """
 
-    cell: str
     era: str
     gpu: str
     alike: str
@@ -52,50 +55,40 @@ class EngineObservation:
     """By how much the first token came later than simulated, where requests hardly wait; else NaN."""
 
 
-def observed(case: ServingCase, deployment: Deployment) -> EngineObservation | None:
-    """What a cell tells of its engine, by a simulation of it: the time of a batch or of all requests, of a token where
-    clients wait for answers or arrive by themselves; None where it measured neither.
+def observed(served: ServedRow) -> EngineObservation:
+    """What a row tells of its engine, by a simulation of it: the time of a batch or of all requests, or of a token
+    where clients wait for answers or arrive by themselves.
 
     Raises:
-        LoadError: a load that cannot run.
+        LoadError: a load that cannot run. DataError: neither was measured.
     """
-    share = deployment.share_of(case.load)
-    run = simulate(share, deployment.limits, deployment.tables, deployment.server.request_s)
-    seconds, weight = _timed(case, run, deployment.shares(case.load))
-    if not seconds:
-        return None
+    row, deployment, run = served.row, served.deployment, served.simulated()
+    seconds, weight = _timed(served, run)
     return EngineObservation(
-        cell=case.cell.name,
         era=deployment.server.era,
-        gpu=case.cell.gpu,
-        alike=f"{case.cell.source} {case.cell.model} {case.cell.weights} {case.cell.gpu} {case.cell.n_gpus}",
+        gpu=row["gpu"],
+        alike=f"{row['source']} {row['model']} {row.get('dtype')} {row['gpu']} {deployment.devices}",
         seconds=seconds,
         terms=summed(deployment, run, weight),
-        late_s=_late_s(case, run),
+        late_s=_late_s(served, run),
     )
 
 
-def _timed(case: ServingCase, run: ServingRun, shares: float) -> tuple[float, np.ndarray]:
-    """The time that a cell measured [s], and how often each row of passes stands in it; 0 where it measured none.
-
-    Args:
-        case: with what was measured.
-        run: of one group's share of the load.
-        shares: that the whole load is.
-    """
-    measured, passes = case.cell.measured, run.passes
+def _timed(served: ServedRow, run: ServingRun) -> tuple[float, np.ndarray]:
+    """The time that a row measured [s], and how often each row of passes stands in it."""
+    passes, measured = run.passes, served.measured
     every = passes.count.astype(float)
-    if case.cell.mode in ("closed", "rate") and "tpot_ms" in measured:
-        return measured["tpot_ms"] / 1e3, _of_a_token(run, case.cell.median)
-    if case.cell.mode == "static" and "e2e_ms" in measured:
-        return measured["e2e_ms"] / 1e3, every
-    if case.cell.mode == "static" and ("prefill_ms" in measured or "ttft_ms" in measured):
-        return measured.get("prefill_ms", measured.get("ttft_ms", 0.0)) / 1e3, every * (passes.prompts > 0)
-    if case.cell.mode != "rate" and "tokens_per_s" in measured:
-        whole_s = float(run.output_tokens.sum()) * shares / measured["tokens_per_s"]
-        # Between passes clients wait for their server, which is no constant of a pass.
-        return whole_s * _busy(run), every
-    return 0.0, every
+    if batch_ms := measured("e2e_max_ms"):
+        return batch_ms / 1e3, every
+    if prompts_ms := measured("ttft_max_ms"):
+        return prompts_ms / 1e3, every * (passes.prompts > 0)
+    if token_ms := measured("itl_p50_ms", "tpot_ms", "tpot_p50_ms"):
+        return token_ms / 1e3, _of_a_token(run, bool(measured("itl_p50_ms")))
+    tokens_per_s = measured("tokens_per_s", "steady_tokens_per_s")
+    if not tokens_per_s or isinstance(served.load, Open | Trace):
+        raise DataError("neither a time of all requests nor one of a token was measured")
+    # Between passes clients wait for their server, which is no constant of a pass.
+    return float(run.output_tokens.sum()) * served.shares / tokens_per_s * _busy(run), every
 
 
 def _busy(run: ServingRun) -> float:
@@ -114,11 +107,10 @@ def _of_a_token(run: ServingRun, median: bool) -> np.ndarray:
     return np.asarray((decoding_alone if decoding_alone.any() else decoding) / (decoding_alone.sum() or decoding.sum()))
 
 
-def _late_s(case: ServingCase, run: ServingRun) -> float:
-    if case.cell.mode not in ("closed", "rate") or "ttft_ms" not in case.cell.measured:
-        return np.nan
+def _late_s(served: ServedRow, run: ServingRun) -> float:
+    first_ms = served.measured("ttft_ms", "ttft_p50_ms")
     waiting = run.queue_s.mean > WAITING_SHARE * run.ttft_s.mean
-    return np.nan if waiting else case.cell.measured["ttft_ms"] / 1e3 - run.ttft_s.mean
+    return np.nan if first_ms is None or waiting else first_ms / 1e3 - run.ttft_s.mean
 
 
 def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.ndarray:
@@ -172,61 +164,43 @@ hosts of programs (``Engine.host_s_per_operator``)."""
 OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
 
-Cells = Iterable[Sequence[tuple[ServingCase | None, Deployment | NeusightError]]]
-"""Cells with what they deploy or why they cannot, those of the same kernels together; None of what is no cell."""
-USABLE = ("isl not told", "isl and rate are documented means", "engine version not told")
-"""Beginnings of faults that leave a time by the token usable: it depends little on what they are about, or on a version
-whose date is told."""
 
-
-def fit_engines(cells: Callable[[], Cells], rounds: int = 2, report: Report | None = None) -> EngineFit:
+def fit_engines(data: Path, predictor: Predictor, rounds: int = 2, report: Report | None = None) -> EngineFit:
     """Constants of all engines.
 
     Args:
-        cells: called once a round for measured cells with what they deployed.
+        data: folder of measured rows.
+        predictor: makes deployments.
         rounds: of simulation and fit; the first runs with the constants that ship.
         report: called with progress.
+
+    Raises:
+        DataError: no served models there.
     """
+    rows = read_served(data, predictor)
     fitted: dict[str, FittedEngine] = {}
     observations: list[EngineObservation] = []
     left_out: Counter[str] = Counter()
     for number in range(rounds):
-        observations, left_out = observe(cells(), fitted, report, number + 1)
+        observations, left_out = observe(rows, fitted, report, number + 1)
         fitted = fit_eras(observations)
     common = fit_era(observations)
-    return EngineFit(engines=fitted, observations=observations, common=common, left_out=left_out)
+    return EngineFit(
+        engines=fitted, observations=observations, common=common, data=hashes(rows.files), left_out=left_out
+    )
 
 
 def observe(
-    cells: Cells, fitted: Mapping[str, FittedEngine], report: Report | None, number: int
+    rows: ServedRows, fitted: Mapping[str, FittedEngine], report: Report | None, number: int
 ) -> tuple[list[EngineObservation], Counter[str]]:
-    """What cells tell, simulated with constants that were fitted before, and why others tell nothing, each reason with
-    the number of cells.
+    """What rows tell, simulated with constants that were fitted before, and why others tell nothing, each reason with
+    the number of rows.
     """
-    observations: list[EngineObservation] = []
-    left_out: Counter[str] = Counter()
-    for group in cells:
-        usable = []
-        for case, deployment in group:
-            if case is None or isinstance(deployment, NeusightError):
-                left_out[str(deployment)] += 1
-            elif case.cell.fault and not case.cell.fault.startswith(USABLE):
-                left_out[case.cell.fault] += 1
-            else:
-                usable.append((case, with_fitted(deployment, fitted)))
-        deployments = share_prices([deployment for _, deployment in usable]) if usable else []
-        for (case, _), deployment in zip(usable, deployments, strict=True):
-            try:
-                observation = observed(case, deployment)
-            except NeusightError as error:
-                left_out[str(error)] += 1
-                continue
-            if observation is None:
-                left_out["neither a time of all requests nor one of a token was measured"] += 1
-            else:
-                observations.append(observation)
+    observations, left_out = [], Counter(rows.left_out)
+    for observation in rows.answers(observed, left_out, lambda deployment: with_fitted(deployment, fitted)):
+        observations.append(observation)
         if report:
-            report(f"round {number}: cells", len(observations), 0, float("nan"))
+            report(f"round {number}: rows", len(observations), 0, float("nan"))
     return observations, left_out
 
 
@@ -245,6 +219,7 @@ class EngineFit:
     engines: dict[str, FittedEngine]
     observations: list[EngineObservation]
     common: FittedEngine | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
     def without(self, gpus: Collection[str]) -> dict[str, FittedEngine]:
@@ -254,14 +229,14 @@ class EngineFit:
         eras = {o.era for o in self.observations}
         return {era: constants_for(era, fitted, common) for era in sorted(eras)}
 
-    def save(self, file: Path, data: Mapping[str, str]) -> None:
+    def save(self, file: Path) -> None:
         """Write constants by era, with the hashes of the files that they come from, and what of them was left out."""
         engines = {era: fitted.to_dict() for era, fitted in self.engines.items()}
         common = self.common.to_dict() if self.common else None
         content = {
             "engines": engines,
             COMMON: common,
-            "data": dict(data),
+            "data": dict(self.data),
             "skipped": dict(self.left_out),
         }
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

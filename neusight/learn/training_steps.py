@@ -8,9 +8,11 @@ more collectives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from neusight.laws.constants import priors
 from neusight.laws.training_constants import StepPhysics
 from neusight.learn import Report
 from neusight.learn.sums import fit_sums, robust_spread
+from neusight.measured.compare import question_of
+from neusight.measured.folder import hashes, rows_to_fit
 
 NAMES = (*TERMS, *FIRST.values())
 PASSES = ("forward", "backward", "weights", "recompute")
@@ -30,7 +34,7 @@ ROUNDS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """A step that was measured: by which source, what it took [s], and what was run."""
+    """A step that was measured: where it is published, what it took [s], and what was run."""
 
     source: str
     seconds: float
@@ -56,22 +60,44 @@ class StepObservation:
     first: bool
 
 
-def fit_training(
-    steps: Sequence[MeasuredStep],
-    timer: Timer,
-    data: Mapping[str, str],
-    report: Report | None = None,
-    skipped: Mapping[str, int] | None = None,
-) -> Factors:
+def read_steps(data: Path, left_out: Counter[str]) -> tuple[list[MeasuredStep], list[Path]]:
+    """Training steps in a folder of measured rows that constants learn from, and the files that they come from.
+
+    Args:
+        data: the folder.
+        left_out: gets the number of rows that are no question, by reason.
+
+    Raises:
+        DataError: none there.
+    """
+    steps, tables = [], rows_to_fit(data, "training", left_out, "step_ms")
+    for table in tables:
+        for row in table.frame.to_dict("records"):
+            try:
+                question: Any = question_of(row, table)
+                run = question.resolve()
+            except NeusightError as error:
+                left_out[str(error)] += 1
+            else:
+                # A page in all of its revisions.
+                page = str(row.get("origin") or row.get("source")).partition("@")[0].strip()
+                steps.append(MeasuredStep(source=page, seconds=row["step_ms"] / 1e3, run=run))
+    return steps, [table.path for table in tables]
+
+
+def fit_training(data: Path, timer: Timer, report: Report | None = None) -> Factors:
     """Factors from measured steps, and their errors on each GPU by a fit without its steps.
 
     Args:
-        steps: that were measured.
+        data: folder of measured rows.
         timer: gives runs their times.
-        data: hashes of the files that the steps come from.
         report: called with progress.
-        skipped: rows that were left out before, by reason.
+
+    Raises:
+        DataError: no steps there.
     """
+    skipped: Counter[str] = Counter()
+    steps, files = read_steps(data, skipped)
     factors = PRIOR
     observations: list[StepObservation] = []
     left_out: Counter[str] = Counter()
@@ -82,9 +108,7 @@ def fit_training(
             report(f"round {number + 1}: fitted", len(observations), len(steps), factors.error)
     by_gpu = {gpu: _without(observations, gpu) for gpu in sorted({o.gpu for o in observations})}
     spread = float(np.mean([errors["spread"] for errors in by_gpu.values()]))
-    return replace(
-        factors, left_out=by_gpu, spread=spread, data=dict(data), skipped=dict(left_out + Counter(skipped or {}))
-    )
+    return replace(factors, left_out=by_gpu, spread=spread, data=hashes(files), skipped=dict(left_out + skipped))
 
 
 def observe(

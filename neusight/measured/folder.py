@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
-from neusight.measured.table import read_table
+from neusight.measured.table import MeasuredTable, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
+FITTED = "fit"
+"""``split`` of rows that constants learn from, in tables of whole runs."""
 LATER = ("llm-serving-2026-*.parquet", "microbenchmarks-*.parquet", "public.parquet")
 """Tables that no constants have learned from yet."""
 AGAIN = "re-measured"
@@ -52,6 +57,32 @@ def _kinds(file: Path) -> set[tuple[str, str]]:
     if not {*names} <= {*pq.read_schema(file).names}:
         return set()
     return {*pq.read_table(file, columns=names).to_pandas().drop_duplicates().itertuples(index=False, name=None)}
+
+
+def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:
+    """Tables of a kind, such as ``serving``, with the rows alone that constants learn from, whose ``split`` is ``fit``.
+
+    Args:
+        data: folder of measured rows.
+        kind: name of the folder in it.
+        left_out: gets the number of other rows that are doubted, by reason.
+        quantity: column that rows must have measured.
+
+    Raises:
+        DataError: no such rows.
+    """
+    chosen = []
+    for file in sorted((measured_in(data) / kind).glob("*.parquet")):
+        table = read_table(file)
+        frame = table.frame.reindex(columns=[*{*table.frame, "split", "suspect", quantity or "split"}])
+        measured = frame[quantity or "split"].notna()
+        taught = measured & (frame["split"] == FITTED)
+        if taught.any():
+            left_out.update(frame.loc[measured & ~taught, "suspect"].dropna())
+            chosen.append(replace(table, frame=table.frame[taught]))
+    if not chosen:
+        raise DataError(f"{data} has no rows of {kind} to learn from: give the folder of measured rows")
+    return chosen
 
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:

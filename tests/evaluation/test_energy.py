@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from neusight.errors import DataError
 from neusight.estimates import Estimate
 from neusight.evaluation import evaluate_energy
 from neusight.laws.fitted import shipped_boards
-from neusight.learn.boards import NAMES, BoardObservation, fit_boards, served_observations, steady_observations
+from neusight.learn.boards import NAMES, BoardObservation, fit_boards, fitted
 from neusight.serving import Closed
 from neusight.workloads.decoders.known import known_decoder
 
@@ -50,12 +49,12 @@ def readings(gpu: str, limit_w: float, n: int = 80) -> list[BoardObservation]:
 
 def test_constants_are_found_again_with_and_without_each_gpu() -> None:
     seen = [*readings("l40", 300.0), *readings("a100", 400.0), *readings("h100-sxm", 700.0)]
-    fitted = fit_boards(seen, {}, Counter())
-    assert fitted.values == pytest.approx(TRUE, rel=0.2)
-    assert tuple(fitted.values) == NAMES
-    assert {row["mean"] < 3.0 for row in fitted.errors} == {True}
-    assert {(row["fit"], row["gpu"]) for row in fitted.errors} >= {("left out", gpu) for gpu in fitted.gpus}
-    assert 0.0 <= fitted.spread < 0.05
+    found = fitted(seen)
+    assert found.values == pytest.approx(TRUE, rel=0.2)
+    assert tuple(found.values) == NAMES
+    assert {row["mean"] < 3.0 for row in found.errors} == {True}
+    assert {(row["fit"], row["gpu"]) for row in found.errors} >= {("left out", gpu) for gpu in found.gpus}
+    assert 0.0 <= found.spread < 0.05
 
 
 def test_constants_that_ship_are_what_meters_say() -> None:
@@ -72,10 +71,6 @@ def data(tmp_path: Path) -> Path:
     (tmp_path / "serving").mkdir()
     frame = pd.DataFrame([STEADY | {"gpu": "a100-sxm-40gb"}])
     frame.to_csv(tmp_path / "microbenchmarks" / "roofline_power.csv", index=False)
-    (tmp_path / "energy").mkdir()
-    frame.drop(columns="flops_per_byte").assign(family="elementwise", table="roofline_power").to_parquet(
-        tmp_path / "energy" / "microbenchmarks-elementwise.parquet"
-    )
     named = [("lab/read", "", 450.0), ("lab/flat", "power flat at 449 W", 449.0), ("lab/unread", "", None)]
     cells = [{**CELL, "cell": name, "fault": fault, "power_w": watts, "e2e_ms": 40.0} for name, fault, watts in named]
     pd.DataFrame(cells).to_parquet(tmp_path / "serving" / "cells.parquet")
@@ -99,16 +94,22 @@ def test_readings_stand_beside_predictions(data: Path, predictor: Predictor) -> 
         evaluate_energy(data / "serving", predictor)
 
 
-def test_observations_leave_out_what_the_source_doubts(data: Path, predictor: Predictor) -> None:
-    from neusight.evaluation.serving import deployed_cells
-
-    left_out: Counter[str] = Counter()
-    served = list(served_observations(deployed_cells(data / "serving" / "cells.parquet", predictor), left_out))
-    assert [o.watts for o in served] == [450.0]
-    assert left_out == {"power flat at 449 W": 1}
-    (steady,) = steady_observations(data)
-    assert (steady.source, steady.gpu, steady.limit_w) == ("roofline_power", "a100-sxm-40gb", 400.0)
-    assert all(term > 0 for term in (*served[0].terms, *steady.terms))
+def test_fit_boards_learns_from_sound_rows(tmp_path: Path, predictor: Predictor) -> None:
+    for kind in ("energy", "serving", "kernels"):
+        (tmp_path / kind).mkdir()
+    steady = {name: value for name, value in STEADY.items() if name != "flops_per_byte"}
+    steady |= {"gpu": "a100-sxm-40gb", "family": "elementwise", "table": "roofline_power"}
+    pd.DataFrame([steady] * 3).to_parquet(tmp_path / "energy" / "steady.parquet")
+    row = {"source": "lab", "model": "small", "config": json.dumps(CONFIG), "gpu": "h100-sxm-80gb", "batch": 8,
+           "isl": 256, "osl": 32, "e2e_max_ms": 40.0, "power_w": 450.0, "split": "fit", "suspect": None}  # fmt: skip
+    rows = [row, row | {"split": "check", "suspect": "power is flat"}, row | {"power_w": None}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "serving" / "lab.parquet")
+    found = fit_boards(tmp_path, predictor)
+    assert {(e["source"], e["gpu"], e["rows"]) for e in found.errors if e["fit"] == "seen"} == {
+        ("roofline_power", "a100-sxm-40gb", 3), ("lab", "h100-sxm-80gb", 1),
+    }  # fmt: skip
+    assert found.skipped == {"power is flat": 1}
+    assert list(found.data) == ["energy/steady.parquet", "serving/lab.parquet"]
 
 
 @pytest.mark.parametrize("gpu", ["h100-sxm-80gb", "tpu-v4", "tensordash", "gaudi2"])

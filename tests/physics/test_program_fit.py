@@ -14,23 +14,23 @@ from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.laws.constants import values, with_values
 from neusight.laws.physics import PRIOR
 from neusight.learn.physics.problem import Problem
-from neusight.learn.physics.programs import FILE, ProgramPart, program_parts
+from neusight.learn.physics.programs import ProgramPart, program_parts
 
 TRUTH = {"implicit.share": 0.5}
-ROW = {"host": "here", "mode": "eager", "conv_tf32": True, "suspect": False, "mean_ms": 2.0, "std_ms": 0.01}
+ROW = {"mode": "inference", "launch": None, "dtype": None, "suspect": None, "latency_ms": 2.0}
 GPUS = ("a100-sxm-80gb", "l40s", "t4")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two programs, one of which has a convolution."""
-    folder = tmp_path_factory.mktemp("sets")
-    (folder / FILE).parent.mkdir()
-    (folder / FILE).with_name("problems").mkdir()
+    folder = tmp_path_factory.mktemp("measured")
+    for name in ("kernels", "programs"):
+        (folder / name).mkdir()
     modules = {"conv": nn.Sequential(nn.Conv2d(32, 64, 5, bias=False), nn.ReLU()), "plain": nn.ReLU()}
     for name, module in modules.items():
         program = torch.export.export(module, (torch.zeros(64, 32, 128, 128),))
-        torch.export.save(program, (folder / FILE).parent / "problems" / f"{name}.pt2")
+        torch.export.save(program, folder / "programs" / f"{name}.pt2")
     return folder
 
 
@@ -38,12 +38,12 @@ def parts_of(
     data: Path, *rows: dict[str, Any], hold_out: tuple[str, ...] = ()
 ) -> tuple[list[ProgramPart], Counter[str]]:
     skipped: Counter[str] = Counter()
-    pd.DataFrame([ROW | row for row in rows]).to_parquet(data / FILE)
+    pd.DataFrame([ROW | row for row in rows]).to_parquet(data / "programs" / "timings.parquet")
     return program_parts(data, hold_out, skipped), skipped
 
 
 def every(**changes: Any) -> list[dict[str, Any]]:
-    return [{"gpu": gpu, "graph": graph, **changes} for gpu in GPUS for graph in ("conv", "plain", "none")]
+    return [{"gpu": gpu, "model": f"{name}.pt2", **changes} for gpu in GPUS for name in ("conv", "plain", "none")]
 
 
 def test_programs_with_convolutions_count_on_devices_with_tf32(data: Path) -> None:
@@ -55,15 +55,19 @@ def test_programs_with_convolutions_count_on_devices_with_tf32(data: Path) -> No
 
 
 def test_timings_that_tell_nothing_are_counted(data: Path) -> None:
-    rows = [row | change for change in ({"mean_ms": 0.5}, {"std_ms": 1.0}, {"suspect": True}) for row in every()]
+    rows = [
+        row | change
+        for change in ({"latency_ms": 0.5}, {"suspect": "it varies"}, {"launch": "graph"})
+        for row in every()
+    ]
     parts, skipped = parts_of(data, *rows)
     assert parts == []
-    assert sorted(skipped.values()) == [9, 9, 9]
+    assert sorted(skipped.values()) == [9, 9]
     assert program_parts(data / "nowhere", (), skipped) == []
 
 
 def test_a_program_takes_as_long_as_its_kernels_and_its_hosts_agree_by_the_middle(data: Path) -> None:
-    (part,), _ = parts_of(data, *({"gpu": "l40s", "graph": "conv", "mean_ms": ms} for ms in (2.0, 3.0, 9.0)))
+    (part,), _ = parts_of(data, *({"gpu": "l40s", "model": "conv.pt2", "latency_ms": ms} for ms in (2.0, 3.0, 9.0)))
     assert part.latency_s == pytest.approx([3e-3])
     total_s, tilings = part.expected_s(PRIOR, shipped_choice(), None)
     assert [kernels.batch.family for kernels in part.kernels] == ["conv2d", "elementwise"]
@@ -75,7 +79,7 @@ def test_programs_move_the_constants_of_convolutions_alone(data: Path) -> None:
     truth = with_values(PRIOR, TRUTH)
     first, _ = parts_of(data, *every())
     seconds = {part.device.id: part.expected_s(truth, shipped_choice(), None)[0][0] for part in first}
-    rows = [{"gpu": gpu, "graph": "conv", "mean_ms": 1e3 * s} for gpu, s in seconds.items()]
+    rows = [{"gpu": gpu, "model": "conv.pt2", "latency_ms": 1e3 * s} for gpu, s in seconds.items()]
     parts, _ = parts_of(data, *rows)
     problem = Problem(parts, PRIOR, lambda part, physics, tiling: part.expected_s(physics, shipped_choice(), tiling))
     found, before = values(problem.at(problem.fit(8).place)), values(PRIOR)

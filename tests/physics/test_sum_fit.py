@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from neusight.errors import DataError, LoadError
-from neusight.learn import engines, training_steps
+from neusight.learn import served, training_steps
 from neusight.learn.sums import fit_sums, most_common, robust_spread
 
 TRUE = np.array([2e-3, 1.3, 0.8])
@@ -53,28 +53,18 @@ def test_reasons_are_told_the_commonest_first() -> None:
     assert most_common(Counter()) == ""
 
 
-def case(fault: str = "") -> Any:
-    return SimpleNamespace(cell=SimpleNamespace(fault=fault))
+def test_rows_that_cannot_be_simulated_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(number: int) -> str:
+        if number < 2:
+            raise LoadError("too long")
+        return "seen"
 
-
-def test_cells_that_cannot_be_simulated_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = iter([LoadError("too long"), LoadError("too long"), None, "seen"])
-
-    def observed(*_: Any) -> Any:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(engines, "observed", observed)
-    monkeypatch.setattr(engines, "share_prices", lambda deployments: deployments)
-    monkeypatch.setattr(engines, "with_fitted", lambda deployment, _: deployment)
-    unreadable = [(None, DataError("no load")), (case(), DataError("does not fit"))]
-    cells: Any = [unreadable, [(case(), None)] * 4, [(case("engine not told"), None)]]
-    observations, left_out = engines.observe(cells, {}, None, 1)
-    assert observations == ["seen"]
-    assert left_out.pop("neither a time of all requests nor one of a token was measured") == 1
-    assert left_out == {"too long": 2, "engine not told": 1, "no load": 1, "does not fit": 1}
+    monkeypatch.setattr(served, "share_prices", lambda deployments: deployments)
+    monkeypatch.setattr(served, "replace", lambda row, deployment: deployment)
+    groups: Any = [[SimpleNamespace(deployment=number) for number in range(3)]]
+    left_out: Counter[str] = Counter()
+    assert list(served.ServedRows(groups=groups, files=[]).answers(answer, left_out)) == ["seen"]  # type: ignore[arg-type]
+    assert left_out == {"too long": 2}
 
 
 def test_steps_that_cannot_be_simulated_are_counted() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from neusight.api import Predictor
-from neusight.datasets.cells import serving_cell
 from neusight.engines import server_named
 from neusight.engines.server import GROUPS, era_of
 from neusight.learn.engines import (
@@ -21,8 +20,8 @@ from neusight.learn.engines import (
     observed,
     with_fitted,
 )
+from neusight.learn.served import ServedRow
 from neusight.serving import Closed, Deployment, Load, Setup, Static, serve
-from neusight.serving.cells import ServingCase
 from neusight.workloads.decoders.architecture import decoder_of
 
 TRUE = {
@@ -53,9 +52,7 @@ def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Engine
     terms = np.concatenate([host, kernels], axis=1)
     seconds = terms @ np.array([TRUE[name] for name in NAMES])
     return [
-        EngineObservation(
-            cell=str(i), era=era, gpu=gpu, alike=f"{gpu} {i % 12}", seconds=float(seconds[i]), terms=terms[i]
-        )
+        EngineObservation(era=era, gpu=gpu, alike=f"{gpu} {i % 12}", seconds=float(seconds[i]), terms=terms[i])
         for i in range(n)
     ]
 
@@ -101,31 +98,30 @@ def test_eras_by_version(name: str, version: str, era: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setup", "load", "mode", "quantity"),
+    ("setup", "load", "quantity"),
     [
-        (Setup(), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
-        (Setup(), Static(batch=8, isl=256, osl=64), "static", "prefill_ms"),
-        (Setup(graphs=False), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
-        (Setup(pp=2), Static(batch=8, isl=256, osl=64), "static", "e2e_ms"),
-        (Setup(), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "closed", "tokens_per_s"),
+        (Setup(), Static(batch=8, isl=256, osl=64), "e2e_max_ms"),
+        (Setup(), Static(batch=8, isl=256, osl=64), "ttft_max_ms"),
+        (Setup(graphs=False), Static(batch=8, isl=256, osl=64), "e2e_max_ms"),
+        (Setup(pp=2), Static(batch=8, isl=256, osl=64), "e2e_max_ms"),
+        (Setup(), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "tokens_per_s"),
         # Three clients of two replicas: one of these serves two, the other one.
-        (Setup(replicas=2), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "closed", "tokens_per_s"),
+        (Setup(replicas=2), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "tokens_per_s"),
     ],
     ids=["batch", "prefill", "launched", "pipeline", "clients", "clients of replicas"],
 )
 def test_an_observation_of_what_is_predicted_has_its_constants(
-    predictor: Predictor, setup: Setup, load: Load, mode: str, quantity: str
+    predictor: Predictor, setup: Setup, load: Load, quantity: str
 ) -> None:
     """Terms times the constants that a prediction was made with are the time that it says, however it is served."""
     deployment = with_true_constants(deployed(predictor, setup))
     estimate = serve(deployment, load)
     figures = {
-        "e2e_ms": 1e3 * estimate.e2e_s.mean,
-        "prefill_ms": 1e3 * estimate.ttft_s.mean,
+        "e2e_max_ms": 1e3 * estimate.e2e_s.mean,
+        "ttft_max_ms": 1e3 * estimate.ttft_s.mean,
         "tokens_per_s": estimate.output_tokens_per_s.mean,
     }
-    seen = observed(case_of(load, mode, {quantity: figures[quantity]}, estimate.devices), deployment)
-    assert seen is not None
+    seen = observed(row_of(load, {quantity: figures[quantity]}, deployment))
     assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=1e-3)
 
 
@@ -161,8 +157,7 @@ def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
     load = Static(batch=8, isl=256, osl=64)
     for pp in (1, 2):
         deployment = with_true_constants(deployed(predictor, Setup(pp=pp)))
-        seen = observed(case_of(load, "static", {"e2e_ms": 1.0}, pp), deployment)
-        assert seen is not None
+        seen = observed(row_of(load, {"e2e_max_ms": 1.0}, deployment))
         terms = dict(zip(NAMES, seen.terms, strict=True))
         assert terms["pass_s"] == pytest.approx(64, abs=1)
         assert terms["sequence_s"] == pytest.approx(64 * 8 / pp, rel=0.02)
@@ -177,10 +172,5 @@ def with_true_constants(deployment: Deployment, request_s: float = 0.02) -> Depl
     return deployment.with_constants(TRUE | {"request_s": request_s})
 
 
-def case_of(
-    load: Load, mode: str, measured: dict[str, float], n_gpus: int = 1, power_w: float | None = None
-) -> ServingCase:
-    row = {"cell": "lab/a", "gpu": "l4", "model": "small", "mode": mode, "concurrency": 8, "isl": 256, "osl": 64}
-    cell = serving_cell({**row, "n_gpus": n_gpus, "e2e_ms": 1.0}, 1)
-    cell = replace(cell, measured=measured, power_w=power_w)
-    return ServingCase(cell=cell, setup=Setup(), load=load)
+def row_of(load: Load, measured: dict[str, float], deployment: Deployment) -> ServedRow:
+    return ServedRow(row={"source": "lab", "model": "small", "gpu": "l4"} | measured, load=load, deployment=deployment)

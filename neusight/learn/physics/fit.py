@@ -15,8 +15,7 @@ from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
 from neusight.learn.physics.observations import LONE_LAUNCHES, RATES, ObservationReader, ProblemPart
 from neusight.learn.physics.problem import Problem
-from neusight.learn.physics.programs import FILE as TIMINGS
-from neusight.learn.physics.programs import program_parts
+from neusight.learn.physics.programs import program_files, program_parts
 from neusight.measured.folder import hashes, kernel_files, measured_in
 
 
@@ -97,7 +96,7 @@ def fit_parts(
 def tables_read(data: Path) -> list[Path]:
     """Tables of kernels, rates and programs that a fit reads."""
     rates = measured_in(data).glob(f"rates/{RATES}-gemm.parquet")
-    return [*kernel_files(data), *rates, *data.glob(str(TIMINGS))]
+    return [*kernel_files(data), *rates, *program_files(data)]
 
 
 def without(options: FitOptions, gpus: Collection[str]) -> FitOptions:

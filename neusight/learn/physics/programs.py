@@ -13,10 +13,7 @@ from zipfile import ZipFile
 
 import numpy as np
 
-from neusight.datasets import device_of
-from neusight.datasets.columns import flags_or
-from neusight.datasets.schema import read_parquet
-from neusight.devices.load import gpu_of
+from neusight.devices import load_gpu
 from neusight.devices.spec import GpuSpec
 from neusight.errors import NeusightError
 from neusight.executors.gpu.expected.laws import law_names
@@ -29,6 +26,8 @@ from neusight.kernels.families import Kernel, group_by_family
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.observations import GROUP_WEIGHT, ProblemPart
+from neusight.measured import read_table
+from neusight.measured.folder import measured_in, sound
 from neusight.transforms.precision import as_computed
 from neusight.workloads import load_workload
 from neusight.workloads.workload import Workload
@@ -36,15 +35,11 @@ from neusight.workloads.workload import Workload
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = Path("kernelbench") / "timings.parquet"
-PROGRAMS = "problems"
 KIND = "convolutions"
 TAUGHT = ("implicit.", "stream.window_instructions")
 """Beginnings of the names of the constants that programs tell: their other kernels are priced and change nothing."""
 LEAST_MS = 1.0
 """From which the host of an eager program hardly counts."""
-MOST_SPREAD = 0.1
-"""Standard deviation of a timing over its mean, at most."""
 LEAST_SHARE = 0.5
 """Of a program's expected time that its largest convolution takes, at least."""
 
@@ -78,45 +73,46 @@ class ProgramPart(ProblemPart):
         return total_s, tuple(tilings)
 
 
+def program_files(data: Path) -> list[Path]:
+    """Tables of timings of programs in a folder of measured rows."""
+    return sorted((measured_in(data) / "programs").glob("*.parquet"))
+
+
 def program_parts(data: Path, hold_out: Collection[str], skipped: Counter[str]) -> list[ProgramPart]:
     """A part a device that multiplies in TF32, of eager programs whose time one convolution makes up; none where the
     data has no timings of programs.
 
     Args:
-        data: folder of data sets.
+        data: folder of measured rows.
         hold_out: devices that are left out.
         skipped: gets the number of timings that tell nothing, by reason.
     """
-    if not (data / FILE).is_file():
-        return []
-    timed = _timings(data / FILE, skipped)
-    traces = _traces((data / FILE).parent / PROGRAMS, sorted(set(timed["graph"])), skipped)
     parts: list[ProgramPart] = []
-    for gpu, rows in timed[~timed["gpu"].isin(list(hold_out))].groupby("gpu", sort=True):
-        device, known = gpu_of(device_of(str(gpu), {})), rows[rows["graph"].isin(list(traces))]
-        if device.multiplies("tf32") and len(known):
-            parts += _part(device, known.groupby("graph", sort=True)["mean_ms"].median(), traces)
+    for file in program_files(data):
+        timed = _timings(file, skipped)
+        traces = _traces(file.parent, sorted(set(timed["model"])), skipped)
+        timed = timed[~timed["gpu"].isin(list(hold_out)) & timed["model"].isin(list(traces))]
+        for gpu, rows in timed.groupby("gpu", sort=True):
+            device = load_gpu(str(gpu))
+            if device.multiplies("tf32"):
+                parts += _part(device, rows.groupby("model", sort=True)["latency_ms"].median(), traces)
     return parts
 
 
 def _timings(path: Path, skipped: Counter[str]) -> pd.DataFrame:
     """Eager ones with convolutions in TF32, long and steady enough."""
-    rows = read_parquet(path).to_pandas()
-    rows = rows[(rows["mode"] == "eager") & flags_or(rows, "conv_tf32", True)]
-    faults = {
-        "programs below 1 ms": rows["mean_ms"] < LEAST_MS,
-        "programs that vary by more than 10 %": rows["std_ms"] > MOST_SPREAD * rows["mean_ms"],
-        "suspect programs": flags_or(rows, "suspect", False),
-    }
+    rows = read_table(path).frame
+    rows = rows[rows.reindex(columns=["launch", "dtype"]).isna().all(axis=1)]
+    faults = {"programs below 1 ms": rows["latency_ms"] < LEAST_MS, "suspect programs": ~sound(rows)}
     skipped.update({reason: int(np.sum(faulty)) for reason, faulty in faults.items() if np.any(faulty)})
     return rows[~np.any(list(faults.values()), axis=0)]
 
 
-def _traces(folder: Path, graphs: Collection[str], skipped: Counter[str]) -> dict[str, Workload]:
+def _traces(folder: Path, programs: Collection[str], skipped: Counter[str]) -> dict[str, Workload]:
     """Steps of the programs that have convolutions, by name."""
     traces = {}
-    for graph in graphs:
-        path = folder / f"{graph}.pt2"
+    for name in programs:
+        path = folder / name
         if not path.is_file() or not _has_convolution(path):
             continue
         try:
@@ -124,7 +120,7 @@ def _traces(folder: Path, graphs: Collection[str], skipped: Counter[str]) -> dic
         except NeusightError as error:
             skipped[f"programs that cannot be read ({type(error).__name__})"] += 1
             continue
-        traces[graph] = as_computed(workload, tf32=True)
+        traces[name] = as_computed(workload, tf32=True)
     return traces
 
 
@@ -138,13 +134,13 @@ def _part(device: GpuSpec, measured_ms: pd.Series, traces: dict[str, Workload]) 
     """Programs of one device, but for those of which no convolution is ``LEAST_SHARE``."""
     chosen: list[str] = []
     largest: list[Kernel] = []
-    for graph in map(str, measured_ms.index):
-        kernels = _by_law(device, [traces[graph]])
+    for name in map(str, measured_ms.index):
+        kernels = _by_law(device, [traces[name]])
         times = [_times_s(part, device) for part in kernels]
         products = [np.where(part.batch["dtype"] == "tf32", t, 0.0) for part, t in zip(kernels, times, strict=True)]
         number = int(np.argmax([t.max() for t in products]))
         if products[number].max() >= LEAST_SHARE * sum(t.sum() for t in times):
-            chosen.append(graph)
+            chosen.append(name)
             largest.append(kernels[number].batch.kernel(int(np.argmax(products[number]))))
     if chosen:
         yield ProgramPart(
@@ -155,7 +151,7 @@ def _part(device: GpuSpec, measured_ms: pd.Series, traces: dict[str, Workload]) 
             latency_s=1e-3 * measured_ms[chosen].to_numpy(dtype=float),
             weight=np.full(len(chosen), GROUP_WEIGHT / len(chosen)),
             floor_s=np.zeros(len(chosen)),
-            kernels=_by_law(device, [traces[graph] for graph in chosen]),
+            kernels=_by_law(device, [traces[name] for name in chosen]),
         )
 
 

@@ -1,0 +1,87 @@
+"""``FITS``: constants that are fitted to measured rows, and what a person reads of a fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from neusight.api import Predictor
+from neusight.learn import Report
+from neusight.learn.arrays import fit_arrays
+from neusight.learn.boards import fit_boards
+from neusight.learn.engines import EngineFit, fit_engines
+from neusight.learn.links import fit_links
+from neusight.learn.microcontrollers import fit_microcontrollers
+from neusight.learn.physics.fit import FitOptions, fit_physics
+from neusight.learn.sums import most_common
+from neusight.learn.training_steps import fit_training
+
+MANY = 10
+"""Devices from which their number is told, not their names."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitRequest:
+    """What a fit reads: rows in a folder without devices ``hold_out``, at most so many ``rows`` of a device and kind of
+    kernel, drawn by a seed; ``report`` is called with progress.
+    """
+
+    data: Path
+    report: Report
+    hold_out: tuple[str, ...] = ()
+    rows: int = 100
+    seed: int = 0
+
+
+def _fit_physics(asked: FitRequest) -> Any:
+    options = FitOptions(data=asked.data, hold_out=asked.hold_out, each=asked.rows, seed=asked.seed)
+    return fit_physics(options, report=asked.report)
+
+
+FITS: Mapping[str, Callable[[FitRequest], Any]] = {
+    "physics": _fit_physics,
+    "links": lambda asked: fit_links(asked.data, seed=asked.seed, report=asked.report),
+    "arrays": lambda asked: fit_arrays(asked.data, seed=asked.seed, report=asked.report),
+    "engines": lambda asked: fit_engines(asked.data, Predictor.load(), report=asked.report),
+    "boards": lambda asked: fit_boards(asked.data, Predictor.load()),
+    "microcontrollers": lambda asked: fit_microcontrollers(asked.data),
+    "training": lambda asked: fit_training(asked.data, Predictor.load().timed, asked.report),
+}
+"""By the name of their constants; what they find is saved with ``save``."""
+
+
+def describe(fitted: Any, file: Path) -> tuple[Any, list[dict[str, Any]], list[str]]:
+    """What a fit prints: as JSON, as rows of a table, and in lines.
+
+    Args:
+        fitted: what one of ``FITS`` found.
+        file: where it is saved.
+    """
+    if isinstance(fitted, EngineFit):
+        found = fitted.engines.items()
+        errors = [{"engine": era, "rows": one.cells, "mean": round(100.0 * one.error, 1)} for era, one in found]
+        content: Any = [{"engine": era, **one.values} for era, one in found]
+        return content, content, [f"{file}: constants of {len(errors)} engines", *_lines(errors, fitted.left_out)]
+    errors = getattr(fitted, "errors", []) or [
+        {"without": gpu} | {name: value if name == "rows" else round(100.0 * value, 1) for name, value in one.items()}
+        for gpu, one in getattr(fitted, "left_out", {}).items()
+    ]
+    devices = ", ".join(fitted.gpus) if len(fitted.gpus) < MANY else f"{len(fitted.gpus)} devices"
+    head = f"{file}: {len(fitted.values)} constants from {fitted.rows:,} rows of {devices}"
+    constants = [{"constant": name, "value": value} for name, value in fitted.values.items()]
+    lines = [f"{head}, mean error {fitted.error:.1%}", *_lines(errors, fitted.skipped)]
+    return fitted.values, errors or constants, lines
+
+
+def _lines(errors: list[dict[str, Any]], left_out: Mapping[str, int]) -> list[str]:
+    """A line for each row of errors, its words first, and one of what was left out."""
+    lines = []
+    for row in errors:
+        words = " ".join(value for value in row.values() if isinstance(value, str))
+        figures = ", ".join(f"{name} {value}" for name, value in row.items() if not isinstance(value, str))
+        lines.append(f"{words}: {figures}")
+    counted = Counter(left_out)
+    return [*lines, *([f"{counted.total():,} rows were left out: {most_common(counted)}"] if counted else [])]

@@ -1,0 +1,101 @@
+"""Measured rows of served models as deployments under their loads, for constants of whole runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from neusight.errors import NeusightError
+from neusight.measured.compare import question_of
+from neusight.measured.folder import rows_to_fit
+from neusight.serving.deployment import Deployment, share_prices
+from neusight.serving.load import Load, longest_of
+from neusight.serving.run import ServingRun
+from neusight.serving.simulate import simulate
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedRow:
+    """A measured row, its load, and what it deploys."""
+
+    row: Mapping[Any, Any]
+    load: Load
+    deployment: Deployment
+
+    @property
+    def shares(self) -> float:
+        """How many times the load of one group the whole load is."""
+        return self.deployment.shares(self.load)
+
+    def measured(self, *names: str) -> float | None:
+        """The first of some columns that the row measured."""
+        return next((self.row[name] for name in names if self.row.get(name, 0.0) > 0.0), None)
+
+    def simulated(self) -> ServingRun:
+        """The run of one group's share of the load.
+
+        Raises:
+            LoadError: a load that cannot run.
+        """
+        served = self.deployment
+        return simulate(served.share_of(self.load), served.limits, served.tables, served.server.request_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServedRows:
+    """Rows that constants learn from, those whose passes take the same times together; ``files`` that they come from,
+    and why others are left out, each reason with their number.
+    """
+
+    groups: list[list[ServedRow]]
+    files: list[Path]
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def answers(
+        self,
+        ask: Callable[[ServedRow], T],
+        left_out: Counter[str],
+        prepare: Callable[[Deployment], Deployment] = lambda deployment: deployment,
+    ) -> Iterator[T]:
+        """What is asked of each row; those without an answer are counted in ``left_out``, by reason."""
+        for group in self.groups:
+            deployments = share_prices([prepare(one.deployment) for one in group])
+            for one, deployment in zip(group, deployments, strict=True):
+                try:
+                    yield ask(replace(one, deployment=deployment))
+                except NeusightError as error:
+                    left_out[str(error)] += 1
+
+
+def read_served(data: Path, predictor: Predictor, quantity: str = "") -> ServedRows:
+    """Served models in a folder of measured rows that constants learn from, those that measured a quantity.
+
+    Raises:
+        DataError: none there.
+    """
+    groups: dict[Any, list[ServedRow]] = {}
+    left_out: Counter[str] = Counter()
+    tables = rows_to_fit(data, "serving", left_out, quantity)
+    for table in tables:
+        for row in table.frame.to_dict("records"):
+            try:
+                question: Any = question_of(row, table)
+                question = question.resolve()
+                deployment = predictor.deployment(
+                    question.model, question.device, longest_of(question.load), question.setup
+                )
+                _ = deployment.limits
+            except NeusightError as error:
+                left_out[str(error)] += 1
+                continue
+            key = question.model, row["gpu"], question.setup.priced
+            groups.setdefault(key, []).append(ServedRow(row=row, load=question.load, deployment=deployment))
+    return ServedRows(groups=list(groups.values()), files=[table.path for table in tables], left_out=left_out)
