@@ -148,17 +148,13 @@ def fit(options: FitTarget) -> None:
 
     - `neusight fit training --out tile_models/training.json`
     """
-    from neusight.learn.fits import FITS, FitRequest, describe
+    from neusight.learn.fits import FitChoice, fit_constants
     from neusight.paths import data_dir
 
-    out, held_out = options.out or writable(Path(f"{options.target}.json")), _ids(options.hold_out, {})
+    out, folder = options.out or writable(Path(f"{options.target}.json")), options.data or data_dir()
+    choice = FitChoice(hold_out=_ids(options.hold_out, {}), rows=options.rows, seed=options.seed)
     with tasks() as report:
-        asked = FitRequest(
-            data=options.data or data_dir(), report=report, hold_out=held_out, rows=options.rows, seed=options.seed
-        )
-        fitted = FITS[options.target](asked)
-    fitted.save(out)
-    content, rows, lines = describe(fitted, out)
+        content, rows, lines = fit_constants(options.target, folder, out, choice, report)
     Output(options.form).data(content, rows, lambda: line("\n".join(lines)))
 
 

@@ -24,42 +24,46 @@ MANY = 10
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitRequest:
-    """What a fit reads: rows in a folder without devices ``hold_out``, at most so many ``rows`` of a device and kind of
-    kernel, drawn by a seed; ``report`` is called with progress.
-    """
+class FitChoice:
+    """Rows that a fit reads: ids of devices to leave out, most rows of a device and kind of kernel, and a seed."""
 
-    data: Path
-    report: Report
     hold_out: tuple[str, ...] = ()
     rows: int = 100
     seed: int = 0
 
 
-def _fit_physics(asked: FitRequest) -> Any:
-    options = FitOptions(data=asked.data, hold_out=asked.hold_out, each=asked.rows, seed=asked.seed)
-    return fit_physics(options, report=asked.report)
+def _fit_physics(data: Path, choice: FitChoice, report: Report) -> Any:
+    options = FitOptions(data=data, hold_out=choice.hold_out, each=choice.rows, seed=choice.seed)
+    return fit_physics(options, report=report)
 
 
-FITS: Mapping[str, Callable[[FitRequest], Any]] = {
+FITS: Mapping[str, Callable[[Path, FitChoice, Report], Any]] = {
     "physics": _fit_physics,
-    "links": lambda asked: fit_links(asked.data, seed=asked.seed, report=asked.report),
-    "arrays": lambda asked: fit_arrays(asked.data, seed=asked.seed, report=asked.report),
-    "engines": lambda asked: fit_engines(asked.data, Predictor.load(), report=asked.report),
-    "boards": lambda asked: fit_boards(asked.data, Predictor.load()),
-    "microcontrollers": lambda asked: fit_microcontrollers(asked.data),
-    "training": lambda asked: fit_training(asked.data, Predictor.load().timed, asked.report),
+    "links": lambda data, choice, report: fit_links(data, seed=choice.seed, report=report),
+    "arrays": lambda data, choice, report: fit_arrays(data, seed=choice.seed, report=report),
+    "engines": lambda data, choice, report: fit_engines(data, Predictor.load(), report=report),
+    "boards": lambda data, choice, report: fit_boards(data, Predictor.load()),
+    "microcontrollers": lambda data, choice, report: fit_microcontrollers(data),
+    "training": lambda data, choice, report: fit_training(data, Predictor.load().timed, report),
 }
-"""By the name of their constants; what they find is saved with ``save``."""
+"""By the name of their constants; each takes the folder of measured rows."""
+Described = tuple[Any, list[dict[str, Any]], list[str]]
+"""What a fit prints: as JSON, as rows of a table, and in lines."""
 
 
-def describe(fitted: Any, file: Path) -> tuple[Any, list[dict[str, Any]], list[str]]:
-    """What a fit prints: as JSON, as rows of a table, and in lines.
+def fit_constants(target: str, data: Path, out: Path, choice: FitChoice, report: Report) -> Described:
+    """Fit the constants of a name to measured rows in a folder, and save them in a file.
 
-    Args:
-        fitted: what one of ``FITS`` found.
-        file: where it is saved.
+    Raises:
+        DataError: no rows to learn from there.
     """
+    fitted = FITS[target](data, choice, report)
+    fitted.save(out)
+    return describe(fitted, out)
+
+
+def describe(fitted: Any, file: Path) -> Described:
+    """What a fit prints of constants that one of ``FITS`` found and that a file has."""
     if isinstance(fitted, EngineFit):
         found = fitted.engines.items()
         errors = [{"engine": era, "rows": one.cells, "mean": round(100.0 * one.error, 1)} for era, one in found]
