@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from neusight.collect.sparsity.streams import as_filters, from_filters, measured_layers
+from neusight.collect.sparsity.streams import as_filters, measured_layers
 from neusight.errors import DataError
 
 
@@ -81,11 +81,10 @@ def prune_module(module: torch.nn.Module, how: Pruning) -> dict[str, torch.Tenso
     """Prune the weights of a module's convolutions and linear layers in place.
 
     Returns:
-        By module path, True where a weight stays, in the weight's shape: training that goes on has to hold the others
-        at zero, with ``hold_pruned``.
+        By module path, True where a weight stays, in the shape of ``as_filters``: training that goes on has to hold the
+        others at zero, with ``hold_pruned``.
     """
-    layers = measured_layers(module)
-    masks = {path: from_filters(layer, how.kept(as_filters(layer))) for path, layer in layers.items()}
+    masks = {path: how.kept(as_filters(layer)) for path, layer in measured_layers(module).items()}
     hold_pruned(module, masks)
     return masks
 
@@ -94,5 +93,4 @@ def hold_pruned(module: torch.nn.Module, masks: dict[str, torch.Tensor]) -> None
     """Set the weights that do not stay to zero."""
     with torch.no_grad():
         for path, mask in masks.items():
-            weight = module.get_submodule(path).weight
-            weight.mul_(mask)  # type: ignore[operator]
+            as_filters(module.get_submodule(path)).mul_(mask)

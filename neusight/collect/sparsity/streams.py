@@ -38,11 +38,8 @@ _DIGITS = 4
 
 def measured_layers(module: nn.Module) -> dict[str, nn.Module]:
     """Convolutions and linear layers by module path, and what transformers has in their place."""
-    return {path: part for path, part in module.named_modules() if isinstance(part, nn.Conv2d) or _is_linear(part)}
-
-
-def _is_linear(part: nn.Module) -> bool:
-    return isinstance(part, nn.Linear) or _is_transposed(part)
+    parts = dict(module.named_modules()).items()
+    return {path: part for path, part in parts if isinstance(part, nn.Conv2d | nn.Linear) or _is_transposed(part)}
 
 
 def _is_transposed(part: nn.Module) -> bool:
@@ -51,18 +48,11 @@ def _is_transposed(part: nn.Module) -> bool:
 
 
 def as_filters(layer: nn.Module) -> torch.Tensor:
-    """Weights with the reduction's channels last: (filters, height, width, channels) or (out, in)."""
+    """A view of the weights with the reduction's channels last: (filters, height, width, channels) or (out, in)."""
     weight: Any = layer.weight
     if isinstance(layer, nn.Conv2d):
         return weight.permute(0, 2, 3, 1)
     return weight.T if _is_transposed(layer) else weight
-
-
-def from_filters(layer: nn.Module, filters: torch.Tensor) -> torch.Tensor:
-    """The way back from ``as_filters``, for a mask."""
-    if isinstance(layer, nn.Conv2d):
-        return filters.permute(0, 3, 1, 2)
-    return filters.T if _is_transposed(layer) else filters
 
 
 def operand_streams(
