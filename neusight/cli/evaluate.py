@@ -35,6 +35,10 @@ class MeasuredFiles(opt.Models, opt.Workers, opt.Formatted):
         "quantity, predicted, and peer where there are several.",
         opt.OUTPUT,
     )
+    pairs: str = text(
+        "Compare ratios of rows that differ in this column alone, such as num_gpus, launch or dtype, as well.",
+        opt.OUTPUT, metavar="COLUMN",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,23 +81,26 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     """
     from neusight.measured import SOUGHT, RowChoice, compare_peers, decisions, files_of, peers_of, summarise
     from neusight.measured import evaluate as compared
+    from neusight.measured.pairs import summarise_ratios
 
     peers = None if options.against is None else peers_of(options.against)
     choice = RowChoice(
         gpus=tuple(map(opt.named_gpu, rows.gpu)), split=rows.split, source=rows.source,
         limit=rows.limit, seed=rows.seed, suspect=rows.suspect,
     )  # fmt: skip
-    needed = [*options.by, *(SOUGHT if peers is not None else ())]
+    needed = [*options.by, *(SOUGHT if peers is not None else ()), *([options.pairs] if options.pairs else ())]
     files, predictor = files_of(options.files), opt.loaded(options.tile_models, options.calibration)
     with busy("predicting") as advance:
         evaluation = compared(files, predictor, choice, advance, needed=needed, **options.keywords)
     data: dict[str, Any] = {
         "summary": summarise(evaluation.columns(options.by), options.by),
-        "decisions": decisions(evaluation.tables),
+        "decisions": decisions(evaluation.tables, *([(options.pairs,), 1] if options.pairs else ())),
         "skipped": evaluation.skipped,
     }
     if peers is not None:
         data["against"] = compare_peers(evaluation.columns(needed), peers, options.by)
+    if options.pairs:
+        data["pairs"] = summarise_ratios(evaluation.tables, options.pairs)
     if options.worst:
         data["worst"] = evaluation.worst(options.worst)
     if options.form != "human":
@@ -132,6 +139,9 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     costs = ">rank correlation = rank:.2f | >best chosen = best:.0f | >regret = regret:.1f | >worst = worst:.1f"
     title = "\nChoosing by prediction. regret: percent by which the chosen is worse than best.\n"
     figures(f"choice of = column | by = quantity | >choices = choices:, | {costs}", data["decisions"], title)
+    ratios = ">predicted = predicted:.2f | >measured = measured:.2f"
+    title = "\nRatios of rows that differ in nothing else: medians, and errors in percent.\n"
+    figures(f"quantity | base | value | >pairs = pairs:, | {ratios} | {sizes}", data.get("pairs", ()), title)
     theirs = ">their median = their_median:.1f | >their mean = their_mean:.1f | >their bias = their_bias:+.1f"
     title = "\nOther predictors, over the rows that both predict.\n"
     figures(f"peer | {keys} | >rows = rows:, | {sizes} | {theirs}", data.get("against", ()), title)

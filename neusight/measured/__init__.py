@@ -4,14 +4,16 @@
 ``kernel_parts(frame)``: rows of kernels as batches with their conditions and devices;
 ``compare(table, predictor) -> (Scored, skipped)``: predictions beside what was measured;
 ``evaluate(files, predictor) -> Evaluation``: the same of many files, by any choice of rows, on several processes;
-``summarise(lines, by)``, ``decisions(tables)``: errors by group, and what they cost who decides by predictions.
+``summarise(lines, by)``, ``decisions(tables)``: errors by group, and what they cost who decides by predictions;
+``ratios(lines, column)``: predicted and measured ratios of rows that differ in nothing but a column.
 """
 
 from neusight.measured.choice import RowChoice, files_of
 from neusight.measured.compare import compare
-from neusight.measured.errors import SOUGHT, compare_peers, decisions, peers_of, summarise
+from neusight.measured.errors import SOUGHT, compare_peers, peers_of, summarise
 from neusight.measured.evaluation import Evaluation, evaluate
 from neusight.measured.kernels import KernelPart, kernel_part, kernel_parts
+from neusight.measured.pairs import decisions, ratios
 from neusight.measured.table import MeasuredTable, read_table
 
 __all__ = [
@@ -28,6 +30,7 @@ __all__ = [
     "kernel_part",
     "kernel_parts",
     "peers_of",
+    "ratios",
     "read_table",
     "summarise",
 ]

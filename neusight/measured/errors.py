@@ -1,4 +1,4 @@
-"""Figures of errors by group, and what wrong predictions cost who decides by them."""
+"""Figures of errors by group, of our predictions and of other predictors."""
 
 from __future__ import annotations
 
@@ -9,24 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError
-from neusight.measured.table import TRUTH, columns_of, is_quantity, read_frame
+from neusight.measured.table import TRUTH, is_quantity, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _NORMAL_90 = 1.6448536269514722
 """Standard deviations to the ends of a normal's 90 % interval."""
-_RATES = ("tokens_per_s", "steady_tokens_per_s", "tflop_per_s", "gain")
-"""Quantities of which more is better."""
-_UNDECIDED = (*TRUTH, "mean_batch")
-DECIDED = ("gpu", "dtype", "backend", "engine", "tp", "pp", "dp", "cp", "ep", "vp", "shard")
-"""Columns that people choose by a prediction."""
-_TOGETHER = {"engine": ("engine_version",), "backend": ("variant",)}
-"""Columns that differ with what is chosen."""
 SOUGHT = ("source", "table", "row")
 """Columns that name a row."""
-LEAST_DECISIONS = 10
-"""Fewer choices say nothing."""
 
 
 def summarise(lines: pd.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
@@ -85,75 +76,6 @@ def _verdicts(lines: pd.DataFrame) -> dict[str, Any]:
     said, was = (lines[name].to_numpy(float) > 0.5 for name in ("predicted", "measured"))
     cases = {"right": said == was, "wrongly_true": said & ~was, "wrongly_false": ~said & was}
     return {name: 100.0 * float(case.mean()) for name, case in cases.items()}
-
-
-def decisions(tables: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
-    """What it costs to choose by prediction, for each column that people choose and each quantity.
-
-    Rows that differ in nothing but one column are a choice. ``rank``: mean rank correlation of prediction and
-    measurement over choices; ``best``: percent of choices in which the best was chosen; ``regret``: by how many percent
-    the chosen is worse than the best, mean, and ``worst``.
-    """
-    import pandas as pd
-
-    found = []
-    for column in DECIDED:
-        parts = [part for table in tables if column in table for part in _choices(table, column)]
-        for quantity in dict.fromkeys(name for name, _ in parts):
-            choices = pd.concat([costs for name, costs in parts if name == quantity])
-            if len(choices) < LEAST_DECISIONS:
-                continue
-            regret = choices["regret"]
-            costs = {"rank": choices["rank"].mean(), "best": 100.0 * (regret <= 0).mean(), "regret": regret.mean()}
-            found.append(
-                {"column": column, "quantity": quantity, "choices": len(choices), **costs, "worst": regret.max()}
-            )
-    return found
-
-
-def _choices(table: pd.DataFrame, column: str) -> list[tuple[str, pd.DataFrame]]:
-    """Of each quantity the rank correlation and regret of every choice among values of the column."""
-    answered = table[table["predicted"].notna() & ~table["quantity"].isin(_UNDECIDED)]
-    if answered.empty or answered[column].nunique() < 2:
-        return []
-    kind = "kernels" if "kernel" in set(answered["kind"]) else "models"
-    left_out = (column, *_TOGETHER.get(column, ()))
-    words = [name for name in answered if name in columns_of(kind).values() and name not in left_out]
-    options = answered[["quantity", "predicted", "measured"]].assign(
-        rest=_codes(answered, words), value=_codes(answered, [column])
-    )
-    options = options.groupby(["quantity", "rest", "value"], observed=True, as_index=False).mean()
-    several = options.groupby(["quantity", "rest"], observed=True)["value"].transform("size") > 1
-    return [
-        (str(name), _costs(part, name in _RATES)) for name, part in options[several].groupby("quantity", observed=True)
-    ]
-
-
-def _codes(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
-    """A number for each row, the same where all these columns are."""
-    import pandas as pd
-
-    codes = np.zeros(len(frame), dtype=np.uint64)
-    for number, name in enumerate(names):
-        cells = frame[name]
-        cells = cells.astype(str) if cells.dtype == object else cells
-        codes += pd.util.hash_pandas_object(cells, index=False, hash_key=f"{number:016d}").to_numpy()
-    return codes
-
-
-def _costs(options: pd.DataFrame, more_is_better: bool) -> pd.DataFrame:
-    """Rank correlation and regret by choice, of options with their ``rest``."""
-    import pandas as pd
-
-    sign = -1.0 if more_is_better else 1.0
-    rest, costs = options["rest"], sign * options[["predicted", "measured"]]
-    ranks = costs.groupby(rest).rank()
-    ranks -= ranks.groupby(rest).transform("mean")
-    sums = (ranks**2).assign(product=ranks["predicted"] * ranks["measured"]).groupby(rest).sum()
-    chosen = options.loc[costs["predicted"].groupby(rest).idxmin()].set_index("rest")["measured"]
-    best = options.groupby("rest")["measured"].agg("max" if more_is_better else "min")
-    regret = 100.0 * ((best / chosen if more_is_better else chosen / best) - 1.0)
-    return pd.DataFrame({"rank": sums["product"] / np.sqrt(sums["predicted"] * sums["measured"]), "regret": regret})
 
 
 def peers_of(path: Path) -> pd.DataFrame:

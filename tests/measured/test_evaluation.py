@@ -8,9 +8,20 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.errors import DataError
-from neusight.measured import RowChoice, compare_peers, decisions, evaluate, files_of, peers_of, read_table, summarise
+from neusight.measured import (
+    RowChoice,
+    compare_peers,
+    decisions,
+    evaluate,
+    files_of,
+    peers_of,
+    ratios,
+    read_table,
+    summarise,
+)
 from neusight.measured.columns import KINDS, described_columns
-from neusight.measured.errors import LEAST_DECISIONS, crps
+from neusight.measured.errors import crps
+from neusight.measured.pairs import summarise_ratios
 
 GEMMS = pd.DataFrame(
     {
@@ -65,13 +76,28 @@ def test_summarise_tells_both_mistakes_of_verdicts() -> None:
 
 
 def test_decisions_are_regretted_by_what_is_lost() -> None:
-    count = LEAST_DECISIONS
+    count = 10
     table = lines([1.0, 2.0] * count, [3.0, 2.0] * count).assign(gpu=["l4", "t4"] * count)
     table = table.assign(m=np.repeat(np.arange(count), 2))
     (cost,) = decisions([table])
     assert (cost["column"], cost["choices"], cost["best"], cost["rank"]) == ("gpu", count, 0.0, -1.0)
     assert cost["regret"] == cost["worst"] == pytest.approx(50)
     assert decisions([table.iloc[2:]]) == []
+    assert len(decisions([table.iloc[2:]], ["gpu"], least=1)) == 1
+
+
+def test_ratios_are_of_rows_that_differ_in_one_column() -> None:
+    table = lines([8.0, 4.0, 2.0, 9.0], [9.0, 3.0, 3.0, 9.0]).assign(
+        launch=[None, "compiled", "graph", "graph"], batch=[1, 1, 1, 2]
+    )
+    found = ratios(table, "launch").sort_values("launch")
+    assert list(found["predicted"]) == [2, 4]
+    assert list(found["measured"]) == [3, 3]
+    assert set(found["of"]) == {"latency_ms"}
+    rates = ratios(table.assign(quantity="tokens_per_s"), "launch")
+    assert sorted(rates["predicted"]) == [0.25, 0.5]
+    (first, _) = summarise_ratios([table], "launch")
+    assert (first["base"], first["value"], first["pairs"], first["measured"]) == (None, "compiled", 1, 3)
 
 
 def test_evaluate_leaves_out_what_is_suspect_or_not_chosen(gemms: Path, predictor: Predictor) -> None:
