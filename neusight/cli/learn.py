@@ -74,17 +74,18 @@ def train(options: TrainTarget) -> None:
     - `neusight train --against gbm,gp,mlp+gbm+gp --fold-rows 1000 --out ./compared`, then `neusight tile-models list
     --tile-models ./compared`: what each way of learning adds to physics
     """
-    from neusight.datasets import devices_beside
     from neusight.laws.fitted import FittedPhysics
     from neusight.learn.training import TrainOptions
     from neusight.learn.training import train as run
-    from neusight.learn.training_data import sets_of
+    from neusight.measured.folder import devices_beside, kernel_files, sources_of
     from neusight.paths import data_dir
 
-    source = options.data or data_dir()
-    brought = {gpu: device for path in sets_of(source) for gpu, device in devices_beside(path).items()}
+    data = options.data or data_dir()
+    files = tuple(kernel_files(data, lambda family, gpu: family != "collective"))
+    brought = {gpu: device for file in files for gpu, (_, device) in devices_beside(file).items()}
     wanted = TrainOptions(
-        source=source, out=options.out, models=options.models, backend=options.regressor,
+        files=files, refit_to=data if len(sources_of(files)) > 1 else None, out=options.out,
+        models=options.models, backend=options.regressor,
         gpus=_ids(options.gpus, brought), hold_out=_ids(options.hold_out, brought), seed=options.seed,
         parameters=((_EPOCHS[options.regressor], options.epochs),) if options.epochs is not None else (),
         resume=options.resume, physics=FittedPhysics.load(options.physics) if options.physics else None,

@@ -7,7 +7,6 @@ interval is an assumption that the card states.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from neusight.datasets.load import root_of, tables_in
 from neusight.devices.kinship import Silicon
 from neusight.errors import DataError
 from neusight.executors.gpu.features import FeatureContract, load_contract, situate
@@ -25,7 +23,6 @@ from neusight.executors.gpu.tile_models.artifact import (
     PROTOCOL,
     Artifact,
     Manifest,
-    file_sha256,
     load_artifact,
     save_artifact,
     sizes,
@@ -56,9 +53,9 @@ from neusight.learn.physics.fit import all_parts, fit_parts
 from neusight.learn.physics.fit import without as physics_without
 from neusight.learn.physics.observations import ProblemPart
 from neusight.learn.tile_choice import Choices
-from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, sets_of, thinned
+from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
-from neusight.measured.folder import kernel_files
+from neusight.measured.folder import hashes
 
 STATE = ".training"
 MOSTLY = 0.95
@@ -72,16 +69,17 @@ ship, since there are many folds."""
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions:
-    """What to train: kernels in ``source``, models into ``out``.
+    """What to train: from tables of kernels, ``files``, models into ``out``.
 
     No ``models`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case. With
-    ``physics`` they stand on those constants, else on those that ship.
+    ``physics`` they stand on those constants, else on those that ship; in folds on constants that are fitted again to
+    the measured rows of a folder, ``refit_to``, where one is given.
     Folds learn from ``fold_rows`` of each GPU and family; with ``against`` they are also trained by other backends, or
     several together (``gbm``, ``mlp+gbm+gp``), whose errors stand beside those of what ships.
     With ``split`` nothing is learned from other rows; folds are measured on the shapes of real models all the same.
     """
 
-    source: Path
+    files: tuple[Path, ...]
     out: Path
     models: tuple[str, ...] = ()
     backend: str = "mlp"
@@ -92,6 +90,7 @@ class TrainOptions:
     parameters: tuple[tuple[str, Any], ...] = ()
     resume: bool = False
     physics: FittedPhysics | None = None
+    refit_to: Path | None = None
     against: tuple[str, ...] = ()
     fold_rows: int = FOLD_ROWS
 
@@ -118,7 +117,7 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
     """
     for model in options.models:
         load_contract(model)
-    whole = load_corpus(options.source, options.gpus, options.hold_out)
+    whole = load_corpus(options.files, options.gpus, options.hold_out)
     corpus = whole.of_split(options.split)
     contracts = {model: load_contract(model) for model in _models(options, corpus)}
     options.out.mkdir(parents=True, exist_ok=True)
@@ -138,12 +137,10 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
 def _refits(
     options: TrainOptions, fitted: FittedPhysics, report: Report | None
 ) -> Callable[[Collection[str]], Physics]:
-    """Constants without some GPUs: fitted again where the source is a folder of data sets and measured rows are in it
-    or beside it, else as they are.
-    """
-    if len(sets_of(options.source)) == 1 or not kernel_files(options.source):
+    """Constants without some GPUs: fitted again to the folder that is given for it, else as they are."""
+    if options.refit_to is None:
         return lambda gpus: fitted.physics
-    whole = PhysicsOptions(data=options.source, hold_out=options.hold_out, each=CONSTANT_ROWS, steps=CONSTANT_STEPS)
+    whole = PhysicsOptions(data=options.refit_to, hold_out=options.hold_out, each=CONSTANT_ROWS, steps=CONSTANT_STEPS)
     parts: list[ProblemPart] = []
 
     def refit(gpus: Collection[str]) -> Physics:
@@ -165,9 +162,9 @@ def _models(options: TrainOptions, corpus: Corpus) -> tuple[str, ...]:
     models = options.models or tuple(model for model in MODELS if corpus.rows[model])
     if empty := [model for model in models if not corpus.rows[model]]:
         gpus = ", ".join(options.gpus) or "any GPU"
-        raise DataError(f"{options.source} has no kernels of '{empty[0]}' on {gpus}: leave the model out")
+        raise DataError(f"the tables have no kernels of '{empty[0]}' on {gpus}: leave the model out")
     if not models:
-        raise DataError(f"{options.source}: cleaning left no rows: neusight datasets verify says which rules took them")
+        raise DataError(f"the tables have no sound rows of {options.split or 'any split'}: give others")
     return models
 
 
@@ -190,7 +187,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         backend=options.backend,
         parameters=parameters,
         contract=run.contract,
-        data=_data_record(run.corpus, run.model, len(data)),
+        data={"rows": len(data), "sha256": hashes(run.corpus.files)},
         training_gpus=run.corpus.gpus(run.model),
         seed=options.seed,
         doubts=doubts_by_kinship(*residuals.values()),
@@ -290,20 +287,13 @@ def _domain(data: TrainingSet, rows: Sequence[DeviceRows]) -> dict[str, Any]:
     }
 
 
-def _data_record(corpus: Corpus, model: str, rows: int) -> dict[str, Any]:
-    """Rows, and every file that was read, by its place in the source."""
-    sets = sets_of(corpus.source)
-    files = [file for path in sets for file in tables_in(path)]
-    described = [root_of(path) / "devices" / f"{gpu}.toml" for path in sets for gpu in corpus.gpus(model)]
-    used = (*files, *filter(Path.is_file, described))
-    top = corpus.source if corpus.source.is_dir() else corpus.source.parent
-    return {"rows": rows, "sha256": {os.path.relpath(f, top): file_sha256(f) for f in used}}
-
-
 def _cleaning(corpus: Corpus, model: str) -> dict[str, int]:
+    """Rows of the model's families that were left out, by reason."""
     families = {r.batch.family for r in corpus.rows[model]}
-    report = corpus.report[corpus.report["family"].isin(families)]
-    return {str(rule): int(n) for rule, n in report.groupby("rule", sort=False)["removed"].sum().items() if n}
+    counts: Counter[str] = Counter()
+    for (family, reason), rows in corpus.left_out.items():
+        counts[reason] += rows if family in families else 0
+    return dict(+counts)
 
 
 def _versions(backend: str) -> dict[str, str]:
@@ -320,9 +310,8 @@ def _versions(backend: str) -> dict[str, str]:
 def _key(options: TrainOptions, corpus: Corpus, contracts: Mapping[str, FeatureContract]) -> str:
     """What a fold depends on: a run with another key starts afresh."""
     counts = {model: sum(len(r.latency_s) for r in parts) for model, parts in corpus.rows.items()}
-    data = {model: _data_record(corpus, model, rows) for model, rows in counts.items()}
     features = [list(contract.features) for contract in contracts.values()]
     gpus = [corpus.gpus(model) for model in corpus.rows]
     constants = (options.physics or shipped_physics()).values
     settings = [options.backend, options.seed, options.split, gpus, options.model_parameters(), constants]
-    return json.dumps([*settings, data, features], sort_keys=True)
+    return json.dumps([*settings, counts, hashes(corpus.files), features], sort_keys=True)

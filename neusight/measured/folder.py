@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
-from neusight.measured.table import MeasuredTable, read_table
+from neusight.measured.table import MeasuredTable, columns_of, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,22 +42,62 @@ def measured_in(data: Path) -> Path:
 
 def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family, gpu: True) -> list[Path]:
     """Tables of measured kernels in a folder, or in its ``kernels``, by name: those with rows of a family and device
-    that are wanted.
+    that are wanted; or the one that is given.
+
+    Raises:
+        DataError: nothing there.
     """
+    if not data.exists():
+        raise DataError(f"{data} is not there: give a table of measured kernels or a folder of them")
+    if data.is_file():
+        return [data]
     data = measured_in(data)
     folder = data / "kernels" if (data / "kernels").is_dir() else data
     files = (file for file in sorted(folder.glob("*.parquet")) if not any(map(file.match, LATER)))
     return [file for file in files if any(wanted(*kind) for kind in _kinds(file))]
 
 
+def devices_beside(table: Path) -> dict[str, tuple[Path, DeviceSpec]]:
+    """File and description of devices by id, from ``devices/*.toml`` beside a table or its folder.
+
+    Raises:
+        DeviceError, UnitError: a malformed description.
+    """
+    folders = (folder / "devices" for folder in (table.absolute().parent, table.absolute().parent.parent))
+    files = [file for folder in folders for file in sorted(folder.glob("*.toml"))]
+    return {device.id: (file, device) for file in files for device in [load_device(str(file))]}
+
+
 def _kinds(file: Path) -> set[tuple[str, str]]:
     """Families and devices of a table; none of another table."""
+    cells = _cells(file, "family", "gpu")
+    return {*zip(cells["family"], cells["gpu"], strict=True)} if len(cells.columns) == 2 else set()
+
+
+def _cells(file: Path, *names: str) -> pd.DataFrame:
+    """Distinct cells of columns of a table of kernels, by their names of today, of those that it has."""
     import pyarrow.parquet as pq
 
-    names = ["family", "gpu"]
-    if not {*names} <= {*pq.read_schema(file).names}:
-        return set()
-    return {*pq.read_table(file, columns=names).to_pandas().drop_duplicates().itertuples(index=False, name=None)}
+    today = columns_of("kernels")
+    columns = {name: today.get(name, name) for name in pq.read_schema(file).names if today.get(name, name) in names}
+    frame: pd.DataFrame = pq.read_table(file, columns=list(columns)).to_pandas()
+    return frame.rename(columns=columns).drop_duplicates()
+
+
+def sources_of(files: Iterable[Path]) -> set[str]:
+    """Who measured the rows of tables of kernels; "" where a table does not say it."""
+    return {str(source) for file in files for source in _cells(file, "source").get("source", ("",))}
+
+
+def states_rates(file: Path) -> bool:
+    """Whether a table of kernels states rates of products, of which times follow."""
+    return "tflop_per_s" in _cells(file, "tflop_per_s")
+
+
+def is_of_lone_launches(file: Path) -> bool:
+    """Whether all kernels of a table were launched by themselves."""
+    timers = _cells(file, "timer")
+    return "timer" not in timers or bool((timers["timer"] == "stream").all())
 
 
 def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:
@@ -122,6 +163,17 @@ def _decodes(frame: pd.DataFrame) -> np.ndarray:
     if "value_dim" not in frame:
         return np.zeros(len(frame), dtype=bool)
     return np.asarray(frame["value_dim"].notna() & (frame["q_len"] <= DECODED))
+
+
+def stated(frame: pd.DataFrame, name: str) -> np.ndarray:
+    """Figures of a column; NaN where there is none, or only an assumed one."""
+    if name not in frame:
+        return np.full(len(frame), np.nan)
+    figures = frame[name].to_numpy(dtype=float)
+    if "assumed" not in frame:
+        return figures
+    reasons = [reason for reason in frame["assumed"].dropna().unique() if f'["{name}"' in reason]
+    return np.where(frame["assumed"].isin(reasons), np.nan, figures) if reasons else figures
 
 
 def suspected(frame: pd.DataFrame, rule: str) -> np.ndarray:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,13 +42,19 @@ class KernelPart:
     rows: np.ndarray
 
 
-def kernel_parts(frame: pd.DataFrame, skipped: list[Skip]) -> Iterator[KernelPart]:
-    """Rows of a table of kernels, by device and family; those that are no kernel are added to ``skipped``."""
+def kernel_parts(
+    frame: pd.DataFrame, skipped: list[Skip], devices: Mapping[str, DeviceSpec] = MappingProxyType({})
+) -> Iterator[KernelPart]:
+    """Rows of a table of kernels, by device and family; those that are no kernel are added to ``skipped``.
+
+    ``devices`` are those that the catalogue lacks, by id.
+    """
     keys = ["gpu", *(name for name in ("overrides", "family", "op") if name in frame)]
     for values, rows in frame.groupby(keys, dropna=False, observed=True, sort=False).indices.items():
         key = dict(zip(keys, values if isinstance(values, tuple) else (values,), strict=True))
         try:
-            device = _device(str(key["gpu"]), key.get("overrides"))
+            gpu = str(key["gpu"])
+            device = devices[gpu] if gpu in devices else _device(gpu, key.get("overrides"))
             family = str(key["family"]) if isinstance(key.get("family"), str) else family_of(str(key.get("op")))
         except NeusightError as error:
             skipped.append((str(error), rows))

@@ -6,12 +6,14 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from cli_runs import invoke, run
 
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
 from neusight.learn.training import TrainOptions
+from neusight.measured.folder import measured_in
 from neusight.paths import data_dir
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
@@ -34,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> TrainOptions:
 def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("NEUSIGHT_DATA", str(tmp_path))
     options = asked(monkeypatch)
-    assert options.source == tmp_path
+    assert options.files == ()
     assert (options.models, options.gpus, options.backend) == ((), (), "mlp")
     assert (options.resume, options.parameters, options.hold_out) == (False, (), ())
     options = asked(
@@ -44,7 +46,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         *("--against", "gp,mlp+gp", "--fold-rows", "500"),
     )
     assert options == TrainOptions(
-        source=tmp_path,
+        files=(),
         out=tmp_path / "o",
         models=("gemm",),
         backend="gbm",
@@ -62,7 +64,10 @@ def test_data_of_one_s_own_are_trained_on_with_all_their_gpus(monkeypatch: pytes
     (tmp_path / "devices").mkdir()
     board = load_device("l4").model_copy(update={"id": "board", "name": "Test board", "aliases": ()})
     (tmp_path / "devices" / "board.toml").write_text(to_toml(board))
+    file = tmp_path / "mine.parquet"
+    pd.DataFrame({"family": ["memory"], "gpu": ["board"], "op": ["copy"], "latency_ms": [1.0]}).to_parquet(file)
     options = asked(monkeypatch, "--data", str(tmp_path))
+    assert (options.files, options.refit_to) == ((file,), None)
     assert (options.gpus, options.hold_out) == ((), ())
     named = asked(monkeypatch, "--data", str(tmp_path), "--gpus", "board,NVIDIA L4", "--hold-out", "board")
     assert (named.gpus, named.hold_out) == (("board", "l4"), ("board",))
@@ -91,7 +96,10 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 @needs_data
 def test_ctrl_c_keeps_finished_folds_and_resume_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    out, finished = tmp_path / "out", []
+    out, folder, finished = tmp_path / "out", tmp_path / "kernels", []
+    folder.mkdir()
+    for name in ("neusight-fp32-gemm.parquet", "neusight-fp32-elementwise.parquet"):
+        (folder / name).symlink_to(measured_in(data_dir()) / "kernels" / name)
 
     def report(task: str, done: int, of: int, _error: float) -> None:
         if done == of:
@@ -100,7 +108,7 @@ def test_ctrl_c_keeps_finished_folds_and_resume_goes_on(monkeypatch: pytest.Monk
             # The second fold is done, so that the first is kept; matrix products are still to come.
             raise KeyboardInterrupt
 
-    command = (*SMALL, "--data", data_dir() / "neusight-fp32", "--out", out)
+    command = (*SMALL, "--data", tmp_path, "--out", out)
     with monkeypatch.context() as patched:
         patched.setattr("neusight.cli.learn.tasks", lambda: nullcontext(report))
         stopped = invoke(*command)

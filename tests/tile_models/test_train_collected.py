@@ -1,4 +1,4 @@
-"""Training on rows as they are collected: every family and dtype, devices beside the data, executions of their own."""
+"""Training on rows of one's own: every family and dtype, devices beside the data, executions of their own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 from kernel_grids import MAKERS, grid
 
 from neusight.api import Predictor
-from neusight.datasets import load_kernels
 from neusight.devices import DeviceSpec, load_device
 from neusight.devices.kinship import Silicon
 from neusight.devices.write import to_toml
@@ -59,7 +58,7 @@ def batches(family: str, seed: int) -> list[KernelBatch]:
 
 def conditions(batch: KernelBatch) -> Conditions:
     """As rows are collected: one set of operands, launched again and again."""
-    return Conditions.of(len(batch), cycled_bytes=work_of(batch).bytes, engine="")
+    return Conditions.of(len(batch), cycled_bytes=work_of(batch).bytes, recorded=True)
 
 
 def expected_s(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
@@ -78,17 +77,18 @@ def rows(batch: KernelBatch, device: DeviceSpec, seed: int, graphs: bool = True)
     rng = np.random.default_rng(seed)
     execution_s = expected_s(batch, device) * LEVELS[device.id]
     noise = np.exp(rng.normal(0, 0.03, (2, len(batch))))
-    dtype = str(batch["dtype"][0])
     head = {
-        "sample": [f"{device.id}-{batch.family}-{dtype}-{i}" for i in range(len(batch))],
         "family": batch.family,
         "gpu": device.id,
+        "timer": "stream",
+        "cycled_bytes": work_of(batch).bytes,
+        "recorded": True,
         "split": np.where(np.arange(len(batch)) % 5, "train", "test"),
         "latency_ms": 1e3 * (execution_s * noise[0] + LAUNCH_S * noise[1]),
     }
     if graphs:
         head["execution_ms"] = 1e3 * execution_s * noise[0]
-    return pd.DataFrame({**head, **batch.columns, "stable": True, "repeat": 0})
+    return pd.DataFrame({**head, **batch.columns, "repeat": 0})
 
 
 def write(folder: Path, boards: dict[str, DeviceSpec], families: tuple[str, ...] = (), graphs: bool = True) -> Path:
@@ -106,6 +106,10 @@ def write(folder: Path, boards: dict[str, DeviceSpec], families: tuple[str, ...]
     return folder
 
 
+def tables(folder: Path) -> tuple[Path, ...]:
+    return tuple(sorted((folder / "kernels").iterdir()))
+
+
 @pytest.fixture(scope="module")
 def collected(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("collected") / "set", BOARDS)
@@ -121,7 +125,7 @@ def trained(collected: Path, tmp_path_factory: pytest.TempPathFactory) -> Callab
             made[backend] = tmp_path_factory.mktemp(backend)
             models = () if LEARNED[backend] == MODELS else LEARNED[backend]
             said = {"models": models, "backend": backend, "parameters": PARAMETERS.get(backend, ())}
-            train(TrainOptions(source=collected, out=made[backend], gpus=(), **said))
+            train(TrainOptions(files=tables(collected), out=made[backend], gpus=(), **said))
         return made[backend]
 
     return run
@@ -154,7 +158,7 @@ def test_every_family_has_a_model_that_answers_for_it(trained: Callable[[str], P
 def test_predictions_of_a_training_board_are_near_what_was_measured(
     trained: Callable[[str], Path], collected: Path
 ) -> None:
-    corpus, predictor = load_corpus(collected), KernelPredictor.load(trained("linear"))
+    corpus, predictor = load_corpus(tables(collected)), KernelPredictor.load(trained("linear"))
     for r in (r for model in ("attention", "moe", "stream", "matrix", "gemm") for r in corpus.rows[model]):
         found = predictor.predict(r.batch, r.device, r.conditions)
         # Rows that are mostly launch say little: neither does their interval, which is of the execution.
@@ -235,36 +239,36 @@ def test_levels_of_dtypes_in_one_batch_do_not_mix(trained: Callable[[str], Path]
         assert mixed.latency_s[i] == pytest.approx(alone.latency_s[0])
 
 
-def test_without_kernel_names_the_shipped_tile_choice_is_kept(trained: Callable[[str], Path]) -> None:
+def test_without_observed_tiles_the_shipped_tile_choice_is_kept(trained: Callable[[str], Path]) -> None:
     ours, theirs = (folder / "tile_choice.json" for folder in (trained("linear"), tile_models_dir()))
     assert ours.read_text() == theirs.read_text()
 
 
-def test_tiles_are_learned_from_float32_names_alone(tmp_path: Path) -> None:
+def test_tiles_are_learned_from_float32_rows_alone(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", {"board-b": BOARDS["board-b"]}, ("gemm",))
     file = folder / "kernels" / "gemm.parquet"
     frame = pd.read_parquet(file)
-    big = pd.concat([frame.assign(sample=frame["sample"] + str(i)) for i in range(3)], ignore_index=True)
+    big = pd.concat([frame] * 3, ignore_index=True)
     float32 = big["dtype"] == "float32"
-    big["kernel_name"] = np.where(float32, "ampere_sgemm_128x64_tn", "ampere_h16816gemm_32x32_tn")
-    big.to_parquet(file)
-    train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    tiles = {"tile_m": np.where(float32, 64.0, 32.0), "tile_n": np.where(float32, 128.0, 32.0)}
+    big.assign(**tiles).to_parquet(file)
+    train(TrainOptions(files=tables(folder), out=tmp_path / "out", gpus=(), backend="linear"))
     learned = json.loads((tmp_path / "out" / "tile_choice.json").read_text())
     assert learned["accuracy"] == {"board-b/linear": 1.0, "board-b/bmm": 1.0}
     best = learned["tiles"][int(np.argmax(learned["intercepts"][f"{BOARDS['board-b'].compute_capability}/linear"]))]
-    assert best == [64, 128]  # cuBLAS names the tile of the transposed product
+    assert best == [64, 128]
 
 
 def test_data_without_products_train_with_the_shipped_tile_choice(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", BOARDS, ("memory", "row_reduction"))
-    found = train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    found = train(TrainOptions(files=tables(folder), out=tmp_path / "out", gpus=(), backend="linear"))
     assert list(found) == ["stream"]
     kept, shipped = (KernelPredictor.load(folder).choice for folder in (tmp_path / "out", None))
     assert kept.weights.keys() == shipped.weights.keys() > {"linear", "bmm"}
 
 
 def corpus_rows(folder: Path, family: str) -> list[DeviceRows]:
-    return [r for parts in load_corpus(folder).rows.values() for r in parts if r.batch.family == family]
+    return [r for parts in load_corpus(tables(folder)).rows.values() for r in parts if r.batch.family == family]
 
 
 def test_an_ops_floor_is_its_launch_with_the_start_of_its_blocks(collected: Path) -> None:
@@ -326,7 +330,7 @@ def test_a_slow_device_without_graphs_trains_too(tmp_path: Path) -> None:
         for file in (folder / "kernels").iterdir():
             frame = pd.read_parquet(file)
             frame.assign(latency_ms=slow * frame["latency_ms"]).to_parquet(file)
-        train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+        train(TrainOptions(files=tables(folder), out=tmp_path / "out", gpus=(), backend="linear"))
         found = KernelPredictor.load(tmp_path / "out").predict(grid("memory"), BOARDS["board-a"])
         assert np.isfinite(found.latency_s).all()
         assert (found.overhead_s > 0).all()
@@ -334,7 +338,7 @@ def test_a_slow_device_without_graphs_trains_too(tmp_path: Path) -> None:
 
 def test_one_gpu_has_an_interval_that_says_how_little_is_known(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", {"board-a": BOARDS["board-a"]}, ("memory", "attention"))
-    made = train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+    made = train(TrainOptions(files=tables(folder), out=tmp_path / "out", gpus=(), backend="linear"))
     for artifact in made.values():
         manifest = artifact.manifest
         assert manifest.metrics["as_shipped"] == {}
@@ -352,10 +356,8 @@ def test_what_was_measured_once_more_is_not_trained_on(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", BOARDS, ("memory",))
     file = folder / "kernels" / "memory.parquet"
     frame = pd.read_parquet(file)
-    again = frame.iloc[:20].assign(repeat=1, sample="again-" + frame["sample"].iloc[:20])
-    pd.concat([frame, again], ignore_index=True).to_parquet(file)
-    assert len(load_kernels(folder)) == 2 * ROWS + 20
-    kept = load_corpus(folder)
+    pd.concat([frame, frame.iloc[:20].assign(repeat=1)], ignore_index=True).to_parquet(file)
+    kept = load_corpus(tables(folder))
     assert sum(len(r) for r in kept.rows["stream"]) == 2 * ROWS
     # Sampled and taken from workloads alike.
     assert {str(s) for r in kept.rows["stream"] for s in r.split} == {"train", "test"}
@@ -372,7 +374,7 @@ def test_convolutions_that_are_products_are_left_out_and_counted(
 
 
 def test_gpus_and_families_can_be_left_out(collected: Path, tmp_path: Path) -> None:
-    options = {"source": collected, "backend": "linear", "models": ("stream",), "gpus": ()}
+    options = {"files": tables(collected), "backend": "linear", "models": ("stream",), "gpus": ()}
     made = train(TrainOptions(out=tmp_path / "out", hold_out=("board-b",), **options))
     assert made["stream"].manifest.training_gpus == ["board-a"]
     assert list(made) == ["stream"]
@@ -385,11 +387,11 @@ def test_a_device_that_nobody_describes_is_named(tmp_path: Path) -> None:
     folder = write(tmp_path / "set", BOARDS, ("memory",))
     (folder / "devices" / "board-b.toml").unlink()
     with pytest.raises(DeviceError, match="board-b"):
-        train(TrainOptions(source=folder, out=tmp_path / "out", gpus=(), backend="linear"))
+        train(TrainOptions(files=tables(folder), out=tmp_path / "out", gpus=(), backend="linear"))
 
 
 def test_rows_are_of_the_model_that_answers_them(collected: Path) -> None:
-    corpus = load_corpus(collected)
+    corpus = load_corpus(tables(collected))
     assert {*corpus.rows} == {*MODELS}
     for model, parts in corpus.rows.items():
         assert parts

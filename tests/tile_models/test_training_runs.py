@@ -30,7 +30,6 @@ from neusight.learn.training_sets import Knowledge, launch_floors
 PHYSICS = shipped_physics().physics
 
 GPUS = ("p100-pcie-16gb", "v100-pcie-32gb", "a100-pcie-40gb")
-LIBRARY = {"p100-pcie-16gb": "maxwell", "v100-pcie-32gb": "volta", "a100-pcie-40gb": "ampere"}
 FLOOR_MS = 0.008
 SHARE = {"linear": 0.7, "bmm": 0.5}
 
@@ -48,24 +47,21 @@ def measured(gpu: str, n: int = 120) -> pd.DataFrame:
     moved = 4.0 * frame["batch"] * (frame["m"] * frame["k"] + frame["k"] * frame["n"] + frame["m"] * frame["n"])
     limit_s = np.maximum(flops / device.gemm_flops_per_s("float32"), moved / device.dram_bandwidth_bytes_per_s)
     frame["latency_ms"] = FLOOR_MS + 1e3 * limit_s / frame["op"].map(SHARE)
-    grid = {"grid_x": np.ceil(frame["n"] / 128), "grid_y": np.ceil(frame["m"] / 64), "grid_z": frame["batch"]}
-    blocks = {name: values.astype(int) for name, values in grid.items()} | {"block_x": 128, "block_y": 1, "block_z": 1}
-    return frame.assign(
-        gpu=gpu, dtype="float32", split="train", kernel_name=f"{LIBRARY[gpu]}_sgemm_128x64_tn", **blocks
-    )
+    told = {"gpu": gpu, "family": "gemm", "dtype": "float32", "split": "train", "timer": "stream"}
+    return frame.assign(**told, tile_m=64.0, tile_n=128.0)
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("measured")
-    pd.concat([measured(gpu) for gpu in GPUS]).to_parquet(folder / "gemm.parquet")
-    return folder
+    file = tmp_path_factory.mktemp("measured") / "gemm.parquet"
+    pd.concat([measured(gpu) for gpu in GPUS]).to_parquet(file)
+    return file
 
 
 @pytest.fixture
 def options(source: Path, tmp_path: Path) -> Callable[..., TrainOptions]:
     def make(**changes: Any) -> TrainOptions:
-        common = {"source": source, "out": tmp_path / "out", "models": ("gemm",), "backend": "linear", "gpus": GPUS}
+        common = {"files": (source,), "out": tmp_path / "out", "models": ("gemm",), "backend": "linear", "gpus": GPUS}
         return TrainOptions(**common | changes)
 
     return make
@@ -90,7 +86,7 @@ class Reports:
 def finished(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A whole run, that tests only read."""
     out = tmp_path_factory.mktemp("finished")
-    train(TrainOptions(source=source, out=out, models=("gemm",), backend="linear", gpus=GPUS))
+    train(TrainOptions(files=(source,), out=out, models=("gemm",), backend="linear", gpus=GPUS))
     return out
 
 
@@ -99,7 +95,7 @@ def interrupted(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was interrupted when all of its folds were done."""
     out = tmp_path_factory.mktemp("interrupted")
     with pytest.raises(KeyboardInterrupt):
-        train(TrainOptions(source=source, out=out, models=("gemm",), backend="linear", gpus=GPUS), Reports(ALL[-1]))
+        train(TrainOptions(files=(source,), out=out, models=("gemm",), backend="linear", gpus=GPUS), Reports(ALL[-1]))
     return out
 
 
@@ -122,7 +118,7 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert manifest.training_gpus == sorted(GPUS)
     assert manifest.data["rows"] == 3 * 120
     # The catalogue's devices are no part of the data.
-    assert list(manifest.data["sha256"]) == ["gemm.parquet"]
+    assert [name.split("/")[1] for name in manifest.data["sha256"]] == ["gemm.parquet"]
     assert manifest.domain["ops"] == ["bmm", "linear"]
     assert manifest.device_bias.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
     assert manifest.silicon.keys() == set(GPUS)
@@ -139,10 +135,9 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert all(gpu in card for gpu in GPUS)
 
 
-def test_the_tile_choice_is_that_of_the_kernel_names(finished: Path) -> None:
+def test_the_tile_choice_is_that_of_the_observed_tiles(finished: Path) -> None:
     choice = TileChoice.load(finished / "tile_choice.json")
     extents = [np.array([v], dtype=float) for v in (1024, 1024, 512, 1)]
-    # cuBLAS tiles the transposed product: 128x64 in the name is 64 rows by 128 columns of C[m,n].
     assert [float(v[0]) for v in choice.pick("linear", Products(*extents), load_device("a100-pcie-40gb"), PHYSICS)] == [
         64,
         128,
@@ -150,7 +145,7 @@ def test_the_tile_choice_is_that_of_the_kernel_names(finished: Path) -> None:
 
 
 def test_launch_floors_are_the_fastest_launches(source: Path) -> None:
-    floors = launch_floors(load_corpus(source, GPUS).rows["gemm"])
+    floors = launch_floors(load_corpus([source], GPUS).rows["gemm"])
     # 97 % of the fastest: the small launches last the floor and next to nothing more.
     assert floors == {op: pytest.approx(0.97e-3 * FLOOR_MS, rel=0.05) for op in ("linear", "bmm")}
 
@@ -187,17 +182,15 @@ def test_an_interruption_leaves_the_existing_model_untouched(
 def test_folds_are_reused_by_the_same_run_alone(
     options: Callable[..., TrainOptions], interrupted: Path, source: Path, tmp_path: Path
 ) -> None:
-    other = tmp_path / "other"
-    other.mkdir()
-    frame = pd.read_parquet(source / "gemm.parquet")
-    frame.assign(latency_ms=1.01 * frame["latency_ms"]).to_parquet(other / "gemm.parquet")
+    other, frame = tmp_path / "gemm.parquet", pd.read_parquet(source)
+    frame.assign(latency_ms=1.01 * frame["latency_ms"]).to_parquet(other)
     runs: list[dict[str, Any]] = [
         {"resume": False},
         {"parameters": (("alpha", 0.5),)},
         {"backend": "gbm", "parameters": (("rounds", 10),)},
         {"gpus": GPUS[1:]},
         {"seed": 7},
-        {"source": other},
+        {"files": (other,)},
     ]
     for number, changes in enumerate(runs):
         out, reports = tmp_path / str(number), Reports()

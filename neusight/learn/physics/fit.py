@@ -7,13 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from neusight.datasets.load import sets_in
 from neusight.errors import DataError
 from neusight.executors.gpu.tiling.library import TileChoice, shipped_choice
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
-from neusight.learn.physics.observations import LONE_LAUNCHES, RATES, ObservationReader, ProblemPart
+from neusight.learn.physics.observations import ObservationReader, ProblemPart
 from neusight.learn.physics.problem import Problem
 from neusight.learn.physics.programs import program_files, program_parts
 from neusight.measured.folder import hashes, kernel_files, measured_in
@@ -21,13 +20,17 @@ from neusight.measured.folder import hashes, kernel_files, measured_in
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions:
-    """What to fit on: all sets in ``data`` without the devices ``hold_out``; ``each`` rows, at most, a group."""
+    """What to fit on: all measured rows in ``data`` without the devices ``hold_out``; ``each`` rows, at most, a group.
+
+    ``files`` are the tables that are read where these are not all.
+    """
 
     data: Path
     hold_out: tuple[str, ...] = ()
     each: int = 200
     steps: int = 15
     seed: int = 0
+    files: tuple[Path, ...] = ()
 
     def reading(self, skipped: Counter[str] | None = None) -> ObservationReader:
         """What it reads; ``skipped`` gets what it leaves out."""
@@ -39,7 +42,7 @@ def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: R
     """Estimate all constants; see ``solve``.
 
     Raises:
-        DataError: no data set there, or a data set that cannot be read.
+        DataError: no measured rows there, or some that cannot be read.
     """
     skipped: Counter[str] = Counter()
     return fit_parts(all_parts(options, report, skipped), options, choice, report, skipped=skipped)
@@ -48,8 +51,8 @@ def fit_physics(options: FitOptions, choice: TileChoice | None = None, report: R
 def all_parts(
     options: FitOptions, report: Report | None = None, skipped: Counter[str] | None = None
 ) -> list[ProblemPart]:
-    """Every observation in a folder of data sets: kernels with a law of their own, float32 kernels, matmul rates,
-    programs with convolutions.
+    """Every observation in a folder of measured rows: kernels with a law of their own, lone launches, rates of
+    products, programs with convolutions.
 
     Args:
         options: what to read.
@@ -57,13 +60,11 @@ def all_parts(
         skipped: gets the number of rows that tell nothing, by reason.
     """
     if not options.data.is_dir():
-        raise DataError(f"{options.data} is no folder: give the folder of the data sets")
+        raise DataError(f"{options.data} is no folder: give that of measured rows")
     read = (lambda name: report(f"reading {name}", 0, 1, float("nan"))) if report else None
     reading = options.reading(skipped)
-    parts = reading.observe(read)
-    for source in (folder for folder in sets_in(options.data) if folder.name in LONE_LAUNCHES):
-        parts += replace(reading, data=source).lanes()
-    return [*parts, *reading.rates(), *program_parts(options.data, options.hold_out, reading.skipped)]
+    parts = [*reading.observe(read), *reading.lanes(), *reading.rates()]
+    return [*parts, *program_parts(options.data, options.hold_out, reading.skipped)]
 
 
 def fit_parts(
@@ -87,7 +88,7 @@ def fit_parts(
 
     return FittedPhysics(
         **problem.found(problem.fit(options.steps, step, start)),
-        data=hashes(tables_read(options.data)),
+        data=hashes(options.files or tables_read(options.data)),
         skipped=dict(skipped or {}),
         held_out=sorted(options.hold_out),
     )
@@ -95,8 +96,7 @@ def fit_parts(
 
 def tables_read(data: Path) -> list[Path]:
     """Tables of kernels, rates and programs that a fit reads."""
-    rates = measured_in(data).glob(f"rates/{RATES}-gemm.parquet")
-    return [*kernel_files(data), *rates, *program_files(data)]
+    return [*kernel_files(data), *sorted(measured_in(data).glob("rates/*.parquet")), *program_files(data)]
 
 
 def without(options: FitOptions, gpus: Collection[str]) -> FitOptions:

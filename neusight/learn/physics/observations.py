@@ -22,28 +22,32 @@ from neusight.executors.gpu.features.situation import situate
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
+from neusight.laws.bounds import peak_flops_per_s
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.problem import Measurements
-from neusight.learn.training_data import DeviceRows, load_corpus
+from neusight.learn.training_data import PRODUCTS, Corpus, DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
 from neusight.measured import KernelPart, kernel_part, read_table
-from neusight.measured.folder import alike, kernel_files, kernel_rows, measured_in, suspected
+from neusight.measured.folder import (
+    alike,
+    is_of_lone_launches,
+    kernel_files,
+    kernel_rows,
+    measured_in,
+    states_rates,
+    suspected,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RATES = "matmul-rates"
-"""Source of rates of products, which are read as such."""
 USUAL_EXTENT = 3072
 """Middle of the sizes 1024 to 10240 of which one best figure is told, as powers go."""
 BURST = 3.0
 """Products that run before a rest (assumption)."""
 RATE_WEIGHT = 2.0
 """Rows that a device and dtype counts as: one figure, whose submitters differ by up to 18 %."""
-PRODUCTS = (*GEMM_FAMILIES, "attention")
-"""Families that run on matrix units."""
 MOST_SUSPECT = 0.05
 """Share of a table's rows that may be faster than the datasheet allows before none of them is believed (assumption)."""
 MANY = 20
@@ -51,8 +55,6 @@ MANY = 20
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
 with GH100 and GA100 left out)."""
-LONE_LAUNCHES = ("neusight-fp32", "neusight-fp32-h100")
-"""Sources of lone launches, whose floors the data tell operator by operator; see ``lanes``."""
 OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d", "implicit": "programs"}
 """Groups of constants that only the kernels of one tile model know, or only ``programs``: the others' derivatives are
 zero."""
@@ -97,6 +99,11 @@ class ObservationReader:
     hold_out: Collection[str] = ()
     skipped: Counter[str] = field(default_factory=Counter)
 
+    def tables(self, *, lone: bool = False) -> list[Path]:
+        """Tables of kernels with times that were measured: those of lone launches, or the others."""
+        files = kernel_files(self.data, lambda family, gpu: family != "collective" and gpu not in self.hold_out)
+        return [file for file in files if not states_rates(file) and is_of_lone_launches(file) == lone]
+
     def observe(self, report: Callable[[str], None] | None = None) -> list[ProblemPart]:
         """A sample of the rows that have a law of their own, from every table in a folder of measured rows.
 
@@ -107,9 +114,7 @@ class ObservationReader:
             DataError: no row is left.
         """
         parts: list[ProblemPart] = []
-        for path in kernel_files(self.data, lambda family, gpu: family != "collective"):
-            if path.stem.rpartition("-")[0] in (RATES, *LONE_LAUNCHES):
-                continue
+        for path in self.tables():
             if report:
                 report(path.stem)
             parts.extend(self._of_file(path))
@@ -144,12 +149,15 @@ class ObservationReader:
         return np.sort(np.random.default_rng(self.seed).permutation(rows)[: self.each])
 
     def lanes(self) -> list[ProblemPart]:
-        """Float32 kernels of one data set of lone launches, cleaned, each with what its launch took on that GPU and
-        operator.
-        """
-        corpus, parts = load_corpus(self.data, hold_out=tuple(self.hold_out)), []
-        removed = corpus.report.groupby("rule")["removed"].sum()
-        self.skipped.update({f"cleaning: {rule}": int(rows) for rule, rows in removed.items() if rows})
+        """Kernels of all tables of lone launches; see ``lanes_of``."""
+        corpora = (load_corpus([file], hold_out=tuple(self.hold_out)) for file in self.tables(lone=True))
+        return [part for corpus in corpora for part in self.lanes_of(corpus)]
+
+    def lanes_of(self, corpus: Corpus) -> list[ProblemPart]:
+        """Lone launches, each with what its launch took on that GPU and operator, which its table tells."""
+        parts = []
+        for (_, reason), rows_left_out in corpus.left_out.items():
+            self.skipped[reason] += rows_left_out
         for devices in corpus.rows.values():
             floors = launch_floors(devices)
             for rows in devices:
@@ -169,7 +177,9 @@ class ObservationReader:
         """Rows of rates of single matrix products, without scales, by device and dtype, where the device has it."""
         import pandas as pd
 
-        files = [*measured_in(self.data).glob(f"*/{RATES}-gemm.parquet")]
+        folder = measured_in(self.data)
+        tables = (*folder.glob("kernels/*.parquet"), *folder.glob("rates/*.parquet"))
+        files = [file for file in tables if states_rates(file)]
         if not files:
             return
         rows = pd.concat([read_table(file).frame for file in files], ignore_index=True).sort_values("row")
