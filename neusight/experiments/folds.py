@@ -29,7 +29,8 @@ from neusight.experiments.kernels import Tested, tested_rows
 from neusight.laws.constants import with_values
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import DeviceRows, load_corpus
-from neusight.paths import cache_dir, checkout_dir
+from neusight.measured.folder import kernel_files
+from neusight.paths import cache_dir, checkout_dir, data_dir
 from neusight.workers import hired, shared
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ class OneSet:
         gpus = tuple(gpu for gpu in dict.fromkeys((*self.gpus, *fold.held_out)) if gpu not in left_out)
         data = self.declared.data
         options = TrainOptions(
-            source=self.source,
+            files=measured_tables(data.name),
             out=Path(),
             models=data.models,
             gpus=gpus,
@@ -197,7 +198,7 @@ class OneSet:
     def rows(self, fold: Fold) -> list[DeviceRows]:
         """See ``Learning``."""
         data = self.declared.data
-        corpus = load_corpus(self.source, self.declared.training(fold)).of_split(data.training_split)
+        corpus = load_corpus(measured_tables(data.name), self.declared.training(fold)).of_split(data.training_split)
         return [r for r in rows_of(corpus) if not data.families or r.batch.family in data.families]
 
     def tested(self, fold: Fold) -> Iterator[Tested]:
@@ -205,6 +206,11 @@ class OneSet:
         data = self.declared.data
         for gpu in fold.held_out:
             yield tested_rows(self.frame, gpu, data.tested_split, data.families)
+
+
+def measured_tables(source: str) -> tuple[Path, ...]:
+    """Measured rows of kernels of a data set."""
+    return tuple(file for file in kernel_files(data_dir()) if file.stem.rpartition("-")[0] == source)
 
 
 def trained_with(options: Mapping[str, Any], quick: bool) -> dict[str, Any]:
@@ -342,8 +348,8 @@ def _train(job: Job, report: Report | None = None) -> None:
 
 def _key(options: TrainOptions) -> str:
     """A hash of the options, the data and the code."""
-    request = {name: value for name, value in asdict(options).items() if name not in ("source", "out", "resume")}
-    data = [[file.name, file_sha256(file)] for file in parquet_files(options.source)]
+    request = {name: value for name, value in asdict(options).items() if name not in ("files", "out", "resume")}
+    data = [[file.name, file_sha256(file)] for file in options.files]
     return sha256(json.dumps([request, data, code_sha256()], sort_keys=True).encode()).hexdigest()[:24]
 
 

@@ -22,7 +22,7 @@ from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.experiments.assumptions import assumptions
 from neusight.experiments.baselines.lines import families_of, roofline_s
 from neusight.experiments.constants import Constants
-from neusight.experiments.folds import code_sha256, trained_with
+from neusight.experiments.folds import code_sha256, measured_tables, trained_with
 from neusight.experiments.kernels import Tested, kernel_ids
 from neusight.kernels.work import work_of
 from neusight.laws.fitted import FILE as PHYSICS_FILE
@@ -76,7 +76,7 @@ class SeveralSets:
         """Clean rows by data set."""
         corpora = {}
         for name in self.data.sets:
-            corpus = load_corpus(data_dir() / name)
+            corpus = load_corpus(measured_tables(name))
             corpora[name] = replace(corpus, rows={m: thinned(corpus.rows[m], self.data.tested_rows) for m in MODELS})
         return corpora
 
@@ -119,7 +119,7 @@ class SeveralSets:
         left_out = fold.held_out if contestant.kind == "ours" else ()
         fitted = self.constants.without(left_out, report)
         options = TrainOptions(
-            source=data_dir(), out=Path(), resume=True, seed=seed, physics=fitted,
+            files=(), out=Path(), resume=True, seed=seed, physics=fitted,
             **trained_with(contestant.options, self.quick),
         )  # fmt: skip
         job = WithoutBoards(self, options, left_out, (fold.die or left_out) if left_out else ())
@@ -203,7 +203,7 @@ class WithoutBoards:
         learning, options, fitted = self.learning, self.options, self.options.physics
         assert fitted is not None
         rows, first = learning.rows_by_model(self.left_out), next(iter(learning.corpora.values()))
-        corpus = replace(first, rows=rows, throttled={model: [] for model in MODELS}, source=options.source)
+        corpus = replace(first, rows=rows, throttled={model: [] for model in MODELS})
 
         def refit(gpus: Iterable[str]) -> Physics:
             more = learning.boards(gpus)

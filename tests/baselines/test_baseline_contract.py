@@ -119,7 +119,7 @@ def test_a_model_is_the_sum_of_its_kernels_by_phase(fitted: dict[str, Baseline])
 
 def test_rows_that_were_set_aside_are_learned_from() -> None:
     train, slow = measured(pointwise([10, 20]), "t4"), measured(pointwise([40]), "p4")
-    made = SimpleNamespace(rows={"stream": [train]}, throttled={"stream": [slow]}, source=Path("here"))
+    made = SimpleNamespace(rows={"stream": [train]}, throttled={"stream": [slow]}, files=[Path("here/x.parquet")])
     assert [len(r) for r in rows_of(cast(Corpus, made))] == [2, 1]
     with pytest.raises(DataError, match="here has no rows that a baseline learns from"):
-        rows_of(cast(Corpus, SimpleNamespace(rows={}, throttled={}, source=Path("here"))))
+        rows_of(cast(Corpus, SimpleNamespace(rows={}, throttled={}, files=[Path("here/x.parquet")])))

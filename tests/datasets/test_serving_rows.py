@@ -14,7 +14,6 @@ from neusight.datasets.load import sets_in
 from neusight.datasets.measured import unestimated
 from neusight.errors import DataError
 from neusight.kernels import Attention, Elementwise, Gemm, GroupedGemm, Kernel, KernelBatch, Memory, Moe, work_of
-from neusight.learn.training_data import sets_of
 from neusight.paths import checkout_dir
 
 ORIGIN = {"gpu": "h100-sxm-80gb", "framework": "vllm", "kernel": "k", "dtype": "bfloat16", "latency_ms": 1.0}
@@ -288,8 +287,6 @@ def test_every_set_of_kernels_is_fitted(data):
     assert fitted == {*ROWS, "rocm-kernels", "xla-tables"} | arrays
     shipped = json.loads((checkout_dir("tile_models") / "physics.json").read_text())["data"]
     assert {file.split("/")[0] for file in shipped} >= fitted - arrays | {"matmul-rates"}
-    one = data / "llm-serving-blackwell"
-    assert sets_of(one) == [one]
 
 
 def test_prompts_and_decoding_in_one_launch_are_no_single_kernel(data):

@@ -78,19 +78,6 @@ def crowded(results: dict[str, Any]) -> dict[str, Any]:
     return {**results, "declared": declared, "kernels": {**kernels, "by_kind": by_kind}, "few_shot_curve": curve}
 
 
-def test_every_figure_is_whole_and_legible(results: dict[str, Any], sparse_results: dict[str, Any]) -> None:
-    drawn = [
-        *((name, d.draw(results)) for name, d in figures.FIGURES.items() if d.drawable(results)),
-        *((name, d.draw(sparse_results)) for name, d in SPARSE.figures.items()),
-        *(
-            (f"crowded {name}", figures.FIGURES[name].draw(crowded(results)))
-            for name in ("predictors.png", "few-shot.png")
-        ),
-    ]
-    assert len(drawn) == len(figures.FIGURES) + 1 + len(SPARSE.figures)
-    assert [f"{name}: {fault}" for name, figure in drawn for fault in faults(figure)] == []
-
-
 def test_a_legend_grows_downwards_and_the_figure_with_it(tmp_path: Path) -> None:
     figure, (axes,) = canvas(1, 1, 3.0, 2.0)
     for name in range(9):

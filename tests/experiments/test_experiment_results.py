@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import pytest
-from experiment_sets import STEP_MS
 from typer.testing import CliRunner
 
 from neusight.cli.app import app
@@ -22,12 +20,10 @@ from neusight.experiments import (
     load_results,
     read_results,
     summary_of,
-    update_accuracy,
-    write_results,
 )
 from neusight.experiments.declare import DECLARATION
 from neusight.experiments.report import drawings, render
-from neusight.experiments.results import SUMMARY, as_text, has_rows, rounded
+from neusight.experiments.results import SUMMARY, has_rows, rounded
 from neusight.paths import checkout_dir
 
 
@@ -177,76 +173,6 @@ def keys(value: Any) -> set[str]:
     """Every key in nested lists and tables."""
     entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return set(value if isinstance(value, dict) else ()).union(*map(keys, entries))
-
-
-def test_neither_measurements_nor_published_predictions_are_stored(results: dict[str, Any]) -> None:
-    for stored in [results, *map(load_results, ran())]:
-        told = {key for key in keys({**stored, "declared": None}) if key.endswith("_ms") or "measured" in key}
-        assert told <= {"predicted_ms", "low_ms", "high_ms", "measured"}  # by which command zeros were measured
-    text = as_text({"rows": results["models"]["rows"]})
-    assert not [ms for ms in STEP_MS.values() if f": {ms}," in text or f": {1.5 * ms}," in text]
-
-
-def test_text_of_results_reads_back_with_a_line_a_row(results: dict[str, Any]) -> None:
-    text = as_text(results)
-    assert json.loads(text) == results
-    row = json.dumps(results["kernels"]["sample"][0], ensure_ascii=False)
-    assert any(line.strip().rstrip(",") == row for line in text.splitlines())
-
-
-def test_a_summary_has_no_rows_and_makes_the_same_report(
-    results: dict[str, Any], sparse_results: dict[str, Any], written: Path, tmp_path: Path
-) -> None:
-    write_results(tmp_path / "sparse", sparse_results)
-    copytree(written, tmp_path / "measured")
-    for name, found in (("measured", results), ("sparse", sparse_results)):
-        folder, summary = tmp_path / name, read_results(tmp_path / name / SUMMARY)
-        assert read_results(folder) == found
-        assert (has_rows(found), has_rows(summary)) == (True, False)
-        assert summary_of(summary) == summary == summary_of(found)
-        (folder / "results.json").unlink()
-        before = {path.name: path.read_bytes() for path in folder.iterdir()}
-        again = write_results(folder, read_results(folder))
-        assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-        # Figures of rows stay as they are.
-        assert {path.name for path in again} < set(before)
-
-
-def test_a_report_says_in_which_way_it_is_outdated(results: dict[str, Any]) -> None:
-    summary = summary_of(results) | {"outdated": "Run before all changed."}
-    assert summary_of(summary)["outdated"] == "Run before all changed."
-    assert "\n> Run before all changed.\n" in render(summary, [])
-    assert "\n> " not in render(summary_of(results), [])
-
-
-def test_what_is_outdated_has_no_figures_and_no_part_in_readme(results: dict[str, Any], tmp_path: Path) -> None:
-    write_results(tmp_path, results)
-    assert list(tmp_path.glob("*.png"))
-    outdated = summary_of(results) | {"outdated": "Run before all changed."}
-    write_results(tmp_path, outdated)
-    assert not list(tmp_path.glob("*.png"))
-    assert ".png" not in (tmp_path / "report.md").read_text()
-    assert accuracy_block([outdated]) == ""
-
-
-def test_readme_section_goes_between_its_marks_and_has_a_part_an_experiment_in_order(
-    results: dict[str, Any], tmp_path: Path
-) -> None:
-    readme = tmp_path / "README.md"
-    readme.write_text("before\n<!-- accuracy:begin -->\nold\n<!-- accuracy:end -->\nafter\n")
-    assert update_accuracy(readme, accuracy_block([summary_of(results)]))
-    text = readme.read_text()
-    assert text.startswith("before\n<!-- accuracy:begin -->\n")
-    assert text.endswith("\n<!-- accuracy:end -->\nafter\n")
-    assert "old" not in text
-    assert all(name in text for name in ("this project", "bound", "NeuSight (published)", "50.0 (50)"))
-    assert "Habitat" not in text, "it said nothing"
-    assert not update_accuracy(readme, accuracy_block([results]))
-    readme.write_text("no marks")
-    with pytest.raises(DataError, match="accuracy:begin"):
-        update_accuracy(readme, accuracy_block([results]))
-    block = accuracy_block([results | {"experiment": "b"}, results | {"experiment": "a"}])
-    assert block.index("experiments/a/report.md") < block.index("experiments/b/report.md")
 
 
 def test_what_never_ran_to_its_end_is_a_declaration_alone() -> None:

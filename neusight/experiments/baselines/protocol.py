@@ -72,7 +72,7 @@ def rows_of(corpus: Corpus) -> list[DeviceRows]:
     """
     rows = [r for parts in (*corpus.rows.values(), *corpus.throttled.values()) for r in parts if len(r)]
     if not rows:
-        raise DataError(f"{corpus.source} has no rows that a baseline learns from: give the split that its rows name")
+        raise DataError(f"{corpus.files[0].parent} has no rows that a baseline learns from: give their split")
     return rows
 
 
