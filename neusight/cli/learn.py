@@ -85,11 +85,10 @@ def train(options: TrainTarget) -> None:
     brought = {gpu: device for file in files for gpu, (_, device) in devices_beside(file).items()}
     wanted = TrainOptions(
         files=files, refit_to=data if len(sources_of(files)) > 1 else None, out=options.out,
-        models=options.models, backend=options.regressor,
-        gpus=_ids(options.gpus, brought), hold_out=_ids(options.hold_out, brought), seed=options.seed,
+        models=options.models, backend=options.regressor, gpus=_ids(options.gpus, brought), seed=options.seed,
         parameters=((_EPOCHS[options.regressor], options.epochs),) if options.epochs is not None else (),
         resume=options.resume, physics=FittedPhysics.load(options.physics) if options.physics else None,
-        against=options.against, fold_rows=options.fold_rows,
+        hold_out=_ids(options.hold_out, brought), against=options.against, fold_rows=options.fold_rows,
     )  # fmt: skip
     try:
         with tasks() as report:
