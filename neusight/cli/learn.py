@@ -27,7 +27,7 @@ calibrate = Commands(no_args_is_help=False)
 _REGRESSORS = ("mlp", "gbm", "gp", "linear")
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 """Names of passes by the regressor that has them."""
-_TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training")
+_TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training", "hosts", "gains")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +113,8 @@ class FitTarget(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
     target: str = text(
         "Constants: physics of kernels (the default); links (collectives), arrays (systolic accelerators) or "
         "microcontrollers, each without every device too; engines that serve; boards (power); training (kernels of "
-        "training steps).",
-        "", "physics", choices=_TARGETS, argument=True, former=_TARGETS[1:],
+        "training steps); hosts (times of calls and operators) and gains (their doubt), which are in code.",
+        "", "physics", choices=_TARGETS, argument=True, former=_TARGETS[1:7],
     )  # fmt: skip
     rows: int = whole("Most rows of each device and kind of kernel, for physics.", opt.CHOICE, 100, 10, 100_000)
 

@@ -22,6 +22,7 @@ from neusight.laws.array_constants import PRIOR, ArrayPhysics
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
+from neusight.learn.least_squares import robust, solve_around
 from neusight.learn.sums import robust_spread
 from neusight.measured import kernel_part
 from neusight.measured.folder import hashes, kernel_files, kernel_rows
@@ -154,23 +155,15 @@ def _solved(parts: Sequence[ArrayRows]) -> tuple[np.ndarray, np.ndarray]:
     """Place and standard deviations of the constants: least squares around the priors, in which a row far off counts
     little. Devices are too few to tell what each has of its own.
     """
-    from scipy.optimize import least_squares
-
     known = list(priors(PRIOR).values())
     centre, spread = np.array([encode(p, p.value) for p in known]), np.array([p.spread for p in known])
 
     def residuals(place: np.ndarray) -> np.ndarray:
         physics = _at(place)
-        off = [part.root_weight * _tamed(part.log_error(physics) / NOISE) for part in parts]
-        return np.concatenate([*off, (place - centre) / spread])
+        return np.concatenate([part.root_weight * robust(part.log_error(physics) / NOISE) for part in parts])
 
-    found = least_squares(residuals, centre)
-    return found.x, np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
-
-
-def _tamed(off: np.ndarray) -> np.ndarray:
-    """Whose squares are twice the pseudo-Huber loss of residuals."""
-    return np.asarray(np.sign(off) * np.sqrt(2.0 * (np.sqrt(1.0 + off**2) - 1.0)))
+    solved = solve_around(centre, spread, residuals)
+    return solved.place, solved.deviation
 
 
 def _split(parts: Sequence[ArrayRows], left_out: str) -> tuple[list[ArrayRows], list[ArrayRows]]:

@@ -13,6 +13,8 @@ from neusight.learn import Report
 from neusight.learn.arrays import fit_arrays
 from neusight.learn.boards import fit_boards
 from neusight.learn.engines import EngineFit, fit_engines
+from neusight.learn.gains import fit_gains
+from neusight.learn.hosts import fit_hosts
 from neusight.learn.links import fit_links
 from neusight.learn.microcontrollers import fit_microcontrollers
 from neusight.learn.physics.fit import FitOptions, fit_physics
@@ -43,6 +45,8 @@ FITS: Mapping[str, Callable[[Path, FitChoice, Report], Any]] = {
     "arrays": lambda data, choice, report: fit_arrays(data, seed=choice.seed, report=report),
     "engines": lambda data, choice, report: fit_engines(data, Predictor.load(), report=report),
     "boards": lambda data, choice, report: fit_boards(data, Predictor.load()),
+    "hosts": lambda data, choice, report: fit_hosts(data, Predictor.load(), report),
+    "gains": lambda data, choice, report: fit_gains(data, Predictor.load(), report),
     "microcontrollers": lambda data, choice, report: fit_microcontrollers(data),
     "training": lambda data, choice, report: fit_training(data, Predictor.load().timed, report),
 }

@@ -15,6 +15,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
+from neusight.learn.least_squares import solve_around
 from neusight.measured.folder import hashes, measured_in
 from neusight.measured.table import columns_of, filled, read_table
 from neusight.questions import Step
@@ -140,8 +141,6 @@ def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> 
     """Least squares around the priors; with constants that are given only libraries and boards have something of their
     own.
     """
-    from scipy.optimize import least_squares
-
     known = priors(PRIOR)
     free = [name for name in known if name.startswith("layers.")] if prior is None else []
     libraries, boards = (sorted({getattr(one, name) for one in rows}) for name in ("library", "board"))
@@ -160,12 +159,8 @@ def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> 
             {},
         )
 
-    def residuals(place: np.ndarray) -> np.ndarray:
-        return np.concatenate([at(place).off(rows) / NOISE, (place - centre) / spread])
-
-    found = least_squares(residuals, centre)
-    deviation = np.sqrt(np.diag(np.linalg.inv(found.jac.T @ found.jac)))
-    return replace(at(found.x), deviations=_deviations(free, deviation))
+    solved = solve_around(centre, spread, lambda place: at(place).off(rows) / NOISE)
+    return replace(at(solved.place), deviations=_deviations(free, solved.deviation))
 
 
 def _deviations(free: Sequence[str], found: np.ndarray) -> dict[str, float]:

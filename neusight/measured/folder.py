@@ -40,6 +40,10 @@ def measured_in(data: Path) -> Path:
     return beside if any(beside.glob("kernels/*-gemm.parquet")) and not own else data
 
 
+def _is_later(file: Path) -> bool:
+    return any(map(file.match, LATER))
+
+
 def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family, gpu: True) -> list[Path]:
     """Tables of measured kernels in a folder, or in its ``kernels``, by name: those with rows of a family and device
     that are wanted; or the one that is given.
@@ -53,7 +57,7 @@ def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family,
         return [data]
     data = measured_in(data)
     folder = data / "kernels" if (data / "kernels").is_dir() else data
-    files = (file for file in sorted(folder.glob("*.parquet")) if not any(map(file.match, LATER)))
+    files = (file for file in sorted(folder.glob("*.parquet")) if not _is_later(file))
     return [file for file in files if any(wanted(*kind) for kind in _kinds(file))]
 
 
@@ -98,6 +102,19 @@ def is_of_lone_launches(file: Path) -> bool:
     """Whether all kernels of a table were launched by themselves."""
     timers = _cells(file, "timer")
     return "timer" not in timers or bool((timers["timer"] == "stream").all())
+
+
+def program_files(data: Path) -> list[Path]:
+    """Tables of timings of programs in a folder of measured rows."""
+    return sorted((measured_in(data) / "programs").glob("*.parquet"))
+
+
+def gain_tables(data: Path) -> list[MeasuredTable]:
+    """Tables of gains in a folder of measured rows that constants learn from: not of programs, whose timings tell of
+    hosts.
+    """
+    files = [file for file in sorted((measured_in(data) / "gains").glob("*.parquet")) if not _is_later(file)]
+    return [table for table in map(read_table, files) if not table.frame["model"].str.endswith(".pt2").any()]
 
 
 def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:

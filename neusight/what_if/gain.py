@@ -47,7 +47,7 @@ class Doubt:
 
 OF_TIME = Doubt(scale=1.42, effect=0.272, floor=0.094)
 OF_MEMORY = Doubt(scale=1.64, effect=0.288, floor=0.075)
-"""Fitted by ``neusight.evaluation.gain_doubts.fitted`` to pairs that public projects measured, so that nine of ten
+"""Found by ``neusight fit gains`` in pairs that public projects measured, so that nine of ten
 lie inside where every set counts alike; with a set left out, 71 to 100 % of its pairs."""
 
 

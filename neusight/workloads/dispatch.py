@@ -2,7 +2,7 @@
 
 A view makes no more than a tensor; a reduction plans its blocks; a product, a convolution or a batch norm asks cuBLAS
 or cuDNN, which look up a kernel and its workspace (PyTorch, ``CUDABlas.cpp``, ``Conv_v8.cpp``, ``Reduce.cuh``). The
-figures are those that ``evaluate_programs`` fits to timed programs (``dispatches``).
+figures are those that ``neusight fit hosts`` finds in timed programs (``dispatch``).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """Measured gains as an experiment: what is answered, verdicts and the report, on four small pairs."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from neusight import Predictor
-from neusight.evaluation.gain_doubts import residuals
 from neusight.experiments import find_experiment, run, summary_of, write_results
 from neusight.experiments.declare import Experiment, PairsDeclaration
+from neusight.learn.gains import residuals
 from neusight.measured import read_table
 from neusight.measured.compare import question_of
 from neusight.paths import checkout_dir
@@ -67,7 +68,7 @@ def test_the_report_judges_and_draws(results: dict[str, Any], tmp_path: Path) ->
 
 
 def test_residuals_are_of_rows_that_are_answered(folder: Path, predictor: Predictor) -> None:
-    high, low, compiled = residuals(read_table(folder / "gains" / "lab.csv"), predictor)
+    high, low, compiled = residuals(read_table(folder / "gains" / "lab.csv"), predictor, Counter())
     assert (high.of_set, high.memory, high.ratio) == ("lab", False, low.ratio)
     assert (low.error - high.error) == pytest.approx(1.0296, abs=1e-4)
     assert compiled.sources > 0

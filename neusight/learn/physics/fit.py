@@ -14,8 +14,8 @@ from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
 from neusight.learn.physics.observations import ObservationReader, ProblemPart
 from neusight.learn.physics.problem import Problem
-from neusight.learn.physics.programs import program_files, program_parts
-from neusight.measured.folder import hashes, kernel_files, measured_in
+from neusight.learn.physics.programs import program_parts
+from neusight.measured.folder import hashes, kernel_files, measured_in, program_files
 
 
 @dataclass(frozen=True, kw_only=True)

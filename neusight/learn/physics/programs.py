@@ -27,7 +27,7 @@ from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.observations import GROUP_WEIGHT, ProblemPart
 from neusight.measured import read_table
-from neusight.measured.folder import measured_in, sound
+from neusight.measured.folder import program_files, sound
 from neusight.transforms.precision import as_computed
 from neusight.workloads import load_workload
 from neusight.workloads.workload import Workload
@@ -71,11 +71,6 @@ class ProgramPart(ProblemPart):
             np.add.at(total_s, part.program, part.count * s.expected_s)
             tilings.append(s.tiling)
         return total_s, tuple(tilings)
-
-
-def program_files(data: Path) -> list[Path]:
-    """Tables of timings of programs in a folder of measured rows."""
-    return sorted((measured_in(data) / "programs").glob("*.parquet"))
 
 
 def program_parts(data: Path, hold_out: Collection[str], skipped: Counter[str]) -> list[ProgramPart]:

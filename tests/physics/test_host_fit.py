@@ -1,10 +1,11 @@
 """What hosts take, fitted to calls that are known to the microsecond."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from neusight.engines import Host
-from neusight.evaluation.hosts import HostFit, TimedCall, fitted, fitted_dispatches
+from neusight.learn.hosts import TimedCall, fit_hosts, fitted, fitted_dispatches, others
 
 UNKNOWN = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
 
@@ -31,15 +32,33 @@ def test_no_call_tells_nothing():
     assert fitted([], UNKNOWN) is UNKNOWN
 
 
-def test_a_half_is_told_by_the_other_and_a_host_by_others_that_launch_alike():
-    here, there, graph = ("here", "l4", "eager"), ("there", "l4", "eager"), ("there", "l4", "graph")
-    slow, fast = calls(1e-4, 2e-5), calls(1e-5, 4e-6)
-    fit = HostFit(calls={(here, 0): slow, (here, 1): fast, (there, 0): fast, (graph, 0): slow})
-    assert fit.own(here, 1).call_s == pytest.approx(1e-4, rel=0.1)
-    assert fit.own(here, 0).call_s == pytest.approx(1e-5, rel=0.1)
-    assert fit.others(here).operator_s == pytest.approx(4e-6, rel=0.1)
-    # Nothing of this host itself is seen, even where it launches alike.
-    assert fit.others(there).operator_s != pytest.approx(fit.others(here).operator_s, rel=0.1)
+def test_others_takes_hosts_that_launch_alike():
+    here, there, graph = ("here", "l4", "", "eager"), ("there", "l4", "", "eager"), ("there", "l4", "", "graph")
+    groups = {here: calls(1e-4, 2e-5), there: calls(1e-5, 4e-6), graph: calls(1e-3, 4e-5)}
+    assert others(groups, here).operator_s == pytest.approx(4e-6, rel=0.1)
+    assert others(groups, there).operator_s == pytest.approx(2e-5, rel=0.1)
+
+
+def test_fit_hosts_finds_times_of_one_host(tmp_path, predictor):
+    for name in ("kernels", "programs"):
+        (tmp_path / name).mkdir()
+    row = {
+        "model": "gpt2",
+        "gpu": "l4",
+        "synchronized": True,
+        "host": "here",
+        "measured_on": "2025-01-01",
+        "seq_len": 64,
+    }
+    rows = [row | {"batch": batch, "latency_ms": 25.0, "suspect": None} for batch in (1, 2, 4)]
+    rows += [row | {"latency_ms": 1.0, "suspect": "it varies"}, row | {"model": "no-such-model", "latency_ms": 1.0}]
+    pd.DataFrame(rows).to_parquet(tmp_path / "programs" / "lab.parquet")
+    found = fit_hosts(tmp_path, predictor)
+    (host,) = found.errors
+    assert (host["host"], host["gpu"], host["launch"], host["rows"]) == ("here", "l4", "eager", 3)
+    assert host["mean"] < 30 and found.values["eager.operator_s"] == pytest.approx(1e-6 * host["operator_us"], rel=1e-3)
+    assert found.values["dispatch.pointwise"] == 1.0
+    assert sum(found.skipped.values()) == 1
 
 
 def test_what_kinds_of_operators_take_is_found_whatever_their_hosts_take():

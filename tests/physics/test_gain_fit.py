@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neusight.evaluation.gain_doubts import Residual, fitted
+from neusight.learn.gains import Residual, fitted
 from neusight.what_if.gain import Doubt
 
 

@@ -1,0 +1,215 @@
+r"""``neusight fit hosts``: what hosts take to call programs and to dispatch operators, from timings of programs.
+
+.. math:: t = c + \max(n o, K)
+
+A call takes ``c``, each of its ``n`` operators ``o`` unless its kernels take ``K``, which is more; operators count in
+units of a pointwise one (``workloads.dispatch``).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from neusight.engines import Host
+from neusight.errors import NeusightError
+from neusight.learn import Found, Report
+from neusight.learn.least_squares import robust, solve_around
+from neusight.measured import read_table
+from neusight.measured.compare import question_of
+from neusight.measured.folder import hashes, program_files, sound
+from neusight.measured.table import filled
+from neusight.questions import Step
+from neusight.workloads.dispatch import DISPATCHES, dispatches, step_kinds
+
+if TYPE_CHECKING:
+    from neusight.api import Predictor
+    from neusight.learn import Report
+    from neusight.measured import MeasuredTable
+
+_KERNELS = 0.4
+"""Assumption: standard deviation of the log error of what the device's kernels take; only how much rows count that are
+not the host's depends on it."""
+_OWN = 0.1
+"""The same of a call that the host decides alone."""
+_UNSEEN = 0.25
+"""The same of calls of other programs than a host was fitted to: their 90 % quantile over that of a normal error is
+0.29 in eager mode and 0.21 compiled, on halves that no fit saw."""
+_PRIOR = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
+"""Before any call is seen; a factor of two either way."""
+_UNIT = 1.0
+"""Before any call is seen, an operator of any kind takes what a pointwise one does, a factor of e either way."""
+_OTHERS = 0.5
+"""Assumption: standard deviation of the logarithm of what hosts take, from one to another."""
+_IDLE = {"host_call_us": 0.0, "host_operator_us": 0.0, "host_spread": 0.0, "host_bytes": None}
+"""Words of a host that never makes a device wait."""
+_DISPATCHED = ("eager", "compiled")
+"""Launches by which hosts dispatch operators one by one."""
+_WORDS = ("host", "gpu", "measured_on", "launch")
+"""Columns of calls that one host takes alike."""
+
+
+class TimedCall(NamedTuple):
+    """A call as it was measured [s], what its kernels take one after another [s], and how many operators of which kind
+    are dispatched in it (``workloads.dispatch``).
+    """
+
+    measured_s: float
+    kernels_s: float
+    kinds: Mapping[str, int]
+
+
+Group = tuple[str, ...]
+"""Values of ``_WORDS``."""
+
+
+def fit_hosts(data: Path, predictor: Predictor, report: Report | None = None) -> Found:
+    """Units of operators by kind, by launch what the usual host takes for a call and an operator [s], and what each
+    host takes by all of its calls [us], beside its mean error in percent.
+
+    Args:
+        data: folder of measured rows.
+        predictor: says what kernels take.
+        report: called with progress.
+    """
+    left_out: Counter[str] = Counter()
+    groups: dict[Group, list[TimedCall]] = {}
+    tables = [read_table(file) for file in program_files(data)]
+    for table in tables:
+        for row, call in timed_calls(table, predictor, left_out, report):
+            words = {"launch": "eager"} | filled(row, _WORDS)
+            groups.setdefault(tuple(str(words.get(word)) for word in _WORDS), []).append(call)
+    hosts = {group: fitted(calls, others(groups, group)) for group, calls in sorted(groups.items())}
+    errors = [_row(group, host, groups[group]) for group, host in hosts.items()]
+    rows = sum(map(len, groups.values()))
+    return Found(
+        values={name: float(f"{value:.4g}") for name, value in (_units(groups) | _usual(hosts)).items()},
+        gpus=sorted({group[1] for group in groups}),
+        data=hashes(table.path for table in tables),
+        rows=rows,
+        error=round(sum(row["mean"] * row["rows"] for row in errors) / max(rows, 1) / 100.0, 4),
+        errors=errors,
+        skipped=left_out,
+    )
+
+
+def timed_calls(
+    table: MeasuredTable, predictor: Predictor, left_out: Counter[str], report: Report | None = None
+) -> Iterator[tuple[Mapping[Any, Any], TimedCall]]:
+    """Sound rows of a table of programs whose host waits for each call, programs one after another."""
+    frame = table.frame[sound(table.frame) & table.frame["synchronized"].eq(True)].sort_values("model")
+    known: dict[Any, tuple[float, Counter[str]]] = {}
+    for done, row in enumerate(frame.to_dict("records")):
+        try:
+            question = question_of(row, table)
+            assert isinstance(question, Step)
+            idle = question.changed(**_IDLE)
+            if idle not in known:
+                known[idle] = predictor.ask(idle).latency_s, step_kinds(predictor.workload(idle.resolve()))
+            yield row, TimedCall(1e-3 * row["latency_ms"], *known[idle])
+        except NeusightError as error:
+            left_out[str(error)] += 1
+        if report and done % 100 == 0:
+            report("calls", done, len(frame), float("nan"))
+
+
+def others(groups: Mapping[Group, Sequence[TimedCall]], group: Group) -> Host:
+    """The host of a group as other hosts that launch as it does tell it: the first word of a group is the host, the
+    last how it launches.
+    """
+    alike = [calls for other, calls in groups.items() if other[0] != group[0] and other[-1] == group[-1]]
+    return fitted([call for calls in alike for call in calls], _PRIOR, _OTHERS)
+
+
+def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
+    """The host that explains calls best, robust to kernels that take something else than they should.
+
+    Args:
+        calls: what was measured.
+        prior: what is known of both times within its ``spread``.
+        least: of the spread that the answer has.
+
+    Returns:
+        Both times, with the spread of the calls that the host decides around them.
+    """
+    if not calls:
+        return prior
+    measured_s, kernels_s = (np.array([call[at] for call in calls]) for at in (0, 1))
+    operators = np.array([dispatches(call.kinds) for call in calls])
+    centre = np.log([prior.call_s, prior.operator_s])
+
+    def errors(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        call_s, operator_s = np.exp(at)
+        expected_s = call_s + np.maximum(operators * operator_s, kernels_s)
+        return np.log(expected_s / measured_s), kernels_s / expected_s
+
+    # The shortest call is hardly more than the host's.
+    starts = centre, np.array([np.log(measured_s.min()), centre[1]])
+    solved = [solve_around(centre, prior.spread, lambda at: _scaled(*errors(at)), start) for start in starts]
+    found = min(solved, key=lambda fit: fit.cost).place
+    error, share = errors(found)
+    decided = error[share < 0.5]
+    spread = max(least, _UNSEEN, 1.4826 * float(np.median(np.abs(decided)))) if len(decided) else prior.spread
+    call_s, operator_s = np.exp(found).tolist()
+    return Host(call_s=call_s, operator_s=operator_s, spread=spread)
+
+
+def _scaled(error: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Logarithmic errors of calls, of which kernels take a share, in standard deviations."""
+    return robust(error / np.hypot(_OWN, _KERNELS * share))
+
+
+def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]:
+    """What all hosts do for an operator of each kind, in units of a pointwise one, see ``workloads.dispatch``.
+
+    Args:
+        groups: calls, those of each host by themselves, which has times of its own for a call and an operator.
+    """
+    calls = [call for group in groups for call in group]
+    at = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+    measured_s, kernels_s = (np.array([call[column] for call in calls]) for column in (0, 1))
+    counts = np.array([[call.kinds.get(kind, 0) for kind in DISPATCHES] for call in calls], dtype=float)
+    one = list(DISPATCHES).index("pointwise")
+    hosts = np.repeat(np.log([[_PRIOR.call_s], [_PRIOR.operator_s]]), len(groups), axis=1)
+    centre = np.concatenate([hosts.ravel(), np.zeros(len(DISPATCHES) - 1)])
+    spread = np.repeat([_PRIOR.spread, _UNIT], [hosts.size, len(DISPATCHES) - 1])
+
+    def residuals(found: np.ndarray) -> np.ndarray:
+        call_s, operator_s = np.exp(found[: hosts.size]).reshape(hosts.shape)
+        units = counts @ np.insert(np.exp(found[hosts.size :]), one, 1.0)
+        expected_s = call_s[at] + np.maximum(units * operator_s[at], kernels_s)
+        return _scaled(np.log(expected_s / measured_s), kernels_s / expected_s)
+
+    found = np.exp(solve_around(centre, spread, residuals).place[hosts.size :])
+    return dict(zip(DISPATCHES, np.insert(found, one, 1.0).tolist(), strict=True))
+
+
+def _units(groups: Mapping[Group, Sequence[TimedCall]]) -> dict[str, float]:
+    """Of hosts that dispatch operators one by one."""
+    single = [calls for group, calls in sorted(groups.items()) if group[-1] in _DISPATCHED]
+    return {f"dispatch.{kind}": units for kind, units in fitted_dispatches(single).items()} if single else {}
+
+
+def _usual(hosts: Mapping[Group, Host]) -> dict[str, float]:
+    """Geometric means over hosts, by how they launch."""
+    launches = sorted({group[-1] for group in hosts})
+    alike = {launch: [host for group, host in hosts.items() if group[-1] == launch] for launch in launches}
+    return {
+        f"{launch}.{name}": geometric_mean([getattr(host, name) for host in several])
+        for launch, several in alike.items()
+        for name in ("call_s", "operator_s")
+    }
+
+
+def _row(group: Group, host: Host, calls: Sequence[TimedCall]) -> dict[str, Any]:
+    expected_s = [host.call_s + max(dispatches(c.kinds) * host.operator_s, c.kernels_s) for c in calls]
+    off = [abs(seconds / call.measured_s - 1.0) for seconds, call in zip(expected_s, calls, strict=True)]
+    times = {"call_us": 1e6 * host.call_s, "operator_us": 1e6 * host.operator_s, "spread": host.spread}
+    figures = {"mean": 100.0 * float(np.mean(off))} | times
+    words = dict(zip(_WORDS, group, strict=True))
+    return words | {"rows": len(calls)} | {name: float(f"{value:.4g}") for name, value in figures.items()}
