@@ -11,7 +11,7 @@ Report = Callable[[str, int, int, float], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundConstants:
     """Constants that stand in code, as a fit finds them again; fields are those of ``FittedConstants``."""
 
     values: Mapping[str, float]

@@ -12,7 +12,7 @@ import numpy as np
 
 from neusight.errors import DataError, NeusightError
 from neusight.executors.costs import NORMAL_90
-from neusight.learn import Found, Report
+from neusight.learn import FoundConstants, Report
 from neusight.measured import MeasuredTable
 from neusight.measured.compare import gain_of, question_of
 from neusight.measured.folder import gain_tables, hashes
@@ -37,7 +37,7 @@ class Residual:
     ratio: float
 
 
-def fit_gains(data: Path, predictor: Predictor, report: Report | None = None) -> Found:
+def fit_gains(data: Path, predictor: Predictor, report: Report | None = None) -> FoundConstants:
     """Doubts of times and of memory, from gains in a folder of measured rows.
 
     Args:
@@ -59,7 +59,7 @@ def fit_gains(data: Path, predictor: Predictor, report: Report | None = None) ->
     kinds = {name: [p for p in pairs if p.memory is (name == "memory")] for name in ("time", "memory")}
     doubts = {name: asdict(fitted(own)) for name, own in kinds.items() if own}
     values = {f"{name}.{part}": value for name, parts in doubts.items() for part, value in parts.items()}
-    return Found(
+    return FoundConstants(
         values={name: float(f"{value:.3g}") for name, value in values.items()},
         gpus=sorted({str(gpu) for table in tables for gpu in table.frame["gpu"].dropna()}),
         data=hashes(table.path for table in tables),

@@ -18,7 +18,7 @@ import numpy as np
 
 from neusight.engines import Host
 from neusight.errors import NeusightError
-from neusight.learn import Found, Report
+from neusight.learn import FoundConstants, Report
 from neusight.learn.least_squares import robust, solve_around
 from neusight.measured import read_table
 from neusight.measured.compare import question_of
@@ -68,7 +68,7 @@ Group = tuple[str, ...]
 """Values of ``_WORDS``."""
 
 
-def fit_hosts(data: Path, predictor: Predictor, report: Report | None = None) -> Found:
+def fit_hosts(data: Path, predictor: Predictor, report: Report | None = None) -> FoundConstants:
     """Units of operators by kind, by launch what the usual host takes for a call and an operator [s], and what each
     host takes by all of its calls [us], beside its mean error in percent.
 
@@ -87,7 +87,7 @@ def fit_hosts(data: Path, predictor: Predictor, report: Report | None = None) ->
     hosts = {group: fitted(calls, others(groups, group)) for group, calls in sorted(groups.items())}
     errors = [_row(group, host, groups[group]) for group, host in hosts.items()]
     rows = sum(map(len, groups.values()))
-    return Found(
+    return FoundConstants(
         values={name: float(f"{value:.4g}") for name, value in (_units(groups) | _usual(hosts)).items()},
         gpus=sorted({group[1] for group in groups}),
         data=hashes(table.path for table in tables),
