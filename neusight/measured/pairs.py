@@ -26,6 +26,8 @@ _TOGETHER = {
     "launch": ("host_call_us", "host_operator_us", "host_spread"),
 }
 """Columns that differ with another one."""
+_ODD = np.uint64(6364136223846793005)
+"""Tells columns apart that have the same cells."""
 _MEASURED_BY = ("source", "host", "measured_on")
 """Columns that pairs share beside their question."""
 
@@ -137,22 +139,22 @@ def _options(answered: pd.DataFrame, column: str, also: Sequence[str] = ()) -> p
     words = {*columns_of("kernels").values(), *columns_of("gains").values()} - {column, *_TOGETHER.get(column, ())}
     alike = ["kind", "quantity", *also, *(name for name in answered if name in words)]
     options = answered[["quantity", "predicted", "measured"]].assign(
-        rest=_codes(answered, alike), value=_codes(answered, [column]), at=answered.index
+        rest=row_codes(answered, alike), value=row_codes(answered, [column]), at=answered.index
     )
     means = {"quantity": "first", "predicted": "mean", "measured": "mean", "at": "first"}
     options = options.groupby(["rest", "value"], as_index=False).agg(means)
     return options[options.groupby("rest")["value"].transform("size") > 1]
 
 
-def _codes(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
-    """A number for each row, the same where all these columns are."""
+def row_codes(frame: pd.DataFrame, names: Sequence[str]) -> np.ndarray:
+    """A number for each row of a table, the same where all these columns are."""
     import pandas as pd
 
     codes = np.zeros(len(frame), dtype=np.uint64)
-    for number, name in enumerate(names):
+    for name in names:
         cells = frame[name]
         cells = cells.astype(str) if cells.dtype == object else cells
-        codes += pd.util.hash_pandas_object(cells, index=False, hash_key=f"{number:016d}").to_numpy()
+        codes = codes * _ODD + pd.util.hash_pandas_object(cells, index=False).to_numpy()
     return codes
 
 

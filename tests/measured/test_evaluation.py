@@ -21,7 +21,7 @@ from neusight.measured import (
 )
 from neusight.measured.columns import KINDS, described_columns
 from neusight.measured.errors import crps
-from neusight.measured.pairs import summarise_ratios
+from neusight.measured.pairs import row_codes, summarise_ratios
 
 GEMMS = pd.DataFrame(
     {
@@ -84,6 +84,10 @@ def test_decisions_are_regretted_by_what_is_lost() -> None:
     assert cost["regret"] == cost["worst"] == pytest.approx(50)
     assert decisions([table.iloc[2:]]) == []
     assert len(decisions([table.iloc[2:]], ["gpu"], least=1)) == 1
+
+
+def test_row_codes_tell_columns_apart() -> None:
+    assert len(set(row_codes(pd.DataFrame({"m": [1, 2], "n": [2, 1]}), ["m", "n"]))) == 2
 
 
 def test_ratios_are_of_rows_that_differ_in_one_column() -> None:
