@@ -97,7 +97,7 @@ def _on_its_devices(question: Training, device: DeviceSpec | None) -> Training:
     from neusight.distributed.sources import node_of
     from neusight.engines import engine_named, usual_trainer
 
-    if device is None or question.nodes or question.per_node:
+    if device is None or question.cluster or question.nodes or question.per_node:
         return question
     engine = engine_named(question.engine or usual_trainer(device))
     each = core_of(device) if engine.ranks == "core" else device

@@ -10,49 +10,33 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from random import Random
 from typing import Any
 
 import typer
 from typer.testing import CliRunner, Result
+from wrong_inputs import Mistakes
 
 from neusight.cli.app import app
 
 ENDLESS = frozenset({"page", "collect", "collect models", "devices draft"})
 """Commands that serve, or measure the host: help alone."""
-LONG = (
-    "evaluate",
-    "experiments",
-    "fit",
-    "train",
-    "bench",
-    "calibrate",
-    "sparsity measure",
-    "models check",
-    "datasets",
-)
+LONG = ("evaluate", "experiments", "fit", "train", "bench", "calibrate", "sparsity measure", "models check", "datasets")
 """Commands of minutes, or that read measured data: with a wrong word always."""
 NEEDED = {
     "predict": ("--gpu",), "sweep": ("--gpu",), "kernel": ("--gpu",), "what-if": ("--gpu", "--apply"),
     "serving": ("--gpu", "--isl", "--osl", "--concurrency"), "observe": ("--gpu",), "memory": ("--gpu", "--seq-len"),
     "training": ("--gpu", "--global-batch-size", "--dp"),
     "plan": ("--gpu", "--global-batch-size", "--nodes", "--per-node"),
-    "design": ("--model", "--global-batch-size", "--minutes"),
+    "design": ("--model", "--global-batch-size", "--minutes"), "train": ("--data", "--out", "--regressor"),
+    "fit": ("--data", "--out"), "calibrate": ("--gpu", "--data"), "calibrate plan": ("--gpu",),
+    "models check": ("--limit", "--gpu"),
 }  # fmt: skip
 """Options without which a command has nothing to do."""
-LEFT_OUT = {
-    "--jobs",
-    "--ray",
-    "--out",
-    "--report",
-    "--tile-models",
-    "--data",
-    "--help",
-    "--version",
-    "--every",
-    "--front",
-}
+LEFT_OUT = frozenset(
+    ("--jobs", "--ray", "--out", "--report", "--tile-models", "--data", "--help", "--version", "--every", "--front")
+)
 GPUS = ("l4", "t4", "a100-sxm-80gb", "h100-sxm-80gb", "tpu-v4", "mi210", "tensordash", "inferentia2", "nucleo-l4r5zi")
 MODELS = ("gpt2", "bert-base", "resnet-50", "alexnet", "vgg16", "mlperf-tiny-kws", "dlrm-kaggle", "t5-small")
 DECODERS = ("Qwen/Qwen3-8B", "gpt2", "llama-3.1-8b", "mistralai/Mixtral-8x7B-v0.1")
@@ -88,12 +72,30 @@ WORDS: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "design space": ("phaze", "tensordash"), "devices show name": GPUS, "clusters show name": ("dgx-h100",),
-    "tile-models show name": ("gemm", "physics"), "observe logs": ("requests.csv",), "ask file": ("question.toml",),
+    "tile-models show name": ("gemm", "physics"), "fit target": ("physics",), "observe logs": ("requests.csv",),
+    "models check library": ("transformers",), "ask file": ("question.toml",),
 }  # fmt: skip
 SHAPES = {
     "gemm": "m=64 n=64 k=64", "softmax": "rows=8 cols=64", "attention": "heads=2 q_len=16 head_dim=64",
     "all_reduce": "ranks=2 bytes=1024", "conv2d": "in_channels=3 out_channels=8 size=9 kernel=3",
 }  # fmt: skip
+WRONG: Mapping[str, Callable[[Mistakes], str]] = {
+    **dict.fromkeys(("--gpu", "--gpus", "--hold-out", "--baseline"), Mistakes.gpu),
+    **dict.fromkeys(
+        ("--batch", "--tp", "--pp", "--dp", "--global-batch-size", "--micro-batch-size", "--isl", "--osl", "--count",
+         "--concurrency", "--replicas", "--admitted", "--per-node", "--limit", "--repeats", "--fold-rows", "--epochs",
+         "--rows", "--worst", "--batches", "--seq-lens", "--measured-steps", "--max-num-seqs", "--micro-batches"),
+        Mistakes.count_text,
+    ),
+    **dict.fromkeys(("--minutes", "--prefix-hit", "--tolerance"), Mistakes.amount),
+    **dict.fromkeys(("--plan", "--from", "--calibration", "file", "path", "old", "new"), Mistakes.document),
+    **dict.fromkeys(("--data", "files", "logs", "--trace"), Mistakes.parquet),
+    "--set": Mistakes.change, "--sparsity": Mistakes.zeros, "--tile-models": Mistakes.folder_of_models,
+    "--figure": lambda mistakes: mistakes.mangled("drawn.png") + "z", "model": Mistakes.model,
+    "shape": lambda mistakes: mistakes.field("m"),
+    **dict.fromkeys(("name", "space", "target", "library", "kind"), lambda mistakes: mistakes.mangled("a")),
+}  # fmt: skip
+"""What is wrong at places whose words are not listed, or are not all that may be wrong there."""
 NONSENSE = ("", "x", "0", "-1", "1.5", "nan", "a,b", ",", "💥", "none", "9" * 30, "=", "a=b")
 COUNTS = ("1", "2", "3", "4", "8")
 
@@ -134,6 +136,24 @@ class Lines:
             words += self.option(options[option], option == wrong)
         return [*words, "--no-such-option"] if name.startswith(LONG) else words
 
+    def wrong_line(self, name: str, mistakes: Mistakes) -> list[str]:
+        """A command with all that it needs, and one mistake."""
+        command = COMMANDS[name]
+        places = {p.opts[0] if p.param_type_name == "option" else p.name: p for p in command.params}
+        wrong = {place: word for place, p in places.items() if (word := wrong_word(place, p, mistakes))}
+        chosen = self.random.choice([*wrong, "--qz"])
+        words = self.arguments(name, command)
+        if chosen == "shape" or not words:
+            words += [wrong[chosen]] if chosen == "shape" else []
+        elif chosen in wrong and not chosen.startswith("-"):
+            words[[place for place in places if not place.startswith("-")].index(chosen)] = wrong[chosen]
+        for option in NEEDED.get(name, ()):
+            if option in places and option != chosen:
+                words += [option, WORDS.get(option, COUNTS)[0]]
+        if chosen.startswith("-"):
+            words += [chosen, *([wrong[chosen]] if chosen in wrong else [])]
+        return [*name.split(), *words]
+
     def arguments(self, name: str, command: Any) -> list[str]:
         if name == "kernel":
             kernel = self.random.choice(list(SHAPES))
@@ -148,6 +168,14 @@ class Lines:
             return [name]
         words = WORDS.get(parameter.opts[0]) or choices(parameter) or COUNTS
         return [name, self.random.choice(NONSENSE if wrong else list(words))]
+
+
+def wrong_word(place: str, parameter: Any, mistakes: Mistakes) -> str:
+    """A word that is wrong at a place of a command, "" where none is known."""
+    if place in WRONG:
+        return WRONG[place](mistakes)
+    listed = choices(parameter) or [word for word in WORDS.get(place, ()) if not word[0].isdigit()]
+    return mistakes.mangled(listed[0]) if listed and not parameter.is_flag else ""
 
 
 def choices(parameter: Any) -> list[str]:

@@ -1,4 +1,4 @@
-"""A grammar of mistakes: what each command takes, what is right there, and what people and programs get wrong.
+"""Mistakes: what people and programs get wrong in words, numbers and files.
 
 Every wrong value is wrong by construction, so that no command may accept it.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,14 +37,6 @@ CONFIG: dict[str, Any] = {
     **{"n_layer": 1, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100},
 }
 TEXTS = ("💥", "\u202eabc", "a b c", "--", "'; drop", "%s%n", "../../..", "http://x/y", "NaN", "zzzz", "\x1b[31mred")
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What a place on a command line takes: right values and wrong ones."""
-
-    right: Callable[[], str]
-    wrong: Callable[[], str]
 
 
 class Mistakes:
@@ -242,125 +233,3 @@ class Mistakes:
             lambda: "weights=0.1,weights=0.2",
             self.document,
         )
-
-
-def commands(m: Mistakes) -> dict[str, list[tuple[str, Kind]]]:
-    """Places of every command; an option that ends in ``!``, or an argument, must be there."""
-
-    def fixed(value: object) -> Callable[[], str]:
-        return lambda: str(value)
-
-    def words(right: str) -> Kind:
-        return Kind(fixed(right), lambda: m.words(right))
-
-    def word(right: str) -> Kind:
-        return Kind(fixed(right), lambda: m.mangled(right))
-
-    out = m.folder / "out"
-    gpu, model = Kind(fixed("tensordash"), m.gpu), Kind(fixed("alexnet"), m.model)
-    count, form, dtype = Kind(fixed(1), m.count_text), word("json"), words("bfloat16")
-    amount = Kind(fixed(1), m.amount)
-    tile_models, plan = Kind(fixed(""), m.folder_of_models), Kind(fixed(""), m.document)
-    calibration = Kind(fixed(""), lambda: m.file(".json", m.nested()) if m.random.random() < 0.5 else "./nowhere.json")
-    data = Kind(fixed(m.folder / "gemm.parquet"), m.parquet)
-    step = [
-        ("--mode", word("training")),
-        ("--batch", count),
-        ("--dtype", word("bfloat16")),
-        ("--attention", word("eager")),
-    ]
-    common = [("--tile-models", tile_models), ("--format", form)]
-    absent, folder = Kind(fixed(""), lambda: m.damaged_file("")), Kind(fixed(out), lambda: m.file("", "a file"))
-    shape = [("", Kind(fixed(f"{name}=8"), lambda name=name: m.field(name))) for name in "mnk"]
-    shape += [("", Kind(fixed("bias=true"), lambda: m.random.choice(("m=8", "n=9", "k=", "=3"))))]
-    seed, change = Kind(fixed(1), lambda: m.random.choice(("-1", "x", "9" * 40))), Kind(fixed("sm_count=99"), m.change)
-    sweep = [("--mode", words("training")), ("--batch", count), ("--seq-len", Kind(fixed(""), m.count_text))]
-    collected = [("--out!", folder), ("--device!", word("cpu")), ("--minutes", amount), ("--dtypes", dtype)]
-    return {
-        "predict": [("", model), ("--gpu!", gpu), *step, ("--set", change), ("--sparsity", Kind(fixed(""), m.zeros)),
-                    ("--dp", count), ("--tp", count), ("--pp", count), ("--global-batch-size", count),
-                    ("--micro-batch-size", count), ("--shard", word("*.0=colwise")),
-                    ("--calibration", calibration), ("--by", word("phase")), *common],
-        "kernel": [("", word("gemm")), ("--gpu!", gpu), *shape, ("--operands", word("cold")),
-                   ("--backend", word("vllm")),
-                   ("--calibration", calibration), *common],
-        "sweep": [("", model), ("--gpu!", gpu), *sweep, ("--dtype", dtype), ("--calibration", calibration), *common],
-        "serving": [("", word("Qwen/Qwen3-8B")), ("--gpu!", Kind(fixed("l40s"), m.gpu)), ("--isl!", count),
-                    ("--osl!", count), ("--concurrency!", count),
-                    ("--tp", count), ("--dtype", word("bf16")), ("--engine", word("vllm")),
-                    ("--slo", words("tpot=1s")),
-                    ("--speculate", word("draft=eagle,tokens=3,acceptance=0.5")), ("--replicas", count),
-                    ("--router", word("least-loaded")), ("--admitted", count), ("--prefill", word("tp=1,replicas=1")),
-                    ("--kv-link", word("nvlink")), ("--prefix-hit", amount), ("--per-node", count),
-                    ("--network", word("8 x 400Gb/s")), ("--host-cache", word("1GiB")),
-                    ("--trace", Kind(fixed(""), lambda: m.damaged_file(".csv"))), ("--set", change), *common],
-        "observe": [("", word("Qwen/Qwen3-8B")), ("", absent), ("--gpu!", Kind(fixed("l40s"), m.gpu)), ("--tp", count),
-                    *common],
-        "memory": [("", word("Qwen/Qwen3-8B")), ("--gpu!", Kind(fixed("l40s"), m.gpu)), ("--tp", count),
-                   ("--pp", count), ("--micro-batch-size", count), ("--seq-len!", count), ("--shard", word("zero1")),
-                   ("--recompute", word("full")), ("--engine", word("fsdp")), ("--dtype", dtype), ("--set", change),
-                   ("--format", form)],
-        "training": [("", word("gpt2-large")), ("--cluster!", words("dgx-h100")), ("--global-batch-size!", count),
-                     ("--dp!", Kind(fixed(8), m.count_text)), ("--tp", count), ("--nodes", count),
-                     ("--dtype", word("bf16")), ("--engine", word("fsdp")), ("--shard", word("zero1")),
-                     ("--recompute", word("full")), ("--from", plan), *common],
-        "plan": [("", word("gpt2-large")), ("--cluster!", words("dgx-h100")), ("--global-batch-size!", count),
-                 ("--dtype", word("bf16")), ("--engine", word("fsdp")), ("--schedules!", words("1f1b")),
-                 ("--count", count), *common],
-        "train": [("--data!", data), ("--out!", folder), ("--models", words("gemm")), ("--regressor!", word("linear")),
-                  ("--against", word("linear")), ("--fold-rows", count), ("--gpus", gpu), ("--hold-out", gpu),
-                  ("--seed", seed), ("--epochs", count), ("--format", form)],
-        "fit": [("", word("physics")), ("--data!", data), ("--out!", folder), ("--hold-out", gpu), ("--rows", count),
-                ("--seed", seed), ("--format", form)],
-        "bench": [("--repeats", count), ("--tile-models!", tile_models), ("--format", form)],
-        "calibrate": [("--gpu!", gpu), ("--data!", data), ("--tile-models", tile_models), ("--format", form)],
-        "calibrate plan": [("--gpu!", gpu), ("--count", count), ("--families", words("gemm")), ("--dtypes", dtype),
-                           ("--seed", seed), *common],
-        "collect": [*collected, ("--families", words("gemm")), ("--plan", plan), ("--limit", count), ("--seed", seed)],
-        "collect models": [*collected, ("--models!", model), ("--batches", count), ("--seq-lens", count)],
-        "evaluate": [("", Kind(fixed(""), m.parquet)), ("--gpu", gpu), ("--split", word("train")), ("--limit", count),
-                     ("--seed", seed), ("--worst", count), ("--against", absent),
-                     ("--calibration", calibration), *common],
-        "what-if": [("", model), ("--gpu!", gpu), ("--apply!", word("compile")), ("--batch", count), ("--set", change)],
-        "design": [("", words("phaze")), ("--model", words("gpt2-xl")), ("--baseline!", gpu), ("--nodes!", count)],
-        "experiments gate": [],
-        "ask": [("", plan), ("--calibration", calibration), *common],
-        "devices list": [("--format!", form)],
-        "devices show": [("", gpu), ("--set", change), ("--format", form)],
-        "devices draft": [("--device!", word("cpu")), ("--index", Kind(fixed(0), lambda: "-1")),
-                          ("--out", Kind(fixed(out), lambda: str(out / "x.txt")))],
-        "clusters list": [("--format!", form)],
-        "clusters show": [("", words("dgx-h100")), ("--nodes", Kind(fixed(2), lambda: "-1")), ("--format", form)],
-        "datasets list": [("--format!", form)],
-        "datasets show": [("", words("neusight-fp32")), ("--format", form)],
-        "datasets columns": [("", words("serving")), ("--format", form)],
-        "datasets verify": [("", Kind(fixed(""), m.parquet)), ("--format", form)],
-        "datasets import": [("", absent), ("", folder), ("--gpu", gpu), ("--dtype", dtype), ("--format", form)],
-        "tile-models list": [("--tile-models!", tile_models), ("--format", form)],
-        "tile-models show": [("", words("gemm")), *common],
-        "models list": [("--format!", form)],
-        "models show": [("", model), *step, ("--format", form)],
-        "models check": [("", word("transformers")), ("--limit!", Kind(fixed(1), m.count_text)), ("--seed", seed),
-                            ("--mode!", word("inference")), ("--gpu!", Kind(fixed("l4"), m.gpu)),
-                            ("--report", folder), ("--format", form)],
-        "experiments list": [("--format!", form)],
-        "experiments run": [("", words("ablation")), ("--jobs", count), ("--format", form)],
-        "experiments report": [("", plan)],
-        "experiments accuracy": [("--format!", form)],
-        "experiments compare": [("", plan), ("", plan), ("--tolerance", amount), ("--allow", count)],
-        "sparsity measure": [("", model), ("--batch", count), ("--measured-steps", count), ("--seed", seed),
-                             ("--prune", word("0.5")), ("--format", form)],
-        "sparsity show": [("", plan), ("--format", form)],
-    }  # fmt: skip
-
-
-def wrong_command(m: Mistakes, name: str, places: list[tuple[str, Kind]]) -> list[str]:
-    """A command line with one mistake, all that must be there, and nothing else."""
-    chosen = m.random.randrange(-1, len(places))
-    line = name.split()
-    for place, (option, kind) in enumerate(places):
-        if place == chosen:
-            line += [*([option.rstrip("!")] if option else []), kind.wrong()]
-        elif not option or option.endswith("!"):
-            line += [*([option.rstrip("!")] if option else []), kind.right()]
-    return line if chosen >= 0 else [*line, m.random.choice(("--qz", "--qz=3", "-Q", f"--{'x' * 9000}"))]

@@ -282,8 +282,8 @@ def test_a_served_model_has_the_memory_of_its_command(opened: Opened) -> None:
 
 TEXTS = """() => {
   const plot = document.querySelector('.nicegui-echart');
-  const { chart } = getElement(+plot.id.slice(1));
-  if (chart?.getWidth() !== plot.clientWidth) return false;
+  const chart = plot && getElement(+plot.id.slice(1))?.chart;
+  if (!chart || chart.getWidth() !== plot.clientWidth) return false;
   const texts = chart.getZr().storage.getDisplayList().filter((each) => each.style && each.style.text).map((each) => {
     const box = each.getBoundingRect().clone();
     if (each.transform) box.applyTransform(each.transform);
