@@ -12,7 +12,7 @@ import typer
 from neusight.cli import options as opt
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, busy, figures, line, note, tasks
-from neusight.errors import DataError, shown
+from neusight.errors import shown
 from neusight.paths import writable
 from neusight.questions.field import FieldError, path, switch, text, whole
 from neusight.questions.parts import OnGpu, Seeded
@@ -77,12 +77,12 @@ def train(options: TrainTarget) -> None:
     from neusight.laws.fitted import FittedPhysics
     from neusight.learn.training import TrainOptions
     from neusight.learn.training import train as run
-    from neusight.measured.folder import devices_beside, kernel_files, sources_of
+    from neusight.measured.folder import kernel_files, sources_of
     from neusight.paths import data_dir
 
     data = options.data or data_dir()
     files = tuple(kernel_files(data, lambda family, gpu: family != "collective"))
-    brought = {gpu: device for file in files for gpu, (_, device) in devices_beside(file).items()}
+    brought = _devices_of(files)
     wanted = TrainOptions(
         files=files, refit_to=data if len(sources_of(files)) > 1 else None, out=options.out,
         models=options.models, backend=options.regressor, gpus=_ids(options.gpus, brought), seed=options.seed,
@@ -163,10 +163,18 @@ def _ids(names: Iterable[str], brought: Mapping[str, DeviceSpec]) -> tuple[str, 
     return tuple(_measured_gpu(name, brought).id for name in names)
 
 
-def _measured_gpu(name: str, brought: Mapping[str, DeviceSpec]) -> DeviceSpec:
-    from neusight.datasets import device_of
+def _devices_of(files: Iterable[Path]) -> dict[str, DeviceSpec]:
+    """Devices that are described beside tables, by id."""
+    from neusight.measured.folder import devices_beside
 
-    return device_of(opt.named_gpu(name, brought), brought)
+    return {gpu: device for file in files for gpu, (_, device) in devices_beside(file).items()}
+
+
+def _measured_gpu(name: str, brought: Mapping[str, DeviceSpec]) -> DeviceSpec:
+    from neusight.devices import load_device
+
+    gpu = opt.named_gpu(name, brought)
+    return brought[gpu] if gpu in brought else load_device(gpu)
 
 
 def _row(folder: Path, manifest: Any) -> dict[str, Any]:
@@ -217,32 +225,19 @@ def calibrate_(context: typer.Context, options: CalibrateOptions) -> None:
     if data is None or not options.gpu:
         missing = "--gpu" if not options.gpu else "--data"
         raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=missing)
-    from neusight.datasets import devices_beside
     from neusight.devices import gpu_of
     from neusight.executors.gpu.predictor import KernelPredictor
-    from neusight.learn.calibration import fit_calibration
+    from neusight.learn.calibration import fit_calibration, read_rows
+    from neusight.measured.folder import kernel_files
     from neusight.paths import calibrations_dir
 
-    device = gpu_of(_measured_gpu(options.gpu, devices_beside(data)))
-    rows, sha256 = _measured(data, device.id)
+    device = gpu_of(_measured_gpu(options.gpu, _devices_of(kernel_files(data))))
+    rows, sha256 = read_rows(data, device.id)
     calibration = fit_calibration(KernelPredictor.load(options.tile_models), device, rows, sha256=sha256)
     file = calibration.save(options.out or calibrations_dir() / f"{device.id}.json")
     errors = calibration.errors()
     summary = {"gpu": device.id, "file": str(file), **calibration.data, "errors": errors}
     Output(options.form).data(summary, errors, lambda: _show_calibration(summary))
-
-
-def _measured(data: Path, gpu: str) -> tuple[Any, dict[str, str]]:
-    """A GPU's rows, and the hashes of the files that they may come from."""
-    from neusight.datasets import load_kernels
-    from neusight.datasets.load import parquet_files
-    from neusight.executors.gpu.tile_models.artifact import file_sha256
-
-    frame = load_kernels(data)
-    own = frame[frame["gpu"] == gpu]
-    if own.empty:
-        raise DataError(f"{data} has no rows of {gpu}: it has {', '.join(sorted(frame['gpu'].unique()))}")
-    return own, {file.name: file_sha256(file) for file in parquet_files(data)}
 
 
 def _show_calibration(summary: dict[str, Any]) -> None:

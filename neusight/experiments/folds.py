@@ -29,7 +29,7 @@ from neusight.experiments.kernels import Tested, tested_rows
 from neusight.laws.constants import with_values
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import DeviceRows, load_corpus
-from neusight.measured.folder import kernel_files
+from neusight.measured.folder import kernel_files, kernel_rows
 from neusight.paths import cache_dir, checkout_dir, data_dir
 from neusight.workers import hired, shared
 
@@ -163,6 +163,13 @@ class OneSet:
         sources = [self.source, *(one.path("kernels") for one in data.together() if one.name != data.name)]
         frames = [load_kernels(source, data.families or None) for source in sources]
         return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+
+    @cached_property
+    def measured(self) -> pd.DataFrame:
+        """Measured rows that may be tested."""
+        import pandas as pd
+
+        return pd.concat(map(kernel_rows, measured_tables(self.declared.data.name)), ignore_index=True)
 
     @cached_property
     def constants(self) -> Constants:

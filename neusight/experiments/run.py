@@ -157,7 +157,7 @@ def _evaluated(
             parts["kernels"] = _kernels(declared, learning, rounds)
     if declared.few_shot is not None and isinstance(learning, OneSet):
         with clock.timing("few-shot"):
-            parts["few_shot_curve"] = few_shot_of(declared, rounds, learning.frame)
+            parts["few_shot_curve"] = few_shot_of(declared, rounds, learning.measured)
     return parts
 
 

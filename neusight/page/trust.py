@@ -92,12 +92,10 @@ async def _calibrate(tab: Tab, gpu: str, folder: Path) -> None:
 
 
 def _fitted(gpu: str, folder: Path, predictor: Predictor, _: Form) -> Path:
-    from neusight.datasets import load_kernels
-    from neusight.learn.calibration import fit_calibration
+    from neusight.learn.calibration import fit_calibration, read_rows
     from neusight.paths import calibrations_dir
 
-    frame = load_kernels(folder)
-    rows = frame[frame["gpu"] == gpu]
+    rows, _ = read_rows(folder, gpu)
     calibration = fit_calibration(predictor.kernel_predictor, gpu_of(load_device(gpu)), rows)
     return calibration.save(calibrations_dir() / f"{gpu}.json")
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets import to_batches
-from neusight.datasets.conditions import conditions_of
 from neusight.devices import DeviceSpec
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import KernelBatch
+from neusight.learn.calibration.fit import parts_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,11 +46,11 @@ def measured(
     seed: int = 0,
 ) -> pd.DataFrame:
     """The rows with a latency: predicted execution times ``factor``, launch times ``launch``, and noise."""
-    out = frame.assign(gpu=device.id, dtype="float32", split="test", framework="PyTorch 2.1")
+    out = frame.assign(gpu=device.id, dtype="float32", split="test")
     latency_s = np.empty(len(out))
-    for batch, rows in to_batches(out):
-        found = predictor.predict(batch, device, conditions_of(out.iloc[rows], batch, device))
-        execution_s = (found.latency_s - found.overhead_s) * (factor(batch) if callable(factor) else factor)
-        latency_s[rows] = launch * found.overhead_s + execution_s
+    for part in parts_of(out, device):
+        found = predictor.predict(part.batch, device, part.conditions)
+        execution_s = (found.latency_s - found.overhead_s) * (factor(part.batch) if callable(factor) else factor)
+        latency_s[part.rows] = launch * found.overhead_s + execution_s
     latency_s *= np.exp(noise * np.random.default_rng(seed).standard_normal(len(out)))
     return out.assign(latency_ms=1e3 * latency_s)

@@ -14,13 +14,13 @@ import pytest
 from calibration_toys import measured, pointwise, products
 
 from neusight.api import Predictor
-from neusight.datasets import to_batches
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import ArtifactError
 from neusight.executors.gpu.calibration import Calibration
 from neusight.executors.gpu.calibration.calibration import load_calibrations
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.learn.calibration import fit_calibration
+from neusight.learn.calibration.fit import parts_of
 from neusight.units import scaled
 
 
@@ -35,7 +35,8 @@ def test_what_is_read_predicts_the_same(
     calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
 ) -> None:
     read = Calibration.load(calibration.save(tmp_path / "deep" / "rtx-a6000.json"))
-    for batch, _ in to_batches(measured(products(30, seed=1), predictor, device)):
+    for part in parts_of(measured(products(30, seed=1), predictor, device), device):
+        batch = part.batch
         one, other = (
             replace(predictor, corrections={"rtx-a6000": c}).predict(batch, device) for c in (calibration, read)
         )
@@ -74,7 +75,8 @@ def test_another_tile_model_is_refused(calibration: Calibration, predictor: Kern
 def test_other_figures_of_the_device_are_refused(
     calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec
 ) -> None:
-    ((batch, _),) = to_batches(measured(products(3), predictor, device))
+    (part,) = parts_of(measured(products(3), predictor, device), device)
+    batch = part.batch
     changed = device.model_copy(update={"sm_count": device.sm_count - 2})
     with pytest.raises(ArtifactError, match="calibration of rtx-a6000 was fitted with another sm_count of the device"):
         replace(predictor, corrections={"rtx-a6000": calibration}).predict(batch, changed)
@@ -85,7 +87,8 @@ def test_other_figures_of_the_device_are_refused(
 def test_a_variant_of_a_device_keeps_its_correction(
     calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec
 ) -> None:
-    ((batch, _),) = to_batches(measured(products(3), predictor, device))
+    (part,) = parts_of(measured(products(3), predictor, device), device)
+    batch = part.batch
     figure = f"dram_bandwidth={scaled(2 * device.dram_bandwidth_bytes_per_s, 'B/s')}"
     changed = load_device("rtx-a6000", (figure,))
     calibrated = replace(predictor, corrections={"rtx-a6000": calibration})

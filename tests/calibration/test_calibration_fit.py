@@ -11,8 +11,7 @@ import pandas as pd
 import pytest
 from calibration_toys import measured, pointwise, products
 
-from neusight.datasets import to_batches
-from neusight.devices import DeviceSpec
+from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.costs import Costs
 from neusight.executors.gpu.calibration import Calibration
@@ -20,12 +19,12 @@ from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.learn.calibration import fit_calibration
-from neusight.learn.calibration.fit import MOST_ROWS
+from neusight.learn.calibration.fit import MOST_ROWS, parts_of
 
 
 def kernels(frame: pd.DataFrame) -> KernelBatch:
-    ((batch, _),) = to_batches(frame.assign(gpu="rtx-a6000", dtype="float32"))
-    return batch
+    (part,) = parts_of(frame.assign(gpu="rtx-a6000", dtype="float32"), load_device("rtx-a6000"))
+    return part.batch
 
 
 def uncorrected(predictor: KernelPredictor, batch: KernelBatch, device: DeviceSpec) -> Costs:
@@ -222,7 +221,7 @@ def test_errors_name_the_dtypes_of_the_rows(
     [
         ({"latency_ms": -1.0}, "no positive finite latency"),
         ({"latency_ms": 1e-9}, "more work a second than the GPU can do"),
-        ({"dtype": "float8"}, "in dtypes that rtx-a6000 does not compute in"),
+        ({"dtype": "float8"}, "rtx-a6000 does not compute in float8"),
         ({"gpu": "l4"}, "of other GPUs than rtx-a6000"),
     ],
 )

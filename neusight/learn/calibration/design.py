@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.datasets import to_batches
-from neusight.datasets.conditions import conditions_of
 from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.calibration.inputs import kinds_of
@@ -24,6 +22,7 @@ from neusight.learn.calibration.fit import (
     fit_calibration,
     joined_timings,
     linearised,
+    parts_of,
     predicted,
     timings_of,
     usable,
@@ -120,7 +119,7 @@ def few_shot_curve(
     Args:
         predictor: with tile models that have not seen the GPU, for a curve that means anything.
         device: the GPU.
-        pool: rows of ``load_kernels`` to draw from, once by the criterion of a plan, all kinds counting alike, and once
+        pool: rows of kernels to draw from, once by the criterion of a plan, all kinds counting alike, and once
             at random.
         test: rows to evaluate on; a row of the same index as one that a design drew is left out for all its counts.
         counts: how many rows are drawn, of all families together; each draw holds the smaller ones.
@@ -163,9 +162,9 @@ def _errors(predictor: KernelPredictor, device: GpuSpec, frame: pd.DataFrame) ->
     """Figures by kind of kernel."""
     measured_s = frame["latency_ms"].to_numpy(dtype=float) * 1e-3
     by_kind: dict[str, list[np.ndarray]] = {}
-    for batch, rows in to_batches(frame):
-        prediction = predictor.predict(batch, device, conditions_of(frame.iloc[rows], batch, device))
-        kind = kinds_of(batch)
+    for part in parts_of(frame, device):
+        prediction, rows = predictor.predict(part.batch, device, part.conditions), part.rows
+        kind = kinds_of(part.batch)
         error = np.abs(prediction.latency_s / measured_s[rows] - 1.0)
         inside = (prediction.low_s <= measured_s[rows]) & (measured_s[rows] <= prediction.high_s)
         columns = np.stack([error, inside, prediction.high_s / prediction.low_s])

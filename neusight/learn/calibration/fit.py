@@ -5,17 +5,14 @@ The prior of corrections is learned from other GPUs: each one's errors under til
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 import neusight
-from neusight.datasets import clean, to_batches
-from neusight.datasets.batches import single_kernels
-from neusight.datasets.conditions import conditions_of
-from neusight.datasets.measured import answerable
 from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
@@ -33,6 +30,9 @@ from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import HALF
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.measured.clean import faults_of
+from neusight.measured.folder import hashes, kernel_files, kernel_rows, sound
+from neusight.measured.kernels import KernelPart, Skip, kernel_parts, skipped_counts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def fit_calibration(
     Args:
         predictor: with the tile models that are to be corrected; corrections that it has already do not count.
         device: the GPU, with the figures that later predictions have.
-        frame: rows as ``load_kernels`` gives them; those of other GPUs are left out, and those that cleaning refuses.
+        frame: rows of a table of kernels; those of other GPUs are left out, and those that are doubted.
         prior: of the corrections; default the one that ships.
         sha256: of the files that the rows come from, for the record.
 
@@ -89,7 +89,7 @@ def fit_calibration(
     timings = timings_of(predictor, device, rows) if len(rows) else None
     observations, noise = _NOTHING if timings is None else observe(_apart(timings, rows), prior)
     left_out = {"left_out": len(frame) - len(rows), "reasons": reasons}
-    kinds = {} if timings is None else _words_of_kinds(timings, rows)
+    kinds = {} if timings is None else _words_of_kinds(timings, rows, device)
     return replace(
         unmeasured(predictor, device, prior),
         data={"rows": len(rows), **left_out, "kinds": kinds, "sha256": dict(sha256 or {})},
@@ -113,31 +113,60 @@ def unmeasured(predictor: KernelPredictor, device: GpuSpec, prior: CorrectionPri
     )
 
 
+def read_rows(data: Path, gpu: str) -> tuple[pd.DataFrame, dict[str, str]]:
+    """Kernels of a GPU in a table of measured rows or a folder of them, and hashes of its files.
+
+    Raises:
+        DataError: none of this GPU there.
+    """
+    import pandas as pd
+
+    files = kernel_files(data)
+    frames = [kernel_rows(file) for file in files]
+    frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"gpu": []})
+    if not (frame["gpu"] == gpu).any():
+        known = ", ".join(sorted(frame["gpu"].unique())) or "no kernels"
+        raise DataError(f"{data} has no rows of {gpu}: it has {known}")
+    return frame[frame["gpu"] == gpu].reset_index(drop=True), hashes(files)
+
+
 def usable(frame: pd.DataFrame, device: GpuSpec) -> tuple[pd.DataFrame, dict[str, int]]:
     """The rows of a frame that can calibrate the device, on their old index: its own, of single kernels in dtypes that
-    it has, without the faults that cleaning knows; and how many others were left out by reason.
+    it has, without doubts; and how many others were left out by reason.
     """
-    devices, reasons = {device.id: device}, {}
-    checks = {
-        f"of other GPUs than {device.id}": lambda rows: (rows["gpu"] == device.id).to_numpy(),
-        "no single kernels": single_kernels,
-        f"in dtypes that {device.id} does not compute in": lambda rows: answerable(rows, devices),
+    latency_s = 1e-3 * frame["latency_ms"].to_numpy(dtype=float)
+    faults = {
+        f"of other GPUs than {device.id}": (frame["gpu"] != device.id).to_numpy(bool),
+        "no positive finite latency": ~(np.isfinite(latency_s) & (latency_s > 0)),
+        "doubted by their source": ~sound(frame),
     }
-    for reason, check in checks.items():
-        kept = frame[check(frame)]
-        reasons[reason] = len(frame) - len(kept)
-        frame = kept
-    if len(frame):
-        cleaned = clean(frame, devices)
-        reasons |= cleaned.report.groupby("why", sort=False)["removed"].sum().to_dict()
-        frame = cleaned.frame
-    return frame, {reason: int(rows) for reason, rows in reasons.items() if rows}
+    skipped: list[Skip] = []
+    rows = np.arange(len(frame))
+    for reason, faulty in faults.items():
+        skipped.append((reason, rows[faulty[rows]]))
+        rows = rows[~faulty[rows]]
+    kept = np.zeros(len(frame), dtype=bool)
+    for part in kernel_parts(frame.iloc[rows], skipped, {device.id: device}):
+        own = rows[part.rows]
+        kept[own] = part.batch.family != "collective"
+        for reason, faulty in ({} if not kept[own].any() else faults_of(part, latency_s[own])).items():
+            skipped.append((reason, own[faulty]))
+            kept[own[faulty]] = False
+    return frame[kept], {one["reason"]: one["rows"] for one in skipped_counts(skipped) if one["rows"]}
 
 
-def _words_of_kinds(timings: Timings, frame: pd.DataFrame) -> dict[str, str]:
+def parts_of(frame: pd.DataFrame, device: GpuSpec) -> Iterator[KernelPart]:
+    """Rows of a device by family; their launches are of the host that measured them, not of a usual one."""
+    return kernel_parts(frame.assign(recorded=True), [], {device.id: device})
+
+
+def _words_of_kinds(timings: Timings, frame: pd.DataFrame, device: GpuSpec) -> dict[str, str]:
     """Each kind of kernel in the dtypes of its rows: ``linear bfloat16`` where both 16-bit dtypes are one kind."""
-    dtypes, kinds = frame["dtype"].to_numpy(dtype=str)[timings.kernel], timings.points.kind
-    measured = {str(kind): sorted(set(dtypes[kinds == kind].tolist())) for kind in np.unique(kinds)}
+    dtypes = np.empty(len(frame), dtype=object)
+    for part in parts_of(frame, device):
+        dtypes[part.rows] = part.batch["dtype"]
+    rows, kinds = dtypes[timings.kernel].astype(str), timings.points.kind
+    measured = {str(kind): sorted(set(rows[kinds == kind].tolist())) for kind in np.unique(kinds)}
     return {kind: kind.replace(HALF, ", ".join(words)) for kind, words in measured.items()}
 
 
@@ -145,11 +174,12 @@ def timings_of(predictor: KernelPredictor, device: GpuSpec, frame: pd.DataFrame)
     """Rows of a frame beside what the tile models alone say of them, under the conditions in which they were timed;
     ``kernel`` is a row's position in the frame.
     """
-    latency_s, parts = frame["latency_ms"].to_numpy(dtype=float) * 1e-3, []
-    for batch, rows in to_batches(frame):
-        conditions = conditions_of(frame.iloc[rows], batch, device)
-        parts.append(predicted(predictor, device, batch, latency_s[rows], rows, conditions=conditions))
-    return joined_timings(parts)
+    latency_s = frame["latency_ms"].to_numpy(dtype=float) * 1e-3
+    parts = (
+        predicted(predictor, device, part.batch, latency_s[part.rows], part.rows, conditions=part.conditions)
+        for part in parts_of(frame, device)
+    )
+    return joined_timings(list(parts))
 
 
 def predicted(
