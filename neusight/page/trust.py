@@ -95,8 +95,8 @@ def _fitted(gpu: str, folder: Path, predictor: Predictor, _: Form) -> Path:
     from neusight.learn.calibration import fit_calibration, read_rows
     from neusight.paths import calibrations_dir
 
-    rows, _ = read_rows(folder, gpu)
-    calibration = fit_calibration(predictor.kernel_predictor, gpu_of(load_device(gpu)), rows)
+    rows, sha256 = read_rows(folder, gpu)
+    calibration = fit_calibration(predictor.kernel_predictor, gpu_of(load_device(gpu)), rows, sha256=sha256)
     return calibration.save(calibrations_dir() / f"{gpu}.json")
 
 
