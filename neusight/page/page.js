@@ -65,9 +65,9 @@ window.asking = (() => {
   };
   // Once a chart is drawn, it tells where on its first axis somebody drags.
   const drag = (id) => {
-    const plot = getElement(id);
     const wait = setInterval(() => {
-      if (!plot.chart || !plot.chart.getOption()) return;
+      const plot = getElement(id);
+      if (!plot?.chart?.getOption()) return;
       clearInterval(wait);
       plot.chart.getDom().classList.add("draggable");
       const render = plot.chart.getZr();
