@@ -5,8 +5,10 @@ is touched.
 import os
 import signal
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
+import typer
 from hypothesis import settings
 
 from neusight import Predictor
@@ -32,6 +34,14 @@ def heeded_interrupts() -> None:
     """Shells start what runs in the background with Ctrl-C ignored, and so would the processes that tests interrupt."""
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands() -> Iterator[None]:
+    """Build the commands of a command line once, and not for each line that a test runs in this process."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("typer.testing._get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture(scope="session")
