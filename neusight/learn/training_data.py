@@ -13,23 +13,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.devices import DeviceSpec, GpuSpec, load_device
-from neusight.errors import DataError, NeusightError
+from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
 from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
-from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
 from neusight.measured.folder import alike, devices_beside, kernel_rows, sound, stated, suspected
-from neusight.measured.kernels import KernelPart, Skip, column, kernel_parts
+from neusight.measured.kernels import KernelPart, Skip, column, computed_rows, kernel_parts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 MODELS = ("gemm", "conv2d", *LAWS)
 """Tile models, by the kernels that they answer; see ``answering_model``."""
-PRODUCTS = (*GEMM_FAMILIES, "attention")
-"""Families that run on matrix units."""
 EACH = 2500
 """Rows, at most, of what is alike in a table without splits: more of them take time and tell no more (some tables have
 up to a million)."""
@@ -181,14 +178,11 @@ def _models(part: KernelPart, device: GpuSpec, left_out: Counter[tuple[str, str]
     fast algorithm, which are computed as matrix products: the tile model of products answers them.
     """
     batch, names = part.batch, np.full(len(part.batch), "", dtype=object)
-    for dtype in np.unique(batch["dtype"]):
-        rows = np.flatnonzero(batch["dtype"] == dtype)
-        try:
-            peak_flops_per_s(device, str(dtype), product=batch.family in PRODUCTS)
-        except NeusightError as error:
-            left_out[batch.family, str(error)] += len(rows)
-        else:
-            names[rows] = answering_model(batch.take(rows), device)
+    skipped: list[Skip] = []
+    rows = np.flatnonzero(computed_rows(part, skipped))
+    left_out.update({(batch.family, reason): len(places) for reason, places in skipped})
+    if len(rows):
+        names[rows] = answering_model(batch.take(rows), device)
     if batch.family == "conv2d":
         slow = (winograd_gain(batch) == 1.0) & (names != "")
         left_out.update({(batch.family, "no_fast_algorithm"): int(slow.sum())} if slow.any() else {})

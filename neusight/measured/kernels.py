@@ -16,6 +16,7 @@ from neusight.kernels import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.conditions import OPERANDS, TIMERS, TIMINGS, Conditions
 from neusight.kernels.named import ColumnError, coded, family_of, kernels_of
 from neusight.kernels.work import work_of
+from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
 from neusight.questions import KernelCall
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ CONDITIONS = (
     "recorded", "random", "burst",
 )  # fmt: skip
 """Columns that say how a kernel was timed."""
+PRODUCTS = (*GEMM_FAMILIES, "attention")
+"""Families that run on matrix units."""
 ROW_BY_ROW = tuple(name for name in KernelCall.fields() if name not in (*CONDITIONS, "gpu", "overrides", "per_node"))
 """Fields of a kernel's question that are not read in columns: where a row fills one, it is asked by itself."""
 
@@ -86,6 +89,19 @@ def kernel_part(frame: pd.DataFrame, device: DeviceSpec, family: str, rows: np.n
     """
     batch = kernels_of(family, shape_columns(frame, family, rows))
     return KernelPart(device=device, batch=batch, conditions=conditions_of(frame, batch, rows), rows=rows)
+
+
+def computed_rows(part: KernelPart, skipped: list[Skip]) -> np.ndarray:
+    """Rows of a part in dtypes that its device computes in, as a mask; others are added to ``skipped``."""
+    product, computed = part.batch.family in PRODUCTS, np.ones(len(part.batch), dtype=bool)
+    for dtype in np.unique(part.batch["dtype"]):
+        try:
+            peak_flops_per_s(part.device, str(dtype), product=product)
+        except NeusightError as error:
+            foreign = part.batch["dtype"] == dtype
+            computed &= ~foreign
+            skipped.append((str(error), part.rows[foreign]))
+    return computed
 
 
 def _device(gpu: str, overrides: Any) -> DeviceSpec:

@@ -220,7 +220,7 @@ def test_errors_name_the_dtypes_of_the_rows(
     ("wrong", "reason"),
     [
         ({"latency_ms": -1.0}, "no positive finite latency"),
-        ({"latency_ms": 1e-9}, "more work a second than the GPU can do"),
+        ({"latency_ms": 1e-9}, "more work a second than the device can do"),
         ({"dtype": "float8"}, "rtx-a6000 does not compute in float8"),
         ({"gpu": "l4"}, "of other GPUs than rtx-a6000"),
     ],

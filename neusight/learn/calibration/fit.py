@@ -5,6 +5,7 @@ The prior of corrections is learned from other GPUs: each one's errors under til
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -30,9 +31,10 @@ from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import HALF
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.measured.clean import faults_of
 from neusight.measured.folder import hashes, kernel_files, kernel_rows, sound
-from neusight.measured.kernels import KernelPart, Skip, kernel_parts, skipped_counts
+from neusight.measured.kernels import KernelPart, Skip, computed_rows, kernel_parts, skipped_counts
+from neusight.measured.suspects import find_suspects
+from neusight.measured.table import MeasuredTable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -140,24 +142,22 @@ def usable(frame: pd.DataFrame, device: GpuSpec) -> tuple[pd.DataFrame, dict[str
         "no positive finite latency": ~(np.isfinite(latency_s) & (latency_s > 0)),
         "doubted by their source": ~sound(frame),
     }
+    rows = np.flatnonzero(~np.any(list(faults.values()), axis=0))
     skipped: list[Skip] = []
-    rows = np.arange(len(frame))
-    for reason, faulty in faults.items():
-        skipped.append((reason, rows[faulty[rows]]))
-        rows = rows[~faulty[rows]]
     kept = np.zeros(len(frame), dtype=bool)
-    for part in kernel_parts(frame.iloc[rows], skipped, {device.id: device}):
-        own = rows[part.rows]
-        kept[own] = part.batch.family != "collective"
-        for reason, faulty in ({} if not kept[own].any() else faults_of(part, latency_s[own])).items():
-            skipped.append((reason, own[faulty]))
-            kept[own[faulty]] = False
-    return frame[kept], {one["reason"]: one["rows"] for one in skipped_counts(skipped) if one["rows"]}
+    for part in parts_of(frame.iloc[rows], device, skipped):
+        kept[rows[part.rows]] = computed_rows(part, skipped) & (part.batch.family != "collective")
+    doubts = find_suspects(MeasuredTable(Path(), "kernels", frame[kept]))
+    sure = np.array([doubt is None for doubt in doubts], dtype=bool)
+    reasons = Counter(doubt.partition(": ")[2] for doubt in doubts[~sure])
+    reasons.update({reason: int(faulty.sum()) for reason, faulty in faults.items()})
+    reasons.update({one["reason"]: one["rows"] for one in skipped_counts(skipped)})
+    return frame[kept][sure], dict(+reasons)
 
 
-def parts_of(frame: pd.DataFrame, device: GpuSpec) -> Iterator[KernelPart]:
+def parts_of(frame: pd.DataFrame, device: GpuSpec, skipped: list[Skip] | None = None) -> Iterator[KernelPart]:
     """Rows of a device by family; their launches are of the host that measured them, not of a usual one."""
-    return kernel_parts(frame.assign(recorded=True), [], {device.id: device})
+    return kernel_parts(frame.assign(recorded=True), [] if skipped is None else skipped, {device.id: device})
 
 
 def _words_of_kinds(timings: Timings, frame: pd.DataFrame, device: GpuSpec) -> dict[str, str]:

@@ -26,7 +26,7 @@ from neusight.laws.bounds import peak_flops_per_s
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn.physics.problem import Measurements
-from neusight.learn.training_data import PRODUCTS, Corpus, DeviceRows, load_corpus
+from neusight.learn.training_data import Corpus, DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
 from neusight.measured import KernelPart, kernel_part, read_table
 from neusight.measured.folder import (
@@ -38,6 +38,7 @@ from neusight.measured.folder import (
     states_rates,
     suspected,
 )
+from neusight.measured.kernels import PRODUCTS
 
 if TYPE_CHECKING:
     import pandas as pd
