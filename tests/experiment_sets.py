@@ -71,16 +71,99 @@ others = { "few zeros" = "zeros-after-4.json" }
 rows = [1, 4]
 depth = [1, 3]
 
+[[groups]]
+name = "random"
+title = "Zeros at random"
+where = { axis = "random" }
+by = ["sparsity"]
+across = ["machine"]
+
+[[groups]]
+name = "clustering"
+title = "Zeros that keep together"
+where = { axis = "clustering" }
+by = ["clustering"]
+across = ["cluster"]
+
+[[groups]]
+name = "cases"
+title = "Networks"
+where = { layer = "all", quantity = "cycles" }
+by = ["network", "product"]
+across = ["axis", "value"]
+
+[[groups]]
+name = "energy"
+title = "Energy"
+where = { layer = "all", product = "all", value = "as measured" }
+by = ["network"]
+across = ["quantity"]
+
+[[groups]]
+name = "zeros"
+title = "Zeros"
+where = { layer = "all", value = "as measured", quantity = "cycles" }
+by = ["network"]
+across = ["product"]
+figures = ["zeros"]
+
+[[groups]]
+name = "tile_model"
+title = "The tile model"
+where = { axis = "zeros", value = "as measured", layer = { not = "all" }, quantity = "cycles" }
+by = ["network"]
+figures = ["count", "mean", "worst"]
+contestant = "model"
+
+[[figures]]
+name = "random"
+of = "by_group.random"
+part = "random"
+kind = "curves"
+x = "sparsity"
+series = "machine"
+caption = "Zeros at random."
+
+[[figures]]
+name = "cases"
+of = "by_group.cases"
+part = "cases"
+kind = "bars"
+x = "value"
+series = "network"
+panels = "axis"
+caption = "Cases."
+
+[[figures]]
+name = "layers"
+of = "products"
+part = "cases"
+kind = "curves"
+x = "layer"
+series = "product"
+panels = "network"
+caption = "Layers."
+
+[[figures]]
+name = "model"
+of = "products"
+part = "tile_model"
+kind = "points"
+x = "ratio"
+y = "model_error"
+series = "network"
+caption = "The tile model."
+
 [[targets]]
 target = "speed-up"
-table = "networks"
-where = { network = "geometric mean" }
-figure = "all"
+table = "by_group.cases"
+where = { network = "geometric mean", product = "all", axis = "zeros", value = "as measured" }
+figure = "ratio"
 reported = 1.9
 
 [[targets]]
 target = "tile model, worst product"
-table = "tile_model"
+table = "by_group.tile_model"
 figure = "worst"
 over = "largest"
 at_most = 3

@@ -137,7 +137,7 @@ def _means(results: Results) -> Iterator[tuple[tuple[str, str], float]]:
     for row in results.get("models", {}).get("by_gpu", ()):
         if row["predictor"] == judged(results):
             yield (f"{row['gpu']} {WHOLE}", f"{row['gpu']} {WHOLE}, mean"), row["mean"]
-    for row in results.get("tile_model", ()):
+    for row in results.get("by_group", {}).get("tile_model", ()):
         yield (row["network"], f"{row['network']}, mean"), row["mean"]
     for row in results.get("totals", ()):
         yield (f"by {row['by']}", f"{row['by']} {row['name']}, mean"), row["mean"]

@@ -240,12 +240,54 @@ class SimulatedNetwork(StrictModel):
     in_mean: bool = True
 
 
+class RowGroup(StrictModel):
+    """A table of the report.
+
+    Attributes:
+        where: values of columns of the rows that are meant: a value or several.
+        by, across: columns whose values tell rows of the group apart; those of ``across`` are columns of its table.
+        figures: ``count``, ``ratio`` (geometric mean of the contestant over the simulator), ``mean`` and ``worst`` (of
+            its errors in percent), ``zeros`` (mean share of zeros of the scheduled operand).
+        contestant: ``dense`` twin or tile ``model``.
+    """
+
+    name: str
+    title: str
+    text: str = ""
+    where: dict[str, Any] = Field(default_factory=dict)
+    by: tuple[str, ...] = Field(min_length=1)
+    across: tuple[str, ...] = ()
+    figures: tuple[Literal["count", "ratio", "mean", "worst", "zeros"], ...] = ("ratio",)
+    contestant: Literal["dense", "model"] = "dense"
+
+
+class DrawnFigure(StrictModel):
+    """A figure of the report: ``y`` along ``x`` of rows of results at the path ``of``, in part ``part`` of the report,
+    with a colour for each value of ``series`` and a panel for each of ``panels``.
+    """
+
+    name: str
+    of: str
+    part: str
+    kind: Literal["curves", "points", "bars"]
+    x: str
+    y: str = "ratio"
+    series: str
+    panels: str = ""
+    xlabel: str = ""
+    ylabel: str = "speed-up over dense"
+    caption: str
+
+
 class SparseDeclaration(Declared):
     """The content of ``experiment.toml`` of kind ``sparse``; ``uniform`` are shares of zeros that all layers are given,
-    ``designs`` values of a figure of the machine, one figure changed at a time.
+    ``designs`` values of a figure of the machine, one figure changed at a time, ``method`` how it was done.
     """
 
     kind: Literal["sparse"]
+    method: tuple[str, ...] = ()
+    groups: tuple[RowGroup, ...] = ()
+    figures: tuple[DrawnFigure, ...] = ()
     random: RandomZeros = RandomZeros()
     networks: tuple[SimulatedNetwork, ...] = Field(min_length=1)
     uniform: tuple[float, ...] = ()

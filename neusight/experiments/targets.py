@@ -101,10 +101,11 @@ class AccuracyTarget(StrictModel):
 
 
 def _fits(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
-    return all(_is(row.get(name), wanted) for name, wanted in where.items())
+    return all(is_wanted(row.get(name), wanted) for name, wanted in where.items())
 
 
-def _is(value: Any, wanted: Any) -> bool:
+def is_wanted(value: Any, wanted: Any) -> bool:
+    """Whether a value is the one that is wanted, one of several, or not another."""
     if isinstance(wanted, Mapping):
         return bool(value != wanted["not"])
     return value in wanted if isinstance(wanted, list | tuple) else bool(value == wanted)

@@ -115,7 +115,7 @@ MISTAKES = [
     (MEASURED, 'name = "mine"\n', 'name = "mine"\nsets = ["a"]\n', "data needs either a name or sets"),
     (MEASURED, "[data]", "[data", "not TOML"),
     (SPARSE, "length = 64", "lenght = 64", "unknown key 'random.lenght'; did you mean length?"),
-    (SPARSE, 'figure = "all"\n', "", "targets.0.figure is missing"),
+    (SPARSE, 'figure = "ratio"\n', "", "targets.0.figure is missing"),
     (SPARSE, "batch = 1", "batch = 0", "networks.0.batch = 0"),
 ]
 

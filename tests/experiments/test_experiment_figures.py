@@ -14,7 +14,6 @@ from matplotlib.transforms import Bbox
 
 from neusight.experiments import figures
 from neusight.experiments.page import DPI, canvas, legend, save
-from neusight.experiments.sparse_report import SPARSE
 
 SLACK = 1.0
 """Pixels."""
@@ -102,7 +101,7 @@ def test_faults_are_seen() -> None:
 
 
 def test_a_figure_is_drawn_where_results_hold_what_it_needs() -> None:
-    for drawing in (*figures.FIGURES.values(), *SPARSE.figures.values()):
+    for drawing in figures.FIGURES.values():
         assert not drawing.drawable({})
         head, _, tail = drawing.needs.partition(".")
         assert drawing.drawable({head: {tail: [1]} if tail else [1]})

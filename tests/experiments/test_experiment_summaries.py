@@ -23,7 +23,6 @@ from neusight.experiments.kernels import (
 from neusight.experiments.models import kept_steps, layer_count, sum_of_step, summarise_models, summarise_oracle
 from neusight.experiments.page import table
 from neusight.experiments.results import gpus_in
-from neusight.experiments.sparse_networks import summarised, tile_model_errors
 from neusight.experiments.targets import AccuracyTarget, verdicts
 from neusight.kernels import Gemm, KernelBatch
 
@@ -294,18 +293,3 @@ def test_tables_are_aligned() -> None:
 def test_gpus_stand_once_in_the_order_of_the_declaration_then_of_the_folds() -> None:
     told = {"declared": {"gpus": ["t4", "l4"], "folds": [{"held_out": ["l4", "mi100"]}]}}
     assert gpus_in(told, ("mi100", "l4", "t4", "l4")) == ["t4", "l4", "mi100"]
-
-
-def test_geometric_means_by_hand() -> None:
-    def row(network: str, dense: float, cycles: float, error: float) -> dict[str, Any]:
-        energy = {"compute_j": cycles, "dense_compute_j": dense, "memory_j": 0.0}
-        known = {"network": network, "layer": "l", "product": "A·W", "model_error": error}
-        return {**known, "dense": dense, "cycles": cycles, **energy}
-
-    products = [row("a", 4.0, 1.0, -2.0), row("b", 1.0, 1.0, 5.0)]
-    networks = summarised(products, {"a", "b"})
-    assert [n["all"] for n in networks] == [4.0, 1.0, pytest.approx(2.0)]
-    assert summarised(products, {"a"})[-1]["all"] == pytest.approx(4.0)
-    assert networks[-1]["G·W"] is None
-    (a, b) = tile_model_errors(products)
-    assert (a["mean"], b["worst"]) == (2.0, 5.0)
