@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,109 +17,131 @@ from neusight.questions.field import required, text
 from neusight.questions.parts import OnGpu
 from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
-from neusight.units import decimal
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from neusight.datasets import VerifyReport
-
-app = Commands(help="Measured data: list, verify, import, show.")
+app = Commands(help="Measured rows: list, show, verify, import, pack.")
 
 
 @app.command("list")
 def list_(output: opt.Formatted) -> None:
-    """List the data sets that this checkout describes."""
+    """List measured data that this checkout describes."""
     from neusight.cli.output import Output, figures
-    from neusight.datasets import list_datasets
+    from neusight.measured.manifest import list_descriptions
 
-    manifests = list_datasets()
     rows = [
-        {"name": m.name, "rows": m.rows, "files": len(m.files), "gpus": list(m.gpus), "licence": m.about.licence}
-        for m in manifests
-    ]
-    shown = [{"name": m.name, "rows": m.rows, "gpus": len(m.gpus), "title": m.about.title} for m in manifests]
-    columns = "name | >rows = rows:, | >GPUs = gpus | ~what it is = title"
-    Output(output.form).data(rows, rows, lambda: figures(columns, shown))
+        {"name": each.name, "rows": each.rows, "files": len(each.files), "licences": list(each.licences),
+         "title": each.title}
+        for each in list_descriptions()
+    ]  # fmt: skip
+    Output(output.form).data(rows, rows, lambda: figures("name | >rows = rows:, | >files = files:, | ~title", rows))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredPaths(opt.Formatted):
+    """Tables of measured rows."""
+
+    paths: tuple[str, ...] = required(
+        "Tables of measured rows, or folders of them.", "", kind="texts", metavar="FILE|FOLDER", complete="files"
+    )
 
 
 @app.command()
 def show(
-    dataset: Annotated[opt.Named, described(name="A name of `neusight datasets list`.")], output: opt.Formatted
-) -> None:
-    """Show the card of a data set: origin, licence, files, known faults."""
-    from neusight.cli.output import Output, line
-    from neusight.datasets import find_dataset
-    from neusight.datasets import show as card
-
-    manifest = find_dataset(dataset.name)
-    files = [{key: value for key, value in asdict(f).items() if not isinstance(value, dict)} for f in manifest.files]
-    Output(output.form).data(asdict(manifest), files, lambda: line(card(dataset.name).rstrip()))
-
-
-@app.command()
-def verify(
-    dataset: Annotated[opt.Named, described(name="A name of `neusight datasets list`, or a folder or parquet file.")],
+    dataset: Annotated[opt.Named, described(name="A table of measured rows, or a name of `neusight datasets list`.")],
     output: opt.Formatted,
 ) -> None:
-    """Check a data set: hashes, units, physics, noise, and what cleaning removes and why. Exit 1 if it is not sound.
+    """Show what a table holds: rows by kind, source and device, columns and how many rows fill them. Of a name of
+    `neusight datasets list` its card: origin, licences, files, known faults.
 
     Examples:
 
-    - `NEUSIGHT_DATA=/data neusight datasets verify neusight-fp32`
+    - `neusight datasets show mine.csv`
 
-    - `neusight datasets verify ./measured`
+    - `neusight datasets show neusight-fp32`
     """
-    from neusight.cli.output import Output, busy, note
-    from neusight.datasets import verify as check
+    from neusight.cli.output import Output, line
+    from neusight.measured import read_table
+    from neusight.measured.manifest import find_description
+    from neusight.measured.overview import overview
+    from neusight.paths import checkout_dir
 
-    with busy(f"verifying {dataset.name}"):
-        report = check(dataset.name)
-    rows = [{"path": path, "state": state} for path, state in report.hashes.items()]
-    Output(output.form).data(report.to_dict(), rows, lambda: _show(report, rows))
-    for problem in report.problems:
-        note(f"error: {problem}")
-    if not report.ok:
+    if (path := Path(dataset.name)).suffix in (".csv", ".parquet") or path.exists():
+        data = overview(read_table(path))
+        return Output(output.form).data(data, data["columns"], lambda: _show_table(data))
+    description = find_description(dataset.name)
+    card = (checkout_dir("datasets") / description.name / "card.md").read_text(encoding="utf-8")
+    rows = [asdict(file) for file in description.files]
+    return Output(output.form).data(asdict(description), rows, lambda: line(card.rstrip()))
+
+
+def _show_table(data: Mapping[str, Any]) -> None:
+    from neusight.cli.output import figures, line
+
+    line(f"{data['file']}: {data['rows']:,} rows; measured: {', '.join(data['quantities'])}")
+    for name in ("kinds", "sources", "gpus"):
+        rows = [{"name": key, "rows": count} for key, count in data[name].items()]
+        figures(f"~{name.removesuffix('s')} = name | >rows = rows:,", rows, "")
+    figures("~column = name | part | >filled = filled:,", data["columns"], "")
+
+
+@app.command()
+def verify(options: MeasuredPaths) -> None:
+    """Check tables of measured rows: columns, units, values, questions that cannot be asked, rows that rules doubt, and
+    hashes where a manifest lists the files. Exit 1 if any is not sound; doubts inform.
+
+    Examples:
+
+    - `neusight datasets verify mine.csv`
+
+    - `neusight datasets verify $NEUSIGHT_DATA`
+    """
+    from neusight.cli.output import Output, busy, line
+    from neusight.measured.verify import verify as check
+
+    with busy("verifying"):
+        found = check([Path(path) for path in options.paths])
+    rows = [asdict(each) for each in found]
+    faults = sum(each.fault for each in found)
+
+    def human() -> None:
+        for each in found:
+            count = f", {each.rows:,} row{'s' * (each.rows > 1)}" if each.rows else ""
+            line(f"{each.file}: {'fault' if each.fault else 'doubt'}: {each.rule}{count}: {each.example}")
+        line(f"NOT SOUND: {faults} fault{'s' * (faults > 1)}" if faults else "sound")
+
+    Output(options.form).data(rows, rows, human)
+    if faults:
         raise typer.Exit(1)
 
 
-def _show(report: VerifyReport, files: Sequence[Mapping[str, Any]]) -> None:
-    from neusight.cli.output import figures, line
+@dataclass(frozen=True, kw_only=True)
+class PackOptions(opt.Formatted):
+    """The archive."""
 
-    line(f"{report.name}: {'sound' if report.ok else 'NOT SOUND'}")
-    figures("file = path | sha256 = state", files)
-    for title, frame in report.tables.items():
-        line()
-        line(title)
-        _frame(frame.reset_index() if frame.index.name or frame.index.nlevels > 1 else frame)
+    archive: Path = required("Archive to write, .tar.gz.", "", kind="path", metavar="OUT.tar.gz")
 
 
-def _frame(frame: pd.DataFrame) -> None:
-    """Long texts wrap; where the table is wide, so do the names of its columns, and a GPU that all rows have is left
-    out.
+@app.command()
+def pack(options: PackOptions) -> None:
+    """Write one archive of the measured rows below `$NEUSIGHT_DATA` whose licence allows it, with cards, hashes and
+    licences. Unpacked it is a folder for `NEUSIGHT_DATA`. Files without a stated licence are left out.
+
+    Example: `neusight datasets pack measured.tar.gz`
     """
-    from neusight.cli.output import table
+    from neusight.cli.output import Output, figures, note
+    from neusight.measured.pack import pack as write
+    from neusight.paths import data_dir
 
-    rows = [[_text(value) for value in row] for row in frame.itertuples(index=False)]
-    names = [str(name) for name in frame]
-    widths = [max(len(row[place]) for row in [names, *rows]) for place in range(len(names))]
-    wide = sum(widths) + 2 * len(widths) > 80
-    if wide and "gpu" in frame and frame["gpu"].nunique() == 1 < len(frame):
-        return _frame(frame.drop(columns="gpu"))
-    titles = [_BREAKS.sub("\n", name) if wide else name for name in names]
-    kinds = [frame[name].dtype.kind for name in frame]
-    marks = [">" if kind in "iuf" else "~" * (width > 24) for kind, width in zip(kinds, widths, strict=True)]
-    table([mark + title for mark, title in zip(marks, titles, strict=True)], rows)
-
-
-_BREAKS = re.compile(r"(?<=[-_])|(?<=float)|(?<=int)")
-"""Where the name of a column may break: a100-pcie, p95_percent, float16."""
-
-
-def _text(value: Any) -> str:
-    if value is None or value != value:
-        return "-"
-    return decimal(value, 4) if isinstance(value, float) else str(value)
+    packed = write(options.archive, data_dir())
+    rows = [{"name": name, **asdict(file)} for name, file in packed.files]
+    counts: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in rows:
+        entry = counts.setdefault((row["name"], row["licence"]), {**row, "files": 0, "rows": 0})
+        entry |= {"files": entry["files"] + 1, "rows": entry["rows"] + (row["rows"] or 0)}
+    shown = list(counts.values())
+    Output(options.form).data(rows, rows, lambda: figures("name | licence | >files = files:, | >rows = rows:,", shown))
+    for name, reason in dict.fromkeys((name, reason) for name, _, reason in packed.left_out):
+        files = [file.path for other, file, _ in packed.left_out if other == name]
+        note(f"left out of {name}, {reason}: {', '.join(files[:3])}{', …' * (len(files) > 3)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,32 +169,31 @@ def columns(options: ColumnOptions) -> None:
 class ImportOptions(opt.OfSplit, opt.Formatted):
     """The files, and the folder of the data set."""
 
-    folder: Path = required("CSV measurements: the folder of the paper's artifact, or your own.", "", kind="path")
+    folder: Path = required("A CSV file of measured rows, or a folder of them.", "", kind="path")
     gpu: str = like(OnGpu, "gpu", help="Device id, where the files have no GPU column.", listable=False, metavar="ID")
     dtype: str = like(
-        Step, "dtype", default="float32", help="Precision, where the files have no dtype column.", listable=False
+        Step, "dtype", default="", help="Precision, where the files have no dtype column.", listable=False
     )
     created: Path = required("Folder to create.", "", kind="path", metavar="OUT")
 
 
 @app.command("import")
 def import_(
-    options: Annotated[ImportOptions, described(split="train or test, where the paths of files do not tell it.")],
+    options: Annotated[ImportOptions, described(split="train or test, where the files have no split column.")],
 ) -> None:
-    """Bring CSV measurements into parquet with a manifest.
+    """Check CSV files of measured rows and write them as parquet, with columns of today's names.
 
-    Example: `neusight datasets import ./NeuSight/data ./artifact`
+    Example: `neusight datasets import mine.csv ./mine --gpu l4`
     """
     from neusight.cli.output import Output, line
-    from neusight.datasets import import_csv
+    from neusight.measured.overview import import_tables
 
-    out = options.created
-    manifest = import_csv(options.folder, out, options.gpu or None, options.split or None, options.dtype)
-    rows = [{"path": f.path, "rows": f.rows, "sha256": f.sha256} for f in manifest.files]
+    defaults = {"gpu": options.gpu, "dtype": options.dtype, "split": options.split}
+    tables = import_tables(options.folder, options.created, defaults)
+    rows = [{"file": str(table.path), "rows": len(table), "measured": table.quantities} for table in tables]
 
     def human() -> None:
-        line(f"{manifest.rows:,} rows of {len(manifest.gpus)} GPUs in {out}")
-        for record in manifest.files:
-            line(f"  {record.path}: {record.rows:,} rows")
+        for table in tables:
+            line(f"{table.path}: {len(table):,} rows; measured: {', '.join(table.quantities)}")
 
-    Output(options.form).data(asdict(manifest), rows, human)
+    Output(options.form).data(rows, rows, human)

@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 
 from neusight.cli import options as opt
 from neusight.cli.output import Output, busy, figures, note
+from neusight.errors import DataError
 from neusight.questions.field import required, switch, text, whole
 from neusight.questions.parts import OnGpu, Seeded
 from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
+_KINDS = ("kernels", "models", "steps", "programs", "serving", "training", "memory", "energy", "rates", "what-if")
+"""Words that named a kind of table once."""
 _REASONS = 8
 """Reasons of skipped rows that have a line each."""
 
@@ -83,6 +86,7 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     from neusight.measured import evaluate as compared
     from neusight.measured.pairs import summarise_ratios
 
+    _refuse_kind(options.files)
     peers = None if options.against is None else peers_of(options.against)
     choice = RowChoice(
         gpus=tuple(map(opt.named_gpu, rows.gpu)), split=rows.split, source=rows.source,
@@ -110,6 +114,18 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     Output(options.form).data(data, data.get("rows", ()), lambda: _show(data, options.by))
 
 
+def _refuse_kind(files: Sequence[str]) -> None:
+    """Raises:
+    DataError: the first word is a kind, as this command took it once.
+    """
+    if files[0] in _KINDS and not Path(files[0]).exists():
+        shown = " ".join(files[1:]) or "FILE"
+        raise DataError(
+            f"columns tell the kind of a table: `neusight evaluate {shown}`. Columns such as model, gpu, batch and"
+            " latency_ms are described by `neusight datasets columns`"
+        )
+
+
 def _note_skipped(skipped: Sequence[Mapping[str, Any]]) -> None:
     """Rows without an answer by reason, most first."""
     counts: dict[str, int] = {}
@@ -126,7 +142,7 @@ def _note_skipped(skipped: Sequence[Mapping[str, Any]]) -> None:
 
 def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     """Errors by group, of truth values apart; choices; other predictors; the rows that err most.\n"""
-    keys = " | ".join(by)
+    keys = " | ~".join(by)
     errors = [row for row in data["summary"] if "right" not in row]
     sizes = ">median = median:.1f | >mean = mean:.1f | >bias = bias:+.1f"
     counts = f"{keys} | >rows = rows:, | >ans. = answered:.0f"
@@ -141,7 +157,7 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     figures(f"choice of = column | by = quantity | >choices = choices:, | {costs}", data["decisions"], title)
     ratios = ">predicted = predicted:.2f | >measured = measured:.2f"
     title = "\nRatios of rows that differ in nothing else: medians, and errors in percent.\n"
-    figures(f"quantity | base | value | >pairs = pairs:, | {ratios} | {sizes}", data.get("pairs", ()), title)
+    figures(f"quantity | ~base | ~value | >pairs = pairs:, | {ratios} | {sizes}", data.get("pairs", ()), title)
     theirs = ">their median = their_median:.1f | >their mean = their_mean:.1f | >their bias = their_bias:+.1f"
     title = "\nOther predictors, over the rows that both predict.\n"
     figures(f"peer | {keys} | >rows = rows:, | {sizes} | {theirs}", data.get("against", ()), title)

@@ -53,14 +53,15 @@ class RowChoice:
         for name, value in {"split": self.split, "source": self.source}.items():
             if value:
                 kept &= frame[name].astype(str).to_numpy() == value if name in frame else False
-        sound = kept & ~_filled(table, "suspect") if not self.suspect else kept
+        sound = kept & ~filled_cells(table, "suspect") if not self.suspect else kept
         rows = np.flatnonzero(sound)
         if self.limit is not None and self.limit < len(rows):
             rows = np.sort(np.random.default_rng(self.seed).choice(rows, self.limit, replace=False))
         return replace(table, frame=frame.iloc[rows]), int((kept & ~sound).sum())
 
 
-def _filled(table: MeasuredTable, name: str) -> np.ndarray:
+def filled_cells(table: MeasuredTable, name: str) -> np.ndarray:
+    """Whether each row has a value in a column."""
     if name not in table.frame:
         return np.zeros(len(table), dtype=bool)
     cells = table.frame[name].astype(object)

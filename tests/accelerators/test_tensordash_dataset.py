@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.datasets import find_dataset
 from neusight.errors import DataError
 from neusight.executors.tensordash.masks import filled_slots, random_mask
 from neusight.executors.tensordash.schedule import schedule_passes
@@ -22,6 +21,7 @@ from neusight.learn.tensordash.dataset import (
     simulate_passes,
 )
 from neusight.learn.tensordash.train import main, train
+from neusight.measured.manifest import find_description
 
 SMALL = TileRanges(max_length=12, max_streams=6, rows=(1, 2, 4))
 TWO = (PassPart("whole", 40, SMALL), PassPart("short", 16, TileRanges(max_length=4, max_streams=4)))
@@ -104,7 +104,7 @@ def test_the_command_reports_an_error_in_one_line(tmp_path: Path, capsys: pytest
 
 
 def test_the_committed_manifest_describes_what_the_model_was_trained_on() -> None:
-    manifest, trained = find_dataset(NAME), load_tile_model().manifest
+    manifest, trained = find_description(NAME), load_tile_model().manifest
     hashes = {f.path: f.sha256 for f in manifest.files if f.path.endswith(".parquet")}
     assert hashes == trained.data["sha256"]
     assert manifest.rows == sum(part.count for part in PARTS)

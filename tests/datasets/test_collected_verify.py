@@ -6,16 +6,13 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-from collected_sets import DTYPES, STAND_IN, family_rows, rows_of, write_rows, write_set
+from collected_sets import family_rows, rows_of, write_rows, write_set
 from kernel_grids import MAKERS, grid
-from typer.testing import CliRunner
 
-from neusight.cli.app import app
 from neusight.datasets import (
     About,
     dataset_folder,
     describe,
-    find_dataset,
     list_datasets,
     load_kernels,
     show,
@@ -24,7 +21,6 @@ from neusight.datasets import (
 )
 from neusight.datasets import manifest as manifests
 from neusight.datasets.manifest import read_manifest
-from neusight.devices import load_device
 from neusight.errors import DataError
 
 ABOUT = About(title="A stand-in", origin="a test", licence="MIT")
@@ -139,18 +135,6 @@ def test_a_collection_that_measured_nothing_says_why(own):
         load_kernels(own)
 
 
-def test_a_verification_fits_into_80_columns(tmp_path, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "80")
-    monkeypatch.setitem(DTYPES, "elementwise", ("float32", "tf32", "float16", "bfloat16", "float8", "int64"))
-    for spec in (STAND_IN, load_device("h200-sxm-141gb")):
-        result = CliRunner().invoke(app, ["datasets", "verify", str(write_set(tmp_path / spec.id, spec, 8))])
-        assert result.exit_code == 0, result.output
-        lines = result.stdout.splitlines()
-        assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines), spec.id
-        titles = {"coverage", "physics", "cleaning", "repeatability", "conditions", "sources", "skipped"}
-        assert titles <= set(lines), spec.id
-
-
 def test_card_and_manifest_lie_in_the_set(own):
     manifest = describe(own, ABOUT)
     assert manifest == read_manifest(own / "manifest.json")
@@ -191,9 +175,3 @@ def test_a_set_may_lie_in_the_checkout_itself(tmp_path, monkeypatch):
     assert verify("stand-in-2026-11").ok and "# A stand-in" in show("stand-in-2026-11")
     (dataset_folder(known) / "kernels" / "memory.parquet").unlink()
     assert verify("stand-in-2026-11").hashes["kernels/memory.parquet"] == "missing"
-
-
-def test_a_set_of_the_checkout_may_lie_elsewhere(tmp_path, monkeypatch):
-    monkeypatch.setenv("NEUSIGHT_DATA", str(tmp_path))
-    (tmp_path / "neusight-fp32").mkdir()
-    assert dataset_folder(find_dataset("neusight-fp32")) == tmp_path / "neusight-fp32"
