@@ -17,8 +17,8 @@ from neusight.questions.question import Question
 from neusight.questions.serving import Serving
 from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
+from neusight.workloads.decoders.families import USUAL
 from neusight.workloads.decoders.known import known_decoder
-from neusight.workloads.decoders.table_rows import KINDS
 
 _VOCABULARY = 50_257
 """Tokens of GPT-2's vocabulary, which are assumed where an unknown tokenizer counts them."""
@@ -125,7 +125,7 @@ def _configuration(given: Mapping[str, str], flags: Flags) -> dict[str, Any]:
     }
     if "num_experts" in sizes:
         usual |= {"num_experts_per_tok": 2, "moe_intermediate_size": sizes.get("intermediate_size", width)}
-    return {**KINDS[kind], **usual, **sizes, "tie_word_embeddings": "untie-embeddings-and-output-weights" not in given}
+    return {**USUAL[kind], **usual, **sizes, "tie_word_embeddings": "untie-embeddings-and-output-weights" not in given}
 
 
 def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:

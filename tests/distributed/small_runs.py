@@ -6,15 +6,18 @@ from typing import Any
 
 from neusight.devices import Cluster, cluster_of
 from neusight.distributed.training_run import TrainingRun, usual_run
+from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.table_rows import decoder_of_columns
 
 GPU = "h100-sxm-80gb"
-SIZES = {"layers": 8, "hidden": 1024, "heads": 8, "ffn": 4096, "vocab": 32000, "seq_len": 2048}
+CONFIG = {
+    "model_type": "gpt2", "num_hidden_layers": 8, "hidden_size": 1024, "num_attention_heads": 8,
+    "intermediate_size": 4096, "vocab_size": 32000, "max_position_embeddings": 2048,
+}  # fmt: skip
 
 
 def small_decoder() -> Decoder:
-    return decoder_of_columns({"model": "small", **SIZES})
+    return decoder_of(CONFIG, "small")
 
 
 def some_gpus(nodes: int = 1, per_node: int = 4, network: str = "200Gb/s", overrides: tuple[str, ...] = ()) -> Cluster:

@@ -16,6 +16,14 @@ from neusight.workloads.decoders.reading import Keys
 from neusight.workloads.decoders.recurrent import attending_layers, check_attending, recurrent_mixer
 
 LAYER_NORM = Norm(op="layer_norm", weights=2)
+USUAL: Mapping[str, Mapping[str, Any]] = {
+    "gelu": {"model_type": "gpt2"},
+    "squared_relu": {"model_type": "nemotron", "partial_rotary_factor": 0.5, "hidden_act": "relu2"},
+    "swiglu": {"model_type": "llama"},
+    "geglu": {"model_type": "llama", "hidden_act": "gelu"},
+}
+"""What models usually are by their activation, as keys of a configuration: GPT-3 and MPT (learned positions, biases,
+layer norm, tied), Nemotron-4 (arXiv:2402.16819, table 1), Llama and Grok-1."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 

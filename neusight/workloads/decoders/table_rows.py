@@ -11,7 +11,7 @@ from typing import Any
 from neusight.errors import ModelError, nearest, shown
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.decoder import Decoder, Prediction
-from neusight.workloads.decoders.families import LAYER_NORM
+from neusight.workloads.decoders.families import LAYER_NORM, USUAL
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.layers import (
     Experts,
@@ -25,14 +25,6 @@ from neusight.workloads.decoders.layers import (
     counted,
 )
 
-KINDS: dict[str, dict[str, Any]] = {
-    "gelu": {"model_type": "gpt2"},
-    "squared_relu": {"model_type": "nemotron", "partial_rotary_factor": 0.5, "hidden_act": "relu2"},
-    "swiglu": {"model_type": "llama"},
-    "geglu": {"model_type": "llama", "hidden_act": "gelu"},
-}
-"""What models with an activation usually are, as keys of a configuration: GPT-3 and MPT (learned positions, biases,
-layer norm, tied), Nemotron-4 (arXiv:2402.16819, table 1), Llama and Grok-1."""
 _SIZES = {
     "layers": "num_hidden_layers", "hidden": "hidden_size", "heads": "num_attention_heads",
     "kv_heads": "num_key_value_heads", "head_dim": "head_dim", "ffn": "intermediate_size", "experts": "num_experts",
@@ -164,10 +156,10 @@ def _known(name: str, columns: Mapping[str, Any]) -> Decoder:
 
 
 def _kind(activation: str, name: str) -> dict[str, Any]:
-    if activation not in KINDS:
-        hint = nearest(activation, KINDS)
-        raise ModelError(f"{name}: unknown activation '{shown(activation)}'{hint}: one of {', '.join(KINDS)}")
-    return KINDS[activation]
+    if activation not in USUAL:
+        hint = nearest(activation, USUAL)
+        raise ModelError(f"{name}: unknown activation '{shown(activation)}'{hint}: one of {', '.join(USUAL)}")
+    return dict(USUAL[activation])
 
 
 def _whole(columns: Mapping[str, Any], column: str, name: str) -> int:
