@@ -129,13 +129,11 @@ def test_the_question_goes_along_to_other_views(opened: Opened) -> None:
 
 
 def test_designs_that_no_other_beats(opened: Opened) -> None:
-    page = opened("/decide?mode=training&model=gpt2-large&batch=64&seq_len=256&space=systolic")
+    page = opened("/decide?mode=training&model=gpt2&batch=64&seq_len=256&space=systolic")
     page.locator(".answer").filter(has_text="the baseline's throughput").wait_for()
     drawn(page, 1)
     command = page.locator(".lines").inner_text()
-    assert command.startswith(
-        "neusight design systolic --model gpt2-large --global-batch-size 64 --seq-len 256 --front"
-    )
+    assert command.startswith("neusight design systolic --model gpt2 --global-batch-size 64 --seq-len 256 --front")
 
 
 def test_two_devices_part_by_part(opened: Opened) -> None:
@@ -182,7 +180,7 @@ def test_nothing_serious_and_nothing_wider_than_a_phone(opened: Opened, path: st
     [
         ("mode=serving&model=llama-3.1-8b&slo=ttft=900ms&gpu=l40s,h100", "holds the level for"),
         ("mode=training&model=gpt2-xl&cluster=dgx-h100&batch=16", "a step, MFU"),
-        ("mode=training&gpu=l4&apply=amp&apply=fused-optimizer&optimizer=adam", "amp, fused-optimizer: together"),
+        ("model=gpt2&mode=training&gpu=l4&apply=amp&apply=fused-optimizer&optimizer=adam", "fused-optimizer: together"),
     ],
 )
 def test_what_takes_long_is_opened_by_its_address_as_well(opened: Opened, query: str, said: str) -> None:

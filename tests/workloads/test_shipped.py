@@ -65,7 +65,7 @@ def test_a_file_built_now_equals_live_traces_at_fresh_points() -> None:
     sizes = ({"batch": 1, "seq_len": 129}, {"batch": 4, "seq_len": 37}, {"batch": 2, "seq_len": 2})
     points: dict[str, list[dict[str, Any]]] = {
         "opt-one-layer": [size | {"attention": attention} for size in sizes for attention in ("eager", "sdpa")],
-        "vgg16": [{"batch": 1}, {"batch": 7}],
+        "alexnet": [{"batch": 1}, {"batch": 7}],
     }
     steps = [{"mode": "inference"}, *({"mode": "training", "optimizer": o} for o in ("sgd", "adamw"))]
     wrong = []
@@ -91,8 +91,8 @@ def test_what_ships_equals_live_traces() -> None:
     cases: list[tuple[str, dict[str, Any]]] = [
         ("gpt2", training | {"optimizer": "adamw", "batch": 3, "seq_len": 200}),
         ("gpt2", training | half | {"batch": 1, "seq_len": 1000, "dtype": "float16"}),
-        ("bert-large", inference | {"batch": 16, "seq_len": 512}),
-        ("llama-3-8b", inference | half | {"batch": 1, "seq_len": 3000}),
+        ("bert-base", inference | {"batch": 16, "seq_len": 512}),
+        ("llama-3.2-1b", inference | half | {"batch": 1, "seq_len": 3000}),
         ("switch-xl-4", inference | {"batch": 2, "seq_len": 512}),
         ("t5-small", inference | {"batch": 3, "seq_len": 130, "attention": "sdpa"}),
         ("resnet-50", training | {"optimizer": "sgd", "batch": 32}),
