@@ -144,6 +144,8 @@ def show(report: Report, form: str) -> None:
     def human() -> None:
         rate = 60.0 * report.new / report.seconds
         line(f"{report.folder}: {report.rows:,} rows of {', '.join(report.gpus)}, {report.skipped:,} skipped")
+        if report.suspect:
+            line(f"{report.suspect:,} rows are suspect (unsteady times, or throttled): nothing learns from them")
         line(f"{report.new:,} new in {report.seconds:.0f} s, {rate:.0f} a minute")
         if report.lost_workers:
             note(f"warning: {report.lost_workers} processes were lost and replaced")
@@ -165,7 +167,7 @@ def models(options: CollectModels) -> None:
 
     - `neusight collect models --out ./measured --models bert-large --attention sdpa --optimizer adamw`
 
-    - `neusight evaluate ./measured/models/latency.parquet`
+    - `neusight evaluate ./measured/steps/steps.parquet`
     """
     from neusight.collect.models import ModelGrid, collect_models, model_plan, usual_plan
     from neusight.collect.session import CollectionRequest

@@ -24,6 +24,8 @@ MOST_SETS = 64
 """Sets of operands that launches rotate through, at most."""
 SPREAD = 0.25
 """A row is stable when its 10th and 90th percentile lie within this share of the median of each other."""
+TIMED = {"timer": "events", "operands": "cold"}
+"""Conditions of ``latency_ms`` of kernels: a launch of its own, after its operands have left the cache."""
 HEAT = ("thermal", "brake", "hw_slowdown")
 """Reasons for throttling that no figure of the datasheet foresees; a power limit is part of the device."""
 
@@ -49,7 +51,7 @@ class Timing:
         return (self.p90_s - self.p10_s) / self.median_s
 
     def columns(self, name: str, count: str) -> dict[str, Any]:
-        """As columns of a row, in milliseconds."""
+        """Columns of a row, in milliseconds."""
         values = {f"{name}_ms": self.median_s, f"{name}_p10_ms": self.p10_s, f"{name}_p90_ms": self.p90_s}
         return {key: 1e3 * value for key, value in values.items()} | {count: self.count}
 
@@ -100,7 +102,7 @@ class Bench:
         """Time one kernel.
 
         Returns:
-            The measured columns of ``COLLECTED_TABLES``.
+            Columns of a measured row: quantities, conditions, and the state of the device.
 
         Raises:
             torch.OutOfMemoryError, RuntimeError: as the operator does.
@@ -113,12 +115,12 @@ class Bench:
             cached = self._cached(launch, sets, single.p10_s) if replayed else None
         conditions = self.conditions()
         return {
-            **single.columns("latency", "launches"),
+            **TIMED,
+            **single.columns("latency", "repeats"),
             **(Timing.of(replayed).columns("execution", "replays") if replayed else {}),
             "cached_ms": 1e3 * float(np.median(cached)) if cached else None,
-            "operand_sets": len(sets),
             **conditions,
-            "stable": stable(Timing.of(replayed) if replayed else single, conditions),
+            "suspect": doubt(Timing.of(replayed) if replayed else single, conditions),
         }
 
     def timed(self, functions: Sequence[Callable[[], Any]], budget_s: float) -> list[Timing]:
@@ -173,10 +175,14 @@ class Bench:
         return self._stopwatch.replays(launch.run, sets[:1], usual_s, self.budget_s / 2)
 
 
-def stable(timing: Timing, conditions: Mapping[str, Any]) -> bool:
-    """Whether the repetitions agree and the device was not slowed down by heat."""
-    hot = any(word in (conditions.get("throttle") or "") for word in HEAT)
-    return timing.spread <= SPREAD and not hot
+def doubt(timing: Timing, conditions: Mapping[str, Any]) -> str | None:
+    """Reason why a row is suspect: heat slowed the device down, or the repetitions disagree; None if it is sound."""
+    reasons = conditions.get("throttle") or ""
+    if any(word in reasons for word in HEAT):
+        return f"throttled: the driver lowered the clocks ({reasons})"
+    if timing.spread > SPREAD:
+        return f"unstable: percentiles 10 and 90 lie {100 * timing.spread:.0f} % of the median apart"
+    return None
 
 
 def _rotating(run: Callable[..., Any], sets: Sequence[Operands]) -> Callable[[], Any]:

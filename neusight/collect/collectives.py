@@ -14,7 +14,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from neusight.collect.tasks import Outcome, identity
+from neusight.collect.tasks import SOURCE, Outcome, identity
+from neusight.kernels import Collective
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = tuple(2**exponent for exponent in range(10, 31, 2))
@@ -26,17 +27,18 @@ ROUND_S = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveTask:
-    """One collective of ``num_gpus`` ranks over ``bytes``."""
+    """One collective of several ranks of a host."""
 
-    collective: str
-    num_gpus: int
-    bytes: int
-    dtype: str = "bfloat16"
+    kernel: Collective
 
     @property
     def sample(self) -> str:
         """Of all fields."""
-        return identity("collective", asdict(self))
+        return identity("collective", asdict(self.kernel))
+
+    def describe(self) -> dict[str, Any]:
+        """Fields of the collective."""
+        return {"sample": self.sample, "family": "collective", "repeat": 0, **asdict(self.kernel)}
 
 
 def planned(devices: int, on_gpu: bool) -> list[CollectiveTask]:
@@ -44,7 +46,8 @@ def planned(devices: int, on_gpu: bool) -> list[CollectiveTask]:
     ranks = [2**i for i in range(1, devices.bit_length()) if 2**i <= devices]
     sizes, dtype = (SIZES, "bfloat16") if on_gpu else (HOST_SIZES, "float32")
     return [
-        CollectiveTask(collective=op, num_gpus=n, bytes=size, dtype=dtype) for size, n, op in product(sizes, ranks, OPS)
+        CollectiveTask(kernel=Collective(op=op, ranks=n, bytes=size, dtype=dtype))
+        for size, n, op in product(sizes, ranks, OPS)
     ]
 
 
@@ -57,15 +60,16 @@ def measure(tasks: list[CollectiveTask], gpu: str, on_gpu: bool) -> Iterator[Out
     import torch
     from torch import multiprocessing
 
-    version = ".".join(map(str, torch.cuda.nccl.version())) if on_gpu else f"gloo, torch {torch.__version__}"
-    for count in sorted({task.num_gpus for task in tasks}):
-        chosen = [task for task in tasks if task.num_gpus == count]
+    library = f"nccl {'.'.join(map(str, torch.cuda.nccl.version()))}" if on_gpu else "gloo"
+    stamp = {"gpu": gpu, "source": SOURCE, "software": f"torch {torch.__version__}, {library}"}
+    for count in sorted({task.kernel.ranks for task in tasks}):
+        chosen = [task for task in tasks if task.kernel.ranks == count]
         with tempfile.TemporaryDirectory() as folder:
             multiprocessing.spawn(_rank, (count, chosen, folder, on_gpu), nprocs=count)
             times = torch.load(Path(folder, "times.pt"), weights_only=True)
         for task, latency_s in zip(chosen, times.tolist(), strict=True):
-            row = {**asdict(task), "sample": task.sample, "gpu": gpu, "nccl_version": version}
-            yield Outcome(sample=task.sample, table="nccl", row={**row, "latency_ms": 1e3 * latency_s})
+            row = {**task.describe(), **stamp, "latency_ms": 1e3 * latency_s}
+            yield Outcome(sample=task.sample, table="collective", row=row)
 
 
 def _rank(rank: int, count: int, tasks: list[CollectiveTask], folder: str, on_gpu: bool) -> None:
@@ -100,15 +104,15 @@ def _call(task: CollectiveTask, on_gpu: bool) -> Callable[[], Any]:
     from neusight.collect.launches import OperandSource
     from neusight.collect.launches.launch import TORCH_DTYPES
 
-    ranks = task.num_gpus
-    each = max(1, task.bytes // TORCH_DTYPES[task.dtype].itemsize // ranks)
-    whole = OperandSource("cuda" if on_gpu else "cpu").normal(each * ranks, dtype=task.dtype)
+    kernel = task.kernel
+    each = max(1, kernel.bytes // TORCH_DTYPES[kernel.dtype].itemsize // kernel.ranks)
+    whole = OperandSource("cuda" if on_gpu else "cpu").normal(each * kernel.ranks, dtype=kernel.dtype)
     part = torch.empty_like(whole[:each])
-    if task.collective == "all_reduce":
+    if kernel.op == "all_reduce":
         return lambda: distributed.all_reduce(whole)
-    if task.collective == "all_gather":
+    if kernel.op == "all_gather":
         return lambda: distributed.all_gather_into_tensor(whole, part)
-    if task.collective == "all_to_all":
+    if kernel.op == "all_to_all":
         other = torch.empty_like(whole)
         return lambda: distributed.all_to_all_single(other, whole)
     return lambda: distributed.reduce_scatter_tensor(part, whole)

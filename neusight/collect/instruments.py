@@ -159,7 +159,7 @@ def summary(readings: list[Reading]) -> dict[str, Any]:
     return {
         "clock_mhz": float(median(r.clock_mhz for r in readings)),
         "memory_clock_mhz": float(median(r.memory_clock_mhz for r in readings)),
-        "power_w": float(median(r.power_w for r in readings)),
+        "board_power_w": float(median(r.power_w for r in readings)),
         "temperature_c": float(max(r.temperature_c for r in readings)),
         "throttle": ";".join(name for bit, name in _REASONS.items() if given & bit),
     }

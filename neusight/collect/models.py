@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -120,15 +119,8 @@ def _flops(step: Workload) -> float:
     return sum(float(work_of(batch).flops @ counts[places]) for batch, places in group_by_family(kernels))
 
 
-def write_configs(tasks: Iterable[ModelTask], folder: Path) -> None:
-    """Write ``<model>.json`` of every model of the tasks, which ``neusight evaluate`` reads beside their table."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, config in {task.model: task.config for task in tasks}.items():
-        (folder / f"{name}.json").write_text(json.dumps(json.loads(config), indent=2) + "\n", encoding="utf-8")
-
-
 def collect_models(request: CollectionRequest, tasks: Sequence[ModelTask], progress: Progress | None = None) -> Report:
-    """Measure steps of models and leave a data set with their configurations and its card.
+    """Measure steps of models and leave a data set with its card.
 
     Rows name all their options, so that a folder may be gone on with by another plan.
 
@@ -140,9 +132,4 @@ def collect_models(request: CollectionRequest, tasks: Sequence[ModelTask], progr
     Raises:
         DataError: a folder that is not to be used. DeviceError: no such device.
     """
-
-    def begun(_: str) -> Sequence[ModelTask]:
-        write_configs(tasks, request.out / "models" / "configs")
-        return tasks
-
-    return run(request, {"models": {"target": request.target}}, begun, progress)
+    return run(request, {"models": {"target": request.target}}, lambda _: tasks, progress)

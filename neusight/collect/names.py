@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from neusight.collect.store import place_of, read_rows, write_rows
-from neusight.datasets.schema import COLLECTED_TABLES
+from neusight.collect.store import FAMILIES, place_of, read_rows, write_rows
 from neusight.errors import UnmeasurableError
 from neusight.kernels import Kernel
 from neusight.kernels.families import kernel_of
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 SHARE = 0.2
 """Of the time of a collection, at the end, for names."""
-_AXES = ("x", "y", "z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,24 +86,14 @@ def named(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         return {}
     longest = max(kernels, key=lambda event: event.get("dur", 0))
     args = longest.get("args", {})
-    sizes = {
-        f"{what}_{axis}": extent
-        for what in ("grid", "block")
-        for axis, extent in zip(_AXES, args.get(what, ()), strict=False)
-    }
-    return {
-        "kernel_name": longest["name"],
-        "kernel_names": ";".join(event["name"] for event in kernels),
-        **sizes,
-        "blocks_per_sm": args.get("blocks per SM"),
-        "warps_per_sm": args.get("warps per SM"),
-    }
+    extents = {name: "x".join(map(str, args.get(name, ()))) for name in ("grid", "block")}
+    return {"kernel_name": longest["name"], "kernel_names": ";".join(event["name"] for event in kernels), **extents}
 
 
 def unnamed(folder: Path) -> Iterator[NameTask]:
     """A task for every row that has no name yet; a kernel that was measured twice runs the same both times."""
     known = {row["of"] for row in read_rows(folder, "names")}
-    for family in COLLECTED_TABLES:
+    for family in FAMILIES:
         for row in read_rows(folder, family):
             if row["sample"] not in known and row["repeat"] == 0:
                 yield NameTask(kernel=kernel_of(family, row), of=row["sample"])
@@ -115,11 +103,11 @@ def join_names(folder: Path) -> int:
     """Write the names into the files of the kernels; returns how many rows have one."""
     known = {row["of"]: row for row in read_rows(folder, "names")}
     count = 0
-    for family in COLLECTED_TABLES:
+    for family in FAMILIES:
         rows = read_rows(folder, family)
         matches = [known.get(row["sample"], {}) for row in rows]
         columns = [{k: v for k, v in names.items() if k not in ("sample", "of")} for names in matches]
         if any(columns):
             count += sum(map(bool, columns))
-            write_rows(folder / place_of(family), family, [{**a, **b} for a, b in zip(rows, columns, strict=True)])
+            write_rows(folder / place_of(family), [{**a, **b} for a, b in zip(rows, columns, strict=True)])
     return count

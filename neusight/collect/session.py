@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain, islice
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import neusight
-from neusight.collect.store import Store, read_rows
+from neusight.collect.store import FAMILIES, Store, place_of, read_rows
 from neusight.collect.tasks import Outcome, Task
 from neusight.collect.workers import Post, introduction, local_workers, perform, take_post
-from neusight.datasets.schema import COLLECTED_TABLES
 from neusight.errors import DataError, DeviceError
 from neusight.workers import ATTEMPTS, Worker, WorkerLost
 
@@ -67,10 +67,13 @@ class CollectionRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a collection came to; ``lost_workers`` counts processes that had to be replaced."""
+    """Result of a collection: ``rows`` in the folder, ``suspect`` ones among them and samples ``skipped``, ``new`` ones
+    of both in this session; ``lost_workers`` counts processes that had to be replaced.
+    """
 
     folder: Path
     rows: int
+    suspect: int
     skipped: int
     new: int
     seconds: float
@@ -94,7 +97,14 @@ class Collection:
     lock: Any = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
-        self.began, self.before = monotonic(), self.store.rows
+        self.before = self.store.rows
+        self.begin(())
+
+    def begin(self, tasks: Iterable[Task]) -> None:
+        """Start the clock, after the first task has been planned, which takes a while on a busy machine."""
+        remaining = iter(tasks)
+        self.tasks = chain(list(islice(remaining, 1)), remaining)
+        self.began = monotonic()
         self.deadline = self.began + 60.0 * self.request.minutes
 
     def next_task(self) -> Task | None:
@@ -144,11 +154,21 @@ class Collection:
         return lost <= RESTARTS
 
     def report(self) -> Report:
-        """Of what is in the folder now."""
-        skipped = self.store.counts["skipped"]
+        """What is in the folder now.
+
+        Raises:
+            DataError: there is no row.
+        """
+        skipped, folder = self.store.counts["skipped"], self.request.out
+        rows = [row for table in self.store.tables() for row in read_rows(folder, table)]
+        if not rows:
+            reasons = [row["reason"] for row in read_rows(folder, "skipped")]
+            why = f": {len(reasons)} samples were skipped, the first for {reasons[0]}" if reasons else ""
+            raise DataError(f"nothing was measured{why}: give more --minutes, other --families or --dtypes")
         return Report(
-            folder=self.request.out,
-            rows=self.store.rows - skipped,
+            folder=folder,
+            rows=len(rows),
+            suspect=sum(bool(row.get("suspect")) for row in rows),
             skipped=skipped,
             new=self.store.rows - self.before,
             seconds=monotonic() - self.began,
@@ -200,7 +220,8 @@ def run(
             devices = write_devices(request.out, answers := list(threads.map(introduced, hired)))
             gpus = [answer["gpu"] for answer in answers]
             collection.gpus |= devices.keys()
-            collection.tasks, collection.progress = iter(tasks(devices[gpus[0]])), progress
+            collection.progress = progress
+            collection.begin(tasks(devices[gpus[0]]))
             left = list(threads.map(collection.measure, hired, gpus))
         finally:
             collection.over = True
@@ -262,15 +283,15 @@ def write_card(folder: Path, target: str) -> None:
 
 def _missing(folder: Path, target: str) -> Iterator[str]:
     """What a reader might expect in the folder and does not find."""
-    kernels = {family: read_rows(folder, family) for family in COLLECTED_TABLES}
+    kernels = {family: read_rows(folder, family) for family in FAMILIES}
     rows = [row for rows_of in kernels.values() for row in rows_of]
     if target == "cpu":
         yield "A CPU is no GPU: no graph replays, no clocks or power, no kernel names; latencies are those of calls."
     if absent := [family for family, rows_of in kernels.items() if not rows_of]:
         yield f"No rows of {', '.join(absent)}."
-    if target != "cpu" and rows and not any(row["power_w"] for row in rows):
+    if target != "cpu" and rows and not any(row.get("clock_mhz") for row in rows):
         yield "No clocks, power or temperature: the package nvidia-ml-py was missing, or not allowed to read."
-    if target != "cpu" and (unnamed_rows := sum(not row["kernel_name"] for row in rows)):
+    if target != "cpu" and (unnamed_rows := sum(not row.get("kernel_name") for row in rows)):
         yield f"{unnamed_rows:,} of {len(rows):,} rows have no kernel name: the profiler had no time, or no right."
-    if not read_rows(folder, "models"):
+    if not (folder / place_of("steps")).is_file():
         yield "No whole models: `neusight collect models` adds them."

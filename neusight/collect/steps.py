@@ -18,7 +18,7 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from neusight.collect.bench import Bench, Timing, stable
+from neusight.collect.bench import Bench, Timing, doubt
 from neusight.collect.launches.launch import float32_precision
 from neusight.collect.tasks import identity
 from neusight.devices.architectures import architecture_facts
@@ -65,20 +65,21 @@ class ModelTask:
 
     @property
     def table(self) -> str:
-        """Rows of whole models."""
-        return "models"
+        """Rows of steps."""
+        return "steps"
 
     def describe(self) -> dict[str, Any]:
-        """The step, in columns of ``MODEL_TABLE``; ``option`` is ``fusion`` for a compiled model."""
-        step = {name: value for name, value in asdict(self).items() if name not in ("config", "compiled")}
-        return {"sample": self.sample, **step, "option": "fusion" if self.compiled else ""}
+        """The question of the step. Nothing runs in TF32 but in ``tf32``, unlike PyTorch's defaults."""
+        question = asdict(self) | {"dtype": "float32_ieee" if self.dtype == "float32" else self.dtype}
+        compiled = question.pop("compiled")
+        return {"sample": self.sample, **question, "launch": "compiled" if compiled else None}
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Build the model with random weights on the device and time its step.
 
         Returns:
-            The measured columns of the row; times are medians over iterations, ``e2e`` the sum of the timed phases,
-            ``peak_memory_bytes`` what the allocator gave out at most during steady iterations (None on the CPU).
+            The measured columns of the row; times are medians over iterations, ``latency`` the sum of the timed
+            phases, ``peak_allocated_bytes`` the allocator's peak during steady iterations (None on the CPU).
 
         Raises:
             UnmeasurableError: the device does not compute in the dtype, or has no flash attention for it.
@@ -97,11 +98,11 @@ class ModelTask:
         conditions = bench.conditions()
         step = _whole([timings[name] for name in TIMED if name in timings])
         return {
-            **step.columns("e2e", "iterations"),
+            **step.columns("latency", "repeats"),
             **{f"{name}_ms": 1e3 * timings[name].median_s for name in TIMED if name in timings},
-            "peak_memory_bytes": peak,
+            "peak_allocated_bytes": peak,
             **conditions,
-            "stable": stable(step, conditions),
+            "suspect": doubt(step, conditions),
         }
 
 

@@ -9,61 +9,35 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from neusight.collect.tasks import Outcome
-from neusight.datasets.schema import COLLECTED_TABLES, KERNEL_TABLES, MODEL_TABLE, Field, Table, read_parquet
 from neusight.errors import DataError
+from neusight.kernels import KERNEL_CLASSES
+from neusight.kernels.families import COMPOSED
 from neusight.paths import read_json
 
 PLAN = "collection.json"
 JOURNAL = ".journal.jsonl"
-SKIPPED = Table(
-    "skipped",
-    (
-        *(Field(name, "string") for name in ("sample", "table", "reason")),
-        *(Field(name, "string", required=False) for name in ("gpu", "family", "op", "dtype", "what")),
-    ),
-)
-NAMES = Table(
-    "names",
-    (
-        *(Field(name, "string") for name in ("sample", "of", "kernel_name", "kernel_names")),
-        *(Field(f"{what}_{axis}", "integer", required=False) for what in ("grid", "block") for axis in "xyz"),
-        *(Field(name, "number", required=False) for name in ("blocks_per_sm", "warps_per_sm")),
-    ),
-)
-_SAMPLE = Field("sample", "string")
-
-
-def table_of(name: str) -> Table:
-    """The schema of a table by its name in tasks: a kernel family, ``nccl``, ``models``, ``names`` or ``skipped``.
-
-    Raises:
-        DataError: no such table.
-    """
-    if name in ("skipped", "names"):
-        return SKIPPED if name == "skipped" else NAMES
-    table = {"models": MODEL_TABLE, "nccl": KERNEL_TABLES["nccl"], **COLLECTED_TABLES}.get(name)
-    if table is None:
-        raise DataError(f"rows of '{name}' have no table: use a kernel family, nccl or models")
-    columns = table.columns if any(c.name == "sample" for c in table.columns) else (_SAMPLE, *table.columns)
-    return Table(table.name, columns, table.ops)
+FAMILIES = tuple(family for family in KERNEL_CLASSES if family not in COMPOSED)
+"""Families of kernels that are measured on one device."""
+_PLACES = {"steps": Path("steps", "steps.parquet")} | {name: Path(f"{name}.parquet") for name in ("skipped", "names")}
 
 
 def place_of(name: str) -> Path:
-    """Where the file of a table lies in a data set."""
-    places = {name: Path(f"{name}.parquet") for name in ("skipped", "names")}
-    places["models"] = Path("models", "latency.parquet")
-    return places.get(name, Path("kernels", f"{name}.parquet"))
+    """Path in a data set of the table of a kernel family, of ``steps``, ``names`` or ``skipped``."""
+    return _PLACES.get(name, Path("kernels", f"{name}.parquet"))
 
 
 def read_rows(folder: Path, table: str) -> list[dict[str, Any]]:
     """All rows of a table's file; none where there is no file."""
+    import pyarrow.parquet as pq
+
     path = folder / place_of(table)
-    return read_parquet(path).to_pylist() if path.is_file() else []
+    rows: list[dict[str, Any]] = pq.read_table(path).to_pylist() if path.is_file() else []
+    return rows
 
 
 class Store:
@@ -89,10 +63,9 @@ class Store:
         # What is on disk: the files first, then the lines of the journal that they lack.
         self.done: set[str] = set()
         self.counts: Counter[str] = Counter()
-        for table in (*COLLECTED_TABLES, "nccl", "models", "names", "skipped"):
-            if (path := folder / place_of(table)).is_file():
-                for sample in read_parquet(path)["sample"].to_pylist():
-                    self._count(table, sample)
+        for table in (*self.tables(), "names", "skipped"):
+            for row in read_rows(folder, table):
+                self._count(table, row["sample"])
         for entry in _lines(folder / JOURNAL):
             self._count(entry["table"], entry["row"]["sample"])
 
@@ -106,6 +79,11 @@ class Store:
         os.fsync(self._journal.fileno())
         self._count(table, outcome.sample)
 
+    @staticmethod
+    def tables() -> tuple[str, ...]:
+        """Names of tables of measured rows."""
+        return (*FAMILIES, "collective", "steps")
+
     @property
     def rows(self) -> int:
         """Samples that are settled: measured or skipped. Names are no samples of their own."""
@@ -118,7 +96,7 @@ class Store:
             added.setdefault(entry["table"], []).append(entry["row"])
         for table, rows in added.items():
             every = {row["sample"]: row for row in (*read_rows(self.folder, table), *rows)}
-            write_rows(self.folder / place_of(table), table, every.values())
+            write_rows(self.folder / place_of(table), [*every.values()])
         self._journal.seek(0)
         self._journal.truncate()
 
@@ -133,7 +111,7 @@ class Store:
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
-    """The row of an outcome, or of ``SKIPPED``."""
+    """The row of an outcome, or of one that was skipped."""
     if not outcome.reason:
         return dict(outcome.row)
     known = {key: outcome.row.get(key) for key in ("gpu", "family", "op", "dtype")}
@@ -191,15 +169,16 @@ def _lines(path: Path) -> Iterable[dict[str, Any]]:
     return map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
-def write_rows(path: Path, name: str, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a table's file, whole or not at all."""
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write a table, whole or not at all, with the columns that any row fills."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    schema = table_of(name).arrow()
+    names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
     partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows], schema=schema), partial, compression="zstd")
+    pq.write_table(table, partial, compression="zstd")
     partial.replace(path)
 
 

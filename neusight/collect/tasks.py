@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from neusight.collect.bench import Bench
 
 
+SOURCE = "neusight collect"
+"""Source of rows that are measured here."""
+
+
 class Task(Protocol):
     """One planned measurement. Tasks are frozen and travel to worker processes."""
 
@@ -24,10 +28,10 @@ class Task(Protocol):
 
     @property
     def table(self) -> str:
-        """Where the row goes: a kernel family, ``models`` or ``nccl``."""
+        """Table of the row: a kernel family, ``steps`` or ``names``."""
 
     def describe(self) -> dict[str, Any]:
-        """The columns that are known before measuring."""
+        """Columns that are known before measuring, the question among them."""
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         """The columns that measuring gives.

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from traceback import clear_frames
 from typing import Any
 
-from neusight.collect.tasks import Outcome, Task
+from neusight.collect.tasks import SOURCE, Outcome, Task
 from neusight.errors import DeviceError, NeusightError, UnmeasurableError
 from neusight.workers import LocalWorker, Worker, WorkerLost
 
@@ -50,8 +50,8 @@ def take_post(post: Post) -> None:
     _POST["introduction"] = {
         "device": to_toml(draft.spec),
         "gpu": draft.spec.id,
-        "worker": f"{socket.gethostname()}/{torch_device}",
-        "framework": f"torch {torch.__version__}",
+        "host": f"{socket.gethostname()}/{torch_device}",
+        "software": _software(post.target),
     }
 
 
@@ -81,9 +81,18 @@ def perform(task: Task) -> Outcome:
         if any(word in reason for word in _FATAL):
             raise WorkerLost(reason) from None
         return Outcome(sample=task.sample, table=task.table, row=row, reason=reason)
-    stamp = {key: _POST["introduction"][key] for key in ("worker", "framework")}
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    return Outcome(sample=task.sample, table=task.table, row={**row, **measured, **stamp, "measured_at": when})
+    stamp = {key: _POST["introduction"][key] for key in ("host", "software")}
+    stamp |= {"source": SOURCE, "measured_on": datetime.now(UTC).date().isoformat()}
+    return Outcome(sample=task.sample, table=task.table, row={**row, **measured, **stamp})
+
+
+def _software(target: str) -> str:
+    import torch
+
+    if target == "cpu":
+        return f"torch {torch.__version__}"
+    platform = f"cuda {torch.version.cuda}" if torch.version.cuda else f"hip {torch.version.hip}"
+    return f"torch {torch.__version__}, {platform}"
 
 
 def _reason(error: Exception) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from neusight.errors import DataError
 from neusight.kernels import KERNEL_CLASSES
-from neusight.kernels.families import COMPOSED, LATER_FIELDS
+from neusight.kernels.families import LATER_FIELDS
 
 Kind = Literal["string", "integer", "number", "boolean"]
 ARROW: dict[str, str] = {"string": "string", "integer": "int64", "number": "float64", "boolean": "bool"}
@@ -185,12 +185,12 @@ def _collected(family: str, kernel: type[Any]) -> Table:
         if f.name not in ("op", "dtype")
     )
     head = _fields("sample family gpu op dtype split? latency_ms")
-    measured = _fields(_STATISTICS, _STATE, "stable repeat", _WHEN, _ORIGIN, _PROFILE)
+    measured = _fields(_STATISTICS, _STATE, "stable? repeat", _WHEN, _ORIGIN, _PROFILE)
     return Table(family, (*head, *shape, *measured))
 
 
 COLLECTED_TABLES: dict[str, Table] = {
-    family: _collected(family, kind) for family, kind in KERNEL_CLASSES.items() if family not in COMPOSED
+    family: _collected(family, kind) for family, kind in KERNEL_CLASSES.items() if family != "moe"
 }
 """Tables by kernel family; a file is one of these where it has the columns ``sample`` and ``family``."""
 

@@ -14,6 +14,7 @@ from neusight.errors import DataError, NeusightError
 from neusight.estimates.energy import board_energy
 from neusight.kernels.work import work_of
 from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of, memory_figure
+from neusight.measured.folder import devices_beside
 from neusight.measured.kernels import ROW_BY_ROW, KernelPart, Skip, kernel_parts
 from neusight.measured.score import Scored, joined
 from neusight.measured.table import CHANGES, NOUNS, MeasuredTable, columns_of, filled
@@ -81,7 +82,8 @@ def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progr
     frame, done = table.frame, 0
     skipped: list[Skip] = []
     lines = []
-    for part in kernel_parts(frame, skipped):
+    brought = {gpu: device for gpu, (_, device) in devices_beside(table.path).items()}
+    for part in kernel_parts(frame, skipped, brought):
         for quantity in [name for name in table.quantities if name in KERNEL_FIGURES]:
             measured = frame[quantity].to_numpy(float)[part.rows]
             rows = np.flatnonzero(~np.isnan(measured))
@@ -232,8 +234,13 @@ def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:
 
 
 def _words(row: Row, folder: Path) -> dict[str, Any]:
-    """Filled question columns; files that a row names are below the folder of its table, or beside it."""
+    """Filled question columns; files that a row names are below the folder of its table, or beside it, as are those
+    of devices that the catalogue lacks.
+    """
     words = filled(row, columns_of("gains"))
+    for place in (folder, folder.parent):
+        file = place / "devices" / f"{words.get('gpu')}.toml"
+        words |= {"gpu": str(file)} if file.is_file() else {}
     for name in ("trace", "model"):
         for place in (folder, folder.parent / "programs"):
             file = place / str(words.get(name, ""))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from neusight.errors import DataError, nearest
 from neusight.kernels.named import PUBLIC_NAMES, SHAPE_NAMES
-from neusight.measured.collected import renamed_columns
 from neusight.questions import KernelCall, Serving, Step, Training
 from neusight.questions.question import Question
 
@@ -30,11 +29,13 @@ CHANGES = ("apply", "upon", "instead_of", "then")
 STATISTIC = re.compile(r"_(min|p10|p50|p90|p99|max|std)(?=_)")
 """Part of the name of a column that is a statistic of another one."""
 _SPREADS = re.compile(
-    r"^(repeated|doubted|before|after)(_|$)|^std_ms$|_(min|max|p10)_ms$|^(neusight|habitat|li|roofline)_ms$"
+    r"^(repeated|doubted|before|after)(_|$)|^std_ms$|^(latency|execution)_(min|max|p10|p90)_ms$"
+    r"|^(neusight|habitat|li|roofline)_ms$"
 )
 """Columns that say more of a measured figure: its spread, or what others predicted."""
 _MEASURED_STATE = (
-    "clock_mhz", "memory_clock_mhz", "temperature_c", "gflop_per_s", "gb_per_s", "forward_ms", "backward_ms",
+    "clock_mhz", "memory_clock_mhz", "temperature_c", "board_power_w", "gflop_per_s", "gb_per_s", "forward_ms",
+    "backward_ms", "optimizer_ms", "cached_ms",
 )  # fmt: skip
 
 
@@ -55,8 +56,8 @@ def _resource(name: str) -> Mapping[str, str]:
 
 
 def is_quantity(column: str) -> bool:
-    """Whether a column is a measured quantity or a statistic of one."""
-    return column in quantities() or STATISTIC.sub("", column, count=1) in quantities()
+    """Whether a column is a measured quantity or a statistic of one, but for spreads of repeated measurements."""
+    return not _SPREADS.search(column) and STATISTIC.sub("", column, count=1) in quantities()
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def read_table(path: Path) -> MeasuredTable:
         DataError: no such file, an empty or truncated one, another format, an unknown column, none that is measured,
             or no row.
     """
-    frame = renamed_columns(read_frame(path).reset_index(drop=True), path.parent)
+    frame = read_frame(path).reset_index(drop=True)
     kind = "gains" if "gain" in frame else "kernels" if {"family", "op", "name"} & {*frame} else "models"
     frame = frame.rename(columns={name: _known(path, kind, str(name)) for name in frame})
     if frame.columns.has_duplicates:

@@ -7,9 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,14 +14,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from neusight import Predictor
 from neusight.collect import steps
 from neusight.collect.bench import Bench, Timing
-from neusight.collect.models import ModelGrid, model_plan, usual_plan, write_configs
+from neusight.collect.models import ModelGrid, model_plan, usual_plan
 from neusight.collect.steps import ModelTask
-from neusight.datasets import load_models
-from neusight.datasets.schema import MODEL_TABLE
+from neusight.collect.store import place_of, write_rows
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
 from neusight.errors import ModelError, UnmeasurableError
-from neusight.evaluation import evaluate_models
+from neusight.measured import compare, read_table
 from neusight.workloads import load_workload
 
 BERT = {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -117,27 +113,23 @@ def test_what_is_timed_is_what_the_trace_counts(configs: Path, bench: CountingBe
             assert not run["clear"]
 
 
-def test_a_row_is_the_sum_of_its_phases_and_fits_the_table(configs: Path, bench: CountingBench) -> None:
+def test_a_row_is_the_sum_of_its_phases(configs: Path, bench: CountingBench) -> None:
     row = row_of(task(configs / "small-gpt2.json"), bench)
     # The loss lies between forward and backward and does not count.
     assert [row[f"{phase}_ms"] for phase in steps.TIMED] == [1000.0, 3000.0, 4000.0]
-    assert row["e2e_ms"] == pytest.approx(8000.0)
-    assert 0 < row["e2e_p10_ms"] <= row["e2e_ms"] <= row["e2e_p90_ms"]
-    assert (row["seq_len"], row["optimizer"], row["option"], row["peak_memory_bytes"]) == (32, "adamw", "", None)
-    assert row["iterations"] == 3
-    assert row.keys() <= {column.name for column in MODEL_TABLE.columns}
-    assert set(MODEL_TABLE.required) <= row.keys()
-    kept = pa.Table.from_pylist([row], MODEL_TABLE.arrow()).to_pylist()[0]
-    assert {key: kept[key] for key in row} == row
+    assert row["latency_ms"] == pytest.approx(8000.0)
+    assert 0 < row["latency_p10_ms"] <= row["latency_ms"] <= row["latency_p90_ms"]
+    assert (row["seq_len"], row["optimizer"], row["launch"], row["peak_allocated_bytes"]) == (32, "adamw", None, None)
+    assert row["repeats"] == 3
 
 
 def test_what_does_not_run_has_no_column(configs: Path, bench: CountingBench) -> None:
     inference = row_of(task(configs / "small-bert.json", "inference"), bench)
-    assert inference["e2e_ms"] == inference["forward_ms"]
+    assert inference["latency_ms"] == inference["forward_ms"]
     assert inference["optimizer"] == "none"
     assert not inference.keys() & {"backward_ms", "optimizer_ms"}
     gradients = row_of(task(configs / "small-bert.json", optimizer="none"), bench)
-    assert gradients["e2e_ms"] == pytest.approx(gradients["forward_ms"] + gradients["backward_ms"])
+    assert gradients["latency_ms"] == pytest.approx(gradients["forward_ms"] + gradients["backward_ms"])
     assert "optimizer_ms" not in gradients
 
 
@@ -175,12 +167,13 @@ def test_peak_memory_and_tf32_of_a_gpu(configs: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", resets.append)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 1234)
     monkeypatch.setattr(GpuLike, "synchronise", lambda self: allowed.append([f.allow_tf32 for f in flags]))
-    monkeypatch.setattr(GpuLike, "conditions", lambda self: {"throttle": "sw_thermal_slowdown", "power_w": 70.0})
+    monkeypatch.setattr(GpuLike, "conditions", lambda self: {"throttle": "sw_thermal_slowdown", "board_power_w": 70.0})
     before = [f.allow_tf32 for f in flags]
     for dtype in ("tf32", "float32"):
         one = task(configs / "small-bert.json", "inference", dtypes=[dtype])
         row = one.measure(GpuLike(load_device("l4"), "cpu"))
-        assert (row["peak_memory_bytes"], row["power_w"], row["stable"]) == (1234, 70.0, False)
+        assert (row["peak_allocated_bytes"], row["board_power_w"]) == (1234, 70.0)
+        assert row["suspect"].startswith("throttled")
     assert allowed == [[True, True], [False, False]]
     assert resets == ["cpu", "cpu"]
     assert [f.allow_tf32 for f in flags] == before
@@ -196,45 +189,30 @@ def test_what_the_device_cannot_do_says_so(configs: Path, bench: CountingBench) 
     assert bench.counts[0]["aten._scaled_dot_product_flash_attention_for_cpu.default"] == 2
 
 
-def test_rows_are_evaluated_as_they_are_on_the_device_beside_them(
-    configs: Path, bench: CountingBench, tmp_path: Path
-) -> None:
+def test_rows_are_evaluated_on_the_device_beside_them(configs: Path, bench: CountingBench, tmp_path: Path) -> None:
     planned = [
         task(configs / "small-gpt2.json", attention="sdpa"),
         task(configs / "small-bert.json", "inference"),
         task(configs / "small-resnet.json", "inference", batches=[1]),
+        task(configs / "small-gpt2.json", attention="sdpa", compiled=True),
     ]
     rows = [row_of(one, bench) | {"gpu": "mine"} for one in planned]
-    rows += [rows[0] | {"dtype": "float8"}, rows[0] | {"option": "fusion"}]
-    file = tmp_path / "models" / "latency.parquet"
-    write_configs(planned, file.parent / "configs")
-    pq.write_table(pa.Table.from_pylist(rows, MODEL_TABLE.arrow()), file)
+    rows += [rows[0] | {"dtype": "float23"}]
+    file = tmp_path / place_of("steps")
+    write_rows(file, rows)
     (tmp_path / "devices").mkdir()
     (tmp_path / "devices" / "mine.toml").write_text(to_toml(load_device("l4").model_copy(update={"id": "mine"})))
 
-    frame = load_models(file)
-    assert frame["seq_len"].tolist() == [32, 32, None, 32, 32]
-    assert frame["attention"].tolist() == ["sdpa", "eager", "eager", "sdpa", "sdpa"]
-
     predictor = Predictor.load()
-    found = evaluate_models(file, file.parent / "configs", predictor)
-    assert [row["model"] for row in found["rows"]] == ["small-gpt2", "small-bert", "small-resnet", "small-gpt2"]
-    assert [row["option"] for row in found["rows"]] == ["", "", "", "fusion"]
-    assert {row["gpu"] for row in found["rows"]} == {"mine"}
+    scored, skipped = compare(read_table(file), predictor)
+    assert scored.keys["model"].to_list() == ["small-gpt2", "small-bert", "small-resnet", "small-gpt2"]
+    assert {*scored.keys["quantity"]} == {"latency_ms"}
     like = {"mode": "training", "batch": 2, "seq_len": 32, "optimizer": "adamw", "attention": "sdpa"}
     step = predictor.estimate(configs / "small-gpt2.json", tmp_path / "devices" / "mine.toml", **like)
-    assert found["rows"][0]["predicted_ms"] == pytest.approx(1e3 * step.latency_s)
-    assert found["rows"][0]["measured_ms"] == rows[0]["e2e_ms"]
-    assert found["rows"][-1]["predicted_ms"] < found["rows"][0]["predicted_ms"]
-    (skipped,) = found["skipped"]
-    assert "'float8" in skipped["reason"]
-
-
-def test_files_that_say_nothing_of_attention_and_optimizer(tmp_path: Path) -> None:
-    row = {"gpu": "l4", "model": "bert", "mode": "training", "batch": 1, "seq_len": 128, "e2e_ms": 3.0}
-    pd.DataFrame([row]).to_parquet(tmp_path / "latency.parquet")
-    (found,) = load_models(tmp_path / "latency.parquet").to_dict("records")
-    assert (found["attention"], found["optimizer"], found["seq_len"]) == ("eager", "none", 128)
+    assert scored.predicted[0] == pytest.approx(1e3 * step.latency_s)
+    assert scored.measured[0] == rows[0]["latency_ms"]
+    assert scored.predicted[3] < scored.predicted[0]
+    assert "float23" in skipped[0][0]
 
 
 def plan(models: Sequence[str], **changes: Any) -> list[ModelTask]:
@@ -246,11 +224,18 @@ def test_a_plan_has_every_step_once_and_the_cheapest_first() -> None:
     assert [t.model for t in tasks[:2]] == ["resnet-50", "resnet-50"]
     assert len(tasks) == len({t.sample for t in tasks}) == 2 + 4 + 4
     assert tasks[-1].describe() | {"sample": ""} == {
-        **{"sample": "", "model": "gpt2-large", "mode": "training", "dtype": "float32", "batch": 1, "seq_len": 512},
-        **{"attention": "eager", "optimizer": "adamw", "option": ""},
+        **{
+            "sample": "",
+            "model": "gpt2-large",
+            "mode": "training",
+            "dtype": "float32_ieee",
+            "batch": 1,
+            "seq_len": 512,
+        },
+        **{"seq_len": 512, "attention": "eager", "optimizer": "adamw", "launch": None, "config": tasks[-1].config},
     }
     assert {t.optimizer for t in tasks if t.mode == "inference"} == {"none"}
-    assert plan(["gpt2"], compiled=True)[0].describe()["option"] == "fusion"
+    assert plan(["gpt2"], compiled=True)[0].describe()["launch"] == "compiled"
     assert plan(["gpt2"])[0].seq_len == 1024
 
 

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
+from neusight import Predictor
 from neusight.collect import session
 from neusight.collect.collectives import OPS, planned
 from neusight.collect.kernels import collect_kernels
 from neusight.collect.names import join_names, unnamed
 from neusight.collect.session import CollectionRequest, Report, run
-from neusight.collect.store import Store, read_rows
+from neusight.collect.store import Store, place_of, read_rows
 from neusight.collect.tasks import Outcome, Task, identity
 from neusight.collect.workers import introduction
-from neusight.datasets import load_kernels, verify
 from neusight.devices import load_device, to_toml
 from neusight.errors import DataError, DeviceError, UnmeasurableError
 from neusight.kernels import Gemm
+from neusight.measured import compare, read_table
 from neusight.workers import WorkerLost
 
 
@@ -63,7 +64,7 @@ class Trick:
         if self.trick == "spoils once" and not (mark := Path(self.folder, "spoilt")).exists():
             mark.write_text(str(os.getpid()))
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
-        return {"latency_ms": float(os.getpid()), "stable": True}
+        return {"latency_ms": float(os.getpid())}
 
 
 def test_a_bad_task_does_not_end_the_run(tmp_path: Path) -> None:
@@ -96,12 +97,12 @@ class Here:
     def run(self, limit_s: float, function: Any, *arguments: Any) -> Any:
         if function is introduction:
             device = load_device("l4")
-            return {"device": to_toml(device), "gpu": device.id, "worker": "here", "framework": "none"}
+            return {"device": to_toml(device), "gpu": device.id, "host": "here", "software": "none"}
         (task,) = arguments
         if task.trick == "dies" or (task.trick == "dies once" and task.sample not in self.lost):
             self.lost.add(task.sample)
             raise WorkerLost("the process ended")
-        row = {**task.describe(), "gpu": "l4", "latency_ms": 1.0, "stable": True}
+        row = {**task.describe(), "gpu": "l4", "latency_ms": 1.0}
         return Outcome(sample=task.sample, table=task.table, row=row)
 
     def restart(self) -> None: ...
@@ -138,25 +139,34 @@ def test_time_and_limit_end_a_run(tmp_path: Path) -> None:
     assert (report.rows, report.new) == (4, 0)
 
 
+def test_slow_planning_takes_none_of_the_time_and_nothing_measured_is_an_error(tmp_path: Path) -> None:
+    def planned() -> Iterable[Task]:
+        time.sleep(0.2)
+        yield Trick(1)
+
+    assert collected(tmp_path / "slow", planned(), minutes=0.1 / 60).rows == 1
+    with pytest.raises(DataError, match="nothing was measured: give more --minutes"):
+        collected(tmp_path / "empty", [Trick(1)], minutes=1e-9)
+
+
 def test_names_are_joined_to_their_rows(tmp_path: Path) -> None:
     store = Store(tmp_path / "set", {})
     for number in (1, 2):
         task = Trick(number)
-        row = {**task.describe(), "gpu": "l4", "latency_ms": 1.0, "stable": True}
+        row = {**task.describe(), "gpu": "l4", "latency_ms": 1.0}
         store.add(Outcome(sample=task.sample, table="gemm", row=row))
     store.finish()
     first, second = unnamed(tmp_path / "set")
     assert first.kernel == Gemm(m=1, n=8, k=8)
-    names = {"kernel_name": "sgemm_32x32", "kernel_names": "sgemm_32x32", "grid_x": 7}
+    names = {"kernel_name": "sgemm_32x32", "kernel_names": "sgemm_32x32", "grid": "7x1x1"}
     store.add(Outcome(sample=first.sample, table="names", row={**first.describe(), **names}))
     store.finish()
     store.close()
     assert join_names(tmp_path / "set") == 1
     assert [task.of for task in unnamed(tmp_path / "set")] == [second.of]
-    frame = load_kernels(tmp_path / "set").set_index("m")
-    assert frame.loc[1, "kernel_name"] == "sgemm_32x32"
-    assert frame.loc[1, "grid_x"] == 7
-    assert not isinstance(frame.loc[2, "kernel_name"], str)
+    rows = {row["m"]: row for row in read_rows(tmp_path / "set", "gemm")}
+    assert (rows[1]["kernel_name"], rows[1]["grid"]) == ("sgemm_32x32", "7x1x1")
+    assert rows[2]["kernel_name"] is None
 
 
 def test_collectives_between_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,17 +174,18 @@ def test_collectives_between_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("neusight.collect.kernels.local_workers", lambda post, count: [Here()])
     request = CollectionRequest(out=tmp_path / "set", target="cpu")
     report = collect_kernels(request, ("collective",))
-    rows = read_rows(tmp_path / "set", "nccl")
-    assert {row["collective"] for row in rows} == {*OPS}
-    assert all(row["latency_ms"] > 0 and row["num_gpus"] == 2 for row in rows)
+    rows = read_rows(tmp_path / "set", "collective")
+    assert {row["op"] for row in rows} == {*OPS}
+    assert all(row["latency_ms"] > 0 and row["ranks"] == 2 for row in rows)
     assert report.new == report.rows == len(OPS)
-    assert verify(tmp_path / "set").ok
+    scored, skipped = compare(read_table(tmp_path / "set" / place_of("collective")), Predictor.load())
+    assert len(scored) == len(OPS) and not skipped
     assert collect_kernels(request, ("collective",)).new == 0
 
 
 def test_collectives_take_powers_of_two_of_the_devices() -> None:
     assert planned(1, on_gpu=True) == []
-    assert {c.num_gpus for c in planned(6, on_gpu=True)} == {2, 4}
+    assert {c.kernel.ranks for c in planned(6, on_gpu=True)} == {2, 4}
     assert len({c.sample for c in planned(8, on_gpu=True)}) == len(planned(8, on_gpu=True))
 
 

@@ -18,7 +18,7 @@ ASKED = {"kernels": {"seed": 0, "families": []}}
 
 def outcome(m: int, reason: str = "") -> Outcome:
     task = KernelTask(kernel=Gemm(m=m, n=8, k=8), split="train")
-    row = {**task.describe(), "gpu": "toy", "latency_ms": m / 10, "stable": True}
+    row = {**task.describe(), "gpu": "toy", "latency_ms": m / 10}
     return Outcome(sample=task.sample, table="gemm", row=row, reason=reason)
 
 

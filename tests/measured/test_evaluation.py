@@ -16,7 +16,6 @@ from neusight.measured import (
     files_of,
     peers_of,
     ratios,
-    read_table,
     summarise,
 )
 from neusight.measured.columns import KINDS, described_columns
@@ -156,16 +155,6 @@ def test_files_of_expands_patterns(tmp_path: Path) -> None:
     assert files_of([tmp_path / "b.csv", tmp_path / "*.csv"]) == [tmp_path / "b.csv", tmp_path / "a.csv"]
     with pytest.raises(DataError, match="no file matches"):
         files_of([tmp_path / "*.parquet"])
-
-
-def test_collected_models_have_their_configurations(tmp_path: Path) -> None:
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "small.json").write_text("{}")
-    row = {"model": "small", "gpu": "l4", "option": "fusion", "e2e_ms": 1.0, "iterations": 3, "power_w": 60.0}
-    pd.DataFrame([row]).to_parquet(tmp_path / "latency.parquet")
-    table = read_table(tmp_path / "latency.parquet")
-    assert table.quantities == ["latency_ms"]
-    assert table.frame[["config", "launch"]].iloc[0].to_list() == ["{}", "compiled"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
