@@ -144,9 +144,7 @@ def show(report: Report, form: str) -> None:
     def human() -> None:
         rate = 60.0 * report.new / report.seconds
         line(f"{report.folder}: {report.rows:,} rows of {', '.join(report.gpus)}, {report.skipped:,} skipped")
-        if report.suspect:
-            line(f"{report.suspect:,} rows are suspect (unsteady times, or throttled): nothing learns from them")
-        line(f"{report.new:,} new in {report.seconds:.0f} s, {rate:.0f} a minute")
+        line(f"{report.suspect:,} suspect, {report.new:,} new in {report.seconds:.0f} s, {rate:.0f} a minute")
         if report.lost_workers:
             note(f"warning: {report.lost_workers} processes were lost and replaced")
         note(f"next: neusight datasets verify {report.folder}")
