@@ -23,7 +23,7 @@ from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
 from neusight.learn.least_squares import robust, solve_around
-from neusight.learn.sums import robust_spread
+from neusight.learn.sums import folds, robust_spread
 from neusight.measured import kernel_part
 from neusight.measured.folder import hashes, kernel_files, kernel_rows
 
@@ -122,10 +122,9 @@ def fit_arrays(data: Path, seed: int = 0, report: Report | None = None, hold_out
         raise DataError(f"{data} has programs of {', '.join(sorted(hold_out))} alone: leave fewer devices out")
     devices = sorted({part.device.id for part in parts})
     errors: list[dict[str, Any]] = []
-    for done, left_out in enumerate(devices):
+    for done, (left_out, kept, held) in enumerate(folds(parts, lambda part: part.device.id)):
         if report:
             report(f"arrays without {left_out}", done, len(devices) + 2, float("nan"))
-        kept, held = _split(parts, left_out)
         errors += _left_out(kept, held) if kept else []
     if report:
         report("arrays from small kernels", len(devices), len(devices) + 2, float("nan"))
@@ -164,10 +163,6 @@ def _solved(parts: Sequence[ArrayRows]) -> tuple[np.ndarray, np.ndarray]:
 
     solved = solve_around(centre, spread, residuals)
     return solved.place, solved.deviation
-
-
-def _split(parts: Sequence[ArrayRows], left_out: str) -> tuple[list[ArrayRows], list[ArrayRows]]:
-    return [p for p in parts if p.device.id != left_out], [p for p in parts if p.device.id == left_out]
 
 
 def _halves(part: ArrayRows) -> tuple[ArrayRows, ArrayRows]:

@@ -24,7 +24,7 @@ from neusight.laws.fitted import FittedBoards, shipped_boards, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, traffic_pj_per_byte
 from neusight.learn.served import ServedRow, read_served
-from neusight.learn.sums import fit_sums, robust_spread
+from neusight.learn.sums import fit_sums, folds, robust_spread
 from neusight.measured import read_table
 from neusight.measured.folder import hashes, measured_in
 from neusight.serving.serve import sampled
@@ -131,8 +131,7 @@ def fitted(observations: Sequence[BoardObservation]) -> FittedBoards:
     """Constants of all observations, and their errors with every GPU left out in turn."""
     gpus = sorted({o.gpu for o in observations})
     place, deviations = _solved(observations)
-    folds = [(gpu, _solved([o for o in observations if o.gpu != gpu])[0]) for gpu in gpus if len(gpus) > 1]
-    held = [(where, [o for o in observations if o.gpu == gpu]) for gpu, where in folds]
+    held = [(_solved(kept)[0], own) for _, kept, own in folds(observations, lambda one: one.gpu) if kept]
     seen = _errors("seen", observations, place)
     missed = [_log_errors(own, where) for where, rows in held for own in _by_source(rows)]
     return FittedBoards(

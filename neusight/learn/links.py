@@ -21,6 +21,7 @@ from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.laws.links import collective_s
 from neusight.learn import Report
 from neusight.learn.physics.problem import Measurements, Problem
+from neusight.learn.sums import folds
 from neusight.measured import kernel_part
 from neusight.measured.folder import hashes, kernel_files, kernel_rows, sound
 
@@ -130,19 +131,16 @@ def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None 
         DataError: no collectives there.
     """
     parts, left_out_errors = read_rows(data, seed), []
-    architectures = sorted({part.device.architecture for part in parts})
-    for done, left_out in enumerate(architectures):
+    of = len({part.device.architecture for part in parts}) + 1
+    for done, (left_out, kept, held) in enumerate(folds(parts, lambda part: part.device.architecture)):
         if report:
-            report(f"links without {left_out}", done, len(architectures) + 1, float("nan"))
-        kept = [part for part in parts if part.device.architecture != left_out]
+            report(f"links without {left_out}", done, of, float("nan"))
         if kept:
             problem = problem_of(kept)
             links = problem.at(problem.fit(steps).place)
-            left_out_errors += [
-                LinkErrors.of(part, links, {}) for part in parts if part.device.architecture == left_out
-            ]
+            left_out_errors += [LinkErrors.of(part, links, {}) for part in held]
     if report:
-        report("links", len(architectures), len(architectures) + 1, float("nan"))
+        report("links", of - 1, of, float("nan"))
     fitted, effects = _fitted(parts, steps, data)
     seen = [LinkErrors.of(part, fitted.links, effects) for part in parts]
     return replace(

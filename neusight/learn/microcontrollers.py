@@ -16,6 +16,7 @@ from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
 from neusight.learn.least_squares import solve_around
+from neusight.learn.sums import folds
 from neusight.measured.folder import hashes, measured_in
 from neusight.measured.table import columns_of, filled, read_table
 from neusight.questions import Step
@@ -172,10 +173,9 @@ def _left_out(rows: Sequence[Inferences]) -> list[dict[str, Any]]:
     with, by model and of all; and those of a line through the multiply-adds.
     """
     errors = []
-    for core in sorted({one.device.architecture for one in rows}):
-        kept = [one for one in rows if one.device.architecture != core]
+    for core, kept, own in folds(rows, lambda one: one.device.architecture):
         shared = {one.library for one in kept}
-        held = [one for one in rows if one.device.architecture == core and one.library in shared]
+        held = [one for one in own if one.library in shared]
         if not held:
             continue
         law, line = (np.abs(np.expm1(_solved(kept, prior).off(held))) for prior in (None, _line(kept)))

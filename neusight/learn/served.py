@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from neusight.errors import NeusightError
+from neusight.measured import MeasuredTable
 from neusight.measured.compare import question_of
 from neusight.measured.folder import rows_to_fit
 from neusight.serving.deployment import Deployment, share_prices
@@ -84,18 +85,28 @@ def read_served(data: Path, predictor: Predictor, quantity: str = "") -> ServedR
     groups: dict[Any, list[ServedRow]] = {}
     left_out: Counter[str] = Counter()
     tables = rows_to_fit(data, "serving", left_out, quantity)
+    for row, question in resolved_rows(tables, left_out):
+        try:
+            deployment = predictor.deployment(
+                question.model, question.device, longest_of(question.load), question.setup
+            )
+            _ = deployment.limits
+        except NeusightError as error:
+            left_out[str(error)] += 1
+            continue
+        key = question.model, row["gpu"], question.setup.priced
+        groups.setdefault(key, []).append(ServedRow(row=row, load=question.load, deployment=deployment))
+    return ServedRows(groups=list(groups.values()), files=[table.path for table in tables], left_out=left_out)
+
+
+def resolved_rows(tables: Iterable[MeasuredTable], left_out: Counter[str]) -> Iterator[tuple[Mapping[Any, Any], Any]]:
+    """Rows of tables with what they ask; those that are no question are counted in ``left_out``, by reason."""
     for table in tables:
         for row in table.frame.to_dict("records"):
             try:
                 question: Any = question_of(row, table)
-                question = question.resolve()
-                deployment = predictor.deployment(
-                    question.model, question.device, longest_of(question.load), question.setup
-                )
-                _ = deployment.limits
+                asked = question.resolve()
             except NeusightError as error:
                 left_out[str(error)] += 1
-                continue
-            key = question.model, row["gpu"], question.setup.priced
-            groups.setdefault(key, []).append(ServedRow(row=row, load=question.load, deployment=deployment))
-    return ServedRows(groups=list(groups.values()), files=[table.path for table in tables], left_out=left_out)
+            else:
+                yield row, asked

@@ -9,14 +9,16 @@ share an effect ``e`` that no constant explains (``learn.physics.solve``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from neusight.executors.costs import NORMAL_90
 from neusight.learn.physics.solve import Rows, solve
 
+T = TypeVar("T")
 GROUP_WEIGHT = 6.0
 """Rows that measurements which are alike count as: more of them differ in their load or scale alone."""
 MOST_STEPS = 40
@@ -95,6 +97,12 @@ def fit_sums(
 def robust_spread(log_errors: np.ndarray) -> float:
     """Standard deviation of errors from their 90 % quantile: of a normal distribution 1.645 of it."""
     return float(np.quantile(np.abs(log_errors), 0.9) / NORMAL_90)
+
+
+def folds(rows: Sequence[T], key: Callable[[T], str]) -> Iterator[tuple[str, list[T], list[T]]]:
+    """Each value of a key, rows of the others, and its own rows, which are left out."""
+    for value in sorted({key(row) for row in rows}):
+        yield value, [row for row in rows if key(row) != value], [row for row in rows if key(row) == value]
 
 
 def most_common(left_out: Counter[str], most: int = 3) -> str:

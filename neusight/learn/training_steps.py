@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,8 +22,8 @@ from neusight.errors import NeusightError
 from neusight.laws.constants import priors
 from neusight.laws.training_constants import StepPhysics
 from neusight.learn import Report
-from neusight.learn.sums import fit_sums, robust_spread
-from neusight.measured.compare import question_of
+from neusight.learn.served import resolved_rows
+from neusight.learn.sums import fit_sums, folds, robust_spread
 from neusight.measured.folder import hashes, rows_to_fit
 
 NAMES = (*TERMS, *FIRST.values())
@@ -70,18 +69,12 @@ def read_steps(data: Path, left_out: Counter[str]) -> tuple[list[MeasuredStep], 
     Raises:
         DataError: none there.
     """
-    steps, tables = [], rows_to_fit(data, "training", left_out, "step_ms")
-    for table in tables:
-        for row in table.frame.to_dict("records"):
-            try:
-                question: Any = question_of(row, table)
-                run = question.resolve()
-            except NeusightError as error:
-                left_out[str(error)] += 1
-            else:
-                # A page in all of its revisions.
-                page = str(row.get("origin") or row.get("source")).partition("@")[0].strip()
-                steps.append(MeasuredStep(source=page, seconds=row["step_ms"] / 1e3, run=run))
+    tables = rows_to_fit(data, "training", left_out, "step_ms")
+    steps = []
+    for row, run in resolved_rows(tables, left_out):
+        # A page in all of its revisions.
+        page = str(row.get("origin") or row.get("source")).partition("@")[0].strip()
+        steps.append(MeasuredStep(source=page, seconds=row["step_ms"] / 1e3, run=run))
     return steps, [table.path for table in tables]
 
 
@@ -106,7 +99,7 @@ def fit_training(data: Path, timer: Timer, report: Report | None = None) -> Fact
         factors = fitted(observations)
         if report:
             report(f"round {number + 1}: fitted", len(observations), len(steps), factors.error)
-    by_gpu = {gpu: _without(observations, gpu) for gpu in sorted({o.gpu for o in observations})}
+    by_gpu = {gpu: _left_out(kept, own) for gpu, kept, own in folds(observations, lambda one: one.gpu)}
     spread = float(np.mean([errors["spread"] for errors in by_gpu.values()]))
     return replace(factors, left_out=by_gpu, spread=spread, data=hashes(files), skipped=dict(left_out + skipped))
 
@@ -200,17 +193,15 @@ def errors_with(factors: Factors, observations: Sequence[StepObservation]) -> np
     return np.array(predicted) / [o.seconds for o in observations] - 1.0
 
 
-def _without(observations: Sequence[StepObservation], gpu: str) -> dict[str, float]:
-    """Mean error on a GPU's steps by factors that were fitted without them, the worst source, and the spread."""
-    kept = [o for o in observations if o.gpu != gpu]
-    own = [o for o in observations if o.gpu == gpu]
-    factors = fitted(kept) if kept else PRIOR
-    errors = errors_with(factors, own)
-    sources = {o.source for o in own}
-    worst = max(float(np.mean(np.abs(errors[[o.source == s for o in own]]))) for s in sources)
+def _left_out(kept: Sequence[StepObservation], own: Sequence[StepObservation]) -> dict[str, float]:
+    """Mean error on a GPU's steps by factors that were fitted to all others, the worst source, and the spread."""
+    errors = errors_with(fitted(kept) if kept else PRIOR, own)
+    by_source = [errors[[o.source == source for o in own]] for source in {o.source for o in own}]
     figures = {
-        **{"mean": float(np.mean(np.abs(errors))), "worst_source": worst},
-        **{"spread": robust_spread(np.log1p(errors)), "rows": float(len(own))},
+        "mean": float(np.mean(np.abs(errors))),
+        "worst_source": max(float(np.mean(np.abs(some))) for some in by_source),
+        "spread": robust_spread(np.log1p(errors)),
+        "rows": float(len(own)),
     }
     return {name: round(value, 4) for name, value in figures.items()}
 
