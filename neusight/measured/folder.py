@@ -14,6 +14,7 @@ import numpy as np
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.measured.manifest import unlearned_files
 from neusight.measured.table import MeasuredTable, columns_of, read_table
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 
 FITTED = "fit"
 """``split`` of rows that constants learn from, in tables of whole runs."""
-LATER = ("llm-serving-2026-*.parquet", "microbenchmarks-*.parquet", "public.parquet")
-"""Tables that no constants have learned from yet."""
 AGAIN = "re-measured"
 """In the ``software`` of rows that their source measured again after constants had learned from them."""
 
@@ -41,7 +40,7 @@ def measured_in(data: Path) -> Path:
 
 
 def _is_later(file: Path) -> bool:
-    return any(map(file.match, LATER))
+    return f"{file.parent.name}/{file.name}" in unlearned_files()
 
 
 def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family, gpu: True) -> list[Path]:
@@ -110,11 +109,8 @@ def program_files(data: Path) -> list[Path]:
 
 
 def gain_tables(data: Path) -> list[MeasuredTable]:
-    """Tables of gains in a folder of measured rows that constants learn from: not of programs, whose timings tell of
-    hosts.
-    """
-    files = [file for file in sorted((measured_in(data) / "gains").glob("*.parquet")) if not _is_later(file)]
-    return [table for table in map(read_table, files) if not table.frame["model"].str.endswith(".pt2").any()]
+    """Tables of gains in a folder of measured rows that constants learn from."""
+    return [read_table(file) for file in sorted((measured_in(data) / "gains").glob("*.parquet")) if not _is_later(file)]
 
 
 def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path, PurePath
 
 from neusight.errors import DataError, nearest
@@ -23,7 +24,7 @@ _BEGIN, _END = "<!-- generated: begin -->", "<!-- generated: end -->"
 @dataclass(frozen=True, kw_only=True)
 class DataFile:
     """A file below the folder of measured rows: its path, the SPDX name of its licence, its hash and, of a table, its
-    rows.
+    rows; ``learned``: constants that ship have learned from it, or may.
     """
 
     path: str
@@ -31,6 +32,7 @@ class DataFile:
     sha256: str = ""
     size_bytes: int = 0
     rows: int | None = None
+    learned: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,9 @@ class DataDescription:
     def to_json(self) -> str:
         """The text of ``manifest.json``."""
         content = asdict(self)
-        content["files"] = [{name: v for name, v in file.items() if v is not None} for file in content["files"]]
+        content["files"] = [
+            {name: v for name, v in file.items() if v is not None and v is not True} for file in content["files"]
+        ]
         return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -72,6 +76,13 @@ def list_descriptions(folder: Path | None = None) -> list[DataDescription]:
     if not found:
         raise DataError(f"no manifests of measured data in {folder}: run from a checkout")
     return found
+
+
+@cache
+def unlearned_files() -> frozenset[str]:
+    """Paths of files that no constants have learned from yet, as manifests of the checkout say; none without one."""
+    manifests = map(read_description, sorted(checkout_dir("datasets").glob("*/manifest.json")))
+    return frozenset(file.path for manifest in manifests for file in manifest.files if not file.learned)
 
 
 def find_description(name: str) -> DataDescription:
