@@ -2,6 +2,7 @@
 is touched.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from hypothesis import settings
 
 from neusight import Predictor
 
+# Traces and models last for the whole run: they are searched for cycles less often.
+gc.set_threshold(20_000, 10, 10)
 # How fast the machine is at a moment is measured by `neusight bench`, not by tests.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")

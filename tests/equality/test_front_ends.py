@@ -6,6 +6,7 @@ Both go through one engine, ``torch.compile`` of the whole module in bfloat16, a
 from __future__ import annotations
 
 from functools import cache
+from itertools import cycle
 
 import pytest
 from front_ends import FRONT_ENDS, Comparison, compared, forward_step, reasons, run_of
@@ -31,6 +32,8 @@ PLANS = {
     "operators": Plan(micro_batch_size=4, global_batch_size=4, recompute="operators"),
     "full": Plan(micro_batch_size=4, global_batch_size=4, recompute="full"),
 }
+PLACES = [*zip(DECODERS, cycle(DEVICES))]
+"""Each decoder on one of the devices, each device with one decoder at least."""
 TIME, MEMORY = 0.04, 0.03
 KERNELS = [
     (mode, plan) for mode in ("inference", "training") for plan in ("1 GPU", "tp 2", "tp 2, by tokens")
@@ -67,16 +70,14 @@ def limiters(step: TrainingEstimate) -> set[str]:
 
 
 @pytest.mark.parametrize("plan", ["1 GPU", "tp 2", "tp 2, by tokens"])
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("model", DECODERS)
+@pytest.mark.parametrize(("model", "device"), PLACES)
 def test_forward_passes_take_the_same_time(predictor: Predictor, model: str, device: str, plan: str) -> None:
     found = comparison(predictor, model, device, plan, "inference")
     assert found.seconds("described") == pytest.approx(found.seconds("traced"), rel=TIME)
 
 
 @pytest.mark.parametrize("plan", [name for name, plan in PLANS.items() if plan.recompute == "none"])
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("model", DECODERS)
+@pytest.mark.parametrize(("model", "device"), PLACES)
 def test_inference_agrees(predictor: Predictor, model: str, device: str, plan: str) -> None:
     """Stages pass micro-batches on, and may be cut a layer apart; replicas exchange nothing."""
     traced, described = (forward_step(predictor, name, model, device, PLANS[plan]) for name in FRONT_ENDS)
@@ -87,8 +88,7 @@ def test_inference_agrees(predictor: Predictor, model: str, device: str, plan: s
 
 
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("model", DECODERS)
+@pytest.mark.parametrize(("model", "device"), PLACES)
 def test_training_steps_agree(predictor: Predictor, model: str, device: str, plan: str) -> None:
     traced, described = (predictor.training(run_of(name, model, device, PLANS[plan]), PRIOR) for name in FRONT_ENDS)
     assert described.latency_s == pytest.approx(traced.latency_s, rel=TIME)

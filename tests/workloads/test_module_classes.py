@@ -243,11 +243,6 @@ class Learnt(nn.Module):
         return self.called(*(x * self.factor if x.is_floating_point() else x for x in given))
 
 
-@pytest.fixture(scope="module")
-def predictor() -> Predictor:
-    return Predictor.load()
-
-
 def test_no_class_is_left_out() -> None:
     shown = {name.split(",")[0].split()[-1] for name in MODULES}
     named = {name for name in nn.modules.__all__ if not name.startswith("Lazy")}
