@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +14,28 @@ from neusight.errors import DataError
 
 _PACKAGE = Path(__file__).resolve().parent
 _CHECKOUT = _PACKAGE.parent
+_instead: ContextVar[Path | None] = ContextVar("tile_models", default=None)
+
+
+@contextmanager
+def tile_models_from(folder: Path | None) -> Iterator[None]:
+    """Within this context a folder stands for that of what ships: tile models, and constants of every kind."""
+    token = _instead.set(folder)
+    try:
+        yield
+    finally:
+        _instead.reset(token)
+
+
+def chosen_tile_models() -> Path | None:
+    """The folder of ``tile_models_from``; None where what ships counts."""
+    return _instead.get()
 
 
 def tile_models_dir() -> Path:
     """Folder of the tile models that ship: ``neusight/_pretrained`` in a wheel, ``tile_models/`` in a checkout."""
+    if chosen := _instead.get():
+        return chosen
     installed = _PACKAGE / "_pretrained"
     return installed if installed.is_dir() else _CHECKOUT / "tile_models"
 

@@ -51,6 +51,7 @@ ROOMS = [
     "learn",
     "evaluation",
     "collect",
+    "lab",
     "experiments",
     "page",
     "benchmark",

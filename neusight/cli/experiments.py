@@ -17,7 +17,7 @@ from neusight.questions.field import number, required, switch, whole
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
-    from neusight.experiments import Comparison
+    from neusight.lab import Comparison
 
 app = Commands(help="Declared comparisons with measurements: list, run, compare.")
 
@@ -58,12 +58,7 @@ class GateOptions(CommandOptions):
 @app.command("list")
 def list_(output: opt.Formatted) -> None:
     """List the experiments that are declared: `run` does each again, with NEUSIGHT_DATA set."""
-    from neusight.experiments import list_experiments
-
-    rows = [
-        {"id": e.id, "title": e.declared.title, "report": list(e.declared.report), "data": e.declared.subject}
-        for e in list_experiments()
-    ]
+    rows = [{"id": e.id, "title": e.declared.title, "data": e.declared.subject} for e in _experiments()]
     if not rows:
         note(f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout")
     Output(output.form).data(rows, rows, lambda: figures("id | ~data | ~title", rows))
@@ -87,20 +82,17 @@ def run(
 
     - `neusight experiments run ablation --quick --out /tmp/ablation`
     """
-    from neusight.experiments import find_experiment, write_results
-    from neusight.experiments import run as carry_out
-
     quick, out = options.quick, options.out
     if quick and out is None:
         raise typer.BadParameter("a quick run gives no results of the experiment: say where to", param_hint="--out")
     if out is None and not checkout_dir("README.md").is_file():
         raise typer.BadParameter("an installed package keeps no results: say where to", param_hint="--out")
-    experiment = find_experiment(named.name)
-    folder = out or experiment.folder
+    experiment = _find(named.name)
+    room, folder = _room(experiment.declared), out or experiment.folder
     folder.mkdir(parents=True, exist_ok=True)
     with tasks() as report:
-        results = carry_out(experiment, quick, report=report, **options.keywords)
-    for path in write_results(folder, results):
+        results = room.run(experiment, quick, report=report, **options.keywords)
+    for path in room.write_results(folder, results):
         note(f"wrote {path}")
     if out is None and experiment.declared.readme:
         accuracy()
@@ -111,27 +103,60 @@ def run(
 @app.command()
 def report(options: ReportOptions) -> None:
     """Write summary, report.md and figures again; of a summary alone all but the figures of single rows."""
-    from neusight.experiments import read_results, write_results
+    from neusight.lab import read_results
 
     results = read_results(options.path)
-    for written in write_results(options.path if options.path.is_dir() else options.path.parent, results):
+    for written in _room(results).write_results(
+        options.path if options.path.is_dir() else options.path.parent, results
+    ):
         note(f"wrote {written}")
 
 
 @app.command()
 def accuracy() -> None:
     """Write the accuracy tables of docs/accuracy.md and README.md from the summaries of the last runs."""
-    from neusight.experiments import accuracy_block, headline_block, list_experiments, load_results, update_accuracy
-    from neusight.experiments.results import SUMMARY
+    from neusight.lab.accuracy import headline_block, update_accuracy
+    from neusight.lab.results import SUMMARY, read_results
 
-    ran = [(e.declared, load_results(e)) for e in list_experiments() if (e.folder / SUMMARY).is_file()]
+    ran = {e.id: e for e in _experiments() if (e.folder / SUMMARY).is_file()}
+    summaries = {name: read_results(experiment.folder / SUMMARY) for name, experiment in ran.items()}
+    shown = [
+        results for name, results in summaries.items() if ran[name].declared.readme and not results.get("outdated")
+    ]
     blocks = {
-        "docs/accuracy.md": accuracy_block([results for declared, results in ran if declared.readme]),
-        "README.md": headline_block([results for _, results in ran]),
+        "docs/accuracy.md": "\n\n".join(_room(results).accuracy_part(results) for results in shown),
+        "README.md": headline_block(summaries),
     }
     for name, block in blocks.items():
         if update_accuracy(checkout_dir(name), block):
             note(f"wrote {checkout_dir(name)}")
+
+
+def _experiments() -> list[Any]:
+    """Those of the lab, and those that are not moved to it."""
+    from neusight import experiments, lab
+
+    return sorted([*lab.list_experiments(), *experiments.list_experiments()], key=lambda each: each.id)
+
+
+def _find(name: str) -> Any:
+    """One by its id.
+
+    Raises:
+        DataError: no such experiment.
+    """
+    from neusight import experiments, lab
+
+    known = {each.id for each in experiments.list_experiments()}
+    return experiments.find_experiment(name) if name in known else lab.find_experiment(name)
+
+
+def _room(declared: Any) -> Any:
+    """The package that an experiment, or its results, are of."""
+    from neusight import experiments, lab
+
+    content = declared.get("groups") if isinstance(declared, dict) else getattr(declared, "groups", None)
+    return experiments if content is None else lab
 
 
 @app.command()
@@ -145,10 +170,10 @@ def compare(options: CompareOptions) -> None:
 
     Example: `neusight experiments compare ./before experiments/leave-one-gpu-out --tolerance 10`
     """
-    from neusight.experiments import compare as join
-    from neusight.experiments import read_results
+    from neusight.lab import read_results
 
-    comparison = join(read_results(options.old), read_results(options.new), options.tolerance)
+    old, new = read_results(options.old), read_results(options.new)
+    comparison = _room(new).compare(old, new, options.tolerance)
     groups, worse = comparison.groups(), [vars(case) for case in comparison.worse]
     data = {"by": comparison.by, "groups": groups, "worse": worse, "lost": comparison.lost, "new": comparison.new}
     Output(options.form).data(data, groups, lambda: _show_comparison(comparison))

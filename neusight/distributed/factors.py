@@ -81,12 +81,15 @@ def factors_of(engine: Engine) -> Factors:
     return shipped_factors() if engine.step_factors else PRIOR
 
 
-@lru_cache(maxsize=4)
 def shipped_factors(tile_models: Path | None = None) -> Factors:
     """Those beside the tile models; ``PRIOR`` where there are none.
 
     Raises:
         ArtifactError: a file that is damaged or of another protocol.
     """
-    path = (tile_models or tile_models_dir()) / FILE
+    return _factors((tile_models or tile_models_dir()) / FILE)
+
+
+@lru_cache(maxsize=8)
+def _factors(path: Path) -> Factors:
     return Factors.load(path) if path.is_file() else PRIOR

@@ -4,12 +4,11 @@
 kernel by kernel. ``evaluate_models(path, configs, predictor)``: whole models row by row. ``evaluate_serving(path,
 predictor)``: served language models cell by cell; ``evaluate_steps(path, predictor)``: image models and training steps
 of public benchmarks; ``evaluate_programs(path, predictor)``: exported programs, eager and compiled;
-``evaluate_training(path, predictor)``: training on many GPUs; ``evaluate_energy(data, predictor)``: what meters of
-boards read; ``evaluate_memory(path)``: memory of training runs. All of them make a ``Scored`` of their rows.
+``evaluate_training(path, predictor)``: training on many GPUs;
+``evaluate_memory(path)``: memory of training runs. All of them make a ``Scored`` of their rows.
 ``gate`` holds the predictor that ships against what it said before.
 """
 
-from neusight.evaluation.energy import evaluate_energy
 from neusight.evaluation.kernels import compare_kernels, evaluate_kernels
 from neusight.evaluation.memory import evaluate_memory
 from neusight.evaluation.models import evaluate_models
@@ -23,7 +22,6 @@ __all__ = [
     "Scored",
     "Selection",
     "compare_kernels",
-    "evaluate_energy",
     "evaluate_kernels",
     "evaluate_memory",
     "evaluate_models",

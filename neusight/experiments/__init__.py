@@ -9,13 +9,12 @@ Run
 Judge
     ``compare(old, new, tolerance=10) -> Comparison``: ``.groups()``, ``.worse``, ``.better``, case by case.
 Show
-    ``accuracy_block([results])``, ``headline_block([results])``: tables of docs/accuracy.md and README;
-    ``update_accuracy(path, block) -> bool`` writes one between its marks.
+    ``accuracy_part(results)``: its part of docs/accuracy.md.
 """
 
 from neusight.experiments.compare import Case, Comparison, compare
 from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration, find_experiment, list_experiments
-from neusight.experiments.report import accuracy_block, headline_block, update_accuracy, write_results
+from neusight.experiments.report import accuracy_part, write_results
 from neusight.experiments.results import load_results, read_results, summary_of
 from neusight.experiments.run import run
 
@@ -25,15 +24,13 @@ __all__ = [
     "Declaration",
     "Experiment",
     "SparseDeclaration",
-    "accuracy_block",
+    "accuracy_part",
     "compare",
     "find_experiment",
-    "headline_block",
     "list_experiments",
     "load_results",
     "read_results",
     "run",
     "summary_of",
-    "update_accuracy",
     "write_results",
 ]

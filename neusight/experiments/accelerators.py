@@ -9,9 +9,9 @@ from neusight.api import Predictor
 from neusight.evaluation import Scored, Selection, evaluate_serving, evaluate_steps, evaluate_training
 from neusight.evaluation.kernels import comparable_kernels, compared_by_gpu
 from neusight.executors.systolic.predictor import ArrayPredictor
-from neusight.experiments.page import Drawing, ReportForm, listing, wrapped
 from neusight.experiments.runs import QUICK_CELLS, advance_of, counted, figures, files_sha256
 from neusight.experiments.runs_report import Results, Rows, ratio_panels, rerun
+from neusight.lab.page import Drawing, ReportForm, listing, wrapped
 from neusight.laws.fitted import shipped_arrays, shipped_microcontrollers
 from neusight.learn.arrays import fit_arrays
 from neusight.paths import data_dir

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.evaluation.architectures import LIMIT_S, Answer, grouped
-from neusight.experiments.page import table, wrapped
+from neusight.lab.page import table, wrapped
 
 SUMMARY, REPORT = "summary.json", "report.md"
 _KINDS = {"text": ("input_ids",), "images": ("pixel", "image"), "sound": ("input_features", "input_values", "audio")}

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError, nearest
-from neusight.experiments.targets import AccuracyTarget, StrictModel
+from neusight.lab.targets import AccuracyTarget, StrictModel
 from neusight.paths import checkout_dir, data_dir
 
 DECLARATION = "experiment.toml"
@@ -419,14 +419,6 @@ class PairsDeclaration(Declared):
         return ", ".join(dict.fromkeys(table.split("/")[0] for table in self.tables))
 
 
-class EnergyDeclaration(Declared):
-    """The content of ``experiment.toml`` of kind ``energy``: all readings of meters below ``NEUSIGHT_DATA``."""
-
-    kind: Literal["energy"]
-    report: tuple[str, ...] = ("readings",)
-    subject: str = "meters"
-
-
 class AcceleratorTable(StrictModel):
     """A file below ``NEUSIGHT_DATA``, which command of ``neusight evaluate`` reads it, and whether constants are fitted
     to its rows.
@@ -455,7 +447,6 @@ AnyDeclaration = (
     | TrainingDeclaration
     | ProgramsDeclaration
     | PairsDeclaration
-    | EnergyDeclaration
     | AcceleratorsDeclaration
 )
 KINDS: dict[str, type[AnyDeclaration]] = {
@@ -464,7 +455,6 @@ KINDS: dict[str, type[AnyDeclaration]] = {
     "training": TrainingDeclaration,
     "programs": ProgramsDeclaration,
     "pairs": PairsDeclaration,
-    "energy": EnergyDeclaration,
     "accelerators": AcceleratorsDeclaration,
 }
 """Declarations of other kinds than ``measured``."""
@@ -481,8 +471,13 @@ class Experiment:
 
 def list_experiments(root: Path | None = None) -> list[Experiment]:
     """All experiments below ``root``, default the checkout's ``experiments/``, in order of id."""
+    return [_load(path) for path in _declared(root)]
+
+
+def _declared(root: Path | None) -> list[Path]:
+    """Declarations that are not of the lab."""
     paths = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
-    return [_load(path) for path in paths]
+    return [path for path in paths if "[[groups]]" not in path.read_text(encoding="utf-8")]
 
 
 def find_experiment(name: str, root: Path | None = None) -> Experiment:
@@ -491,8 +486,7 @@ def find_experiment(name: str, root: Path | None = None) -> Experiment:
     Raises:
         DataError: there is none, or its declaration is malformed.
     """
-    root = root or checkout_dir("experiments")
-    known = {path.parent.name: path for path in sorted(root.glob(f"*/{DECLARATION}"))}
+    known = {path.parent.name: path for path in _declared(root)}
     if name not in known:
         hint = nearest(name, known) or f": one of {', '.join(known) or 'none, nothing is declared'}"
         raise DataError(f"no experiment {shortened(name)}{hint}")

@@ -9,9 +9,9 @@ import numpy as np
 
 from neusight.experiments.kernels import main_group
 from neusight.experiments.models import step_of
-from neusight.experiments.page import SMALL, Drawing, canvas, legend, style
 from neusight.experiments.results import PLANNED, gpus_in, judged, kinds_in, titles
 from neusight.figures.palette import COLOURS, GREY
+from neusight.lab.page import SMALL, Drawing, canvas, legend, style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,8 +9,8 @@ import numpy as np
 
 from neusight.experiments.figures import FIGURES
 from neusight.experiments.kernels import main_group
-from neusight.experiments.page import ReportForm, filled, listing, matrix, table, wrapped
 from neusight.experiments.results import gpus_in, judged, kinds_in, titles
+from neusight.lab.page import ReportForm, filled, listing, matrix, table, wrapped
 
 GROUPS = {"all": "all", "held_out": "held-out GPUs", "training": "training GPUs", "other_vendor": "other vendor"}
 DESIGNS = {

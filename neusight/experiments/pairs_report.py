@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from neusight.experiments.page import Drawing, ReportForm, listing, wrapped
 from neusight.experiments.runs_report import Results, Rows, ratio_panels, rerun
+from neusight.lab.page import Drawing, ReportForm, listing, wrapped
 from neusight.questions.what_if import METRICS
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from neusight.evaluation.programs import LAUNCHES
-from neusight.experiments.page import Drawing, ReportForm, listing, matrix, wrapped
 from neusight.experiments.programs import LEFT_OUT
 from neusight.experiments.runs_report import Results, Rows, ratio_panels, rerun, unread_section
+from neusight.lab.page import Drawing, ReportForm, listing, matrix, wrapped
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neusight.errors import DataError
 from neusight.experiments.accelerators import ACCELERATORS
-from neusight.experiments.energy import ENERGY
 from neusight.experiments.measured_report import MEASURED
-from neusight.experiments.page import Drawing, ReportForm, save, table, wrapped
 from neusight.experiments.pairs_report import PAIRS
 from neusight.experiments.programs_report import PROGRAMS
 from neusight.experiments.results import RESULTS, SUMMARY, as_text, has_rows, summary_of
 from neusight.experiments.runs_report import SERVING, TRAINING
 from neusight.experiments.sparse_report import SPARSE, declared_drawings
+from neusight.lab.accuracy import headed
+from neusight.lab.page import Drawing, ReportForm, save, table, wrapped
 
 REPORT = "report.md"
 REPORTS: dict[str, ReportForm] = {
@@ -29,26 +28,10 @@ REPORTS: dict[str, ReportForm] = {
     "training": TRAINING,
     "programs": PROGRAMS,
     "pairs": PAIRS,
-    "energy": ENERGY,
     "accelerators": ACCELERATORS,
 }
 """By kind of experiment."""
-BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
 Results = Mapping[str, Any]
-HEADLINES: tuple[tuple[str, str, str, Mapping[str, Any]], ...] = (
-    ("matrix products, whole GPU architecture left out", "leave-one-architecture-out", "kernels.by_kinship",
-     {"predictor": "ours", "kind": "linear"}),
-    ("whole models, GPU left out", "asplos25", "models.groups", {"predictor": "ours", "group": "held_out"}),
-    ("PyTorch programs above 1 ms, GPU chip left out", "kernelbench", "errors",
-     {"left_out": "die", "mode": "eager", "size": "above 1 ms"}),
-    ("answers of served language models, Hopper left out", "serving", "dies",
-     {"die": "GH100", "source": "all", "engine": "all", "quantity": "e2e_ms"}),
-    ("training steps on 8 to 2,048 GPUs, Hopper left out", "distributed", "left_out.steps",
-     {"die": "GH100", "source": "all"}),
-    ("training steps on Trainium, never fitted", "accelerators", "tables", {"table": "training_neuron"}),
-    ("gains that thirty public projects published", "what-if", "optimisations", {"optimisation": "all"}),
-)  # fmt: skip
-"""Rows of README's table: title, experiment, path of the table in its summary, and the row's keys there."""
 
 
 def write_results(folder: Path, results: Results) -> list[Path]:
@@ -129,46 +112,8 @@ def _value(value: float) -> str:
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def accuracy_block(all_results: Sequence[Results]) -> str:
-    """The text between the marks: a part an experiment, in the order of their ids, but for those that are outdated."""
-    current = [results for results in all_results if not results.get("outdated")]
-    return "\n\n".join(_part(results) for results in sorted(current, key=lambda r: r["experiment"]))
-
-
-def _part(results: Results) -> str:
+def accuracy_part(results: Results) -> str:
+    """An experiment's part of docs/accuracy.md."""
     declared = results["declared"]
-    head = f"**{declared['title']}.** {declared['question']}\nDetails: `experiments/{results['experiment']}/report.md`."
+    head = headed(declared["title"], declared["question"], results["experiment"])
     return "\n\n".join([head, *REPORTS[declared["kind"]].accuracy(results)])
-
-
-def headline_block(all_results: Sequence[Results]) -> str:
-    """README's table: a row for each of ``HEADLINES``, errors in percent."""
-    summaries = {results["experiment"]: results for results in all_results}
-    rows = []
-    for title, experiment, path, keys in HEADLINES:
-        name, _, column = path.partition(".")
-        entries = summaries[experiment][name]
-        if isinstance(entries, Mapping):
-            entries, column = entries[column], ""
-        row = next(entry for entry in entries if keys.items() <= entry.items())
-        row = row[column] if column else row
-        rows.append((title, f"{row['count']:,}", *(f"{row[figure]:.1f}" for figure in ("median", "mean")),
-                     f"{row['inside']:.0f}"))  # fmt: skip
-    return table(("what was predicted", "numbers", "median error", "mean", "in the 90 % interval"), rows)
-
-
-def update_accuracy(path: Path, block: str) -> bool:
-    """Put a block between the marks of a file; whether the file changed.
-
-    Raises:
-        DataError: a mark is missing.
-    """
-    before = path.read_text(encoding="utf-8")
-    head, begin, rest = before.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise DataError(f"{path} lacks {BEGIN} … {END}: add both lines where the accuracy table belongs")
-    after = f"{head}{BEGIN}\n{block}\n{END}{tail}"
-    if after != before:
-        path.write_text(after, encoding="utf-8")
-    return after != before

@@ -25,7 +25,7 @@ from neusight.experiments.kernels import (
 )
 from neusight.experiments.models import kept_steps, operator_sums, predicted_steps, summarise_models, summarise_oracle
 from neusight.experiments.results import data_sha256, rounded, versions
-from neusight.experiments.targets import verdicts
+from neusight.lab.targets import verdicts
 from neusight.measured.score import joined
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ QUICK_REMARKS = {
     "serving": "A quick run: forty cells. Its figures are no results.",
     "training": "A quick run: nothing is left out. Its figures are no results.",
     "programs": "A quick run: forty timings of each GPU that is left out. Its figures are no results.",
-    "energy": "A quick run: forty readings of each table. Its figures are no results.",
     "accelerators": "A quick run: forty rows of each table. Its figures are no results.",
     "pairs": "A quick run: sixty pairs. Its figures are no results.",
 }
@@ -117,12 +116,11 @@ def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> di
 
         return run_pairs(declared, experiment.folder, quick, report)
     from neusight.experiments.accelerators import run_accelerators
-    from neusight.experiments.energy import run_energy
     from neusight.experiments.programs import run_programs
     from neusight.experiments.runs import run_serving, run_training
 
     runners: dict[str, Callable[..., dict[str, Any]]] = {
-        "serving": run_serving, "training": run_training, "programs": run_programs, "energy": run_energy,
+        "serving": run_serving, "training": run_training, "programs": run_programs,
         "accelerators": run_accelerators,
     }  # fmt: skip
     return runners[declared.kind](declared, quick, report)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from neusight.experiments.page import (
+from neusight.figures.palette import COLOURS, GREY
+from neusight.lab.page import (
     SMALL,
     Drawing,
     ReportForm,
@@ -18,7 +19,6 @@ from neusight.experiments.page import (
     table,
     wrapped,
 )
-from neusight.figures.palette import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

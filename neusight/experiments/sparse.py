@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from neusight.experiments.simulated import CYCLES, network_rows, random_rows
-from neusight.experiments.targets import is_wanted
+from neusight.lab.targets import is_wanted
 
 if TYPE_CHECKING:
     from neusight.experiments.declare import RowGroup, SparseDeclaration

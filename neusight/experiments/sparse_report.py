@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from neusight.experiments.page import (
+from neusight.figures.palette import COLOURS, GREY
+from neusight.lab.page import (
     SMALL,
     Drawing,
     ReportForm,
@@ -17,7 +18,6 @@ from neusight.experiments.page import (
     style,
     wrapped,
 )
-from neusight.figures.palette import COLOURS, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from neusight.errors import ArtifactError
 from neusight.laws import array_constants, board_power, integer_kernels, link_constants, physics
@@ -17,7 +17,7 @@ from neusight.laws.constants import priors, with_values
 from neusight.laws.integer_kernels import IntegerPhysics
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
-from neusight.paths import read_json, tile_models_dir
+from neusight.paths import chosen_tile_models, read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 1
@@ -226,55 +226,44 @@ class FittedMicrocontrollers(FittedConstants):
         return constants
 
 
-@lru_cache(maxsize=4)
+_Constants = TypeVar("_Constants", bound=FittedConstants)
+
+
+@lru_cache(maxsize=32)
+def _shipped(kind: type[_Constants], directory: Path | None, chosen: Path | None) -> _Constants:
+    """The constants in ``directory``, or where it has none those in ``chosen``, by default those that ship."""
+    own = (directory or chosen or tile_models_dir()) / kind.file
+    return kind.load(own if own.is_file() else (chosen or tile_models_dir()) / kind.file)
+
+
 def shipped_microcontrollers(directory: Path | None = None) -> FittedMicrocontrollers:
     """The constants beside the tile models in ``directory``, or those that ship where it has none.
 
     Raises:
         ArtifactError: they do not load.
     """
-    own = (directory or tile_models_dir()) / FittedMicrocontrollers.file
-    return FittedMicrocontrollers.load(own if own.is_file() else tile_models_dir() / FittedMicrocontrollers.file)
+    return _shipped(FittedMicrocontrollers, directory, chosen_tile_models())
 
 
-@lru_cache(maxsize=4)
 def shipped_boards(directory: Path | None = None) -> FittedBoards:
-    """The constants beside the tile models in ``directory``, or those that ship where it has none.
-
-    Raises:
-        ArtifactError: they do not load.
-    """
-    own = (directory or tile_models_dir()) / FittedBoards.file
-    return FittedBoards.load(own if own.is_file() else tile_models_dir() / FittedBoards.file)
+    """As ``shipped_microcontrollers``."""
+    return _shipped(FittedBoards, directory, chosen_tile_models())
 
 
-@lru_cache(maxsize=4)
 def shipped_arrays(directory: Path | None = None) -> FittedArrays:
-    """The constants beside the tile models in ``directory``, or those that ship where it has none.
-
-    Raises:
-        ArtifactError: they do not load.
-    """
-    own = (directory or tile_models_dir()) / FittedArrays.file
-    return FittedArrays.load(own if own.is_file() else tile_models_dir() / FittedArrays.file)
+    """As ``shipped_microcontrollers``."""
+    return _shipped(FittedArrays, directory, chosen_tile_models())
 
 
-@lru_cache(maxsize=4)
+def shipped_links(directory: Path | None = None) -> FittedLinks:
+    """As ``shipped_microcontrollers``."""
+    return _shipped(FittedLinks, directory, chosen_tile_models())
+
+
 def shipped_physics(directory: Path | None = None) -> FittedPhysics:
     """The constants beside the tile models in ``directory`` (default: those that ship).
 
     Raises:
         ArtifactError: they do not load.
     """
-    return FittedPhysics.load((directory or tile_models_dir()) / FILE)
-
-
-@lru_cache(maxsize=4)
-def shipped_links(directory: Path | None = None) -> FittedLinks:
-    """The constants beside the tile models in ``directory``, or those that ship where it has none.
-
-    Raises:
-        ArtifactError: they do not load.
-    """
-    own = (directory or tile_models_dir()) / FittedLinks.file
-    return FittedLinks.load(own if own.is_file() else tile_models_dir() / FittedLinks.file)
+    return _shipped(FittedPhysics, directory, directory or chosen_tile_models())

@@ -121,10 +121,20 @@ def fit_boards(data: Path, predictor: Predictor) -> FittedBoards:
     Raises:
         DataError: no served models with a meter there.
     """
+    seen, files, left_out = read_boards(data, predictor)
+    return replace(fitted(seen), data=hashes(files), skipped=dict(left_out))
+
+
+def read_boards(data: Path, predictor: Predictor) -> tuple[list[BoardObservation], list[Path], Counter[str]]:
+    """Observations of a folder of measured rows, the files that they come from, and rows that tell nothing, by reason.
+
+    Raises:
+        DataError: no served models with a meter there.
+    """
     served = read_served(data, predictor, "power_w")
     steady, left_out = sorted((measured_in(data) / "energy").glob("*.parquet")), Counter(served.left_out)
     seen = [*chain.from_iterable(map(steady_observations, steady)), *served.answers(served_observation, left_out)]
-    return replace(fitted(seen), data=hashes([*steady, *served.files]), skipped=dict(left_out))
+    return seen, [*steady, *served.files], left_out
 
 
 def fitted(observations: Sequence[BoardObservation]) -> FittedBoards:

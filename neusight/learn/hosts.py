@@ -82,8 +82,7 @@ def fit_hosts(data: Path, predictor: Predictor, report: Report | None = None) ->
     tables = [read_table(file) for file in program_files(data)]
     for table in tables:
         for row, call in timed_calls(table, predictor, left_out, report):
-            words = {"launch": "eager"} | filled(row, _WORDS)
-            groups.setdefault(tuple(str(words.get(word)) for word in _WORDS), []).append(call)
+            groups.setdefault(group_of(row), []).append(call)
     hosts = {group: fitted(calls, others(groups, group)) for group, calls in sorted(groups.items())}
     errors = [_row(group, host, groups[group]) for group, host in hosts.items()]
     rows = sum(map(len, groups.values()))
@@ -96,6 +95,12 @@ def fit_hosts(data: Path, predictor: Predictor, report: Report | None = None) ->
         errors=errors,
         skipped=left_out,
     )
+
+
+def group_of(row: Mapping[Any, Any]) -> Group:
+    """The group of a row's call."""
+    words = {"launch": "eager"} | filled(row, _WORDS)
+    return tuple(str(words.get(word)) for word in _WORDS)
 
 
 def timed_calls(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,14 +110,15 @@ def _inferences(rows: pd.DataFrame, answers: StepAnswers) -> Inferences | None:
     )
 
 
-def fit_microcontrollers(data: Path) -> FittedMicrocontrollers:
-    """Estimate all constants, and again without each kind of core, from measured inferences in a folder.
+def fit_microcontrollers(data: Path, hold_out: Collection[str] = ()) -> FittedMicrocontrollers:
+    """Estimate all constants, and again without each kind of core, from measured inferences in a folder but for those
+    of some boards.
 
     Raises:
         DataError: no inferences there.
     """
     path = measured_in(data) / FILE
-    rows = read_inferences(path)
+    rows = [one for one in read_inferences(path) if one.board not in hold_out]
     fit, errors = _solved(rows), _left_out(rows)
     share, own_power = _power(rows)
     physics = with_values(fit.physics, {"power.share": share})

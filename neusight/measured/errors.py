@@ -34,7 +34,7 @@ def summarise(lines: pd.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
         names = {name: None if value != value else value for name, value in zip(by, values, strict=False)}
         answered = part[part["predicted"].notna()]
         counts = {"rows": len(part), "answered": 100.0 * len(answered) / len(part)}
-        errors = {} if answered.empty else _verdicts(answered) if values[-1] else figures(answered)
+        errors = {} if answered.empty else truths(answered) if values[-1] else figures(answered)
         found.append({**names, **counts, **errors})
     return found
 
@@ -71,7 +71,7 @@ def crps(low: np.ndarray, high: np.ndarray, measured: np.ndarray) -> np.ndarray:
     return score
 
 
-def _verdicts(lines: pd.DataFrame) -> dict[str, Any]:
+def truths(lines: pd.DataFrame) -> dict[str, Any]:
     """Of what is true or false: percent that is right, that is wrongly predicted true, and wrongly false."""
     said, was = (lines[name].to_numpy(float) > 0.5 for name in ("predicted", "measured"))
     cases = {"right": said == was, "wrongly_true": said & ~was, "wrongly_false": ~said & was}

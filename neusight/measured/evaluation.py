@@ -123,7 +123,7 @@ def evaluate(
     tables = list(chosen.values())
     _check_columns(tables, needed)
     for (name, table), parts in zip(chosen.items(), _answers(tables, predictor, progress, jobs, ray), strict=True):
-        evaluation.tables.append(_lines(name, table, [scored for scored, _ in parts]))
+        evaluation.tables.append(lines_of(name, table, [scored for scored, _ in parts]))
         reasons = skipped_counts([skip for _, skipped in parts for skip in skipped])
         evaluation.skipped.extend({"file": name, **reason} for reason in reasons)
     if not any(table["predicted"].notna().any() for table in evaluation.tables):
@@ -168,7 +168,7 @@ def _compared(table: MeasuredTable) -> Compared:
     return compare(table, _predictors[0])
 
 
-def _lines(file: str, table: MeasuredTable, answers: Sequence[Scored]) -> pd.DataFrame:
+def lines_of(file: str, table: MeasuredTable, answers: Sequence[Scored]) -> pd.DataFrame:
     """A row for each measured figure that a prediction could be of."""
     import pandas as pd
 

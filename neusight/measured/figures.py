@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from neusight.devices import load_device
 from neusight.errors import DataError
+from neusight.estimates.energy import around
 from neusight.measured.table import STATISTIC
 from neusight.plans.margins import MemoryFit
 
@@ -29,8 +31,8 @@ def figure_of(estimate: Any, name: str, measured: Collection[str] = ()) -> Figur
     base = STATISTIC.sub("", name, count=1)
     if base in _LATENCIES and hasattr(estimate, "latency"):
         return _latency(estimate.latency(base.removesuffix("_ms")), statistic[1] if statistic else "mean")
-    if name == "energy_per_token_j" and "steady_tokens_per_s" in measured:
-        return estimate.power_w / estimate.steady_output_tokens_per_s.mean, _NO, _NO
+    if name == "energy_per_token_j" and hasattr(estimate, "token_energy"):
+        return _token_energy(estimate, "steady_tokens_per_s" in measured)
     if name in MEMORY_FIGURES and hasattr(estimate, "fit"):
         ranks = estimate.memory
         return memory_figure(
@@ -72,8 +74,17 @@ def _rate(name: str) -> Callable[[Any], Figure]:
     return lambda estimate: (getattr(estimate, name).mean, getattr(estimate, name).low, getattr(estimate, name).high)
 
 
-def _token_energy(estimate: Any) -> Figure:
-    return estimate.power_w / estimate.output_tokens_per_s.mean, _NO, _NO
+def _token_energy(estimate: Any, steady: bool) -> Figure:
+    """Energy of an output token of all boards, at the rate that was measured beside it."""
+    rate = estimate.steady_output_tokens_per_s if steady else estimate.output_tokens_per_s
+    energy = estimate.token_energy * (estimate.power_w / rate.mean / estimate.token_energy.expected_j)
+    return energy.expected_j, energy.low_j, energy.high_j
+
+
+def _power(estimate: Any) -> Figure:
+    """Power of all boards, with the interval of one of them."""
+    board = around(load_device(estimate.gpu), estimate.power_w / estimate.devices, (1.0, 1.0, 1.0))
+    return estimate.power_w, estimate.devices * board.low_j, estimate.devices * board.high_j
 
 
 _FIGURES: Mapping[str, Callable[[Any], Figure]] = {
@@ -82,8 +93,7 @@ _FIGURES: Mapping[str, Callable[[Any], Figure]] = {
     "energy_j": _energy,
     "tokens_per_s": _rate("output_tokens_per_s"),
     "steady_tokens_per_s": _rate("steady_output_tokens_per_s"),
-    "power_w": lambda estimate: (estimate.power_w, _NO, _NO),
-    "energy_per_token_j": _token_energy,
+    "power_w": _power,
     "mean_batch": lambda estimate: (estimate.mean_batch, _NO, _NO),
 }
 MEMORY_FIGURES: Mapping[str, Callable[[MemoryFit, float], float]] = {

@@ -32,7 +32,7 @@ _MEASURED_BY = ("source", "host", "measured_on")
 """Columns that pairs share beside their question."""
 
 
-def ratios(lines: pd.DataFrame, column: str) -> pd.DataFrame:
+def ratios(lines: pd.DataFrame, column: str, also: Sequence[str] = ()) -> pd.DataFrame:
     """Ratios of figures of rows that differ in nothing but a column, against the first of its values.
 
     Empty cells, which are the default, come first, then values in their order. Above 1 is better, as in measured
@@ -40,14 +40,15 @@ def ratios(lines: pd.DataFrame, column: str) -> pd.DataFrame:
 
     Args:
         lines: answered and other lines of an ``Evaluation``.
-        column: of a question.
+        column: of a question, or any other.
+        also: columns that pairs share beside their question.
 
     Returns:
         The lines of the later values: ``quantity`` is ``ratio`` and ``of`` the quantity it is of, ``predicted`` and
         ``measured`` are ratios, ``low`` and ``high`` are empty, ``base`` is the value that it is compared with.
     """
     answered = _answered(lines).reset_index(drop=True)
-    options = _options(answered, column, [name for name in _MEASURED_BY if name in answered])
+    options = _options(answered, column, [name for name in (*_MEASURED_BY, *also) if name in answered])
     options = options.iloc[_order(answered[column].loc[options["at"]])]
     first = options.groupby("rest", sort=False).transform("first")
     later = (options["at"] != first["at"]).to_numpy()

@@ -70,7 +70,7 @@ def accuracies(by: str) -> tuple[Accuracy, ...]:
     """
     if by not in BY:
         raise DataError(f"accuracy is not told by '{by}'{nearest(by, BY)}: by {', '.join(BY)}")
-    from neusight.experiments.results import SUMMARY
+    from neusight.lab.results import SUMMARY
 
     # Ours stands beside each of the others, and is the same where they answer the same.
     seen: dict[tuple[Any, ...], Accuracy] = {}

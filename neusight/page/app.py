@@ -143,9 +143,8 @@ def _add_reports() -> None:
 
     @ui.page("/reports/{name}")
     def report(name: str) -> None:
-        from neusight.experiments import find_experiment
-
-        path = find_experiment(name).folder / "report.md"
+        folders = {file.parent.name: file.parent for file in checkout_dir("experiments").glob("*/experiment.toml")}
+        path = folders.get(name, Path(name)) / "report.md"
         text = path.read_text(encoding="utf-8") if path.is_file() else f"{name} has no report here"
         ui.add_css(_STYLE)
         ui.markdown(re.sub(r"\]\((?=[\w-]+\.png)", f"](/experiments/{name}/", text))

@@ -12,8 +12,8 @@ from experiment_sets import GPT2, GPUS, SPARSE, STEP, STEP_MS, declare, kernels
 
 from neusight.experiments import find_experiment, run, write_results
 from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold
-from neusight.experiments.targets import AccuracyTarget
 from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
+from neusight.lab.targets import AccuracyTarget
 from neusight.transforms.sparsity import SparsityProfile
 
 

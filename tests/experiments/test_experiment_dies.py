@@ -15,9 +15,9 @@ from neusight.experiments.declare import Declaration
 from neusight.experiments.kernels import averaged
 from neusight.experiments.report import drawings, render
 from neusight.experiments.sets import SeveralSets
-from neusight.experiments.targets import verdicts
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.lab.targets import verdicts
 from neusight.learn.training_data import DeviceRows
 
 

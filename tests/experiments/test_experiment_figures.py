@@ -13,7 +13,7 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
 from neusight.experiments import figures
-from neusight.experiments.page import DPI, canvas, legend, save
+from neusight.lab.page import DPI, canvas, legend, save
 
 SLACK = 1.0
 """Pixels."""

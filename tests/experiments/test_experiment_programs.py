@@ -15,7 +15,7 @@ from neusight.experiments import compare, find_experiment, programs, run, summar
 from neusight.experiments.declare import Experiment, Fold, ProgramsDeclaration
 from neusight.experiments.programs_report import PROGRAMS
 from neusight.experiments.report import render
-from neusight.experiments.targets import verdicts
+from neusight.lab.targets import verdicts
 from neusight.paths import data_dir
 
 CALL = {

@@ -15,9 +15,9 @@ from neusight.experiments.declare import Experiment, PublishedMedian, Reason, Se
 from neusight.experiments.report import render
 from neusight.experiments.runs import WORST, figures, groups, peers, worst
 from neusight.experiments.runs_report import SERVING
-from neusight.experiments.targets import verdicts
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.lab.targets import verdicts
 
 CONFIG = {
     "model_type": "llama", "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,

@@ -21,10 +21,10 @@ from neusight.experiments.kernels import (
     scores,
 )
 from neusight.experiments.models import kept_steps, layer_count, sum_of_step, summarise_models, summarise_oracle
-from neusight.experiments.page import table
 from neusight.experiments.results import gpus_in
-from neusight.experiments.targets import AccuracyTarget, verdicts
 from neusight.kernels import Gemm, KernelBatch
+from neusight.lab.page import table
+from neusight.lab.targets import AccuracyTarget, verdicts
 
 
 def test_a_kernel_keeps_its_id_in_any_company() -> None:

@@ -221,10 +221,14 @@ class TileChoice:
             raise ArtifactError(f"{path}: tile choice is not as expected ({error}): run neusight train") from None
 
 
-@lru_cache(maxsize=4)
 def shipped_choice(directory: Path | None = None) -> TileChoice:
     """The tile choice beside the tile models in ``directory`` (default: those that ship)."""
-    return TileChoice.load((directory or tile_models_dir()) / "tile_choice.json")
+    return _choice((directory or tile_models_dir()) / "tile_choice.json")
+
+
+@lru_cache(maxsize=8)
+def _choice(file: Path) -> TileChoice:
+    return TileChoice.load(file)
 
 
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)

@@ -1,0 +1,165 @@
+"""Who predicts measured rows: what ships or is trained, predictions of others, and baselines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from neusight.api import Predictor
+from neusight.devices import load_device
+from neusight.lab.declare import NOTHING, Contestant, Declaration, LeftOut
+from neusight.lab.left_out import predictor_without
+from neusight.laws.constants import with_values
+from neusight.measured import SOUGHT, MeasuredTable, compare, files_of, peers_of
+from neusight.measured.compare import Compared, Progress
+from neusight.measured.score import Scored
+from neusight.paths import tile_models_from
+
+if TYPE_CHECKING:
+    from neusight.executors.gpu.tile_models.artifact import Artifact
+    from neusight.learn import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What is left out at once, and whose rows are then predicted; ``NOTHING`` of the first round.
+
+    Attributes:
+        left_out: label of ``declared``.
+        fold, group: columns of the rows.
+        held_out: ids of devices, of rows to predict and to forget; none: all rows.
+        die: all boards of the die of a sibling that is left out.
+        host: of rows to predict, whose hosts are taken from others.
+    """
+
+    left_out: str = NOTHING
+    fold: str = ""
+    group: str = ""
+    held_out: tuple[str, ...] = ()
+    die: tuple[str, ...] = ()
+    host: str = ""
+    declared: LeftOut | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab:
+    """Where an experiment runs.
+
+    Attributes:
+        data: folder of measured rows.
+        folder: of the experiment.
+        tables: rows by ``set``, those of all rounds.
+        quick: learn next to nothing.
+    """
+
+    declared: Declaration
+    data: Path
+    folder: Path
+    tables: Sequence[tuple[str, MeasuredTable]]
+    quick: bool = False
+    report: Report | None = None
+
+
+class Entrant(Protocol):
+    """A contestant in a round; it can be sent to another process."""
+
+    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
+        """Predictions beside what was measured, as ``neusight.measured.compare``."""
+
+
+Maker = Callable[[Contestant, int, Round, Lab], Entrant | None]
+"""Makes an entrant with a seed for a round; None where it takes no part."""
+
+
+@dataclass(frozen=True)
+class OurEntrant:
+    """A predictor, with the folder of constants that stands for what ships."""
+
+    predictor: Predictor
+    folder: Path | None = None
+
+    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
+        """See ``Entrant``."""
+        with tile_models_from(self.folder):
+            return compare(table, self.predictor, progress)
+
+
+def changed(predictor: Predictor, contestant: Contestant) -> Predictor:
+    """The same with the constants of physics and the share of learning that a contestant declares."""
+    kernels = predictor.kernel_predictor
+    if contestant.physics:
+        kernels = replace(kernels, physics=with_values(kernels.physics, contestant.physics))
+    if contestant.shrinkage is not None:
+        artifacts = {name: _shrunk(artifact, contestant.shrinkage) for name, artifact in kernels.artifacts.items()}
+        kernels = replace(kernels, artifacts=artifacts)
+    return predictor if kernels is predictor.kernel_predictor else Predictor(kernels)
+
+
+def _shrunk(artifact: Artifact, share: float) -> Artifact:
+    return replace(artifact, manifest=replace(artifact.manifest, shrinkage=share, sibling_shrinkage=share))
+
+
+def make_shipped(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:
+    """What ships, or the same as if boards of a fold had never been measured."""
+    if not turn.held_out or turn.declared is None:
+        return OurEntrant(changed(Predictor.load(), contestant))
+    names = turn.declared.constants
+    predictor, folder = predictor_without(turn.held_out, lab.data, names, quick=lab.quick, report=lab.report)
+    return OurEntrant(changed(predictor, contestant), folder)
+
+
+@dataclass(frozen=True)
+class PeerEntrant:
+    """Predictions of others, in files."""
+
+    peers: Any
+
+    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
+        """See ``Entrant``."""
+        frame, names = table.frame, list(SOUGHT)
+        if not {*names} <= {*frame}:
+            return Scored.of([]), []
+        keys = dict.fromkeys(names, object)
+        both = frame.assign(place=frame.index).astype(keys).merge(self.peers.astype(keys), on=names)
+        rows = [
+            {"place": row["place"], "quantity": row["quantity"], "predicted": row["theirs"],
+             "measured": row[row["quantity"]], "low": np.nan, "high": np.nan}
+            for row in both.to_dict("records")
+            if row.get(row["quantity"], np.nan) > 0.0
+        ]  # fmt: skip
+        return Scored.of(rows), []
+
+
+def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:
+    """The predictions of a contestant's files, or of its name among them."""
+    import pandas as pd
+
+    if turn.left_out != NOTHING:
+        return None
+    known = pd.concat([peers_of(file) for file in files_of(lab.data / name for name in contestant.files)])
+    return PeerEntrant(known[known["peer"].eq(contestant.name)])
+
+
+MAKERS: dict[str, Maker] = {
+    "shipped": make_shipped,
+    "peer": make_peer,
+    "published": lambda *_: None,
+}
+"""By the kind of a contestant."""
+
+
+def ids_of(names: Sequence[str]) -> Mapping[str, str]:
+    """Ids of devices by the names that rows have; those that are unknown keep theirs."""
+    from neusight.errors import NeusightError
+
+    ids = {}
+    for name in names:
+        try:
+            ids[name] = load_device(name).id
+        except NeusightError:
+            ids[name] = name
+    return ids
