@@ -266,7 +266,8 @@ def find_experiment(name: str, root: Path | None = None) -> Experiment:
     """
     known = _declared(root)
     if name not in known:
-        hint = nearest(name, known) or f": one of {', '.join(known)}"
+        every = [file.parent.name for file in (root or checkout_dir("experiments")).glob(f"*/{DECLARATION}")]
+        hint = nearest(name, every) or f": one of {', '.join(sorted(every)) or 'none, nothing is declared'}"
         raise DataError(f"no experiment '{name[:40]}'{hint}")
     return load_experiment(known[name])
 

@@ -68,7 +68,8 @@ def read_results(path: Path, remedy: str = "give results.json, summary.json or t
         raise DataError(f"{file} is not there: {remedy}") from None
     except ValueError as error:
         raise DataError(f"{file} is damaged ({error}): {remedy}") from None
-    if not isinstance(content, dict) or not {"experiment", "declared", "quick", "verdicts"} <= set(content):
+    known = isinstance(content, dict) and {"experiment", "declared", "quick", "verdicts"} <= set(content)
+    if not known or not isinstance(content["declared"], dict):
         raise DataError(f"{file} holds no results of an experiment: {remedy}")
     return content
 

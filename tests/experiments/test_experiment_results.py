@@ -13,9 +13,7 @@ from neusight.cli.app import app
 from neusight.errors import DataError
 from neusight.experiments import (
     Experiment,
-    accuracy_block,
     compare,
-    headline_block,
     list_experiments,
     load_results,
     read_results,
@@ -24,7 +22,6 @@ from neusight.experiments import (
 from neusight.experiments.declare import DECLARATION
 from neusight.experiments.report import drawings, render
 from neusight.experiments.results import SUMMARY, has_rows, rounded
-from neusight.paths import checkout_dir
 
 
 def ran() -> list[Experiment]:
@@ -196,12 +193,3 @@ def test_what_the_checkout_holds_is_of_what_is_declared_and_rendered_from_its_su
         figures = [name for name in names if name not in missing]
         assert all((experiment.folder / name).stat().st_size <= 150_000 for name in figures)
         assert (experiment.folder / "report.md").read_text(encoding="utf-8") == render(summary, figures), experiment.id
-
-
-def test_accuracy_tables_are_those_of_the_summaries() -> None:
-    shown = {e.id: read_results(e.folder / SUMMARY) for e in ran()}
-    in_docs = [shown[e.id] for e in ran() if e.declared.readme]
-    blocks = {"docs/accuracy.md": accuracy_block(in_docs), "README.md": headline_block(list(shown.values()))}
-    for name, block in blocks.items():
-        text = checkout_dir(name).read_text(encoding="utf-8")
-        assert text.split("<!-- accuracy:begin -->\n")[1].split("\n<!-- accuracy:end -->")[0] == block, name
