@@ -155,8 +155,8 @@ def _room(declared: Any) -> Any:
     """The package that an experiment, or its results, are of."""
     from neusight import experiments, lab
 
-    content = declared.get("groups") if isinstance(declared, dict) else getattr(declared, "groups", None)
-    return experiments if content is None else lab
+    moved = {"tables", "groups"} <= {*(declared["declared"] if isinstance(declared, dict) else vars(declared))}
+    return lab if moved else experiments
 
 
 @app.command()

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from neusight.devices import load_device
 from neusight.errors import DataError, DeviceError, nearest
+from neusight.lab.declare import is_moved
 from neusight.lab.targets import AccuracyTarget, StrictModel
 from neusight.paths import checkout_dir, data_dir
 
@@ -477,7 +478,7 @@ def list_experiments(root: Path | None = None) -> list[Experiment]:
 def _declared(root: Path | None) -> list[Path]:
     """Declarations that are not of the lab."""
     paths = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
-    return [path for path in paths if "[[groups]]" not in path.read_text(encoding="utf-8")]
+    return [path for path in paths if not is_moved(path.read_text(encoding="utf-8"))]
 
 
 def find_experiment(name: str, root: Path | None = None) -> Experiment:

@@ -253,9 +253,14 @@ def list_experiments(root: Path | None = None) -> list[Experiment]:
 
 
 def _declared(root: Path | None) -> dict[str, Path]:
-    """Folders of declarations by their name; those that are not moved here declare no groups."""
+    """Folders of declarations by their name; those that are not moved here lack tables or groups."""
     files = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
-    return {file.parent.name: file.parent for file in files if "[[groups]]" in file.read_text(encoding="utf-8")}
+    return {file.parent.name: file.parent for file in files if is_moved(file.read_text(encoding="utf-8"))}
+
+
+def is_moved(text: str) -> bool:
+    """Whether a declaration is one of measured rows and groups of errors."""
+    return "[[tables]]" in text and "[[groups]]" in text
 
 
 def find_experiment(name: str, root: Path | None = None) -> Experiment:
