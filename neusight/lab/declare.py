@@ -30,7 +30,7 @@ Where = dict[str, Any]
 ``{ below = … }``."""
 
 
-class Table(StrictModel):
+class RowsTable(StrictModel):
     """Measured rows.
 
     Attributes:
@@ -105,7 +105,7 @@ class LeftOut(StrictModel):
         return self.name or self.by or "folds"
 
 
-class Figure(StrictModel):
+class PublishedError(StrictModel):
     """An error in percent that somebody publishes: the ``median`` or ``mean`` of some rows."""
 
     where: Where
@@ -127,7 +127,7 @@ class Contestant(StrictModel):
     kind: str = "shipped"
     title: str = ""
     files: tuple[str, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figures: tuple[PublishedError, ...] = ()
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     options: dict[str, Any] = Field(default_factory=dict)
     physics: dict[str, float] = Field(default_factory=dict)
@@ -152,7 +152,7 @@ class Pairs(StrictModel):
     also: tuple[str, ...] = ()
 
 
-class Group(StrictModel):
+class ErrorGroup(StrictModel):
     """A table of errors: of the rows that share values of ``by``.
 
     Attributes:
@@ -186,7 +186,7 @@ class Reason(StrictModel):
     reason: str
 
 
-class Drawing(StrictModel):
+class DeclaredFigure(StrictModel):
     """A figure: ``file``.png, of which group, with its caption.
 
     Attributes:
@@ -216,13 +216,13 @@ class Declaration(StrictModel):
     question: str
     readme: bool = False
     notes: tuple[str, ...] = ()
-    tables: tuple[Table, ...] = Field(min_length=1)
+    tables: tuple[RowsTable, ...] = Field(min_length=1)
     left_out: tuple[LeftOut, ...] = ()
     contestants: tuple[Contestant, ...] = (Contestant(name=OURS),)
-    groups: tuple[Group, ...] = Field(min_length=1)
+    groups: tuple[ErrorGroup, ...] = Field(min_length=1)
     reasons: tuple[Reason, ...] = ()
     targets: tuple[AccuracyTarget, ...] = ()
-    figures: tuple[Drawing, ...] = ()
+    figures: tuple[DeclaredFigure, ...] = ()
 
     @model_validator(mode="after")
     def _names_groups(self) -> Declaration:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.lab.declare import Declaration, Drawing
+from neusight.lab.declare import Declaration, DeclaredFigure
 from neusight.lab.page import SMALL, canvas, legend, save, style
 from neusight.lab.results import Results
 
@@ -35,18 +35,20 @@ def draw(results: Results, folder: Path) -> list[str]:
     return drawn
 
 
-def _panels(rows: Rows, drawing: Drawing) -> dict[str, list[Mapping[str, Any]]]:
+def _panels(rows: Rows, drawing: DeclaredFigure) -> dict[str, list[Mapping[str, Any]]]:
     panels: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         panels.setdefault(str(row.get(drawing.panel, "")), []).append(row)
     return panels
 
 
-def _line(row: Mapping[str, Any], drawing: Drawing) -> str:
+def _line(row: Mapping[str, Any], drawing: DeclaredFigure) -> str:
     return " ".join(str(row[name]) for name in drawing.lines if row.get(name) not in ("", None))
 
 
-def _by_line(rows: Rows, drawing: Drawing) -> tuple[Figure, list[tuple[Axes, list[str], list[Mapping[str, Any]]]]]:
+def _by_line(
+    rows: Rows, drawing: DeclaredFigure
+) -> tuple[Figure, list[tuple[Axes, list[str], list[Mapping[str, Any]]]]]:
     """A panel for each value of ``panel``, with a line for each row."""
     panels = {name: [row for row in part if row.get("count")] for name, part in _panels(rows, drawing).items()}
     tallest = max(map(len, panels.values()))
@@ -62,7 +64,7 @@ def _by_line(rows: Rows, drawing: Drawing) -> tuple[Figure, list[tuple[Axes, lis
     return figure, shown
 
 
-def spread(rows: Rows, drawing: Drawing) -> Figure:
+def spread(rows: Rows, drawing: DeclaredFigure) -> Figure:
     """Predicted over measured: the median, and 80 % of the rows."""
     figure, panels = _by_line([row for row in rows if row.get("ratio")], drawing)
     for axes, _, part in panels:
@@ -75,7 +77,7 @@ def spread(rows: Rows, drawing: Drawing) -> Figure:
     return figure
 
 
-def bars(rows: Rows, drawing: Drawing) -> Figure:
+def bars(rows: Rows, drawing: DeclaredFigure) -> Figure:
     """One figure of each row."""
     figure, panels = _by_line([row for row in rows if row.get(drawing.figure) is not None], drawing)
     for axes, _, part in panels:
@@ -84,7 +86,7 @@ def bars(rows: Rows, drawing: Drawing) -> Figure:
     return figure
 
 
-def curve(rows: Rows, drawing: Drawing) -> Figure:
+def curve(rows: Rows, drawing: DeclaredFigure) -> Figure:
     """One figure along a column, a line for each value of ``lines``."""
     panels = _panels(rows, drawing)
     figure, axes = canvas(len(panels), 3, 9 if len(panels) > 1 else 5.5, 3.2)
@@ -98,7 +100,7 @@ def curve(rows: Rows, drawing: Drawing) -> Figure:
     return figure
 
 
-def scatter(rows: Rows, drawing: Drawing) -> Figure:
+def scatter(rows: Rows, drawing: DeclaredFigure) -> Figure:
     """Predicted against measured, thin lines are 20 % off."""
     panels = _panels([row for row in rows if row.get("error") is not None], drawing)
     figure, axes = canvas(len(panels), 3, 9 if len(panels) > 1 else 5.5, 3.2)
@@ -113,7 +115,7 @@ def scatter(rows: Rows, drawing: Drawing) -> Figure:
     return figure
 
 
-def calibration(rows: Rows, drawing: Drawing) -> Figure:
+def calibration(rows: Rows, drawing: DeclaredFigure) -> Figure:
     """Rows within intervals of every level, each interval of 90 % scaled as a normal distribution's would be."""
     from scipy.special import ndtri
 
@@ -131,7 +133,7 @@ def calibration(rows: Rows, drawing: Drawing) -> Figure:
     return figure
 
 
-KINDS: Mapping[str, Callable[[Rows, Drawing], Figure]] = {
+KINDS: Mapping[str, Callable[[Rows, DeclaredFigure], Figure]] = {
     "spread": spread,
     "bars": bars,
     "curve": curve,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.lab.declare import NOTHING, Contestant, Group, Reason, fitting
+from neusight.lab.declare import NOTHING, Contestant, ErrorGroup, Reason, fitting
 from neusight.measured.errors import figures, truths
 from neusight.measured.table import TRUTH
 
@@ -23,7 +23,7 @@ ROW = ["set", "place", "quantity"]
 _FIXED = ("set", "contestant", "seed", "left_out", "fold", "group", "kind", "place", "of", "pairs", "base")
 
 
-def grouped(lines: pd.DataFrame, group: Group) -> list[dict[str, Any]]:
+def grouped(lines: pd.DataFrame, group: ErrorGroup) -> list[dict[str, Any]]:
     """A row of errors for each group of lines; true and false quantities are never mixed with others."""
     own = lines["pairs"].eq(group.pairs.column) if group.pairs else lines["pairs"].isna()
     chosen = lines[own.to_numpy(bool) & fitting(lines, group.where)]
@@ -65,7 +65,7 @@ def _beside(part: pd.DataFrame, prefix: str) -> dict[str, Any]:
     return {f"{prefix}_{name}": value for name, value in errors_of(others).items() if name not in ("rows", "answered")}
 
 
-def _ranked(rows: list[dict[str, Any]], group: Group) -> list[dict[str, Any]]:
+def _ranked(rows: list[dict[str, Any]], group: ErrorGroup) -> list[dict[str, Any]]:
     """Marks the contestant with the least mean of those of one group by ``best``."""
     if "contestant" not in group.by:
         return rows
@@ -77,7 +77,7 @@ def _ranked(rows: list[dict[str, Any]], group: Group) -> list[dict[str, Any]]:
     return [row | {"best": row.get("mean") == least.get(tuple(row[name] for name in alike))} for row in rows]
 
 
-def _averaged(rows: Sequence[Mapping[str, Any]], group: Group) -> list[dict[str, Any]]:
+def _averaged(rows: Sequence[Mapping[str, Any]], group: ErrorGroup) -> list[dict[str, Any]]:
     """Means over groups that differ in the columns ``average`` alone, which count alike; ``groups`` is their number."""
     import pandas as pd
 

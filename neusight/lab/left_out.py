@@ -52,8 +52,8 @@ DIES: Mapping[str, Sequence[str]] = read_json(Path(__file__).with_name("dies.jso
 
 
 @dataclass(frozen=True)
-class Fit:
-    """A fit of constants from a folder of measured rows."""
+class FitFrom:
+    """A folder of measured rows, of which constants are fitted."""
 
     data: Path
     quick: bool = False
@@ -96,7 +96,7 @@ def constants_without(
     for name in wanted:
         if report:
             report(f"{name} without {', '.join(sorted(boards)[:3])}", 0, 1, float("nan"))
-        FITS[name](Fit(measured_in(data), quick, report), building, tuple(sorted(boards)))
+        FITS[name](FitFrom(measured_in(data), quick, report), building, tuple(sorted(boards)))
     with suppress(OSError):  # Another run made the same meanwhile.
         building.rename(folder)
     return folder
@@ -140,7 +140,7 @@ def _steps(data: Path) -> list[StepObservation]:
     return observe(steps, Predictor.load().timed, shipped_factors())[0]
 
 
-def _fit_physics(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
+def _fit_physics(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     each, steps = (QUICK_ROWS, QUICK_STEPS) if fit.quick else (CONSTANT_ROWS, CONSTANT_STEPS)
     options = FitOptions(data=fit.data, each=each, steps=steps)
     parts = _physics_parts(options)
@@ -148,40 +148,40 @@ def _fit_physics(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
     fitted.save(folder / shipped_physics().file)
 
 
-def _fit_links(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
+def _fit_links(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     links_without(fit.data, boards, shipped_links()).save(folder / shipped_links().file)
 
 
-def _fit_arrays(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
+def _fit_arrays(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     if set(boards) & set(shipped_arrays().gpus):
         fit_arrays(fit.data, hold_out=boards).save(folder / shipped_arrays().file)
 
 
-def _fit_microcontrollers(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
+def _fit_microcontrollers(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     if set(boards) & set(shipped_microcontrollers().gpus):
         fit_microcontrollers(fit.data, hold_out=boards).save(folder / shipped_microcontrollers().file)
 
 
-def _fit_boards(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
+def _fit_boards(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     if set(boards) & set(shipped_boards().gpus):
         kept = [one for one in _boards(fit.data)[0] if one.gpu not in boards]
         fitted_boards(kept).save(folder / shipped_boards().file)
 
 
-def _fit_engines(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
+def _fit_engines(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     whole = _engines(fit.data)
     if any(one.gpu in boards for one in whole.observations):
         replace(whole, engines=whole.without(boards)).save(folder / "engines.json")
 
 
-def _fit_training(fit: Fit, folder: Path, boards: Sequence[str]) -> None:
+def _fit_training(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     shipped = shipped_factors()
     if set(boards) & set(shipped.gpus):
         # How far a step may be off is known of boards left out; factors alone are fitted again.
         replace(factors_without(_steps(fit.data), boards), spread=shipped.spread).save(folder / shipped.file)
 
 
-FITS: Mapping[str, Callable[[Fit, Path, Sequence[str]], None]] = {
+FITS: Mapping[str, Callable[[FitFrom, Path, Sequence[str]], None]] = {
     "physics": _fit_physics,
     "links": _fit_links,
     "arrays": _fit_arrays,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neusight.lab.declare import Declaration, Drawing, Group
+from neusight.lab.declare import Declaration, DeclaredFigure, ErrorGroup
 from neusight.lab.figures import draw
 from neusight.lab.page import listing, table, wrapped
 from neusight.lab.results import RESULTS, SUMMARY, Results, as_text, summary_of
@@ -66,21 +66,21 @@ def _item(text: str) -> str:
     return "- " + wrapped(text, 78).replace("\n", "\n  ")
 
 
-def _picture(drawing: Drawing) -> str:
+def _picture(drawing: DeclaredFigure) -> str:
     return f"![{drawing.file}]({drawing.file}.png)\n\n{wrapped(drawing.caption)}"
 
 
-def _group(rows: Sequence[Results], group: Group) -> list[str]:
+def _group(rows: Sequence[Results], group: ErrorGroup) -> list[str]:
     head = f"## {group.title or group.name.replace('_', ' ').capitalize()}"
     text = [wrapped(group.text)] if group.text else []
     return [head, *text, listing(rows, columns_of(rows, group), words=len(_names(group)))] if rows else []
 
 
-def _names(group: Group) -> list[str]:
+def _names(group: ErrorGroup) -> list[str]:
     return [name for name in group.by if name not in group.average]
 
 
-def columns_of(rows: Iterable[Results], group: Group, figures: Sequence[str] = ()) -> list[tuple[str, str]]:
+def columns_of(rows: Iterable[Results], group: ErrorGroup, figures: Sequence[str] = ()) -> list[tuple[str, str]]:
     """Columns of a table of errors: what groups are by, then those figures that any row has."""
     known = {name for row in rows for name, value in row.items() if value is not None}
     full = all(row.get("answered") == 100.0 for row in rows)

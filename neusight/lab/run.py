@@ -17,7 +17,7 @@ import numpy as np
 
 from neusight.errors import DataError, nearest
 from neusight.lab.contestants import MAKERS, Entrant, Lab, Round, ids_of
-from neusight.lab.declare import NOTHING, Declaration, Experiment, Fold, LeftOut, Table, fitting
+from neusight.lab.declare import NOTHING, Declaration, Experiment, Fold, LeftOut, RowsTable, fitting
 from neusight.lab.groups import grouped, published, worst
 from neusight.lab.hosts import with_hosts_of_others
 from neusight.lab.left_out import boards_of, code_sha256, data_sha256, trait_of
@@ -117,7 +117,7 @@ def _tables(declared: Declaration, data: Path, folder: Path, quick: bool) -> Ite
                 yield table.name or file.stem, replace(rows, frame=frame)
 
 
-def _chosen(table: MeasuredTable, declared: Table, quick: bool) -> MeasuredTable:
+def _chosen(table: MeasuredTable, declared: RowsTable, quick: bool) -> MeasuredTable:
     chosen, _ = RowChoice(suspect=declared.suspect).of(table)
     frame = chosen.frame[fitting(chosen.frame, declared.where)]
     if declared.quantities:

@@ -9,7 +9,7 @@ import pytest
 from neusight.errors import DataError
 from neusight.lab import compare, find_experiment, list_experiments, run, write_results
 from neusight.lab.accuracy import accuracy_part, headline_block
-from neusight.lab.declare import Declaration, Group, fitting, load_experiment
+from neusight.lab.declare import Declaration, ErrorGroup, fitting, load_experiment
 from neusight.lab.groups import errors_of, grouped
 from neusight.lab.results import read_results
 from neusight.lab.run import rounds_of
@@ -106,14 +106,14 @@ def test_grouped_puts_same_rows_of_other_lines_beside() -> None:
             scored(predicted=[1.2], measured=[1.0], left_out=["gpu"]),
         ]
     )
-    group = Group(name="g", by=("quantity",), where={"left_out": "gpu"}, beside={"left_out": "nothing"})
+    group = ErrorGroup(name="g", by=("quantity",), where={"left_out": "gpu"}, beside={"left_out": "nothing"})
     (row,) = grouped(lines, group)
     assert (row["count"], row["mean"], row["known_mean"]) == pytest.approx((1, 20.0, 10.0))
 
 
 def test_grouped_averages_groups_alike() -> None:
     lines = scored(predicted=[1.1, 1.1, 1.3], measured=[1.0] * 3, gpu=["a", "a", "b"])
-    (row,) = grouped(lines, Group(name="g", by=("quantity", "gpu"), average=("gpu",)))
+    (row,) = grouped(lines, ErrorGroup(name="g", by=("quantity", "gpu"), average=("gpu",)))
     assert (row["mean"], row["count"], row["groups"]) == pytest.approx((20.0, 3, 2))
 
 
