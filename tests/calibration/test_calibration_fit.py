@@ -223,6 +223,7 @@ def test_errors_name_the_dtypes_of_the_rows(
         ({"latency_ms": 1e-9}, "more work a second than the device can do"),
         ({"dtype": "float8"}, "rtx-a6000 does not compute in float8"),
         ({"gpu": "l4"}, "of other GPUs than rtx-a6000"),
+        ({"suspect": "unstable: percentiles lie apart"}, "doubted: unstable"),
     ],
 )
 def test_fit_calibration_counts_rows_left_out_by_reason(

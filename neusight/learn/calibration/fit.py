@@ -137,20 +137,20 @@ def usable(frame: pd.DataFrame, device: GpuSpec) -> tuple[pd.DataFrame, dict[str
     it has, without doubts; and how many others were left out by reason.
     """
     latency_s = 1e-3 * frame["latency_ms"].to_numpy(dtype=float)
-    faults = {
-        f"of other GPUs than {device.id}": (frame["gpu"] != device.id).to_numpy(bool),
-        "no positive finite latency": ~(np.isfinite(latency_s) & (latency_s > 0)),
-        "doubted by their source": ~sound(frame),
-    }
-    rows = np.flatnonzero(~np.any(list(faults.values()), axis=0))
+    others = (frame["gpu"] != device.id).to_numpy(bool)
+    wrong = ~others & ~(np.isfinite(latency_s) & (latency_s > 0))
+    doubted = ~others & ~wrong & ~sound(frame)
+    reasons = Counter({f"of other GPUs than {device.id}": int(others.sum())})
+    reasons["no positive finite latency"] = int(wrong.sum())
+    reasons.update(f"doubted: {doubt.partition(':')[0]}" for doubt in frame[doubted].get("suspect", ()))
+    rows = np.flatnonzero(~(others | wrong | doubted))
     skipped: list[Skip] = []
     kept = np.zeros(len(frame), dtype=bool)
     for part in parts_of(frame.iloc[rows], device, skipped):
         kept[rows[part.rows]] = computed_rows(part, skipped) & (part.batch.family != "collective")
     doubts = find_suspects(MeasuredTable(Path(), "kernels", frame[kept]))
     sure = np.array([doubt is None for doubt in doubts], dtype=bool)
-    reasons = Counter(doubt.partition(": ")[2] for doubt in doubts[~sure])
-    reasons.update({reason: int(faulty.sum()) for reason, faulty in faults.items()})
+    reasons.update(doubt.partition(": ")[2] for doubt in doubts[~sure])
     reasons.update({one["reason"]: one["rows"] for one in skipped_counts(skipped)})
     return frame[kept][sure], dict(+reasons)
 
