@@ -1,4 +1,4 @@
-"""Measured data: schemas, loading, cleaning, verification, import.
+"""Measured data: schemas, loading, cleaning, verification.
 
 Read
     ``load_kernels(path=None, families=None) -> DataFrame``, ``load_models(path=None) -> DataFrame``: checked parquet;
@@ -20,12 +20,9 @@ Know
     ``list_datasets() -> [DatasetManifest]``, ``find_dataset(name)``, ``dataset_folder(manifest)``,
     ``show(name) -> str`` (the card as Markdown),
     ``describe(data, about=None, into=None) -> DatasetManifest`` (writes it and the card).
-Bring
-    ``import_csv(folder, out, gpu=None, split=None, dtype='float32', about=None) -> DatasetManifest``.
 """
 
 from neusight.datasets.batches import to_batches
-from neusight.datasets.bring import import_csv
 from neusight.datasets.clean import RULES, CleanResult, Rule, by_gpu, clean, explained, rules_named
 from neusight.datasets.conditions import conditions_of
 from neusight.datasets.load import device_of, devices_beside, load_kernels, load_models
@@ -57,7 +54,6 @@ __all__ = [
     "devices_beside",
     "explained",
     "find_dataset",
-    "import_csv",
     "list_datasets",
     "load_kernels",
     "load_models",

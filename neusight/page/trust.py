@@ -22,7 +22,8 @@ from neusight.page.tab import Shown, Tab, View, copied
 
 _LEAST = 20
 """Rows of a GPU, from which a calibration is offered, as ``neusight calibrate`` recommends."""
-_COLUMNS = ("gpu", "op", "dtype", "count", "mape", "bias", "inside")
+_BY = ("gpu", "op", "dtype", "quantity")
+_FIGURES = ("mean", "bias", "inside")
 """Figures of measurements of one's own."""
 
 
@@ -37,7 +38,7 @@ def controls(tab: Tab) -> None:
     with ui.element("div").classes("question"):
         tab.field("by")
         _, button = chosen_file("measurements of your own: a CSV", ".csv", lambda event: _dropped(tab, own, event))
-        button.props('title="op,gpu,dtype,latency_ms and shapes"').classes("wide")
+        button.props('title="gpu, op and shapes or model, dtype, latency_ms"').classes("wide")
     own = ui.column().style("width: 100%")
 
 
@@ -55,25 +56,31 @@ async def _dropped(tab: Tab, own: ui.column, event: Any) -> None:
             _own(tab, errors, folder / "own")
 
 
-def _errors(file: Path, out: Path, predictor: Predictor, _: Form) -> dict[str, Any]:
-    from neusight.datasets.bring import import_csv
-    from neusight.evaluation import evaluate_kernels
+def _errors(file: Path, out: Path, predictor: Predictor, _: Form) -> list[dict[str, Any]]:
+    """Errors by device, operator and precision, those that tables of models lack empty."""
+    from neusight.measured import evaluate, summarise
+    from neusight.measured.overview import import_tables
 
     if not out.is_dir():
-        import_csv(file, out)
-    return evaluate_kernels(out, predictor)
+        import_tables(file, out, {})
+    evaluation = evaluate(sorted(out.glob("*.parquet")), predictor)
+    return summarise(evaluation.columns(_BY), _BY)
 
 
-def _own(tab: Tab, errors: dict[str, Any], folder: Path) -> None:
-    total, rows = errors["total"], errors["rows"]
-    text = f"mean error {total['mape']:.1f} %, {total['inside']:.0f} % inside the interval, of {total['count']:,} rows"
+def _own(tab: Tab, errors: Sequence[dict[str, Any]], folder: Path) -> None:
+    rows = [row for row in errors if "inside" in row]
+    count = sum(row["rows"] for row in rows)
+    mean, inside = (sum(row["rows"] * row[name] for row in rows) / max(count, 1) for name in ("mean", "inside"))
+    text = f"mean error {mean:.1f} %, {inside:.0f} % inside the interval, of {count:,} rows"
     ui.label(text).classes("answer")
-    cells = [[row[name] for name in _COLUMNS] for row in rows]
-    texts = ([f"{cell:.1f}" if isinstance(cell, float) else str(cell) for cell in line] for line in cells)
-    ui.html(table(_COLUMNS, texts), sanitize=False)
+    cells = [
+        [*(str(row[name] or "") for name in _BY), f"{row['rows']:,}", *(f"{row[name]:.1f}" for name in _FIGURES)]
+        for row in rows
+    ]
+    ui.html(table((*_BY, "rows", *_FIGURES), cells), sanitize=False)
     counts = Counter[str]()
     for row in rows:
-        counts[row["gpu"]] += row["count"]
+        counts[row["gpu"]] += row["rows"]
     for gpu, count in counts.items():
         if count >= _LEAST:
             ui.button(f"calibrate {gpu} by {count} rows", on_click=partial(_calibrate, tab, gpu, folder)).props("flat")

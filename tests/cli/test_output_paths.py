@@ -35,7 +35,7 @@ def working(*_: object, **__: object) -> None:
         (("fit", "engines", "--out"), "neusight.learn.engines.fit_engines"),
         (("fit", "training", "--out"), "neusight.learn.training_steps.fit_training"),
         (("train", "--out"), "neusight.learn.training.train"),
-        (("datasets", "import", "."), "neusight.datasets.bring._csv_files"),
+        (("datasets", "import", "."), "neusight.measured.overview._read"),
     ],
 )
 def test_a_path_that_cannot_be_written_is_refused_before_any_work(

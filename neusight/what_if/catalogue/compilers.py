@@ -10,7 +10,7 @@ from neusight.what_if.catalogue.launching import launched
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
 
-_FASTER_TRANSFORMER = "NVIDIA FasterTransformer, BERT guide"
+_FUSED_ENCODERS = "NVIDIA, guide to its fused BERT encoders (2019 to 2023)"
 
 
 def _forward(step: StepQuestion) -> None:
@@ -32,7 +32,7 @@ def inference_compiler(step: StepQuestion) -> StepQuestion:
 
 
 @transform(
-    "fused-layers", group="launch", source=f"{_FASTER_TRANSFORMER}; Ivanov et al. 2021, Data movement is all you need",
+    "fused-layers", group="launch", source=f"{_FUSED_ENCODERS}; Ivanov et al. 2021, Data movement is all you need",
     effort="a library, for models that it knows",
 )  # fmt: skip
 def fused_layers(step: StepQuestion) -> StepQuestion:
@@ -42,7 +42,7 @@ def fused_layers(step: StepQuestion) -> StepQuestion:
 
 
 @transform(
-    "fused-search", group="launch", source="NVIDIA FasterTransformer, decoder guide: Decoding",
+    "fused-search", group="launch", source="NVIDIA, guide to its fused decoders (2019 to 2023): Decoding",
     effort="a library, for models that it knows",
 )  # fmt: skip
 def fused_search(step: StepQuestion) -> StepQuestion:
@@ -52,7 +52,7 @@ def fused_search(step: StepQuestion) -> StepQuestion:
 
 
 @transform(
-    "padding-dropped", group="attention", source=f"ByteDance 2020, Effective Transformer; {_FASTER_TRANSFORMER}",
+    "padding-dropped", group="attention", source=f"ByteDance 2020, Effective Transformer; {_FUSED_ENCODERS}",
     effort="a library",
 )  # fmt: skip
 def padding_dropped(step: StepQuestion) -> StepQuestion:
@@ -72,7 +72,7 @@ def _integers(step: StepQuestion, *, wide: bool) -> StepQuestion:
 
 
 @transform(
-    "int8-static", group="quantisation", source=f"{_FASTER_TRANSFORMER}, int8_mode 2", effort="calibration",
+    "int8-static", group="quantisation", source=f"{_FUSED_ENCODERS}, int8_mode 2", effort="calibration",
     accuracy="residual stream in 8 bits: about 1 point of SQuAD's F1 after training for it",
 )  # fmt: skip
 def int8_static(step: StepQuestion) -> StepQuestion:
@@ -81,7 +81,7 @@ def int8_static(step: StepQuestion) -> StepQuestion:
 
 
 @transform(
-    "int8-static-wide", group="quantisation", source=f"{_FASTER_TRANSFORMER}, int8_mode 1", effort="calibration",
+    "int8-static-wide", group="quantisation", source=f"{_FUSED_ENCODERS}, int8_mode 1", effort="calibration",
     accuracy="less than int8-static: residual stream and attention keep their dtype",
 )  # fmt: skip
 def int8_static_wide(step: StepQuestion) -> StepQuestion:
