@@ -265,20 +265,19 @@ def write_devices(folder: Path, answers: Iterable[Mapping[str, Any]]) -> dict[st
 
 def write_card(folder: Path, target: str) -> None:
     """Manifest and card of what is in the folder; the card says what is missing."""
-    from neusight.datasets import About, describe
+    from neusight.measured.manifest import UNLICENSED, DataDescription, DataFile, describe
 
-    if not any(folder.glob("*/*.parquet")):
-        return
+    files = sorted(path for path in folder.glob("*/*") if path.suffix in (".parquet", ".toml", ".json"))
     kind = "a core of a CPU, which stands in for a GPU" if target == "cpu" else "GPUs"
-    describe(
-        folder,
-        About(
+    if any(path.suffix == ".parquet" for path in files):
+        description = DataDescription(
+            name=folder.resolve().name,
             title=f"Measured by neusight on {kind}",
             origin=f"neusight {neusight.__version__} collect, on the machines that the rows name",
-            licence="the collector's own: state it before you pass the data on",
+            files=tuple(DataFile(path=path.relative_to(folder).as_posix(), licence=UNLICENSED) for path in files),
             known_faults=tuple(_missing(folder, target)),
-        ),
-    )
+        )
+        describe(description, into=folder, data=folder)
 
 
 def _missing(folder: Path, target: str) -> Iterator[str]:

@@ -133,10 +133,15 @@ def describe(description: DataDescription, into: Path, data: Path | None = None)
     into.mkdir(parents=True, exist_ok=True)
     (into / "manifest.json").write_text(measured.to_json(), encoding="utf-8")
     card = into / "card.md"
-    text = card.read_text(encoding="utf-8") if card.is_file() else f"# {measured.title}\n\n{_BEGIN}\n{_END}\n"
+    text = card.read_text(encoding="utf-8") if card.is_file() else _new_card(measured)
     before, _, rest = text.partition(_BEGIN)
     card.write_text(f"{before}{_BEGIN}\n{facts(measured)}\n{_END}{rest.partition(_END)[2]}", encoding="utf-8")
     return measured
+
+
+def _new_card(description: DataDescription) -> str:
+    faults = "".join(f"- {fault}\n" for fault in description.known_faults)
+    return f"# {description.title}\n\n{_BEGIN}\n{_END}\n" + (f"\n## Known faults\n\n{faults}" if faults else "")
 
 
 def _hashed(folder: Path, file: DataFile) -> DataFile:
@@ -165,7 +170,8 @@ def facts(description: DataDescription) -> str:
     nested = Counter((str(PurePath(file.path).parent), file.licence) for file in description.files if _nested(file))
     for file in description.files:
         if not _nested(file):
-            lines.append(f"| {file.path} | {file.rows:,} | {file.licence} | `{file.sha256[:16]}…` |")
+            rows = "" if file.rows is None else f"{file.rows:,}"
+            lines.append(f"| {file.path} | {rows} | {file.licence} | `{file.sha256[:16]}…` |")
     for (folder, licence), count in nested.items():
         lines.append(f"| {folder}/ ({count} files) | | {licence} | in manifest.json |")
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from neusight.errors import DataError, NeusightError
 from neusight.measured.choice import filled_cells
 from neusight.measured.compare import question_of
 from neusight.measured.kernels import Skip, kernel_parts
-from neusight.measured.manifest import DataDescription, list_descriptions, sha256
+from neusight.measured.manifest import DataDescription, list_descriptions, read_description, sha256
 from neusight.measured.suspects import RULES
 from neusight.measured.table import MeasuredTable, read_table
 from neusight.paths import checkout_dir
@@ -155,6 +155,8 @@ def _check_hashes(path: Path) -> Iterator[Finding]:
 def _descriptions(path: Path) -> list[DataDescription]:
     """Manifests that a folder brings along, else those of the checkout that describe files which are there."""
     folder = path if path.is_dir() else path.absolute().parent.parent
+    if (folder / "manifest.json").is_file():
+        return [read_description(folder / "manifest.json")]
     if (folder / "datasets").is_dir():
         return list_descriptions(folder / "datasets")
     if not any(checkout_dir("datasets").glob("*/manifest.json")):
