@@ -1,10 +1,6 @@
 """Cycles of systolic arrays: SCALE-Sim's counts, NKI's published cost, and what no array can do."""
 
-import os
-from pathlib import Path
-
 import numpy as np
-import pandas as pd
 import pytest
 
 from neusight.laws.systolic import overlapped_cycles, reread_bytes, serial_cycles
@@ -61,15 +57,3 @@ def test_larger_products_and_less_memory_never_read_less() -> None:
     assert (reread_bytes(8 * M, 8 * N, 8 * K, **memory | {"on_chip_bytes": 1.5e6}) >= once).all()
     assert (once >= 0).all()
     assert (once > 0).any()
-
-
-def test_cycles_of_scale_sim() -> None:
-    table = Path(os.environ.get("NEUSIGHT_DATA", "")) / "accelerators" / "scalesim_gemm_cycles.parquet"
-    if not table.is_file():
-        pytest.skip("the measured data are not here")
-    rows = pd.read_parquet(table)
-    assert len(rows) == 1890
-    for (height, width, dataflow), own in rows.groupby(["rows", "cols", "dataflow"]):
-        array = {"rows": int(height), "columns": int(width), "dataflow": dataflow}
-        counted = serial_cycles(*(own[name].to_numpy(float) for name in "mnk"), **array)
-        assert np.array_equal(counted, own["total_cycles"])

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from math import hypot
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,6 @@ from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, MemoryFit, interval
 
 GIB = 2.0**30
 TERMS = {"weights": 10 * GIB, "optimizer": 30 * GIB, "activations": 20 * GIB, "loss": 5 * GIB, "workspaces": GIB}
-DATA = os.environ.get("NEUSIGHT_DATA")
 
 
 def test_terms_of_one_source_err_together_and_sources_by_themselves() -> None:
@@ -60,18 +57,3 @@ def test_ends_are_plain_bytes_as_a_whole_and_by_term() -> None:
     ends = data["memory_intervals"]["activations"]
     assert (ends["low_bytes"] + ends["high_bytes"]) / 2 == pytest.approx(20 * GIB)
     assert MemoryFit(terms={}, usable_bytes=0.0).probability == 1.0
-
-
-@pytest.mark.skipif(not DATA, reason="needs NEUSIGHT_DATA")
-def test_spreads_are_what_the_fit_says_and_hold_families_that_they_do_not_know() -> None:
-    from neusight.evaluation.memory import evaluate_memory, fitted_spreads
-
-    tables = [
-        evaluate_memory(Path(DATA or "") / table / "memory.parquet")
-        for table in ("training-runs", "training-runs-more")
-    ]
-    rows = [row for table in tables for row in table["rows"]]
-    fitted = fitted_spreads(rows)
-    assert (round(fitted["kept"], 3), round(fitted["libraries"], 2)) == (KEPT, LIBRARIES)
-    inside = sum(row["inside"] for row in rows) / len(rows)
-    assert 0.86 <= inside <= 0.94

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from neusight import Predictor
 from neusight.devices import load_device
-from neusight.engines import ENGINES, EXPERT_LOAD
+from neusight.engines import ENGINES
 from neusight.errors import ModelError
-from neusight.evaluation.memory import evaluate_memory, fitted_expert_load
+from neusight.measured import evaluate, summarise
 from neusight.plans.fits import LENGTH_STEP, largest_micro_batch, longest_sequence, verdict
 from neusight.plans.memory import PARTS, RankMemory, memory_of
 from neusight.plans.stages import RankParameters, local_of, stage_weights, stages_of, waiting
@@ -330,41 +331,9 @@ measured = pytest.mark.skipif(not DATA, reason="needs NEUSIGHT_DATA")
 
 
 @measured
-@pytest.mark.parametrize(("folder", "mean"), [("training-runs", 1.0), ("training-runs-more", 2.0)])
-def test_peaks_of_megatron_runs(folder: str, mean: float) -> None:
-    found = evaluate_memory(Path(DATA or "") / folder / "memory.parquet")
-    assert not found["skipped"]
-    everything = found["means"][0]
-    assert everything["mean"] < mean
-    assert everything["within"] == 100.0
-    assert 80.0 < found["left_out"][0]["inside"] < 97.0
-
-
-@measured
-def test_reserved_peaks_of_runs() -> None:
-    """Ten of torchtitan, of which the table says what the allocator reserved."""
-    found = evaluate_memory(Path(DATA or "") / "training-runs-more" / "runs.parquet")
-    (reserved,) = found["reserved"]
-    assert reserved["count"] == 10
-    assert reserved["mean"] < 3.0
-    assert reserved["worst"] < 6.0
-    assert reserved["inside"] >= 80.0
-
-
-@measured
-def test_load_of_experts_is_what_the_fit_says() -> None:
-    """Fitted to one GPU, it brings the other's rows nearer as well."""
-    path = Path(DATA or "") / "training-runs" / "memory.parquet"
-    assert round(fitted_expert_load(path), 2) == EXPERT_LOAD
-    assert fitted_expert_load(path, "h100-sxm-80gb") > (1 + EXPERT_LOAD) / 2
-
-
-@measured
-@pytest.mark.parametrize("table", ["training-runs/runs.parquet", "training-throughput/a100_training.csv"])
-def test_runs_that_ran_fit_and_those_out_of_memory_do_not(table: str) -> None:
-    """One published run, of 340 billion parameters in bfloat16 on 128 GPUs, needs a layer of each stage computed again,
-    of which it does not tell.
-    """
-    found = evaluate_memory(Path(DATA or "") / table)
-    assert not found["skipped"]
-    assert all(row["right"] for row in found["rows"])
+def test_peaks_of_measured_runs(predictor: Predictor) -> None:
+    """Small models with every flag of Megatron-LM."""
+    evaluation = evaluate([Path(DATA or "") / "training" / "megatron-lm-tests.parquet"], predictor)
+    (peaks,) = summarise(evaluation.columns(["quantity"]), ["quantity"])
+    assert (peaks["quantity"], peaks["answered"]) == ("peak_allocated_bytes", 100.0)
+    assert peaks["mean"] < 1.5

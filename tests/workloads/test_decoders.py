@@ -14,6 +14,7 @@ from small_decoders import CONFIGS, DEEPSEEK, INDEX, NARROW, config_of
 from neusight.engines import server_named
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
+from neusight.measured import read_table
 from neusight.plans.stages import stage_weights, stages_of
 from neusight.requests import Plan
 from neusight.serving.memory import weight_bytes
@@ -120,10 +121,10 @@ def test_weights_on_disk_are_the_published_ones() -> None:
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
 def test_every_measured_model_builds() -> None:
-    file = Path(os.environ["NEUSIGHT_DATA"]) / "serving" / "models.json"
-    models = json.loads(file.read_text(encoding="utf-8"))
-    assert len(models) > 100
-    assert all(decoder_of(config, name).parameters > 1e9 for name, config in models.items())
+    tables = [read_table(file).frame for file in Path(os.environ["NEUSIGHT_DATA"]).glob("serving/*.parquet")]
+    configs = {text for frame in tables if "config" in frame for text in frame["config"].dropna()}
+    assert len(configs) > 10
+    assert all(decoder_of(json.loads(text), "measured").parameters > 1e8 for text in configs)
 
 
 def test_every_known_decoder_builds_and_is_found_in_any_case() -> None:
