@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -299,18 +298,6 @@ def test_engines_that_are_built_know_no_window() -> None:
     assert built.kv_bytes(8192, "float16", 1) == 8 * windowed.kv_bytes(8192, "float16", 1)
     for engine, version in (("vllm", "0.5"), ("tensorrt-llm", "1.0"), ("tensorrt-llm", "")):
         assert built_by(windowed, Setup(engine=engine, engine_version=version)) == windowed
-
-
-@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
-def test_measured_cells(predictor: Predictor) -> None:
-    path = Path(os.environ["NEUSIGHT_DATA"]) / "serving" / "cells.parquet"
-    found = evaluate_serving(path, predictor, selection=Selection(source="pipeweave"))
-    assert (len(found["rows"]), found["skipped"]) == (54, [])
-    # One batch, exact prompts, nothing untold: kernels alone must explain it.
-    assert found["means"][0]["mean"] < 15
-    assert {row["quantity"] for row in found["rows"]} == {"prefill_ms", "tpot_ms", "e2e_ms"}
-    few = evaluate_serving(path, predictor, selection=Selection(limit=12, seed=1))
-    assert len(few["rows"]) + len(few["skipped"]) >= 12
 
 
 def test_what_prepares_deployments_decides_what_is_loaded(predictor: Predictor, tmp_path: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from neusight.datasets.rows import read_rows, unread_columns
-from neusight.datasets.runs import PEAK_NOTES, PEAK_READ, RUN_NOTES, RUN_READ, peak_run, training_run
+from neusight.datasets.rows import unread_columns
+from neusight.datasets.runs import peak_run, training_run
 from neusight.errors import DataError
 from neusight.workloads.decoders.table_rows import decoder_of_columns
 
@@ -121,18 +119,6 @@ def test_a_block_of_recomputed_layers_is_read() -> None:
     assert peak_run(PEAK | block)["recompute_layers"] == 3
     # Uniform: all layers, so many at a time.
     assert peak_run(PEAK | block | {"recompute_method": "uniform"})["recompute_layers"] == 0
-
-
-@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs NEUSIGHT_DATA")
-def test_every_column_of_the_measured_tables_is_read_or_known_to_change_nothing() -> None:
-    data = Path(os.environ["NEUSIGHT_DATA"])
-    peaks = read_rows(data / "training-runs" / "memory.parquet", ("gpu",), "peaks")
-    assert unread_columns(peaks, PEAK_READ, PEAK_NOTES) == []
-    for name in ("training-runs/runs.parquet", "training-throughput/a100_training.csv"):
-        assert unread_columns(read_rows(data / name, ("gpu",), "runs"), RUN_READ, RUN_NOTES) == []
-    more = read_rows(data / "training-runs-more" / "memory.parquet", ("gpu",), "peaks")
-    assert unread_columns(more, PEAK_READ, PEAK_NOTES) == []
-    assert len([peak_run(row) for row in more]) == len(more)
 
 
 def test_a_shared_expert_and_learned_positions_are_parts_of_the_model() -> None:
