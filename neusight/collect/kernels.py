@@ -75,7 +75,9 @@ def _kernels(
         return run(request, {"kernels": options}, tasks, progress)
     timing = replace(request, minutes=request.minutes * (1.0 - SHARE))
     report = run(timing, {"kernels": options}, tasks, progress)
-    naming = replace(request, minutes=request.minutes * SHARE, limit=None)
+    # A short plan leaves time over, and a profiler takes seconds to start.
+    left = request.minutes - report.seconds / 60
+    naming = replace(request, minutes=max(left, request.minutes * SHARE), limit=None)
     # In new processes: one that has profiled launches more slowly from then on.
     run(naming, {}, lambda _: unnamed(request.out), progress)
     join_names(request.out)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 SHARE = 0.2
 """Of the time of a collection, at the end, for names."""
+_RUN = ("kernel", "gpu_memcpy", "gpu_memset")
+"""Categories of a trace's events that the device runs: copies of contiguous tensors are no kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +72,7 @@ def _profiled(run: Any, bench: Bench) -> list[dict[str, Any]]:
     """The events of the profiler's trace."""
     from torch.profiler import ProfilerActivity, profile
 
+    warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
         run()
         bench.synchronise()
@@ -81,7 +85,7 @@ def _profiled(run: Any, bench: Bench) -> list[dict[str, Any]]:
 
 def named(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Columns of a row from a trace in Chrome's format; the kernel that took longest did the work. {} without any."""
-    kernels = [event for event in events if event.get("cat") == "kernel"]
+    kernels = [event for event in events if event.get("cat") in _RUN]
     if not kernels:
         return {}
     longest = max(kernels, key=lambda event: event.get("dur", 0))

@@ -71,7 +71,7 @@ def perform(task: Task) -> Outcome:
     bench = _POST["bench"]
     row: dict[str, Any] = {**task.describe(), "gpu": bench.gpu}
     try:
-        measured = task.measure(bench)
+        measured = _measure(task, bench)
     except UnmeasurableError as error:
         return Outcome(sample=task.sample, table=task.table, row=row, reason=str(error))
     except Exception as error:
@@ -86,6 +86,18 @@ def perform(task: Task) -> Outcome:
     return Outcome(sample=task.sample, table=task.table, row={**row, **measured, **stamp})
 
 
+def _measure(task: Task, bench: Any) -> dict[str, Any]:
+    """Measure, and once more where memory ran out: the capture of a graph cannot free what earlier graphs left."""
+    try:
+        return task.measure(bench)
+    except Exception as error:
+        if not _is_out_of_memory(error):
+            raise
+        clear_frames(error.__traceback__)
+    _forget_memory()
+    return task.measure(bench)
+
+
 def _software(target: str) -> str:
     import torch
 
@@ -98,9 +110,14 @@ def _software(target: str) -> str:
 def _reason(error: Exception) -> str:
     """One line; memory that runs out has its own, whoever reports it."""
     first = next((line for line in str(error).splitlines() if line.strip()), "no message")
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "not enough memory" in first:
+    if _is_out_of_memory(error):
         return f"out of memory: {first}"
     return first if isinstance(error, NeusightError) else f"{type(error).__name__}: {first}"
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return named or "not enough memory" in str(error)
 
 
 def _forget_memory() -> None:

@@ -57,6 +57,9 @@ class Trick:
             raise MemoryError("operands of 999 GiB exceed half of the memory")
         if self.trick == "cannot":
             raise UnmeasurableError("no such unit here")
+        if self.trick == "memory once" and not (mark := Path(self.folder, "full")).exists():
+            mark.touch()
+            raise MemoryError("earlier graphs hold the memory")
         if self.trick == "fault":
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied\nand more lines")
         if self.trick == "hangs":
@@ -69,7 +72,7 @@ class Trick:
 
 def test_a_bad_task_does_not_end_the_run(tmp_path: Path) -> None:
     """In a real process, which some of the tasks take down with them."""
-    tricks = ("memory", "cannot", "fault", "hangs", "spoils once", "none")
+    tricks = ("memory", "cannot", "fault", "hangs", "spoils once", "memory once")
     tasks = [Trick(i + 1, trick, str(tmp_path)) for i, trick in enumerate(tricks)]
     report = run(CollectionRequest(out=tmp_path / "set", target="cpu"), {"kernels": {}}, lambda device: tasks)
     rows = {row["m"]: row for row in read_rows(tmp_path / "set", "gemm")}

@@ -144,6 +144,7 @@ def test_the_longest_kernel_names_the_row() -> None:
     assert found["kernel_names"] == "memset;ampere_sgemm_128x64_tn"
     assert (found["grid"], found["block"]) == ("8x4x1", "256x1x1")
     assert named([event("aten::mm", 30.0, "cpu_op")]) == {}
+    assert named([event("Memcpy DtoD", 2.0, "gpu_memcpy")])["kernel_name"] == "Memcpy DtoD"
 
 
 def test_equal_seeds_give_equal_operands() -> None:
