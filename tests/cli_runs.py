@@ -5,11 +5,25 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from typing import Any
 
+import typer
 from typer.testing import CliRunner, Result
 
 from neusight.cli.app import app
+
+
+def tree(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every command below a group, and groups themselves, with the words that call it."""
+    for name, command in group.commands.items():
+        yield (*path, name), command
+        yield from tree(command, *path, name) if hasattr(command, "commands") else ()
+
+
+ROOT: Any = typer.main.get_command(app)
+COMMANDS = dict(tree(ROOT))
+"""Commands and groups by the words that call them."""
 
 
 def invoke(*arguments: object) -> Result:

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from cli_runs import invoke
+from cli_runs import COMMANDS, invoke
 
 import neusight
-from neusight.cli.app import app
 from neusight.questions.files import KINDS
 
-ROOT: Any = typer.main.get_command(app)
 PACKAGE = Path(neusight.__file__).parent
 OTHER_PROGRAMS = (
     "engines",
@@ -31,16 +28,6 @@ OTHER_PROGRAMS = (
 """Rooms that name options of servers and training frameworks, and of scripts."""
 PROSE = ("on", "import", "imports")
 """Words after the program's name that are no command."""
-
-
-def tree(group: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command below a group, and groups themselves, with the words that call it."""
-    for name, command in group.commands.items():
-        yield (*path, name), command
-        yield from tree(command, *path, name) if hasattr(command, "commands") else ()
-
-
-COMMANDS = dict(tree(ROOT))
 
 
 def options(command: Any) -> set[str]:

@@ -189,11 +189,6 @@ def test_an_error_that_follows_from_a_default_names_the_option_that_changes_it()
     assert unsaid(wrong) == {}
 
 
-def test_places_that_contradict_each_other_are_usage_errors() -> None:
-    for words in ((), ("--cluster", "dgx-a100", "--gpu", "l4"), ("--cluster", "dgx-a100", "--per-node", 4)):
-        assert invoke("training", "llama-3.1-8b", "-b", 8, *words).exit_code == 2
-
-
 def test_predict_and_training_have_the_same_defaults_under_pytorch() -> None:
     step = ("-b", 8, "-s", 128, "--tp", 2)
     training = as_json(

@@ -64,8 +64,6 @@ def test_wrong_inputs_are_the_line_of_the_command(opened: Opened) -> None:
     page = opened()
     latencies(page)
     for label, text, line in (
-        ("batch", "many", "batch 'many' is not a whole number"),
-        ("gpu", "h1000", "unknown device 'h1000'"),
         ("model", "gpt2-lrage", "did you mean gpt2-large"),
         ("model", "os:getcwd", "is not run by a URL"),
     ):
@@ -74,12 +72,6 @@ def test_wrong_inputs_are_the_line_of_the_command(opened: Opened) -> None:
         page.get_by_text(line).first.wait_for()
         fill(page, label, before)
         page.wait_for_function("![...document.querySelectorAll('[role=alert]')].some((one) => one.offsetParent)")
-
-
-@pytest.mark.parametrize("query", ["batch=0", "mode=train", "nonsense=1"])
-def test_a_wrong_url_says_so(opened: Opened, query: str) -> None:
-    page = opened(f"/?{query}")
-    page.locator("[role=alert]:visible").first.wait_for()
 
 
 def test_assumptions_are_edited_where_they_stand(opened: Opened, predictor: Predictor) -> None:

@@ -178,7 +178,6 @@ def test_nothing_serious_and_nothing_wider_than_a_phone(opened: Opened, path: st
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("mode=serving&model=llama-3.1-8b&slo=ttft=900ms&gpu=l40s,h100", "holds the level for"),
         ("mode=training&model=gpt2-xl&cluster=dgx-h100&batch=16", "a step, MFU"),
         ("model=gpt2&mode=training&gpu=l4&apply=amp&apply=fused-optimizer&optimizer=adam", "fused-optimizer: together"),
     ],

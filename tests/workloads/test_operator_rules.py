@@ -203,23 +203,8 @@ def test_convolution_gradient_has_a_kernel_for_each_gradient_asked_for(subtests:
     for wanted in [(True, True, True), (False, True, False), (True, True, False)]:
         with subtests.test(wanted=wanted):
             grad, x, weight = TensorSpec((2, 8, 16, 16)), TensorSpec((2, 3, 32, 32)), TensorSpec((8, 3, 5, 5))
-            kernels = kernels_of(
-                call(
-                    "convolution_backward",
-                    grad,
-                    x,
-                    weight,
-                    (8,),
-                    (2, 2),
-                    (2, 2),
-                    (1, 1),
-                    False,
-                    (0, 0),
-                    1,
-                    wanted,
-                    out=x,
-                )
-            )
+            sizes = ((8,), (2, 2), (2, 2), (1, 1), False, (0, 0), 1)
+            kernels = kernels_of(call("convolution_backward", grad, x, weight, *sizes, wanted, out=x))
             expected = [op for op, want in zip(("input_grad", "weight_grad", "sum"), wanted, strict=True) if want]
             assert [k.op for k in kernels] == expected
             if wanted[2]:
@@ -305,15 +290,8 @@ def test_flash_attention_keeps_its_shape_and_grouped_heads(subtests: pytest.Subt
                 args = (q, q, kv, kv, q, rows, None, None, 64, 64, 0.0, True)
                 kernels = kernels_of(call("_scaled_dot_product_flash_attention_backward", *args, out=(q, kv, kv)))
             attention = kernels[-1]
-            shape = (
-                attention.op,
-                attention.batch,
-                attention.heads,
-                attention.kv_heads,
-                attention.q_len,
-                attention.head_dim,
-            )
-            assert shape == (direction, 2, 8, 2, 64, 32)
+            names = ("op", "batch", "heads", "kv_heads", "q_len", "head_dim")
+            assert tuple(getattr(attention, name) for name in names) == (direction, 2, 8, 2, 64, 32)
             assert attention.causal and len(kernels) == (1 if direction == "forward" else 2)
 
 

@@ -53,15 +53,6 @@ def test_what_is_no_stored_workload_is_refused_with_what_to_do() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_reading_a_workload_loads_no_tensor_library() -> None:
-    program = (
-        "import sys; from neusight.workloads.serialise import from_json; from_json(sys.stdin.read());"
-        "sys.exit(any(m in sys.modules for m in ('torch', 'transformers')))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], input=to_json(traced("gpt2")), text=True, check=False)
-    assert done.returncode == 0
-
-
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "n_positions": 64, "vocab_size": 100}
 
 
