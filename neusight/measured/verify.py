@@ -60,9 +60,9 @@ def tables_below(path: Path) -> list[Path]:
     """The file, or tables of measured rows in a folder, or else in its folders of kinds.
 
     Raises:
-        DataError: the folder has none.
+        DataError: the path does not exist, or the folder has none.
     """
-    if not path.is_dir():
+    if path.is_file():
         return [path]
     files = [*path.glob("*.parquet"), *path.glob("*.csv")] or [*path.glob("*/*.parquet"), *path.glob("*/*.csv")]
     if not files:
