@@ -86,11 +86,7 @@ def read_rows(data: Path, seed: int = 0) -> list[ArrayRows]:
 
 
 def _tables(data: Path) -> list[Path]:
-    return kernel_files(data, lambda family, gpu: family != "collective" and _is_array(gpu))
-
-
-def _is_array(gpu: str) -> bool:
-    return isinstance(load_device(gpu), SystolicSpec)
+    return kernel_files(data, lambda family, gpu: family != "collective", SystolicSpec)
 
 
 def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[ArrayRows]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from neusight.devices.load import gpu_of, load_device
+from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DataError
 from neusight.executors.link import kinds_of, paths_of
@@ -23,7 +23,7 @@ from neusight.learn import Report
 from neusight.learn.physics.problem import Measurements, Problem
 from neusight.learn.sums import folds
 from neusight.measured import kernel_part
-from neusight.measured.folder import hashes, kernel_files, kernel_rows, sound
+from neusight.measured.folder import device_in, hashes, kernel_files, kernel_rows, sound
 
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
@@ -67,20 +67,24 @@ def read_rows(data: Path, seed: int = 0) -> list[LinkRows]:
     Raises:
         DataError: none there.
     """
-    if not (tables := _tables(data)):
+    parts = [rows for path in _tables(data) for rows in _of_file(path, seed)]
+    if not parts:
         raise DataError(f"{data} has no collectives of GPUs: give the folder of measured rows")
-    return [rows for path in tables for rows in _of_file(path, seed)]
+    return parts
 
 
 def _tables(data: Path) -> list[Path]:
-    return kernel_files(data, lambda family, gpu: family == "collective" and isinstance(load_device(gpu), GpuSpec))
+    return kernel_files(data, lambda family, gpu: family == "collective", GpuSpec)
 
 
 def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
     frame = kernel_rows(path)
     names = [name for name in ("table", "gpu") if name in frame]
     for _, rows in frame[frame["family"] == "collective"].groupby(names, observed=True):
-        part = kernel_part(rows, load_device(str(rows["gpu"].iloc[0])), "collective", np.arange(len(rows)))
+        device = device_in(path, str(rows["gpu"].iloc[0]))
+        if not device.links:  # As of a processor in place of a GPU, whose cores exchange through memory.
+            continue
+        part = kernel_part(rows, device, "collective", np.arange(len(rows)))
         groups, octaves = _groups(rows, part.batch)
         index = np.flatnonzero(sound(rows) & _sampled(octaves, seed))
         latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]

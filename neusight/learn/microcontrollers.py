@@ -17,7 +17,7 @@ from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
 from neusight.learn.least_squares import solve_around
 from neusight.learn.sums import folds
-from neusight.measured.folder import hashes, measured_in
+from neusight.measured.folder import hashes, step_files
 from neusight.measured.table import columns_of, filled, read_table
 from neusight.questions import Step
 from neusight.steps.answers import StepAnswers
@@ -25,8 +25,6 @@ from neusight.steps.answers import StepAnswers
 if TYPE_CHECKING:
     import pandas as pd
 
-FILE = Path("steps") / "mlperf-tiny.parquet"
-"""In the folder of measured rows."""
 NOISE, LIBRARY, BOARD, POWER = 0.1, 0.5, 0.1, 0.2
 """Standard deviations of logarithms (assumptions): of an inference; of what a library, and a board, have of their own;
 of a board's power."""
@@ -117,8 +115,9 @@ def fit_microcontrollers(data: Path, hold_out: Collection[str] = ()) -> FittedMi
     Raises:
         DataError: no inferences there.
     """
-    path = measured_in(data) / FILE
-    rows = [one for one in read_inferences(path) if one.board not in hold_out]
+    if not (files := step_files(data, MicrocontrollerSpec)):
+        raise DataError(f"{data} has no inferences of microcontrollers: give the folder of measured rows")
+    rows = [one for path in files for one in read_inferences(path) if one.board not in hold_out]
     fit, errors = _solved(rows), _left_out(rows)
     share, own_power = _power(rows)
     physics = with_values(fit.physics, {"power.share": share})
@@ -127,7 +126,7 @@ def fit_microcontrollers(data: Path, hold_out: Collection[str] = ()) -> FittedMi
         values={name: float(f"{found[name]:.5g}") for name in priors(PRIOR)},
         deviations={name: float(f"{fit.deviations[name]:.3g}") for name in priors(PRIOR)},
         gpus=sorted(fit.boards),
-        data=hashes([path]),
+        data=hashes(files),
         rows=len(rows),
         error=round(float(np.mean(np.abs(np.expm1(fit.off(rows))))), 4),
         spread={"board": BOARD, "library": round(float(np.std(list(fit.libraries.values()))), 4), "power": POWER},

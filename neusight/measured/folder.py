@@ -14,6 +14,7 @@ import numpy as np
 from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.kernels.conditions import TIMERS
 from neusight.measured.manifest import unlearned_files
 from neusight.measured.table import MeasuredTable, columns_of, read_table
 
@@ -43,9 +44,11 @@ def _is_later(file: Path) -> bool:
     return f"{file.parent.name}/{file.name}" in unlearned_files()
 
 
-def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family, gpu: True) -> list[Path]:
-    """Tables of measured kernels in a folder, or in its ``kernels``, by name: those with rows of a family and device
-    that are wanted; or the one that is given.
+def kernel_files(
+    data: Path, wanted: Callable[[str, str], bool] = lambda family, gpu: True, kind: type[DeviceSpec] | None = None
+) -> list[Path]:
+    """Tables of measured kernels in a folder, or in its ``kernels`` and in those of sets that were added to it, by
+    name: those with rows of a family and device that are wanted, of a kind of devices; or the one that is given.
 
     Raises:
         DataError: nothing there.
@@ -56,8 +59,30 @@ def kernel_files(data: Path, wanted: Callable[[str, str], bool] = lambda family,
         return [data]
     data = measured_in(data)
     folder = data / "kernels" if (data / "kernels").is_dir() else data
-    files = (file for file in sorted(folder.glob("*.parquet")) if not _is_later(file))
-    return [file for file in files if any(wanted(*kind) for kind in _kinds(file))]
+    files = [file for file in sorted(folder.glob("*.parquet")) if not _is_later(file)]
+    files += sorted(data.glob("*/kernels/*.parquet"))
+    return [file for file in files if any(wanted(*rows) and _is_of(kind, rows[1], file) for rows in _kinds(file))]
+
+
+def step_files(data: Path, kind: type[DeviceSpec]) -> list[Path]:
+    """Tables of steps on a kind of devices in a folder of measured rows and in sets that were added to it, by name."""
+    folder = measured_in(data)
+    files = [*sorted(folder.glob("steps/*.parquet")), *sorted(folder.glob("*/steps/*.parquet"))]
+    return [file for file in files if any(_is_of(kind, gpu, file) for gpu in _cells(file, "gpu")["gpu"])]
+
+
+def _is_of(kind: type[DeviceSpec] | None, gpu: str, table: Path) -> bool:
+    return kind is None or isinstance(device_in(table, gpu), kind)
+
+
+def device_in(table: Path, gpu: str) -> DeviceSpec:
+    """A device of a table's rows: as described beside it, else in the catalogue.
+
+    Raises:
+        DeviceError: neither has it.
+    """
+    brought = devices_beside(table)
+    return brought[gpu][1] if gpu in brought else load_device(gpu)
 
 
 def devices_beside(table: Path) -> dict[str, tuple[Path, DeviceSpec]]:
@@ -99,8 +124,14 @@ def states_rates(file: Path) -> bool:
 
 def is_of_lone_launches(file: Path) -> bool:
     """Whether all kernels of a table were launched by themselves."""
-    timers = _cells(file, "timer")
-    return "timer" not in timers or bool((timers["timer"] == "stream").all())
+    return bool((timings_of(_cells(file, "timer")) == "stream").all())
+
+
+def timings_of(frame: pd.DataFrame) -> np.ndarray:
+    """One of ``TIMINGS`` for each row, whose timer may have the name that people give it."""
+    if "timer" not in frame:
+        return np.full(len(frame), "stream", dtype=object)
+    return np.array([TIMERS.get(str(timer), str(timer)) for timer in frame["timer"].astype(object).fillna("stream")])
 
 
 def program_files(data: Path) -> list[Path]:
@@ -140,8 +171,12 @@ def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "
 
 
 def hashes(files: Iterable[Path]) -> dict[str, str]:
-    """Of tables, by the names of their folder and file."""
-    return {f"{file.parent.name}/{file.name}": file_sha256(file) for file in files}
+    """Of tables, by the names of their folder and file, and of their set where two are called so."""
+    names: dict[str, str] = {}
+    for file in files:
+        name = f"{file.parent.name}/{file.name}"
+        names[f"{file.parent.parent.name}/{name}" if name in names else name] = file_sha256(file)
+    return names
 
 
 def kernel_rows(file: Path) -> pd.DataFrame:

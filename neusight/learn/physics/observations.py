@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices import gpu_of, load_device, load_gpu
+from neusight.devices import gpu_of, load_gpu
 from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError, NeusightError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
@@ -31,12 +31,14 @@ from neusight.learn.training_sets import launch_floors, row_floors
 from neusight.measured import KernelPart, kernel_part, read_table
 from neusight.measured.folder import (
     alike,
+    device_in,
     is_of_lone_launches,
     kernel_files,
     kernel_rows,
     measured_in,
     states_rates,
     suspected,
+    timings_of,
 )
 from neusight.measured.kernels import PRODUCTS
 
@@ -133,7 +135,7 @@ class ObservationReader:
         frame = frame[~np.any(list(faults.values()), axis=0)]
         for rows in alike(frame):
             first = frame.iloc[rows[0]]
-            device, family = load_device(first["gpu"]), first["family"]
+            device, family = device_in(path, first["gpu"]), first["family"]
             if not isinstance(device, GpuSpec):
                 self.skipped[f"of devices of kind {device.kind}"] += len(rows)
                 continue
@@ -208,9 +210,10 @@ def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
 
 def _alone(frame: pd.DataFrame) -> np.ndarray:
     """Launches on the operands of the last one beside replays of graphs: the engine plans them on the host."""
-    if not (frame["timer"] == "graph").any():
+    timings = timings_of(frame)
+    if not (timings == "graph").any():
         return np.zeros(len(frame), dtype=bool)
-    return np.asarray((frame["timer"] == "stream") & frame["cycled_bytes"].notna())
+    return np.asarray((timings == "stream") & frame["cycled_bytes"].notna())
 
 
 def _doubted(frame: pd.DataFrame) -> np.ndarray:
