@@ -155,8 +155,8 @@ def _room(declared: Any) -> Any:
     """The package that an experiment, or its results, are of."""
     from neusight import experiments, lab
 
-    moved = {"tables", "groups"} <= {*(declared["declared"] if isinstance(declared, dict) else vars(declared))}
-    return lab if moved else experiments
+    keys = {*(declared["declared"] if isinstance(declared, dict) else vars(declared))}
+    return lab if "groups" in keys and {"tables", "simulation"} & keys else experiments
 
 
 @app.command()
@@ -166,7 +166,7 @@ def compare(options: CompareOptions) -> None:
     Where one of them is a summary alone, as committed, means are compared, by GPU and kind of kernel.
 
     A case turned when it was off by no more than the tolerance, is off by more now, and by more than one percentage
-    point more than before. Cases are the kernels that results keep, every whole model, and every simulated product.
+    point more than before. Cases are the kernels that results keep, and every whole model.
 
     Example: `neusight experiments compare ./before experiments/leave-one-gpu-out --tolerance 10`
     """

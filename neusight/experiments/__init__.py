@@ -13,7 +13,7 @@ Show
 """
 
 from neusight.experiments.compare import Case, Comparison, compare
-from neusight.experiments.declare import Declaration, Experiment, SparseDeclaration, find_experiment, list_experiments
+from neusight.experiments.declare import Declaration, Experiment, find_experiment, list_experiments
 from neusight.experiments.report import accuracy_part, write_results
 from neusight.experiments.results import load_results, read_results, summary_of
 from neusight.experiments.run import run
@@ -23,7 +23,6 @@ __all__ = [
     "Comparison",
     "Declaration",
     "Experiment",
-    "SparseDeclaration",
     "accuracy_part",
     "compare",
     "find_experiment",

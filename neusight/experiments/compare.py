@@ -82,8 +82,8 @@ class Comparison:
 def compare(old: Results, new: Results, tolerance: float = 10.0) -> Comparison:
     """Join two results: single predictions where both hold them, else the means that summaries hold.
 
-    Averages hide cases that cancel, so that predictions say more: kernels of the samples that results keep, whole
-    models, and products of simulated layers.
+    Averages hide cases that cancel, so that predictions say more: kernels of the samples that results keep, and
+    whole models.
 
     Args:
         old: results, or the summary, of the earlier run.
@@ -114,8 +114,6 @@ def _predictions(results: Results) -> Iterator[tuple[tuple[str, str], float]]:
             group = f"{row['gpu']} {WHOLE}"
             name = f"{row['fold']} {group} {row['model']} {row['mode']} {row['batch']} × {row['seq_len']}"
             yield (group, name), row["error"]
-    for row in results.get("products", ()):
-        yield (row["network"], f"{row['network']} {row['layer']} {row['product']}"), row["model_error"]
     for row in (row for row in results.get("rows", ()) if row["error"] is not None):
         if "cell" in row:
             yield (f"{row['source']} {row['quantity']}", f"{row['cell']} {row['quantity']}"), row["error"]
@@ -137,8 +135,6 @@ def _means(results: Results) -> Iterator[tuple[tuple[str, str], float]]:
     for row in results.get("models", {}).get("by_gpu", ()):
         if row["predictor"] == judged(results):
             yield (f"{row['gpu']} {WHOLE}", f"{row['gpu']} {WHOLE}, mean"), row["mean"]
-    for row in results.get("by_group", {}).get("tile_model", ()):
-        yield (row["network"], f"{row['network']}, mean"), row["mean"]
     for row in results.get("totals", ()):
         yield (f"by {row['by']}", f"{row['by']} {row['name']}, mean"), row["mean"]
     for row in results.get("by_gpu", ()):

@@ -1,7 +1,7 @@
 """What an experiment is: ``experiments/<id>/experiment.toml`` declares rows, what is left out, predictors and targets.
 
-Eight kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others,
-``sparse`` compares a simulated machine with its dense twin, ``serving``, ``training``, ``programs``, ``pairs`` and
+Several kinds: ``measured`` trains predictors on some GPUs and tests them on kernels and whole models of others,
+``serving``, ``training``, ``programs``, ``pairs`` and
 ``energy`` hold served language models, steps of distributed training, exported programs, gains of optimisations and
 what boards draw against what was measured, ``accelerators`` what devices do that are no GPUs.
 """
@@ -209,94 +209,6 @@ class Declaration(Declared):
         return tuple(gpu for gpu in self.gpus if gpu not in fold.held_out)
 
 
-class RandomZeros(StrictModel):
-    """Streams of ``length`` steps with independent or clustered zeros, for each number of PE rows."""
-
-    length: int = Field(default=4096, ge=1)
-    rows: tuple[int, ...] = (1, 4, 16)
-    sparsities: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
-    seeds: tuple[int, ...] = (0, 1, 2)
-    clusterings: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8)
-    clustered_sparsity: float = Field(default=0.5, ge=0, le=1)
-
-
-class SimulatedNetwork(StrictModel):
-    """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros after ``updates``, a
-    file in the experiment's folder that the command ``measured`` wrote.
-
-    Attributes:
-        course: profiles after fewer updates, by their number.
-        others: profiles of the same network measured otherwise, by what was different.
-        in_mean: whether it counts in the mean of networks.
-    """
-
-    name: str
-    model: str
-    batch: int = Field(default=4, ge=1)
-    profile: str
-    updates: int = Field(default=3, ge=0)
-    measured: str
-    course: dict[int, str] = Field(default_factory=dict)
-    others: dict[str, str] = Field(default_factory=dict)
-    in_mean: bool = True
-
-
-class RowGroup(StrictModel):
-    """A table of the report.
-
-    Attributes:
-        where: values of columns of the rows that are meant: a value or several.
-        by, across: columns whose values tell rows of the group apart; those of ``across`` are columns of its table.
-        figures: ``count``, ``ratio`` (geometric mean of the contestant over the simulator), ``mean`` and ``worst`` (of
-            its errors in percent), ``zeros`` (mean share of zeros of the scheduled operand).
-        contestant: ``dense`` twin or tile ``model``.
-    """
-
-    name: str
-    title: str
-    text: str = ""
-    where: dict[str, Any] = Field(default_factory=dict)
-    by: tuple[str, ...] = Field(min_length=1)
-    across: tuple[str, ...] = ()
-    figures: tuple[Literal["count", "ratio", "mean", "worst", "zeros"], ...] = ("ratio",)
-    contestant: Literal["dense", "model"] = "dense"
-
-
-class DrawnFigure(StrictModel):
-    """A figure of the report: ``y`` along ``x`` of rows of results at the path ``of``, in part ``part`` of the report,
-    with a colour for each value of ``series`` and a panel for each of ``panels``.
-    """
-
-    name: str
-    of: str
-    part: str
-    kind: Literal["curves", "points", "bars"]
-    x: str
-    y: str = "ratio"
-    series: str
-    panels: str = ""
-    xlabel: str = ""
-    ylabel: str = "speed-up over dense"
-    caption: str
-
-
-class SparseDeclaration(Declared):
-    """The content of ``experiment.toml`` of kind ``sparse``; ``uniform`` are shares of zeros that all layers are given,
-    ``designs`` values of a figure of the machine, one figure changed at a time, ``method`` how it was done.
-    """
-
-    kind: Literal["sparse"]
-    method: tuple[str, ...] = ()
-    groups: tuple[RowGroup, ...] = ()
-    figures: tuple[DrawnFigure, ...] = ()
-    random: RandomZeros = RandomZeros()
-    networks: tuple[SimulatedNetwork, ...] = Field(min_length=1)
-    uniform: tuple[float, ...] = ()
-    designs: dict[Literal["rows", "depth", "lanes"], tuple[int, ...]] = Field(default_factory=dict)
-    report: tuple[str, ...] = ("random zeros", "networks", "designs")
-    subject: str = "simulator"
-
-
 class Reason(StrictModel):
     """What is thought of ``cells``, a pattern of their names as of files in a shell, when they are far off."""
 
@@ -443,7 +355,6 @@ class AcceleratorsDeclaration(Declared):
 
 AnyDeclaration = (
     Declaration
-    | SparseDeclaration
     | ServingDeclaration
     | TrainingDeclaration
     | ProgramsDeclaration
@@ -451,7 +362,6 @@ AnyDeclaration = (
     | AcceleratorsDeclaration
 )
 KINDS: dict[str, type[AnyDeclaration]] = {
-    "sparse": SparseDeclaration,
     "serving": ServingDeclaration,
     "training": TrainingDeclaration,
     "programs": ProgramsDeclaration,

@@ -16,14 +16,12 @@ from neusight.experiments.pairs_report import PAIRS
 from neusight.experiments.programs_report import PROGRAMS
 from neusight.experiments.results import RESULTS, SUMMARY, as_text, has_rows, summary_of
 from neusight.experiments.runs_report import SERVING, TRAINING
-from neusight.experiments.sparse_report import SPARSE, declared_drawings
 from neusight.lab.accuracy import headed
 from neusight.lab.page import Drawing, ReportForm, save, table, wrapped
 
 REPORT = "report.md"
 REPORTS: dict[str, ReportForm] = {
     "measured": MEASURED,
-    "sparse": SPARSE,
     "serving": SERVING,
     "training": TRAINING,
     "programs": PROGRAMS,
@@ -49,7 +47,7 @@ def write_results(folder: Path, results: Results) -> list[Path]:
 def drawings(results: Results) -> dict[str, Drawing]:
     """The figures that results of their kind may have, by file name, in the order of the report."""
     declared = results["declared"]
-    known = dict(REPORTS[declared["kind"]].figures) | declared_drawings(declared)
+    known = dict(REPORTS[declared["kind"]].figures)
     if declared["kind"] == "measured":
         # One predictor is in the other figures, and a roof in float32 is not that of several dtypes.
         for name, spare in (

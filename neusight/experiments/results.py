@@ -72,7 +72,7 @@ def summary_of(results: Results) -> dict[str, Any]:
     """What is committed of results: no rows, of single kernels' errors by GPU those of the judged predictor alone, and
     of few-shot curves by GPU the planned ones. A summary's summary is itself.
     """
-    summary = {name: part for name, part in results.items() if name not in ("trained", "products", "rows")}
+    summary = {name: part for name, part in results.items() if name not in ("trained", "rows")}
     if kernels := results.get("kernels"):
         cells = [cell for cell in kernels["cells"] if cell["predictor"] == judged(results)]
         summary["kernels"] = {**_without(kernels, "sample"), "cells": cells}
@@ -91,7 +91,7 @@ def _without(table: Results, *keys: str) -> dict[str, Any]:
 def has_rows(results: Results) -> bool:
     """Whether they are a run's own, with single predictions, and no summary."""
     kernels, models = results.get("kernels", {}), results.get("models", {})
-    return bool({"products", "rows"} & set(results)) or "sample" in kernels or "rows" in models
+    return "rows" in results or "sample" in kernels or "rows" in models
 
 
 def load_results(experiment: Experiment) -> dict[str, Any]:

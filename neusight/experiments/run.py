@@ -1,4 +1,4 @@
-"""Run an experiment: train without the held-out GPUs of every fold, predict, compare, summarise; or simulate."""
+"""Run an experiment: train without the held-out GPUs of every fold, predict, compare, summarise."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.experiments.declare import Declaration, Experiment, PairsDeclaration, SparseDeclaration
+from neusight.experiments.declare import Declaration, Experiment, PairsDeclaration
 from neusight.experiments.folds import QUICK_ROWS, Learning, OneSet, Round, code_sha256, kernels_of, rounds_of
 from neusight.experiments.kernels import (
     averaged,
@@ -44,7 +44,6 @@ COUNTERPARTS = {
 QUICK_REMARKS = {
     "measured": f"A quick run: at most {QUICK_ROWS} rows of each GPU, operator and split, and little training. "
     "It shows that everything works. Its figures are no results.",
-    "sparse": "A quick run: short streams, one seed, one network. It shows that everything works.",
     "serving": "A quick run: forty cells. Its figures are no results.",
     "training": "A quick run: nothing is left out. Its figures are no results.",
     "programs": "A quick run: forty timings of each GPU that is left out. Its figures are no results.",
@@ -85,8 +84,7 @@ def run(
         ``verdicts``; of what is measured also hashes of data and code, and provenance of what was ``trained``.
 
     Raises:
-        DataError: data are missing or foreign, tile models that ship learned from a held-out GPU, or a profile of
-            zeros is missing, malformed, or of other layers than its network's.
+        DataError: data are missing or foreign, tile models that ship learned from a held-out GPU.
     """
     declared, clock = experiment.declared, Clock()
     if isinstance(declared, Declaration):
@@ -94,7 +92,7 @@ def run(
     else:
         with clock.timing("predicting"):
             parts = _predicted(experiment, quick, report)
-    code = {} if isinstance(declared, SparseDeclaration) else {"code_sha256": code_sha256()}
+    code = {"code_sha256": code_sha256()}
     head = {
         "experiment": experiment.id,
         "declared": declared.model_dump(mode="json"),
@@ -107,10 +105,6 @@ def run(
 def _predicted(experiment: Experiment, quick: bool, report: Report | None) -> dict[str, Any]:
     """Parts of an experiment in which no tile model is trained."""
     declared = experiment.declared
-    if isinstance(declared, SparseDeclaration):
-        from neusight.experiments import sparse
-
-        return sparse.run(declared, experiment.folder, quick, report)
     if isinstance(declared, PairsDeclaration):
         from neusight.experiments.pairs import run_pairs
 

@@ -16,7 +16,7 @@ from neusight.lab.left_out import predictor_without
 from neusight.laws.constants import with_values
 from neusight.measured import SOUGHT, MeasuredTable, compare, files_of, peers_of
 from neusight.measured.compare import Compared, Progress
-from neusight.measured.score import Scored
+from neusight.measured.score import Scored, joined
 from neusight.paths import tile_models_from
 
 if TYPE_CHECKING:
@@ -144,7 +144,28 @@ def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant 
     return PeerEntrant(known[known["peer"].eq(contestant.name)])
 
 
+@dataclass(frozen=True)
+class ColumnEntrant:
+    """Predictions in columns of the rows, which begin with a word: ``dense_cycles`` beside ``cycles``."""
+
+    prefix: str
+
+    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
+        """See ``Entrant``."""
+        import pandas as pd
+
+        parts = []
+        for quantity in (name for name in table.quantities if f"{self.prefix}_{name}" in table.frame):
+            rows = table.frame.dropna(subset=[quantity, f"{self.prefix}_{quantity}"])
+            unknown = np.full(len(rows), np.nan)
+            predicted, measured = (rows[name].to_numpy(float) for name in (f"{self.prefix}_{quantity}", quantity))
+            keys = pd.DataFrame({"place": rows.index, "quantity": quantity})
+            parts.append(Scored(keys, predicted, unknown, unknown, measured))
+        return joined(parts), []
+
+
 MAKERS: dict[str, Maker] = {
+    "column": lambda contestant, _, turn, lab: ColumnEntrant(contestant.options["column"]),
     "shipped": make_shipped,
     "peer": make_peer,
     "published": lambda *_: None,

@@ -118,7 +118,8 @@ class Contestant(StrictModel):
 
     Attributes:
         kind: ``shipped`` predicts with what ships, ``peer`` are predictions in ``files`` of rows by source, table, row
-            and quantity, ``published`` are errors of rows that somebody names; others are trained in each fold.
+            and quantity, ``column`` those in columns of the rows that begin with ``options.column``, ``published``
+            are errors of rows that somebody names; others are trained in each fold.
         title: in tables and figures.
         left_out: rounds that it takes part in, by their label; default all for what can leave anything out.
     """
@@ -163,6 +164,9 @@ class ErrorGroup(StrictModel):
         beside: values of columns of other lines of the same measured rows, whose errors stand beside, with ``prefix``.
         least: fewer answered rows make no group.
         average: columns over which the groups are averaged.
+        across: of ``by`` whose values are columns of the table, filled with ``figure``: one of errors, ``factor`` (the
+            geometric mean of predicted over measured) or the mean of a column.
+        detail: the group is drawn only, and not in summary.json.
         accuracy: figures of docs/accuracy.md; none: the table is not shown there.
     """
 
@@ -176,6 +180,9 @@ class ErrorGroup(StrictModel):
     prefix: str = "known"
     least: int = 1
     average: tuple[str, ...] = ()
+    across: str = ""
+    figure: str = ""
+    detail: bool = False
     accuracy: tuple[str, ...] = ()
 
 
@@ -195,6 +202,7 @@ class DeclaredFigure(StrictModel):
             ``figure`` along the column ``x``).
         group: name of the table; of scatter and calibration its rows.
         panel, lines: columns: a panel for each value, a line or colour for each.
+        label: of the axis of ``figure``; default that of an error.
     """
 
     file: str
@@ -204,7 +212,51 @@ class DeclaredFigure(StrictModel):
     panel: str = ""
     lines: tuple[str, ...] = ()
     figure: str = "mean"
+    label: str = ""
     x: str = ""
+
+
+class RandomZeros(StrictModel):
+    """Streams of ``length`` steps with independent or clustered zeros, for each number of PE rows."""
+
+    length: int = Field(default=4096, ge=1)
+    rows: tuple[int, ...] = (1, 4, 16)
+    sparsities: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+    seeds: tuple[int, ...] = (0, 1, 2)
+    clusterings: tuple[float, ...] = (0.0, 0.1, 0.2, 0.4, 0.6, 0.8)
+    clustered_sparsity: float = Field(default=0.5, ge=0, le=1)
+
+
+class SimulatedNetwork(StrictModel):
+    """A network in training: ``model`` as ``neusight predict`` takes it, ``profile`` its zeros after ``updates``, a
+    file in the experiment's folder that the command ``measured`` wrote.
+
+    Attributes:
+        course: profiles after fewer updates, by their number.
+        others: profiles of the same network measured otherwise, by what was different.
+        in_mean: whether it counts in the mean of networks.
+    """
+
+    name: str
+    model: str
+    batch: int = Field(default=4, ge=1)
+    profile: str
+    updates: int = Field(default=3, ge=0)
+    measured: str
+    course: dict[int, str] = Field(default_factory=dict)
+    others: dict[str, str] = Field(default_factory=dict)
+    in_mean: bool = True
+
+
+class Simulation(StrictModel):
+    """Rows that the simulator makes in place of measured ones; ``uniform`` are shares of zeros that all layers are
+    given, ``designs`` values of a figure of the machine, one figure changed at a time.
+    """
+
+    random: RandomZeros = RandomZeros()
+    networks: tuple[SimulatedNetwork, ...] = Field(min_length=1)
+    uniform: tuple[float, ...] = ()
+    designs: dict[Literal["rows", "depth", "lanes"], tuple[int, ...]] = Field(default_factory=dict)
 
 
 class Declaration(StrictModel):
@@ -216,7 +268,8 @@ class Declaration(StrictModel):
     question: str
     readme: bool = False
     notes: tuple[str, ...] = ()
-    tables: tuple[RowsTable, ...] = Field(min_length=1)
+    tables: tuple[RowsTable, ...] = ()
+    simulation: Simulation | None = None
     left_out: tuple[LeftOut, ...] = ()
     contestants: tuple[Contestant, ...] = (Contestant(name=OURS),)
     groups: tuple[ErrorGroup, ...] = Field(min_length=1)
@@ -226,6 +279,8 @@ class Declaration(StrictModel):
 
     @model_validator(mode="after")
     def _names_groups(self) -> Declaration:
+        if not self.tables and self.simulation is None:
+            raise ValueError("give tables")
         names = {group.name for group in self.groups} | {"published"}
         for used in (*(target.table for target in self.targets), *(figure.group for figure in self.figures)):
             if used not in names:
@@ -235,7 +290,10 @@ class Declaration(StrictModel):
     @property
     def subject(self) -> str:
         """Where the rows come from, for the list of experiments."""
-        return ", ".join(dict.fromkeys(name.partition("/")[0] for table in self.tables for name in table.files))
+        return (
+            ", ".join(dict.fromkeys(name.partition("/")[0] for table in self.tables for name in table.files))
+            or "simulator"
+        )
 
 
 @dataclass(frozen=True)
@@ -259,8 +317,8 @@ def _declared(root: Path | None) -> dict[str, Path]:
 
 
 def is_moved(text: str) -> bool:
-    """Whether a declaration is one of measured rows and groups of errors."""
-    return "[[tables]]" in text and "[[groups]]" in text
+    """Whether a declaration is one of measured or simulated rows and groups of errors."""
+    return ("[[tables]]" in text or "[simulation]" in text) and "[[groups]]" in text
 
 
 def find_experiment(name: str, root: Path | None = None) -> Experiment:

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Rows = Sequence[Mapping[str, Any]]
 _LEVELS = np.linspace(0.05, 0.99, 40)
 _NORMAL_90 = 1.6448536269514722
+_LONG = 24
+"""Characters of all words along an axis; of longer ones the ends are marked."""
 _TALL = 0.19
 """Inches of a line of a panel."""
 
@@ -77,24 +79,34 @@ def spread(rows: Rows, drawing: DeclaredFigure) -> Figure:
     return figure
 
 
+def _label(drawing: DeclaredFigure) -> str:
+    return drawing.label or f"{drawing.figure} error, %"
+
+
 def bars(rows: Rows, drawing: DeclaredFigure) -> Figure:
     """One figure of each row."""
     figure, panels = _by_line([row for row in rows if row.get(drawing.figure) is not None], drawing)
     for axes, _, part in panels:
         axes.barh(range(len(part)), [row[drawing.figure] for row in part], color=style(0)["color"])
-    figure.supxlabel(f"{drawing.figure} error, %", fontsize=10)
+    figure.supxlabel(_label(drawing), fontsize=10)
     return figure
 
 
 def curve(rows: Rows, drawing: DeclaredFigure) -> Figure:
     """One figure along a column, a line for each value of ``lines``."""
-    panels = _panels(rows, drawing)
+    panels, lines = _panels(rows, drawing), list(dict.fromkeys(_line(row, drawing) for row in rows))
     figure, axes = canvas(len(panels), 3, 9 if len(panels) > 1 else 5.5, 3.2)
     for place, (name, part) in zip(axes, panels.items(), strict=True):
-        for at, line in enumerate(dict.fromkeys(_line(row, drawing) for row in part)):
-            points = sorted((row[drawing.x], row[drawing.figure]) for row in part if _line(row, drawing) == line)
-            place.plot(*zip(*points, strict=True), label=line, markersize=4, **style(at))
-        place.set(title=name, xlabel=drawing.x.replace("_", " "), ylabel=f"{drawing.figure}, %")
+        # Words stand along the axis in the order in which they come.
+        words = list(dict.fromkeys(row[drawing.x] for row in part if isinstance(row[drawing.x], str)))
+        for line in dict.fromkeys(_line(row, drawing) for row in part):
+            points = [(row[drawing.x], row[drawing.figure]) for row in part if _line(row, drawing) == line]
+            x = sorted((words.index(x), y) for x, y in points) if words else sorted(points)
+            place.plot(*zip(*x, strict=True), label=line, markersize=4, **style(lines.index(line)))
+        if words:
+            few = len("".join(words)) <= _LONG
+            place.set_xticks(range(len(words)) if few else [0, len(words) - 1], words if few else ["first", "last"])
+        place.set(title=name, xlabel=drawing.x.replace("_", " "), ylabel=_label(drawing))
         place.grid(linewidth=0.3)
     legend(figure, axes)
     return figure

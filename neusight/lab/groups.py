@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 GAINS = ("gain", "ratio")
+FACTOR = "factor"
 CLEAR = 0.05
 """From which a measured gain or loss is one."""
 WORST = 10
@@ -36,6 +37,8 @@ def grouped(lines: pd.DataFrame, group: ErrorGroup) -> list[dict[str, Any]]:
     for values, part in chosen.groupby([*group.by, truth], observed=True, dropna=False):
         names = {name: _plain(value) for name, value in zip(group.by, values, strict=False)}
         row = names | errors_of(part) | (_beside(part, group.prefix) if group.beside else {})
+        if group.figure and group.figure not in row:
+            row[group.figure] = _figure_of(part, group.figure)
         rows += [row] if row["count"] >= group.least else []
     return _averaged(rows, group) if group.average else _ranked(rows, group)
 
@@ -58,6 +61,12 @@ def errors_of(lines: pd.DataFrame) -> dict[str, Any]:
     if answered["quantity"].isin(GAINS).all() and clear.any():
         found["sign"] = 100.0 * float(((predicted > 1.0) == (measured > 1.0))[clear].mean())
     return found
+
+
+def _figure_of(part: pd.DataFrame, name: str) -> float:
+    """The geometric mean of predicted over measured, or the mean of a column."""
+    logs = np.log(part["predicted"].astype(float) / part["measured"].astype(float))
+    return float(np.exp(logs.mean()) if name == FACTOR else part[name].mean())
 
 
 def _beside(part: pd.DataFrame, prefix: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from neusight.lab.declare import Declaration, DeclaredFigure, ErrorGroup
 from neusight.lab.figures import draw
-from neusight.lab.page import listing, table, wrapped
+from neusight.lab.page import listing, matrix, table, wrapped
 from neusight.lab.results import RESULTS, SUMMARY, Results, as_text, summary_of
 
 REPORT = "report.md"
@@ -73,7 +73,22 @@ def _picture(drawing: DeclaredFigure) -> str:
 def _group(rows: Sequence[Results], group: ErrorGroup) -> list[str]:
     head = f"## {group.title or group.name.replace('_', ' ').capitalize()}"
     text = [wrapped(group.text)] if group.text else []
-    return [head, *text, listing(rows, columns_of(rows, group), words=len(_names(group)))] if rows else []
+    if not rows or group.detail:
+        return []
+    if group.figure:
+        return [head, *text, _filled(rows, group)]
+    return [head, *text, listing(rows, columns_of(rows, group), words=len(_names(group)))]
+
+
+def _filled(rows: Sequence[Results], group: ErrorGroup) -> str:
+    """One figure, in a column for each value of ``across``."""
+    down = [name for name in _names(group) if name != group.across]
+    cells = [
+        {**row, "down": " ".join(str(row[name]) for name in down), "head": row.get(group.across, group.figure)}
+        for row in rows
+    ]
+    _, form = ERRORS.get(group.figure, ("", f"{{{group.figure}:.2f}}"))
+    return matrix(cells, "down", ("head", list(dict.fromkeys(cell["head"] for cell in cells))), form, " ".join(down))
 
 
 def _names(group: ErrorGroup) -> list[str]:

@@ -49,8 +49,10 @@ def rounded(value: Any, key: str = "") -> Any:
 
 
 def summary_of(results: Results) -> dict[str, Any]:
-    """What is committed of results: no rows."""
-    return {name: part for name, part in results.items() if name != "rows"}
+    """What is committed of results: no rows, and no group of details."""
+    detail = [group["name"] for group in results["declared"]["groups"] if group.get("detail")]
+    groups = {name: rows for name, rows in results["groups"].items() if name not in detail}
+    return {name: part for name, part in results.items() if name != "rows"} | {"groups": groups}
 
 
 def read_results(path: Path, remedy: str = "give results.json, summary.json or their folder") -> dict[str, Any]:

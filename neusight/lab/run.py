@@ -68,8 +68,13 @@ def run(
     Raises:
         DataError: data are missing or foreign, or nothing can be compared.
     """
-    began, declared, data = monotonic(), experiment.declared, measured_in(data_dir())
+    began, declared = monotonic(), experiment.declared
+    data = measured_in(data_dir()) if declared.tables else experiment.folder
     tables = list(_tables(declared, data, experiment.folder, quick))
+    if declared.simulation:
+        from neusight.lab.simulated import simulated_table
+
+        tables.append(("simulated", simulated_table(declared.simulation, experiment.folder, quick, report)))
     lab = Lab(declared=declared, data=data, folder=experiment.folder, tables=tables, quick=quick, report=report)
     lines, skipped = _lines(lab, jobs, ray)
     found = results_of(declared, lines)
@@ -196,7 +201,7 @@ def _values(tables: Sequence[tuple[str, MeasuredTable]], column: str) -> list[st
 def _needed(declared: Declaration) -> list[str]:
     """Columns of lines that any part of the results reads."""
     groups = declared.groups
-    named = [name for group in groups for name in (*group.by, *group.where, *group.beside)]
+    named = [name for group in groups for name in (*group.by, *group.where, *group.beside, group.figure)]
     named += [name for reason in declared.reasons for name in reason.where]
     named += [name for c in declared.contestants for figure in c.figures for name in figure.where]
     fixed = (

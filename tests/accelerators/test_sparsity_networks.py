@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 
 from neusight.collect.sparsity.inputs import digits
-from neusight.experiments import networks
+from neusight.lab import networks
 
 
 @pytest.mark.parametrize(

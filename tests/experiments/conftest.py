@@ -8,13 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from experiment_sets import GPT2, GPUS, SPARSE, STEP, STEP_MS, declare, kernels
+from experiment_sets import GPT2, GPUS, STEP, STEP_MS, kernels
 
-from neusight.experiments import find_experiment, run, write_results
+from neusight.experiments import run, write_results
 from neusight.experiments.declare import Contestant, Data, Declaration, Experiment, Fold
-from neusight.kernels.sparsity import LayerSparsity, OperandSparsity
 from neusight.lab.targets import AccuracyTarget
-from neusight.transforms.sparsity import SparsityProfile
 
 
 @pytest.fixture(scope="session")
@@ -109,20 +107,3 @@ def written(results: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("written")
     write_results(folder, results)
     return folder
-
-
-@pytest.fixture(scope="session")
-def sparse(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    """A simulated experiment with a profile of its network."""
-    root = declare(tmp_path_factory.mktemp("sparse"), SPARSE)
-    for file, share in (("zeros.json", 0.6), ("zeros-after-4.json", 0.1)):
-        layer = LayerSparsity(OperandSparsity(share), OperandSparsity(share), OperandSparsity(0.0))
-        layers = dict.fromkeys(("first", "second"), layer)
-        SparsityProfile(model="mine", layers=layers).save(root / "mine" / file)
-    return find_experiment("mine", root)
-
-
-@pytest.fixture(scope="session")
-def sparse_results(sparse: Experiment) -> dict[str, Any]:
-    """What a run of that finds; not to be changed."""
-    return run(sparse)

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from experiment_sets import SPARSE, declare
+from experiment_sets import declare
 
 from neusight.errors import DataError
 from neusight.experiments import find_experiment, list_experiments
@@ -114,9 +114,6 @@ MISTAKES = [
     (MEASURED, 'name = "mine"\n', 'sets = ["a", "b"]\n', "report 'models' needs data.name"),
     (MEASURED, 'name = "mine"\n', 'name = "mine"\nsets = ["a"]\n', "data needs either a name or sets"),
     (MEASURED, "[data]", "[data", "not TOML"),
-    (SPARSE, "length = 64", "lenght = 64", "unknown key 'random.lenght'; did you mean length?"),
-    (SPARSE, 'figure = "ratio"\n', "", "targets.0.figure is missing"),
-    (SPARSE, "batch = 1", "batch = 0", "networks.0.batch = 0"),
 ]
 
 

@@ -77,12 +77,6 @@ def test_a_summary_is_compared_by_its_means() -> None:
         assert found.better == [case]
 
 
-def test_simulated_runs_are_compared_product_by_product(sparse_results: dict[str, Any]) -> None:
-    found = compare(sparse_results, sparse_results)
-    assert (found.by, len(found.cases), found.worse) == ("prediction", len(sparse_results["products"]), [])
-    assert len(compare(summary_of(sparse_results), sparse_results).cases) == 1
-
-
 def test_runs_that_have_nothing_in_common_or_are_of_two_sorts_are_refused() -> None:
     with pytest.raises(DataError, match="no prediction in common"):
         compare(OLD, made({"z": 1.0}))

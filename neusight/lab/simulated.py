@@ -1,8 +1,8 @@
 """Rows that a simulator makes: cycles and energies of a TensorDash machine, with random zeros and with those of
 networks in training.
 
-A row has a ``quantity`` as ``measured`` by the simulator, which counts exactly, beside that of the ``dense`` twin and
-of the tile ``model``. ``axis`` and ``value`` say in what its zeros or its machine differ.
+Measured columns are those of the simulator, which counts exactly; beside them stand those of the dense twin and of the
+tile model. ``axis`` and ``value`` say in what the zeros or the machine of a row differ.
 """
 
 from __future__ import annotations
@@ -33,22 +33,43 @@ from neusight.kernels.sparsity import (
     operand_names,
     with_zeros,
 )
+from neusight.measured import MeasuredTable
 from neusight.transforms.sparsity import SparsityProfile, sparsify
 from neusight.workloads import Workload, load_workload
 
 if TYPE_CHECKING:
-    from neusight.experiments.declare import RandomZeros, SimulatedNetwork, SparseDeclaration
+    from neusight.lab.declare import RandomZeros, SimulatedNetwork, Simulation
+    from neusight.learn import Report
 
 Figures = dict[str, np.ndarray]
 PRODUCTS: Mapping[Any, str] = dict(zip(DIRECTIONS.values(), ("A·W", "G·W", "G·A"), strict=True))
 """Products of a layer by the names of their operands."""
-CYCLES, COMPUTE, ENERGY = "cycles", "energy of compute", "with memories"
-"""Quantities; energies in joules."""
+ORDERED = ("network", "product", "value", "machine", "cluster")
+"""Columns whose values stay in the order in which they come."""
 Case = tuple[str, str, SparsityProfile, Machine]
 """Name of the difference, its value, zeros, and the machine."""
 
 
-def network_rows(network: SimulatedNetwork, declared: SparseDeclaration, folder: Path) -> pd.DataFrame:
+def simulated_table(simulation: Simulation, folder: Path, quick: bool, report: Report | None) -> MeasuredTable:
+    """All rows of a simulation; of a quick one those of short streams, one seed and one network.
+
+    Raises:
+        DataError: a profile of a network is missing, malformed, or of other layers than its own.
+    """
+    zeros, networks = simulation.random, simulation.networks
+    if quick:
+        zeros, networks = zeros.model_copy(update={"length": 256, "seeds": zeros.seeds[:1]}), networks[:1]
+    parts = [random_rows(zeros)]
+    for done, network in enumerate(networks, start=1):
+        parts.append(network_rows(network, simulation, folder))
+        if report:
+            report(network.name, done, len(networks), float("nan"))
+    rows = pd.concat(parts, ignore_index=True)
+    ordered = {name: pd.Categorical(rows[name], rows[name].dropna().unique()) for name in ORDERED}
+    return MeasuredTable(folder / "simulated", "models", rows.assign(**ordered, place=rows.index))
+
+
+def network_rows(network: SimulatedNetwork, declared: Simulation, folder: Path) -> pd.DataFrame:
     """Cycles of a network's training step in each case and energies [J] in the first: a row for each product of each
     layer, and for sums over layers and over products, which are called "all".
 
@@ -61,29 +82,20 @@ def network_rows(network: SimulatedNetwork, declared: SparseDeclaration, folder:
     parts = []
     for number, (axis, value, profile, machine) in enumerate(_cases(network, declared, folder)):
         rows = product_rows(workload, profile, machine, _cycles if number else _cycles_and_energies)
-        parts.append(_with_sums(rows).assign(network=network.name, axis=axis, value=value))
-    return _by_quantity(pd.concat(parts, ignore_index=True))
+        labels = {"network": network.name, "in_mean": network.in_mean, "axis": axis, "value": value}
+        parts.append(_with_sums(rows).assign(**labels))
+        parts[-1]["number"] = pd.factorize(parts[-1]["layer"])[0] + 1
+    return pd.concat(parts, ignore_index=True)
 
 
 def _with_sums(rows: pd.DataFrame) -> pd.DataFrame:
-    rows = rows.assign(zeros=rows["zeros"] * rows[f"dense {CYCLES}"])
+    rows = rows.assign(zeros=rows["zeros"] * rows["dense_cycles"])
     sums = rows.groupby("product", sort=False, as_index=False).sum(numeric_only=True)
     whole = pd.concat([rows, sums, sums.assign(product="all").groupby("product", as_index=False).sum()])
-    return whole.assign(layer=whole["layer"].fillna("all"), zeros=whole["zeros"] / whole[f"dense {CYCLES}"])
+    return whole.assign(layer=whole["layer"].fillna("all"), zeros=whole["zeros"] / whole["dense_cycles"])
 
 
-def _by_quantity(rows: pd.DataFrame) -> pd.DataFrame:
-    labels = rows[["network", "axis", "value", "layer", "product", "zeros"]]
-    parts = [
-        labels.assign(
-            quantity=name, measured=rows[name], dense=rows[f"dense {name}"], model=rows.get(f"modelled {name}", np.nan)
-        )
-        for name in (CYCLES, COMPUTE, ENERGY)
-    ]
-    return pd.concat(parts, ignore_index=True).dropna(subset="measured")
-
-
-def _cases(network: SimulatedNetwork, declared: SparseDeclaration, folder: Path) -> Iterator[Case]:
+def _cases(network: SimulatedNetwork, declared: Simulation, folder: Path) -> Iterator[Case]:
     def loaded(file: str) -> SparsityProfile:
         return SparsityProfile.load(folder / file)
 
@@ -144,17 +156,17 @@ def product_rows(
 
 def _cycles(batch: KernelBatch, machine: Machine) -> Figures:
     counted = kernel_cycles(batch, machine, simulated)
-    return {CYCLES: counted.cycles, f"dense {CYCLES}": counted.dense}
+    return {"cycles": counted.cycles, "dense_cycles": counted.dense}
 
 
 def _cycles_and_energies(batch: KernelBatch, machine: Machine) -> Figures:
     """By the simulator, of the dense twin, and cycles by the tile model; energies of the compute, and with memories."""
-    found = _cycles(batch, machine) | {f"modelled {CYCLES}": kernel_cycles(batch, machine, modelled).cycles}
-    for device, prefix in (("tensordash", ""), ("tensordash-dense", "dense ")):
+    found = _cycles(batch, machine) | {"model_cycles": kernel_cycles(batch, machine, modelled).cycles}
+    for device, prefix in (("tensordash", ""), ("tensordash-dense", "dense_")):
         own = replace(machine, skips=not prefix)
         energy = MachinePredictor(machine=own, pass_cycles=simulated).predict(batch, load_gpu(device)).energy
         assert energy is not None
-        found |= {f"{prefix}{COMPUTE}": energy.compute_j, f"{prefix}{ENERGY}": energy.total_j}
+        found |= {f"{prefix}compute_j": energy.compute_j, f"{prefix}energy_j": energy.total_j}
     return found
 
 
@@ -173,8 +185,8 @@ def random_rows(zeros: RandomZeros) -> pd.DataFrame:
             lines.append((axis, f"{rows} PE rows", share, clustering, cluster, mean))
     laws = [max(1.0 / Machine().depth, 1.0 - share) * zeros.length for share in zeros.sparsities]
     lines += [("random", "law", share, 0.0, "", law) for share, law in zip(zeros.sparsities, laws, strict=True)]
-    found = pd.DataFrame(lines, columns=["axis", "machine", "sparsity", "clustering", "cluster", "measured"])
-    return found.assign(quantity=CYCLES, dense=float(zeros.length))
+    found = pd.DataFrame(lines, columns=["axis", "machine", "sparsity", "clustering", "cluster", "cycles"])
+    return found.assign(dense_cycles=float(zeros.length))
 
 
 def _stream_cycles(length: int, seed: int, rows: int, *zeros: Any) -> int:
