@@ -13,7 +13,7 @@ from neusight.cli import options as opt
 from neusight.cli.commands import Commands
 from neusight.cli.output import Output, busy, figures, line, note, tasks
 from neusight.errors import shown
-from neusight.paths import writable
+from neusight.paths import data_dir, writable
 from neusight.questions.field import FieldError, path, switch, text, whole
 from neusight.questions.parts import OnGpu, Seeded
 from neusight.questions.question import like
@@ -27,7 +27,8 @@ calibrate = Commands(no_args_is_help=False)
 _REGRESSORS = ("mlp", "gbm", "gp", "linear")
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 """Names of passes by the regressor that has them."""
-_TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training", "hosts", "gains")
+_TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training", "hosts", "memory",
+            "gains")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,6 @@ def train(options: TrainTarget) -> None:
     from neusight.learn.training import TrainOptions
     from neusight.learn.training import train as run
     from neusight.measured.folder import kernel_files, sources_of
-    from neusight.paths import data_dir
 
     data = options.data or data_dir()
     files = tuple(kernel_files(data, lambda family, gpu: family != "collective"))
@@ -113,7 +113,7 @@ class FitTarget(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
     target: str = text(
         "Constants: physics of kernels (the default); links (collectives), arrays (systolic accelerators) or "
         "microcontrollers, each without every device too; engines that serve; boards (power); training (kernels of "
-        "training steps); hosts (times of calls and operators) and gains (their doubt), which are in code.",
+        "training steps); hosts (times of calls and operators), memory (of training) and gains (their doubt), in code.",
         "", "physics", choices=_TARGETS, argument=True, former=_TARGETS[1:7],
     )  # fmt: skip
     rows: int = whole("Most rows of each device and kind of kernel, for physics.", opt.CHOICE, 100, 10, 100_000)
@@ -149,7 +149,6 @@ def fit(options: FitTarget) -> None:
     - `neusight fit training --out tile_models/training.json`
     """
     from neusight.learn.fits import FitChoice, fit_constants
-    from neusight.paths import data_dir
 
     out, folder = options.out or writable(Path(f"{options.target}.json")), options.data or data_dir()
     choice = FitChoice(hold_out=_ids(options.hold_out, {}), rows=options.rows, seed=options.seed)

@@ -21,7 +21,7 @@ ATTENTIONS = ("eager", "sdpa", "flash")
 AttentionForm = Literal["eager", "sdpa", "flash", "cudnn"]
 EXPERT_LOAD = 1.1
 """Rows of the experts of the fullest rank over an even share, in the fullest of a run's first
-steps: routers without capacity are not even. Fitted by ``neusight.evaluation.memory.fitted_expert_load`` to runs on
+steps: routers without capacity are not even. Fitted by ``neusight fit memory`` to runs on
 a100 alone; runs on h100 ask for 1.16."""
 
 

@@ -45,8 +45,6 @@ GROUPINGS = (
 WORST = 10
 WITHIN = 10.0
 """Percent: errors whose share of rows is reported."""
-FITTED_ON = "a100-sxm-80gb"
-"""GPU whose rows alone constants are fitted to."""
 _CASE = ("case", "gpu", "environment", "family", "tp", "pp", "vp", "cp", "ep")
 _RUN = ("model", "framework", "gpu", "num_gpus", "tp", "pp", "vp", "dtype", "seq_len", "micro_batch", "recompute")
 
@@ -100,21 +98,6 @@ def evaluate_memory(path: str | Path) -> dict[str, Any]:
         "skipped": skipped,
         "unread": unread_columns(records, PEAK_READ, PEAK_NOTES),
     }
-
-
-def fitted_expert_load(path: str | Path, gpu: str = FITTED_ON) -> float:
-    """``EXPERT_LOAD`` by least squares of relative errors over the rows with experts of one GPU.
-
-    The peak is linear in it: with x = peak(2) - peak(1) and y = measured - peak(1), the load is 1 + sum(xy) / sum(x²).
-    """
-    pairs = []
-    for record in read_rows(Path(path), ("gpu", "memory_peak_bytes"), "peaks of memory"):
-        if record.get("experts") and record["gpu"] == gpu:
-            even, double = (_last(record, expert_load=load).total for load in (1.0, 2.0))
-            measured = record["memory_peak_bytes"]
-            pairs.append(((double - even) / measured, 1 - even / measured))
-    x, y = np.array(pairs).T
-    return float(1 + (x * y).sum() / (x * x).sum())
 
 
 def fitted_spreads(rows: Sequence[Row]) -> dict[str, float]:

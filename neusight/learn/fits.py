@@ -16,6 +16,7 @@ from neusight.learn.engines import EngineFit, fit_engines
 from neusight.learn.gains import fit_gains
 from neusight.learn.hosts import fit_hosts
 from neusight.learn.links import fit_links
+from neusight.learn.memory import fit_memory
 from neusight.learn.microcontrollers import fit_microcontrollers
 from neusight.learn.physics.fit import FitOptions, fit_physics
 from neusight.learn.sums import most_common
@@ -46,6 +47,7 @@ FITS: Mapping[str, Callable[[Path, FitChoice, Report], Any]] = {
     "engines": lambda data, choice, report: fit_engines(data, Predictor.load(), report=report),
     "boards": lambda data, choice, report: fit_boards(data, Predictor.load()),
     "hosts": lambda data, choice, report: fit_hosts(data, Predictor.load(), report),
+    "memory": lambda data, choice, report: fit_memory(data),
     "gains": lambda data, choice, report: fit_gains(data, Predictor.load(), report),
     "microcontrollers": lambda data, choice, report: fit_microcontrollers(data),
     "training": lambda data, choice, report: fit_training(data, Predictor.load().timed, report),

@@ -15,7 +15,7 @@ from neusight.executors.costs import NORMAL_90
 from neusight.learn import FoundConstants, Report
 from neusight.measured import MeasuredTable
 from neusight.measured.compare import gain_of, question_of
-from neusight.measured.folder import gain_tables, hashes
+from neusight.measured.folder import hashes, learned_tables
 from neusight.what_if.gain import Doubt, known_doubt
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def fit_gains(data: Path, predictor: Predictor, report: Report | None = None) ->
     Raises:
         DataError: no gains there.
     """
-    tables, left_out = gain_tables(data), Counter[str]()
+    tables, left_out = learned_tables(data, "gains"), Counter[str]()
     pairs: list[Residual] = []
     for done, table in enumerate(tables):
         if report:

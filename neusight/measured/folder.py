@@ -139,9 +139,9 @@ def program_files(data: Path) -> list[Path]:
     return sorted((measured_in(data) / "programs").glob("*.parquet"))
 
 
-def gain_tables(data: Path) -> list[MeasuredTable]:
-    """Tables of gains in a folder of measured rows that constants learn from."""
-    return [read_table(file) for file in sorted((measured_in(data) / "gains").glob("*.parquet")) if not _is_later(file)]
+def learned_tables(data: Path, kind: str) -> list[MeasuredTable]:
+    """Tables of a kind, such as ``gains``, in a folder of measured rows that constants learn from."""
+    return [read_table(file) for file in sorted((measured_in(data) / kind).glob("*.parquet")) if not _is_later(file)]
 
 
 def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:

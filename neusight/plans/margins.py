@@ -20,7 +20,7 @@ _QUANTILE_95 = 1.6448536269514715
 """Of the standard normal distribution."""
 KEPT, LIBRARIES = 0.024, 0.18
 """Standard deviations of what a step keeps, and of libraries' workspaces, as shares: fitted by
-``neusight.evaluation.memory.fitted_spreads`` to peaks of Megatron-LM, so that 90 % of them lie inside."""
+``neusight fit memory`` to peaks of Megatron-LM, so that 90 % of them lie inside."""
 SOURCES: dict[str, tuple[float, tuple[str, ...]]] = {
     "states": (0.004, ("weights", "gradients", "optimizer")),
     "kept": (KEPT, ("activations", "loss", "temporary", "communication")),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from math import hypot
+from pathlib import Path
 
 import pytest
 
+from neusight.engines import EXPERT_LOAD
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
 from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, MemoryFit, interval_bytes, reserved, spread_bytes
 
@@ -57,3 +60,12 @@ def test_ends_are_plain_bytes_as_a_whole_and_by_term() -> None:
     ends = data["memory_intervals"]["activations"]
     assert (ends["low_bytes"] + ends["high_bytes"]) / 2 == pytest.approx(20 * GIB)
     assert MemoryFit(terms={}, usable_bytes=0.0).probability == 1.0
+
+
+@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs the measured data")
+def test_constants_of_memory_are_what_the_fit_says() -> None:
+    from neusight.learn.memory import fit_memory
+
+    found = fit_memory(Path(os.environ["NEUSIGHT_DATA"])).values
+    assert (round(found["kept"], 3), round(found["libraries"], 2)) == (KEPT, LIBRARIES)
+    assert round(found["expert_load"], 2) == EXPERT_LOAD
