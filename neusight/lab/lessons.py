@@ -1,0 +1,101 @@
+"""What contestants learn from in every fold: tables of kernels, and constants of physics without what it leaves out."""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
+
+from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.lab.baselines import rows_of
+from neusight.lab.left_out import constants_without
+from neusight.lab.targets import StrictModel
+from neusight.laws.fitted import FittedPhysics
+from neusight.learn import Report
+from neusight.learn.physics.fit import FitOptions, fit_parts
+from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
+from neusight.learn.training_data import DeviceRows, load_corpus, thinned
+from neusight.measured import files_of
+from neusight.measured.folder import hashes, measured_in
+from neusight.paths import cache_dir, checkout_dir
+
+QUICK_ROWS, QUICK_STEPS = 10, 1
+"""Rows of a group and steps of a quick run's constants, which learn next to nothing."""
+LEARNERS = (
+    *("kernels", "devices", "laws", "executors/gpu", "learn/physics"),
+    *(f"learn/{name}.py" for name in ("training", "training_data", "training_sets", "folds", "tile_choice", "doubts")),
+    *(f"measured/{name}.py" for name in ("folder", "kernels", "table")),
+)
+"""Rooms and modules whose code decides what is learned."""
+
+
+class Lessons(StrictModel):
+    """What contestants that are trained learn from.
+
+    Attributes:
+        files: tables of kernels, patterns below ``NEUSIGHT_DATA``.
+        constants: what those of physics are fitted to: rows of these tables (``own``), or all measured rows.
+        gpus: devices that may be learned from; default all that have rows.
+        split: of rows to learn from, "" for all.
+        models: tile models that are trained; none given: all that have rows.
+        refits: whether tile models are validated with constants that are fitted again in each of their own folds.
+        most_rows: of each GPU and family that baselines learn from.
+    """
+
+    files: tuple[str, ...]
+    constants: Literal["own", "all"] = "own"
+    gpus: tuple[str, ...] = ()
+    split: str = ""
+    models: tuple[str, ...] = ()
+    refits: bool = False
+    most_rows: int | None = None
+
+    def tables(self, data: Path) -> tuple[Path, ...]:
+        """Their files in a folder of measured rows."""
+        return tuple(files_of(measured_in(data) / name for name in self.files))
+
+    def kept(self, left_out: tuple[str, ...]) -> tuple[str, ...]:
+        """Devices of ``gpus`` that are not left out."""
+        return tuple(gpu for gpu in self.gpus if gpu not in left_out)
+
+    def physics(
+        self, data: Path, left_out: tuple[str, ...], quick: bool, report: Report | None = None
+    ) -> FittedPhysics:
+        """Constants of physics without some devices; from the cache, or fitted and put there."""
+        if self.constants == "all":
+            return FittedPhysics.load(
+                constants_without(left_out, data, ("physics",), quick=quick, report=report) / FittedPhysics.file
+            )
+        files, gpus = self.tables(data), self.kept(left_out)
+        out = () if gpus else tuple(sorted(left_out))
+        each, steps = (QUICK_ROWS, QUICK_STEPS) if quick else (CONSTANT_ROWS, CONSTANT_STEPS)
+        options = FitOptions(data=files[0].parent, files=files, hold_out=out, each=each, steps=steps)
+        key = key_of([out, each, steps, gpus, self.split, hashes(files), code_sha256()])
+        path = cache_dir() / "experiments" / f"physics-{key}.json"
+        if not path.is_file():
+            corpus = load_corpus(files, gpus, out).of_split(self.split)
+            fit_parts(options.reading().lanes_of(corpus), options, report=report).save(path)
+        # Read back even when it was just fitted: the same digits in every run.
+        return FittedPhysics.load(path)
+
+    def rows(self, data: Path, left_out: tuple[str, ...]) -> list[DeviceRows]:
+        """What baselines learn from."""
+        rows = rows_of(load_corpus(self.tables(data), self.gpus, left_out).of_split(self.split))
+        return thinned(rows, self.most_rows) if self.most_rows else rows
+
+
+def key_of(request: Any) -> str:
+    """Name in the cache of what a request decides."""
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:24]
+
+
+@lru_cache(maxsize=1)
+def code_sha256() -> str:
+    """A hash of the code and the contracts that decide what is learned."""
+    package = Path(__file__).resolve().parent.parent
+    files: list[Path] = []
+    for place in (*(package / name for name in LEARNERS), checkout_dir("features")):
+        files += [place] if place.is_file() else sorted([*place.rglob("*.py"), *place.rglob("*.toml")])
+    return sha256("".join(f"{file.name} {file_sha256(file)}\n" for file in files).encode()).hexdigest()
