@@ -151,7 +151,7 @@ def _train(options: TrainOptions, report: Report | None = None) -> None:
     (options.out / DONE).write_text(json.dumps({"seconds": monotonic() - began}) + "\n", encoding="utf-8")
 
 
-MAKERS: Mapping[str, Any] = {
+MAKERS: dict[str, Any] = {
     "trained": make_trained,
     KNOWN: make_trained,
     **dict.fromkeys(BASELINES, make_baseline),

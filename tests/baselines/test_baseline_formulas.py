@@ -4,13 +4,12 @@ from math import log
 
 import numpy as np
 import pytest
-from baselines_toys import SHORT, corpus, measured, planted, pointwise, row_wise, spec
+from baselines_toys import SHORT, corpus, measured, planted, pointwise, row_wise, seconds, spec
 
-from neusight.experiments.baselines import new_baseline
-from neusight.experiments.baselines.habitat import Habitat, Shaped, boundedness, scaling_factor
-from neusight.experiments.baselines.lines import LinearRegression, line, operator_types
-from neusight.experiments.baselines.neusight_paper import NeusightPaper, PaperTiles, TileTable
 from neusight.kernels import KernelBatch
+from neusight.lab.baselines.habitat import Habitat, Shaped, boundedness, scaling_factor
+from neusight.lab.baselines.lines import LinearRegression, Roofline, line, operator_types
+from neusight.lab.baselines.published import NeusightPaper, PaperTiles, TileTable
 
 ROUND = {"dram_bandwidth_bytes_per_s": 1e12, "vector_flops_per_s": {"float32": 1e13}, "matrix_flops_per_s": {}}
 
@@ -20,10 +19,10 @@ def gemm(m: int, n: int, k: int, op: str = "linear", batch: int = 1) -> KernelBa
 
 
 def test_the_roofline_is_the_longer_of_arithmetic_and_traffic() -> None:
-    device, roofline = spec(**ROUND), new_baseline("roofline")
+    device, roofline = spec(**ROUND), Roofline()
     # 2·4096³ FLOP at 10 TFLOP/s; 1 + 1 FLOP an output against 12 bytes at 1 TB/s.
-    assert roofline.predict_s(gemm(4096, 4096, 4096), device) == pytest.approx(2 * 4096**3 / 1e13)
-    assert roofline.predict_s(pointwise([10**6]), device) == pytest.approx(12e6 / 1e12)
+    assert seconds(roofline, gemm(4096, 4096, 4096), device) == pytest.approx(2 * 4096**3 / 1e13)
+    assert seconds(roofline, pointwise([10**6]), device) == pytest.approx(12e6 / 1e12)
 
 
 def test_operator_types_are_those_of_the_papers() -> None:
@@ -45,7 +44,7 @@ def test_li_takes_the_line_of_a_gpu_that_was_measured() -> None:
     bytes_moved = 12.0 * batch["elements"]
     slow = spec(id="slow", dram_bandwidth_bytes_per_s=2e11)
     li = LinearRegression().fit([measured(batch, slow, 6e-12 * bytes_moved + 2e-5)])
-    assert li.predict_s(pointwise([3 * 10**6]), slow) == pytest.approx(6e-12 * 36e6 + 2e-5)
+    assert seconds(li, pointwise([3 * 10**6]), slow) == pytest.approx(6e-12 * 36e6 + 2e-5)
 
 
 def test_li_carries_rates_over_bandwidth_and_drops_the_intercept() -> None:
@@ -58,20 +57,7 @@ def test_li_carries_rates_over_bandwidth_and_drops_the_intercept() -> None:
     rows = [measured(batch, d, flops / ((bw - 1) * 1e12) + 1e-3) for bw, d in devices.items()]
     li = LinearRegression().fit(rows)
     unseen = spec(id="unseen", dram_bandwidth_bytes_per_s=6e11)
-    assert li.predict_s(batch, unseen) == pytest.approx(flops / 5e12)
-
-
-def test_li_never_predicts_below_zero_nor_trusts_a_rate_below_zero() -> None:
-    batch = KernelBatch.from_columns("gemm", op="linear", m=512, n=512, k=np.arange(1, 30) * 64)
-    flops = 2.0 * 512 * 512 * batch["k"]
-    rows = [
-        measured(batch, spec(id=f"bw{bw}", dram_bandwidth_bytes_per_s=bw * 1e11), flops / ((bw - 1) * 1e12) - 1e-5)
-        for bw in (2, 4)
-    ]
-    li, tiny = LinearRegression().fit(rows), gemm(1, 1, 1)
-    assert li.predict_s(tiny, rows[0].device).tolist() == [0.0]
-    slow = spec(id="slow", dram_bandwidth_bytes_per_s=5e10)
-    assert li.predict_s(batch, slow) == pytest.approx(new_baseline("roofline").predict_s(batch, slow))
+    assert seconds(li, batch, unseen) == pytest.approx(flops / 5e12)
 
 
 def test_boundedness_falls_from_one_to_zero_through_a_half_at_the_ridge() -> None:
@@ -106,11 +92,11 @@ def test_habitat_scales_what_the_origin_measured() -> None:
     habitat = Habitat(recipe=SHORT).fit(rows)
     asked = pointwise([2**20, 2**22, 2**29])
     factor = scaling_factor(asked, origin, target)
-    assert habitat.predict_s(asked, target) == pytest.approx(2e-11 * asked["elements"] * factor)
+    assert seconds(habitat, asked, target) == pytest.approx(2e-11 * asked["elements"] * factor)
     # The V100 itself is scaled from the P100, and an operator that was not measured is traffic alone.
-    assert habitat.predict_s(asked.take(np.array([0])), origin)[0] > 0.5
+    assert seconds(habitat, asked.take(np.array([0])), origin)[0] > 0.5
     unknown = pointwise([2**24], "where")
-    assert habitat.predict_s(unknown, target) == pytest.approx(new_baseline("roofline").predict_s(unknown, target))
+    assert seconds(habitat, unknown, target) == pytest.approx(seconds(Roofline(), unknown, target))
 
 
 def test_habitat_networks_see_standardised_inputs_and_give_no_negative_time() -> None:
@@ -137,14 +123,6 @@ def test_a_tile_against_one_sm_by_hand() -> None:
     assert cut.inputs(peak, device) == pytest.approx(np.log2([ratios]))
 
 
-def test_rows_are_tiles_of_row_reductions_and_blocks_those_of_elementwise_kernels() -> None:
-    rows = PaperTiles.of(row_wise([300], cols=1000, op="layer_norm"), np.empty((1, 2)), "layer_norm")
-    assert (rows.flops[0], rows.bytes[0], rows.blocks[0]) == pytest.approx((6000, 8000, 300))
-    flat = PaperTiles.of(pointwise([1000]), np.array([[1.0, 512.0]]), "elementwise")
-    assert (flat.flops[0], flat.bytes[0], flat.blocks[0]) == pytest.approx((512, 12 * 512, 2))
-    assert flat.intensity == pytest.approx([1024 / 12000])
-
-
 def test_the_nearest_observed_row_gives_the_tile() -> None:
     rows = measured(KernelBatch.from_columns("gemm", op="linear", m=[100, 4000], n=[100, 4000], k=64), "t4")
     rows.observed_m[:], rows.observed_n[:] = [32.0, 128.0], [32.0, 256.0]
@@ -162,18 +140,7 @@ def test_neusight_is_waves_over_gamma_less_alpha_a_wave() -> None:
     paper.networks_ = {"linear": planted(log(alpha / (1 - alpha)), log(gamma / (1 - gamma)))}
     # 10 x 20 tiles of 128 x 64 on 80 SMs: three waves of 80 tiles, compute-bound.
     wave_s = 2 * 128 * 64 * 512 * 80 / 1e13
-    assert paper.utilisation(batch, device) == pytest.approx([gamma - alpha / 3])
-    assert paper.predict_s(batch, device) == pytest.approx([3 * wave_s / (gamma - alpha / 3)])
-
-
-def test_a_utilisation_below_zero_is_no_time_and_can_be_counted() -> None:
-    device, batch = spec(sm_count=80, **ROUND), gemm(128, 64, 512)
-    paper = NeusightPaper()
-    paper.tiles_ = TileTable.of([measured(batch, device)])
-    paper.networks_ = {"linear": planted(2.0, -2.0)}
-    assert paper.utilisation(batch, device)[0] < 0
-    assert paper.predict_s(batch, device).tolist() == [0.0]
-    assert np.isnan(paper.utilisation(pointwise([64]), device)).all()
+    assert seconds(paper, batch, device) == pytest.approx([3 * wave_s / (gamma - alpha / 3)])
 
 
 def test_neusight_learns_from_large_rows_of_memory_bound_operators() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from neusight.experiments.baselines.networks import Lesson, Recipe, relative_error, symmetric_error, train_network
+from neusight.lab.baselines.networks import Lesson, Recipe, relative_error, symmetric_error, train_network
 
 
 def lesson(n: int = 400) -> Lesson:
