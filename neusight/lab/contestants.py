@@ -146,7 +146,7 @@ def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant 
 
 @dataclass(frozen=True)
 class ColumnEntrant:
-    """Predictions in columns of the rows, which begin with a word: ``dense_cycles`` beside ``cycles``."""
+    """Predictions in a column of the rows, or in those that begin with a word: ``dense_cycles`` beside ``cycles``."""
 
     prefix: str
 
@@ -154,11 +154,12 @@ class ColumnEntrant:
         """See ``Entrant``."""
         import pandas as pd
 
-        parts = []
-        for quantity in (name for name in table.quantities if f"{self.prefix}_{name}" in table.frame):
-            rows = table.frame.dropna(subset=[quantity, f"{self.prefix}_{quantity}"])
+        parts = [Scored(pd.DataFrame(), *(np.empty(0) for _ in range(4)))]
+        for quantity in table.quantities:
+            column = self.prefix if self.prefix in table.frame else f"{self.prefix}_{quantity}"
+            rows = table.frame.reindex(columns=[*{*table.frame, column}]).dropna(subset=[quantity, column])
             unknown = np.full(len(rows), np.nan)
-            predicted, measured = (rows[name].to_numpy(float) for name in (f"{self.prefix}_{quantity}", quantity))
+            predicted, measured = (rows[name].to_numpy(float) for name in (column, quantity))
             keys = pd.DataFrame({"place": rows.index, "quantity": quantity})
             parts.append(Scored(keys, predicted, unknown, unknown, measured))
         return joined(parts), []

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from neusight.errors import DataError, nearest
+from neusight.lab.lessons import Lessons
 from neusight.lab.targets import AccuracyTarget, StrictModel
 from neusight.paths import checkout_dir
 
@@ -118,8 +119,8 @@ class Contestant(StrictModel):
 
     Attributes:
         kind: ``shipped`` predicts with what ships, ``peer`` are predictions in ``files`` of rows by source, table, row
-            and quantity, ``column`` those in columns of the rows that begin with ``options.column``, ``published``
-            are errors of rows that somebody names; others are trained in each fold.
+            and quantity, ``column`` those in columns of the rows that begin with ``options.column`` or are called so,
+            ``published`` are errors of rows that somebody names; others are trained in each fold.
         title: in tables and figures.
         left_out: rounds that it takes part in, by their label; default all for what can leave anything out.
     """
@@ -270,6 +271,7 @@ class Declaration(StrictModel):
     notes: tuple[str, ...] = ()
     tables: tuple[RowsTable, ...] = ()
     simulation: Simulation | None = None
+    lessons: Lessons | None = None
     left_out: tuple[LeftOut, ...] = ()
     contestants: tuple[Contestant, ...] = (Contestant(name=OURS),)
     groups: tuple[ErrorGroup, ...] = Field(min_length=1)

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, nearest
-from neusight.lab.contestants import MAKERS, Entrant, Lab, Round, ids_of
+from neusight.lab.contestants import MAKERS as PLAIN
+from neusight.lab.contestants import Entrant, Lab, Round, ids_of
 from neusight.lab.declare import NOTHING, Declaration, Experiment, Fold, LeftOut, RowsTable, fitting
 from neusight.lab.groups import grouped, published, worst
 from neusight.lab.hosts import with_hosts_of_others
 from neusight.lab.left_out import boards_of, code_sha256, data_sha256, trait_of
 from neusight.lab.results import rounded, versions
 from neusight.lab.targets import verdicts
+from neusight.lab.trained import MAKERS as TRAINED
+from neusight.lab.trained import train_ahead
 from neusight.measured import MeasuredTable, RowChoice, files_of, read_table
 from neusight.measured.compare import Compared, Progress
 from neusight.measured.errors import SOUGHT
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from neusight.learn import Report
 
 QUICK = 40
+MAKERS = PLAIN | TRAINED
+"""Who makes an entrant, by the kind of the contestant."""
 QUICK_REMARK = f"A quick run: {QUICK} rows of each table, and little that is learned. Its figures are no results."
 TRAITS = ("die", "architecture", "generation", "vendor")
 """Columns of lines that follow from their device."""
@@ -173,7 +178,9 @@ def _lines(lab: Lab, jobs: int, ray: str) -> tuple[pd.DataFrame, list[dict[str, 
     gpus = _values(lab.tables, "gpu")
     needed = _needed(lab.declared)
     parts, skipped = [], []
-    for turn in rounds_of(lab.declared, sorted(set(ids_of(gpus).values())), _values(lab.tables, "host")):
+    rounds = list(rounds_of(lab.declared, sorted(set(ids_of(gpus).values())), _values(lab.tables, "host")))
+    train_ahead(lab, rounds, jobs, ray)
+    for turn in rounds:
         tables = [(name, part) for name, table in lab.tables if len(part := _rows_of(table, turn))]
         for contestant in lab.declared.contestants if tables else ():
             if turn.left_out != NOTHING and contestant.left_out and turn.left_out not in contestant.left_out:

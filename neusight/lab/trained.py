@@ -108,6 +108,19 @@ def training_of(contestant: Contestant, seed: int, turn: Round, lab: Lab) -> Tra
     return replace(options, out=cache_dir() / "experiments" / key)
 
 
+def train_ahead(lab: Lab, rounds: Iterable[Round], jobs: int, ray: str) -> None:
+    """Train the tile models of all rounds, shared among processes."""
+    contestants = [contestant for contestant in lab.declared.contestants if contestant.kind in ("trained", KNOWN)]
+    wanted = [
+        training_of(contestant, seed, turn, lab)
+        for turn in rounds
+        if _takes_part(turn, lab)
+        for contestant in contestants
+        for seed in contestant.seeds
+    ]
+    train_all(wanted, jobs, lab.report, ray)
+
+
 def train_all(wanted: Iterable[TrainOptions], jobs: int = 1, report: Report | None = None, ray: str = "") -> None:
     """Train what the cache lacks, ``jobs`` at a time, here or on a Ray cluster; an interrupted training goes on where
     it was.
