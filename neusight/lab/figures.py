@@ -31,6 +31,7 @@ def draw(results: Results, folder: Path) -> list[str]:
     for drawing in Declaration.model_validate(results["declared"]).figures:
         of_rows = drawing.kind in ("scatter", "calibration")
         rows = results.get("rows", ()) if of_rows else results["groups"].get(drawing.group, ())
+        rows = [row for row in rows if drawing.kind != "calibration" or row.get("level") is not None]
         if rows:
             save(KINDS[drawing.kind](rows, drawing), folder / f"{drawing.file}.png")
             drawn.append(f"{drawing.file}.png")
@@ -132,7 +133,7 @@ def calibration(rows: Rows, drawing: DeclaredFigure) -> Figure:
     from scipy.special import ndtri
 
     figure, (axes,) = canvas(1, 1, 4.2, 3.6)
-    panels = _panels([row for row in rows if row.get("level") is not None], drawing)
+    panels = _panels(rows, drawing)
     for at, (name, part) in enumerate(panels.items()):
         levels = np.array([row["level"] for row in part])
         scales = ndtri(0.5 + 0.5 * _LEVELS) / _NORMAL_90

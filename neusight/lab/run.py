@@ -318,13 +318,18 @@ def _assumed(tables: Sequence[tuple[str, MeasuredTable]]) -> list[dict[str, Any]
 
 
 def _kept(lines: pd.DataFrame) -> list[dict[str, Any]]:
-    """Single predictions, at most so many, without what was measured."""
+    """Single predictions, at most so many, without what was measured; ``level`` is how far off that lies, over how far
+    the interval reaches on its side (logarithms).
+    """
     answered = lines[lines["predicted"].notna() & lines["quantity"].ne("ratio")]
     if len(answered) > _KEPT_ROWS:
         answered = answered.sample(_KEPT_ROWS, random_state=0).sort_index()
     names = ["set", "place", "contestant", "seed", "left_out", "fold", "gpu", "quantity", "predicted"]
     inside = (answered["low"] <= answered["measured"]) & (answered["measured"] <= answered["high"])
     error = 100.0 * (answered["predicted"] / answered["measured"] - 1.0)
-    shown = answered[names].assign(error=error, inside=inside).astype(object)
+    missed = np.log(answered["measured"] / answered["predicted"])
+    reach = np.log(answered["high"].where(missed > 0, answered["low"]) / answered["predicted"]).abs()
+    figures = {"error": error, "inside": inside, "level": missed.abs() / reach.clip(lower=1e-9)}
+    shown = answered[names].assign(**figures).astype(object)
     rows: list[dict[str, Any]] = shown.where(shown.notna(), None).to_dict("records")
     return rows
