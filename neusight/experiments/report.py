@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from neusight.experiments.accelerators import ACCELERATORS
-from neusight.experiments.measured_report import MEASURED
 from neusight.experiments.pairs_report import PAIRS
 from neusight.experiments.programs_report import PROGRAMS
 from neusight.experiments.results import RESULTS, SUMMARY, as_text, has_rows, summary_of
@@ -21,7 +20,6 @@ from neusight.lab.page import Drawing, ReportForm, save, table, wrapped
 
 REPORT = "report.md"
 REPORTS: dict[str, ReportForm] = {
-    "measured": MEASURED,
     "serving": SERVING,
     "training": TRAINING,
     "programs": PROGRAMS,
@@ -48,14 +46,6 @@ def drawings(results: Results) -> dict[str, Drawing]:
     """The figures that results of their kind may have, by file name, in the order of the report."""
     declared = results["declared"]
     known = dict(REPORTS[declared["kind"]].figures)
-    if declared["kind"] == "measured":
-        # One predictor is in the other figures, and a roof in float32 is not that of several dtypes.
-        for name, spare in (
-            ("predictors.png", len(declared["predictors"]) == 1),
-            ("roofline.png", bool(declared["data"]["sets"])),
-        ):
-            if spare:
-                del known[name]
     return {} if results.get("outdated") else known
 
 

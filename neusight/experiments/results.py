@@ -9,18 +9,14 @@ none.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
-from os.path import relpath
 from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.executors.gpu.tile_models.artifact import file_sha256
-from neusight.experiments.baselines.lines import FAMILIES
-from neusight.experiments.declare import Declaration, Experiment
-from neusight.experiments.models import PUBLISHED
+from neusight.experiments.declare import Experiment
 from neusight.paths import read_json
 
 RESULTS, SUMMARY = "results.json", "summary.json"
@@ -30,19 +26,8 @@ ROW_DECIMALS = 1
 """Decimals of a single row's errors in percent: a report on measurements, not a copy of them."""
 PLANNED = "plan"
 """The few-shot design that is judged: kernels chosen before anything of the GPU is measured."""
-KINDS = ("linear", "bmm", "conv2d", "elementwise", "softmax", "layer_norm", *FAMILIES)
-"""Kinds of kernels in the order of tables and figures."""
 _PACKAGES = ("neusight", "numpy", "torch", "lightgbm", "scikit-learn")
 Results = Mapping[str, Any]
-
-
-def data_sha256(declared: Declaration) -> dict[str, str]:
-    """SHA-256 of every data file that may be read, by its path from the data set's folder."""
-    data = declared.data
-    parts = ("kernels", "latency", "configs", "published", "operators")
-    paths = [one.path(part) for one in data.together() for part in parts if getattr(data, part)]
-    files = [file for path in paths for file in (sorted(path.glob("*")) if path.is_dir() else [path])]
-    return {Path(relpath(file, data.folder)).as_posix(): file_sha256(file) for file in files if file.is_file()}
 
 
 def versions() -> dict[str, str]:
@@ -145,29 +130,6 @@ def _lines(value: Any, depth: int) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def titles(results: Results) -> dict[str, str]:
-    """Names of the predictors as people read them, in order: those that took part, then those that published any."""
-    own = {entry["name"]: entry["title"] or entry["name"] for entry in results["declared"]["predictors"]}
-    named = {row["predictor"] for row in results.get("models", {}).get("groups", ())}
-    return own | {name: title for name, title in PUBLISHED.items() if name in named}
-
-
 def judged(results: Results) -> str:
     """The predictor that the targets judge: the first."""
     return str(results["declared"]["predictors"][0]["name"])
-
-
-def kinds_in(rows: Iterable[Results]) -> list[str]:
-    """Kinds of kernels that rows name, in order."""
-    return _in_order((row["kind"] for row in rows), KINDS)
-
-
-def gpus_in(results: Results, named: Iterable[str]) -> list[str]:
-    """Distinct GPUs: in the order of the declaration, then those of the folds."""
-    declared = results["declared"]
-    return _in_order(named, [*declared["gpus"], *(gpu for fold in declared["folds"] for gpu in fold["held_out"])])
-
-
-def _in_order(values: Iterable[str], first: Sequence[str]) -> list[str]:
-    distinct = list(dict.fromkeys(values))
-    return [v for v in dict.fromkeys(first) if v in distinct] + [v for v in distinct if v not in first]
