@@ -59,17 +59,6 @@ def test_all_are_listed_in_order(tmp_path: Path) -> None:
     assert [e.id for e in list_experiments(tmp_path)] == ["a", "b"]
 
 
-def test_experiments_of_the_checkout_hold_out_every_gpu_once() -> None:
-    expected = {"ablation", "asplos25", "cross-vendor", "leave-one-architecture-out", "leave-one-gpu-out", "tensordash"}
-    assert expected | {"left-out-dies", "serving"} <= {e.id for e in list_experiments()}
-    for name in ("leave-one-gpu-out", "ablation"):
-        declared = find_experiment(name).declared
-        assert [fold.held_out for fold in declared.folds] == [(gpu,) for gpu in declared.gpus]
-    by_architecture = find_experiment("leave-one-architecture-out").declared
-    held = [gpu for fold in by_architecture.folds for gpu in fold.held_out]
-    assert sorted(held) == sorted(by_architecture.gpus)
-
-
 OURS = 'name = "ours"\noptions = { backend = "linear" }'
 MISTAKES = [
     (MEASURED, 'held_out = ["l4"]', 'held_out = ["l4"]\nheld = 1', "key 'folds.0.held'; did you mean held_out?"),
