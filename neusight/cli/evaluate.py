@@ -142,14 +142,15 @@ def _note_skipped(skipped: Sequence[Mapping[str, Any]]) -> None:
 
 def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     """Errors by group, of truth values apart; choices; other predictors; the rows that err most.\n"""
-    keys = " | ~".join(by)
-    errors = [row for row in data["summary"] if "right" not in row]
+    keys = f"~{' '.join(by)} = group"
+    groups = [_named(row, by) for row in data["summary"]]
+    errors = [row for row in groups if "right" not in row]
     sizes = ">median = median:.1f | >mean = mean:.1f | >bias = bias:+.1f"
     counts = f"{keys} | >rows = rows:, | >ans. = answered:.0f"
     ends = ">p90 = p90:.1f | >worst = worst:.0f | >inside = inside:.0f | >crps = crps:.1f"
     title = "In percent. ans.: with an answer; inside: within the 90 % interval.\n"
     figures(f"{counts} | {sizes} | {ends}", errors, title)
-    verdicts = [row for row in data["summary"] if "right" in row]
+    verdicts = [row for row in groups if "right" in row]
     wrong = ">wrongly true = wrongly_true:.1f | >wrongly false = wrongly_false:.1f"
     figures(f"{counts} | >right = right:.1f | {wrong}", verdicts, "\nTrue or false, in percent.\n")
     costs = ">rank correlation = rank:.2f | >best chosen = best:.0f | >regret = regret:.1f | >worst = worst:.1f"
@@ -160,9 +161,15 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     figures(f"quantity | ~base | ~value | >pairs = pairs:, | {ratios} | {sizes}", data.get("pairs", ()), title)
     theirs = ">their median = their_median:.1f | >their mean = their_mean:.1f | >their bias = their_bias:+.1f"
     title = "\nOther predictors, over the rows that both predict.\n"
-    figures(f"peer | {keys} | >rows = rows:, | {sizes} | {theirs}", data.get("against", ()), title)
+    peers = [_named(row, ("peer", *by)) for row in data.get("against", ())]
+    figures(f"{keys} | >rows = rows:, | {sizes} | {theirs}", peers, title)
     columns = "~question | quantity | >predicted = predicted:.4g | >measured = measured:.4g | >error = error:+.0f"
     figures(columns, data.get("worst", ()), "\nRows that err most.\n")
+
+
+def _named(row: Mapping[str, Any], by: Sequence[str]) -> dict[str, Any]:
+    """A row with the values of its group in one text."""
+    return {**row, "group": " ".join("-" if row[name] is None else str(row[name]) for name in by)}
 
 
 def bench(options: BenchOptions) -> None:
