@@ -54,6 +54,11 @@ class MeasuredRows(opt.Limited, opt.OfSplit, OnGpu, Seeded):
     }
 
     source: str = text("Rows of this source. Default: all.", opt.CHOICE, metavar="NAME")
+    leave_out: str = text(
+        "Predict each row as if its device, and all boards of its die, generation or vendor, had never been measured: "
+        "constants are fitted again without them ($NEUSIGHT_DATA), and what tile models learned there does not count.",
+        opt.CHOICE, choices=("die", "device", "generation", "vendor"),
+    )  # fmt: skip
     suspect: bool = switch("Count rows that their source or a check doubts as well.", opt.CHOICE)
 
 
@@ -95,7 +100,14 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     needed = [*options.by, *(SOUGHT if peers is not None else ()), *([options.pairs] if options.pairs else ())]
     files, predictor = files_of(options.files), opt.loaded(options.tile_models, options.calibration)
     with busy("predicting") as advance:
-        evaluation = compared(files, predictor, choice, advance, needed=needed, **options.keywords)
+        if rows.leave_out:
+            from neusight.lab.evaluate import evaluate_left_out
+            from neusight.paths import data_dir
+
+            more: dict[str, Any] = {"needed": needed, **options.keywords}
+            evaluation = evaluate_left_out(files, rows.leave_out, data_dir(), choice, advance, note, **more)
+        else:
+            evaluation = compared(files, predictor, choice, advance, needed=needed, **options.keywords)
     data: dict[str, Any] = {
         "summary": summarise(evaluation.columns(options.by), options.by),
         "decisions": decisions(evaluation.tables, *([(options.pairs,), 1] if options.pairs else ())),

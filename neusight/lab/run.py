@@ -209,6 +209,7 @@ def _needed(declared: Declaration) -> list[str]:
     """Columns of lines that any part of the results reads."""
     groups = declared.groups
     named = [name for group in groups for name in (*group.by, *group.where, *group.beside, group.figure)]
+    named += [name for group in groups if group.pairs for name in (group.pairs.column, *group.pairs.also)]
     named += [name for reason in declared.reasons for name in reason.where]
     named += [name for c in declared.contestants for figure in c.figures for name in figure.where]
     fixed = (
