@@ -18,7 +18,7 @@ from neusight.questions.question import like
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
-    from neusight.evaluation.architectures import Answer
+    from neusight.lab.architectures import Answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,9 +56,9 @@ def check(
     from neusight.api import Predictor
     from neusight.cli.output import Output, busy
     from neusight.devices import load_device
-    from neusight.evaluation.architectures import check as checked
-    from neusight.evaluation.architectures import drawn, grouped
-    from neusight.experiments.architectures import summary_of, write
+    from neusight.lab.architectures import check as checked
+    from neusight.lab.architectures import drawn, grouped
+    from neusight.lab.architectures_report import summary_of, write
 
     library, seed, mode = options.library, options.seed, options.mode
     device = opt.named_gpu(options.gpu)

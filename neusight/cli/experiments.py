@@ -190,7 +190,7 @@ def gate(options: GateOptions) -> None:
     Needs `NEUSIGHT_DATA`. Names every row that is new or gone, and every figure that differs by more than rounding:
     what it was, what it is, and whether it got worse. Exit 1 where anything differs.
     """
-    from neusight.evaluation import gate as committed
+    from neusight.lab import gate as committed
 
     summary, path = committed.summarise(opt.loaded(None, "none")), committed.summary_path()
     if options.write:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from neusight.evaluation.architectures import LIMIT_S, Answer, grouped
+from neusight.lab.architectures import LIMIT_S, Answer, grouped
 from neusight.lab.page import table, wrapped
 
 SUMMARY, REPORT = "summary.json", "report.md"

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from neusight import Predictor
 from neusight.cli.app import app
 from neusight.errors import DataError
-from neusight.evaluation import gate
+from neusight.lab import gate
 
 
 def assert_as_committed(found: gate.Summary) -> None:
@@ -84,10 +84,9 @@ def test_a_summary_has_a_line_a_row_and_reads_back(tmp_path: Path) -> None:
 def test_the_command_writes_and_compares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"m": 64 * m, "n": 128, "k": 256, "latency_ms": 0.01 * m} for m in range(1, 1 + gate.SAMPLE + 5)]
     told = {"gpu": "l4", "op": "linear", "batch": 1, "dtype": "float32", "split": "test"}
-    file = tmp_path / "data" / "mine" / "kernels" / "gemm.parquet"
+    file = tmp_path / "data" / "kernels" / "mine.parquet"
     file.parent.mkdir(parents=True)
     pd.DataFrame(rows).assign(**told).to_parquet(file)
-    pd.DataFrame({"a": [1]}).to_parquet(file.with_name("foreign.parquet"))
     monkeypatch.setenv("NEUSIGHT_DATA", str(tmp_path / "data"))
     summary = tmp_path / "summary.json"
     monkeypatch.setattr(gate, "summary_path", lambda: summary)

@@ -8,8 +8,8 @@ import torch
 from transformers import CONFIG_MAPPING
 
 from neusight.api import Predictor
-from neusight.evaluation import architectures
-from neusight.evaluation.architectures import TooLongError, buildable, check, drawn, runnable
+from neusight.lab import architectures
+from neusight.lab.architectures import TooLongError, buildable, check, drawn, runnable
 from neusight.workloads.huggingface import model_class
 
 GROUP, LEAST = 5, 4

@@ -1,24 +1,24 @@
 """The gate: predictions and errors of the predictor that ships, committed, so that a diff shows what got worse.
 
-The summary has three tables, one line a row: errors of kernels over a seeded sample of every data set that can be read,
-errors of whole models on one GPU, and single predictions on devices of all kinds. It holds no measured row.
+The summary has three tables, one line a row: errors of kernels and of whole models over a seeded
+sample of the tables that ``gate.toml`` names, and single predictions on devices of all kinds. It holds no measured row.
 """
 
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neusight.errors import DataError, DeviceError
-from neusight.evaluation.kernels import comparable_kernels, compared_by_gpu, errors_by
-from neusight.evaluation.models import evaluate_models
-from neusight.paths import checkout_dir, data_dir
+from neusight.measured import RowChoice, compare, read_table
+from neusight.paths import checkout_dir, data_dir, measured_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,7 +29,7 @@ Row = dict[str, Any]
 Summary = dict[str, list[Row]]
 
 SAMPLE = 400
-"""Kernels of each data set, GPU, family and dtype."""
+"""Rows of each table and group."""
 SEED = 10
 ERROR_SLACK = 0.05
 """Percentage points that an error may differ by: rounding, and other processors."""
@@ -43,11 +43,11 @@ _KEYS = {
     "single": ("gpu", "what"),
 }
 """What tells the rows of each table apart; their other columns are figures."""
-_ERRORS = ("mape", "bias", "inside", "covered")
+_ERRORS = ("mape", "bias", "inside")
 _TIMES = ("latency_ms", "low_ms", "high_ms")
 _WORDS = {
     **{"mape": "mean error", "bias": "mean signed error", "inside": "rows inside their 90 % interval"},
-    **{"covered": "rows without fallback", "count": "number of rows", "latency_ms": "latency"},
+    **{"count": "number of rows", "latency_ms": "latency"},
     **{"low_ms": "low end", "high_ms": "high end"},
 }
 """What figures are called where they differ."""
@@ -101,51 +101,51 @@ def summarise(predictor: Predictor, data: Path | None = None) -> Summary:
 
     Args:
         predictor: whose predictions.
-        data: folder of the measured data sets; default ``$NEUSIGHT_DATA``.
+        data: folder of measured rows; default ``$NEUSIGHT_DATA``.
 
     Raises:
         DataError: no data.
     """
-    data = data_dir() if data is None else data
-    kernels = [row for path in sorted(data.glob("*/kernels/*.parquet")) for row in _kernel_rows(path, predictor)]
-    models = [row for path in sorted(data.glob("*/models/latency.parquet")) for row in _model_rows(path, predictor)]
-    return {"kernels": kernels, "models": models, "single": single_predictions(predictor)}
+    folder = measured_in(data_dir() if data is None else data)
+    declared = tomllib.loads((checkout_dir("experiments") / "gate" / "gate.toml").read_text(encoding="utf-8"))
+    errors = {
+        table: [
+            row
+            for name in declared[table]
+            for path in sorted(folder.glob(name))
+            for row in _rows(path, predictor, _KEYS[table][1:])
+        ]
+        for table in ("kernels", "models")
+    }
+    return {**errors, "single": single_predictions(predictor)}
 
 
-def _kernel_rows(path: Path, predictor: Predictor) -> list[Row]:
-    """Errors of a sample of a file, where the project can read it."""
-    try:
-        frame, devices, _ = comparable_kernels(path)
-    except DataError:
-        # A table of another kind. One that was readable before is missed in the comparison.
+def _rows(path: Path, predictor: Predictor, keys: Sequence[str]) -> list[Row]:
+    """Errors of a sample of a file's latencies, by its name and keys."""
+    table, _ = RowChoice().of(read_table(path))
+    if "latency_ms" not in table.quantities:
         return []
-    keys = ("family", "dtype", "gpu")
-    rows = errors_by(compared_by_gpu(_sample(frame), devices, predictor), *keys)
-    return [{"data": _set_of(path), **_rounded(row, keys)} for row in rows]
+    wanted = [name for name in table.quantities if name != "latency_ms"]
+    frame, known = table.frame.drop(columns=wanted), [key for key in keys if key in table.frame]
+    scored, _ = compare(replace(table, frame=_sample(frame, known)), predictor)
+    words = {key: scored.keys[key].astype(object).fillna("") if key in known else "" for key in keys}
+    keys_of = scored.keys.assign(**words)
+    return [{"data": path.stem, **_rounded(row, keys)} for row in replace(scored, keys=keys_of).summary(*keys)]
 
 
-def _sample(frame: pd.DataFrame) -> pd.DataFrame:
-    """``SAMPLE`` rows at most of each GPU, family and dtype, the same every time."""
+def _sample(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """``SAMPLE`` rows at most of each group, the same every time."""
     kept = []
-    for rows in frame.groupby(["gpu", "family", "dtype"]).indices.values():
+    for rows in frame.groupby(list(keys), dropna=False, observed=True).indices.values():
         rng = np.random.default_rng(SEED)
         kept.append(rng.choice(rows, SAMPLE, replace=False) if len(rows) > SAMPLE else rows)
     return frame.iloc[np.sort(np.concatenate(kept))]
 
 
-def _model_rows(path: Path, predictor: Predictor) -> list[Row]:
-    means = evaluate_models(path, path.parent / "configs", predictor)["means"]
-    eager = [row for row in means if not row["option"]]
-    return [{"data": _set_of(path), **_rounded(row, ("gpu", "mode"))} for row in eager]
-
-
-def _set_of(path: Path) -> str:
-    return path.parent.parent.name
-
-
-def _rounded(row: Mapping[str, Any], names: tuple[str, ...]) -> Row:
-    errors = {name: round(row[name], 2) for name in _ERRORS if name in row}
-    return {**{name: row[name] for name in names}, "count": row["count"], **errors}
+def _rounded(row: Mapping[str, Any], names: Sequence[str]) -> Row:
+    errors = {"mape": row["mean"], "bias": row["bias"]} | ({"inside": row["inside"]} if "inside" in row else {})
+    figures = {name: round(value, 2) for name, value in errors.items()}
+    return {**{name: str(row[name]) for name in names}, "count": row["count"], **figures}
 
 
 def single_predictions(predictor: Predictor) -> list[Row]:

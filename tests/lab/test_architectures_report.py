@@ -2,8 +2,8 @@
 
 import json
 
-from neusight.evaluation.architectures import Answer
-from neusight.experiments.architectures import render, summary_of, write
+from neusight.lab.architectures import Answer
+from neusight.lab.architectures_report import render, summary_of, write
 
 ANSWERS = (
     Answer(kind="a", latency_s=0.1, inputs=("input_ids=1x8:int64", "pixel_values=1x3x4x4:float32"), seconds=2.0),
