@@ -104,8 +104,8 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
             from neusight.lab.evaluate import evaluate_left_out
             from neusight.paths import data_dir
 
-            more: dict[str, Any] = {"needed": needed, **options.keywords}
-            evaluation = evaluate_left_out(files, rows.leave_out, data_dir(), choice, advance, note, **more)
+            more: dict[str, Any] = {"needed": needed, "note": note, **options.keywords}
+            evaluation = evaluate_left_out(files, rows.leave_out, data_dir(), choice, advance, **more)
         else:
             evaluation = compared(files, predictor, choice, advance, needed=needed, **options.keywords)
     data: dict[str, Any] = {

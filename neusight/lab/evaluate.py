@@ -27,6 +27,7 @@ def evaluate_left_out(
     data: Path,
     choice: RowChoice,
     progress: Progress | None = None,
+    *,
     note: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> Evaluation:
