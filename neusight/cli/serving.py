@@ -146,7 +146,8 @@ class ServingCommand:
                 yield Point(call=one, options=options, error=point.error)
             for estimate in point.estimate or ():
                 clients = {"concurrency": estimate.load["concurrency"]} if self.options.frontier else {}
-                yield Point(call=one, options=options | clients, estimate=estimate)
+                loaded = replace(one, question=replace(one.question, **clients))
+                yield Point(call=loaded, options=options | clients, estimate=estimate)
 
     def _estimates(self, one: QuestionOnDevice) -> list[ServingEstimate]:
         question: Serving = one.question

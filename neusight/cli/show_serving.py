@@ -10,6 +10,7 @@ from typing import Any
 from neusight.cli.output import Output, headline, line, paragraph, table
 from neusight.cli.points import Point, differing, show
 from neusight.errors import DataError
+from neusight.measured.feedback import fillable_rows
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
 from neusight.units import decimal, milliseconds
@@ -32,13 +33,9 @@ def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool,
 
 
 def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
-    estimates = [point.estimate for point in points if point.estimate]
-    keys = list(estimates[0].row()) if estimates else list(points[0].options)
-    return [
-        (point.estimate.row() if point.estimate else {key: point.options.get(key) for key in keys})
-        | {"error": point.error}
-        for point in points
-    ]
+    figures = [(point.estimate.row() if point.estimate else {}) | {"error": point.error} for point in points]
+    questions = [point.call.question for point in points]
+    return fillable_rows(questions, figures, "ttft_ms", "tpot_ms", "tokens_per_s")
 
 
 def _full(e: ServingEstimate, with_launch: bool) -> None:

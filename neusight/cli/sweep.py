@@ -12,6 +12,7 @@ from neusight.cli import options as opt
 from neusight.cli.asked import Asked, leave_out
 from neusight.cli.output import Output, bar, busy, figures, note, paragraph
 from neusight.errors import shown
+from neusight.measured.feedback import fillable_rows
 from neusight.questions import Step
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def sweep(
 
     - `neusight sweep gpt2-large,gpt2-xl --gpu l4,a100-pcie-80gb --mode training --batch 1,2,4,8`
 
-    - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`
+    - `neusight sweep bert-large --gpu t4,l4 --batch 1,8,32 --seq-len 128,512 --format csv > plan.csv`;
+      fill `latency_ms` with what you measure, then `neusight evaluate plan.csv`
     """
     steps, calls = asked.questions, opt.on_devices(asked)
     opt.check_steps(steps)
@@ -51,7 +53,7 @@ def sweep(
     if output.form != "human":
         opt.note_prices(gpus)
     data = [row | {"question": step.record()} for step, row in zip(steps, rows, strict=True)]
-    Output(output.form).data(data, rows, lambda: _show_sweep(rows, others))
+    Output(output.form).data(data, fillable_rows(steps, rows, "latency_ms"), lambda: _show_sweep(rows, others))
     if failed := [row["error"] for row in rows if row["error"]]:
         grade = "error" if len(failed) == len(rows) else "warning"
         note(f"{grade}: {len(failed)} of {len(rows)} steps could not be estimated: {failed[0]}")

@@ -29,7 +29,7 @@ CHANGES = ("apply", "upon", "instead_of", "then")
 STATISTIC = re.compile(r"_(min|p10|p50|p90|p99|max|std)(?=_)")
 """Part of the name of a column that is a statistic of another one."""
 _SPREADS = re.compile(
-    r"^(repeated|doubted|before|after)(_|$)|^std_ms$|^(latency|execution)_(min|max|p10|p90)_ms$"
+    r"^(repeated|doubted|predicted|before|after)(_|$)|^std_ms$|^(latency|execution)_(min|max|p10|p90)_ms$"
     r"|^(neusight|habitat|li|roofline)_ms$"
 )
 """Columns that say more of a measured figure: its spread, or what others predicted."""

@@ -69,9 +69,9 @@ def test_answers_of_one_token_and_long_names_stay_readable() -> None:
 def test_csv_has_a_row_a_point_and_the_figures_of_json() -> None:
     (row,) = as_csv(*ON_L40S, "--batch", 2)
     answer = as_json(*ON_L40S, "--batch", 2)
-    assert float(row["ttft_p99_ms"]) == pytest.approx(1e3 * answer["ttft_s"]["p99"])
-    assert float(row["output_tokens_per_s"]) == pytest.approx(answer["output_tokens_per_s"]["mean"])
-    assert (row["devices"], row["batch"], row["error"]) == ("1", "2", "")
+    assert float(row["predicted_ttft_p99_ms"]) == pytest.approx(1e3 * answer["ttft_s"]["p99"])
+    assert float(row["predicted_output_tokens_per_s"]) == pytest.approx(answer["output_tokens_per_s"]["mean"])
+    assert (row["predicted_devices"], row["batch"], row["predicted_error"]) == ("1", "2", "")
 
 
 def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
@@ -81,7 +81,7 @@ def test_lists_combine_and_points_that_cannot_be_keep_their_reason() -> None:
     ]  # fmt: skip
     assert "choose a tp or ep of 1, 2, 4, 8" in answer[2]["error"]
     rows = as_csv(*ON_L40S, "--batch", "1,4", "--tp", "3,1")
-    assert [bool(row["error"]) for row in rows] == [True, True, False, False]
+    assert [bool(row["predicted_error"]) for row in rows] == [True, True, False, False]
     text = run(*ON_L40S, "--batch", "1,4", "--tp", "1,3").stdout
     assert "no estimate for 2 combinations" in text
     assert as_json(*ON_L40S, "--batch", "1,")[0] == as_json(*ON_L40S, "--batch", 1)
@@ -97,9 +97,9 @@ def test_more_clients_give_more_throughput_and_wait_longer(tmp_path: Path) -> No
     rows = as_csv(*ON_L40S, "--frontier", "--figure", picture)
     clients = [int(row["concurrency"]) for row in rows]
     assert clients[:4] == [1, 2, 4, 8]
-    rates = [float(row["output_tokens_per_s"]) for row in rows]
+    rates = [float(row["predicted_output_tokens_per_s"]) for row in rows]
     assert rates[:-1] == sorted(rates[:-1])
-    assert float(rows[-1]["tpot_ms"]) > float(rows[0]["tpot_ms"])
+    assert float(rows[-1]["predicted_tpot_ms"]) > float(rows[0]["predicted_tpot_ms"])
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,0 +1,30 @@
+"""Predictions as rows of a table into which measurements are filled, for ``neusight evaluate``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neusight.questions.question import Question
+
+
+def fillable_rows(
+    questions: Sequence[Question], figures: Sequence[Mapping[str, Any]], *measured: str
+) -> list[dict[str, Any]]:
+    """Words of each question, empty cells of measured columns, and its predicted figures as ``predicted_`` columns."""
+    rows = []
+    for question, own in zip(questions, figures, strict=True):
+        words = _words(question)
+        predicted = {f"predicted_{name}": value for name, value in own.items() if name not in words}
+        rows.append({"command": question.KIND, **words, **dict.fromkeys(measured), **predicted})
+    return rows
+
+
+def _words(question: Question) -> dict[str, str]:
+    """Words as cells of a table."""
+    fields = {name: question.fields()[name].field for name in question.words()}
+    return {
+        name: json.dumps(list(value)) if fields[name].kind == "texts" else fields[name].write(value)
+        for name, value in question.words().items()
+    }
