@@ -14,8 +14,8 @@ from neusight.errors import DataError, NeusightError
 from neusight.estimates.energy import board_energy
 from neusight.kernels.work import work_of
 from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of, memory_figure
-from neusight.measured.folder import devices_beside
-from neusight.measured.kernels import ROW_BY_ROW, KernelPart, Skip, kernel_parts
+from neusight.measured.folder import table_parts
+from neusight.measured.kernels import ROW_BY_ROW, KernelPart, Skip
 from neusight.measured.score import Scored, joined
 from neusight.measured.table import CHANGES, NOUNS, MeasuredTable, columns_of, filled
 from neusight.plans.fits import verdict
@@ -82,8 +82,7 @@ def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progr
     frame, done = table.frame, 0
     skipped: list[Skip] = []
     lines = []
-    brought = {gpu: device for gpu, (_, device) in devices_beside(table.path).items()}
-    for part in kernel_parts(frame, skipped, brought):
+    for part in table_parts(table, skipped):
         for quantity in [name for name in table.quantities if name in KERNEL_FIGURES]:
             measured = frame[quantity].to_numpy(float)[part.rows]
             rows = np.flatnonzero(~np.isnan(measured))

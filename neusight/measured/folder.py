@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.kernels.conditions import TIMERS
+from neusight.measured.kernels import KernelPart, Skip, kernel_parts
 from neusight.measured.manifest import unlearned_files
 from neusight.measured.table import MeasuredTable, columns_of, read_table
 
@@ -73,6 +74,11 @@ def step_files(data: Path, kind: type[DeviceSpec]) -> list[Path]:
 
 def _is_of(kind: type[DeviceSpec] | None, gpu: str, table: Path) -> bool:
     return kind is None or isinstance(device_in(table, gpu), kind)
+
+
+def table_parts(table: MeasuredTable, skipped: list[Skip]) -> Iterator[KernelPart]:
+    """Rows of kernels by device and family, see ``kernel_parts``, on devices beside the table too."""
+    return kernel_parts(table.frame, skipped, {gpu: one for gpu, (_, one) in devices_beside(table.path).items()})
 
 
 def device_in(table: Path, gpu: str) -> DeviceSpec:

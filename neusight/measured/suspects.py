@@ -17,7 +17,7 @@ from neusight.errors import DeviceError
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import by_distinct, work_of
 from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
-from neusight.measured.kernels import kernel_parts
+from neusight.measured.folder import table_parts
 from neusight.measured.pairs import row_codes
 from neusight.measured.table import STATISTIC, MeasuredTable, columns_of
 
@@ -62,7 +62,7 @@ def faster_than_datasheet(table: MeasuredTable) -> np.ndarray:
     if table.kind != "kernels" or "latency_ms" not in table.frame:
         return fast
     times = 1e-3 * _execution_ms(table.frame)
-    for part in kernel_parts(table.frame, []):
+    for part in table_parts(table, []):
         if part.batch.family == "collective":
             continue
         bound = _least_s(part.batch, part.device)

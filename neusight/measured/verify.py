@@ -12,7 +12,8 @@ import numpy as np
 from neusight.errors import DataError, NeusightError
 from neusight.measured.choice import filled_cells
 from neusight.measured.compare import question_of
-from neusight.measured.kernels import Skip, kernel_parts
+from neusight.measured.folder import table_parts
+from neusight.measured.kernels import Skip
 from neusight.measured.manifest import DataDescription, list_descriptions, read_description, sha256
 from neusight.measured.suspects import RULES
 from neusight.measured.table import MeasuredTable, read_table
@@ -126,7 +127,7 @@ def _refused(table: MeasuredTable) -> list[tuple[str, np.ndarray]]:
     """Rows that are no question of today, by reason."""
     skipped: list[Skip] = []
     if table.kind == "kernels":
-        for _ in kernel_parts(table.frame, skipped):
+        for _ in table_parts(table, skipped):
             pass
     else:
         for place, row in enumerate(table.frame.to_dict("records")):

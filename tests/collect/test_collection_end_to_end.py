@@ -141,10 +141,7 @@ def test_the_workers_of_a_killed_collector_end(history: History) -> None:
 
 
 def test_the_set_verifies_and_its_device_predicts(history: History) -> None:
-    found = answer("datasets", "verify", history.out)
-    assert found["ok"], found["problems"]
-    assert {*found["hashes"].values()} == {"ok"}
-    assert {row["family"] for row in found["tables"]["coverage"]} == {*FAMILIES}
+    assert not [row for row in answer("datasets", "verify", history.out) if row["fault"]]
     assert (history.out / "card.md").read_text().startswith("# ")
     (device,) = history.out.glob("devices/*.toml")
     assert answer("kernel", "gemm", "m=512", "n=512", "k=512", "--gpu", device)["latency_s"] > 0
