@@ -80,12 +80,6 @@ def data_dir() -> Path:
     return Path(chosen)
 
 
-def measured_in(data: Path) -> Path:
-    """Folder of measured rows: ``measured`` beside a folder of data sets in their sources' words, else itself."""
-    beside = data.absolute().parent / "measured"
-    return beside if beside.is_dir() and not (data / "kernels").is_dir() and not any(data.glob("*.parquet")) else data
-
-
 def writable(path: Path, *, folder: bool = False) -> Path:
     """The path, when a file can be written there, or a folder be filled; nothing is created.
 

@@ -30,7 +30,6 @@ ROOMS = [
     "kernels",
     "devices",
     "laws",
-    "datasets",
     "engines",
     "defaults",
     "requests",
@@ -49,10 +48,8 @@ ROOMS = [
     "design",
     "measured",
     "learn",
-    "evaluation",
     "collect",
     "lab",
-    "experiments",
     "page",
     "benchmark",
     "cli",
@@ -316,8 +313,7 @@ def write_budgets() -> None:
 
 def test_a_class_name_stands_once() -> None:
     places: dict[str, list[str]] = {}
-    # What is not moved to the lab yet has its names.
-    for path in (path for path in PACKAGE.rglob("*.py") if path.parent.name != "experiments"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ClassDef):
                 places.setdefault(node.name, []).append(str(path.relative_to(PACKAGE)))

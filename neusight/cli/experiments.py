@@ -13,11 +13,11 @@ from neusight.cli.commands import Commands
 from neusight.cli.output import Output, figures, line, note, tasks
 from neusight.errors import DataError
 from neusight.paths import checkout_dir
-from neusight.questions.field import number, required, switch, whole
+from neusight.questions.field import number, required, switch, texts, whole
 from neusight.quick_dataclasses import dataclass
 
 if TYPE_CHECKING:
-    from neusight.lab import Comparison
+    from neusight.lab import Comparison, Experiment
 
 app = Commands(help="Declared comparisons with measurements: list, run, compare.")
 
@@ -28,6 +28,8 @@ class RunOptions(opt.Written, opt.Workers, opt.Formatted):
 
     FOLDER: ClassVar[bool] = True
 
+    ids: tuple[str, ...] = texts("Ids of `neusight experiments list`.", "", argument=True, metavar="ID")
+    all: bool = switch("Run all that are declared, one after the other.", opt.CHOICE)
     quick: bool = switch("A small sample and little training, to see that all works; needs --out.", opt.CHOICE)
 
 
@@ -58,7 +60,9 @@ class GateOptions(CommandOptions):
 @app.command("list")
 def list_(output: opt.Formatted) -> None:
     """List the experiments that are declared: `run` does each again, with NEUSIGHT_DATA set."""
-    rows = [{"id": e.id, "title": e.declared.title, "data": e.declared.subject} for e in _experiments()]
+    from neusight.lab import list_experiments
+
+    rows = [{"id": e.id, "title": e.declared.title, "data": e.declared.subject} for e in list_experiments()]
     if not rows:
         note(f"{checkout_dir('experiments')} declares no experiment: add ID/experiment.toml, or take a checkout")
     Output(output.form).data(rows, rows, lambda: figures("id | ~data | ~title", rows))
@@ -66,11 +70,10 @@ def list_(output: opt.Formatted) -> None:
 
 @app.command()
 def run(
-    named: Annotated[opt.Named, described(name="An id of `neusight experiments list`.")],
     options: Annotated[RunOptions, described(out="Output folder. Default, in a checkout: that of the experiment.")],
 ) -> None:
-    """Run an experiment and write results.json, summary.json, report.md and figures, and docs/accuracy.md if
-    it has a part. Row by row, results stay out of the repository; their summary is committed.
+    """Run experiments and write results.json, summary.json, report.md and figures, and docs/accuracy.md if
+    one has a part there. Row by row, results stay out of the repository; their summary is committed.
 
     Trainings are shared among processes or the cores of a cluster, whose hosts need NEUSIGHT_DATA as well.
 
@@ -80,83 +83,75 @@ def run(
 
     - `neusight experiments run leave-one-gpu-out --jobs 2`
 
+    - `neusight experiments run --all`
+
     - `neusight experiments run ablation --quick --out /tmp/ablation`
     """
+    from neusight.lab import find_experiment, list_experiments
+
     quick, out = options.quick, options.out
     if quick and out is None:
         raise typer.BadParameter("a quick run gives no results of the experiment: say where to", param_hint="--out")
     if out is None and not checkout_dir("README.md").is_file():
         raise typer.BadParameter("an installed package keeps no results: say where to", param_hint="--out")
-    experiment = _find(named.name)
-    room, folder = _room(experiment.declared), out or experiment.folder
+    if options.all == bool(options.ids):
+        raise typer.BadParameter("give ids of `neusight experiments list`, or --all", param_hint="ID")
+    listed = list_experiments() if options.all else [find_experiment(name) for name in options.ids]
+    results = {experiment.id: _run(experiment, options) for experiment in listed}
+    if out is None and any(experiment.declared.readme for experiment in listed):
+        accuracy()
+    rows = [
+        {"experiment": name, **row, "short": ", ".join(row["short"])}
+        for name, each in results.items()
+        for row in each["verdicts"]
+    ]
+    Output(options.form).data(results if len(results) > 1 else next(iter(results.values())), rows, lambda: _show(rows))
+
+
+def _run(experiment: Experiment, options: RunOptions) -> dict[str, Any]:
+    """Results of an experiment, written to its folder, or below the one that is given for several."""
+    from neusight.lab import run as carry_out
+    from neusight.lab import write_results
+
+    folder = options.out or experiment.folder
+    folder = folder / experiment.id if options.out and (options.all or len(options.ids) > 1) else folder
     folder.mkdir(parents=True, exist_ok=True)
     with tasks() as report:
-        results = room.run(experiment, quick, report=report, **options.keywords)
-    for path in room.write_results(folder, results):
+        results = carry_out(experiment, options.quick, report=report, **options.keywords)
+    for path in write_results(folder, results):
         note(f"wrote {path}")
-    if out is None and experiment.declared.readme:
-        accuracy()
-    rows = [{**row, "short": ", ".join(row["short"])} for row in results["verdicts"]]
-    Output(options.form).data(results, rows, lambda: _show(rows))
+    return results
 
 
 @app.command()
 def report(options: ReportOptions) -> None:
     """Write summary, report.md and figures again; of a summary alone all but the figures of single rows."""
-    from neusight.lab import read_results
+    from neusight.lab import read_results, write_results
 
     results = read_results(options.path)
-    for written in _room(results).write_results(
-        options.path if options.path.is_dir() else options.path.parent, results
-    ):
+    for written in write_results(options.path if options.path.is_dir() else options.path.parent, results):
         note(f"wrote {written}")
 
 
 @app.command()
 def accuracy() -> None:
     """Write the accuracy tables of docs/accuracy.md and README.md from the summaries of the last runs."""
-    from neusight.lab.accuracy import headline_block, update_accuracy
+    from neusight.lab import list_experiments
+    from neusight.lab.accuracy import accuracy_part, headline_block, update_accuracy
     from neusight.lab.results import SUMMARY, read_results
 
-    ran = {e.id: e for e in _experiments() if (e.folder / SUMMARY).is_file()}
+    ran = {e.id: e for e in list_experiments() if (e.folder / SUMMARY).is_file()}
     summaries = {name: read_results(experiment.folder / SUMMARY) for name, experiment in ran.items()}
     shown = [
         results for name, results in summaries.items() if ran[name].declared.readme and not results.get("outdated")
     ]
     blocks = {
-        "docs/accuracy.md": "\n\n".join(_room(results).accuracy_part(results) for results in shown),
+        "docs/accuracy.md": "\n\n".join(accuracy_part(results) for results in shown),
         "README.md": headline_block(summaries),
     }
     for name, block in blocks.items():
         if update_accuracy(checkout_dir(name), block):
             note(f"wrote {checkout_dir(name)}")
-
-
-def _experiments() -> list[Any]:
-    """Those of the lab, and those that are not moved to it."""
-    from neusight import experiments, lab
-
-    return sorted([*lab.list_experiments(), *experiments.list_experiments()], key=lambda each: each.id)
-
-
-def _find(name: str) -> Any:
-    """One by its id.
-
-    Raises:
-        DataError: no such experiment.
-    """
-    from neusight import experiments, lab
-
-    known = {each.id for each in experiments.list_experiments()}
-    return experiments.find_experiment(name) if name in known else lab.find_experiment(name)
-
-
-def _room(declared: Any) -> Any:
-    """The package that an experiment, or its results, are of."""
-    from neusight import experiments, lab
-
-    keys = {*(declared["declared"] if isinstance(declared, dict) else vars(declared))}
-    return lab if "groups" in keys and {"tables", "simulation"} & keys else experiments
 
 
 @app.command()
@@ -170,10 +165,10 @@ def compare(options: CompareOptions) -> None:
 
     Example: `neusight experiments compare ./before experiments/leave-one-gpu-out --tolerance 10`
     """
+    from neusight.lab import compare as join
     from neusight.lab import read_results
 
-    old, new = read_results(options.old), read_results(options.new)
-    comparison = _room(new).compare(old, new, options.tolerance)
+    comparison = join(read_results(options.old), read_results(options.new), options.tolerance)
     groups, worse = comparison.groups(), [vars(case) for case in comparison.worse]
     data = {"by": comparison.by, "groups": groups, "worse": worse, "lost": comparison.lost, "new": comparison.new}
     Output(options.form).data(data, groups, lambda: _show_comparison(comparison))

@@ -120,18 +120,18 @@ class PeerEntrant:
 
     def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
         """See ``Entrant``."""
+        import pandas as pd
+
         frame, names = table.frame, list(SOUGHT)
         if not {*names} <= {*frame}:
-            return Scored.of([]), []
+            return Scored(pd.DataFrame(), *(np.empty(0) for _ in range(4))), []
         keys = dict.fromkeys(names, object)
         both = frame.assign(place=frame.index).astype(keys).merge(self.peers.astype(keys), on=names)
-        rows = [
-            {"place": row["place"], "quantity": row["quantity"], "predicted": row["theirs"],
-             "measured": row[row["quantity"]], "low": np.nan, "high": np.nan}
-            for row in both.to_dict("records")
-            if row.get(row["quantity"], np.nan) > 0.0
-        ]  # fmt: skip
-        return Scored.of(rows), []
+        measured = np.array([row.get(row["quantity"], np.nan) for row in both.to_dict("records")], dtype=float)
+        kept = both[measured > 0.0]
+        unknown = np.full(len(kept), np.nan)
+        said = kept["theirs"].to_numpy(float)
+        return Scored(kept[["place", "quantity"]], said, unknown, unknown, measured[measured > 0.0]), []
 
 
 def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:

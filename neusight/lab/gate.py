@@ -18,7 +18,7 @@ import numpy as np
 
 from neusight.errors import DataError, DeviceError
 from neusight.measured import RowChoice, compare, read_table
-from neusight.paths import checkout_dir, data_dir, measured_in
+from neusight.paths import checkout_dir, data_dir
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,7 @@ def summarise(predictor: Predictor, data: Path | None = None) -> Summary:
     Raises:
         DataError: no data.
     """
-    folder = measured_in(data_dir() if data is None else data)
+    folder = data_dir() if data is None else data
     declared = tomllib.loads((checkout_dir("experiments") / "gate" / "gate.toml").read_text(encoding="utf-8"))
     errors = {
         table: [
@@ -129,8 +129,9 @@ def _rows(path: Path, predictor: Predictor, keys: Sequence[str]) -> list[Row]:
     frame, known = table.frame.drop(columns=wanted), [key for key in keys if key in table.frame]
     scored, _ = compare(replace(table, frame=_sample(frame, known)), predictor)
     words = {key: scored.keys[key].astype(object).fillna("") if key in known else "" for key in keys}
-    keys_of = scored.keys.assign(**words)
-    return [{"data": path.stem, **_rounded(row, keys)} for row in replace(scored, keys=keys_of).summary(*keys)]
+    figures = {name: getattr(scored, name) for name in ("predicted", "low", "high", "measured")}
+    lines = scored.keys.assign(**words, **figures)
+    return [{"data": path.stem, **_rounded(row, keys)} for row in summarise(lines, keys)]
 
 
 def _sample(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
@@ -145,7 +146,7 @@ def _sample(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 def _rounded(row: Mapping[str, Any], names: Sequence[str]) -> Row:
     errors = {"mape": row["mean"], "bias": row["bias"]} | ({"inside": row["inside"]} if "inside" in row else {})
     figures = {name: round(value, 2) for name, value in errors.items()}
-    return {**{name: str(row[name]) for name in names}, "count": row["count"], **figures}
+    return {**{name: str(row[name]) for name in names}, "count": row["rows"], **figures}
 
 
 def single_predictions(predictor: Predictor) -> list[Row]:

@@ -40,7 +40,6 @@ from neusight.learn.microcontrollers import fit_microcontrollers
 from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts
 from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.learn.training_steps import StepObservation, factors_without, observe, read_steps
-from neusight.measured.folder import measured_in
 from neusight.paths import cache_dir, checkout_dir, read_json, tile_models_dir, tile_models_from
 
 LEARNERS = ("kernels", "devices", "laws", "measured", "executors/gpu", "learn")
@@ -96,7 +95,7 @@ def constants_without(
     for name in wanted:
         if report:
             report(f"{name} without {', '.join(sorted(boards)[:3])}", 0, 1, float("nan"))
-        FITS[name](FitFrom(measured_in(data), quick, report), building, tuple(sorted(boards)))
+        FITS[name](FitFrom(data, quick, report), building, tuple(sorted(boards)))
     with suppress(OSError):  # Another run made the same meanwhile.
         building.rename(folder)
     return folder
@@ -104,7 +103,7 @@ def constants_without(
 
 def folder_without(boards: Collection[str], data: Path, names: Iterable[str] = (), quick: bool = False) -> Path:
     """Where ``constants_without`` keeps its folder."""
-    key = json.dumps([sorted(boards), sorted(set(names) or FITS), quick, data_sha256(measured_in(data)), code_sha256()])
+    key = json.dumps([sorted(boards), sorted(set(names) or FITS), quick, data_sha256(data), code_sha256()])
     return cache_dir() / "left-out" / sha256(key.encode()).hexdigest()[:24]
 
 

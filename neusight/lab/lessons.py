@@ -18,7 +18,7 @@ from neusight.learn.physics.fit import FitOptions, fit_parts
 from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.learn.training_data import DeviceRows, load_corpus, thinned
 from neusight.measured import files_of
-from neusight.measured.folder import hashes, measured_in
+from neusight.measured.folder import hashes
 from neusight.paths import cache_dir, checkout_dir
 
 QUICK_ROWS, QUICK_STEPS = 10, 1
@@ -54,7 +54,7 @@ class Lessons(StrictModel):
 
     def tables(self, data: Path) -> tuple[Path, ...]:
         """Their files in a folder of measured rows."""
-        return tuple(files_of(measured_in(data) / name for name in self.files))
+        return tuple(files_of(data / name for name in self.files))
 
     def kept(self, left_out: tuple[str, ...]) -> tuple[str, ...]:
         """Devices of ``gpus`` that are not left out."""

@@ -32,7 +32,7 @@ from neusight.measured.errors import SOUGHT
 from neusight.measured.evaluation import FIGURES, lines_of
 from neusight.measured.kernels import skipped_counts
 from neusight.measured.pairs import ratios
-from neusight.paths import data_dir, measured_in
+from neusight.paths import data_dir
 from neusight.workers import hired, shared
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def run(
         DataError: data are missing or foreign, or nothing can be compared.
     """
     began, declared = monotonic(), experiment.declared
-    data = measured_in(data_dir()) if declared.tables else experiment.folder
+    data = data_dir() if declared.tables else experiment.folder
     tables = list(_tables(declared, data, experiment.folder, quick))
     if declared.simulation:
         from neusight.lab.simulated import simulated_table

@@ -26,7 +26,7 @@ from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, t
 from neusight.learn.served import ServedRow, read_served
 from neusight.learn.sums import fit_sums, folds, robust_spread
 from neusight.measured import read_table
-from neusight.measured.folder import hashes, measured_in
+from neusight.measured.folder import hashes
 from neusight.serving.serve import sampled
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def read_boards(data: Path, predictor: Predictor) -> tuple[list[BoardObservation
         DataError: no served models with a meter there.
     """
     served = read_served(data, predictor, "power_w")
-    steady, left_out = sorted((measured_in(data) / "energy").glob("*.parquet")), Counter(served.left_out)
+    steady, left_out = sorted((data / "energy").glob("*.parquet")), Counter(served.left_out)
     seen = [*chain.from_iterable(map(steady_observations, steady)), *served.answers(served_observation, left_out)]
     return seen, [*steady, *served.files], left_out
 

@@ -35,12 +35,6 @@ _VERSION = r" \S*(\d\.\d|->)\S*"
 """Words of ``software`` that are a version, or dtypes."""
 
 
-def measured_in(data: Path) -> Path:
-    """Folder of measured rows: ``measured`` beside a folder of data sets in their sources' words, else itself."""
-    beside, own = data.absolute().parent / "measured", (data / "kernels").is_dir() or any(data.glob("*.parquet"))
-    return beside if any(beside.glob("kernels/*-gemm.parquet")) and not own else data
-
-
 def _is_later(file: Path) -> bool:
     return f"{file.parent.name}/{file.name}" in unlearned_files()
 
@@ -58,7 +52,6 @@ def kernel_files(
         raise DataError(f"{data} is not there: give a table of measured kernels or a folder of them")
     if data.is_file():
         return [data]
-    data = measured_in(data)
     folder = data / "kernels" if (data / "kernels").is_dir() else data
     files = [file for file in sorted(folder.glob("*.parquet")) if not _is_later(file)]
     files += sorted(data.glob("*/kernels/*.parquet"))
@@ -67,7 +60,7 @@ def kernel_files(
 
 def step_files(data: Path, kind: type[DeviceSpec]) -> list[Path]:
     """Tables of steps on a kind of devices in a folder of measured rows and in sets that were added to it, by name."""
-    folder = measured_in(data)
+    folder = data
     files = [*sorted(folder.glob("steps/*.parquet")), *sorted(folder.glob("*/steps/*.parquet"))]
     return [file for file in files if any(_is_of(kind, gpu, file) for gpu in _cells(file, "gpu")["gpu"])]
 
@@ -142,12 +135,12 @@ def timings_of(frame: pd.DataFrame) -> np.ndarray:
 
 def program_files(data: Path) -> list[Path]:
     """Tables of timings of programs in a folder of measured rows."""
-    return sorted((measured_in(data) / "programs").glob("*.parquet"))
+    return sorted((data / "programs").glob("*.parquet"))
 
 
 def learned_tables(data: Path, kind: str) -> list[MeasuredTable]:
     """Tables of a kind, such as ``gains``, in a folder of measured rows that constants learn from."""
-    return [read_table(file) for file in sorted((measured_in(data) / kind).glob("*.parquet")) if not _is_later(file)]
+    return [read_table(file) for file in sorted((data / kind).glob("*.parquet")) if not _is_later(file)]
 
 
 def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:
@@ -163,7 +156,7 @@ def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "
         DataError: no such rows.
     """
     chosen = []
-    for file in sorted((measured_in(data) / kind).glob("*.parquet")):
+    for file in sorted((data / kind).glob("*.parquet")):
         table = read_table(file)
         frame = table.frame.reindex(columns=[*{*table.frame, "split", "suspect", quantity or "split"}])
         measured = frame[quantity or "split"].notna()

@@ -12,8 +12,8 @@ from cli_runs import as_json as data
 from cli_runs import error, invoke, unsaid
 
 from neusight.collect.plan import read_plan, write_plan
+from neusight.collect.store import read_rows
 from neusight.collect.tasks import KernelTask, identity
-from neusight.datasets import load_kernels
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.predictor import KernelPredictor
@@ -132,7 +132,8 @@ def test_what_a_plan_names_is_measured_and_nothing_else(tmp_path: Path) -> None:
     write_plan(tmp_path / "plan.json", tasks)
     command = ("collect", "--plan", tmp_path / "plan.json", "--device", "cpu", "--workers", 1)
     assert data(*command, "--out", tmp_path / "set")["rows"] == 2
-    assert set(load_kernels(tmp_path / "set")["sample"]) == {task.sample for task in tasks}
+    kept = {row["sample"] for family in ("gemm", "memory") for row in read_rows(tmp_path / "set", family)}
+    assert kept == {task.sample for task in tasks}
     # Another plan is another collection.
     asked = json.loads((tmp_path / "set" / "collection.json").read_text())
     assert identity([task.sample for task in tasks]) in json.dumps(asked)

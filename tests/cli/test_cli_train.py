@@ -13,7 +13,6 @@ from cli_runs import invoke, run
 from neusight.devices import load_device
 from neusight.devices.write import to_toml
 from neusight.learn.training import TrainOptions
-from neusight.measured.folder import measured_in
 from neusight.paths import data_dir
 
 needs_data = pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="NEUSIGHT_DATA is not set")
@@ -99,7 +98,7 @@ def test_ctrl_c_keeps_finished_folds_and_resume_goes_on(monkeypatch: pytest.Monk
     out, folder, finished = tmp_path / "out", tmp_path / "kernels", []
     folder.mkdir()
     for name in ("neusight-fp32-gemm.parquet", "neusight-fp32-elementwise.parquet"):
-        (folder / name).symlink_to(measured_in(data_dir()) / "kernels" / name)
+        (folder / name).symlink_to(data_dir() / "kernels" / name)
 
     def report(task: str, done: int, of: int, _error: float) -> None:
         if done == of:

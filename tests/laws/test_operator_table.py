@@ -11,8 +11,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from neusight.collect import sampling
-from neusight.datasets import to_batches
-from neusight.datasets.schema import KERNEL_TABLES
 from neusight.errors import CoverageError
 from neusight.kernels import Kernel
 from neusight.kernels.named import requested
@@ -25,6 +23,7 @@ from neusight.kernels.operators import (
     operator,
     operator_bytes,
 )
+from neusight.measured.kernels import kernel_parts
 from neusight.workloads.rules import kernels_of
 from neusight.workloads.rules.registry import _RULES
 from neusight.workloads.tensors import Call, TensorSpec
@@ -170,14 +169,15 @@ def test_fused_rms_norms_have_the_work_of_the_named_kernels() -> None:
         assert work(kernel) == work(named_like(kernel))
 
 
-def test_a_training_row_has_the_work_of_the_named_kernel() -> None:
+def test_a_measured_row_has_the_work_of_the_named_kernel() -> None:
     for family in ("elementwise", "row_reduction"):
-        ops = KERNEL_TABLES[family].ops
-        frame = pd.DataFrame({"op": ops, "rows": ROWS, "cols": COLS, "dtype": "bfloat16", "sample": None})
-        ((batch, _),) = to_batches(frame.assign(family=family))
-        for row, op in enumerate(ops):
-            named = requested(family, {"op": op, "rows": ROWS, "cols": COLS, "dtype": "bf16"}).kernel(0)
-            assert work(batch.kernel(row)) == work(named), op
+        ops = [op for op, found in OPERATORS[family].items() if found.read is not None]
+        frame = pd.DataFrame({"op": ops, "rows": ROWS, "cols": COLS, "dtype": "bfloat16"}).assign(
+            gpu="l4", family=family
+        )
+        for part in kernel_parts(frame, []):
+            named = requested(family, {"op": ops[part.rows[0]], "rows": ROWS, "cols": COLS, "dtype": "bf16"}).kernel(0)
+            assert work(part.batch.kernel(0)) == work(named), ops[part.rows[0]]
 
 
 def test_a_planned_measurement_has_the_work_of_the_named_kernel() -> None:

@@ -15,7 +15,7 @@ from neusight.learn import Report
 from neusight.learn.physics.observations import ObservationReader, ProblemPart
 from neusight.learn.physics.problem import Problem
 from neusight.learn.physics.programs import program_parts
-from neusight.measured.folder import hashes, kernel_files, measured_in, program_files
+from neusight.measured.folder import hashes, kernel_files, program_files
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ def fit_parts(
 
 def tables_read(data: Path) -> list[Path]:
     """Tables of kernels, rates and programs that a fit reads."""
-    return [*kernel_files(data), *sorted(measured_in(data).glob("rates/*.parquet")), *program_files(data)]
+    return [*kernel_files(data), *sorted(data.glob("rates/*.parquet")), *program_files(data)]
 
 
 def without(options: FitOptions, gpus: Collection[str]) -> FitOptions:

@@ -35,7 +35,6 @@ from neusight.measured.folder import (
     is_of_lone_launches,
     kernel_files,
     kernel_rows,
-    measured_in,
     states_rates,
     suspected,
     timings_of,
@@ -180,7 +179,7 @@ class ObservationReader:
         """Rows of rates of single matrix products, without scales, by device and dtype, where the device has it."""
         import pandas as pd
 
-        folder = measured_in(self.data)
+        folder = self.data
         tables = (*folder.glob("kernels/*.parquet"), *folder.glob("rates/*.parquet"))
         files = [file for file in tables if states_rates(file)]
         if not files:
