@@ -16,10 +16,9 @@ NOTEBOOKS = sorted((Path(__file__).resolve().parent.parent / "notebooks").glob("
 PUBLIC = {
     "neusight",
     "neusight.collect.sparsity",
-    "neusight.datasets",
-    "neusight.evaluation",
-    "neusight.experiments",
+    "neusight.lab",
     "neusight.learn.training",
+    "neusight.measured",
     "neusight.questions",
     "neusight.serving",
 }

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, DeviceError
-from neusight.measured import RowChoice, compare, read_table
+from neusight.measured import RowChoice, compare, errors, read_table
 from neusight.paths import checkout_dir, data_dir
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _rows(path: Path, predictor: Predictor, keys: Sequence[str]) -> list[Row]:
     words = {key: scored.keys[key].astype(object).fillna("") if key in known else "" for key in keys}
     figures = {name: getattr(scored, name) for name in ("predicted", "low", "high", "measured")}
     lines = scored.keys.assign(**words, **figures)
-    return [{"data": path.stem, **_rounded(row, keys)} for row in summarise(lines, keys)]
+    return [{"data": path.stem, **_rounded(row, keys)} for row in errors.summarise(lines, keys)]
 
 
 def _sample(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
