@@ -138,13 +138,11 @@ def accuracy() -> None:
     """Write the accuracy tables of docs/accuracy.md and README.md from the summaries of the last runs."""
     from neusight.lab import list_experiments
     from neusight.lab.accuracy import accuracy_part, headline_block, update_accuracy
-    from neusight.lab.results import SUMMARY, read_results
+    from neusight.lab.results import SUMMARY, is_current, read_results
 
     ran = {e.id: e for e in list_experiments() if (e.folder / SUMMARY).is_file()}
     summaries = {name: read_results(experiment.folder / SUMMARY) for name, experiment in ran.items()}
-    shown = [
-        results for name, results in summaries.items() if ran[name].declared.readme and not results.get("outdated")
-    ]
+    shown = [each for name, each in summaries.items() if ran[name].declared.readme and is_current(each)]
     blocks = {
         "docs/accuracy.md": "\n\n".join(accuracy_part(results) for results in shown),
         "README.md": headline_block(summaries),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
-from neusight.lab.declare import Declaration
+from neusight.lab.declare import declared_in
 from neusight.lab.page import listing, table
 from neusight.lab.report import columns_of
 from neusight.lab.results import Results
@@ -20,7 +20,7 @@ BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
 
 def accuracy_part(results: Results) -> str:
     """An experiment's part of docs/accuracy.md: those of its groups that show any figure there."""
-    declared = Declaration.model_validate(results["declared"])
+    declared = declared_in(results)
     tables = []
     for group in declared.groups:
         if group.accuracy and (rows := results["groups"].get(group.name)):

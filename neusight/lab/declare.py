@@ -337,6 +337,19 @@ def find_experiment(name: str, root: Path | None = None) -> Experiment:
     return load_experiment(known[name])
 
 
+def declared_in(results: Mapping[str, Any]) -> Declaration:
+    """What the experiment of some results declared.
+
+    Raises:
+        DataError: results of an earlier form.
+    """
+    try:
+        return Declaration.model_validate(results["declared"])
+    except ValidationError:
+        name = results["experiment"]
+        raise DataError(f"results of '{name}' are of an earlier form: run `neusight experiments run {name}`") from None
+
+
 def load_experiment(folder: Path) -> Experiment:
     """The experiment of a folder.
 

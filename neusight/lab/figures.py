@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.lab.declare import Declaration, DeclaredFigure
+from neusight.lab.declare import DeclaredFigure, declared_in
 from neusight.lab.page import SMALL, canvas, legend, save, style
 from neusight.lab.results import Results
 
@@ -28,7 +28,7 @@ _TALL = 0.19
 def draw(results: Results, folder: Path) -> list[str]:
     """Draw what is declared and what results hold rows of; the names of what was drawn."""
     drawn = []
-    for drawing in Declaration.model_validate(results["declared"]).figures:
+    for drawing in declared_in(results).figures:
         of_rows = drawing.kind in ("scatter", "calibration")
         rows = results.get("rows", ()) if of_rows else results["groups"].get(drawing.group, ())
         rows = [row for row in rows if drawing.kind != "calibration" or row.get("level") is not None]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from neusight.lab.declare import Declaration, DeclaredFigure, ErrorGroup
+from neusight.lab.declare import DeclaredFigure, ErrorGroup, declared_in
 from neusight.lab.figures import draw
 from neusight.lab.page import listing, matrix, table, wrapped
 from neusight.lab.results import RESULTS, SUMMARY, Results, as_text, summary_of
@@ -36,7 +36,12 @@ WORDS = (
 
 
 def write_results(folder: Path, results: Results) -> list[Path]:
-    """Write results, summary, report and figures into a folder; the same results give the same files."""
+    """Write results, summary, report and figures into a folder; the same results give the same files.
+
+    Raises:
+        DataError: results of an earlier form.
+    """
+    declared_in(results)
     folder.mkdir(parents=True, exist_ok=True)
     summary = summary_of(results)
     drawn = draw(results, folder)
@@ -49,7 +54,7 @@ def write_results(folder: Path, results: Results) -> list[Path]:
 
 def render(results: Results) -> str:
     """The report as Markdown."""
-    declared = Declaration.model_validate(results["declared"])
+    declared = declared_in(results)
     parts = [f"# {declared.title}", wrapped(declared.question)]
     for remark in filter(None, [results["quick"], results.get("outdated")]):
         parts.append("> " + wrapped(remark, 78).replace("\n", "\n> "))

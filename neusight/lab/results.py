@@ -90,3 +90,8 @@ def _lines(value: Any, depth: int) -> str:
         entries = (f"{inner}{json.dumps(entry, ensure_ascii=False)}" for entry in value)
         return "[\n" + ",\n".join(entries) + f"\n{outer}]"
     return json.dumps(value, ensure_ascii=False)
+
+
+def is_current(results: Results) -> bool:
+    """Whether figures are of what is declared now: not of an earlier run, nor in the form of earlier summaries."""
+    return isinstance(results.get("groups"), Mapping) and not results.get("outdated")

@@ -84,6 +84,8 @@ def accuracies(by: str) -> tuple[Accuracy, ...]:
 
 def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Iterator[Accuracy]:
     """Rows of a summary's cells, none where it has no such cells; of a cell of another predictor ours as well."""
+    from neusight.lab.results import is_current
+
     cells: Any = summary
     for key in declared["path"].split("."):
         cells = cells.get(key, ()) if isinstance(cells, Mapping) else ()
@@ -92,14 +94,19 @@ def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Itera
             continue
         row = Accuracy(
             experiment=experiment, row=f"{declared['path']}[{place}]", name=declared["name"].format_map(cell),
-            predictor=cell.get("peer") or cell.get("predictor") or OURS, left_out=_is_left_out(declared, cell, summary),
-            count=cell.get("count") or cell.get("gpus") or 0, outdated=bool(summary.get("outdated")),
+            predictor=_predictor_of(cell), left_out=_is_left_out(declared, cell, summary),
+            count=cell.get("count") or cell.get("gpus") or 0, outdated=not is_current(summary),
             **{name: cell.get(name) for name in ("mean", "median", "bias", "inside")},
         )  # fmt: skip
-        if "peer" in cell:
+        if "ours_mean" in cell:
             yield replace(row, predictor=OURS, mean=cell["ours_mean"], median=cell["ours_median"])
             row = replace(row, runs=_share_of_answered(cell, summary))
         yield row
+
+
+def _predictor_of(cell: Mapping[str, Any]) -> str:
+    """Who predicted a cell: a contestant, or as summaries of an earlier form name it."""
+    return next((str(cell[key]) for key in ("contestant", "peer", "predictor") if cell.get(key)), OURS)
 
 
 def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
@@ -123,7 +130,8 @@ def _is_left_out(declared: Cells, cell: Mapping[str, Any], summary: Mapping[str,
 def _share_of_answered(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
     """Share of what ours answers that another predictor can run."""
     source, quantity, count = cell["source"], cell["quantity"], cell["count"]
-    same = [one for one in summary["means"] if (one.get("source"), one.get("quantity")) == (source, quantity)]
+    cells = summary["means"] if "means" in summary else summary["groups"]["source_quantities"]
+    same = [one for one in cells if (one.get("source"), one.get("quantity")) == (source, quantity)]
     return min(1.0, count / same[-1]["count"]) if same else 1.0
 
 
