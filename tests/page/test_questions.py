@@ -98,8 +98,7 @@ def test_back_undoes_a_mode_and_what_was_dragged_at_once(opened: Opened) -> None
     page.wait_for_function("location.search.includes('batch=2') && location.search.includes('training')")
     page.go_back()
     page.wait_for_function("!location.search.includes('training')")
-    answered(page)
-    assert page.get_by_role("button", name="inference").get_attribute("aria-pressed") == "true"
+    page.locator("button[aria-pressed=true]", has_text="inference").wait_for(timeout=120_000)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ Names that several questions declare, because choices, defaults or bounds differ
   one device;
 - ``batch`` and ``seq_len`` are sizes of one step in ``Step``, of a load or of a training step elsewhere;
 - ``operands`` of a kernel may take turns, those of a step may not;
-- ``data`` of `sparsity measure` are images to draw, elsewhere files.
+- ``data`` of `sparsity measure` are images to draw, elsewhere files;
+- ``all`` are experiments in one command and optimisations in another.
 """
 
 import ast
@@ -32,6 +33,7 @@ DIFFERENT = frozenset(
         "operands",
         "data",
         "by",
+        "all",
     }
 )
 BY_TYPER = {"cli/app.py", "cli/spread.py"}
