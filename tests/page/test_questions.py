@@ -99,6 +99,7 @@ def test_back_undoes_a_mode_and_what_was_dragged_at_once(opened: Opened) -> None
     page.go_back()
     page.wait_for_function("!location.search.includes('training')")
     page.locator("button[aria-pressed=true]", has_text="inference").wait_for(timeout=120_000)
+    assert "batch=2" in page.url
 
 
 @pytest.mark.parametrize(
