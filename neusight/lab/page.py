@@ -5,8 +5,7 @@ Colours are such that people of most kinds of sight can tell them apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,39 +21,6 @@ LEGEND_SHARE = 0.97
 """Of a figure's width, at most."""
 SMALL = 8
 """Points of the smallest letters."""
-
-
-@dataclass(frozen=True)
-class Drawing:
-    """A figure of a report: how it is drawn, what it shows, in which part of the report, and what of results it needs.
-
-    ``needs`` is a path of keys, such as ``kernels.sample``, all of which must be there.
-    """
-
-    draw: Callable[[Mapping[str, Any]], Figure]
-    caption: str
-    part: str
-    needs: str
-
-    def drawable(self, results: Mapping[str, Any]) -> bool:
-        """Whether results hold what it needs."""
-        value: Any = results
-        for key in self.needs.split("."):
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return bool(value)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReportForm:
-    """What a report of one kind of experiment has: items of how it was done, words and tables by part, figures by the
-    name of their file in their order, a remark on its targets, and its tables in docs/accuracy.md.
-    """
-
-    setup: Callable[[Mapping[str, Any]], list[str]]
-    sections: Callable[[Mapping[str, Any]], dict[str, list[str]]]
-    figures: Mapping[str, Drawing]
-    remark: str = ""
-    accuracy: Callable[[Mapping[str, Any]], list[str]] = lambda _: []
 
 
 def canvas(
