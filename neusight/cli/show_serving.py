@@ -34,8 +34,7 @@ def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool,
 
 def _rows(points: Sequence[Point[ServingEstimate]]) -> list[dict[str, Any]]:
     figures = [(point.estimate.row() if point.estimate else {}) | {"error": point.error} for point in points]
-    questions = [point.call.question for point in points]
-    return fillable_rows(questions, figures, "ttft_ms", "tpot_ms", "tokens_per_s")
+    return fillable_rows([point.call.question for point in points], figures)
 
 
 def _full(e: ServingEstimate, with_launch: bool) -> None:

@@ -53,7 +53,7 @@ def sweep(
     if output.form != "human":
         opt.note_prices(gpus)
     data = [row | {"question": step.record()} for step, row in zip(steps, rows, strict=True)]
-    Output(output.form).data(data, fillable_rows(steps, rows, "latency_ms"), lambda: _show_sweep(rows, others))
+    Output(output.form).data(data, fillable_rows(steps, rows), lambda: _show_sweep(rows, others))
     if failed := [row["error"] for row in rows if row["error"]]:
         grade = "error" if len(failed) == len(rows) else "warning"
         note(f"{grade}: {len(failed)} of {len(rows)} steps could not be estimated: {failed[0]}")

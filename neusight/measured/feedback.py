@@ -6,16 +6,19 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from neusight.questions import Serving
 from neusight.questions.question import Question
 
+_SERVED = ("ttft_ms", "tpot_ms", "tokens_per_s")
+"""Measured columns of served models; steps have ``latency_ms``."""
 
-def fillable_rows(
-    questions: Sequence[Question], figures: Sequence[Mapping[str, Any]], *measured: str
-) -> list[dict[str, Any]]:
+
+def fillable_rows(questions: Sequence[Question], figures: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Words of each question, empty cells of measured columns, and its predicted figures as ``predicted_`` columns."""
     rows = []
     for question, own in zip(questions, figures, strict=True):
         words = _words(question)
+        measured = _SERVED if isinstance(question, Serving) else ("latency_ms",)
         predicted = {f"predicted_{name}": value for name, value in own.items() if name not in words}
         rows.append({"command": question.KIND, **words, **dict.fromkeys(measured), **predicted})
     return rows

@@ -110,14 +110,18 @@ def fewer_experts(table: MeasuredTable) -> np.ndarray:
 
 
 def conflicting_duplicate(table: MeasuredTable) -> np.ndarray:
-    """The same question measured more than once, more than 10 % off the median of its repetitions."""
+    """The same question measured more than once, more than 10 % off the median of its repetitions.
+
+    Where a row has ``execution_ms``, its ``latency_ms`` is not compared: the launch in it varies with a busy host.
+    """
     words = {*columns_of("kernels" if table.kind == "kernels" else "gains").values(), *_MEASURED_BY}
     codes = row_codes(table.frame, [name for name in table.frame if name in words])
     apart = np.zeros(len(table), dtype=bool)
     for name in table.quantities:
         if name.endswith("_ms") and not STATISTIC.search(name):
-            medians = table.frame[name].groupby(codes).transform("median")
-            apart |= ((table.frame[name] / medians - 1.0).abs() > _APART).to_numpy()
+            launched = name == "latency_ms" and "execution_ms" in table.frame
+            times = table.frame[name].where(table.frame["execution_ms"].isna()) if launched else table.frame[name]
+            apart |= ((times / times.groupby(codes).transform("median") - 1.0).abs() > _APART).to_numpy()
     return apart
 
 

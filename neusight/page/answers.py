@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -15,7 +15,9 @@ from neusight.devices.chosen import version_of
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import ModelError, NeusightError, reason, shown
 from neusight.estimates import Estimate, figures
+from neusight.estimates.core import core
 from neusight.figures import Chart
+from neusight.measured.feedback import fillable_rows
 from neusight.page.form import Form
 from neusight.paths import calibrations_dir, is_there
 from neusight.questions import Serving, Step
@@ -34,11 +36,16 @@ Answer = Estimate | ServingEstimate | TrainingEstimate
 
 @dataclass(frozen=True)
 class DeviceAnswer:
-    """Of one device: an estimate, or why there is none in one line."""
+    """The estimate of a question on one device, or why there is none in one line."""
 
-    gpu: str
+    question: Step | Serving
     estimate: Answer | None = None
     error: str = ""
+
+    @property
+    def gpu(self) -> str:
+        """Id of the device."""
+        return self.question.gpu
 
 
 class _Lane:
@@ -112,9 +119,9 @@ def answered(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
 
 def _answered(predictor: Predictor, question: Step | Serving) -> DeviceAnswer:
     try:
-        return DeviceAnswer(question.gpu, estimated(predictor, question))
+        return DeviceAnswer(question, estimated(predictor, question))
     except Exception as error:  # A page goes on where a command would end.
-        return DeviceAnswer(question.gpu, error=said_of(error))
+        return DeviceAnswer(question, error=said_of(error))
 
 
 def said_of(error: Exception) -> str:
@@ -131,6 +138,21 @@ def estimated(predictor: Predictor, question: Step | Serving) -> Answer:
     estimate: Answer = predictor.ask(question)
     _ = estimate.interval, getattr(estimate, "coverage", None)
     return estimate
+
+
+def predictions(answers: Sequence[DeviceAnswer]) -> str:
+    """Write questions and answers as CSV into which measurements are filled, as ``neusight sweep --format csv``."""
+    import pandas as pd
+
+    figures = [_figures(answer.estimate) | {"error": answer.error} for answer in answers]
+    return pd.DataFrame(fillable_rows([answer.question for answer in answers], figures)).to_csv(index=False)
+
+
+def _figures(estimate: Answer | None) -> dict[str, Any]:
+    """Figures of an estimate, those of steps without parts and words."""
+    if isinstance(estimate, ServingEstimate):
+        return estimate.row()
+    return {name: value for name, value in (core(estimate) if estimate else {}).items() if not isinstance(value, Sized)}
 
 
 def charts(form: Form, estimates: Sequence[Any]) -> list[Chart]:

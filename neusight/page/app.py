@@ -20,7 +20,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from neusight.errors import NeusightError
 from neusight.figures.echarts import SCRIPT
 from neusight.page import ask, decide, drag, look, trust
-from neusight.page.answers import Answers
+from neusight.page.answers import Answers, predictions
 from neusight.page.fields import fill_panels, known_models
 from neusight.page.form import Form
 from neusight.page.kept import chosen_file, keep_model
@@ -129,9 +129,12 @@ def _add_files(app: FastAPI, view: View, answers: Answers) -> None:
         except NeusightError as error:
             raise HTTPException(422, str(error)) from error
         charts = {chart.name: chart for chart in shown.charts}
-        if name not in charts:
+        if (name, form) == ("predictions", "csv") and shown.answers:
+            content: str | bytes = predictions(shown.answers)
+        elif name in charts:
+            content = charts[name].trace() if form == "trace" else charts[name].content(f".{form}")
+        else:
             raise HTTPException(404, f"no figure '{name}': one of {', '.join(charts)}")
-        content = charts[name].trace() if form == "trace" else charts[name].content(f".{form}")
         ending = {"trace": "trace.json"}.get(form, form)
         headers = {"Content-Disposition": f'attachment; filename="{name}.{ending}"'}
         return Response(content, media_type=_TYPES.get(form, "application/json"), headers=headers)

@@ -16,7 +16,7 @@ from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import NeusightError
 from neusight.page.answers import Answer, DeviceAnswer, answered, charts
 from neusight.page.form import Form
-from neusight.page.tab import Shown, Tab, View, copied
+from neusight.page.tab import Shown, Tab, View, copied, link_predictions
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.units import decimal, exact, milliseconds, scaled
@@ -37,7 +37,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     passes = [served.passes(e) for e in estimates if form.serving and len(estimates) == 1]
     device = form.device if len(answers) == 1 else None
-    return Shown(charts=(*passes, *charts(form, estimates)), texts=partial(_texts, answers, device))
+    return Shown(charts=(*passes, *charts(form, estimates)), answers=answers, texts=partial(_texts, answers, device))
 
 
 def _texts(answers: Sequence[DeviceAnswer], device: DeviceSpec | None, tab: Tab) -> None:
@@ -53,6 +53,7 @@ def _texts(answers: Sequence[DeviceAnswer], device: DeviceSpec | None, tab: Tab)
         with ui.element("div").style("min-width: 0"):
             copied("Command line", tab.form.command)
             copied("Python", tab.form.python)
+            link_predictions("/")
 
 
 def _line(answer: DeviceAnswer, mode: str) -> None:

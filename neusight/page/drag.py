@@ -17,10 +17,10 @@ from neusight.api import Predictor
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import NeusightError
 from neusight.figures import Chart, Dot, Line, Scale
-from neusight.page.answers import answered, charts
+from neusight.page.answers import DeviceAnswer, answered, charts
 from neusight.page.fields import term
 from neusight.page.form import Form
-from neusight.page.tab import Shown, Tab, View
+from neusight.page.tab import Shown, Tab, View, link_predictions
 from neusight.questions import Step
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
@@ -121,12 +121,19 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     if not estimates:
         raise NeusightError("; ".join(f"{answer.gpu}: {answer.error}" for answer in answers))
     now = _now(form, axis.name, estimates[0])
-    curves = curve(predictor, moved(form, axis.name, axis.curve[0]), axis)
+    along = curve(predictor, moved(form, axis.name, axis.curve[0]), axis)
+    curves: dict[str, list[tuple[float, Any]]] = {}
+    for value, answer in along:
+        e: Any = answer.estimate
+        curves.setdefault(e.gpu, []).append((value, e))
     drawn = [_along(curves, axis, estimates, now)]
     drawn += [_scaling(curves, axis, estimates, now)] if axis.steps == _COUNTS else []
     drawn += [_frontier(curves, estimates)] if axis.name == "concurrency" else []
     said = "\n".join(f"{axis.title} {axis.words(now)}, {_line(e)}" for e in estimates)
-    return Shown(charts=(*drawn, *charts(form, estimates)), said=said, texts=partial(_follow, form, axis, now))
+    return Shown(
+        charts=(*drawn, *charts(form, estimates)), answers=[answer for _, answer in along], said=said,
+        texts=partial(_follow, form, axis, now),
+    )  # fmt: skip
 
 
 def _now(form: Form, name: str, e: Any) -> float:
@@ -235,14 +242,15 @@ def _frontier(curves: Curves, estimates: Sequence[Any]) -> Chart:
 
 
 @lru_cache(maxsize=128)
-def curve(predictor: Predictor, form: Form, axis: Dragged) -> dict[str, list[tuple[float, Any]]]:
-    """Answers along what one drags, device by device, where there are any; kept, since dragging leaves them."""
-    points: dict[str, list[tuple[float, Any]]] = {}
+def curve(predictor: Predictor, form: Form, axis: Dragged) -> list[tuple[float, DeviceAnswer]]:
+    """Values along what one drags with the answer of each device, where there is one; kept, since dragging leaves
+    them.
+    """
+    points: list[tuple[float, DeviceAnswer]] = []
     for value in axis.curve:
         with suppress(NeusightError):
-            for answer in answered(predictor, moved(form, axis.name, value)):
-                if answer.estimate:
-                    points.setdefault(answer.estimate.gpu, []).append((value, answer.estimate))
+            answers = answered(predictor, moved(form, axis.name, value))
+            points += [(value, answer) for answer in answers if answer.estimate]
     return points
 
 
@@ -268,6 +276,7 @@ def controls(tab: Tab) -> None:
         slider.props('aria-label="what one drags"').classes("wide").mark("slider")
         handler = "(value) => emit([value, asking.gesture()])"
         slider.on("update:model-value", slid, throttle=_THROTTLE_S, js_handler=handler)
+        link_predictions("/drag")
     if tab.slider is None:
         ui.on("dragged", lambda event: _move(tab, *event.args))
     tab.slider, tab.slid = slider, axis.steps[0]

@@ -17,7 +17,7 @@ from neusight.api import Predictor
 from neusight.errors import one_line
 from neusight.figures import Chart
 from neusight.figures.echarts import height_px
-from neusight.page.answers import Answers, said_of
+from neusight.page.answers import Answers, DeviceAnswer, said_of
 from neusight.page.fields import HEAD, FieldView, fill_panels
 from neusight.page.form import Form
 
@@ -31,9 +31,12 @@ _FILES = {"csv": "CSV", "json": "JSON", "png": "PNG", "svg": "SVG"}
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a view shows of a question: charts, texts above and below them, and what is ``said`` where one drags."""
+    """What a view shows of a question: charts, texts above and below them, and what is ``said`` where one drags;
+    ``answers`` are those that one may take along as rows to measure.
+    """
 
     charts: tuple[Chart, ...] = ()
+    answers: Sequence[DeviceAnswer] = ()
     said: str = ""
     texts: Callable[[Tab], None] = lambda tab: None
     below: Callable[[Tab], None] = lambda tab: None
@@ -280,6 +283,12 @@ class Tab:
 def _title(chart: Chart) -> str:
     grey = '<p class="quiet">grey: outside of what was measured</p>' if chart.outside else ""
     return f"<h2>{escape(chart.title)}</h2>{grey}"
+
+
+def link_predictions(view: str) -> None:
+    """A link to the answers of a view as a table of rows to measure."""
+    with ui.element("div").classes("links"):
+        ui.link("predictions as CSV, to fill in what you measure", f"/files{view.rstrip('/')}/predictions.csv")
 
 
 def copied(title: str, text: str) -> None:

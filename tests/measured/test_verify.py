@@ -57,10 +57,20 @@ def test_verify_asks_rows_of_models(tmp_path: Path) -> None:
     assert rules(write(tmp_path / "none.csv", {**row, "gpu": "l44"})) == {"cannot be asked": (1, True)}
 
 
-def test_conflicting_duplicates_are_doubted(tmp_path: Path) -> None:
-    rows = [{**GEMM, "latency_ms": latency} for latency in (0.05, 0.051, 0.09)] + [{**GEMM, "m": 1, "latency_ms": 9.0}]
-    suspects = find_suspects(read_table(write(tmp_path / "mine.csv", *rows)))
-    assert [str(text).split(":")[0] for text in suspects] == ["None", "None", "conflicting_duplicate", "None"]
+@pytest.mark.parametrize(
+    ("columns", "doubted"),
+    [
+        ({"latency_ms": (0.05, 0.051, 0.09)}, [2]),
+        ({"latency_ms": (0.05, 0.051, 0.09), "execution_ms": (0.041, 0.041, 0.042)}, []),
+        ({"latency_ms": (0.05, 0.05, 0.05), "execution_ms": (0.03, 0.04, 0.04)}, [0]),
+        ({"latency_ms": (0.05, 0.05, 0.09), "execution_ms": (0.041, None, None)}, [1, 2]),
+    ],
+)
+def test_conflicting_duplicates_are_doubted(tmp_path: Path, columns: dict[str, tuple], doubted: list[int]) -> None:
+    rows = [GEMM | dict(zip(columns, times, strict=True)) for times in zip(*columns.values(), strict=True)]
+    suspects = find_suspects(read_table(write(tmp_path / "mine.csv", *rows, {**GEMM, "m": 1, "latency_ms": 9.0})))
+    assert [place for place, text in enumerate(suspects) if text] == doubted
+    assert all(suspects[place].startswith("conflicting_duplicate:") for place in doubted)
 
 
 @pytest.fixture
