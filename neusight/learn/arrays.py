@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,12 @@ from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.systolic.predictor import UNKNOWN_SCATTER, UNKNOWN_SPREAD
 from neusight.executors.systolic.times import launch_s, times_of
-from neusight.kernels import KernelBatch
-from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
 from neusight.laws.array_constants import PRIOR, ArrayPhysics
-from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
-from neusight.learn.least_squares import robust, solve_around
+from neusight.learn.physics.problem import Measurements, Problem
+from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.learn.sums import folds, robust_spread
 from neusight.measured import kernel_part
 from neusight.measured.folder import hashes, kernel_files, kernel_rows
@@ -38,26 +36,11 @@ NOISE = 0.15
 """Log error from which on rows count less (assumption: what compilers choose moves times as much)."""
 
 
-@dataclass(frozen=True)
-class ArrayRows:
-    """Programs of one family on one device, columns of shape (n,)."""
+@dataclass(frozen=True, kw_only=True)
+class ArrayRows(Measurements):
+    """Programs of one family on one device."""
 
     device: SystolicSpec
-    batch: KernelBatch
-    conditions: Conditions
-    latency_s: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.batch)
-
-    @property
-    def root_weight(self) -> float:
-        """By which families of many rows count the same."""
-        return float(np.sqrt(min(WEIGHT / len(self), 1.0)))
-
-    def take(self, index: np.ndarray) -> ArrayRows:
-        """The rows that ``index`` selects."""
-        return ArrayRows(self.device, self.batch.take(index), self.conditions.take(index), self.latency_s[index])
 
     def times_s(self, physics: ArrayPhysics) -> np.ndarray:
         """Expected times [s] by the law."""
@@ -98,7 +81,14 @@ def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[Arr
             mine = own[own["family"] == family]
             mine = mine.iloc[np.sort(generator.permutation(len(mine))[:EACH])]
             part = kernel_part(mine, device, str(family), np.arange(len(mine)))
-            yield ArrayRows(device, part.batch, part.conditions, 1e-3 * mine["latency_ms"].to_numpy(float))
+            yield ArrayRows(
+                device=device,
+                kind=str(family),
+                batch=part.batch,
+                conditions=part.conditions,
+                latency_s=1e-3 * mine["latency_ms"].to_numpy(float),
+                weight=np.ones(len(mine)),
+            )
 
 
 def fit_arrays(data: Path, seed: int = 0, report: Report | None = None, hold_out: Collection[str] = ()) -> FittedArrays:
@@ -125,40 +115,24 @@ def fit_arrays(data: Path, seed: int = 0, report: Report | None = None, hold_out
     if report:
         report("arrays from small kernels", len(devices), len(devices) + 2, float("nan"))
     halves = [_halves(part) for part in parts if len(part) > 1]
-    errors += _errors("larger half", [large for _, large in halves], _at(_solved([small for small, _ in halves])[0]))
-    place, deviation = _solved(parts)
-    names, physics = tuple(priors(PRIOR)), _at(place)
-    found = values(physics)
-    return FittedArrays(
-        values={name: float(f"{found[name]:.5g}") for name in names},
-        deviations={name: float(f"{d:.3g}") for name, d in zip(names, deviation, strict=True)},
-        gpus=devices,
-        data=hashes(_tables(data)),
-        rows=sum(map(len, parts)),
-        error=round(float(np.mean([row["mean"] for row in _errors("seen", parts, physics)])) / 100.0, 4),
-        scatter=_scatter(parts, physics),
-        errors=_errors("seen", parts, physics) + errors,
-    )
+    errors += _errors("larger half", [large for _, large in halves], _constants([small for small, _ in halves]))
+    found, physics = _fitted(parts)
+    seen = _errors("seen", parts, physics)
+    error = round(float(np.mean([row["mean"] for row in seen])) / 100.0, 4)
+    content = found | {"error": error, "data": hashes(_tables(data)), "scatter": _scatter(parts, physics)}
+    return FittedArrays(**content, errors=seen + errors)
 
 
-def _at(place: np.ndarray) -> ArrayPhysics:
-    """Constants at a place on the scales on which they are estimated."""
-    return with_values(PRIOR, {name: decode(p, v) for (name, p), v in zip(priors(PRIOR).items(), place, strict=True)})
+def _fitted(parts: Sequence[ArrayRows]) -> tuple[dict[str, Any], ArrayPhysics]:
+    """What is found of the constants, and those. Families of many rows count the same."""
+    weighted = [replace(part, weight=np.full(len(part), min(WEIGHT / len(part), 1.0)), idle=set()) for part in parts]
+    problem = Problem(weighted, PRIOR, lambda part, at, _: (part.times_s(at), None), noise=NOISE, unseen=True)
+    solution = problem.fit(MOST_STEPS, tolerance=CONVERGED)
+    return problem.found(solution), problem.at(solution.place)
 
 
-def _solved(parts: Sequence[ArrayRows]) -> tuple[np.ndarray, np.ndarray]:
-    """Place and standard deviations of the constants: least squares around the priors, in which a row far off counts
-    little. Devices are too few to tell what each has of its own.
-    """
-    known = list(priors(PRIOR).values())
-    centre, spread = np.array([encode(p, p.value) for p in known]), np.array([p.spread for p in known])
-
-    def residuals(place: np.ndarray) -> np.ndarray:
-        physics = _at(place)
-        return np.concatenate([part.root_weight * robust(part.log_error(physics) / NOISE) for part in parts])
-
-    solved = solve_around(centre, spread, residuals)
-    return solved.place, solved.deviation
+def _constants(parts: Sequence[ArrayRows]) -> ArrayPhysics:
+    return _fitted(parts)[1]
 
 
 def _halves(part: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
@@ -181,7 +155,7 @@ def _scatter(parts: Sequence[ArrayRows], physics: ArrayPhysics) -> dict[str, flo
 
 def _left_out(kept: Sequence[ArrayRows], held: Sequence[ArrayRows]) -> list[dict[str, Any]]:
     """Errors on devices that are not fitted to, and how many percent of rows lie within the interval of a stranger."""
-    physics = _at(_solved(kept)[0])
+    physics = _constants(kept)
     scatter, errors = _scatter(kept, physics), _errors("left out", held, physics)
     for row, part in zip(errors, held, strict=True):
         width = np.hypot(UNKNOWN_SPREAD, scatter.get(part.batch.family, UNKNOWN_SCATTER))

@@ -19,7 +19,7 @@ import numpy as np
 from neusight.engines import Host
 from neusight.errors import NeusightError
 from neusight.learn import FoundConstants, Report
-from neusight.learn.least_squares import robust, solve_around
+from neusight.learn.physics.solve import solve_alone
 from neusight.measured import read_table
 from neusight.measured.compare import question_of
 from neusight.measured.folder import hashes, program_files, sound
@@ -146,7 +146,7 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
         return prior
     measured_s, kernels_s = (np.array([call[at] for call in calls]) for at in (0, 1))
     operators = np.array([dispatches(call.kinds) for call in calls])
-    centre = np.log([prior.call_s, prior.operator_s])
+    known = {"centre": np.log([prior.call_s, prior.operator_s]), "spread": np.full(2, prior.spread)}
 
     def errors(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         call_s, operator_s = np.exp(at)
@@ -154,9 +154,10 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
         return np.log(expected_s / measured_s), kernels_s / expected_s
 
     # The shortest call is hardly more than the host's.
-    starts = centre, np.array([np.log(measured_s.min()), centre[1]])
-    solved = [solve_around(centre, prior.spread, lambda at: _scaled(*errors(at)), start) for start in starts]
-    found = min(solved, key=lambda fit: fit.cost).place
+    starts = known["centre"], np.array([np.log(measured_s.min()), known["centre"][1]])
+    none = np.zeros(len(calls))
+    solved = [solve_alone(none, lambda at: _scaled(*errors(at)), known, noise=1.0, start=start) for start in starts]
+    found = min(solved, key=lambda fit: fit.loss).place
     error, share = errors(found)
     decided = error[share < 0.5]
     spread = max(least, _UNSEEN, 1.4826 * float(np.median(np.abs(decided)))) if len(decided) else prior.spread
@@ -166,7 +167,7 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
 
 def _scaled(error: np.ndarray, share: np.ndarray) -> np.ndarray:
     """Logarithmic errors of calls, of which kernels take a share, in standard deviations."""
-    return robust(error / np.hypot(_OWN, _KERNELS * share))
+    return np.asarray(error / np.hypot(_OWN, _KERNELS * share))
 
 
 def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]:
@@ -181,16 +182,21 @@ def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]
     counts = np.array([[call.kinds.get(kind, 0) for kind in DISPATCHES] for call in calls], dtype=float)
     one = list(DISPATCHES).index("pointwise")
     hosts = np.repeat(np.log([[_PRIOR.call_s], [_PRIOR.operator_s]]), len(groups), axis=1)
-    centre = np.concatenate([hosts.ravel(), np.zeros(len(DISPATCHES) - 1)])
-    spread = np.repeat([_PRIOR.spread, _UNIT], [hosts.size, len(DISPATCHES) - 1])
+    prior = {
+        "centre": np.concatenate([hosts.ravel(), np.zeros(len(DISPATCHES) - 1)]),
+        "spread": np.repeat([_PRIOR.spread, _UNIT], [hosts.size, len(DISPATCHES) - 1]),
+    }
 
-    def residuals(found: np.ndarray) -> np.ndarray:
+    def errors(found: np.ndarray) -> np.ndarray:
         call_s, operator_s = np.exp(found[: hosts.size]).reshape(hosts.shape)
         units = counts @ np.insert(np.exp(found[hosts.size :]), one, 1.0)
         expected_s = call_s[at] + np.maximum(units * operator_s[at], kernels_s)
         return _scaled(np.log(expected_s / measured_s), kernels_s / expected_s)
 
-    found = np.exp(solve_around(centre, spread, residuals).place[hosts.size :])
+    alone = [fitted(group, _PRIOR) for group in groups]
+    times = np.log([[host.call_s for host in alone], [host.operator_s for host in alone]]).ravel()
+    start = np.append(times, np.zeros(len(DISPATCHES) - 1))
+    found = np.exp(solve_alone(np.zeros(len(calls)), errors, prior, noise=1.0, start=start).place[hosts.size :])
     return dict(zip(DISPATCHES, np.insert(found, one, 1.0).tolist(), strict=True))
 
 

@@ -37,6 +37,8 @@ CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63
 class LinkRows(Measurements):
     """Collectives of one device and table; ``kind`` is that of each, see ``kinds_of``."""
 
+    device: GpuSpec
+
     @classmethod
     def of(
         cls, device: DeviceSpec, batch: KernelBatch, conditions: Conditions, latency_s: np.ndarray, weight: np.ndarray
@@ -46,11 +48,6 @@ class LinkRows(Measurements):
         return cls(
             device=gpu_of(device), kind=kind, batch=batch, conditions=conditions, latency_s=latency_s, weight=weight
         )
-
-    def take(self, index: np.ndarray) -> LinkRows:
-        """The rows that ``index`` selects."""
-        columns = (self.batch.take(index), self.conditions.take(index), self.latency_s[index], self.weight[index])
-        return LinkRows.of(self.device, *columns)
 
     def times_s(self, links: LinkPhysics) -> np.ndarray:
         """Expected times [s] by the law alone."""
@@ -188,7 +185,7 @@ def _fitted(parts: Sequence[LinkRows], steps: int, data: Path) -> tuple[FittedLi
     problem = problem_of(parts)
     solution = problem.fit(steps)
     effects = dict(zip(problem.effects, solution.effects.tolist(), strict=True))
-    return FittedLinks(**problem.found(solution), data=hashes(_tables(data))), effects
+    return FittedLinks(**problem.found_beside_effects(solution), data=hashes(_tables(data))), effects
 
 
 def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, list[float]]:

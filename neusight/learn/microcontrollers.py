@@ -15,7 +15,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
-from neusight.learn.least_squares import solve_around
+from neusight.learn.physics.solve import solve_alone
 from neusight.learn.sums import folds
 from neusight.measured.folder import hashes, step_files
 from neusight.measured.table import columns_of, filled, read_table
@@ -145,10 +145,9 @@ def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> 
     known = priors(PRIOR)
     free = [name for name in known if name.startswith("layers.")] if prior is None else []
     libraries, boards = (sorted({getattr(one, name) for one in rows}) for name in ("library", "board"))
-    centre = np.concatenate(
-        [[encode(known[name], known[name].value) for name in free], np.zeros(len(libraries + boards))]
-    )
-    spread = np.array([*(known[name].spread for name in free), *[LIBRARY] * len(libraries), *[BOARD] * len(boards)])
+    centre = [*(encode(known[name], known[name].value) for name in free), *[0.0] * len(libraries + boards)]
+    spread = [*(known[name].spread for name in free), *[LIBRARY] * len(libraries), *[BOARD] * len(boards)]
+    prior_of_all = {"centre": np.array(centre), "spread": np.array(spread)}
 
     def at(place: np.ndarray) -> _Fit:
         constants = {name: decode(known[name], value) for name, value in zip(free, place, strict=False)}
@@ -160,7 +159,8 @@ def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> 
             {},
         )
 
-    solved = solve_around(centre, spread, lambda place: at(place).off(rows) / NOISE)
+    none = np.zeros(len(rows))
+    solved = solve_alone(none, lambda place: at(place).off(rows), prior_of_all, noise=NOISE, outlier=np.inf)
     return replace(at(solved.place), deviations=_deviations(free, solved.deviation))
 
 

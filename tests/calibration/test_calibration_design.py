@@ -1,8 +1,6 @@
-"""Plans are deterministic, cover what they are asked to, and tell more than chance; the curve counts what it says."""
+"""Plans are deterministic, cover what they are asked to, and tell more than chance."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import numpy as np
 import pandas as pd
@@ -15,7 +13,7 @@ from neusight.errors import DataError
 from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Gemm, Kernel, RowReduction
-from neusight.learn.calibration import calibration_plan, few_shot_curve
+from neusight.learn.calibration import calibration_plan
 from neusight.learn.calibration.design import informative
 from neusight.learn.calibration.fit import Timings, linearised, timings_of
 
@@ -70,18 +68,6 @@ def test_each_choice_is_the_best_at_its_place(predictor: KernelPredictor, device
         assert min(left, key=lambda row: left[row]) == chosen[place]
 
 
-def test_rows_of_more_weight_are_chosen_for(predictor: KernelPredictor, device: DeviceSpec) -> None:
-    rows = timings(predictor, device, 60)
-    pointwise_rows = rows.points.model == "stream"
-    counts = [
-        Counter(rows.points.model[informative(rows, 30, CorrectionPrior(), np.where(pointwise_rows, weight, 1.0))])[
-            "stream"
-        ]
-        for weight in (0.1, 10.0)
-    ]
-    assert counts[0] < counts[1]
-
-
 def test_a_plan_for_a_gpu_covers_families_within_its_limits(predictor: KernelPredictor) -> None:
     gpu = load_device("t4")
     tasks = chosen_tasks(predictor, gpu, 40, dtypes=["float32"])
@@ -102,26 +88,3 @@ def test_a_plan_keeps_to_the_families_and_dtypes_that_were_asked_for(predictor: 
     assert [t.sample for t in tasks] == [t.sample for t in again]
     with pytest.raises(DataError, match="did you mean gemm"):
         chosen_tasks(predictor, gpu, 5, families=["gem"])
-
-
-def test_the_curve_falls_with_measured_kernels(predictor: KernelPredictor, device: DeviceSpec) -> None:
-    frame = pd.concat([products(80), pointwise(40)], ignore_index=True)
-    rows = measured(frame, predictor, device, 1.4)
-    curve = few_shot_curve(predictor, device, rows, rows, counts=(0, 6, 20), seed=1)
-    table = pd.DataFrame(curve)
-    assert len(table) == 2 * 3 * 2
-    by_count = table.groupby(["design", "count"])
-    assert by_count["drawn"].sum().to_dict() == {(d, c): c for d in ("plan", "random") for c in (0, 6, 20)}
-    assert set(by_count["rows"].sum()) == {120 - 20}
-    errors = table.pivot_table(index="count", columns=["design", "family"], values="mape")
-    assert (errors.loc[0] > 20).all()
-    assert (errors.loc[20] < 4).all()
-    assert (errors.loc[6] < errors.loc[0]).all()
-    assert few_shot_curve(predictor, device, rows, rows, counts=(0, 6, 20), seed=1) == curve
-
-
-def test_the_curve_keeps_to_its_gpu(predictor: KernelPredictor, device: DeviceSpec) -> None:
-    own = measured(products(30), predictor, device, 1.2)
-    both = pd.concat([own, own.assign(gpu="t4")], ignore_index=True)
-    curve = few_shot_curve(predictor, device, both, both, counts=(5,))
-    assert [row["rows"] for row in curve] == [25, 25]

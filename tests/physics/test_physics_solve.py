@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neusight.learn.physics.solve import Rows, Solution, solve
+from neusight.learn.physics.solve import Rows, Solution, solve, solve_alone
 
 TRUTH = np.array([0.4, -0.7])
 DEVICES, EACH = 12, 40
@@ -74,3 +74,24 @@ def test_narrow_priors_hold_constants_where_they_are() -> None:
     held, free = solved(rows, inputs, width=1e-4), solved(rows, inputs)
     assert held.place == pytest.approx([0.0, 0.0], abs=0.02)
     assert held.error > free.error
+
+
+def test_solve_alone_without_outliers_is_ridge_regression() -> None:
+    """With P = diag(spread^-2): x = (J'J / noise^2 + P)^-1 (J'y / noise^2 + P centre)."""
+    rng = np.random.default_rng(4)
+    slopes, target = rng.normal(size=(30, 3)), rng.normal(size=30)
+    centre, spread, noise = np.array([0.3, -0.2, 1.0]), np.array([0.5, 0.1, 2.0]), 0.4
+    prior = {"centre": centre, "spread": spread}
+    found = solve_alone(target, lambda place: slopes @ place, prior, noise=noise, outlier=np.inf)
+    precision = slopes.T @ slopes / noise**2 + np.diag(spread**-2.0)
+    place = np.linalg.solve(precision, slopes.T @ target / noise**2 + centre / spread**2)
+    assert found.place == pytest.approx(place, rel=1e-6)
+    assert found.deviation == pytest.approx(np.sqrt(np.diag(np.linalg.inv(precision))), rel=1e-6)
+    squares = (((target - slopes @ place) / noise) ** 2).sum() + (((place - centre) / spread) ** 2).sum()
+    assert found.loss == pytest.approx(squares)
+
+
+def test_a_start_that_no_step_improves_keeps_its_covariance() -> None:
+    prior = {"centre": np.zeros(2), "spread": np.array([0.1, 0.2])}
+    found = solve_alone(np.zeros(4), lambda place: np.zeros(4), prior, noise=1.0)
+    assert found.deviation == pytest.approx([0.1, 0.2])

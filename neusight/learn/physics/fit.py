@@ -87,7 +87,7 @@ def fit_parts(
             report("constants of physics", done, options.steps, error)
 
     return FittedPhysics(
-        **problem.found(problem.fit(options.steps, step, start)),
+        **problem.found_beside_effects(problem.fit(options.steps, step, start)),
         data=hashes(options.files or tables_read(options.data)),
         skipped=dict(skipped or {}),
         held_out=sorted(options.hold_out),

@@ -72,6 +72,7 @@ class ProblemPart(Measurements):
     the conditions tell it.
     """
 
+    device: GpuSpec
     floor_s: np.ndarray
 
     def __post_init__(self) -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from neusight.devices.spec import GpuSpec
+from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.constants import decode, encode, priors, values, with_values
-from neusight.learn.physics.solve import STEP, Rows, Solution, solve
+from neusight.learn.physics.solve import NO_EFFECT, NOISE, STEP, Rows, Solution, solve
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class Measurements:
     derivatives leave them out, those of further fits to the same part, too.
     """
 
-    device: GpuSpec
+    device: DeviceSpec
     kind: Any
     batch: KernelBatch
     conditions: Conditions
@@ -36,6 +36,13 @@ class Measurements:
     def __len__(self) -> int:
         return len(self.batch)
 
+    def take(self, index: np.ndarray) -> Self:
+        """The rows that ``index`` (integers or a mask) selects."""
+        cells = {item.name: getattr(self, item.name) for item in fields(self)}
+        columns: dict[str, Any] = {name: value[index] for name, value in cells.items() if isinstance(value, np.ndarray)}
+        columns |= {"batch": self.batch.take(index), "conditions": self.conditions.take(index), "idle": set(self.idle)}
+        return replace(self, **columns)
+
 
 P = TypeVar("P", bound=Measurements)
 Times = Callable[[P, Any, Any], tuple[np.ndarray, Any]]
@@ -44,11 +51,16 @@ Times = Callable[[P, Any, Any], tuple[np.ndarray, Any]]
 
 @dataclass
 class Problem(Generic[P]):
-    """All parts, and the constants that are to be found, around ``prior``; ``times`` see ``Times``."""
+    """All parts, and the constants that are to be found, around ``prior``; ``times`` see ``Times``.
+
+    ``noise`` see ``Rows``. With ``unseen`` no device has effects: too few tell what each has of its own.
+    """
 
     parts: Sequence[P]
     prior: Any
     times: Times[P]
+    noise: float = NOISE
+    unseen: bool = False
     _held: list[Any] = field(default_factory=list)
 
     @cached_property
@@ -59,7 +71,8 @@ class Problem(Generic[P]):
     @cached_property
     def effects(self) -> list[tuple[str, str]]:
         """Device and kind of each effect."""
-        return sorted({(part.device.id, str(kind)) for part in self.parts for kind in np.unique(part.kind)})
+        parts = [] if self.unseen else self.parts
+        return sorted({(part.device.id, str(kind)) for part in parts for kind in np.unique(part.kind)})
 
     @property
     def kinds(self) -> list[str]:
@@ -79,7 +92,8 @@ class Problem(Generic[P]):
             target=np.log(np.concatenate([part.latency_s for part in self.parts])),
             weight=np.concatenate([part.weight for part in self.parts]),
             effect=np.concatenate([_numbers(part, number) for part in self.parts]).astype(int),
-            kind_of_effect=np.array([kinds.index(kind) for _, kind in self.effects]),
+            kind_of_effect=np.array([kinds.index(kind) for _, kind in self.effects], dtype=int),
+            noise=self.noise,
         )
 
     def evaluate(self, place: np.ndarray) -> np.ndarray:
@@ -110,7 +124,11 @@ class Problem(Generic[P]):
         return np.log(self.times(self.parts[number], constants, self._held[number])[0])
 
     def fit(
-        self, steps: int = 12, report: Callable[[int, float], None] | None = None, start: Any | None = None
+        self,
+        steps: int = 12,
+        report: Callable[[int, float], None] | None = None,
+        start: Any | None = None,
+        tolerance: float = 1e-4,
     ) -> Solution:
         """Solve from the centres of the priors, or from constants that were fitted to much the same measurements."""
         known = [priors(self.prior)[name] for name in self.names]
@@ -118,7 +136,8 @@ class Problem(Generic[P]):
         prior = {"centre": centre, "spread": np.array([prior.spread for prior in known])}
         # The first evaluation makes the choices that the derivatives hold.
         first = None if start is None else self.place_of(start)
-        return solve(self.rows(), self.evaluate, self.jacobian, prior, steps=steps, report=report, start=first)
+        functions = self.rows(), self.evaluate, self.jacobian
+        return solve(*functions, prior, steps=steps, report=report, start=first, tolerance=tolerance)
 
     def place_of(self, constants: Any) -> np.ndarray:
         """Constants on the scales on which they are estimated, in the order of ``names``."""
@@ -126,23 +145,28 @@ class Problem(Generic[P]):
         return np.array([encode(known[name], content[name]) for name in self.names])
 
     def found(self, solution: Solution) -> dict[str, Any]:
-        """Constants, how well they are known and effects, rounded: fields of ``FittedToDevices``."""
-        constants, deviations = values(self.at(solution.place)), np.sqrt(np.diag(solution.covariance))
+        """Constants and how well they are known, rounded: fields of ``FittedConstants``."""
+        constants = values(self.at(solution.place))
+        return {
+            "values": {name: float(f"{constants[name]:.5g}") for name in self.names},
+            "deviations": {name: float(f"{d:.3g}") for name, d in zip(self.names, solution.deviation, strict=True)},
+            "gpus": sorted({part.device.id for part in self.parts}),
+            "rows": sum(map(len, self.parts)),
+            "error": round(solution.error, 4),
+        }
+
+    def found_beside_effects(self, solution: Solution) -> dict[str, Any]:
+        """The same with covariance and effects: fields of ``FittedToDevices``."""
         effects: dict[str, dict[str, float]] = {kind: {} for kind in self.kinds}
         for (gpu, kind), effect in zip(self.effects, solution.effects, strict=True):
             effects[kind][gpu] = round(float(effect), 4)
-        return {
-            "values": {name: float(f"{constants[name]:.5g}") for name in self.names},
-            "deviations": {name: float(f"{d:.3g}") for name, d in zip(self.names, deviations, strict=True)},
+        return self.found(solution) | {
             "covariance": [[float(f"{v:.3g}") for v in row] for row in solution.covariance],
             "spread": {kind: round(float(s), 4) for kind, s in zip(self.kinds, solution.spread, strict=True)},
             "effects": effects,
-            "gpus": sorted({part.device.id for part in self.parts}),
-            "rows": sum(len(part) for part in self.parts),
-            "error": round(solution.error, 4),
         }
 
 
 def _numbers(part: Measurements, number: dict[tuple[str, str], int]) -> np.ndarray:
     kinds = np.broadcast_to(part.kind, part.latency_s.shape)
-    return by_distinct(kinds, lambda kind: number[part.device.id, kind])
+    return by_distinct(kinds, lambda kind: number.get((part.device.id, kind), NO_EFFECT))

@@ -2,8 +2,9 @@
 
 The model of a row is ``log t = f(constants, row) + e(device, kind) + noise``: constants are the same for all devices,
 ``e`` is what a device has of its own, normal around zero with a spread that is estimated. A device that nobody
-measured has effect 0, give or take that spread. Outliers count by the pseudo-Huber loss. Levenberg-Marquardt; the
-spreads are re-estimated after each step (EM for variance components, Laird and Ware 1982).
+measured has effect 0, give or take that spread. Outliers count by the pseudo-Huber loss (Charbonnier et al. 1997).
+Levenberg-Marquardt; the spreads are re-estimated after each step (EM for variance components, Laird and Ware 1982).
+Every fit of constants is a call of ``solve``, or of ``solve_alone`` where devices are too few to have effects.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ NOISE = 0.12
 18 %)."""
 STEP = 1e-3
 """Of a constant on its scale, for its derivative."""
+NO_EFFECT = -1
+"""Number in place of an effect's of rows that have none."""
+SMALL_STEP, MOST_STEPS, CONVERGED = 1e-5, 100, 1e-12
+"""The same where no choice is held, most steps, and share of the loss at which those end."""
 LONGEST_STEP, TRIES = 0.5, 8
 """Of a constant on its scale, and dampings that are tried for one."""
 USUAL_SPREAD, USUAL_COUNT = 0.1, 4.0
@@ -33,12 +38,27 @@ Evaluate = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Rows:
-    """``target`` log times, ``weight`` of each, ``effect`` its number of (device, kind), ``kind`` that of its kind."""
+    """``target`` log times, ``weight`` of each, ``effect`` its number of (device, kind) or ``NO_EFFECT``, ``kind`` that
+    of its kind. ``noise`` is the scale of residuals; those of more than ``outlier`` times it count as outliers.
+    """
 
     target: np.ndarray
     weight: np.ndarray
     effect: np.ndarray
     kind_of_effect: np.ndarray
+    noise: float = NOISE
+    outlier: float = 1.0
+
+    def of_effects(self, values: np.ndarray) -> np.ndarray:
+        """The value of each row's effect, 0 where it has none."""
+        return np.asarray(np.append(values, 0.0)[self.effect])
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """Sums of the rows' values (or vectors of them) over each effect, shape (effects, …)."""
+        count = len(self.kind_of_effect)
+        totals = np.zeros((count + 1, *values.shape[1:]))
+        np.add.at(totals, self.effect, values)
+        return totals[:count]
 
 
 @dataclass(frozen=True)
@@ -52,6 +72,13 @@ class Solution:
     spread: np.ndarray
     error: float
     """Weighted mean of |predicted / measured - 1| with the effects."""
+    loss: float
+    """Of rows and priors."""
+
+    @property
+    def deviation(self) -> np.ndarray:
+        """Standard deviations of the constants."""
+        return np.asarray(np.sqrt(np.diag(self.covariance)))
 
 
 @dataclass(frozen=True)
@@ -77,6 +104,7 @@ def solve(
     steps: int = 12,
     report: Callable[[int, float], None] | None = None,
     start: np.ndarray | None = None,
+    tolerance: float = 1e-4,
 ) -> Solution:
     """Estimate constants, effects and spreads.
 
@@ -88,16 +116,18 @@ def solve(
         steps: of Levenberg-Marquardt, at most.
         report: called with (step, error).
         start: constants on their scales to set out from; default: the centres of the priors.
+        tolerance: share of the loss by which a step lowers it, from which on more follow.
     """
     known = _Known(prior["centre"], prior["spread"], _mean_precision(rows.kind_of_effect))
     first = known.centre if start is None else start
     at = _Place(first.copy(), np.zeros(len(rows.kind_of_effect)), evaluate(first))
-    spread = np.full(int(rows.kind_of_effect.max()) + 1, USUAL_SPREAD)
+    spread = np.full(int(rows.kind_of_effect.max(initial=-1)) + 1, USUAL_SPREAD)
     damping, inverse = 1e-2, np.eye(len(at.constants) + len(at.effects))
     for step in range(steps):
         own = spread[rows.kind_of_effect]
         loss = at.loss(rows, known, own)
         normal, gradient = _system(rows, jacobian(at.constants), at, known, own)
+        inverse = np.linalg.inv(normal) if step == 0 else inverse
         loss_of = partial(_Place.loss, rows=rows, known=known, spread=own)
         tried, damping = _improved(evaluate, at, (normal, gradient, damping), loss_of)
         if tried is None:
@@ -108,12 +138,32 @@ def solve(
         spread = _spreads(rows, at.effects, np.diag(inverse)[len(at.constants) :], len(spread))
         if report:
             report(step + 1, _error(at.residual(rows), rows.weight))
-        if loss - new_loss < 1e-4 * loss:
+        if loss - new_loss < tolerance * loss:
             break
     count = len(at.constants)
     deviation = np.sqrt(np.diag(inverse)[count:])
-    error = _error(at.residual(rows), rows.weight)
-    return Solution(at.constants, inverse[:count, :count], at.effects, deviation, spread, error)
+    error, loss = _error(at.residual(rows), rows.weight), at.loss(rows, known, spread[rows.kind_of_effect])
+    return Solution(at.constants, inverse[:count, :count], at.effects, deviation, spread, error, loss)
+
+
+def solve_alone(
+    target: np.ndarray,
+    evaluate: Evaluate,
+    prior: Mapping[str, np.ndarray],
+    *,
+    noise: float,
+    outlier: float = 1.0,
+    start: np.ndarray | None = None,
+) -> Solution:
+    """Estimate constants of rows without effects, to convergence, by differences; arguments as of ``solve``."""
+    none, effect = np.zeros(0, dtype=int), np.full(len(target), NO_EFFECT)
+    rows = Rows(target, np.ones(len(target)), effect, none, noise, outlier)
+
+    def jacobian(place: np.ndarray) -> np.ndarray:
+        moves = SMALL_STEP * np.eye(len(place))
+        return np.stack([(evaluate(place + m) - evaluate(place - m)) / (2.0 * SMALL_STEP) for m in moves], axis=1)
+
+    return solve(rows, evaluate, jacobian, prior, steps=MOST_STEPS, start=start, tolerance=CONVERGED)
 
 
 @dataclass(frozen=True)
@@ -125,10 +175,10 @@ class _Place:
     predicted: np.ndarray
 
     def residual(self, rows: Rows) -> np.ndarray:
-        return np.asarray(rows.target - self.predicted - self.effects[rows.effect])
+        return np.asarray(rows.target - self.predicted - rows.of_effects(self.effects))
 
     def loss(self, rows: Rows, known: _Known, spread: np.ndarray) -> float:
-        return _misfit(self.residual(rows), rows.weight) + known.loss(self.constants, self.effects, spread)
+        return _misfit(self.residual(rows), rows) + known.loss(self.constants, self.effects, spread)
 
 
 def _system(
@@ -166,24 +216,23 @@ def _improved(
     return None, damping
 
 
-def _misfit(residual: np.ndarray, weight: np.ndarray) -> float:
+def _misfit(residual: np.ndarray, rows: Rows) -> float:
     """Pseudo-Huber loss of the rows."""
-    return float((weight * 2.0 * (np.sqrt(1.0 + (residual / NOISE) ** 2) - 1.0)).sum())
+    squares = (residual / rows.noise) ** 2
+    return float((rows.weight * 2.0 * squares / (1.0 + np.sqrt(1.0 + squares / rows.outlier**2))).sum())
 
 
 def _normal(rows: Rows, slopes: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Normal matrix and gradient over constants, then effects, whose columns are indicators."""
     constants, count = slopes.shape[1], len(rows.kind_of_effect)
-    weight = rows.weight / np.sqrt(1.0 + (residual / NOISE) ** 2) / NOISE**2
+    weight = rows.weight / np.sqrt(1.0 + (residual / rows.noise / rows.outlier) ** 2) / rows.noise**2
     weighted = slopes * weight[:, None]
     normal = np.zeros((constants + count, constants + count))
     normal[:constants, :constants] = weighted.T @ slopes
-    across = np.zeros((count, constants))
-    np.add.at(across, rows.effect, weighted)
+    across = rows.sums(weighted)
     normal[constants:, :constants], normal[:constants, constants:] = across, across.T
-    sums = np.bincount(rows.effect, weight, count)
-    normal[constants:, constants:][np.diag_indices(count)] = sums
-    gradient = np.concatenate([weighted.T @ residual, np.bincount(rows.effect, weight * residual, count)])
+    normal[constants:, constants:][np.diag_indices(count)] = rows.sums(weight)
+    gradient = np.concatenate([weighted.T @ residual, rows.sums(weight * residual)])
     return normal, gradient
 
 
