@@ -12,6 +12,7 @@ from neusight.defaults import default_micro_batch
 from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine
 from neusight.engines.torch import TORCH, torch_engine
 from neusight.errors import ModelError, nearest
+from neusight.kernels.optimizers import algorithms
 from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.quick_dataclasses import dataclass
 
@@ -21,8 +22,7 @@ INTEGERS = "int8"
 """All of a step in integers of 8 bits, as converters for microcontrollers write it."""
 DTYPES = ("float32", "float32_ieee", "bfloat16", "float16", "tf32", "amp_float16", "amp_bfloat16", INTEGERS)
 """Precisions that whole models are estimated in, see ``Precision``; single kernels have more."""
-OPTIMIZERS = ("none", "sgd", "adam", "adamw", "bert_adam")
-"""``bert_adam`` is Adam as NVIDIA's BERT has it for float32, one parameter after another."""
+OPTIMIZERS = tuple(algorithms())
 _LONGEST_S = 86_400
 _MOST_STEPS = 10_000
 """Of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal 2021, section 3)."""

@@ -16,6 +16,7 @@ from neusight.devices.spec import DeviceSpec
 from neusight.distributed.exchanges import replica_groups
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import ModelError
+from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.memory import RankMemory, memory_of, program_memory, refused
 from neusight.plans.shard_graph import tensor_parallel
@@ -27,7 +28,7 @@ from neusight.transforms.passes import Pass
 from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
-from neusight.workloads.decoders.optimizer import ORTHOGONALISED, Update, optimizer_parts, orthogonalised
+from neusight.workloads.decoders.optimizer import Update, optimizer_parts, orthogonalised
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program
 from neusight.workloads.workload import Workload
@@ -101,7 +102,7 @@ class DescribedModel:
             algorithm=run.optimizer,
             dtype=stepped if whole else run.dtype,
             master_dtype=stepped,
-            state_dtype=stepped,
+            state_dtype=run.moment_dtype or stepped,
             gradient_dtype=stepped if whole else plan.gradient_dtype,
             clips=copied,
             foreach=run.engine.foreach_optimizer,
@@ -110,7 +111,7 @@ class DescribedModel:
             products="" if whole else run.products,
         )
         parts = optimizer_parts(share, share if whole else round(parameters.total), update)
-        if run.optimizer not in ORTHOGONALISED:
+        if not optimizer_named(run.optimizer).orthogonalises:
             return parts
         return (*orthogonalised(held, share / max(1.0, parameters.total), run.dtype), *parts)
 

@@ -191,6 +191,10 @@ OPTIMIZER: dict[str, Operator] = {
     "adamw_fused": Operator(_ADAM, (4, 0, 0), _THREE),
     # Parameter, gradient and momentum: two multiply-adds.
     "sgd_fused": Operator(4, _THREE, _TWO),
+    # Parameter, gradient and the sum of squares: that sum, its root, the step (Duchi et al. 2011).
+    "adagrad_fused": Operator(2 + (_SQRT + 1) + (1 + _DIV + 2), _THREE, _TWO),
+    # Parameter, gradient and momentum: both interpolations, a sign, decay and step (Chen et al. 2023, algorithm 2).
+    "lion_fused": Operator(3 + 2 + 3 + 4, _THREE, _TWO),
 }
 """Passes over lists of tensors, an element of one list."""
 

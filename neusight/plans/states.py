@@ -8,19 +8,14 @@ from dataclasses import dataclass, field
 
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import ENGINES, Engine
-from neusight.errors import ModelError, nearest
+from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import RankParameters, local_of
 from neusight.requests import Plan
-from neusight.workloads.decoders.optimizer import STATE_BYTES
+from neusight.workloads.decoders.optimizer import in_passes
 from neusight.workloads.decoders.recipes import Adapters, recipe_named
 from neusight.workloads.decoders.shares import Local
 
-MOMENTS = {"adam": 2, "adamw": 2, "muon": 2, "sgd": 1, "none": 0, **dict.fromkeys(STATE_BYTES, 2)}
-"""Of a parameter; SGD has one, its momentum."""
-MATRIX_MOMENTS = {"muon": 1}
-"""Of a parameter in a matrix of layers, where that is another number: Muon has one, its momentum, and steps others by
-AdamW (Jordan et al. 2024; Megatron Core, ``get_megatron_muon_optimizer``)."""
 MASTER_BYTES = 4.0
 """Of the float32 copy of a 16-bit parameter that the optimizer works on (Micikevicius et al. 2018)."""
 PER_NODE = 8
@@ -48,7 +43,8 @@ class TrainingStep:
     ``source_len`` tokens are what an encoder reads of each. ``dtype`` is that of activations and weights, ``products``
     the recipe of large products where those run in fewer bits (``decoders.recipes``), ``adapters`` what is trained.
     ``chunk_layers``: layers of each chunk of the pipeline where they differ, ``chunk_group``: micro-batches of a chunk
-    before the next where that is not ``pp``. ``graphed``: what of layers are CUDA graphs, of ``attn`` and ``mlp``.
+    before the next where that is not ``pp``. ``moment_dtype`` is that of the optimizer's moments, "" for that of the
+    weights that it steps. ``graphed``: what of layers are CUDA graphs, of ``attn`` and ``mlp``.
     """
 
     seq_len: int
@@ -57,6 +53,7 @@ class TrainingStep:
     dtype: str = "bfloat16"
     products: str = ""
     optimizer: str = "adam"
+    moment_dtype: str = ""
     engine: Engine = ENGINES["megatron-te"]
     chunk_layers: tuple[int, ...] = ()
     chunk_group: int = 0
@@ -108,9 +105,8 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     Raises:
         ModelError: an unknown optimizer.
     """
-    optimizer, dtype, master_weights = training.optimizer, training.dtype, training.engine.master_weights
-    if optimizer not in MOMENTS:
-        raise ModelError(f"unknown optimizer '{optimizer}'{nearest(optimizer, MOMENTS)}: one of {', '.join(MOMENTS)}")
+    dtype, master_weights = training.dtype, training.engine.master_weights
+    optimizer = optimizer_named(training.optimizer)
     used, wide = _weight_bytes(training)
     share = shared_parameters(parameters, plan)
     gradient = stored_bytes(plan.gradient_dtype)
@@ -119,12 +115,12 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     copied = master_weights and dtype != "float32"
     state = MASTER_BYTES if master_weights else stored_bytes(dtype)
     cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
-    if training.engine.foreach_optimizer and optimizer != "none" and optimizer not in STATE_BYTES:
+    if in_passes(optimizer, foreach=training.engine.foreach_optimizer):
         cast = state * stepped
     matrices = parameters.matrices
     stepped_matrices = matrices.total if plan.shard == "none" else shared_parameters(matrices, plan)
-    fewer = MOMENTS[optimizer] - MATRIX_MOMENTS.get(optimizer, MOMENTS[optimizer])
-    moments = STATE_BYTES.get(optimizer, state) * (MOMENTS[optimizer] * stepped - fewer * stepped_matrices)
+    each = optimizer.moment_bytes or (stored_bytes(training.moment_dtype) if training.moment_dtype else state)
+    moments = each * optimizer.states(stepped, stepped_matrices)
     moments = 0.0 if plan.offload == "optimizer" else moments
     still = _frozen_bytes(parameters, training)
     if plan.shard in ("zero3", "hsdp"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from neusight.devices import DeviceSpec
 from neusight.engines import TRAINERS
 from neusight.errors import ModelError
+from neusight.kernels.optimizers import algorithms
 from neusight.questions.field import FieldError, required, switch, text, whole
 from neusight.questions.parts import DEGREE, ENGINE, MODEL, PLAN, RECORDED, Configured, OnCluster, Planned, WithExperts
 from neusight.quick_dataclasses import dataclass
@@ -18,7 +19,7 @@ from neusight.workloads.decoders.recipes import METHODS
 if TYPE_CHECKING:
     from neusight.distributed.training_run import TrainingRun
 
-OPTIMIZERS = ("none", "sgd", "adam", "adamw", "muon")
+OPTIMIZERS = tuple(name for name, one in algorithms().items() if one.described)
 GRAPHED = ("attn", "mlp", "moe", "shared_experts")
 _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
 """Fields that a traced model decides itself."""

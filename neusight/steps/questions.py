@@ -14,11 +14,12 @@ from neusight.engines import Host, Libraries
 from neusight.engines.torch import run_on
 from neusight.errors import ModelError
 from neusight.executors import Options
+from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import INTEGERS, Plan, Request
 from neusight.transforms.narrowed import wholly_in_int8
-from neusight.transforms.optimizer import fuse_optimizer
+from neusight.transforms.optimizer import fuse_optimizer, stepped_by
 from neusight.transforms.passes import Pass
 from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import Sparsity, as_profile, sparsify
@@ -178,10 +179,10 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
     Raises:
         ModelError: options that contradict each other. DeviceError: an unknown device, or one that lacks the dtype.
     """
-    if setting.fused_optimizer and request.optimizer == "bert_adam":
-        raise ModelError("bert_adam has no fused form: leave out fused_optimizer")
     if setting.fused_optimizer and request.optimizer == "none":
         raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
+    if setting.fused_optimizer and not optimizer_named(request.optimizer).fused:
+        raise ModelError(f"{request.optimizer} has no fused form: leave out fused_optimizer")
     device = as_device(gpu, setting.overrides)
     if request.precision != OWN_PRECISION:
         device.gemm_flops_per_s(request.precision.of_products)
@@ -216,7 +217,9 @@ def unchanged(model: Any, request: Request, setting: Setting, target: TargetDevi
     from neusight.workloads import load_workload
 
     whole = request.precision.activations == INTEGERS
-    traced = replace(request, precision=Precision.named("float32_ieee")) if whole else request
+    optimizer = optimizer_named(request.optimizer).traced
+    traced = replace(request, optimizer=optimizer) if optimizer != request.optimizer else request
+    traced = replace(traced, precision=Precision.named("float32_ieee")) if whole else traced
     options: dict[str, Any] = {"allow_fallback": setting.allow_fallback, "cache": setting.cache, "target": target}
     workload = load_workload(model, traced, inputs=inputs, **options)
     if not any(node.kernels for node in workload.nodes):
@@ -226,6 +229,8 @@ def unchanged(model: Any, request: Request, setting: Setting, target: TargetDevi
         )
     if whole:
         workload = wholly_in_int8(workload, request.precision)
+    if optimizer != request.optimizer:
+        workload = stepped_by(workload, request.optimizer)
     if (zeros := setting.sparsity) is not None:
         workload = sparsify(workload, zeros.profile if isinstance(zeros, ByContent) else as_profile(zeros))
     return fuse_optimizer(workload) if setting.fused_optimizer else workload

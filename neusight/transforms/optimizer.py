@@ -1,19 +1,23 @@
-"""The optimizer's step in one pass over all parameters, with moments in few bits, or with those of rows and columns."""
+"""The optimizer's step in one pass over all parameters, by another optimizer, or with moments on the host."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from neusight.errors import InapplicableError
-from neusight.kernels.families import Collective, Kernel, Optimizer
+from neusight.kernels.families import Collective, Gemm, Kernel, Optimizer
 from neusight.kernels.operators import operator, operator_bytes
+from neusight.kernels.optimizers import ITERATED_DTYPE, NEWTON_SCHULZ, READS_ONLY, Algorithm, optimizer_named
 from neusight.kernels.precision import stored_bytes
-from neusight.workloads.decoders.optimizer import STATE_BYTES
+from neusight.transforms.recompute import is_product
+from neusight.workloads.decoders.optimizer import orthogonalising_products
 from neusight.workloads.workload import Node, Reference, Workload
 
-_FUSED = {"sgd": "sgd_fused", "adam": "adam_fused", "adamw": "adamw_fused"}
+_SIDES = 2
+"""Of a matrix."""
 
 
 def fuse_optimizer(workload: Workload) -> Workload:
@@ -24,15 +28,15 @@ def fuse_optimizer(workload: Workload) -> Workload:
     """
     nodes = [node for node in workload.nodes if node.phase == "optimizer"]
     steps: list[Any] = [kernel for node in nodes for kernel in node.kernels if isinstance(kernel, Optimizer)]
-    name = _FUSED.get(workload.request.optimizer, "")
-    if not steps or any(kernel.op == name for kernel in steps):
+    name = optimizer_named(workload.request.optimizer).fused
+    if not steps or not name or any(kernel.op == name for kernel in steps):
         return workload
     largest = max(steps, key=lambda kernel: kernel.elements)
     kernel = fused_step(name, largest.elements, largest.tensors, largest.dtype)
     last = replace(
         nodes[-1],
         operator=f"fused.{name.removesuffix('_fused')}",
-        kernels=(kernel,),
+        kernels=(*(each for node in nodes for each in node.kernels if isinstance(each, Gemm)), kernel),
         reads=_kept(workload, (r for node in nodes for r in node.reads), ("weight", "gradient", "state")),
         writes=_kept(workload, (w for node in nodes for w in node.writes), ("weight", "state")),
     )
@@ -63,27 +67,52 @@ def fused_step(name: str, elements: int, tensors: int, dtype: str) -> Optimizer:
     )
 
 
-ADAFACTOR = (
-    ("mul", 1), ("add", 1), ("norm", 1), ("norm", 1), ("mul", 0), ("mul", 2), ("norm", 1), ("div", 1), ("mul", 1),
-    ("add", 2),
-)  # fmt: skip
-"""Passes of transformers' ``Adafactor.step`` over a tensor, with how many each reads: the gradient squared and moved
-from 0, means of rows and of columns, the inverse root that those make, its product with the gradient, that one's norm,
-clipped, times the rate, and the step."""
-_READS_ONLY = "norm"
-
-
-def narrow_moments(workload: Workload, name: str) -> Workload:
-    """Adam's step fused, with moments of ``name`` in ``STATE_BYTES``.
+def stepped_by(workload: Workload, name: str) -> Workload:
+    """The step with another optimizer than the one that it was traced with, see ``kernels.optimizers``.
 
     Raises:
-        InapplicableError: another optimizer, whose moments are not kept so.
+        InapplicableError: the update of the trace is none of Adam's.
     """
-    fused, (last, kernel) = _stepped(workload)
-    size, state = stored_bytes(kernel.dtype), STATE_BYTES[name]
-    saved = round(2 * kernel.elements * (size - state))
-    narrow = replace(kernel, read_bytes=kernel.read_bytes - saved, write_bytes=kernel.write_bytes - saved)
-    return _with_step(fused, last, (narrow,), state / size)
+    algorithm, (fused, (last, kernel)) = optimizer_named(name), _stepped(workload)
+    size, matrices = stored_bytes(kernel.dtype), _matrices(workload) if algorithm.orthogonalises else Counter()
+    in_matrices = sum(count * short * long for (short, long), count in matrices.items())
+    state = (algorithm.moment_bytes or size) * algorithm.states(kernel.elements, in_matrices)
+    products = tuple(orthogonalising_products(matrices, ITERATED_DTYPE)) * NEWTON_SCHULZ
+    share = state / (2 * kernel.elements * size)
+    return _with_step(fused, last, (*products, *_update(kernel, algorithm)), share, name)
+
+
+def _update(kernel: Optimizer, algorithm: Algorithm) -> tuple[Optimizer, ...]:
+    """What steps the parameters of a fused kernel: passes over them, or such a kernel with moments of another size."""
+    size = int(stored_bytes(kernel.dtype))
+    if not algorithm.passes:
+        saved = round(algorithm.moments * kernel.elements * (size - algorithm.moment_bytes))
+        return (replace(kernel, read_bytes=kernel.read_bytes - saved, write_bytes=kernel.write_bytes - saved),)
+    each = kernel.elements * size
+    return tuple(
+        replace(
+            kernel,
+            op=f"foreach_{op}",
+            read_bytes=lists * each,
+            write_bytes=0 if op == READS_ONLY else each,
+            flops=operator("optimizer", f"foreach_{op}").flops * kernel.elements,
+        )
+        for op, lists in algorithm.passes
+    )
+
+
+def _matrices(workload: Workload) -> Counter[tuple[int, int]]:
+    """Trained matrices that forward products multiply by, by their sides, the shorter first; the last one is a head."""
+    numbers: dict[tuple[int, int], tuple[int, int]] = {}
+    for node in workload.nodes:
+        if node.phase == "forward" and any(map(is_product, node.kernels)):
+            for reference in node.reads:
+                tensor = workload.tensors[reference.tensor]
+                if tensor.kind == "weight" and len(tensor.shape) == _SIDES:
+                    short, long = sorted(tensor.shape)
+                    for copy in range(tensor.copies):
+                        numbers[reference.tensor, copy] = (short, long)
+    return Counter(list(numbers.values())[:-1])
 
 
 def paged_moments(workload: Workload) -> Workload:
@@ -96,29 +125,7 @@ def paged_moments(workload: Workload) -> Workload:
     fused, (last, kernel) = _stepped(workload)
     moments = round(2 * kernel.elements * stored_bytes(kernel.dtype))
     copy = Collective(op="host_copy", ranks=2, bytes=moments, dtype=kernel.dtype)
-    return _with_step(fused, last, (copy, kernel, copy), 0.0)
-
-
-def factored_moments(workload: Workload) -> Workload:
-    """Adafactor in place of Adam: sums of rows and of columns stand for the second moment, and there is no first
-    (Shazeer & Stern 2018, algorithm 4).
-
-    Raises:
-        InapplicableError: another optimizer.
-    """
-    fused, (last, kernel) = _stepped(workload)
-    size = kernel.elements * int(stored_bytes(kernel.dtype))
-    passes = tuple(
-        replace(
-            kernel,
-            op=f"foreach_{op}",
-            read_bytes=tensors * size,
-            write_bytes=0 if op == _READS_ONLY else size,
-            flops=operator("optimizer", f"foreach_{op}").flops * kernel.elements,
-        )
-        for op, tensors in ADAFACTOR
-    )
-    return _with_step(fused, last, passes, 0.0)
+    return _with_step(fused, last, (copy, kernel, copy), 0.0, workload.request.optimizer)
 
 
 def _stepped(workload: Workload) -> tuple[Workload, tuple[Node, Optimizer]]:
@@ -130,8 +137,8 @@ def _stepped(workload: Workload) -> tuple[Workload, tuple[Node, Optimizer]]:
     return fused, steps[-1]
 
 
-def _with_step(workload: Workload, last: Node, kernels: tuple[Kernel, ...], share: float) -> Workload:
-    """With other kernels in the optimizer's node, and so much of its states."""
+def _with_step(workload: Workload, last: Node, kernels: tuple[Kernel, ...], share: float, name: str) -> Workload:
+    """With other kernels in the optimizer's node, and so much of its states, under the name of the optimizer."""
     nodes = tuple(replace(node, kernels=kernels) if node is last else node for node in workload.nodes)
     tensors = tuple(
         replace(t, nbytes=round(share * t.nbytes), touched_bytes=round(share * t.touched_bytes))
@@ -139,4 +146,5 @@ def _with_step(workload: Workload, last: Node, kernels: tuple[Kernel, ...], shar
         else t
         for t in workload.tensors
     )
-    return replace(workload, nodes=nodes, tensors=tensors)
+    request = replace(workload.request, optimizer=name)
+    return replace(workload, nodes=nodes, tensors=tensors, request=request)

@@ -120,7 +120,7 @@ def run_operator(family: str, op: str, x: torch.Tensor, y: torch.Tensor, z: torc
 
 UNTRACED = (
     *("transpose", "copy_in", "rms_norm", "rms_norm_backward", "rms_norm_weight_backward"),
-    *(*SERVING_ELEMENTWISE, *SERVING_ROWS, *TRAINING_ELEMENTWISE),
+    *("adagrad_fused", "lion_fused", *SERVING_ELEMENTWISE, *SERVING_ROWS, *TRAINING_ELEMENTWISE),
 )
 """A view of PyTorch's, what its CPU backend has no fused form of, and what engines and frameworks fuse themselves."""
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from neusight.distributed.sources import TracedModel
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
-from neusight.transforms.optimizer import factored_moments, narrow_moments, paged_moments
+from neusight.kernels.optimizers import optimizer_named
+from neusight.transforms.optimizer import paged_moments, stepped_by
 from neusight.transforms.passes import LATE, Pass
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
-from neusight.workloads.decoders.decoder import Decoder
 
 
 @transform("fused-optimizer", group="optimizer", source="Apex, FusedAdam; PyTorch, torch.optim.Adam(fused=True)")
@@ -18,8 +19,9 @@ def fused_optimizer(step: StepQuestion) -> StepQuestion:
     """All parameters updated by one kernel that reads and writes each once."""
     if step.request.optimizer == "none":
         raise InapplicableError("the step has no optimizer: name one, such as --optimizer adam")
-    if any(one.change is factored_moments for one in step.setting.passes):
-        raise InapplicableError("Adafactor of transformers has no fused form")
+    optimizers = {str(one.arguments[0]) for one in step.setting.passes if one.change is stepped_by}
+    if unfused := [name for name in (step.request.optimizer, *optimizers) if not optimizer_named(name).fused]:
+        raise InapplicableError(f"{unfused[0]} has no fused form")
     return step.under(fused_optimizer=True)
 
 
@@ -34,44 +36,52 @@ def _of_adam(optimizer: str) -> None:
         raise InapplicableError(f"this is of Adam, and the optimizer is {optimizer}")
 
 
-def _narrow(step: StepQuestion, name: str) -> StepQuestion:
-    _of_adam(step.request.optimizer)
-    return step.changed_by(Pass(part="optimizer", order=LATE, change=narrow_moments, arguments=(name,)))
+def _step_by(name: str) -> Pass:
+    return Pass(part="optimizer", order=LATE, change=stepped_by, arguments=(name,))
 
 
-def _narrow_of_runs(run: TrainingRun, name: str) -> TrainingRun:
-    _of_adam(run.optimizer)
-    return replace(run, optimizer=name)
+def _in_place_of_adam(name: str, optimizer: str, summary: str, **card: str) -> None:
+    """Enter what steps by another optimizer, by its card: source, effort and accuracy."""
+
+    def of_step(step: StepQuestion) -> StepQuestion:
+        _of_adam(step.request.optimizer)
+        if step.setting.fused_optimizer and not optimizer_named(optimizer).fused:
+            raise InapplicableError(f"{optimizer} has no fused form")
+        return step.changed_by(_step_by(optimizer))
+
+    def of_run(run: TrainingRun) -> TrainingRun:
+        # The update is part of a trace.
+        _of_adam(run.optimizer)
+        decoder = run.decoder.changed_by(_step_by(optimizer)) if isinstance(run.decoder, TracedModel) else run.decoder
+        return replace(run, optimizer=optimizer, decoder=decoder)
+
+    of_step.__doc__ = summary
+    transform(name, group="optimizer", **card)(of_step).also(of_run)  # type: ignore[arg-type]
 
 
-@transform(
-    "adam-8bit", group="optimizer", source="Dettmers et al. 2022, 8-bit optimizers", effort="a library",
-    accuracy="as in 32 bits on the tasks of the paper",
+_in_place_of_adam(
+    "adam-8bit", "adamw8bit", "Moments in 8 bits with a scale for each block.", effort="a library",
+    source="Dettmers et al. 2022, 8-bit optimizers", accuracy="as in 32 bits on the tasks of the paper",
 )  # fmt: skip
-def adam_8bit(step: StepQuestion) -> StepQuestion:
-    """Moments in 8 bits with a scale for each block."""
-    return _narrow(step, "adamw8bit")
-
-
-@adam_8bit.also
-def adam_8bit_of_runs(run: TrainingRun) -> TrainingRun:
-    """The same of a run."""
-    return _narrow_of_runs(run, "adamw8bit")
-
-
-@transform(
-    "adam-4bit", group="optimizer", source="B. Li et al. 2023, Memory efficient optimizers with 4-bit states",
-    effort="a library", accuracy="comparable to 32 bits on the tasks of the paper",
+_in_place_of_adam(
+    "adam-4bit", "adamw4bit", "Moments in 4 bits with a scale for each block.", effort="a library",
+    source="B. Li et al. 2023, Memory efficient optimizers with 4-bit states",
+    accuracy="comparable to 32 bits on the tasks of the paper",
 )  # fmt: skip
-def adam_4bit(step: StepQuestion) -> StepQuestion:
-    """Moments in 4 bits with a scale for each block."""
-    return _narrow(step, "adamw4bit")
-
-
-@adam_4bit.also
-def adam_4bit_of_runs(run: TrainingRun) -> TrainingRun:
-    """The same of a run."""
-    return _narrow_of_runs(run, "adamw4bit")
+_in_place_of_adam(
+    "muon", "muon", "Momentum of matrices made orthogonal by five iterations of products, AdamW for all else.",
+    source="Jordan et al. 2024, Muon; Megatron Core, get_megatron_muon_optimizer", effort="a library",
+    accuracy="fewer steps than AdamW, as the source states it",
+)  # fmt: skip
+_in_place_of_adam(
+    "lion", "lion", "The sign of an interpolated momentum: one moment in place of two.", effort="a library",
+    source="Chen et al. 2023, Symbolic discovery of optimization algorithms, algorithm 2",
+    accuracy="as AdamW at a third of its rate, as the source states it",
+)  # fmt: skip
+_in_place_of_adam(
+    "adafactor", "adafactor", "Sums of rows and of columns in place of the second moment, and no first, pass by pass.",
+    source="Shazeer & Stern 2018, Adafactor; transformers, Adafactor", accuracy="converges more slowly on some tasks",
+)  # fmt: skip
 
 
 @transform(
@@ -82,27 +92,3 @@ def paged_optimizer(step: StepQuestion) -> StepQuestion:
     """Moments are pages of the host's memory, all of which come to the device in each step and go back."""
     _of_adam(step.request.optimizer)
     return step.changed_by(Pass(part="optimizer", order=LATE, change=paged_moments))
-
-
-@transform(
-    "muon", group="optimizer", source="Jordan et al. 2024, Muon; Megatron Core, get_megatron_muon_optimizer",
-    effort="a library", accuracy="fewer steps than AdamW, as the source states it",
-)  # fmt: skip
-def muon(run: TrainingRun) -> TrainingRun:
-    """Momentum of matrices made orthogonal by five iterations of products, AdamW for all else."""
-    _of_adam(run.optimizer)
-    if not isinstance(run.decoder, Decoder):
-        raise InapplicableError("Muon of a traced model is not built: name an engine that runs decoders")
-    return replace(run, optimizer="muon")
-
-
-@transform(
-    "adafactor", group="optimizer", source="Shazeer & Stern 2018, Adafactor; transformers, Adafactor",
-    accuracy="converges more slowly on some tasks",
-)  # fmt: skip
-def adafactor(step: StepQuestion) -> StepQuestion:
-    """Sums of rows and of columns in place of the second moment, and no first, pass by pass."""
-    _of_adam(step.request.optimizer)
-    if step.setting.fused_optimizer:
-        raise InapplicableError("Adafactor of transformers has no fused form")
-    return step.changed_by(Pass(part="optimizer", order=LATE, change=factored_moments))

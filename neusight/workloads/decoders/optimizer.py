@@ -3,38 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
-from neusight.errors import ModelError, nearest
-from neusight.kernels.families import KernelBatch
+from neusight.kernels.families import Gemm, KernelBatch
 from neusight.kernels.operators import operator
+from neusight.kernels.optimizers import NEWTON_SCHULZ, READS_ONLY, Algorithm, optimizer_named
 from neusight.kernels.precision import stored_bytes
 from neusight.quick_dataclasses import dataclass
 from neusight.workloads.decoders.recipes import recipe_named
 from neusight.workloads.program import HeldWeights, Part
-
-STATE_BYTES = {"adamw8bit": 1 + 4 / 256, "adamw4bit": 0.5 + 4 / 128}
-"""Of a moment where it is narrower than what is stepped: with a float32 scale for so many (Dettmers et al. 2022, 8-bit
-optimizers via block-wise quantization, section 2; torchao, ``AdamW8bit`` and ``AdamW4bit``, ``block_size``)."""
-ALGORITHMS = {
-    "adam": ("adam_fused", 2), "adamw": ("adamw_fused", 2), "muon": ("adamw_fused", 2), "sgd": ("sgd_fused", 1),
-    **dict.fromkeys(STATE_BYTES, ("adamw_fused", 2)),
-}  # fmt: skip
-"""Operators, and states of a parameter: kernels over all tensors at once. Apex's ``FusedAdam`` and PyTorch's
-``fused=True`` move the same bytes."""
-_MOMENTS = (("lerp", 2), ("mul", 1), ("addcmul", 2), ("sqrt", 1), ("div", 1), ("add", 1), ("addcdiv", 3))
-FOREACH = {
-    "adam": _MOMENTS, "adamw": (("mul", 1), *_MOMENTS), "muon": (("mul", 1), *_MOMENTS),
-    "sgd": (("mul", 1), ("add", 2), ("add", 2)),
-}  # fmt: skip
-"""Passes of PyTorch's optimizers, with how many lists each reads; it writes one (``_multi_tensor_adam``, and ``_sgd``
-with momentum)."""
-
-
-ORTHOGONALISED = ("muon",)
-"""Algorithms that step matrices of layers by their momentum made orthogonal, all else as AdamW does."""
-NEWTON_SCHULZ = 5
-"""Iterations of it (Jordan et al. 2024, Muon; ``--muon-num-ns-steps``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +49,16 @@ def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1
     Raises:
         ModelError: an unknown algorithm.
     """
-    if update.algorithm not in ALGORITHMS:
-        hint = nearest(update.algorithm, ALGORITHMS)
-        raise ModelError(f"unknown optimizer '{update.algorithm}'{hint}: one of {', '.join(ALGORITHMS)}")
+    algorithm = optimizer_named(update.algorithm)
     gradients = stored_bytes(update.gradient_dtype)
     return (
         *(_unscaled(updated, gradients, tensors) if update.scales_loss else ()),
         *(_clipped(updated, gradients, tensors) if update.clips else ()),
-        *(_in_passes(updated, update, tensors) if in_passes(update) else (_stepped(updated, update, tensors),)),
+        *(
+            _in_passes(updated, update, tensors)
+            if in_passes(algorithm, foreach=update.foreach)
+            else (_stepped(updated, update, tensors),)
+        ),
         *_narrowed(updated, held, update),
         *((_memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),) * update.zeroes),
     )
@@ -98,18 +77,23 @@ def orthogonalised(held: Iterable[HeldWeights], share: float, dtype: str) -> tup
         if each.orthogonalised:
             short, long = sorted(each.shape)
             counts[short, long] += each.number // (short * long)
-    parts = []
-    for (short, long), count in counts.items():
-        many = max(1, round(count * share))
+    whole = {sides: max(1, round(count * share)) for sides, count in counts.items()}
+    return tuple(
+        Part(name="orthogonalise", phase="step", batch=KernelBatch.of([product]), runs=NEWTON_SCHULZ)
+        for product in orthogonalising_products(whole, dtype)
+    )
+
+
+def orthogonalising_products(matrices: Mapping[tuple[int, int], int], dtype: str) -> Iterator[Gemm]:
+    """Products of one iteration for so many matrices of each pair of sides, the shorter first."""
+    for (short, long), count in matrices.items():
         for m, n, k in ((short, short, long), (short, short, short), (short, long, short)):
-            batch = KernelBatch.from_columns("gemm", op="bmm", layout="nn", batch=many, m=m, n=n, k=k, dtype=dtype)
-            parts.append(Part(name="orthogonalise", phase="step", batch=batch, runs=NEWTON_SCHULZ))
-    return tuple(parts)
+            yield Gemm(op="bmm", layout="nn", batch=count, m=m, n=n, k=k, dtype=dtype)
 
 
-def in_passes(update: Update) -> bool:
-    """Whether each operation goes over all parameters by itself; moments in few bits are never so."""
-    return update.foreach and update.algorithm not in STATE_BYTES
+def in_passes(algorithm: Algorithm, *, foreach: bool) -> bool:
+    """Whether each operation goes over all parameters by itself, by the engine's choice or since no kernel does all."""
+    return bool(algorithm.passes) and (foreach or not algorithm.fused)
 
 
 def _unscaled(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
@@ -127,16 +111,21 @@ def _clipped(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
 
 def _stepped(updated: int, update: Update, tensors: int) -> Part:
     """Parameters, gradients and states, each in its own precision."""
-    op, states = ALGORITHMS[update.algorithm]
-    state = STATE_BYTES.get(update.algorithm, stored_bytes(update.state_dtype))
-    moved = updated * (stored_bytes(update.master_dtype) + states * state)
-    return _pass("step", op, (updated, tensors), moved + updated * stored_bytes(update.gradient_dtype), moved)
+    algorithm = optimizer_named(update.algorithm)
+    state = algorithm.moment_bytes or stored_bytes(update.state_dtype)
+    moved = updated * (stored_bytes(update.master_dtype) + algorithm.moments * state)
+    return _pass(
+        "step", algorithm.fused, (updated, tensors), moved + updated * stored_bytes(update.gradient_dtype), moved
+    )
 
 
 def _in_passes(updated: int, update: Update, tensors: int) -> tuple[Part, ...]:
     """Lists of one precision."""
-    size, passes = stored_bytes(update.master_dtype) * updated, FOREACH[update.algorithm]
-    return tuple(_pass("step", f"foreach_{op}", (updated, tensors), lists * size, size) for op, lists in passes)
+    size, passes = stored_bytes(update.master_dtype) * updated, optimizer_named(update.algorithm).passes
+    return tuple(
+        _pass("step", f"foreach_{op}", (updated, tensors), lists * size, 0 if op == READS_ONLY else size)
+        for op, lists in passes
+    )
 
 
 def _narrowed(updated: int, held: int, update: Update) -> tuple[Part, ...]:
