@@ -115,6 +115,7 @@ WORDS: dict[str, bool] = {
     "vendor": False,
     "kind": True,
     "architecture": False,
+    "die": True,
     "aliases": True,
     "notes": True,
     "hypothetical": True,

@@ -87,6 +87,8 @@ class DeviceSpec(Record):
     kind: Kind
     """What executes kernels there: which room of ``neusight.executors`` answers."""
     architecture: str
+    die: str = ""
+    """Chip by its maker's name, as GH100; boards of one differ in what is enabled, in clocks, memory and power."""
     compute_capability: str | None = None
     release_date: date
     process_nm: PositiveFloat

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from neusight.measured.score import Scored, joined
 from neusight.paths import tile_models_from
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from neusight.executors.gpu.tile_models.artifact import Artifact
     from neusight.learn import Report
 
@@ -64,28 +67,23 @@ class Lab:
     report: Report | None = None
 
 
-class Entrant(Protocol):
-    """A contestant in a round; it can be sent to another process."""
-
-    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
-        """Predictions beside what was measured, as ``neusight.measured.compare``."""
-
-
+Entrant = Callable[..., Compared]
+"""A contestant in a round: predictions beside what was measured, as ``neusight.measured.compare``, of a table and with
+``progress``; it can be sent to another process."""
 Maker = Callable[[Contestant, int, Round, Lab], Entrant | None]
 """Makes an entrant with a seed for a round; None where it takes no part."""
 
 
-@dataclass(frozen=True)
-class OurEntrant:
+def of_predictor(predictor: Any, folder: Path | None = None) -> Entrant:
     """A predictor, with the folder of constants that stands for what ships."""
+    return partial(_predicted, predictor=predictor, folder=folder)
 
-    predictor: Predictor
-    folder: Path | None = None
 
-    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
-        """See ``Entrant``."""
-        with tile_models_from(self.folder):
-            return compare(table, self.predictor, progress)
+def _predicted(
+    table: MeasuredTable, progress: Progress | None = None, *, predictor: Any, folder: Path | None
+) -> Compared:
+    with tile_models_from(folder):
+        return compare(table, predictor, progress)
 
 
 def changed(predictor: Predictor, contestant: Contestant) -> Predictor:
@@ -106,32 +104,30 @@ def _shrunk(artifact: Artifact, share: float) -> Artifact:
 def make_shipped(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:
     """What ships, or the same as if boards of a fold had never been measured."""
     if not turn.held_out or turn.declared is None:
-        return OurEntrant(changed(Predictor.load(), contestant))
+        return of_predictor(changed(Predictor.load(), contestant))
     names = turn.declared.constants
     predictor, folder = predictor_without(turn.held_out, lab.data, names, quick=lab.quick, report=lab.report)
-    return OurEntrant(changed(predictor, contestant), folder)
+    return of_predictor(changed(predictor, contestant), folder)
 
 
-@dataclass(frozen=True)
-class PeerEntrant:
+def _said_by_peer(table: MeasuredTable, progress: Progress | None = None, *, peers: pd.DataFrame) -> Compared:
     """Predictions of others, in files."""
+    frame, names = table.frame, list(SOUGHT)
+    if not {*names} <= {*frame}:
+        return _without_interval([], "", np.empty(0), np.empty(0)), []
+    keys = dict.fromkeys(names, object)
+    both = frame.assign(place=frame.index).astype(keys).merge(peers.astype(keys), on=names)
+    measured = np.array([row.get(row["quantity"], np.nan) for row in both.to_dict("records")], dtype=float)
+    kept = both[measured > 0.0]
+    said = kept["theirs"].to_numpy(float)
+    return _without_interval(kept["place"], kept["quantity"], said, measured[measured > 0.0]), []
 
-    peers: Any
 
-    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
-        """See ``Entrant``."""
-        import pandas as pd
+def _without_interval(place: Any, quantity: Any, predicted: np.ndarray, measured: np.ndarray) -> Scored:
+    import pandas as pd
 
-        frame, names = table.frame, list(SOUGHT)
-        if not {*names} <= {*frame}:
-            return Scored(pd.DataFrame(), *(np.empty(0) for _ in range(4))), []
-        keys = dict.fromkeys(names, object)
-        both = frame.assign(place=frame.index).astype(keys).merge(self.peers.astype(keys), on=names)
-        measured = np.array([row.get(row["quantity"], np.nan) for row in both.to_dict("records")], dtype=float)
-        kept = both[measured > 0.0]
-        unknown = np.full(len(kept), np.nan)
-        said = kept["theirs"].to_numpy(float)
-        return Scored(kept[["place", "quantity"]], said, unknown, unknown, measured[measured > 0.0]), []
+    unknown = np.full(len(predicted), np.nan)
+    return Scored(pd.DataFrame({"place": place, "quantity": quantity}), predicted, unknown, unknown, measured)
 
 
 def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:
@@ -141,32 +137,22 @@ def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant 
     if turn.left_out != NOTHING:
         return None
     known = pd.concat([peers_of(file) for file in files_of(lab.data / name for name in contestant.files)])
-    return PeerEntrant(known[known["peer"].eq(contestant.name)])
+    return partial(_said_by_peer, peers=known[known["peer"].eq(contestant.name)])
 
 
-@dataclass(frozen=True)
-class ColumnEntrant:
+def _said_in_column(table: MeasuredTable, progress: Progress | None = None, *, prefix: str) -> Compared:
     """Predictions in a column of the rows, or in those that begin with a word: ``dense_cycles`` beside ``cycles``."""
-
-    prefix: str
-
-    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
-        """See ``Entrant``."""
-        import pandas as pd
-
-        parts = [Scored(pd.DataFrame(), *(np.empty(0) for _ in range(4)))]
-        for quantity in table.quantities:
-            column = self.prefix if self.prefix in table.frame else f"{self.prefix}_{quantity}"
-            rows = table.frame.reindex(columns=[*{*table.frame, column}]).dropna(subset=[quantity, column])
-            unknown = np.full(len(rows), np.nan)
-            predicted, measured = (rows[name].to_numpy(float) for name in (column, quantity))
-            keys = pd.DataFrame({"place": rows.index, "quantity": quantity})
-            parts.append(Scored(keys, predicted, unknown, unknown, measured))
-        return joined(parts), []
+    parts = [_without_interval([], "", np.empty(0), np.empty(0))]
+    for quantity in table.quantities:
+        column = prefix if prefix in table.frame else f"{prefix}_{quantity}"
+        rows = table.frame.reindex(columns=[*{*table.frame, column}]).dropna(subset=[quantity, column])
+        predicted, measured = (rows[name].to_numpy(float) for name in (column, quantity))
+        parts.append(_without_interval(rows.index, quantity, predicted, measured))
+    return joined(parts), []
 
 
 MAKERS: dict[str, Maker] = {
-    "column": lambda contestant, _, turn, lab: ColumnEntrant(contestant.options["column"]),
+    "column": lambda contestant, *_: partial(_said_in_column, prefix=contestant.options["column"]),
     "shipped": make_shipped,
     "peer": make_peer,
     "published": lambda *_: None,

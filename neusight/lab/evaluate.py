@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from neusight.errors import DataError
 from neusight.lab.contestants import ids_of
-from neusight.lab.left_out import boards_of, folder_without, predictor_without, trait_of
+from neusight.lab.left_out import boards_of, is_fitted_without, predictor_without, trait_of
 from neusight.measured import Evaluation, RowChoice, evaluate
 from neusight.measured.table import read_frame
 from neusight.paths import tile_models_from
@@ -51,7 +51,7 @@ def evaluate_left_out(
     wanted = [gpu for gpu in sorted(set(ids_of(gpus).values())) if not choice.gpus or gpu in choice.gpus]
     for value in sorted({trait_of(gpu, trait) for gpu in wanted} - {""}):
         boards = boards_of(value, trait, wanted)
-        if not folder_without(boards, data).is_dir():
+        if not is_fitted_without(boards, data):
             note(f"fitting constants without {value}, which takes minutes and is kept for the next time")
         predictor, folder = predictor_without(boards, data)
         with tile_models_from(folder):

@@ -1,7 +1,7 @@
 """The gate: predictions and errors of the predictor that ships, committed, so that a diff shows what got worse.
 
-The summary has three tables, one line a row: errors of kernels and of whole models over a seeded
-sample of the tables that ``gate.toml`` names, and single predictions on devices of all kinds. It holds no measured row.
+The summary has three tables, one line a row: errors of kernels and of whole models over a seeded sample of the tables
+that ``gate.toml`` names, and its single predictions on devices of all kinds. It holds no measured row.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,43 +53,9 @@ _WORDS = {
 }
 """What figures are called where they differ."""
 
-KERNELS = (
-    "gemm m=4096 n=4096 k=4096 dtype=float32",
-    "gemm m=4096 n=4096 k=4096 dtype=float16",
-    "gemm m=8192 n=8192 k=8192 dtype=bfloat16",
-    "gemm m=8192 n=8192 k=8192 dtype=float8",
-    "gemm m=16 n=11008 k=4096 dtype=bfloat16",
-    "bmm batch=192 m=512 n=512 k=64 dtype=float32",
-    "grouped_gemm tokens=4096 groups=8 n=14336 k=4096 dtype=bfloat16",
-    "attention batch=1 heads=32 kv_heads=8 seq_len=4096 head_dim=128 dtype=bfloat16",
-    "attention batch=64 heads=32 kv_heads=8 q_len=1 kv_len=4096 head_dim=128 dtype=float16",
-    "conv2d batch=32 in_channels=64 out_channels=64 size=56 kernel=3 padding=1 dtype=float32",
-    "conv2d batch=32 in_channels=256 out_channels=1024 size=14 kernel=1 dtype=float16",
-    "softmax rows=8192 cols=1024 dtype=float32",
-    "layer_norm rows=8192 cols=4096 dtype=bfloat16",
-    "gelu rows=8192 cols=4096 dtype=float32",
-    "add rows=512 cols=512 dtype=float16",
-    "copy rows=8192 cols=8192 dtype=bfloat16",
-    "adamw_fused elements=100000000 dtype=float32",
-)
-KERNEL_GPUS = (
-    *("p4", "p100-pcie-16gb", "v100-pcie-32gb", "t4", "a100-sxm-80gb", "rtx-3090", "l4", "rtx-4090"),
-    *("h100-sxm-80gb", "b200-sxm-180gb", "mi100", "mi300x", "arc-pro-b60"),
-)
-MODELS = (
-    "gpt2-large batch=4 mode=inference dtype=float32",
-    "gpt2-large batch=1 mode=training dtype=float32 optimizer=adamw",
-    "bert-large batch=8 seq_len=128 mode=training dtype=bfloat16 attention=sdpa",
-    "llama-3-8b batch=1 seq_len=1 mode=inference dtype=bfloat16 attention=sdpa",
-    "llama-3-8b batch=1 seq_len=2048 mode=inference dtype=bfloat16 attention=flash",
-    "t5-base batch=4 seq_len=256 mode=inference dtype=float32",
-    "resnet-50 batch=32 mode=training dtype=float32 optimizer=sgd",
-    "vit-base batch=16 mode=inference dtype=bfloat16 attention=sdpa",
-)
-MODEL_GPUS = (
-    *("v100-pcie-32gb", "t4", "a100-sxm-80gb", "l4", "rtx-4090", "h100-sxm-80gb", "h200-sxm-141gb", "b200-sxm-180gb"),
-    *("mi100", "mi300x", "arc-pro-b60", "tensordash"),
-)
+
+def _declared() -> dict[str, Any]:
+    return tomllib.loads((checkout_dir("experiments") / "gate" / "gate.toml").read_text(encoding="utf-8"))
 
 
 def summary_path() -> Path:
@@ -107,7 +74,7 @@ def summarise(predictor: Predictor, data: Path | None = None) -> Summary:
         DataError: no data.
     """
     folder = data_dir() if data is None else data
-    declared = tomllib.loads((checkout_dir("experiments") / "gate" / "gate.toml").read_text(encoding="utf-8"))
+    declared = _declared()
     errors = {
         table: [
             row
@@ -150,33 +117,34 @@ def _rounded(row: Mapping[str, Any], names: Sequence[str]) -> Row:
 
 
 def single_predictions(predictor: Predictor) -> list[Row]:
-    """Every kernel and model on every GPU that computes in its dtype; needs no data."""
+    """Each declared question on each of its GPUs that computes in its dtype; needs no data."""
     rows = []
-    for what, gpu in _questions():
-        try:
-            times_s = _answer(what, gpu, predictor)
-        except DeviceError:
-            continue
-        rows.append({"gpu": gpu, "what": what, **{name: float(f"{1e3 * t:.4g}") for name, t in times_s.items()}})
+    for kind, asked in _declared()["single"].items():
+        for what, gpu in product(asked["questions"], asked["gpus"]):
+            try:
+                times_s = _ANSWERS[kind](predictor, gpu, *what.split())
+            except DeviceError:
+                continue
+            figures = {name: float(f"{1e3 * t:.4g}") for name, t in zip(_TIMES, times_s, strict=True)}
+            rows.append({"gpu": gpu, "what": what, **figures})
     return rows
 
 
-def _questions() -> Iterator[tuple[str, str]]:
-    yield from ((what, gpu) for what in KERNELS for gpu in KERNEL_GPUS)
-    yield from ((what, gpu) for what in MODELS for gpu in MODEL_GPUS)
+def _of_kernel(predictor: Predictor, gpu: str, name: str, *options: str) -> tuple[float, ...]:
+    """Latency and interval in seconds."""
+    kernel = predictor.kernel(name, gpu, **dict(pair.split("=") for pair in options))
+    return kernel.latency_s, kernel.low_s, kernel.high_s
 
 
-def _answer(what: str, gpu: str, predictor: Predictor) -> dict[str, float]:
-    """Latency and interval in seconds, under the names that they have in milliseconds."""
-    name, *options = what.split()
-    fields: dict[str, Any] = dict(pair.split("=") for pair in options)
-    if what in KERNELS:
-        kernel = predictor.kernel(name, gpu, **fields)
-        return dict(zip(_TIMES, (kernel.latency_s, kernel.low_s, kernel.high_s), strict=True))
+def _of_model(predictor: Predictor, gpu: str, name: str, *options: str) -> tuple[float, ...]:
+    """Latency of a step and its interval in seconds."""
+    fields = {"attention": "eager", **dict(pair.split("=") for pair in options)}
     step: dict[str, Any] = {key: int(value) if value.isdigit() else value for key, value in fields.items()}
-    # Unless stated, attention as the measured models of the same summary have it.
-    estimate = predictor.estimate(name, gpu, **{"attention": "eager", **step})
-    return dict(zip(_TIMES, (estimate.latency_s, *estimate.interval), strict=True))
+    estimate = predictor.estimate(name, gpu, **step)
+    return estimate.latency_s, *estimate.interval
+
+
+_ANSWERS: Mapping[str, Callable[..., tuple[float, ...]]] = {"kernels": _of_kernel, "models": _of_model}
 
 
 def write_summary(summary: Summary, path: Path) -> None:

@@ -2,7 +2,8 @@
 
 A folder stands for ``tile_models`` (``paths.tile_models_from``). Tile models saw those boards in training, so nothing
 that they learned counts there; constants of physics, links, arrays, microcontrollers, boards, engines and training
-steps are fitted to the rows of all others. Folders lie in the user's cache, by everything that they depend on.
+steps are fitted to the rows of all others. Each fit is kept in the user's cache by everything that it depends on: an
+edit of code that a fit cannot reach leaves it as it is.
 """
 
 from __future__ import annotations
@@ -10,19 +11,17 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from hashlib import sha256
+from functools import lru_cache, partial
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 from neusight.api import Predictor
-from neusight.devices import load_device
+from neusight.devices import list_devices, load_device
 from neusight.distributed.factors import shipped_factors
 from neusight.errors import NeusightError
 from neusight.executors.gpu.tile_models.artifact import MANIFEST, file_sha256
+from neusight.lab.cache import code_sha256, kept, key_of
 from neusight.laws.fitted import (
     shipped_arrays,
     shipped_boards,
@@ -40,14 +39,10 @@ from neusight.learn.microcontrollers import fit_microcontrollers
 from neusight.learn.physics.fit import FitOptions, all_parts, fit_parts
 from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.learn.training_steps import StepObservation, factors_without, observe, read_steps
-from neusight.paths import cache_dir, checkout_dir, read_json, tile_models_dir, tile_models_from
+from neusight.paths import cache_dir, read_json, tile_models_dir, tile_models_from
 
-LEARNERS = ("kernels", "devices", "laws", "measured", "executors/gpu", "learn")
-"""Rooms whose code decides what is learned."""
 QUICK_ROWS, QUICK_STEPS = 10, 1
 """Rows of a group, and steps of the fit of physics, of a quick run."""
-DIES: Mapping[str, Sequence[str]] = read_json(Path(__file__).with_name("dies.json"))
-"""Boards of the catalogue by their die, of dies that have several measured boards."""
 
 
 @dataclass(frozen=True)
@@ -82,29 +77,40 @@ def constants_without(
         quick: fit physics to next to nothing.
         report: called with progress.
     """
-    wanted = sorted(set(names) or FITS)
-    folder = folder_without(boards, data, wanted, quick)
-    if folder.is_dir():
-        return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    building = Path(mkdtemp(prefix=".building-", dir=folder.parent))
-    shutil.copytree(tile_models_dir(), building, dirs_exist_ok=True)
-    if "physics" in wanted:
-        for manifest in building.glob(f"*/{MANIFEST}"):
+    fits = _fits_without(boards, data, names, quick)
+    return kept(_folder_of(fits), partial(_fill, FitFrom(data, quick, report), fits, tuple(sorted(boards))))
+
+
+def is_fitted_without(boards: Collection[str], data: Path) -> bool:
+    """Whether the cache has all that ``constants_without`` would fit."""
+    return all(folder.is_dir() for folder in _fits_without(boards, data).values())
+
+
+def _fits_without(
+    boards: Collection[str], data: Path, names: Iterable[str] = (), quick: bool = False
+) -> dict[str, Path]:
+    """Folders of the cache for constants, by their name, each with the file that a fit without some boards leaves."""
+    shipped = _sha256(tile_models_dir(), "*.*")
+    request = [sorted(boards), quick, data_sha256(data), shipped, file_sha256(Path(__file__))]
+    keys = {name: key_of([name, request, code_sha256(*FITS[name].modules)]) for name in sorted(set(names) or FITS)}
+    return {name: cache_dir() / "left-out" / f"{name}-{key}" for name, key in keys.items()}
+
+
+def _folder_of(fits: Mapping[str, Path]) -> Path:
+    return cache_dir() / "left-out" / key_of([folder.name for folder in fits.values()])
+
+
+def _fill(source: FitFrom, fits: Mapping[str, Path], boards: Sequence[str], folder: Path) -> None:
+    """Copy what ships, and put the constants without some boards in their places."""
+    shutil.copytree(tile_models_dir(), folder, dirs_exist_ok=True)
+    if "physics" in fits:
+        for manifest in folder.glob(f"*/{MANIFEST}"):
             _forget(manifest, boards)
-    for name in wanted:
-        if report:
-            report(f"{name} without {', '.join(sorted(boards)[:3])}", 0, 1, float("nan"))
-        FITS[name](FitFrom(data, quick, report), building, tuple(sorted(boards)))
-    with suppress(OSError):  # Another run made the same meanwhile.
-        building.rename(folder)
-    return folder
-
-
-def folder_without(boards: Collection[str], data: Path, names: Iterable[str] = (), quick: bool = False) -> Path:
-    """Where ``constants_without`` keeps its folder."""
-    key = json.dumps([sorted(boards), sorted(set(names) or FITS), quick, data_sha256(data), code_sha256()])
-    return cache_dir() / "left-out" / sha256(key.encode()).hexdigest()[:24]
+    for name, fit in fits.items():
+        if source.report and not fit.is_dir():
+            source.report(f"{name} without {', '.join(boards[:3])}", 0, 1, float("nan"))
+        fitted = kept(fit, partial(FITS[name].fit, source, boards))
+        shutil.copytree(fitted, folder, dirs_exist_ok=True)
 
 
 def _forget(manifest: Path, boards: Collection[str]) -> None:
@@ -139,7 +145,7 @@ def _steps(data: Path) -> list[StepObservation]:
     return observe(steps, Predictor.load().timed, shipped_factors())[0]
 
 
-def _fit_physics(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
+def _fit_physics(fit: FitFrom, boards: Sequence[str], folder: Path) -> None:
     each, steps = (QUICK_ROWS, QUICK_STEPS) if fit.quick else (CONSTANT_ROWS, CONSTANT_STEPS)
     options = FitOptions(data=fit.data, each=each, steps=steps)
     parts = _physics_parts(options)
@@ -147,83 +153,81 @@ def _fit_physics(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
     fitted.save(folder / shipped_physics().file)
 
 
-def _fit_links(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
+def _fit_links(fit: FitFrom, boards: Sequence[str], folder: Path) -> None:
     links_without(fit.data, boards, shipped_links()).save(folder / shipped_links().file)
 
 
-def _fit_arrays(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
+def _fit_arrays(fit: FitFrom, boards: Sequence[str], folder: Path) -> None:
     if set(boards) & set(shipped_arrays().gpus):
         fit_arrays(fit.data, hold_out=boards).save(folder / shipped_arrays().file)
 
 
-def _fit_microcontrollers(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
+def _fit_microcontrollers(fit: FitFrom, boards: Sequence[str], folder: Path) -> None:
     if set(boards) & set(shipped_microcontrollers().gpus):
         fit_microcontrollers(fit.data, hold_out=boards).save(folder / shipped_microcontrollers().file)
 
 
-def _fit_boards(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
+def _fit_boards(fit: FitFrom, boards: Sequence[str], folder: Path) -> None:
     if set(boards) & set(shipped_boards().gpus):
         kept = [one for one in _boards(fit.data)[0] if one.gpu not in boards]
         fitted_boards(kept).save(folder / shipped_boards().file)
 
 
-def _fit_engines(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
+def _fit_engines(fit: FitFrom, boards: Sequence[str], folder: Path) -> None:
     whole = _engines(fit.data)
     if any(one.gpu in boards for one in whole.observations):
         replace(whole, engines=whole.without(boards)).save(folder / "engines.json")
 
 
-def _fit_training(fit: FitFrom, folder: Path, boards: Sequence[str]) -> None:
+def _fit_training(fit: FitFrom, boards: Sequence[str], folder: Path) -> None:
     shipped = shipped_factors()
     if set(boards) & set(shipped.gpus):
         # How far a step may be off is known of boards left out; factors alone are fitted again.
         replace(factors_without(_steps(fit.data), boards), spread=shipped.spread).save(folder / shipped.file)
 
 
-FITS: Mapping[str, Callable[[FitFrom, Path, Sequence[str]], None]] = {
-    "physics": _fit_physics,
-    "links": _fit_links,
-    "arrays": _fit_arrays,
-    "microcontrollers": _fit_microcontrollers,
-    "boards": _fit_boards,
-    "engines": _fit_engines,
-    "training": _fit_training,
+@dataclass(frozen=True)
+class Refit:
+    """A fit that puts a file into a folder, none where the boards taught it nothing, and the modules it stands on."""
+
+    fit: Callable[[FitFrom, Sequence[str], Path], None]
+    modules: Sequence[str]
+
+
+FITS: Mapping[str, Refit] = {
+    "physics": Refit(_fit_physics, ("neusight.learn.physics.fit", "neusight.learn.training")),
+    "links": Refit(_fit_links, ("neusight.learn.links",)),
+    "arrays": Refit(_fit_arrays, ("neusight.learn.arrays",)),
+    "microcontrollers": Refit(_fit_microcontrollers, ("neusight.learn.microcontrollers",)),
+    "boards": Refit(_fit_boards, ("neusight.learn.boards", "neusight.api")),
+    "engines": Refit(_fit_engines, ("neusight.learn.engines", "neusight.api")),
+    "training": Refit(_fit_training, ("neusight.learn.training_steps", "neusight.api")),
 }
-"""Constants that are fitted again, by name; those that the boards taught nothing stay as they are."""
+"""Constants that are fitted again, by name."""
 
 
 def data_sha256(data: Path) -> dict[str, str]:
     """Hash of every table in a folder of measured rows."""
-    return {str(file.relative_to(data)): _file_sha256(file) for file in sorted(data.rglob("*.parquet"))}
+    return _sha256(data, "*.parquet")
 
 
-@lru_cache(maxsize=1024)
-def _file_sha256(file: Path) -> str:
-    return file_sha256(file)
-
-
-@lru_cache(maxsize=1)
-def code_sha256() -> str:
-    """A hash of the code and the contracts that decide what constants and tile models learn."""
-    package = Path(__file__).resolve().parent.parent
-    rooms = [*(package / room for room in LEARNERS), checkout_dir("features")]
-    files = [file for room in rooms for kind in ("*.py", "*.toml") for file in sorted(room.rglob(kind))]
-    return sha256("".join(f"{file.name} {file_sha256(file)}\n" for file in files).encode()).hexdigest()
+@lru_cache(maxsize=2)
+def _sha256(folder: Path, pattern: str) -> dict[str, str]:
+    return {str(file.relative_to(folder)): file_sha256(file) for file in sorted(folder.rglob(pattern))}
 
 
 def trait_of(gpu: str, by: str) -> str:
-    """What a device is left out with: its id, die, generation or vendor; "" of an unknown device.
+    """What a device is left out with: its id, die, architecture, generation or vendor; "" of an unknown device.
 
-    A die that has no list of boards is that of its devices of one generation with the same figures of an SM.
+    A device whose chip the catalogue does not name is the only one of its die.
     """
     try:
         device = load_device(gpu)
     except NeusightError:
         return ""
-    if by == "die":
-        return next((die for die, boards in DIES.items() if device.id in boards), device.id)
     return {
         "gpu": device.id,
+        "die": device.die or device.id,
         "vendor": device.vendor,
         "generation": device.architecture.split()[0].lower(),
         "architecture": device.architecture,
@@ -232,5 +236,5 @@ def trait_of(gpu: str, by: str) -> str:
 
 def boards_of(value: str, by: str, gpus: Iterable[str]) -> tuple[str, ...]:
     """All devices that share a trait: those of a die in the catalogue, else those among ``gpus``."""
-    named = DIES.get(value, ()) if by == "die" else ()
+    named = [device.id for device in list_devices() if by == "die" and device.die == value]
     return tuple(dict.fromkeys([*named, *(gpu for gpu in gpus if trait_of(gpu, by) == value)]))

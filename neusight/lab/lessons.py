@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from functools import lru_cache
-from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.lab.baselines import rows_of
-from neusight.lab.left_out import constants_without
+from neusight.lab.cache import code_sha256, key_of
+from neusight.lab.left_out import QUICK_ROWS, QUICK_STEPS, constants_without
 from neusight.lab.targets import StrictModel
 from neusight.laws.fitted import FittedPhysics
 from neusight.learn import Report
@@ -19,16 +16,7 @@ from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.learn.training_data import DeviceRows, load_corpus, thinned
 from neusight.measured import files_of
 from neusight.measured.folder import hashes
-from neusight.paths import cache_dir, checkout_dir
-
-QUICK_ROWS, QUICK_STEPS = 10, 1
-"""Rows of a group and steps of a quick run's constants, which learn next to nothing."""
-LEARNERS = (
-    *("kernels", "devices", "laws", "executors/gpu", "learn/physics"),
-    *(f"learn/{name}.py" for name in ("training", "training_data", "training_sets", "folds", "tile_choice", "doubts")),
-    *(f"measured/{name}.py" for name in ("folder", "kernels", "table")),
-)
-"""Rooms and modules whose code decides what is learned."""
+from neusight.paths import cache_dir
 
 
 class Lessons(StrictModel):
@@ -72,7 +60,7 @@ class Lessons(StrictModel):
         out = () if gpus else tuple(sorted(left_out))
         each, steps = (QUICK_ROWS, QUICK_STEPS) if quick else (CONSTANT_ROWS, CONSTANT_STEPS)
         options = FitOptions(data=files[0].parent, files=files, hold_out=out, each=each, steps=steps)
-        key = key_of([out, each, steps, gpus, self.split, hashes(files), code_sha256()])
+        key = key_of([out, each, steps, gpus, self.split, hashes(files), code_sha256("neusight.learn.training")])
         path = cache_dir() / "experiments" / f"physics-{key}.json"
         if not path.is_file():
             corpus = load_corpus(files, gpus, out).of_split(self.split)
@@ -84,18 +72,3 @@ class Lessons(StrictModel):
         """What baselines learn from."""
         rows = rows_of(load_corpus(self.tables(data), self.gpus, left_out).of_split(self.split))
         return thinned(rows, self.most_rows) if self.most_rows else rows
-
-
-def key_of(request: Any) -> str:
-    """Name in the cache of what a request decides."""
-    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:24]
-
-
-@lru_cache(maxsize=1)
-def code_sha256() -> str:
-    """A hash of the code and the contracts that decide what is learned."""
-    package = Path(__file__).resolve().parent.parent
-    files: list[Path] = []
-    for place in (*(package / name for name in LEARNERS), checkout_dir("features")):
-        files += [place] if place.is_file() else sorted([*place.rglob("*.py"), *place.rglob("*.toml")])
-    return sha256("".join(f"{file.name} {file_sha256(file)}\n" for file in files).encode()).hexdigest()

@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, nearest
+from neusight.lab.cache import code_sha256
 from neusight.lab.contestants import MAKERS as PLAIN
 from neusight.lab.contestants import Entrant, Lab, Round, ids_of
 from neusight.lab.declare import NOTHING, Declaration, Experiment, Fold, LeftOut, RowsTable, fitting
 from neusight.lab.groups import grouped, published, worst
 from neusight.lab.hosts import with_hosts_of_others
-from neusight.lab.left_out import boards_of, code_sha256, data_sha256, trait_of
+from neusight.lab.left_out import boards_of, data_sha256, trait_of
 from neusight.lab.results import rounded, versions
 from neusight.lab.targets import verdicts
 from neusight.lab.trained import MAKERS as TRAINED
 from neusight.lab.trained import train_ahead
 from neusight.measured import MeasuredTable, RowChoice, files_of, read_table
-from neusight.measured.compare import Compared, Progress
+from neusight.measured.compare import Progress
 from neusight.measured.errors import SOUGHT
-from neusight.measured.evaluation import FIGURES, lines_of
+from neusight.measured.evaluation import FIGURES, answers, lines_of
 from neusight.measured.kernels import skipped_counts
 from neusight.measured.pairs import ratios
 from neusight.paths import data_dir
-from neusight.workers import hired, shared
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,12 +46,8 @@ MAKERS = PLAIN | TRAINED
 QUICK_REMARK = f"A quick run: {QUICK} rows of each table, and little that is learned. Its figures are no results."
 TRAITS = ("die", "architecture", "generation", "vendor")
 """Columns of lines that follow from their device."""
-_PART = 16
-"""Rows that a process answers before it takes others."""
 _KEPT_ROWS = 50_000
 """Rows of results.json, at most."""
-_entrants: list[Entrant] = []
-"""The entrant of this process."""
 
 
 def run(
@@ -91,7 +87,7 @@ def run(
         "versions": versions(),
         "seconds": monotonic() - began,
         "sha256": {name: each for name, each in data_sha256(data).items() if data / name in files},
-        "code_sha256": code_sha256(),
+        "code_sha256": code_sha256("neusight.lab.run"),
     }
     notes = {"skipped": skipped, "assumed": _assumed(tables)}
     return rounded(head | found | notes | {"rows": _kept(lines)})
@@ -249,29 +245,12 @@ def _compared(
     """Lines of one table, and how many of its rows are skipped for which reason."""
     without = f" without {named['fold']}" if named["fold"] else ""
     advance = advance_of(f"{named['contestant']}{without}: {name}", lab.report)
-    answers = list(_answers(table, entrant, advance, jobs, ray))
-    lines = lines_of(name, table, [scored for scored, _ in answers])
+    (parts,) = answers([table], entrant, advance, jobs, ray)
+    lines = lines_of(name, table, [scored for scored, _ in parts])
     lines = lines[lines["predicted"].notna()] if named["contestant"] != lab.declared.contestants[0].name else lines
     derived = _derived(lines, set(_needed(lab.declared)))
-    reasons = skipped_counts([skip for _, skipped in answers for skip in skipped])
+    reasons = skipped_counts([skip for _, skipped in parts for skip in skipped])
     return lines.assign(set=name, **named, **derived), [{"set": name, **reason} for reason in reasons]
-
-
-def _answers(table: MeasuredTable, entrant: Entrant, advance: Progress, jobs: int, ray: str) -> Iterator[Compared]:
-    if (jobs == 1 and not ray) or table.kind == "kernels":
-        yield entrant.compare(table, advance)
-        return
-    parts = [replace(table, frame=table.frame.iloc[at : at + _PART]) for at in range(0, len(table), _PART)]
-    with hired(jobs, ray, _begin, entrant) as workers:
-        yield from shared(workers, _answer, parts, advance)
-
-
-def _begin(entrant: Entrant) -> None:
-    _entrants[:] = [entrant]
-
-
-def _answer(table: MeasuredTable) -> Compared:
-    return _entrants[0].compare(table)
 
 
 def _derived(lines: pd.DataFrame, needed: set[str]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from math import nan
 from pathlib import Path
 from time import monotonic
@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any
 from neusight.api import Predictor
 from neusight.errors import DataError
 from neusight.lab.baselines import BASELINES, BaselinePredictor
-from neusight.lab.contestants import Entrant, Lab, OurEntrant, Round, changed
-from neusight.lab.lessons import Lessons, code_sha256, key_of
+from neusight.lab.cache import code_sha256, key_of
+from neusight.lab.contestants import Entrant, Lab, Round, changed, of_predictor
+from neusight.lab.lessons import Lessons
 from neusight.learn.training import TrainOptions, train
-from neusight.measured import MeasuredTable, compare
-from neusight.measured.compare import Compared, Progress
 from neusight.measured.folder import hashes
 from neusight.paths import cache_dir
 from neusight.workers import hired, shared
@@ -37,23 +36,12 @@ KNOWN = "known"
 """Kind of contestants that learn from what a fold holds out, too, which none that does not will beat by much."""
 
 
-@dataclass(frozen=True)
-class BaselineEntrant:
-    """A fitted baseline."""
-
-    predictor: BaselinePredictor
-
-    def compare(self, table: MeasuredTable, progress: Progress | None = None) -> Compared:
-        """See ``Entrant``."""
-        return compare(table, self.predictor, progress)  # type: ignore[arg-type]
-
-
 def make_baseline(contestant: Contestant, seed: int, turn: Round, lab: Lab) -> Entrant | None:
     """A baseline that learned from all but the boards of a fold."""
     if not _takes_part(turn, lab):
         return None
     rows = lessons_of(lab).rows(lab.data, turn.held_out)
-    return BaselineEntrant(BaselinePredictor(BASELINES[contestant.kind](seed).fit(rows)))
+    return of_predictor(BaselinePredictor(BASELINES[contestant.kind](seed).fit(rows)))
 
 
 def make_trained(contestant: Contestant, seed: int, turn: Round, lab: Lab) -> Entrant | None:
@@ -62,7 +50,7 @@ def make_trained(contestant: Contestant, seed: int, turn: Round, lab: Lab) -> En
         return None
     options = training_of(contestant, seed, turn, lab)
     train_all([options], report=lab.report)
-    return OurEntrant(changed(Predictor.load(options.out), contestant))
+    return of_predictor(changed(Predictor.load(options.out), contestant))
 
 
 def _takes_part(turn: Round, lab: Lab) -> bool:
@@ -104,7 +92,7 @@ def training_of(contestant: Contestant, seed: int, turn: Round, lab: Lab) -> Tra
     )
     skipped = ("files", "out", "resume", "refit_to")
     request = {name: value for name, value in asdict(options).items() if name not in skipped}
-    key = key_of([request, lessons.refits, hashes(options.files), code_sha256()])
+    key = key_of([request, lessons.refits, hashes(options.files), code_sha256("neusight.learn.training")])
     return replace(options, out=cache_dir() / "experiments" / key)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from os.path import commonpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import numpy as np
 
 from neusight.errors import DataError, nearest
 from neusight.measured.choice import RowChoice
-from neusight.measured.compare import KERNEL_FIGURES, Compared, compare, kinds_of
+from neusight.measured.compare import KERNEL_FIGURES, Compared, Progress, compare, kinds_of
 from neusight.measured.errors import SOUGHT
 from neusight.measured.kernels import skipped_counts
 from neusight.measured.score import Scored
@@ -24,13 +25,12 @@ if TYPE_CHECKING:
 
     from neusight.api import Predictor
 
-Progress = Callable[[int, int], None]
 FIGURES = ("predicted", "low", "high", "measured")
 _FIGURES_OF_ROWS = ("kind", "quantity", *FIGURES, "ape", "inside", "suspect")
 _ROWS = 16
 """Rows that a process answers before it takes others."""
-_predictors: list[Predictor] = []
-"""The predictor of this process."""
+_asked: list[Callable[..., Compared]] = []
+"""Who predicts the rows of tables in this process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,8 @@ def evaluate(
         chosen[name] = table
     tables = list(chosen.values())
     _check_columns(tables, needed)
-    for (name, table), parts in zip(chosen.items(), _answers(tables, predictor, progress, jobs, ray), strict=True):
+    answered = answers(tables, partial(compare, predictor=predictor), progress, jobs, ray)
+    for (name, table), parts in zip(chosen.items(), answered, strict=True):
         evaluation.tables.append(lines_of(name, table, [scored for scored, _ in parts]))
         reasons = skipped_counts([skip for _, skipped in parts for skip in skipped])
         evaluation.skipped.extend({"file": name, **reason} for reason in reasons)
@@ -144,20 +145,22 @@ def _check_columns(tables: Sequence[MeasuredTable], names: Sequence[str]) -> Non
         raise DataError(f"no table has a column '{missing[0][:40]}'{hint}")
 
 
-def _begin(predictor: Predictor) -> None:
-    _predictors[:] = [predictor]
+def _begin(asked: Callable[..., Compared]) -> None:
+    _asked[:] = [asked]
 
 
-def _answers(
-    tables: Sequence[MeasuredTable], predictor: Predictor, progress: Progress | None, jobs: int, ray: str
+def answers(
+    tables: Sequence[MeasuredTable], asked: Callable[..., Compared], progress: Progress | None, jobs: int, ray: str
 ) -> Iterator[list[Compared]]:
-    """Answers to the parts of each table: kernels all at once in this process, rows of models shared by workers."""
+    """Answers of ``asked``, called with a table and ``progress``, to the parts of each table: kernels all at once in
+    this process, rows of models shared by workers.
+    """
     parts = [[] if table.kind == "kernels" else _parts(table) for table in tables]
     tasks = [part for each in parts for part in each]
-    with hired(*((jobs, ray) if tasks else (1, "")), _begin, predictor) as workers:
+    with hired(*((jobs, ray) if tasks else (1, "")), _begin, asked) as workers:
         shares = iter(shared(workers, _compared, tasks, progress))
     for table, each in zip(tables, parts, strict=True):
-        yield [next(shares) for _ in each] or [compare(table, predictor, progress)]
+        yield [next(shares) for _ in each] or [asked(table, progress=progress)]
 
 
 def _parts(table: MeasuredTable) -> list[MeasuredTable]:
@@ -165,7 +168,7 @@ def _parts(table: MeasuredTable) -> list[MeasuredTable]:
 
 
 def _compared(table: MeasuredTable) -> Compared:
-    return compare(table, _predictors[0])
+    return _asked[0](table)
 
 
 def lines_of(file: str, table: MeasuredTable, answers: Sequence[Scored]) -> pd.DataFrame:

@@ -109,7 +109,7 @@ class Mistakes:
         }
         # These may be left out of a file.
         how = self.random.choice(
-            [h for h in changed if h != "gone" or not key.startswith(("aliases", "notes", "price"))]
+            [h for h in changed if h != "gone" or not key.startswith(("aliases", "notes", "price", "die"))]
         )
         mended = "\n".join([*lines[:place], *changed[how], *lines[place + 1 :]])
         broken = how != "gone" or key not in ("compute_capability", "l2_bandwidth")

@@ -239,3 +239,14 @@ def test_figures_of_the_datasheets_and_drivers() -> None:
         key, _, dtype = field.partition(".")
         figure = getattr(load_device(name), key)
         assert (figure[dtype] if dtype else figure) == pytest.approx(value, rel=1e-3), (name, field)
+
+
+def test_boards_of_one_die_differ_in_no_fact_of_silicon() -> None:
+    """The compute capability, the maker, and the process that a die is made in; H100s with more SMs are cut less."""
+    facts: dict[str, set[tuple[object, ...]]] = {}
+    for spec in DEVICES:
+        if spec.die:
+            facts.setdefault(spec.die, set()).add((spec.vendor, spec.compute_capability, spec.process_nm))
+    assert {die: known for die, known in facts.items() if len(known) > 1} == {}
+    assert load_device("h20").die == load_device("gh200-96gb").die == "GH100"
+    assert load_device("l4").die != load_device("l40").die
