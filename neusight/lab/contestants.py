@@ -151,8 +151,13 @@ def _said_in_column(table: MeasuredTable, progress: Progress | None = None, *, p
     return joined(parts), []
 
 
+def make_column(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:
+    """The predictions in a contestant's column, once: they are the same whatever is left out."""
+    return partial(_said_in_column, prefix=contestant.options["column"]) if turn.left_out == NOTHING else None
+
+
 MAKERS: dict[str, Maker] = {
-    "column": lambda contestant, *_: partial(_said_in_column, prefix=contestant.options["column"]),
+    "column": make_column,
     "shipped": make_shipped,
     "peer": make_peer,
     "published": lambda *_: None,

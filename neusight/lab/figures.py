@@ -21,6 +21,10 @@ _LEVELS = np.linspace(0.05, 0.99, 40)
 _NORMAL_90 = 1.6448536269514722
 _LONG = 24
 """Characters of all words along an axis; of longer ones the ends are marked."""
+WIDE = 4.0
+"""The largest ratio of a panel over the smallest from which its axis is logarithmic: half and twice are as far off."""
+_MARKS = {10.0: (1.0, 1.5, 2.0, 3.0, 5.0, 7.0), 200.0: (1.0, 2.0, 5.0), np.inf: (1.0,)}
+"""Marks within a decade of a logarithmic axis, by the largest ratio over the smallest, at most."""
 _TALL = 0.19
 """Inches of a line of a panel."""
 
@@ -68,14 +72,21 @@ def _by_line(
 
 
 def spread(rows: Rows, drawing: DeclaredFigure) -> Figure:
-    """Predicted over measured: the median, and 80 % of the rows."""
+    """Predicted over measured: the median, and 80 % of the rows; on a logarithmic axis zeros are at its left end."""
+    from matplotlib.ticker import LogLocator
+
     figure, panels = _by_line([row for row in rows if row.get("ratio")], drawing)
     for axes, _, part in panels:
-        for y, row in enumerate(part):
-            low, middle, high = row["ratio"]
+        ratios = np.array([row["ratio"] for row in part])
+        least = ratios[ratios > 0.0].min()
+        for y, (low, middle, high) in enumerate(np.maximum(ratios, least)):
             axes.plot([low, high], [y, y], color=style(0)["color"], linewidth=2, alpha=0.6)
             axes.plot([middle], [y], "o", color=style(0)["color"], markersize=4)
         axes.axvline(1.0, color="black", linewidth=0.8)
+        if (wide := ratios.max() / least) >= WIDE:
+            marks = next(marks for most, marks in _MARKS.items() if wide <= most)
+            axes.set_xscale("log")
+            axes.xaxis.set(major_locator=LogLocator(subs=marks), major_formatter="{x:g}", minor_formatter="")
     figure.supxlabel("predicted / measured", fontsize=10)
     return figure
 

@@ -13,6 +13,7 @@ from neusight.lab.results import RESULTS, SUMMARY, Results, as_text, summary_of
 
 REPORT = "report.md"
 ERRORS: Mapping[str, tuple[str, str]] = {
+    "rows": ("measured", "{rows:,}"),
     "count": ("rows", "{count:,}"),
     "groups": ("of", "{groups:,}"),
     "answered": ("answered", "{answered:.0f}"),
@@ -26,7 +27,7 @@ ERRORS: Mapping[str, tuple[str, str]] = {
     "wrongly_true": ("wrongly true", "{wrongly_true:.1f}"),
     "wrongly_false": ("wrongly false", "{wrongly_false:.1f}"),
 }
-"""Figures of groups: the head of their column, and their form."""
+"""Figures of groups: the head of their column, and their form; reports show all but the first."""
 _BESIDE = ("median", "mean", "inside")
 MOST_SKIPPED = 12
 WORDS = (
@@ -104,7 +105,8 @@ def columns_of(rows: Iterable[Results], group: ErrorGroup, figures: Sequence[str
     """Columns of a table of errors: what groups are by, then those figures that any row has."""
     known = {name for row in rows for name, value in row.items() if value is not None}
     full = all(row.get("answered") == 100.0 for row in rows)
-    shown = [name for name in figures or ERRORS if name in known and not (name == "answered" and full)]
+    hidden = {"answered"} if full else set()
+    shown = [name for name in figures or [*ERRORS][1:] if name in known - hidden]
     beside = [(f"{group.prefix} {name}", f"{{{group.prefix}_{name}:.1f}}") for name in _BESIDE]
     return [
         *((name.replace("_", " "), f"{{{name}}}") for name in _names(group)),

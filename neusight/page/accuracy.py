@@ -94,9 +94,9 @@ def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Itera
             continue
         row = Accuracy(
             experiment=experiment, row=f"{declared['path']}[{place}]", name=declared["name"].format_map(cell),
-            predictor=_predictor_of(cell), left_out=_is_left_out(declared, cell, summary),
+            predictor=_predictor_of(cell, summary), left_out=_is_left_out(declared, cell, summary),
             count=cell.get("count") or cell.get("gpus") or 0, outdated=not is_current(summary),
-            **{name: cell.get(name) for name in ("mean", "median", "bias", "inside")},
+            **{name: cell.get(name) or None for name in ("median", "bias", "inside")}, mean=cell["mean"],
         )  # fmt: skip
         if "ours_mean" in cell:
             yield replace(row, predictor=OURS, mean=cell["ours_mean"], median=cell["ours_median"])
@@ -104,9 +104,11 @@ def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Itera
         yield row
 
 
-def _predictor_of(cell: Mapping[str, Any]) -> str:
-    """Who predicted a cell: a contestant, or as summaries of an earlier form name it."""
-    return next((str(cell[key]) for key in ("contestant", "peer", "predictor") if cell.get(key)), OURS)
+def _predictor_of(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
+    """Who predicted a cell: a contestant by its title, or as summaries of an earlier form name it."""
+    name = next((str(cell[key]) for key in ("contestant", "peer", "predictor") if cell.get(key)), OURS)
+    contestants = summary["declared"].get("contestants", ()) if name != OURS else ()
+    return next((c["title"] for c in contestants if c["name"] == name and c.get("title")), name)
 
 
 def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
