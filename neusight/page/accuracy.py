@@ -94,7 +94,7 @@ def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Itera
             continue
         row = Accuracy(
             experiment=experiment, row=f"{declared['path']}[{place}]", name=declared["name"].format_map(cell),
-            predictor=_predictor_of(cell, summary), left_out=_is_left_out(declared, cell, summary),
+            predictor=_predictor_of(cell, summary), left_out=declared.get("left_out", False),
             count=cell.get("count") or cell.get("gpus") or 0, outdated=not is_current(summary),
             **{name: cell.get(name) or None for name in ("median", "bias", "inside")}, mean=cell["mean"],
         )  # fmt: skip
@@ -119,14 +119,6 @@ def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
     except KeyError:
         return False
     return "mean" in cell and all(str(cell.get(key, "")) == word for key, word in declared.get("where", {}).items())
-
-
-def _is_left_out(declared: Cells, cell: Mapping[str, Any], summary: Mapping[str, Any]) -> bool:
-    """Whether what is named was kept out of the fit: always, never, or as folds or the cell say."""
-    if declared.get("left_out") != "by fold":
-        return bool(declared.get("left_out"))
-    folds = summary.get("declared", {}).get("folds", ())
-    return not cell["fitted"] if "fitted" in cell else any(cell["gpu"] in fold["held_out"] for fold in folds)
 
 
 def _share_of_answered(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
