@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from neusight.devices import DeviceSpec
 
 calibrate = Commands(no_args_is_help=False)
-_REGRESSORS = ("mlp", "gbm", "gp", "linear")
+_REGRESSORS = ("mlp", "gbm", "linear")
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
 """Names of passes by the regressor that has them."""
 _TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training", "hosts", "memory",
@@ -37,7 +37,7 @@ class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Seeded, opt.Written, op
 
     FOLDER: ClassVar[bool] = True
 
-    against: tuple[str, ...] = opt.names("Other regressors to compare in the same folds: gbm, gp, mlp+gbm+gp.")
+    against: tuple[str, ...] = opt.names("Other regressors to compare in the same folds: gbm, linear, mlp+gbm.")
     fold_rows: int = whole("Most rows of each GPU and family that folds learn from.", opt.CHOICE, 4000, 50, 1_000_000)
     out: Path = like(opt.Written, "out", default=Path("trained"), help="Output folder, with a folder a tile model.",
                      metavar="DIR")  # fmt: skip
@@ -72,7 +72,7 @@ def train(options: TrainTarget) -> None:
 
     - `neusight train --data ./measured --regressor gbm --hold-out t4 --out ./without-t4`
 
-    - `neusight train --against gbm,gp,mlp+gbm+gp --fold-rows 1000 --out ./compared`, then `neusight tile-models list
+    - `neusight train --against gbm,linear,mlp+gbm --fold-rows 1000 --out ./compared`, then `neusight tile-models list
     --tile-models ./compared`: what each way of learning adds to physics
     """
     from neusight.laws.fitted import FittedPhysics

@@ -253,7 +253,7 @@ class Together:
 
 
 def learner(backend: str, parameters: Mapping[str, Any]) -> Any:
-    """An unfitted model of a backend, or of several (``mlp+gbm+gp``) that answer together."""
+    """An unfitted model of a backend, or of several (``mlp+gbm``) that answer together."""
     if "+" not in backend:
         return new_model(backend, **parameters)
     return Together([new_model(name, **parameters) for name in backend.split("+")])

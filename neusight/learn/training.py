@@ -75,7 +75,7 @@ class TrainOptions:
     ``physics`` they stand on those constants, else on those that ship; in folds on constants that are fitted again to
     the measured rows of a folder, ``refit_to``, where one is given.
     Folds learn from ``fold_rows`` of each GPU and family; with ``against`` they are also trained by other backends, or
-    several together (``gbm``, ``mlp+gbm+gp``), whose errors stand beside those of what ships.
+    several together (``gbm``, ``mlp+gbm``), whose errors stand beside those of what ships.
     With ``split`` nothing is learned from other rows; folds are measured on the shapes of real models all the same.
     """
 
@@ -100,7 +100,7 @@ class TrainOptions:
 
     def seeded(self, backend: str) -> dict[str, int]:
         """The seed, where a backend, or all of several, have one."""
-        return {"seed": self.seed} if {*backend.split("+")} <= {"mlp", "gbm", "gp"} else {}
+        return {"seed": self.seed} if {*backend.split("+")} <= {"mlp", "gbm"} else {}
 
 
 def train(options: TrainOptions, report: Report | None = None) -> dict[str, Artifact]:

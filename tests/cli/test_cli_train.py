@@ -42,7 +42,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         monkeypatch,
         *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--models", "gemm", "--regressor", "gbm"),
         *("--gpus", "NVIDIA L4,t4", "--hold-out", "t4", "--seed", "3", "--epochs", "7", "--resume"),
-        *("--against", "gp,mlp+gp", "--fold-rows", "500"),
+        *("--against", "linear,mlp+linear", "--fold-rows", "500"),
     )
     assert options == TrainOptions(
         files=(),
@@ -54,7 +54,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         seed=3,
         parameters=(("rounds", 7),),
         resume=True,
-        against=("gp", "mlp+gp"),
+        against=("linear", "mlp+linear"),
         fold_rows=500,
     )
 

@@ -15,7 +15,6 @@ FLOOR_S = 5e-6
 SMALL: dict[str, dict[str, Any]] = {
     "mlp": {"epochs": 6, "members": 2, "hidden": 16, "batch_rows": 256, "learning_rate": 1e-2},
     "gbm": {"rounds": 30, "learning_rate": 0.3},
-    "gp": {"points": 400, "length": 0.5},
     "linear": {},
     "roofline": {},
 }

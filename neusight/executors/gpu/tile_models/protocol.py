@@ -77,7 +77,6 @@ class TileModel(Protocol):
 BACKENDS = {
     "mlp": "MlpModel",
     "gbm": "GbmModel",
-    "gp": "GpModel",
     "linear": "LinearModel",
     "roofline": "RooflineModel",
 }
