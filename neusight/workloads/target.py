@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from neusight.devices.architectures import is_between
 from neusight.errors import ModelError
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ class TargetDevice:
 
     ``cuda``: ``torch.cuda`` drives it, as it does GPUs of NVIDIA and, with ``hip``, of AMD. ``tf32``: it runs
     convolutions of float32 in TF32 unless told otherwise, as cuDNN does where matrix units take it. ``bf16``: it
-    computes in bfloat16 without emulation.
+    computes in bfloat16 without emulation. ``flash``: PyTorch has its flash kernels of attention for it, on NVIDIA from
+    compute capability 8.0 on (PyTorch, ``sdp_utils.cpp``, ``check_flash_attention_hardware_support``).
     """
 
     name: str = ""
@@ -32,6 +34,7 @@ class TargetDevice:
     cores: int = 0
     tf32: bool = False
     bf16: bool = True
+    flash: bool = True
     warp_size: int = 32
 
     @classmethod
@@ -46,6 +49,7 @@ class TargetDevice:
             cores=device.core_count,
             tf32=device.vendor == "nvidia" and device.multiplies("tf32"),
             bf16=device.multiplies("bfloat16"),
+            flash=device.vendor != "nvidia" or is_between(device.compute_capability or "8.0", "8.0", "99.0"),
             warp_size=getattr(device, "warp_size", 0),
         )
 
@@ -74,7 +78,7 @@ class TargetReader:
             ModelError: it is not known of this target, or a fact of a GPU that the target is not.
         """
         value = getattr(self.target, name)
-        if name != "cuda":
+        if name not in ("cuda", "flash"):
             self.require_cuda()
         if value in ("", 0) and value is not False:
             device = self.target.name or "the GPU, of which none is named"

@@ -31,6 +31,7 @@ from neusight.kernels import (  # fmt: skip
     RowReduction,
 )
 from neusight.kernels.families import COMPOSED
+from neusight.workloads.target import TargetReader
 from neusight.workloads.trace.gpu_forms import gpu_forms
 from neusight.workloads.trace.memory import Ledger
 from neusight.workloads.trace.recorder import Recorder
@@ -43,10 +44,10 @@ WITHOUT_RULE = {("gemm", "float8"), ("grouped_gemm", "bfloat16")}
 def traced(kernel: Kernel) -> list[Kernel]:
     launch = prepare(kernel)
     with FakeTensorMode():
-        with gpu_forms("flash"):
+        with gpu_forms("flash", TargetReader()):
             operands = launch.operands(OperandSource("cpu"))
         recorder = Recorder(Ledger(), allow_fallback=False, shares=Shares({}))
-        with gpu_forms("flash"), recorder, recorder.during("forward"), launch.setting():
+        with gpu_forms("flash", TargetReader()), recorder, recorder.during("forward"), launch.setting():
             launch.run(*operands)
     return [k for node in recorder.nodes for k in node.kernels]
 

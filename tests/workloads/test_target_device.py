@@ -334,3 +334,44 @@ def test_exchanged_functions_come_back_after_a_failure():
     with pytest.raises(RuntimeError), on_target(TargetReader()):
         raise RuntimeError
     assert before == (torch.cuda.is_available, torch.autocast, torch.Tensor.record_stream)
+
+
+def attention_operators(gpu, width):
+    """Operators of attention over heads of a width in float16, forward and backward."""
+
+    def forward(layer, x):
+        heads = layer(x).view(1, 1, -1, width).half()
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads).float()
+
+    workload = step(forward, TargetDevice.of(load_device(gpu)), mode="training")
+    return {
+        node.operator.split(".")[1].removesuffix("_backward")
+        for node in workload.nodes
+        if "dot_product" in node.operator
+    }
+
+
+@pytest.mark.parametrize(
+    ("gpu", "width", "operator"),
+    [
+        *[(gpu, 32, "_scaled_dot_product_efficient_attention") for gpu in ("v100-sxm2-16gb", "t4", "p100-pcie-16gb")],
+        *[(gpu, 32, "_scaled_dot_product_flash_attention") for gpu in ("a100-sxm-80gb", "l4", "mi300x", "tpu-v5e")],
+        ("a100-sxm-80gb", 4, "_scaled_dot_product_flash_attention"),
+    ],
+)
+def test_attention_runs_the_kernel_that_pytorch_has_for_the_target(gpu, width, operator):
+    assert attention_operators(gpu, width) == {operator}
+
+
+def test_rows_of_heads_below_16_bytes_have_no_fused_kernel_before_ampere():
+    assert attention_operators("v100-sxm2-16gb", 4) == set()
+
+
+def test_traces_without_attention_agree_with_any_capability():
+    readers = TargetReader(A100), TargetReader(A100)
+    attend = Layer(
+        lambda layer, x: nn.functional.scaled_dot_product_attention(*[layer(x).view(1, 1, ROWS, WIDTH).half()] * 3)
+    )
+    for reader, module in zip(readers, (Layer(lambda layer, x: layer(x)), attend), strict=True):
+        trace(module, (torch.randn(ROWS, WIDTH),), Request.of("layer"), reader=reader)
+    assert [T4.agrees(reader.noted) for reader in readers] == [True, False]

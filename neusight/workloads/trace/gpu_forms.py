@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from neusight.workloads.target import TargetReader
 from neusight.workloads.trace.autocast import autocast_dtype
 from neusight.workloads.trace.cuda_only import MODES, on_cudnn
 from neusight.workloads.trace.fused_kernels import flex_forms
@@ -31,38 +32,33 @@ _FLASH_HEAD_DIM = 256
 class _Forms(TorchFunctionMode):
     """Replaces calls from modules, however they imported the function."""
 
-    def __init__(self, attention: str) -> None:
+    def __init__(self, replacements: dict[Callable[..., Any], Callable[..., Any]]) -> None:
         super().__init__()
-        self.attention = attention
+        self.replacements = replacements
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        replacement = _REPLACEMENTS.get(func)
-        if replacement is None:
-            return func(*args, **(kwargs or {}))
-        return replacement(self.attention, *args, **(kwargs or {}))
+        return self.replacements.get(func, func)(*args, **(kwargs or {}))
 
 
 @contextmanager
-def gpu_forms(attention: str, notes: dict[str, None] | None = None) -> Iterator[None]:
+def gpu_forms(form: str, target: TargetReader) -> Iterator[None]:
     """Replace dropout and scaled-dot-product attention by the operators that CUDA dispatches.
 
     Args:
-        attention: ``eager`` computes attention from matrix products and a softmax, ``sdpa`` takes the kernel that
-            PyTorch picks on CUDA, ``flash`` the same but ignores masks, as padding-free flash attention does.
-        notes: gets lines on masks that are not known.
+        form: ``eager`` computes attention from matrix products and a softmax, ``sdpa`` takes the kernel that PyTorch
+            picks on the target, ``flash`` the same but ignores masks, as padding-free flash attention does.
+        target: reader of the device; its notes get lines on masks that are not known.
     """
+    attend = partial(_attention, form, target)
+    replacements = _REPLACEMENTS | {functional.scaled_dot_product_attention: attend}
     # A mode is off inside the functions it sees, so those that functional itself calls are exchanged as well.
-    called: list[Form] = [
-        (functional, name, lambda own: partial(_REPLACEMENTS[own], attention))
-        for name in ("dropout", "scaled_dot_product_attention")
-    ]
-    unfused = partial(_attention, attention) if attention == "eager" else None
-    flexible = flex_forms(unfused, {} if notes is None else notes)
-    with exchanged([*called, *flexible]), _Forms(attention):
+    called: list[Form] = [(functional, name, replacements.get) for name in ("dropout", "scaled_dot_product_attention")]
+    flexible = flex_forms(attend if form == "eager" else None, target.notes)
+    with exchanged([*called, *flexible]), _Forms(replacements):
         yield
 
 
-def _dropout(attention: str, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+def _dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
     if not training or p == 0.0:
         return input
     return torch.native_dropout(input, p, True)[0]
@@ -93,6 +89,14 @@ class _Attention:
         fits = self.query.dim() == 4 and width <= _FLASH_HEAD_DIM and width == self.value.shape[-1]
         return fits and self.attn_mask is None and self.query.dtype in _HALF
 
+    @property
+    def fits_efficient(self) -> bool:
+        """Whether PyTorch's memory-efficient kernel takes it: matrix units want rows of 16 bytes
+        (``sdp_utils.cpp``, ``minimum_gemm_alignment``).
+        """
+        width = self.query.shape[-1] | self.value.shape[-1]
+        return self.query.dim() == 4 and not self.gqa and (self.query.dtype not in _HALF or width % 8 == 0)
+
     def cast(self) -> _Attention:
         """The same under autocast, which casts queries, keys, values and a floating mask before a kernel is chosen."""
         if (dtype := autocast_dtype()) is None:
@@ -108,12 +112,12 @@ class _Attention:
         return replace(self, attn_mask=None, is_causal=self.is_causal or (self.attn_mask is not None and square))
 
 
-def _attention(attention: str, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _attention(form: str, target: TargetReader, *args: Any, **kwargs: Any) -> torch.Tensor:
     call = _Attention(*args, **kwargs).cast()
-    call = call.without_mask() if attention == "flash" else call
-    if attention != "eager" and call.fits_flash:
+    call = call.without_mask() if form == "flash" else call
+    if form != "eager" and call.fits_flash and target.read("flash"):
         return _fused(aten._scaled_dot_product_flash_attention, call)
-    if attention != "eager" and call.query.dim() == 4 and not call.gqa:
+    if form != "eager" and call.fits_efficient:
         grad = torch.is_grad_enabled() and call.query.requires_grad
         return _fused(aten._scaled_dot_product_efficient_attention, call, _as_bias(call.attn_mask, call.query), grad)
     return _eager(call)
@@ -149,7 +153,7 @@ def _eager(call: _Attention) -> torch.Tensor:
     return torch.matmul(weights, value)
 
 
-def _ctc(attention: str, log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, **how: Any) -> Any:
+def _ctc(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, **how: Any) -> Any:
     """Lengths as tensors: numbers would be copied into a tensor by its address, which a fake one has not."""
     inputs, outputs = (torch.as_tensor(given, dtype=torch.long) for given in (input_lengths, target_lengths))
     return functional.ctc_loss(log_probs, targets, inputs, outputs, **how)
@@ -159,25 +163,20 @@ def _learns(x: torch.Tensor) -> bool:
     return torch.is_grad_enabled() and x.requires_grad
 
 
-def _singular_values(attention: str, x: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
+def _singular_values(x: torch.Tensor, *, driver: str | None = None) -> torch.Tensor:
     """Without vectors unless a gradient needs them; of fake tensors, PyTorch assumes that one might."""
     return aten._linalg_svd(x, False, _learns(x), driver=driver)[1]
 
 
-def _eigenvalues(attention: str, x: torch.Tensor, UPLO: str = "L") -> torch.Tensor:  # noqa: N803 (PyTorch's name)
+def _eigenvalues(x: torch.Tensor, UPLO: str = "L") -> torch.Tensor:  # noqa: N803 (PyTorch's name)
     return aten._linalg_eigh(x, UPLO, _learns(x))[0]
-
-
-def _recurrent(name: str, attention: str, *args: Any) -> tuple[torch.Tensor, ...]:
-    return on_cudnn(name, *args)
 
 
 _REPLACEMENTS: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.dropout: _dropout,
-    torch.dropout: lambda attention, input, p, train: _dropout(attention, input, p, train),
-    functional.scaled_dot_product_attention: _attention,
+    torch.dropout: _dropout,
     functional.ctc_loss: _ctc,
     torch.linalg.svdvals: _singular_values,
     torch.linalg.eigvalsh: _eigenvalues,
-    **{getattr(torch, name): partial(_recurrent, name) for name in MODES},
+    **{getattr(torch, name): partial(on_cudnn, name) for name in MODES},
 }

@@ -179,7 +179,7 @@ def _environment(attention: str, mode: str, fake: FakeTensorMode, reader: Target
         stack.enter_context(on_target(reader))
         stack.enter_context(fake)
         stack.enter_context(torch.set_grad_enabled(mode == "training"))
-        stack.enter_context(gpu_forms(attention, reader.notes))
+        stack.enter_context(gpu_forms(attention, reader))
         yield
 
 
