@@ -19,6 +19,9 @@ class AttentionConstants:
     """The same for 8-bit arithmetic, whose values are transposed on the way."""
     promoted: float = constant(1.5, 0.4, "guess: vLLM's FlashAttention-3 adds 8-bit products up in float32 registers")
     """By how much longer 8-bit products take with sums that are promoted."""
+    backward: float = constant(1.3, 0.1, "FlashAttention-3 (Shah et al. 2024): 740 TFLOP/s forward, some 550 backward")
+    """Time of a FLOP of the backward pass over one forward, where matrix units read shared memory by themselves: its
+    probabilities pass shared memory, and blocks add up the gradients of queries in L2."""
     exposed: float = constant(0.5, 0.5, "guess: other blocks of the SM hide about half of the softmax")
     """Share of the softmax that nothing hides."""
     latency_cycles: float = constant(500.0, 0.5, "guess: product, softmax, product, each of some hundred cycles")

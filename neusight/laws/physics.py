@@ -185,9 +185,7 @@ class Matrix:
     half: float = constant(16.0, 0.5, "guess: operands of a 128x128 tile cost about a tenth of its arithmetic")
     """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 2048 FLOP
     a clock."""
-    asynchronous: float = constant(
-        0.5, 0.3, "guess: warpgroup instructions read operands from shared memory themselves"
-    )
+    asynchronous: float = constant(0.5, 0.3, "guess: warpgroup instructions read shared memory by themselves")
     """Factor on it for Hopper and datacentre Blackwell, whose matrix units read shared memory."""
     pair_half: float = 0.5
     """Factor beside that for datacentre Blackwell (PTX ISA 8.6: tcgen05 multiplies 128 rows and more at once, and
@@ -219,9 +217,10 @@ class Matrix:
     """Factor on it where matrix units read shared memory."""
     step_hot: float = constant(0.5, 0.3, "gpu-benches, latency: L2 about half of DRAM")
     """The same where operands lie in L2, over that from DRAM."""
-    misaligned_cost: float = 0.3
-    """Share that products take longer for each halving of the bytes that a thread can copy at once (assumption:
-    nanoGPT on A100 gains 25 % a step by a vocabulary of 50,304 for 50,257, a third of its products)."""
+    copy_cycles: float = constant(0.21, 0.2, "products of rows at multiples of 2 and 4 bytes on one H100")
+    """Core cycles of an SM for a copy of a thread to shared memory, addresses and tests included."""
+    register_steps: float = constant(5.0, 0.4, "CUTLASS: three to six stages, of which one is copied by registers")
+    """Latency of an element of the inner extent whose copies pass registers, over that of asynchronous ones."""
     compiler_start: float = constant(1.3, 0.3, "guess: a compiler's products hold what prepares their operands")
     """Start of a product that a compiler runs, over that of a library's kernel by itself."""
     promotion_cycles: float = constant(

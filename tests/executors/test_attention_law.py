@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,11 +11,12 @@ from neusight.devices import load_device
 from neusight.executors.gpu.expected.attention import (
     PASSING_TRIPS,
     _AttentionBlocks,
+    _padding,
     _Scores,
     attention_shape,
     attention_times,
-    synchronous_share,
 )
+from neusight.executors.gpu.expected.matrix import MatrixUnit
 from neusight.executors.gpu.expected.times import Times, further_kernel_s
 from neusight.kernels import Conditions, KernelBatch, work_of
 from neusight.laws.fitted import shipped_physics
@@ -161,12 +164,12 @@ def test_tiles_are_those_of_the_sources(
 def test_warps_own_instructions_are_no_faster_on_units_that_read_shared_memory() -> None:
     """As many FLOP a clock on Blackwell as on Hopper; all of the peak where there are no other instructions."""
     product = _Scores(prompt(), load_device("a100-sxm-80gb"), Conditions.of(1), PHYSICS).product
-    assert synchronous_share(product, load_device("a100-sxm-80gb"), PHYSICS) == 1.0
+    assert MatrixUnit(load_device("a100-sxm-80gb"), PHYSICS).synchronous_share(product) == 1.0
     flops = []
     for gpu in ("h100-sxm-80gb", "b200-sxm-180gb"):
         device = load_device(gpu)
         scores = _Scores(prompt(), device, Conditions.of(1), PHYSICS)
-        share = synchronous_share(scores.product, device, PHYSICS)
+        share = MatrixUnit(device, PHYSICS).synchronous_share(scores.product)
         assert share[0] < 1.0
         flops.append(share[0] * device.gemm_flops_per_s("bfloat16") / device.sm_count / device.boost_clock_hz)
     np.testing.assert_allclose(flops[0], flops[1], rtol=1e-6)
@@ -262,3 +265,29 @@ def test_tall_tiles_of_flashinfer_hold_the_queries_of_one_head() -> None:
         for gpu in ("h100-sxm-80gb", "b200-sxm-180gb")
     }
     assert counts == {"h100-sxm-80gb": 2 * 4 * 2, "b200-sxm-180gb": 2 * 32}
+
+
+@pytest.mark.parametrize(("width", "computed"), [(72, 96), (80, 96), (112, 128), (144, 192), (152, 192), (200, 256)])
+@pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "h100-sxm-80gb", "l40s"])
+def test_heads_are_computed_with_the_columns_of_a_compiled_kernel(gpu: str, width: int, computed: int) -> None:
+    device = load_device(gpu)
+    odd, whole = (
+        attention_times(prompt(head_dim=d), device, Conditions.of(1, engine="torch"), PHYSICS).compute_s
+        for d in (width, computed)
+    )
+    assert odd == pytest.approx(whole)
+
+
+def test_heads_beyond_all_compiled_widths_are_computed_as_they_are() -> None:
+    assert _padding(np.array([288, 96, 65, 72]), np.array(["32 64 96 256"] * 3 + [""])) == pytest.approx(
+        [1, 1, 96 / 65, 1]
+    )
+
+
+@pytest.mark.parametrize(("gpu", "longer"), [("a100-sxm-80gb", 1.0), ("h100-sxm-80gb", PHYSICS.attention.backward)])
+def test_backward_passes_take_longer_a_flop_where_units_read_shared_memory(gpu: str, longer: float) -> None:
+    device = load_device(gpu)
+    plain = replace(PHYSICS, attention=replace(PHYSICS.attention, backward=1.0))
+    batch = prompt(op="backward", q_len=65536, kv_len=65536, heads=1, kv_heads=1)
+    slow, fast = (attention_times(batch, device, Conditions.of(1), p).compute_s for p in (PHYSICS, plain))
+    assert slow / fast == pytest.approx(longer, rel=0.02)

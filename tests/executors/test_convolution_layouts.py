@@ -234,34 +234,9 @@ def test_only_gradients_of_filters_are_cut_into_more_than_sixteen_parts() -> Non
         assert least <= tiling_of(batch, device).parts <= most
 
 
-@pytest.mark.parametrize(("dtype", "extents"), [("float16", (64, 68, 66, 67)), ("tf32", (64, 66, 67, 67))])
-@pytest.mark.parametrize(("of", "layout"), [("n", "tn"), ("k", "tn"), ("k", "nn"), ("m", "nt"), ("n", "nt")])
-def test_each_halving_of_what_a_thread_copies_at_once_costs_the_same(
-    dtype: str, extents: tuple[int, ...], of: str, layout: str
-) -> None:
-    columns = {"m": [512] * 4, "n": [512] * 4, "k": [512] * 4, "dtype": [dtype] * 4, "layout": [layout] * 4}
-    columns |= {of: [448 + n for n in extents]}
-    batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
-    free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
-    tiling = tiling_of(batch, device)
-    dear, cheap = (matrix_times(batch, device, Conditions.of(4), p, tiling).compute_s for p in (PHYSICS, free))
-    halvings = np.array([0, 1, 2, 3] if dtype == "float16" else [0, 1, 2, 2])
-    assert dear / cheap == pytest.approx(1.0 + PHYSICS.matrix.misaligned_cost * halvings)
-
-
-@pytest.mark.parametrize(("of", "layout"), [("m", "tn"), ("m", "nn"), ("k", "nt")])
-def test_an_extent_along_which_nothing_lies_may_be_odd(of: str, layout: str) -> None:
-    columns = {"m": [512], "n": [512], "k": [512], "dtype": ["float16"], "layout": [layout]} | {of: [511]}
-    batch, device = KernelBatch.from_columns("gemm", **columns), load_device("a100-sxm-80gb")
-    free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
-    tiling = tiling_of(batch, device)
-    dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
-    assert dear == cheap
-
-
 def test_channels_that_are_turned_are_padded_on_the_way() -> None:
     device, batch = load_device("l4"), convolutions(in_channels=[3], out_channels=[67])
-    free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, misaligned_cost=0.0))
+    free = replace(PHYSICS, matrix=replace(PHYSICS.matrix, copy_cycles=0.0))
     tiling = tiling_of(batch, device)
     dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
     assert dear == cheap

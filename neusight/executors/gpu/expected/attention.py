@@ -68,6 +68,11 @@ NARROWING_BYTES = 1.5
 """Moved for a byte of queries that are made 8-bit: one in 16 bits read, half of it written."""
 
 
+SUM_KERNELS, SUM_BYTES = 2.0, 5.0
+"""Kernels that clear the float32 sums of a backward pass' gradients of queries and convert them, and what they move for
+a byte of 16-bit queries: two written, two read, one written (FlashAttention-2, flash_bwd_launch_template.h)."""
+
+
 @dataclass(frozen=True)
 class _Scores:
     """What is computed, on what, by whose kernel; properties are columns of shape (n,)."""
@@ -322,38 +327,37 @@ def attention_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions,
 def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     """Cycles of an SM for one score."""
     law, traits, device = s.physics.attention, s.traits, s.device
-    narrow, padded = s.size < WIDE_BYTES, np.where(traits["pads_width"], _padding(s.batch["head_dim"]), 1.0)
+    narrow, flops = s.size < WIDE_BYTES, s.flops * _padding(s.batch["head_dim"], traits["head_widths"])
     share = np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
     share = np.where(narrow & traits["promotes_sums"], share / law.promoted, share)
     reads = _reads_shared_memory(s, blocks)
-    share = share * np.where(reads, 1.0, synchronous_share(s.product, device, s.physics))
-    rate = MatrixUnit(device, s.physics).sustained(s.product) / device.sm_count * share
-    products = s.flops * padded * s.clock / rate
+    unit = MatrixUnit(device, s.physics)
+    share = share * np.where(reads, 1.0, unit.synchronous_share(s.product))
+    rate = unit.sustained(s.product) / device.sm_count * share
+    products = flops * s.clock / rate
     # Matrix units that read shared memory do so beside their products.
     readers = np.where(reads, np.inf, np.minimum(blocks.rows, ROWS_OF_WARP))
-    fetched = s.flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
-    return traits.constants("time_constant", law) * (products + fetched + _softmax_cycles(s))
+    fetched = flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
+    longer = traits.constants("time_constant", law)
+    if device.facts.reads_shared_memory:
+        longer = longer * np.where(s.batch["op"] == "backward", law.backward, 1.0)
+    return longer * (products + fetched + _softmax_cycles(s))
 
 
-def _padding(head_dim: np.ndarray) -> np.ndarray:
-    """Columns of the next power of two over those of a head."""
-    return np.asarray(2.0 ** np.ceil(np.log2(head_dim)) / head_dim)
+def _padding(head_dim: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Columns that are computed over those of a head: of the narrowest kernel of those ``widths`` that takes it."""
+    padded = head_dim.astype(float)
+    for listed in np.unique(widths):
+        compiled = np.array([*map(float, str(listed).split()), np.inf])
+        narrowest = compiled[np.searchsorted(compiled, head_dim)]
+        padded = np.where((widths == listed) & np.isfinite(narrowest), narrowest, padded)
+    return padded / head_dim
 
 
 def _reads_shared_memory(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     """Whether products run on instructions that read shared memory by themselves: they take 64 rows and more."""
     able = s.device.facts.reads_shared_memory & ~s.decode & (blocks.rows >= HOPPER_ROWS)
     return s.asynchronous | (~s.traits["pipelined"] & able)
-
-
-def synchronous_share(p: Product, device: GpuSpec, physics: Physics) -> np.ndarray:
-    """Share [-] of the peak rate that warps' own instructions reach: all of it, but where matrix units read shared
-    memory by themselves, no more of them fit in a clock than on earlier units.
-    """
-    if not device.facts.reads_shared_memory:
-        return np.ones(len(p.m))
-    wide_rate = MatrixUnit(device, physics).rate_ratio(p) * p.a_bytes / WIDE_BYTES
-    return np.minimum(physics.attention.synchronous / wide_rate, 1.0)
 
 
 def _softmax_cycles(s: _Scores) -> np.ndarray:
@@ -461,6 +465,9 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     kernels += np.where(cast, traits["cast_kernels"], 0.0) + SWAP_KERNELS * _swapped(s)
     moved = np.where(context, law.passes * (new + s.query_bytes), np.where(traits["writes_cache"], COPIED * new, 0.0))
     moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
+    backward = b["op"] == "backward"
+    kernels += np.where(backward, SUM_KERNELS, 0.0)
+    moved += np.where(backward, SUM_BYTES * s.query_bytes, 0.0)
     ports = law.l2_share * s.device.sustained_l2_bytes_per_s
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
     return kernels * further_kernel_s(s.device, s.physics) + moved * each

@@ -15,7 +15,14 @@ import numpy as np
 
 from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.convolutions import is_implicit_nchw, layout_transform_bytes, layout_transform_s
-from neusight.executors.gpu.expected.products import Product, by_image, compulsory, product_of
+from neusight.executors.gpu.expected.products import (
+    LEAST_ASYNCHRONOUS_BYTES,
+    WIDEST_COPY_BYTES,
+    Product,
+    by_image,
+    compulsory,
+    product_of,
+)
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
@@ -36,8 +43,6 @@ TILES: tuple[tuple[int, int], ...] = (
 _WIDTHS = (16, 32, *range(64, 257, 32))
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
-LOAD_BYTES = 16
-"""Of the widest load and copy of a thread."""
 WIDE_BYTES = 2.0
 """Bytes of an operand's element from which every library has kernels that are cut along their depth."""
 LEAST_DEPTH = 128.0
@@ -106,12 +111,31 @@ class MatrixUnit:
         """Latency for a 16-bit element of the inner extent: Little's law, with what the stages of a pipeline hold."""
         return self.physics.matrix.step_s * self._own(self.device.facts.step_constants)
 
+    def waiting_s(self, p: Product) -> np.ndarray:
+        """The same of products whose stages hold elements of their size [s]: copies that pass registers have one step
+        under way, others by threads as many as before units that fetch blocks by themselves.
+        """
+        matrix = self.physics.matrix
+        threads_s = np.where(p.copy_bytes < LEAST_ASYNCHRONOUS_BYTES, matrix.register_steps, 1.0) * matrix.step_s
+        return np.where(_is_aligned(p), self.step_s, threads_s) * _stage_share(p)
+
     def sustained(self, p: Product) -> np.ndarray:
-        """Rate [FLOP/s] of tiles without end at full clock."""
+        """Rate [FLOP/s] of tiles without end at full clock: blocks are fetched whole from rows at multiples of 16 bytes
+        alone (CUDA Driver API, cuTensorMapEncodeTiled), others are for the instructions of warps.
+        """
         matrix = self.physics.matrix
         narrow = np.where(p.a_bytes < WIDE_BYTES, matrix.narrow_share, 1.0)
-        share = matrix.share * narrow * p.share
+        share = matrix.share * narrow * p.share * np.where(_is_aligned(p), 1.0, self.synchronous_share(p))
         return np.asarray(p.flops_per_s * share * clock_gain(self.device, self.physics))
+
+    def synchronous_share(self, p: Product) -> np.ndarray:
+        """Share [-] of the peak rate that warps' own instructions reach: all of it, but where matrix units read shared
+        memory by themselves, no more of them fit in a clock than on earlier units.
+        """
+        if not self.device.facts.reads_shared_memory:
+            return np.ones(len(p.m))
+        wide_rate = self.rate_ratio(p) * p.a_bytes / WIDE_BYTES
+        return np.minimum(self.physics.attention.synchronous / wide_rate, 1.0)
 
     def prologue_depth(self, p: Product) -> np.ndarray:
         """Inner extent whose time a tile spends filling its pipeline and writing its result: stages hold so many bytes,
@@ -129,12 +153,23 @@ class MatrixUnit:
         return p.flops_per_s / (self.device.sm_count * self.device.boost_clock_hz * REFERENCE_RATE)
 
     def half(self, p: Product) -> np.ndarray:
-        """Tile intensity below which operands take as long as the arithmetic."""
-        return self._half(p) * self._own(self.device.facts.half_constants)
+        r"""Tile intensity below which operands take as long as the arithmetic, with what narrow copies add.
+
+        .. math:: \frac{c F}{2} e \left(\frac{1}{b} - \frac{1}{16}\right)
+
+        Each element of a tile's edge and step, of e bytes, takes e/b copies of b bytes and c cycles, in each of
+        which an SM computes F FLOP.
+        """
+        own = self._own(self.device.facts.half_constants)
+        copies = p.a_bytes * (1.0 / p.copy_bytes - 1.0 / WIDEST_COPY_BYTES)
+        flops_per_cycle = self.sustained(p) / (self.device.sm_count * self.device.boost_clock_hz)
+        copied = self.physics.matrix.copy_cycles * copies * flops_per_cycle / 2.0
+        return np.where(_is_aligned(p), self._half(p) * own, self.half_by_registers(p) + copied)
 
     def half_by_registers(self, p: Product) -> np.ndarray:
         """The same where operands pass through registers although matrix units could read shared memory."""
-        return self._half(p) if self.device.facts.reads_shared_memory else self.half(p)
+        own = self._own(self.device.facts.half_constants)
+        return self._half(p) * (1.0 if self.device.facts.reads_shared_memory else own)
 
     def _half(self, p: Product) -> np.ndarray:
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
@@ -202,7 +237,7 @@ class _TileCost:
             product=p,
             half=unit.half(p),
             each=2.0 * device.sm_count / unit.sustained(p),
-            step_s=unit.step_s * _stage_share(p),
+            step_s=unit.waiting_s(p),
             port=unit.port,
             split_s=further_kernel_s(device, physics),
             sm_count=device.sm_count,
@@ -240,6 +275,11 @@ def _cuttable(batch: KernelBatch, p: Product, conditions: Conditions) -> np.ndar
     traits, scaled = traits_of("matrix", conditions), among(batch["scaling"], ("block", "micro"))
     narrow = traits["cuts_narrow"] & (traits["cuts_scaled"] | ~scaled)
     return np.asarray((p.a_bytes >= WIDE_BYTES) | narrow)
+
+
+def _is_aligned(p: Product) -> np.ndarray:
+    """Whether all rows begin at a multiple of the widest copy, shape (n,)."""
+    return np.asarray(p.copy_bytes >= WIDEST_COPY_BYTES)
 
 
 def _stage_share(p: Product) -> np.ndarray:
@@ -333,14 +373,10 @@ def matrix_times(
     cold = (missed + dram) * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
     return Times(
-        compute_s=compute_s * _misaligned(batch, p, t, physics) * _conversion(batch, physics) + promoted_s,
+        compute_s=compute_s * _conversion(batch, physics) + promoted_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2 * law.sharing(conditions) / (law.port * active),
-        serial_s=np.ceil(share / BLOCKS_OF_SM)
-        * depth
-        * law.step_s
-        * _stage_share(p)
-        * (1.0 - (1.0 - matrix.step_hot) * hot),
+        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.waiting_s(p) * (1.0 - (1.0 - matrix.step_hot) * hot),
         fixed_overhead_s=start_s(device, conditions, physics)
         * traits_of("matrix", conditions).constants("start_constant", matrix)
         + np.where(t.parts > 1.0, further_kernel_s(device, physics), 0.0)
@@ -372,26 +408,6 @@ def _missed(
     hot_a, hot_b, hot_c = (hot_share(device, bytes_, physics) for bytes_ in since)
     missed = a * (1.0 - hot_a) + b * (1.0 - hot_b)
     return missed + c * (1.0 - hot_c), 1.0 - missed / (a + b)
-
-
-def _misaligned(batch: KernelBatch, p: Product, t: Tiling, physics: Physics) -> np.ndarray:
-    """Factor [-] of operands whose rows do not all begin at a multiple of a load: with each halving of what a thread
-    copies at once there are twice as many copies. Channels of images that are turned first are padded on the way
-    (cuDNN 7.6.3, release notes).
-    """
-    whole = (LOAD_BYTES / p.a_bytes).astype(np.int64)
-    together = np.min([np.gcd(extent.astype(np.int64), whole) for extent in _row_lengths(batch, p)], axis=0)
-    halvings = np.log2(whole / together)
-    counts = np.ones(len(batch), dtype=bool) if batch.family == "gemm" else t.implicit_nchw
-    return np.asarray(1.0 + physics.matrix.misaligned_cost * np.where(counts, halvings, 0.0))
-
-
-def _row_lengths(batch: KernelBatch, p: Product) -> tuple[np.ndarray, ...]:
-    """Extents along which A, B and C lie in memory, by the layout of B and A."""
-    if batch.family == "conv2d":
-        return p.k, p.n
-    deep_a, deep_b = among(batch["layout"], ("tn", "nn")), among(batch["layout"], ("tn", "tt"))
-    return np.where(deep_a, p.k, p.m), np.where(deep_b, p.k, p.n), p.n
 
 
 def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:

@@ -11,7 +11,6 @@ from dataclasses import fields, replace
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.attention import synchronous_share
 from neusight.executors.gpu.expected.matrix import (
     BLOCKS_OF_SM,
     MatrixUnit,
@@ -235,7 +234,7 @@ class _Rates:
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
         share *= np.where(groups.block, moe.block_rate, 1.0)
         share *= traits_of("matrix", setting.conditions).constants("share_constant", physics.matrix)
-        share *= np.where(groups.asynchronous, 1.0, synchronous_share(groups.product, device, physics))
+        share *= np.where(groups.asynchronous, 1.0, unit.synchronous_share(groups.product))
         # Triton gathers rows of A, so that operands pass through registers on any architecture.
         registers = groups.gathers_rows | ~groups.asynchronous
         half = np.where(registers, unit.half_by_registers(groups.product), unit.half(groups.product))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import fields, replace
 
 import numpy as np
@@ -10,6 +11,7 @@ from neusight.devices.spec import GpuSpec
 from neusight.kernels import KernelBatch
 from neusight.kernels.work import (
     ACCUMULATOR_BYTES,
+    among,
     by_distinct,
     conv_gemm,
     conv_output,
@@ -30,6 +32,9 @@ GRADIENT_COLUMNS = 64.0
 """Of a tile of a gradient of the input, at least: CUTLASS and cuDNN compile ``dgrad`` for 64 channels and more."""
 FLOAT_BYTES = 4.0
 """Of an element in float32, or in TF32 as it lies in memory."""
+WIDEST_COPY_BYTES, LEAST_ASYNCHRONOUS_BYTES = 16.0, 4.0
+"""Of the widest copy of a thread and of the narrowest that passes no registers (PTX ISA, cp.async: 4, 8 or 16). cuBLAS
+has kernels for copies of 16 bytes, of 4, and of an element (their names: align8, align2 and align1 in bfloat16)."""
 MOST_SPLITS, MOST_PIXEL_SPLITS = 16.0, 128.0
 """Parts into which the inner extent of a plain product is cut, and of a gradient of filters, whose inner extent is all
 pixels, at most."""
@@ -38,8 +43,8 @@ pixels, at most."""
 @dataclass(frozen=True)
 class Product:
     """Products as an SM sees them; columns of shape (n,): extents [elements], bytes of an element of A, B and C, peak
-    rate [FLOP/s], the share of a plain product's rate that they sustain, rows and columns of a tile, at least, and into
-    how many parts a library cuts the inner extent at most.
+    rate [FLOP/s], the share of a plain product's rate that they sustain, rows and columns of a tile, at least, into
+    how many parts a library cuts the inner extent at most, and bytes that a thread copies at once.
     """
 
     m: np.ndarray
@@ -54,6 +59,7 @@ class Product:
     least_rows: np.ndarray | float = 1.0
     least_columns: np.ndarray | float = 1.0
     most_parts: np.ndarray | float = MOST_SPLITS
+    copy_bytes: np.ndarray | float = WIDEST_COPY_BYTES
 
     def take(self, rows: np.ndarray | slice) -> Product:
         """Some of them."""
@@ -79,8 +85,25 @@ def product_of(batch: KernelBatch, device: GpuSpec, physics: Physics) -> Product
     # What is accumulated to is read and written.
     result = np.where(batch["accumulates"], 2.0 * ACCUMULATOR_BYTES, result_bytes(batch))
     least = np.where(batch["scaling"] == "micro", SCALE_ROWS, 1.0)
-    b_bytes = weight_bytes(batch)
-    return Product(m, n, k, products, size, b_bytes, result, rates, least_rows=least, least_columns=least)
+    b_bytes, copied = weight_bytes(batch), copy_bytes(_row_lengths(batch, m, n, k), size)
+    return Product(
+        m, n, k, products, size, b_bytes, result, rates, least_rows=least, least_columns=least, copy_bytes=copied
+    )
+
+
+def _row_lengths(batch: KernelBatch, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Extents along which A, B and C lie in memory, by the layout of B and A; vectors lie in one piece."""
+    deep_a, deep_b = among(batch["layout"], ("tn", "nn")), among(batch["layout"], ("tn", "tt"))
+    vector = (m == 1.0) | (n == 1.0)
+    return np.where(deep_a, k, m), np.where(deep_b, k, n), np.where(vector, k, n)
+
+
+def copy_bytes(row_lengths: Iterable[np.ndarray], size: np.ndarray) -> np.ndarray:
+    """Bytes [B] that a thread copies at once, shape (n,), where all rows of so many elements begin at a multiple."""
+    whole = np.maximum(WIDEST_COPY_BYTES / size, 1.0).astype(np.int64)
+    together = size * np.min([np.gcd(extent.astype(np.int64), whole) for extent in row_lengths], axis=0)
+    narrow = np.where(together >= LEAST_ASYNCHRONOUS_BYTES, np.maximum(LEAST_ASYNCHRONOUS_BYTES, size), size)
+    return np.where(together >= whole * size, WIDEST_COPY_BYTES, narrow)
 
 
 def implicit_product(batch: KernelBatch, device: GpuSpec, physics: Physics) -> Product:
@@ -142,11 +165,13 @@ def dilation(batch: KernelBatch, physics: Physics) -> np.ndarray:
 
 def by_image(batch: KernelBatch, device: GpuSpec, physics: Physics) -> Product:
     """Convolutions forward with filters of one pixel as a product for each image in NCHW: filters by channels, times
-    channels by pixels.
+    channels by pixels. Those of images that are turned first are padded on the way (cuDNN 7.6.3, release notes).
     """
     height, width = conv_output(batch)
     inputs, outputs, images = (batch[name].astype(float) for name in ("in_channels", "out_channels", "batch"))
-    return replace(product_of(batch, device, physics), m=outputs, n=height * width, k=inputs, batch=images)
+    copied = copy_bytes((inputs, height * width), element_bytes(batch))
+    product = product_of(batch, device, physics)
+    return replace(product, m=outputs, n=height * width, k=inputs, batch=images, copy_bytes=copied)
 
 
 def compulsory(p: Product) -> np.ndarray:
