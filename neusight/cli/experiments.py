@@ -190,9 +190,9 @@ def gate(options: GateOptions) -> None:
         committed.write_summary(summary, path)
         line(f"wrote {path}")
     elif changes := committed.differences(committed.read_summary(path), summary):
-        line("\n".join(map(str, changes)))
+        line("\n".join(changes))
         remedy = f"write it anew with `{committed.REWRITE}` and say why in the commit"
-        raise DataError(f"{committed.counted(changes)} from {path}: mend what got worse, or {remedy}")
+        raise DataError(f"{len(changes)} figures differ from {path}: mend what got worse, or {remedy}")
 
 
 BY_MEANS = ", since one of the two is a summary: results.json of both compares prediction by prediction"

@@ -8,14 +8,13 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import process_time
-from types import FrameType
 from typing import Any
 
 from neusight.api import Predictor
@@ -25,12 +24,13 @@ from neusight.workloads.sources.image_models import model_names
 
 LIMIT_S = 20.0
 """A configuration that takes longer than this, in seconds of a processor, counts as missing."""
-
-
 _POSITIONS = ((3, 1, 2), (4, 1, 2), (1, 2))
 """Shapes in which places of two tokens come: in time, height and width, with text beside them, or in a line."""
 _BATCH = {"inference": 1, "training": 2}
-"""Samples: some models norm their classifier's input over them when they learn, which takes two."""
+"""Samples: batch norm does not train on a single value, as which some models pool an image."""
+REASONS: Sequence[Mapping[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))["reasons"]
+"""Reasons of a missing answer: the first whose pattern its message has; ``unbuilt`` where there may be none to give."""
+OTHER: Mapping[str, Any] = {"unbuilt": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +83,47 @@ def check(
         progress: called with (done, of) after each.
         library: whose architectures these are: ``transformers``, ``timm`` or ``torchvision``.
     """
-    shallow = library == "transformers"
-    ask = partial(_estimated, predictor) if shallow else partial(_whole, predictor, library)
+
+    def ask(model: str | Path) -> dict[str, Any]:
+        with _within(LIMIT_S):
+            estimate = predictor.estimate(model, gpu, mode=mode, batch=_BATCH[mode], cache=False)
+        return {"latency_s": estimate.latency_s, "inputs": estimate.inputs}
+
     answers = []
     for done, kind in enumerate(kinds, start=1):
-        answers.append(_timed(partial(ask, kind, gpu, mode), kind, mode))
+        start = process_time()
+        try:
+            answer = _of_type(kind, ask) if library == "transformers" else ask(f"{library}:{kind}") | {"layers": "all"}
+        except NeusightError as error:
+            answer = _missing(error, kind, mode)
+        answers.append(Answer(kind=kind, seconds=process_time() - start, **answer))
         if progress:
             progress(done, len(kinds))
     return answers
+
+
+def _of_type(kind: str, ask: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    """Two layers deep; as deep as the default where other keys of a configuration name layers beyond the second."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / kind / "config.json"
+        file.parent.mkdir()
+        try:
+            file.write_text(json.dumps(shallow_config(kind)), encoding="utf-8")
+            return ask(file)
+        except ModelError as shallow:
+            try:
+                file.write_text(json.dumps(default_config(kind)), encoding="utf-8")
+                return ask(file) | {"layers": "default"}
+            except ModelError:
+                raise shallow from None
+
+
+def _missing(error: NeusightError, kind: str, mode: str) -> dict[str, Any]:
+    """The reason that a message has, and its group."""
+    found = ((reason, re.search(reason["pattern"], str(error))) for reason in REASONS)
+    reason, match = next(((reason, match) for reason, match in found if match), (OTHER, None))
+    group = reason["name"].format(*match.groups()) if match else type(error).__name__
+    return {"missing": str(error), "group": group, "buildable": not reason.get("unbuilt") or buildable(kind, mode)}
 
 
 def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
@@ -101,16 +134,6 @@ def grouped(answers: Sequence[Answer]) -> list[dict[str, Any]]:
             groups.setdefault(answer.group, []).append(answer.kind)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
     return [{"reason": reason, "count": len(kinds), "architectures": kinds} for reason, kinds in ordered]
-
-
-def _timed(ask: Callable[[], dict[str, Any]], kind: str, mode: str) -> Answer:
-    start = process_time()
-    try:
-        answer = ask()
-    except NeusightError as error:
-        group = _group(error)
-        answer = {"missing": str(error), "group": group, "buildable": group not in _UNBUILT or buildable(kind, mode)}
-    return Answer(kind=kind, seconds=process_time() - start, **answer)
 
 
 def buildable(kind: str, mode: str = "inference") -> bool:
@@ -138,29 +161,28 @@ def runnable(model: Any) -> bool:
     False where rotary frequencies do not divide into the sections that the configuration names, where a router is not
     told how many experts to choose, or where a detector looks for objects on no level of features.
     """
-    sectioned = [part for part in model.modules() if getattr(part, "mrope_section", None)]
-    unsettled = [part for part in model.modules() if getattr(part, "top_k", 0) is None and hasattr(part, "weight")]
     seeing = getattr(model.config, "num_feature_levels", None) != 0
-    return seeing and all(map(_rotates, sectioned)) and all(map(_routes, unsettled))
+    return seeing and all(any(trials) for trials in map(_trials, model.modules()) if trials is not None)
 
 
-def _rotates(part: Any) -> bool:
-    """Whether a rotary embedding with sections gives angles for two tokens: their shapes follow from it alone."""
+def _trials(part: Any) -> Iterator[bool] | None:
+    """Whether a part whose shapes follow from its configuration alone runs with each of some inputs, of two tokens."""
     import torch
 
-    try:
-        embedding = type(part)(part.config)
-    except TypeError:
-        return True
-    return any(_runs(embedding, torch.zeros(1, 2, 1), torch.zeros(shape, dtype=torch.long)) for shape in _POSITIONS)
-
-
-def _routes(router: Any) -> bool:
-    """Whether a router without a number of experts to choose takes two tokens: how many they are changes nothing."""
-    import torch
-
-    width = router.weight.shape[-1]
-    return any(_runs(router, torch.empty(*batch, 2, width, device=router.weight.device)) for batch in ((), (1,)))
+    if getattr(part, "mrope_section", None):
+        try:
+            part = type(part)(part.config)
+        except TypeError:
+            return None
+        inputs: list[tuple[Any, ...]] = [
+            (torch.zeros(1, 2, 1), torch.zeros(shape, dtype=torch.long)) for shape in _POSITIONS
+        ]
+    elif getattr(part, "top_k", 0) is None and hasattr(part, "weight"):
+        weight = part.weight
+        inputs = [(torch.empty(*batch, 2, weight.shape[-1], device=weight.device),) for batch in ((), (1,))]
+    else:
+        return None
+    return (_runs(part, *tensors) for tensors in inputs)
 
 
 def _runs(module: Any, *inputs: Any) -> bool:
@@ -169,35 +191,6 @@ def _runs(module: Any, *inputs: Any) -> bool:
     except Exception:
         return False
     return True
-
-
-def _estimated(predictor: Predictor, kind: str, gpu: str, mode: str) -> dict[str, Any]:
-    """Two layers deep; as deep as the default where other keys of a configuration name layers beyond the second."""
-    try:
-        return _answered(predictor, shallow_config(kind), gpu, mode)
-    except ModelError as shallow:
-        try:
-            return _answered(predictor, default_config(kind), gpu, mode) | {"layers": "default"}
-        except ModelError:
-            raise shallow from None
-
-
-def _answered(predictor: Predictor, config: dict[str, Any], gpu: str, mode: str) -> dict[str, Any]:
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / config["model_type"] / "config.json"
-        file.parent.mkdir()
-        file.write_text(json.dumps(config), encoding="utf-8")
-        with _within(LIMIT_S):
-            estimate = predictor.estimate(file, gpu, mode=mode, batch=_BATCH[mode], cache=False)
-    return {"latency_s": estimate.latency_s, "inputs": estimate.inputs}
-
-
-def _whole(predictor: Predictor, library: str, kind: str, gpu: str, mode: str) -> dict[str, Any]:
-    # Batch norm does not train on a single value, as which some models pool an image.
-    batch = 2 if mode == "training" else 1
-    with _within(LIMIT_S):
-        estimate = predictor.estimate(f"{library}:{kind}", gpu, mode=mode, batch=batch, cache=False)
-    return {"latency_s": estimate.latency_s, "inputs": estimate.inputs, "layers": "all"}
 
 
 class TooLongError(NeusightError):
@@ -212,7 +205,7 @@ class _Ring(BaseException):
 def _within(limit_s: float) -> Iterator[None]:
     """End what runs inside after so long, where the system has alarms, and only in the main thread."""
 
-    def ring(_number: int, _frame: FrameType | None) -> None:
+    def ring(*_: Any) -> None:
         raise _Ring
 
     if not hasattr(signal, "SIGPROF") or threading.current_thread() is not threading.main_thread():
@@ -228,34 +221,3 @@ def _within(limit_s: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, before)
-
-
-_GROUPS = (
-    (r"operator '(aten\.)?([\w.:]+)' has no kernel rule", "no rule for {1}"),
-    (r"shape depends on data", "shapes that depend on data"),
-    (r"reads a value from a tensor", "values that a trace does not have"),
-    (r"needs '(\w+)'", "no way to make input {0}"),
-    (r"trains on lists of boxes", "training on lists of boxes"),
-    (r"cannot trace '(timm|torchvision):", "does not run with these inputs"),
-    (r"(timm|torchvision) cannot build", "cannot be built"),
-    (r"pip install|(requires|needs) .*library", "a library that is not installed"),
-    (r"no answer within", "too slow"),
-    (r"cannot be built from|default configuration|cannot read the configuration", "cannot be built from its default"),
-    (r"no class of its own", "no class of its own"),
-    (r"cannot trace", "does not run with these inputs"),
-)
-
-
-_UNBUILT = (
-    *("a library that is not installed", "cannot be built from its default", "no class of its own"),
-    "does not run with these inputs",
-)
-"""Groups in which there may be nothing to answer."""
-
-
-def _group(error: NeusightError) -> str:
-    text = str(error)
-    for pattern, name in _GROUPS:
-        if match := re.search(pattern, text):
-            return name.format(*(match.groups() or ("",)))
-    return type(error).__name__

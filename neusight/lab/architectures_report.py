@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from neusight.lab.architectures import LIMIT_S, Answer, grouped
-from neusight.lab.page import table, wrapped
+from neusight.lab.page import listing, quoted, table, wrapped
 
 SUMMARY, REPORT = "summary.json", "report.md"
 _KINDS = {"text": ("input_ids",), "images": ("pixel", "image"), "sound": ("input_features", "input_values", "audio")}
@@ -85,63 +85,54 @@ def render(modes: Mapping[str, Mapping[str, Any]]) -> str:
     Args:
         modes: ``summary_of`` of each mode.
     """
-    any_mode = next(iter(modes.values()))
-    versions = " and ".join(f"{name} {number}" for name, number in sorted(any_mode["versions"].items(), reverse=True))
-    intro = (
-        f"Every type of model that has a class of its own in {versions}: made from its default configuration, two "
-        "layers deep where its configuration can be cut, fed what its signature and configuration ask for, traced "
-        "without any fallback of operators, and estimated. Types that transformers itself does not build from their "
-        "default, or builds so that no input can run (a part whose shapes follow from the configuration alone fails on "
-        "small real tensors), are listed and not counted. An answer that takes longer than "
-        f"{LIMIT_S:.0f} s of a processor counts as missing; all times are such."
+    summaries = [_with_shares(summary) for _, summary in sorted(modes.items())]
+    versions = " and ".join(
+        f"{name} {number}" for name, number in sorted(summaries[0]["versions"].items(), reverse=True)
     )
+    commands = "\n".join(f"neusight models check transformers{_AGAIN.format_map(summary)}" for summary in summaries)
     parts = [
         "# Architectures of transformers that get an estimate",
-        wrapped(intro),
-        _overview(modes),
+        wrapped(_INTRODUCTION.format(versions=versions, limit_s=LIMIT_S)),
+        listing(summaries, _OVERVIEW),
         "Again with:",
-        "```sh\n" + "\n".join(_command(summary) for _, summary in sorted(modes.items())) + "\n```",
+        f"```sh\n{commands}\n```",
+        *(part for summary in summaries for part in _mode(summary)),
     ]
-    return "\n\n".join([*parts, *(_mode(summary) for _, summary in sorted(modes.items()))]) + "\n"
+    return "\n\n".join(parts) + "\n"
 
 
-def _command(summary: Mapping[str, Any]) -> str:
-    """What draws the same types again; all of them need no draw."""
-    drawn = f" --limit {summary['types']} --seed {summary['seed']}" if summary["types"] < summary["known"] else ""
-    return f"neusight models check transformers --mode {summary['mode']}{drawn} --report experiments/architectures"
+_INTRODUCTION = (
+    "Every type of model that has a class of its own in {versions}: made from its default configuration, two layers "
+    "deep where its configuration can be cut, fed what its signature and configuration ask for, traced without any "
+    "fallback of operators, and estimated. Types that transformers itself does not build from their default, or builds "
+    "so that no input can run (a part whose shapes follow from the configuration alone fails on small real tensors), "
+    "are listed and not counted. An answer that takes longer than {limit_s:.0f} s of a processor counts as missing; "
+    "all times are such."
+)
+_OVERVIEW = (
+    *(("mode", "{mode}"), ("types", "{types} of {known}"), ("buildable", "{buildable}"), ("answered", "{answered}")),
+    *(("share", "{share:.1f} %"), ("median time", "{seconds[median]} s"), ("longest answer", "{seconds[longest]} s")),
+    ("all", "{minutes:.0f} min"),
+)
+_AGAIN = " --mode {mode}{draw} --report experiments/architectures"
 
 
-def _overview(modes: Mapping[str, Mapping[str, Any]]) -> str:
-    head = ("mode", "types", "buildable", "answered", "share", "median time", "longest answer", "all")
-    rows = [
-        (
-            mode,
-            f"{summary['types']} of {summary['known']}",
-            str(summary["buildable"]),
-            str(summary["answered"]),
-            f"{100 * summary['answered'] / max(1, summary['buildable']):.1f} %",
-            f"{summary['seconds']['median']} s",
-            f"{summary['seconds']['longest']} s",
-            f"{summary['seconds']['total'] / 60:.0f} min",
-        )
-        for mode, summary in sorted(modes.items())
-    ]
-    return table(head, rows)
+def _with_shares(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """A summary with its share in percent, its minutes, and options that draw the same types again."""
+    draw = f" --limit {summary['types']} --seed {summary['seed']}" if summary["types"] < summary["known"] else ""
+    share = 100 * summary["answered"] / max(1, summary["buildable"])
+    return {**summary, "share": share, "minutes": summary["seconds"]["total"] / 60, "draw": draw}
 
 
-def _mode(summary: Mapping[str, Any]) -> str:
+def _mode(summary: Mapping[str, Any]) -> Iterator[str]:
     counts = sorted(summary["fed"].items(), key=lambda item: (-item[1], item[0]))
-    inputs = ", ".join(f"{kind} {count}" for kind, count in counts)
     reasons = [(each["reason"], str(each["count"]), ", ".join(each["architectures"])) for each in summary["reasons"]]
-    outdated = [f"> {wrapped(text, 78)}".replace("\n", "\n> ") for text in [summary.get("outdated")] if text]
-    parts = [
-        f"## {summary['mode'].capitalize()}, on {summary['gpu']}",
-        *outdated,
-        wrapped(f"Fed, of those answered: {inputs}."),
-        wrapped(f"At their default depth: {', '.join(summary['default_depth']) or 'none'}."),
-        table(("what is missing", "types", "which"), reasons, words=3),
-        table(("type", "what it says"), sorted(summary["missing"].items()), words=2),
-        "Not counted, since transformers does not build them, or for no input, from their default configuration:",
-        table(("type", "what it says"), sorted(summary["unbuildable"].items()), words=2),
-    ]
-    return "\n\n".join(parts)
+    yield f"## {summary['mode'].capitalize()}, on {summary['gpu']}"
+    if outdated := summary.get("outdated"):
+        yield quoted(outdated)
+    yield wrapped(f"Fed, of those answered: {', '.join(f'{kind} {count}' for kind, count in counts)}.")
+    yield wrapped(f"At their default depth: {', '.join(summary['default_depth']) or 'none'}.")
+    yield table(("what is missing", "types", "which"), reasons, words=3)
+    yield table(("type", "what it says"), sorted(summary["missing"].items()), words=2)
+    yield "Not counted, since transformers does not build them, or for no input, from their default configuration:"
+    yield table(("type", "what it says"), sorted(summary["unbuildable"].items()), words=2)

@@ -35,7 +35,6 @@ class Round:
         left_out: label of ``declared``.
         fold, group: columns of the rows.
         held_out: ids of devices, of rows to predict and to forget; none: all rows.
-        die: all boards of the die of a sibling that is left out.
         host: of rows to predict, whose hosts are taken from others.
     """
 
@@ -43,7 +42,6 @@ class Round:
     fold: str = ""
     group: str = ""
     held_out: tuple[str, ...] = ()
-    die: tuple[str, ...] = ()
     host: str = ""
     declared: LeftOut | None = None
 

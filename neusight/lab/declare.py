@@ -7,7 +7,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +15,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from neusight.errors import DataError, nearest
 from neusight.lab.lessons import Lessons
-from neusight.lab.targets import AccuracyTarget, StrictModel
+from neusight.lab.targets import AccuracyTarget, StrictModel, Where, is_wanted
 from neusight.paths import checkout_dir
 
 if TYPE_CHECKING:
@@ -26,9 +25,6 @@ DECLARATION = "experiment.toml"
 OURS = "ours"
 NOTHING = "nothing"
 """In the column ``left_out`` of rows that what ships predicts."""
-Where = dict[str, Any]
-"""Values of columns: a value, a list of them, a pattern as of files, or ``{ not = … }``, ``{ least = … }``,
-``{ below = … }``."""
 
 
 class RowsTable(StrictModel):
@@ -58,20 +54,18 @@ class Fold(StrictModel):
     Attributes:
         held_out: ids of the catalogue; of a die all of its boards, measured or not.
         group: the column ``group`` of their rows; default the name of what is left out.
-        die: of a sibling, all boards of its die.
     """
 
     name: str
     held_out: tuple[str, ...] = Field(min_length=1)
     siblings: tuple[str, ...] = ()
     group: str = ""
-    die: tuple[str, ...] = ()
 
     def rounds(self) -> Iterator[Fold]:
         """This one, then each sibling by itself."""
         yield self
         for gpu in self.siblings:
-            yield Fold(name=gpu, held_out=(gpu,), group="sibling", die=self.held_out)
+            yield Fold(name=gpu, held_out=(gpu,), group="sibling")
 
 
 class LeftOut(StrictModel):
@@ -83,7 +77,6 @@ class LeftOut(StrictModel):
         among: values that are folds; default all that rows have.
         where: rows that are predicted.
         constants: that are fitted again, see ``left_out.FITS``; default all.
-        train: tile models are trained again; else what they learned of the boards does not count.
     """
 
     name: str = ""
@@ -92,7 +85,6 @@ class LeftOut(StrictModel):
     folds: tuple[Fold, ...] = ()
     where: Where = Field(default_factory=dict)
     constants: tuple[str, ...] = ()
-    train: bool = False
 
     @model_validator(mode="after")
     def _has_folds(self) -> LeftOut:
@@ -122,7 +114,6 @@ class Contestant(StrictModel):
             and quantity, ``column`` those in columns of the rows that begin with ``options.column`` or are called so,
             ``published`` are errors of rows that somebody names; others are trained in each fold.
         title: in tables and figures.
-        left_out: rounds that it takes part in, by their label; default all for what can leave anything out.
     """
 
     name: str
@@ -134,11 +125,6 @@ class Contestant(StrictModel):
     options: dict[str, Any] = Field(default_factory=dict)
     physics: dict[str, float] = Field(default_factory=dict)
     shrinkage: float | None = Field(default=None, ge=0, le=1)
-    left_out: tuple[str, ...] = ()
-
-    def label(self, seed: int) -> str:
-        """What a single training is called: the name, with the seed where there are several."""
-        return self.name if len(self.seeds) == 1 else f"{self.name}/{seed}"
 
 
 class Pairs(StrictModel):
@@ -292,10 +278,8 @@ class Declaration(StrictModel):
     @property
     def subject(self) -> str:
         """Where the rows come from, for the list of experiments."""
-        return (
-            ", ".join(dict.fromkeys(name.partition("/")[0] for table in self.tables for name in table.files))
-            or "simulator"
-        )
+        folders = dict.fromkeys(name.partition("/")[0] for table in self.tables for name in table.files)
+        return ", ".join(folders) or "simulator"
 
 
 @dataclass(frozen=True)
@@ -313,14 +297,9 @@ def list_experiments(root: Path | None = None) -> list[Experiment]:
 
 
 def _declared(root: Path | None) -> dict[str, Path]:
-    """Folders of declarations by their name; those that are not moved here lack tables or groups."""
+    """Folders of declarations by their name."""
     files = sorted((root or checkout_dir("experiments")).glob(f"*/{DECLARATION}"))
-    return {file.parent.name: file.parent for file in files if is_moved(file.read_text(encoding="utf-8"))}
-
-
-def is_moved(text: str) -> bool:
-    """Whether a declaration is one of measured or simulated rows and groups of errors."""
-    return ("[[tables]]" in text or "[simulation]" in text) and "[[groups]]" in text
+    return {file.parent.name: file.parent for file in files}
 
 
 def find_experiment(name: str, root: Path | None = None) -> Experiment:
@@ -331,8 +310,7 @@ def find_experiment(name: str, root: Path | None = None) -> Experiment:
     """
     known = _declared(root)
     if name not in known:
-        every = [file.parent.name for file in (root or checkout_dir("experiments")).glob(f"*/{DECLARATION}")]
-        hint = nearest(name, every) or f": one of {', '.join(sorted(every)) or 'none, nothing is declared'}"
+        hint = nearest(name, known) or f": one of {', '.join(known) or 'none, nothing is declared'}"
         raise DataError(f"no experiment '{name[:40]}'{hint}")
     return load_experiment(known[name])
 
@@ -373,23 +351,8 @@ def fitting(frame: pd.DataFrame, where: Mapping[str, Any]) -> np.ndarray:
     kept = np.ones(len(frame), dtype=bool)
     for name, wanted in where.items():
         if name not in frame:
-            kept &= _fits("", wanted)
+            kept &= is_wanted("", wanted)
             continue
         codes, values = frame[name].factorize(use_na_sentinel=False)
-        fits = np.array(
-            [_fits("" if value != value or value is None else value, wanted) for value in values], dtype=bool
-        )
-        kept &= fits[codes]
+        kept &= np.array([is_wanted(value, wanted) for value in values], dtype=bool)[codes]
     return kept
-
-
-def _fits(value: Any, wanted: Any) -> bool:
-    if isinstance(wanted, Mapping):
-        if "not" in wanted:
-            return not _fits(value, wanted["not"])
-        return value != "" and wanted.get("least", -np.inf) <= value < wanted.get("below", np.inf)
-    if isinstance(wanted, list | tuple):
-        return any(_fits(value, one) for one in wanted)
-    if isinstance(wanted, str):
-        return fnmatch(str(value), wanted)
-    return bool(value == wanted)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,71 +173,32 @@ def read_summary(path: Path) -> Summary:
     return summary
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """A row that is gone or new, or one of its figures that differs by more than rounding.
-
-    ``figure`` is "" for whole rows, of which ``before`` or ``after`` is None.
-    """
-
-    table: str
-    row: str
-    figure: str = ""
-    before: float | None = None
-    after: float | None = None
-
-    @property
-    def judgement(self) -> str:
-        """``worse`` or ``better`` for mean errors, the change in percent for times; "" for the others."""
-        if self.figure not in ("mape", *_TIMES) or self.before is None or self.after is None:
-            return ""
-        if self.figure == "mape":
-            return "worse" if self.after > self.before else "better"
-        return f"{100 * (self.after / self.before - 1):+.2f} %"
-
-    def __str__(self) -> str:
-        """One line."""
-        where = f"{self.table} {self.row}"
-        if not self.figure:
-            return f"{where}: {'a new row' if self.before is None else 'the row is no longer there'}"
-        unit = " ms" if self.figure in _TIMES else " %" if self.figure in _ERRORS else ""
-        judged = f" ({self.judgement})" if self.judgement else ""
-        return f"{where}: {_WORDS.get(self.figure, self.figure)} {self.before}{unit} -> {self.after}{unit}{judged}"
-
-
-def differences(committed: Summary, summary: Summary) -> list[Difference]:
-    """What differs by more than rounding: rows that are gone or new, errors, single predictions.
+def differences(committed: Summary, summary: Summary) -> list[str]:
+    """What differs by more than rounding, a line each: rows that are gone or new, errors, single predictions.
 
     Tables that were not computed are not compared.
     """
-    return [each for table in summary for each in _table_differences(table, committed[table], summary[table])]
+    return [line for table in summary for line in _table_differences(table, committed[table], summary[table])]
 
 
-def counted(changes: Sequence[Difference]) -> str:
-    """How many differ, and in which way."""
-    counts = Counter(_kind(each) for each in changes)
-    return f"{len(changes)} figures differ ({', '.join(f'{kind}: {count}' for kind, count in counts.most_common())})"
-
-
-def _kind(change: Difference) -> str:
-    if not change.figure:
-        return "new rows" if change.before is None else "rows that are gone"
-    if change.figure == "mape":
-        return f"mean errors that are {change.judgement}"
-    return "single predictions" if change.figure in _TIMES else "other figures of errors"
-
-
-def _table_differences(table: str, committed: list[Row], summary: list[Row]) -> Iterator[Difference]:
+def _table_differences(table: str, committed: list[Row], summary: list[Row]) -> Iterator[str]:
     before, after = ({_key(table, row): row for row in rows} for rows in (committed, summary))
     for key in sorted(before.keys() | after.keys()):
-        row = " ".join(key)
-        if key not in after or key not in before:
-            known, now = (1.0 if key in rows else None for rows in (before, after))
-            yield Difference(table=table, row=row, before=known, after=now)
-            continue
-        for name, now in after[key].items():
-            if not _alike(name, was := before[key][name], now):
-                yield Difference(table=table, row=row, figure=name, before=was, after=now)
+        where = " ".join((table, *key))
+        if key in before and key in after:
+            for name, now in after[key].items():
+                if not _alike(name, was := before[key][name], now):
+                    yield f"{where}: {_WORDS.get(name, name)} {_moved(name, was, now)}"
+        else:
+            yield f"{where}: {'the row is no longer there' if key in before else 'a new row'}"
+
+
+def _moved(name: str, before: Any, after: Any) -> str:
+    """A figure before and after; of mean errors which is worse, and of times the change in percent."""
+    unit = " ms" if name in _TIMES else " %" if name in _ERRORS else ""
+    judged = f" ({100 * (after / before - 1):+.2f} %)" if name in _TIMES else ""
+    judged = f" ({'worse' if after > before else 'better'})" if name == "mape" else judged
+    return f"{before}{unit} -> {after}{unit}{judged}"
 
 
 def _key(table: str, row: Row) -> tuple[str, ...]:

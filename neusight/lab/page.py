@@ -116,13 +116,13 @@ def matrix(
     return table((down if corner is None else corner, *names), shown)
 
 
-def number(value: float | None, form: str = ".1f") -> str:
-    """A number, or nothing where there is none."""
-    return "" if value is None else format(value, form)
-
-
 def wrapped(text: str, width: int = 80) -> str:
     """Prose in lines of at most so many characters."""
     from textwrap import fill
 
     return fill(text, width, break_long_words=False, break_on_hyphens=False)
+
+
+def quoted(text: str) -> str:
+    """Prose as a quotation."""
+    return "> " + wrapped(text, 78).replace("\n", "\n> ")

@@ -8,7 +8,7 @@ from typing import Any
 
 from neusight.lab.declare import DeclaredFigure, ErrorGroup, declared_in
 from neusight.lab.figures import draw
-from neusight.lab.page import listing, matrix, table, wrapped
+from neusight.lab.page import listing, matrix, quoted, table, wrapped
 from neusight.lab.results import RESULTS, SUMMARY, Results, as_text, summary_of
 
 REPORT = "report.md"
@@ -58,7 +58,7 @@ def render(results: Results) -> str:
     declared = declared_in(results)
     parts = [f"# {declared.title}", wrapped(declared.question)]
     for remark in filter(None, [results["quick"], results.get("outdated")]):
-        parts.append("> " + wrapped(remark, 78).replace("\n", "\n> "))
+        parts.append(quoted(remark))
     again = f"Took {results['seconds'] / 60:.0f} min. Again with `neusight experiments run {results['experiment']}`."
     parts += ["\n".join(map(_item, (*declared.notes, again))), *verdict_section(results["verdicts"])]
     parts.append(wrapped(WORDS))

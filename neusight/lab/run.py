@@ -44,6 +44,25 @@ QUICK = 40
 MAKERS = PLAIN | TRAINED
 """Who makes an entrant, by the kind of the contestant."""
 QUICK_REMARK = f"A quick run: {QUICK} rows of each table, and little that is learned. Its figures are no results."
+_FIXED = (
+    *(
+        "set",
+        *SOUGHT,
+        "model",
+        "gpu",
+        "contestant",
+        "seed",
+        "left_out",
+        "fold",
+        "group",
+        "kind",
+        "place",
+        "quantity",
+        "of",
+    ),
+    *("pairs", "base", "question"),
+)
+"""Columns of all lines."""
 TRAITS = ("die", "architecture", "generation", "vendor")
 """Columns of lines that follow from their device."""
 _KEPT_ROWS = 50_000
@@ -150,8 +169,7 @@ def rounds_of(declared: Declaration, gpus: Sequence[str], hosts: Sequence[str] =
     for left_out in declared.left_out:
         for fold in _folds(left_out, gpus, hosts):
             turn = Round(left_out=left_out.label, fold=fold.name, group=fold.group or left_out.label, declared=left_out)
-            of_host = left_out.by == "host"
-            yield replace(turn, host=fold.name) if of_host else replace(turn, held_out=fold.held_out, die=fold.die)
+            yield replace(turn, **{"host": fold.name} if left_out.by == "host" else {"held_out": fold.held_out})
 
 
 def _folds(left_out: LeftOut, gpus: Sequence[str], hosts: Sequence[str]) -> Iterator[Fold]:
@@ -179,8 +197,6 @@ def _lines(lab: Lab, jobs: int, ray: str) -> tuple[pd.DataFrame, list[dict[str, 
     for turn in rounds:
         tables = [(name, part) for name, table in lab.tables if len(part := _rows_of(table, turn))]
         for contestant in lab.declared.contestants if tables else ():
-            if turn.left_out != NOTHING and contestant.left_out and turn.left_out not in contestant.left_out:
-                continue
             for seed in contestant.seeds:
                 if contestant.kind not in MAKERS:
                     raise DataError(f"no contestant is of kind '{contestant.kind}'{nearest(contestant.kind, MAKERS)}")
@@ -208,21 +224,7 @@ def _needed(declared: Declaration) -> list[str]:
     named += [name for group in groups if group.pairs for name in (group.pairs.column, *group.pairs.also)]
     named += [name for reason in declared.reasons for name in reason.where]
     named += [name for c in declared.contestants for figure in c.figures for name in figure.where]
-    fixed = (
-        "set",
-        *SOUGHT,
-        "gpu",
-        "contestant",
-        "seed",
-        "left_out",
-        "fold",
-        "group",
-        "kind",
-        "place",
-        "quantity",
-        "of",
-    )
-    return list(dict.fromkeys([*fixed, "pairs", "base", "question", *FIGURES, *named]))
+    return list(dict.fromkeys([*_FIXED, *FIGURES, *named]))
 
 
 def _rows_of(table: MeasuredTable, turn: Round) -> MeasuredTable:

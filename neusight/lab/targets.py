@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Results = Mapping[str, Any]
 Rows = Sequence[Mapping[str, Any]]
+Where = dict[str, Any]
+"""Values of columns: a value, a list of them, a pattern as of files, or ``{ not = … }``, ``{ least = … }``,
+``{ below = … }``."""
 NEAR = 0.1
 """A figure of the literature, which is no limit, is met within this share of it."""
 
@@ -26,7 +30,7 @@ class AccuracyTarget(StrictModel):
     Attributes:
         target: its words, filled from the row, as in ``"{kind}, mean over {gpus} held-out GPUs"``.
         table: where the rows stand in results, such as ``kernels.by_kind``; results without it are not judged.
-        where: values of the rows that are meant: a value, several, or ``{ not = value }``.
+        where: values of the rows that are meant.
         figure: the column that is judged, by its size; ``steps.mean`` is the column ``mean`` of a table in ``steps``.
         over: all rows together: their ``mean``, weighted by the column ``weight`` where one is given, or ``largest``.
         at_most, between, reported: the aim: a limit, two ends, or a figure of the literature.
@@ -39,7 +43,7 @@ class AccuracyTarget(StrictModel):
     target: str
     table: str
     figure: str
-    where: dict[str, Any] = Field(default_factory=dict)
+    where: Where = Field(default_factory=dict)
     over: str = ""
     weight: str = ""
     at_most: float | None = None
@@ -51,7 +55,7 @@ class AccuracyTarget(StrictModel):
     missing: str = ""
     missed: str = ""
     alike: tuple[str, ...] = ()
-    among: dict[str, Any] = Field(default_factory=dict)
+    among: Where = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _has_one_aim(self) -> AccuracyTarget:
@@ -105,10 +109,16 @@ def _fits(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
 
 
 def is_wanted(value: Any, wanted: Any) -> bool:
-    """Whether a value is the one that is wanted, one of several, or not another."""
+    """Whether a value is that of a ``Where``; none and no number count as ""."""
+    if value is None or value != value:
+        value = ""
     if isinstance(wanted, Mapping):
-        return bool(value != wanted["not"])
-    return value in wanted if isinstance(wanted, list | tuple) else bool(value == wanted)
+        if "not" in wanted:
+            return not is_wanted(value, wanted["not"])
+        return bool(value != "" and wanted.get("least", -np.inf) <= value < wanted.get("below", np.inf))
+    if isinstance(wanted, list | tuple):
+        return any(is_wanted(value, one) for one in wanted)
+    return fnmatch(str(value), wanted) if isinstance(wanted, str) else bool(value == wanted)
 
 
 def value_of(table: Mapping[str, Any], path: str) -> Any:

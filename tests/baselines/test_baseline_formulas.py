@@ -100,8 +100,10 @@ def test_habitat_scales_what_the_origin_measured() -> None:
 
 
 def test_habitat_networks_see_standardised_inputs_and_give_no_negative_time() -> None:
-    assert Shaped(planted(-1.0, inputs=8), np.zeros(8), np.ones(8)).seconds(np.ones((2, 8))).tolist() == [0.0, 0.0]
-    assert Shaped(planted(7.0, inputs=8), np.zeros(8), np.ones(8)).seconds(np.ones((1, 8))) == pytest.approx([7e-3])
+    asked = KernelBatch.from_columns("gemm", op="linear", m=np.array([64, 128]), n=64, k=64)
+    for output, expected_s in ((-1.0, 0.0), (7.0, 7e-3)):
+        network = Shaped(planted(output, inputs=8), np.zeros(8), np.ones(8))
+        assert network.seconds(asked, spec()) == pytest.approx([expected_s, expected_s])
     habitat = Habitat(recipe=SHORT).fit(corpus())
     assert habitat.networks_.keys() == {"linear", "bmm", "conv2d"}
     assert habitat.networks_["linear"].scale[0] == 1.0  # batch is always one

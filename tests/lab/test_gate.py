@@ -15,7 +15,7 @@ from neusight.lab import gate
 
 def assert_as_committed(found: gate.Summary) -> None:
     changed = gate.differences(gate.read_summary(gate.summary_path()), found)
-    assert not changed, "\n".join([*map(str, changed), f"meant so? then `{gate.REWRITE}`, and say why in the commit"])
+    assert not changed, "\n".join([*changed, f"meant so? then `{gate.REWRITE}`, and say why in the commit"])
 
 
 def test_single_predictions_are_those_committed() -> None:
@@ -41,7 +41,7 @@ def test_what_differs_is_listed_and_rounding_is_not() -> None:
     found["models"][0]["mape"] = 4.0
     found["single"] = [found["single"][0] | {"low_ms": 0.91}, found["single"][0] | {"gpu": "t4"}]
     changes = gate.differences(SUMMARY, found)
-    assert list(map(str, changes)) == [
+    assert changes == [
         "kernels a gemm float32 l4: number of rows 9 -> 10",
         "kernels a gemm float32 l4: mean error 8.0 % -> 8.07 % (worse)",
         "kernels a gemm float32 l4: rows inside their 90 % interval 90.0 % -> 89.0 %",
@@ -49,12 +49,8 @@ def test_what_differs_is_listed_and_rounding_is_not() -> None:
         "single l4 gelu: low end 0.9 ms -> 0.91 ms (+1.11 %)",
         "single t4 gelu: a new row",
     ]
-    assert gate.counted(changes) == (
-        "6 figures differ (other figures of errors: 2, mean errors that are worse: 1, mean errors that are better: 1, "
-        "single predictions: 1, new rows: 1)"
-    )
     found["single"] = []
-    assert "single l4 gelu: the row is no longer there" in map(str, gate.differences(SUMMARY, found))
+    assert "single l4 gelu: the row is no longer there" in gate.differences(SUMMARY, found)
 
 
 def test_a_summary_has_a_line_a_row_and_reads_back(tmp_path: Path) -> None:
@@ -91,4 +87,4 @@ def test_the_command_writes_and_compares(tmp_path: Path, monkeypatch: pytest.Mon
     result = CliRunner().invoke(app, ["experiments", "gate"])
     assert result.exit_code == 1
     assert "single" in result.stdout and "latency" in result.stdout and "(-50.00 %)" in result.stdout
-    assert "1 figures differ (single predictions: 1) from" in result.stderr and "--write" in result.stderr
+    assert "1 figures differ from" in result.stderr and "--write" in result.stderr

@@ -36,7 +36,7 @@ from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
-from neusight.lab.baselines.lines import COMPUTE_TYPES, operator_types, roofline_s
+from neusight.lab.baselines.lines import COMPUTE_TYPES, by_type, over_roofline
 from neusight.lab.baselines.networks import Lesson, Recipe, TrainedNetwork, relative_error, train_network
 from neusight.laws.bounds import flops_per_s
 from neusight.laws.fitted import shipped_physics
@@ -64,9 +64,10 @@ class Shaped:
     mean: np.ndarray
     scale: np.ndarray
 
-    def seconds(self, inputs: np.ndarray) -> np.ndarray:
+    def seconds(self, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
         """Not below zero, shape (n,)."""
-        return 1e-3 * np.maximum(self.network.outputs((inputs - self.mean) / self.scale)[:, 0], 0.0)
+        inputs = (_inputs(batch, device) - self.mean) / self.scale
+        return 1e-3 * np.maximum(self.network.outputs(inputs)[:, 0], 0.0)
 
 
 @dataclass(frozen=True)
@@ -94,21 +95,20 @@ class Habitat:
         """
         if not rows:
             raise DataError("Habitat learns from products, convolutions, elementwise kernels and row reductions")
-        self.networks_ = {kind: self._trained(*points) for kind, points in _points(rows).items()}
+        self.networks_ = {kind: self._trained(parts) for kind, parts in by_type(rows, COMPUTE_TYPES).items()}
         self.origins_ = _origins(rows)
         return self
 
     def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
         """Seconds of each kernel, shape (n,)."""
-        latency_s, kinds = roofline_s(batch, device), operator_types(batch)
-        for kind in set(kinds.tolist()) & self.networks_.keys():
-            mask = kinds == kind
-            latency_s[mask] = self.networks_[kind].seconds(_inputs(batch.take(mask), device))
+        latency_s = over_roofline(batch, device, {kind: network.seconds for kind, network in self.networks_.items()})
         if batch.family in ("elementwise", "row_reduction") and (origin := self._origin(device)) is not None:
             self._scale(batch, origin, device, latency_s)
         return latency_s
 
-    def _trained(self, inputs: np.ndarray, seconds: np.ndarray) -> Shaped:
+    def _trained(self, parts: Sequence[DeviceRows]) -> Shaped:
+        inputs = np.concatenate([_inputs(r.batch, r.device) for r in parts])
+        seconds = np.concatenate([r.latency_s for r in parts])
         mean, spread = inputs.mean(axis=0), inputs.std(axis=0)
         scale = np.where(spread > 0, spread, 1.0)
         lesson = Lesson(
@@ -141,17 +141,6 @@ def _inputs(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     figures = (device.dram_capacity_bytes / 1e9, device.dram_bandwidth_bytes_per_s / 1e9, float(device.sm_count))
     same = [np.full(len(batch), figure) for figure in figures]
     return np.stack([*shape, *same, flops_per_s(batch, device) / 1e9], axis=1)
-
-
-def _points(rows: Sequence[DeviceRows]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Inputs and seconds of all rows of each operator type that gets a network."""
-    parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    for r in rows:
-        kinds = operator_types(r.batch)
-        for kind in sorted(set(kinds.tolist()) & set(COMPUTE_TYPES)):
-            own = r.take(kinds == kind)
-            parts.setdefault(kind, []).append((_inputs(own.batch, own.device), own.latency_s))
-    return {kind: (np.concatenate([x for x, _ in p]), np.concatenate([y for _, y in p])) for kind, p in parts.items()}
 
 
 def _origins(rows: Sequence[DeviceRows]) -> dict[str, Origin]:

@@ -12,7 +12,8 @@ is done, is a straight line over DRAM bandwidth; its intercept is zero. So it wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -52,6 +53,26 @@ def roofline_s(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     return np.maximum(work.flops / flops_per_s(batch, device), work.bytes / device.dram_bandwidth_bytes_per_s)
 
 
+def by_type(rows: Sequence[DeviceRows], types: Collection[str]) -> dict[str, list[DeviceRows]]:
+    """Rows of each of some operator types, in their order."""
+    parts: dict[str, list[DeviceRows]] = {}
+    for r in rows:
+        kinds = operator_types(r.batch)
+        for kind in sorted(set(kinds.tolist()) & set(types)):
+            parts.setdefault(kind, []).append(r.take(kinds == kind))
+    return parts
+
+
+def over_roofline(
+    batch: KernelBatch, device: GpuSpec, seconds: Mapping[str, Callable[[KernelBatch, GpuSpec], np.ndarray]]
+) -> np.ndarray:
+    """Seconds of each kernel by the function of its operator type, shape (n,); the roofline's where there is none."""
+    latency_s, kinds = roofline_s(batch, device), operator_types(batch)
+    for kind in sorted(set(kinds.tolist()) & seconds.keys()):
+        latency_s[kinds == kind] = seconds[kind](batch.take(kinds == kind), device)
+    return latency_s
+
+
 class Roofline:
     """A share of ``roofline_s``, and a launch; there is nothing to learn."""
 
@@ -83,7 +104,8 @@ class LinearRegression:
         Raises:
             DataError: no row is of an operator type that is known.
         """
-        if not (points := _points(rows)):
+        points = {kind: _points(parts, kind) for kind, parts in by_type(rows, TYPES[1:]).items()}
+        if not points:
             raise DataError("Li et al. learn from products, convolutions, elementwise kernels, softmax and layer_norm")
         self.lines_ = {kind: {gpu: line(*xy) for gpu, xy in by_gpu.items()} for kind, by_gpu in points.items()}
         bandwidth = {r.device.id: r.device.dram_bandwidth_bytes_per_s for r in rows}
@@ -92,18 +114,11 @@ class LinearRegression:
 
     def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
         """Seconds of each kernel, not below zero, shape (n,). What has no line takes the roofline's time."""
-        latency_s, kinds = roofline_s(batch, device), operator_types(batch)
-        amount = _amount(batch, kinds)
-        for kind in np.unique(kinds):
-            if (fitted_line := self._line(str(kind), device)) is not None:
-                mask = kinds == kind
-                latency_s[mask] = np.maximum(fitted_line[0] * amount[mask] + fitted_line[1], 0.0)
-        return latency_s
+        lines = {kind: fitted for kind in self.lines_ if (fitted := self._line(kind, device)) is not None}
+        return over_roofline(batch, device, {kind: partial(_along, kind, *fitted) for kind, fitted in lines.items()})
 
     def _line(self, kind: str, device: GpuSpec) -> Line | None:
         """The GPU's own, or that of its bandwidth; None where there is none, or it says that no work is done."""
-        if kind not in self.lines_:
-            return None
         if device.id in self.lines_[kind]:
             return self.lines_[kind][device.id]
         slope, intercept = self.rates_[kind]
@@ -121,21 +136,21 @@ def line(x: np.ndarray, y: np.ndarray) -> Line:
     return slope, float(y.mean() - slope * x.mean())
 
 
-def _amount(batch: KernelBatch, kinds: np.ndarray) -> np.ndarray:
+def _along(kind: str, slope: float, intercept: float, batch: KernelBatch, _: GpuSpec) -> np.ndarray:
+    return np.maximum(slope * _amount(batch, kind) + intercept, 0.0)
+
+
+def _amount(batch: KernelBatch, kind: str) -> np.ndarray:
     work = work_of(batch)
-    return np.where(np.isin(kinds, COMPUTE_TYPES), work.flops, work.bytes)
+    return work.flops if kind in COMPUTE_TYPES else work.bytes
 
 
-def _points(rows: Sequence[DeviceRows]) -> dict[str, dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Work and seconds of all rows of each operator type and GPU."""
-    parts: dict[str, dict[str, list[np.ndarray]]] = {}
-    for r in rows:
-        kinds = operator_types(r.batch)
-        both = np.stack([_amount(r.batch, kinds), r.latency_s])
-        for kind in set(kinds.tolist()) - {""}:
-            parts.setdefault(kind, {}).setdefault(r.device.id, []).append(both[:, kinds == kind])
-    joined = {kind: {gpu: np.concatenate(p, axis=1) for gpu, p in by_gpu.items()} for kind, by_gpu in parts.items()}
-    return {kind: {gpu: (p[0], p[1]) for gpu, p in by_gpu.items()} for kind, by_gpu in joined.items()}
+def _points(parts: Sequence[DeviceRows], kind: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Work and seconds of all rows of an operator type by their GPU."""
+    by_gpu: dict[str, list[np.ndarray]] = {}
+    for r in parts:
+        by_gpu.setdefault(r.device.id, []).append(np.stack([_amount(r.batch, kind), r.latency_s]))
+    return {gpu: tuple(np.concatenate(points, axis=1)) for gpu, points in by_gpu.items()}
 
 
 def _over_bandwidth(lines: dict[str, Line], bandwidth: dict[str, float]) -> Line:

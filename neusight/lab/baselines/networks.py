@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from neusight.executors.gpu.tile_models.protocol import one_thread
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +80,9 @@ def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> TrainedNetwork:
     """
     import torch
 
-    with _alone(seed):
+    # One thread, so that sums and results are the same everywhere.
+    with one_thread(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
         order = torch.randperm(len(lesson.target))
         cut = int(VALIDATION_SHARE * len(order))
         rows = [torch.tensor(a, dtype=torch.float32) for a in (lesson.inputs, lesson.constants, lesson.target)]
@@ -118,21 +121,6 @@ def _error(net: Any, lesson: Lesson, rows: list[torch.Tensor]) -> float:
     with torch.no_grad():
         prediction = lesson.answer(net(rows[0]), rows[1]).clamp(min=0.0)
     return float(relative_error(prediction, rows[2]))
-
-
-@contextmanager
-def _alone(seed: int) -> Iterator[None]:
-    """One thread, so that sums and results are the same everywhere, and a random state of its own."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _layers(inputs: int, outputs: int, recipe: Recipe) -> Any:

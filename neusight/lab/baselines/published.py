@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -26,7 +27,7 @@ from neusight.errors import DataError
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import element_bytes, work_of
-from neusight.lab.baselines.lines import operator_types, roofline_s
+from neusight.lab.baselines.lines import by_type, over_roofline
 from neusight.lab.baselines.networks import Lesson, Recipe, TrainedNetwork, symmetric_error, train_network
 from neusight.laws.bounds import flops_per_s
 from neusight.learn.training_data import DeviceRows
@@ -200,27 +201,26 @@ class NeusightPaper:
 
     def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
         """Seconds of each kernel, shape (n,): zero where the utilisation is not above zero."""
-        latency_s, kinds = roofline_s(batch, device), operator_types(batch)
-        for kind in sorted(set(kinds.tolist()) & self.networks_.keys()):
-            rows = np.flatnonzero(kinds == kind)
-            part, peak = batch.take(rows), flops_per_s(batch, device)[rows]
-            cut = PaperTiles.of(part, self.tiles_.tiles(part, device), kind)
-            alpha, gamma = 0.5 + 0.5 * np.tanh(0.5 * self.networks_[kind].outputs(cut.inputs(peak, device)).T)
-            waves = cut.waves(device)
-            share = gamma - alpha / waves
-            full_s = waves * cut.wave_s(peak, device)
-            latency_s[rows] = np.where(share > 0, full_s / np.where(share > 0, share, 1.0), 0.0)
-        return latency_s
+        return over_roofline(batch, device, {kind: partial(self._seconds, kind) for kind in self.networks_})
+
+    def _seconds(self, kind: str, batch: KernelBatch, device: GpuSpec) -> np.ndarray:
+        peak = flops_per_s(batch, device)
+        cut = PaperTiles.of(batch, self.tiles_.tiles(batch, device), kind)
+        alpha, gamma = 0.5 + 0.5 * np.tanh(0.5 * self.networks_[kind].outputs(cut.inputs(peak, device)).T)
+        waves = cut.waves(device)
+        share = gamma - alpha / waves
+        full_s = waves * cut.wave_s(peak, device)
+        return np.where(share > 0, full_s / np.where(share > 0, share, 1.0), 0.0)
 
 
 def _lessons(rows: Sequence[DeviceRows]) -> dict[str, Lesson]:
     """What each network learns: inputs, and seconds of a wave over those at full rate, the inverse of utilisation."""
-    parts: dict[str, list[tuple[np.ndarray, np.ndarray, np.ndarray]]] = {}
-    for r in rows:
-        kinds, learnable = operator_types(r.batch), _learnable(r)
-        for kind in sorted(set(kinds[learnable].tolist()) & RECIPES.keys()):
-            parts.setdefault(kind, []).append(_learned(r.take(learnable & (kinds == kind)), kind))
-    return {kind: _lesson(*(np.concatenate(column) for column in zip(*p, strict=True))) for kind, p in parts.items()}
+    learnable = [r.take(mask) for r in rows if (mask := _learnable(r)).any()]
+    lessons = {}
+    for kind, parts in by_type(learnable, RECIPES).items():
+        columns = zip(*(_learned(own, kind) for own in parts), strict=True)
+        lessons[kind] = _lesson(*(np.concatenate(column) for column in columns))
+    return lessons
 
 
 def _learned(own: DeviceRows, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
