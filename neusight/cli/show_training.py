@@ -84,8 +84,7 @@ def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
 
 def _full(e: TrainingEstimate, whole: WholeRun) -> None:
     place = f"{e.cluster.nodes} x {e.cluster.per_node} x {e.gpu} ({e.cluster.id})"
-    dtype = e.run.products or e.run.dtype
-    headline(f"{e.model} on {place}: {e.run.engine.name}, {dtype}, {e.run.work} a step")
+    headline(f"{e.model} on {place}: {e.run.engine.name}, {e.run.precision}, {e.run.work} a step")
     headline(f"plan: {plan_words(e.plan)}")
     line()
     for title, *texts in _facts(e, whole):

@@ -175,4 +175,4 @@ def _write_best(path: Path, best: TrainingEstimate, question: Training) -> None:
     run = best.run
     given = {name: value for name, value in question.words().items() if name in RUN}
     chosen = {"seq_len": run.seq_len, "engine": run.engine.name, "optimizer": run.optimizer}
-    write_plan(path, best.plan, {**given, **chosen, "dtype": run.products or run.dtype})
+    write_plan(path, best.plan, {**given, **chosen, "dtype": run.precision})

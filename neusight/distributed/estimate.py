@@ -17,14 +17,12 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.estimates.core import EstimateCore, core, largest, summed
 from neusight.estimates.energy import BoardEnergy, board_energy
 from neusight.executors.costs import NORMAL_90, total_of
-from neusight.kernels.precision import Precision
 from neusight.kernels.work import work_of
 from neusight.plans.fits import verdict
 from neusight.plans.margins import MemoryFit
 from neusight.plans.memory import RankMemory, fullest
 from neusight.requests import Plan
 from neusight.schedule.run import Run
-from neusight.workloads.decoders.recipes import recipe_named
 
 if TYPE_CHECKING:
     from neusight.figures import Chart
@@ -50,7 +48,7 @@ class TrainingEstimate(EstimateCore):
         limited_s: resource → what the parts that it limits take on that rank.
         flop: of products and attention of a step on all devices, without what is computed again.
         recomputed_flop: of what is computed again.
-        peak_flops_per_s: of a device, in the dtype of its large products.
+        peak_flops_per_s: of a device, in the fastest dtype that products of the step run in.
         memory: of a rank of each kind.
         board_energy: what the boards of all devices draw in a step.
         warnings: what was assumed or approximated.
@@ -177,7 +175,7 @@ class TrainingEstimate(EstimateCore):
             "nodes": self.cluster.nodes,
             "seq_len": run.seq_len,
             "optimizer": run.optimizer,
-            "dtype": run.products or run.dtype,
+            "dtype": run.precision,
             "engine": run.engine.name,
             "plan": asdict(self.plan),
             **{name: getattr(self, name) for name in ("tokens_per_s", "mfu", "hfu", "exposed_s", "bubble")},
@@ -195,7 +193,6 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         ModelError: no such order of passes.
     """
     question = timed.run
-    precision = str(Precision.named(recipe_named(question.products).dtype or question.dtype))
     schedule = timed.schedule
     parts, pp = timed.parts, question.plan.pp
     flop, again = _flop(timed)
@@ -215,7 +212,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         limited_s=summed((limiter, part_s) for (_, limiter), part_s in by_part.items()),
         flop=flop,
         recomputed_flop=again,
-        peak_flops_per_s=question.cluster.device.gemm_flops_per_s(precision),
+        peak_flops_per_s=_peak_flops_per_s(timed),
         memory=source_of(question).memory(question, timed.stages),
         board_energy=step_energy(timed, factor),
         warnings=question.decoder.notes,
@@ -268,6 +265,15 @@ def _flop(timed: TimedStep) -> tuple[float, float]:
     ranks = plan.micro_batches * plan.dp * plan.tp * plan.cp
     needed, again = (ranks * sum((flop * count[products]).tolist()) for count in timed.counts(timed.chunks.way == 0))
     return needed, again
+
+
+def _peak_flops_per_s(timed: TimedStep) -> float:
+    """Peak of a device in the fastest dtype that products of the step run in [FLOP/s], so that their utilisation of it
+    is at most 1: of autocast steps and recipes of few bits the narrow one, of convolutions in TF32 that.
+    """
+    products = timed.parts.parts[(timed.role == PASS) & np.isin(timed.parts.family, PRODUCTS)]
+    dtypes = {str(part.batch["dtype"][0]) for part in products} or {timed.run.dtype}
+    return max(map(timed.run.cluster.device.gemm_flops_per_s, dtypes))
 
 
 def step_energy(timed: TimedStep, factor: float) -> BoardEnergy:

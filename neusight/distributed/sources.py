@@ -328,6 +328,7 @@ def traced_run(
         seq_len=length or 1,
         engine=request.engine,
         dtype=dtype,
+        traced_in=str(request.precision) if request.precision.weights else "",
         optimizer=request.optimizer,
     ).checked()
 

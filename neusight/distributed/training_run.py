@@ -34,19 +34,26 @@ OPTIONS = (*PLAN, *STEP)
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun(TrainingStep):
     """A step of ``plan.global_batch_size`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1;
-    ``optimizer``: adam, adamw, muon, sgd or none. ``defaults`` are values that were chosen for its fields and those of
+    ``optimizer``: adam, adamw, muon, sgd or none. ``traced_in`` is the name of the precision of a module's trace,
+    whose products may run in another dtype than ``dtype``, that of weights. ``defaults`` are values that were chosen for its fields and those of
     its plan.
     """
 
     decoder: Decoder | TracedModel
     cluster: Cluster
     plan: Plan
+    traced_in: str = ""
     defaults: Defaults = field(default_factory=dict)
+
+    @property
+    def precision(self) -> str:
+        """Name of the precision in the words of a question."""
+        return self.products or self.traced_in or self.dtype
 
     @property
     def assumed(self) -> dict[str, str]:
         """Defaults that the run still has, in words."""
-        return chosen(self.defaults, {**vars(self.plan), **vars(self), "dtype": self.products or self.dtype})
+        return chosen(self.defaults, {**vars(self.plan), **vars(self), "dtype": self.precision})
 
     def checked(self) -> TrainingRun:
         """The run, if plan, model and cluster fit each other.

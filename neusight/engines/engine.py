@@ -319,6 +319,11 @@ class Engine:
         return replace(self, server=server, grouped_queries=server.rocm_native or site.device.vendor != "amd")
 
     @property
+    def traces_modules(self) -> bool:
+        """Whether it runs any module of PyTorch, operator by operator, so that a step is known by its trace."""
+        return self.kernel_timing == "stream"
+
+    @property
     def writes_scores(self) -> bool:
         """Whether attention writes scores and probabilities to memory."""
         return self.attention == "eager"

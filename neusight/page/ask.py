@@ -93,7 +93,7 @@ def _facts(e: Answer) -> Iterator[str]:
         yield from _cost(e.usd_per_million_output_tokens, "tokens", e)
         yield f"{decimal(e.joule_per_output_token)} J for a token"
     elif isinstance(e, TrainingEstimate):
-        yield f"{e.run.products or e.run.dtype} as {e.plan.short}, {e.run.seq_len:,} tokens of a sample"
+        yield f"{e.run.precision} as {e.plan.short}, {e.run.seq_len:,} tokens of a sample"
         yield f"{e.tokens_per_s:,.0f} tokens/s, MFU {e.mfu:.0%}"
         yield from _cost(e.cost_usd(1e6), "tokens", e)
     else:

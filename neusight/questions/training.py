@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from neusight.devices import DeviceSpec
-from neusight.engines import TRAINERS
+from neusight.engines import TRAINERS, engine_named
 from neusight.errors import ModelError
 from neusight.kernels.optimizers import algorithms
 from neusight.questions.field import FieldError, required, switch, text, whole
@@ -156,8 +156,11 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         if self.decoder:
             self.refuse(("config",), "describes the model as well as decoder: leave out one of them")
             return decoder_of_text(self.decoder)
+        described = any(getattr(self, name) for name in _DESCRIBED)
+        if not described and self.engine and engine_named(self.engine).traces_modules:
+            return self.model_or_file()
         model = self.model_or_name()
-        if not any(getattr(self, name) for name in _DESCRIBED) or not isinstance(model, str):
+        if not described or not isinstance(model, str):
             return model
         try:
             return known_decoder(model)

@@ -260,3 +260,32 @@ def test_a_training_step_of_any_model_is_the_estimate_of_its_plan(predictor: Pre
     images = Training.named({"model": "resnet-18", "cluster": cluster, **options, "engine": "torch-eager"}).resolve()
     assert (images.unit, images.tokens) == ("samples", 64)
     assert 0.0 < predictor.training(images).mfu < 1.0
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "named", "computed"),
+    [
+        ("gpt2", "amp_bf16", "amp_bfloat16", "bfloat16"),
+        ("gpt2", "amp", "amp_float16", "float16"),
+        ("gpt2", "tf32", "tf32", "tf32"),
+        ("gpt2", "fp32", "float32", "float32"),
+        ("gpt2", "bf16", "bfloat16", "bfloat16"),
+        ("resnet-18", "fp32", "float32", "tf32"),
+    ],
+)
+def test_utilisation_is_of_the_dtype_that_products_run_in(
+    predictor: Predictor, model: str, asked: str, named: str, computed: str
+) -> None:
+    words = {"model": model, "gpu": GPU, "per_node": 2, "global_batch_size": 16, "dtype": asked}
+    run = Training.named({**words, "engine": "torch-compiled"}).resolve()
+    step = predictor.training(run)
+    assert run.precision == named
+    assert step.peak_flops_per_s == load_device(GPU).gemm_flops_per_s(computed)
+    assert 0.0 < step.mfu < 1.0
+
+
+def test_a_configuration_is_traced_under_engines_that_trace_modules() -> None:
+    config = '{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_embd": 64, "n_head": 2}'
+    words = {"model": "tiny", "config": config, "gpu": GPU, "global_batch_size": 8, "seq_len": 64}
+    run = Training.named({**words, "engine": "torch-compiled"}).resolve()
+    assert (run.decoder.depth, run.precision, run.dtype) == (2, "amp_bfloat16", "float32")
