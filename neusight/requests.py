@@ -15,6 +15,7 @@ from neusight.errors import ModelError, nearest
 from neusight.kernels.optimizers import algorithms
 from neusight.kernels.precision import OWN_PRECISION, Precision
 from neusight.quick_dataclasses import dataclass
+from neusight.units import parse_image_size
 
 Mode = Literal["inference", "training"]
 MODES = ("inference", "training")
@@ -42,19 +43,29 @@ _DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "etp", "vp", "micro_batch_s
 class Extents:
     """What a person may say of inputs beside batch and sequence length; None takes the model's own.
 
-    ``image_size`` is the edge of a square image [pixels], ``frames`` the images of a clip, ``seconds`` the length of a
-    sound, ``given`` inputs written out as ``name=shape:dtype``.
+    ``image_size`` is the edge of a square image [pixels], or a text of width and height, ``768x512``; ``frames`` the
+    images of a clip, ``seconds`` the length of a sound, ``given`` inputs written out as ``name=shape:dtype``.
     """
 
-    image_size: int | None = None
+    image_size: int | str | None = None
     frames: int | None = None
     seconds: float | None = None
     given: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given", tuple(self.given))
+        if isinstance(self.image_size, str) and (edges := set(self.edges or ())) and len(edges) == 1:
+            object.__setattr__(self, "image_size", edges.pop())
         if self.seconds is not None and not 0 < self.seconds <= _LONGEST_S:
             raise ModelError(f"{self.seconds:g} seconds of sound: give a number above 0, and at most {_LONGEST_S:,}")
+
+    @property
+    def edges(self) -> tuple[int, int] | None:
+        """Height and width of an image [pixels]; None where the model's own are taken."""
+        if self.image_size is None:
+            return None
+        width, height = parse_image_size(self.image_size)
+        return height, width
 
     def to_dict(self) -> dict[str, Any]:
         """What was asked for, by name; nothing where the model's own is taken."""
@@ -132,7 +143,8 @@ class Request:
             model=model, precision=precision, engine=engine, extents=Extents(**extents), shares=shares, **fields
         )
         counts = {"batch": request.batch, "sequence length": request.seq_len, "steps": request.steps}
-        sizes = {"image size": request.extents.image_size, "frames": request.extents.frames}
+        edges = request.extents.image_size
+        sizes = {"image size": None if isinstance(edges, str) else edges, "frames": request.extents.frames}
         for what, value in (counts | sizes).items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")

@@ -40,7 +40,21 @@ _EXAMPLES = {
     "coremark": "3.4 CoreMark/MHz",
     "usd_per_hour": "1.2USD/h",
 }
+_DIGITS = 9
+"""Of the edge of an image that are read."""
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
+
+
+def parse_image_size(size: int | str) -> tuple[int, int]:
+    """Read ``768x512``, width and height, or one edge of a square [pixels].
+
+    Raises:
+        UnitError: neither one nor two whole numbers of at least 1.
+    """
+    edges = str(size).lower().split("x")
+    if len(edges) > 2 or not all(edge.isascii() and edge.isdigit() and int(edge[:_DIGITS]) for edge in edges):
+        raise UnitError(f"'{str(size)[:40]}' is no size of an image: write 512, or width and height like 768x512")
+    return int(edges[0][:_DIGITS]), int(edges[-1][:_DIGITS])
 
 
 def parse(text: str, quantity: str) -> float:

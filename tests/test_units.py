@@ -2,7 +2,8 @@
 
 import pytest
 
-from neusight.units import decimal, milliseconds, scaled
+from neusight.errors import UnitError
+from neusight.units import decimal, milliseconds, parse_image_size, scaled
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,16 @@ def test_numbers_are_never_powers_of_ten(power: int) -> None:
 
 def test_milliseconds_below_a_nanosecond_are_none() -> None:
     assert (milliseconds(1e-12), milliseconds(2.5e-7), milliseconds(9.996e-4)) == ("0 µs", "0.25 µs", "1,000 µs")
+
+
+@pytest.mark.parametrize(
+    ("text", "edges"), [("768x512", (768, 512)), ("1X2", (1, 2)), (224, (224, 224)), ("64", (64, 64))]
+)
+def test_parse_image_size_reads_width_and_height(text: int | str, edges: tuple[int, int]) -> None:
+    assert parse_image_size(text) == edges
+
+
+@pytest.mark.parametrize("text", ["", "x", "768x", "x512", "0x5", "1x2x3", "-1", "1.5", "²", "a4"])
+def test_parse_image_size_refuses_what_is_no_size(text: str) -> None:
+    with pytest.raises(UnitError, match="no size of an image"):
+        parse_image_size(text)

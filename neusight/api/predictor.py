@@ -164,7 +164,9 @@ class Predictor:
     def _kernel(self, question: KernelCall, device: DeviceSpec | None = None) -> LoneKernel:
         asked = question.resolve(device)
         estimate = self._launched(asked, question)
-        estimate = replace(estimate, warnings=(*question.not_estimated(), *estimate.warnings))
+        estimate = replace(
+            estimate, warnings=(*device_of(asked.place).likeness, *question.not_estimated(), *estimate.warnings)
+        )
         if not asked.network_is_unknown:
             return estimate
         usual = KernelCall.fields()["network"].field.if_unset(question)

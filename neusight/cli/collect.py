@@ -191,7 +191,9 @@ class SparsityOptions(opt.Written, Seeded, opt.Formatted):
     model: str = like(Step, "model", listable=False)
     batch: int = like(Step, "batch", default=2, listable=False)
     seq_len: int | None = like(Step, "seq_len", listable=False)
-    image_size: int | None = like(Step, "image_size", high=100_000)
+    image_size: int | None = like(
+        Step, "image_size", kind="whole", metavar="N", help="Edge of square images in pixels. Default: the model's own."
+    )
     measured_steps: int = whole(
         "Training steps that are measured, after the updates.", opt.CHOICE, 2, high=1000, former=("steps",)
     )

@@ -11,9 +11,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from functools import cache
-from math import prod
+from math import log, prod
 from pathlib import Path
 
+from neusight.devices.kinship import NEAR
 from neusight.devices.prices import price_lists, with_prices
 from neusight.devices.read import Table, figure, kind_of, known, parse_file, read_table
 from neusight.devices.schema import FIGURES, LINK_KINDS, RATES, key_of
@@ -311,10 +312,29 @@ def read_file(path: Path) -> DeviceSpec:
 
 
 def _completed(spec: DeviceSpec) -> DeviceSpec:
-    """Add a list price, and to a variant the device of the catalogue that it is one of."""
-    if spec.hypothetical and spec.original is None and spec.id in _ids():
-        spec = spec.model_copy(update={"original": read_file(_CATALOGUE / f"{spec.id}.toml")})
+    """Add a list price, and to a variant or a board of a known die the device of the catalogue that it is like."""
+    if spec.original is None and (original := _known_board(spec)) is not None:
+        spec = spec.model_copy(update={"original": original})
     return with_prices([spec])[0]
+
+
+_WRITTEN = ("vendor", "architecture", "compute_capability", "sm_count")
+"""Figures in which boards of one die agree, of those that files write as they are."""
+_READ = ("kind", "core_count", "process_nm", "on_chip_bytes")
+"""The others."""
+
+
+def _known_board(spec: DeviceSpec) -> DeviceSpec | None:
+    """The device of the catalogue that a variant has the id of; of a file with another id the board of its die with the
+    fewest other figures, if none of those differs by more than figures of sibling boards do.
+    """
+    if spec.id in _ids():
+        return read_file(_CATALOGUE / f"{spec.id}.toml") if spec.hypothetical else None
+    tables = ((path, parse_file(path)) for path in sorted(_CATALOGUE.glob("*.toml")))
+    files = [path for path, table in tables if all(table.get(key) == getattr(spec, key, None) for key in _WRITTEN)]
+    boards = [board for board in map(read_file, files) if all(getattr(board, k) == getattr(spec, k) for k in _READ)]
+    near = [board for board in boards if spec.model_copy(update={"original": board}).distance <= log(NEAR)]
+    return min(near, key=lambda board: sum(vars(board)[name] != own for name, own in vars(spec).items()), default=None)
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import field
 from datetime import date
-from math import log
+from math import exp, log
 from typing import ClassVar, Literal
 
 from neusight.devices.architectures import ArchitectureFacts, architecture_facts
@@ -189,13 +189,23 @@ class DeviceSpec(Record):
         return max((abs(gain) for gain in self.gains), default=0.0)
 
     @property
+    def likeness(self) -> tuple[str, ...]:
+        """A line for a device that is priced like another board of its die: which, and how far its figures lie from
+        that one's; none for devices of the catalogue, for their variants, and for unknown dies.
+        """
+        if self.original is None or self.hypothetical:
+            return ()
+        other = f", with figures that differ by up to {exp(self.distance) - 1.0:.0%}" if self.distance else ""
+        return (f"{self.id} has the die of {self.original.id} and is priced like it{other}",)
+
+    @property
     def facts(self) -> ArchitectureFacts:
         """What its architecture and its kind of board are like beside these figures.
 
         Raises:
             DeviceError: a compute capability of NVIDIA that is no number.
         """
-        return architecture_facts(self.vendor, self.compute_capability, self.name)
+        return architecture_facts(self.vendor, self.compute_capability, (self.original or self).name)
 
     @property
     def dram_family(self) -> str:

@@ -215,7 +215,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         peak_flops_per_s=_peak_flops_per_s(timed),
         memory=source_of(question).memory(question, timed.stages),
         board_energy=step_energy(timed, factor),
-        warnings=question.decoder.notes,
+        warnings=(*question.decoder.notes, *question.cluster.device.likeness),
     )
 
 

@@ -34,9 +34,9 @@ OPTIONS = (*PLAN, *STEP)
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun(TrainingStep):
     """A step of ``plan.global_batch_size`` sequences of ``seq_len`` tokens, or of samples, whose ``seq_len`` is 1;
-    ``optimizer``: adam, adamw, muon, sgd or none. ``traced_in`` is the name of the precision of a module's trace,
-    whose products may run in another dtype than ``dtype``, that of weights. ``defaults`` are values that were chosen for its fields and those of
-    its plan.
+    ``optimizer``: adam, adamw, muon, sgd or none. ``traced_in`` is the name of the precision of a module's trace, whose
+    products may run in another dtype than ``dtype``, that of weights. ``defaults`` are values that were chosen for its
+    fields and those of its plan.
     """
 
     decoder: Decoder | TracedModel

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from neusight.errors import ModelError, UnitError, nearest, shown
 from neusight.quick_dataclasses import dataclass
-from neusight.units import parse
+from neusight.units import parse, parse_image_size
 
 if TYPE_CHECKING:
     from neusight.questions.question import Question
 
-Kind = Literal["text", "texts", "path", "whole", "number", "switch"]
+Kind = Literal["text", "texts", "path", "whole", "number", "switch", "image"]
 MOST = 10**9
 """Samples, tokens and other counts: more are a slip of the keyboard."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -56,7 +56,7 @@ class FieldSpec:
 
     Attributes:
         kind: ``text``; ``texts``, several of which are repeated; ``path``; ``whole`` number; ``number``; ``switch``,
-            on or off.
+            on or off; ``image``, a whole number of pixels, or a text of width and height such as 768x512.
         help: one sentence for people who do not know the field.
         panel: title of the group in which the help shows it.
         unit: kind of quantity that ``neusight.units.parse`` reads, for numbers that people write with their unit.
@@ -117,7 +117,7 @@ class FieldSpec:
         Raises:
             FieldError: another type, a number out of bounds, or an unknown word.
         """
-        checks = {"texts": self._texts, "text": self._word, "path": _path, "switch": _switch}
+        checks = {"texts": self._texts, "text": self._word, "path": _path, "switch": _switch, "image": self._image}
         return checks.get(self.kind, self._within)(name, value)
 
     def write(self, value: Any) -> str:
@@ -142,7 +142,7 @@ class FieldSpec:
             raise FieldError(name, f"'{shown(text)}' is not {what}") from None
 
     def _within(self, name: str, value: Any) -> Any:
-        whole = self.kind == "whole"
+        whole = self.kind in ("whole", "image")
         if whole and isinstance(value, float) and value.is_integer():
             value = int(value)
         kinds = (int,) if whole else (int, float)
@@ -156,6 +156,16 @@ class FieldSpec:
         if self.low is not None and self.high is not None:
             return f"{before}from {self.low:,} to {self.high:,}"
         return "" if self.low is None else f"{before}of at least {self.low:,}"
+
+    def _image(self, name: str, value: Any) -> int | str:
+        """Pixels along the edge of a square, or the text of a width and a height that differ."""
+        if not isinstance(value, str):
+            return int(self._within(name, int(value) if isinstance(value, float) and value.is_integer() else value))
+        try:
+            width, height = (int(self._within(name, edge)) for edge in parse_image_size(value))
+        except UnitError as error:
+            raise FieldError(name, str(error)) from None
+        return width if width == height else f"{width}x{height}"
 
     def _word(self, name: str, value: Any) -> Any:
         if self.joined and isinstance(value, list | tuple):

@@ -12,7 +12,7 @@ from neusight.engines import ATTENTIONS, LAUNCHES, LAYOUTS, Engine, Host, Librar
 from neusight.engines.traits import with_traits
 from neusight.errors import ModelError
 from neusight.kernels.conditions import OPERANDS
-from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
+from neusight.questions.field import MOST, FieldError, number, option, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import DEVICE, ENGINE, MODEL, PLAN, RECORDED, Clustered, Configured, Planned, Recorded
 from neusight.questions.training import Training
 from neusight.quick_dataclasses import dataclass
@@ -57,7 +57,10 @@ class Step(Configured, Recorded, Planned, Clustered):
         "Sequence length: tokens of a sample. Default: as many as the model takes, up to 2,048.",
         MODEL, short="-s", listable=True,
     )  # fmt: skip
-    image_size: int | None = whole("Edge of an image in pixels. Default: the model's own.", MODEL)
+    image_size: int | str | None = option(
+        "image", "Edge of an image in pixels, or width and height: 768x512. Default: the model's own.", MODEL,
+        low=1, high=MOST, metavar="N|WxH",
+    )  # fmt: skip
     frames: int | None = whole("Images of a clip. Default: the model's own.", MODEL)
     seconds: float | None = number(
         "Length of a sound. Default: the model's own, else 10.", MODEL, low=1e-3, high=86_400.0, metavar="S"

@@ -272,7 +272,7 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
         preempted=round(groups * run.preempted.sum()),
         diverges=run.diverges,
         launch=launch_command(deployment),
-        warnings=(*replica.decoder.notes, *_assumptions(deployment, load, run)),
+        warnings=(*replica.decoder.notes, *replica.device.likeness, *_assumptions(deployment, load, run)),
         assumed=deployment.assumed,
     )
 

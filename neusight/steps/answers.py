@@ -207,7 +207,7 @@ class StepAnswers:
         executor, setting = self.executor(device), question.setting
         advice = executor.advice(device, setting.sparsity is not None)
         ignored = _without_effect(executor, device, setting, question.request.engine.layout, estimate)
-        warnings = (*ignored, *advice, *estimate.warnings)
+        warnings = (*device.likeness, *ignored, *advice, *estimate.warnings)
         return replace(estimate, assumed=question.assumed(estimate.seq_len), question=question.words, warnings=warnings)
 
 

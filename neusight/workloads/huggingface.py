@@ -198,7 +198,8 @@ def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     """The configuration with the image size and frames that were asked for: learnt positions are as many as patches."""
     from neusight.workloads.models import vision
 
-    stated = {"image_size": extents.image_size, "num_frames": extents.frames}
+    edges = list(extents.edges) if isinstance(extents.image_size, str) and extents.edges else extents.image_size
+    stated = {"image_size": edges, "num_frames": extents.frames}
     changes = {key: value for key, value in stated.items() if value is not None}
     if not changes:
         return config

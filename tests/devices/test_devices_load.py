@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 import tomllib
@@ -86,7 +87,32 @@ def test_every_customary_device_is_one_that_its_short_name_fits() -> None:
 def test_a_file_of_the_user(mine) -> None:
     spec = load_device(mine('id = "l4"', 'id = "mine"'))
     assert spec.id == "mine"
-    assert spec.model_copy(update={"id": "l4"}) == load_device("l4")
+    assert spec.original == load_device("l4")
+    assert spec.model_copy(update={"id": "l4", "original": None}) == load_device("l4")
+
+
+@pytest.mark.parametrize("board", ["h100-sxm-80gb", "mi300x", "tpu-v5e", "rtx-4090"])
+@pytest.mark.parametrize(("names", "figure"), [(True, 1.0), (True, 1.2), (False, 1.0)])
+def test_load_device_knows_the_die_of_a_copy(board: str, names: bool, figure: float, tmp_path: Path) -> None:
+    known = load_device(board)
+    changes = {"id": "copy", "aliases": (), "dram_bandwidth_bytes_per_s": figure * known.dram_bandwidth_bytes_per_s}
+    (tmp_path / "copy.toml").write_text(to_toml(known.model_copy(update=changes | ({} if names else {"name": "Copy"}))))
+    copy = load_device(str(tmp_path / "copy.toml"))
+    assert copy.original is not None
+    assert (copy.original.id, copy.facts) == (board, known.facts)
+    assert copy.distance == pytest.approx(math.log(figure), abs=1e-9)
+    assert board in copy.likeness[0]
+    assert ("20%" in copy.likeness[0]) == (figure > 1.0)
+
+
+def test_load_device_knows_no_board_of_another_die(mine) -> None:
+    other = load_device(mine('id = "l4"\n', 'id = "mine"\n'), ["sm_count=50"])
+    assert load_device("l4").likeness == ()
+    assert load_device("l4", ["dram_bandwidth=400GB/s"]).likeness == ()
+    assert other.likeness == ()
+    path = mine("sm_count = 58", "sm_count = 50")
+    Path(path).write_text(Path(path).read_text().replace('id = "l4"', 'id = "mine"'))
+    assert load_device(path).original is None
 
 
 def test_names_and_files_that_are_none(tmp_path: Path, mine) -> None:

@@ -26,7 +26,7 @@ from neusight.transforms.recompute import recomputed
 from neusight.transforms.unrolled import unrolled
 from neusight.workloads import Workload, load_workload
 
-STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64}
+STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64, "dtype": "amp_bf16"}
 LONG = STEP | {"seq_len": 1024}
 """So long that the host has time."""
 GPU = "a100-sxm-40gb"
@@ -286,6 +286,6 @@ def test_utilisation_is_of_the_dtype_that_products_run_in(
 
 def test_a_configuration_is_traced_under_engines_that_trace_modules() -> None:
     config = '{"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], "n_layer": 2, "n_embd": 64, "n_head": 2}'
-    words = {"model": "tiny", "config": config, "gpu": GPU, "global_batch_size": 8, "seq_len": 64}
+    words = {"model": "tiny", "config": config, "gpu": GPU, "global_batch_size": 8, "seq_len": 64, "dtype": "amp_bf16"}
     run = Training.named({**words, "engine": "torch-compiled"}).resolve()
     assert (run.decoder.depth, run.precision, run.dtype) == (2, "amp_bfloat16", "float32")

@@ -135,3 +135,16 @@ def test_like_refuses_a_default_out_of_bounds() -> None:
 def test_resolve_refuses_a_configuration_that_is_no_object(config: str) -> None:
     with pytest.raises(FieldError, match="config is no JSON"):
         Step(model="gpt2", gpu="l4", config=config).resolve()
+
+
+@pytest.mark.parametrize(("word", "value"), [("768x512", "768x512"), ("512X512", 512), (512.0, 512), ("224", 224)])
+def test_image_size_is_one_edge_or_two(word: object, value: int | str) -> None:
+    step = Step.named({"model": "vit-base", "gpu": "l4", "image_size": word})
+    assert step.image_size == value
+    assert Step.named(step.record()) == step
+
+
+@pytest.mark.parametrize("word", ["768x", "0x5", "axb", 0, 1.5, True])
+def test_image_size_refuses_what_is_no_edge(word: object) -> None:
+    with pytest.raises(FieldError, match="image_size"):
+        Step.named({"model": "vit-base", "gpu": "l4", "image_size": word})

@@ -237,3 +237,8 @@ def test_a_cache_of_keys_and_values_is_an_input_and_stays_as_it_was(kind):
     assert cache.get_seq_length() == 20
     assert step.inputs[1].startswith(f"past_key_values={kind}(4 of 3x4x{48 if static else 20}x16:bfloat16")
     assert (step.request.batch, step.request.dtype, step.request.attention) == (3, "bfloat16", "sdpa")
+
+
+@pytest.mark.parametrize("kind", ["vit", "clip", "segformer", "detr"])
+def test_images_have_two_edges(kind):
+    assert shapes(first(kind, image_size="320x224"))["pixel_values"] == (2, 3, 224, 320)

@@ -187,6 +187,34 @@ def test_pictures_are_pixels_or_latents_and_clips_have_a_time(kind, config, shap
     assert inputs_of(forward, DenoiserStep(kind=kind, config=config, request=request))["sample"].shape == shape
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "name", "shape"),
+    [
+        ("UNet2DConditionModel", {"in_channels": 4}, "sample", (1, 4, 64, 96)),
+        ("AutoencoderKL", {"in_channels": 3}, "sample", (1, 3, 512, 768)),
+        ("FluxTransformer2DModel", {"in_channels": 64, "axes_dims_rope": [16, 56, 56]}, "img_ids", (32 * 48, 3)),
+        ("ControlNetModel", {"in_channels": 4}, "controlnet_cond", (1, 3, 512, 768)),
+    ],
+)
+def test_pictures_have_two_edges(kind, config, name, shape):
+    def forward(self, sample, img_ids, controlnet_cond): ...
+
+    request = Request(extents=Extents(image_size="768x512"))
+    assert inputs_of(forward, DenoiserStep(kind=kind, config=config, request=request))[name].shape == shape
+
+
+@pytest.mark.parametrize(("frames", "patch", "latents"), [(81, 2, 22), (81, None, 21), (85, 2, 22), (5, 4, 4)])
+def test_clips_are_as_long_as_whole_tokens(frames, patch, latents):
+    def forward(self, hidden_states, image_rotary_emb): ...
+
+    config = {"in_channels": 16, "patch_size": 2, "patch_size_t": patch, "attention_head_dim": 64,
+              "sample_height": 96, "sample_width": 170, "use_rotary_positional_embeddings": True}  # fmt: skip
+    request = Request(extents=Extents(frames=frames))
+    inputs = inputs_of(forward, DenoiserStep(kind="CogVideoXTransformer3DModel", config=config, request=request))
+    assert inputs["hidden_states"].shape == (1, latents, 16, 96, 170)
+    assert inputs["image_rotary_emb"][0].shape == (latents // (patch or 1) * 48 * 85, 64)
+
+
 def test_an_input_that_nobody_can_make_is_named():
     def forward(self, sample, mystery): ...
 

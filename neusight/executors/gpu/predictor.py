@@ -179,7 +179,8 @@ class KernelPredictor:
 
     def correction(self, device: DeviceSpec) -> Correction | None:
         """What corrects the estimates for a device, or for the one that it is a variant of."""
-        return self.corrections.get((device.original or device).measured_id)
+        known = (self.corrections.get(board.measured_id) for board in (device, device.original) if board is not None)
+        return next((correction for correction in known if correction is not None), None)
 
     def _answer(self, batch: KernelBatch, device: GpuSpec, name: str, conditions: Conditions) -> Costs:
         if name not in self.artifacts:
@@ -224,7 +225,7 @@ class KernelPredictor:
         low, high, spread = _variant_doubt(
             artifact.manifest, after, known, np.where(outside == "", 1.0, TRANSFER_WIDENING)
         )
-        return replace(
+        variant = replace(
             known,
             latency_s=overhead_s + execution_s,
             low_s=overhead_s + np.maximum(execution_s * low, after.bound_s),
@@ -240,6 +241,8 @@ class KernelPredictor:
             spread=spread,
             demand=replace(after.power_demand, lone=known.demand.lone),  # type: ignore[union-attr]
         )
+        correction = self.corrections.get(after.device.measured_id)
+        return variant if correction is None else correction.apply(after, variant)
 
 
 def runs_alike(batch: KernelBatch, device: GpuSpec) -> np.ndarray:

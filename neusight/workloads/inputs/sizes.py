@@ -85,7 +85,7 @@ class Sizes:
         """Height and width of an image [pixels]."""
         self.used.add("image_size")
         usual = IMAGE_SIZE if self.of("whole", "num_queries") is None else SCENE_SIZE
-        size = self.extents.image_size or self._stated_edges() or usual
+        size = self.extents.edges or self._stated_edges() or usual
         if isinstance(size, dict):
             size = [size.get("height", IMAGE_SIZE), size.get("width", IMAGE_SIZE)]
         height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)

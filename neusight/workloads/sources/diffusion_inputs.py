@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from math import ceil, prod
 from typing import Any
 
 from neusight.errors import ModelError
@@ -58,17 +59,11 @@ class DenoiserStep:
     @property
     def edges(self) -> tuple[int, int]:
         """Latents, or pixels of a model without latents, along the height and the width of the image."""
-        stated = self.request.extents.image_size
-        if stated:
-            return (max(1, stated // self.pixels),) * 2
+        if asked := self.request.extents.edges:
+            return max(1, asked[0] // self.pixels), max(1, asked[1] // self.pixels)
         size = self.config.get("sample_size") or IMAGE_SIZE // self.pixels
         height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)
         return int(self.config.get("sample_height") or height), int(self.config.get("sample_width") or width)
-
-    @property
-    def edge(self) -> int:
-        """Latents along the height."""
-        return self.edges[0]
 
     @property
     def pixels(self) -> int:
@@ -107,7 +102,15 @@ class DenoiserStep:
     def frames(self) -> int:
         """Latents of a clip along its time."""
         stated = self.request.extents.frames or self.config.get("sample_frames") or FRAMES
-        return 1 + (stated - 1) // (self.config.get("temporal_compression_ratio") or CLIP_FRAMES)
+        latents = 1 + (stated - 1) // (self.config.get("temporal_compression_ratio") or CLIP_FRAMES)
+        return ceil(latents / self.frames_per_token) * self.frames_per_token
+
+    @property
+    def frames_per_token(self) -> int:
+        """Latents along the time of a clip that one token stands for: pipelines lengthen clips to a multiple of them
+        (diffusers, ``CogVideoXPipeline.__call__``, ``patch_size_t``).
+        """
+        return int(self.config.get("patch_size_t") or 1)
 
     @property
     def text_width(self) -> int:
@@ -148,7 +151,13 @@ def _latents(step: DenoiserStep) -> TensorSpec:
 
 
 def _image_tokens(step: DenoiserStep) -> int:
-    return max(1, step.edge // PACKED) ** 2
+    return prod(_packed_edges(step))
+
+
+def _packed_edges(step: DenoiserStep) -> tuple[int, int]:
+    """Tokens of a packed image along its height and width."""
+    height, width = step.edges
+    return max(1, height // PACKED), max(1, width // PACKED)
 
 
 def _text(step: DenoiserStep) -> TensorSpec | None:
@@ -190,13 +199,12 @@ def _guidance(step: DenoiserStep) -> TensorSpec | None:
 
 def _condition(step: DenoiserStep) -> TensorSpec:
     """The image that steers a ControlNet, in pixels."""
-    size = LATENT_PIXELS * step.edge
-    return TensorSpec((step.batch, int(step.config.get("conditioning_channels", 3)), size, size))
+    pixels = (LATENT_PIXELS * edge for edge in step.edges)
+    return TensorSpec((step.batch, int(step.config.get("conditioning_channels", 3)), *pixels))
 
 
 def _image_grid(step: DenoiserStep) -> list[Any] | None:
-    side = max(1, step.edge // PACKED)
-    return [[(1, side, side)]] * step.batch
+    return [[(1, *_packed_edges(step))]] * step.batch
 
 
 def _rotation(step: DenoiserStep) -> tuple[TensorSpec, TensorSpec] | None:
@@ -204,7 +212,7 @@ def _rotation(step: DenoiserStep) -> tuple[TensorSpec, TensorSpec] | None:
     if not step.config.get("use_rotary_positional_embeddings"):
         return None
     patch = int(step.config["patch_size"])
-    places = step.frames * (step.edges[0] // patch) * (step.edges[1] // patch)
+    places = step.frames // step.frames_per_token * (step.edges[0] // patch) * (step.edges[1] // patch)
     table = TensorSpec((places, int(step.config["attention_head_dim"])), "float32")
     return table, table
 

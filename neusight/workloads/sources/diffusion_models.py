@@ -59,7 +59,8 @@ class DiffusionModel(ModelSource):
         """
         kind = self._class()
         sized = "sample_size" in self.config and request.extents.image_size and not self._any_size()
-        changes = {"sample_size": self.step(request).edge} if sized else {}
+        # Positions are made for a square, of which an image takes a part.
+        changes = {"sample_size": max(self.step(request).edges)} if sized else {}
         try:
             model = kind.from_config({**self.config, **changes})
         except Exception as error:

@@ -79,7 +79,7 @@ def _filled(place: int, shape: Sequence[int | None], dtype: str, request: Reques
     if place == 0:
         return request.batch
     if len(shape) == _IMAGE_DIMENSIONS and place >= 2:
-        return request.extents.image_size or IMAGE_SIZE
+        return (request.extents.edges or (IMAGE_SIZE, IMAGE_SIZE))[min(place, 3) - 2]
     if place == 1 and (len(shape) == 2 or request.seq_len) and not dtype.startswith("float"):
         return request.seq_len or SEQ_LEN
     return request.seq_len if place == 1 else None

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 LIBRARIES = ("timm", "torchvision")
+Edges = tuple[int, int]
+"""Height and width [pixels]."""
 _LARGEST_SIZE = 100_000
 
 
@@ -55,13 +57,17 @@ class ImageModel(ModelSource):
             return refuse_others(request, "image_size")
         return torchvision_settled(self.exact, request)
 
+    def _edges(self, request: Request) -> Edges | None:
+        """Height and width of images [pixels]; None for the model's own."""
+        return request.extents.edges or ((self.size, self.size) if self.size else None)
+
     def build(self, request: Request) -> torch.nn.Module:
         """The module, made for images of the size asked for.
 
         Raises:
             ModelError: the library is missing, has no such model, or cannot build it for images of this size.
         """
-        name, size = self.exact(), request.extents.image_size or self.size
+        name, size = self.exact(), self._edges(request)
         try:
             with warnings.catch_warnings():
                 # Names of older versions are translated, with a warning.
@@ -74,12 +80,12 @@ class ImageModel(ModelSource):
 
     def inputs(self, request: Request) -> Inputs:
         """Images of shape (batch, channels, height, width), or what else a task of torchvision takes."""
-        name, size = self.exact(), request.extents.image_size or self.size
+        name, size = self.exact(), self._edges(request)
         if self.library == "torchvision":
             return torchvision_inputs(name, request.batch, size, request.extents.frames)
         stated = library("timm").get_pretrained_cfg(name)
         channels, *edges = tuple(stated.input_size) if stated is not None else (3, 224, 224)
-        return (TensorSpec((request.batch, channels, *((size, size) if size else edges))),)
+        return (TensorSpec((request.batch, channels, *(size or edges))),)
 
 
 def image_model(text: str) -> ImageModel | None:
@@ -121,9 +127,9 @@ def _current_name(package: str, name: str) -> str:
     return str(renamed).partition(".")[0]
 
 
-def _build_timm(name: str, size: int | None) -> Any:
+def _build_timm(name: str, size: Edges | None) -> Any:
     timm = library("timm")
-    if size is None or size == timm.get_pretrained_cfg(name).input_size[-1]:
+    if size is None or size == tuple(timm.get_pretrained_cfg(name).input_size[1:]):
         return timm.create_model(name)
     with suppress(TypeError):
         # Models with positions or windows are built for a size; the others take any and refuse the word.
@@ -131,13 +137,16 @@ def _build_timm(name: str, size: int | None) -> Any:
     return timm.create_model(name)
 
 
-def _build_torchvision(name: str, size: int | None) -> Any:
+def _build_torchvision(name: str, size: Edges | None) -> Any:
     # Without weights of their own, backbones of detectors would be downloaded.
     without = {"weights": None, "weights_backbone": None}
     models = library("torchvision").models
     if name.startswith("vit_"):
-        # The only ones with positions that are made for a size.
-        return models.get_model(name, weights=None, image_size=size or torchvision_edges(name)[0])
+        # The only ones with positions that are made for a size, of square images.
+        height, width = size or torchvision_edges(name)
+        if height != width:
+            raise ValueError(f"images of {width}x{height} are not square")
+        return models.get_model(name, weights=None, image_size=height)
     with suppress(TypeError):
         return models.get_model(name, **without)
     return models.get_model(name, weights=None)
@@ -176,17 +185,17 @@ def torchvision_task(name: str) -> str:
     return parts[0] if len(parts) > 1 else "classification"
 
 
-def torchvision_inputs(name: str, batch: int, size: int | None, frames: int | None) -> Inputs:
+def torchvision_inputs(name: str, batch: int, size: Edges | None, frames: int | None) -> Inputs:
     """Specs of what ``forward`` takes: images, a list of images, a clip, or two frames.
 
     Args:
         name: a model of torchvision.
         batch: samples.
-        size: edge of square images [pixels]; None for the preset's.
+        size: height and width of images [pixels]; None for the preset's.
         frames: images of a clip; None for as many as Kinetics models are customarily fed.
     """
     kind = torchvision_task(name)
-    height, width = (size, size) if size else torchvision_edges(name)
+    height, width = size or torchvision_edges(name)
     if kind == "detection":
         return ([TensorSpec((3, height, width)) for _ in range(batch)],)
     if kind == "optical_flow":
@@ -196,7 +205,7 @@ def torchvision_inputs(name: str, batch: int, size: int | None, frames: int | No
     return (TensorSpec((batch, 3, height, width)),)
 
 
-def torchvision_edges(name: str) -> tuple[int, int]:
+def torchvision_edges(name: str) -> Edges:
     """Height and width of the preset's images [pixels]; of detectors and optical flow, whose presets state none, what
     they are customarily given.
     """
