@@ -166,11 +166,11 @@ class KernelPredictor:
                 parts = list(pool.map(lambda r: (r, self.predict(batch.take(r), device, known.take(r))), rows))
             return Costs.joined(parts, len(batch))
         names = answering_model(batch, device)
-        homes = {name: np.flatnonzero(names == name) for name in sorted(set(names.tolist()))}
-        if len(homes) == 1:
-            return self._answer(batch, device, next(iter(homes)), known)
+        if len(set(names.tolist())) == 1:
+            return self._answer(batch, device, str(names[0]), known)
+        homes = [(name, np.flatnonzero(names == name)) for name in sorted(set(names.tolist()))]
         return Costs.joined(
-            [(r, self._answer(batch.take(r), device, name, known.take(r))) for name, r in homes.items()], len(batch)
+            [(r, self._answer(batch.take(r), device, name, known.take(r))) for name, r in homes], len(batch)
         )
 
     def situate(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions | None = None) -> Situation:
@@ -179,8 +179,8 @@ class KernelPredictor:
 
     def correction(self, device: DeviceSpec) -> Correction | None:
         """What corrects the estimates for a device, or for the one that it is a variant of."""
-        known = (self.corrections.get(board.measured_id) for board in (device, device.original) if board is not None)
-        return next((correction for correction in known if correction is not None), None)
+        own = self.corrections.get(device.measured_id)
+        return own or (self.corrections.get(device.original.measured_id) if device.original else None)
 
     def _answer(self, batch: KernelBatch, device: GpuSpec, name: str, conditions: Conditions) -> Costs:
         if name not in self.artifacts:

@@ -53,9 +53,8 @@ class ImageModel(ModelSource):
 
     def settled(self, request: Request) -> Request:
         """Images of a size and clips of a length may be asked for."""
-        if self.library == "timm":
-            return refuse_others(request, "image_size")
-        return torchvision_settled(self.exact, request)
+        timm = self.library == "timm"
+        return refuse_others(request, "image_size") if timm else torchvision_settled(self.exact, request)
 
     def _edges(self, request: Request) -> Edges | None:
         """Height and width of images [pixels]; None for the model's own."""
