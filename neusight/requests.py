@@ -54,8 +54,6 @@ class Extents:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "given", tuple(self.given))
-        if isinstance(self.image_size, str) and (edges := set(self.edges or ())) and len(edges) == 1:
-            object.__setattr__(self, "image_size", edges.pop())
         if self.seconds is not None and not 0 < self.seconds <= _LONGEST_S:
             raise ModelError(f"{self.seconds:g} seconds of sound: give a number above 0, and at most {_LONGEST_S:,}")
 
@@ -143,8 +141,8 @@ class Request:
             model=model, precision=precision, engine=engine, extents=Extents(**extents), shares=shares, **fields
         )
         counts = {"batch": request.batch, "sequence length": request.seq_len, "steps": request.steps}
-        edges = request.extents.image_size
-        sizes = {"image size": None if isinstance(edges, str) else edges, "frames": request.extents.frames}
+        size = request.extents.image_size
+        sizes = {"image size": None if isinstance(size, str) else size, "frames": request.extents.frames}
         for what, value in (counts | sizes).items():
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise ModelError(f"{what} {value} of {model or 'the model'}: give a whole number of at least 1")

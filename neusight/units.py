@@ -40,8 +40,7 @@ _EXAMPLES = {
     "coremark": "3.4 CoreMark/MHz",
     "usd_per_hour": "1.2USD/h",
 }
-_DIGITS = 9
-"""Of the edge of an image that are read."""
+_IMAGE = re.compile(r"0*([1-9][0-9]{0,11})(?:[xX]0*([1-9][0-9]{0,11}))?")
 _QUANTITY = re.compile(r"\s*([+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)\s*(\S*)\s*")
 
 
@@ -51,10 +50,10 @@ def parse_image_size(size: int | str) -> tuple[int, int]:
     Raises:
         UnitError: neither one nor two whole numbers of at least 1.
     """
-    edges = str(size).lower().split("x")
-    if len(edges) > 2 or not all(edge.isascii() and edge.isdigit() and int(edge[:_DIGITS]) for edge in edges):
+    match = _IMAGE.fullmatch(str(size))
+    if not match:
         raise UnitError(f"'{str(size)[:40]}' is no size of an image: write 512, or width and height like 768x512")
-    return int(edges[0][:_DIGITS]), int(edges[-1][:_DIGITS])
+    return int(match[1]), int(match[2] or match[1])
 
 
 def parse(text: str, quantity: str) -> float:

@@ -33,7 +33,7 @@ def drawn(field: FieldSpec, generator: random.Random) -> Any:
     if field.kind == "text":
         return generator.choice(field.choices or [text for text in TEXTS if "," not in text or not field.listable])
     low, high = field.low or 0, field.high if field.high is not None else 1e6
-    if field.kind == "whole":
+    if field.kind in ("whole", "image"):
         return generator.choice([int(low), int(high), generator.randint(int(low), int(high))])
     return generator.choice([float(low), float(high), generator.uniform(low, high)])
 

@@ -216,10 +216,8 @@ class KernelPredictor:
         ratio = _change(before, after)
         execution_s = np.maximum(known.execution_s * ratio, after.bound_s)
         launched_s = _overhead_s(after, costs.execution_s * ratio, artifact.manifest, self.physics)
-        own_launch = np.divide(
-            known.overhead_s, costs.overhead_s, where=costs.overhead_s > 0.0, out=np.ones(len(ratio))
-        )
-        overhead_s = launched_s * own_launch
+        launch = np.divide(known.overhead_s, costs.overhead_s, where=costs.overhead_s > 0.0, out=np.ones(len(ratio)))
+        overhead_s = launched_s * launch
         inputs = feature_matrix(after, artifact.manifest.contract.features)
         outside = _outside(artifact, after, trained_on(artifact, after.batch), inputs)
         low, high, spread = _variant_doubt(
@@ -252,9 +250,8 @@ def runs_alike(batch: KernelBatch, device: GpuSpec) -> np.ndarray:
     if device.original is None or not device.original.measured_id:
         return np.zeros(len(batch), dtype=bool)
     same = answering_model(batch, device) == answering_model(batch, device.original)
-    if batch.family not in GEMM_FAMILIES:
-        return same
-    return same & by_distinct(batch["dtype"], device.original.multiplies).astype(bool)
+    multiplies = by_distinct(batch["dtype"], device.original.multiplies) if batch.family in GEMM_FAMILIES else True
+    return np.logical_and(same, multiplies)
 
 
 def _change(before: Situation, after: Situation) -> np.ndarray:

@@ -144,20 +144,15 @@ def inputs_of(forward: Callable[..., Any], step: DenoiserStep) -> dict[str, Any]
 
 def _latents(step: DenoiserStep) -> TensorSpec:
     if step.packed:
-        return TensorSpec((step.batch, _image_tokens(step), step.channels))
+        return TensorSpec((step.batch, prod(_packed_edges(step)), step.channels))
     if step.kind.startswith("CogVideoX"):
         return TensorSpec((step.batch, step.frames, step.channels, *step.edges))
     return TensorSpec((step.batch, step.channels, *((step.frames,) if step.clip else ()), *step.edges))
 
 
-def _image_tokens(step: DenoiserStep) -> int:
-    return prod(_packed_edges(step))
-
-
-def _packed_edges(step: DenoiserStep) -> tuple[int, int]:
+def _packed_edges(step: DenoiserStep) -> list[int]:
     """Tokens of a packed image along its height and width."""
-    height, width = step.edges
-    return max(1, height // PACKED), max(1, width // PACKED)
+    return [max(1, edge // PACKED) for edge in step.edges]
 
 
 def _text(step: DenoiserStep) -> TensorSpec | None:
@@ -225,7 +220,7 @@ _MAKERS: dict[str, Callable[[DenoiserStep], Any]] = {
     "pooled_projections": _pooled,
     "class_labels": _class_labels,
     "added_cond_kwargs": _added,
-    "img_ids": _places(_image_tokens),
+    "img_ids": _places(lambda step: prod(_packed_edges(step))),
     "txt_ids": _places(lambda step: step.tokens),
     "guidance": _guidance,
     "controlnet_cond": _condition,

@@ -142,10 +142,10 @@ def _build_torchvision(name: str, size: Edges | None) -> Any:
     models = library("torchvision").models
     if name.startswith("vit_"):
         # The only ones with positions that are made for a size, of square images.
-        height, width = size or torchvision_edges(name)
-        if height != width:
-            raise ValueError(f"images of {width}x{height} are not square")
-        return models.get_model(name, weights=None, image_size=height)
+        edges = size or torchvision_edges(name)
+        if len(set(edges)) > 1:
+            raise ValueError("its images are square")
+        return models.get_model(name, weights=None, image_size=edges[0])
     with suppress(TypeError):
         return models.get_model(name, **without)
     return models.get_model(name, weights=None)
@@ -197,11 +197,8 @@ def torchvision_inputs(name: str, batch: int, size: Edges | None, frames: int | 
     height, width = size or torchvision_edges(name)
     if kind == "detection":
         return ([TensorSpec((3, height, width)) for _ in range(batch)],)
-    if kind == "optical_flow":
-        return (TensorSpec((batch, 3, height, width)), TensorSpec((batch, 3, height, width)))
-    if kind == "video":
-        return (TensorSpec((batch, 3, frames or FRAMES, height, width)),)
-    return (TensorSpec((batch, 3, height, width)),)
+    clip = (frames or FRAMES,) if kind == "video" else ()
+    return (TensorSpec((batch, 3, *clip, height, width)),) * (2 if kind == "optical_flow" else 1)
 
 
 def torchvision_edges(name: str) -> Edges:
