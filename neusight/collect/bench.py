@@ -76,11 +76,6 @@ class Bench:
         self._stopwatch = stopwatch(self.torch_device, self.device.l2_capacity_bytes)
 
     @property
-    def gpu(self) -> str:
-        """Id of the device."""
-        return self.device.id
-
-    @property
     def on_gpu(self) -> bool:
         """Whether this is a GPU."""
         return not self.torch_device.startswith("cpu")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from neusight.collect.tasks import SOURCE, Outcome, identity
-from neusight.kernels import Collective
+from neusight.kernels import DTYPE_BYTES, Collective
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 SIZES = tuple(2**exponent for exponent in range(10, 31, 2))
@@ -102,10 +102,9 @@ def _call(task: CollectiveTask, on_gpu: bool) -> Callable[[], Any]:
     from torch import distributed
 
     from neusight.collect.launches import OperandSource
-    from neusight.collect.launches.launch import TORCH_DTYPES
 
     kernel = task.kernel
-    each = max(1, kernel.bytes // TORCH_DTYPES[kernel.dtype].itemsize // kernel.ranks)
+    each = max(1, kernel.bytes // DTYPE_BYTES[kernel.dtype] // kernel.ranks)
     whole = OperandSource("cuda" if on_gpu else "cpu").normal(each * kernel.ranks, dtype=kernel.dtype)
     part = torch.empty_like(whole[:each])
     if kernel.op == "all_reduce":

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from statistics import median
 from time import perf_counter
 from typing import Any
 
 import torch
 
-from neusight.collect.launches import Operands
+from neusight.collect.launches.launch import Operands, Run
 
 REPLAY_S = 2e-3
 """How long one replay of a graph should take: long against the event's own microseconds."""
@@ -35,9 +37,7 @@ class Stopwatch:
         function()
         return perf_counter() - begin
 
-    def replays(
-        self, run: Callable[..., Any], sets: Sequence[Operands], usual_s: float, budget_s: float
-    ) -> list[float]:
+    def replays(self, run: Run, sets: Sequence[Operands], usual_s: float, budget_s: float) -> list[float]:
         """Seconds a kernel in each of several replays of a graph of many launches; empty where there are no graphs."""
         return []
 
@@ -79,9 +79,7 @@ class EventStopwatch(Stopwatch):
         self.end.synchronize()
         return 1e-3 * self.begin.elapsed_time(self.end)
 
-    def replays(
-        self, run: Callable[..., Any], sets: Sequence[Operands], usual_s: float, budget_s: float
-    ) -> list[float]:
+    def replays(self, run: Run, sets: Sequence[Operands], usual_s: float, budget_s: float) -> list[float]:
         """Capture as many launches as fill ``REPLAY_S``, and replay them until the budget is spent.
 
         An operator that cannot be captured (it waits for the host) has no replays.
@@ -95,9 +93,7 @@ class EventStopwatch(Stopwatch):
         graph.reset()
         return [t / launches for t in times]
 
-    def _captured(
-        self, run: Callable[..., Any], sets: Sequence[Operands], launches: int
-    ) -> torch.cuda.CUDAGraph | None:
+    def _captured(self, run: Run, sets: Sequence[Operands], launches: int) -> torch.cuda.CUDAGraph | None:
         """Begun and ended by hand: the context manager also collects garbage, which takes longer than a kernel."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
@@ -138,31 +134,14 @@ _REASONS = {
 """Bits of nvmlClocksEventReasons (NVML API reference); idle and the application's own clock settings are no fault."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """One look at the device."""
-
-    clock_mhz: float
-    memory_clock_mhz: float
-    power_w: float
-    temperature_c: float
-    reasons: int
-
-
-def summary(readings: list[Reading]) -> dict[str, Any]:
-    """Median clocks and power, highest temperature, every reason that was given at any time."""
-    if not readings:
-        return {}
-    given = 0
-    for reading in readings:
-        given |= reading.reasons
-    return {
-        "clock_mhz": float(median(r.clock_mhz for r in readings)),
-        "memory_clock_mhz": float(median(r.memory_clock_mhz for r in readings)),
-        "board_power_w": float(median(r.power_w for r in readings)),
-        "temperature_c": float(max(r.temperature_c for r in readings)),
-        "throttle": ";".join(name for bit, name in _REASONS.items() if given & bit),
-    }
+def summary(readings: Sequence[Mapping[str, float]]) -> dict[str, Any]:
+    """Median clocks and power, highest temperature, every reason for throttling of several readings."""
+    columns = {name: [reading[name] for reading in readings] for name in readings[0]}
+    given = reduce(or_, map(int, columns.pop("throttle")))
+    hottest = float(max(columns.pop("temperature_c")))
+    medians = {name: float(median(values)) for name, values in columns.items()}
+    throttle = ";".join(name for bit, name in _REASONS.items() if given & bit)
+    return {**medians, "temperature_c": hottest, "throttle": throttle}
 
 
 @dataclass
@@ -173,7 +152,7 @@ class Monitor:
     """
 
     handle: Any = None
-    _readings: list[Reading] = field(default_factory=list)
+    _readings: list[dict[str, float]] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
@@ -200,16 +179,29 @@ class Monitor:
             with self._lock:
                 self._readings.append(reading)
 
-    def _look(self) -> Reading:
+    def _look(self) -> dict[str, float]:
+        """Columns of a row now; ``throttle`` has the bits of its reasons."""
         import pynvml as nvml
 
-        return Reading(
-            clock_mhz=nvml.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=nvml.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_MEM),
-            power_w=nvml.nvmlDeviceGetPowerUsage(self.handle) / 1e3,
-            temperature_c=nvml.nvmlDeviceGetTemperature(self.handle, nvml.NVML_TEMPERATURE_GPU),
-            reasons=nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.handle),
-        )
+        return {
+            "clock_mhz": nvml.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_SM),
+            "memory_clock_mhz": nvml.nvmlDeviceGetClockInfo(self.handle, nvml.NVML_CLOCK_MEM),
+            "board_power_w": nvml.nvmlDeviceGetPowerUsage(self.handle) / 1e3,
+            "temperature_c": nvml.nvmlDeviceGetTemperature(self.handle, nvml.NVML_TEMPERATURE_GPU),
+            "throttle": nvml.nvmlDeviceGetCurrentClocksThrottleReasons(self.handle),
+        }
+
+
+def nvml_device(uuid: str) -> Any:
+    """NVML's handle of the GPU, or of the part of one, that PyTorch knows by a UUID.
+
+    Raises:
+        ImportError, pynvml.NVMLError: NVML is not installed, may not be read, or does not know the device.
+    """
+    import pynvml as nvml
+
+    nvml.nvmlInit()
+    return nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
 
 
 def monitor(torch_device: str) -> Monitor:
@@ -217,11 +209,7 @@ def monitor(torch_device: str) -> Monitor:
     if torch_device.startswith("cpu"):
         return Monitor()
     try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-        uuid = str(torch.cuda.get_device_properties(torch_device).uuid)
-        watching = Monitor(nvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"))
+        watching = Monitor(nvml_device(str(torch.cuda.get_device_properties(torch_device).uuid)))
         watching.read()
         return watching
     except Exception:  # NVML has its own exceptions, which cannot be named where it is not installed.

@@ -21,7 +21,7 @@ from neusight.collect.session import (
     write_devices,
 )
 from neusight.collect.tasks import Task, identity
-from neusight.collect.workers import Post, device_count, local_workers
+from neusight.collect.workers import device_count, local_workers
 from neusight.devices.load import gpu_of
 from neusight.devices.read import read_table
 
@@ -89,7 +89,7 @@ def _collectives(request: CollectionRequest) -> Report:
     """Time collectives between the devices of this host, where there are several."""
     on_gpu = request.target != "cpu"
     devices = device_count(request.target) if on_gpu else min(2, os.cpu_count() or 1)
-    (worker,) = local_workers(Post(target=request.target), 1)
+    (worker,) = local_workers(replace(request, workers=1))
     with opened(request, {COLLECTIVES: {"target": request.target}}) as collection:
         try:
             answer = introduced(worker)

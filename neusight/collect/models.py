@@ -99,18 +99,9 @@ def _configs(models: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def _task(step: Workload, config: dict[str, Any], dtype: str, compiled: bool) -> ModelTask:
     """The step as it was traced, with the defaults filled in."""
-    request = step.request
-    return ModelTask(
-        model=request.model,
-        config=json.dumps(config, sort_keys=True),
-        mode=request.mode,
-        dtype=dtype,
-        batch=request.batch,
-        seq_len=request.seq_len,
-        attention=request.attention,
-        optimizer=request.optimizer,
-        compiled=compiled,
-    )
+    names = ("model", "mode", "batch", "seq_len", "attention", "optimizer")
+    words = {name: getattr(step.request, name) for name in names}
+    return ModelTask(**words, config=json.dumps(config, sort_keys=True), dtype=dtype, compiled=compiled)
 
 
 def _flops(step: Workload) -> float:

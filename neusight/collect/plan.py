@@ -17,6 +17,8 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from neusight.collect.sampling import STRATA, Stratum, points, stratum_of
 from neusight.collect.tasks import KernelTask, identity
 from neusight.devices.spec import GpuSpec
@@ -24,7 +26,7 @@ from neusight.errors import DataError, nearest
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Conv2d, Gemm, Kernel, KernelBatch, group_by_family
 from neusight.kernels.families import kernel_of
-from neusight.kernels.work import work_of
+from neusight.kernels.work import by_distinct, work_of
 from neusight.learn.calibration import calibration_plan
 from neusight.paths import read_json
 from neusight.workloads import Workload, list_workloads, shipped_step
@@ -198,16 +200,15 @@ def counted_kernels(step: Workload) -> Mapping[Kernel, int]:
 def _shares(step: Mapping[Kernel, int], device: GpuSpec, dtype: str) -> Iterator[tuple[Kernel, float]]:
     """Each kernel as it is to be measured, with its share of the step's time by the datasheet's peaks."""
     kernels = list(step)
-    least_s = [0.0] * len(kernels)
-    for batch, positions in group_by_family(kernels):
+    times_s = np.zeros(len(kernels))
+    for batch, places in group_by_family(kernels):
         work = work_of(batch)
-        for place, flops, size in zip(positions, work.least_flops, work.bytes, strict=True):
-            rate = device.gemm_flops_per_s(_computed_in(kernels[place].dtype, device))
-            least_s[place] = max(flops / rate, size / device.dram_bandwidth_bytes_per_s)
-    total = sum(seconds * count for seconds, count in zip(least_s, step.values(), strict=True))
-    for (kernel, count), seconds in zip(step.items(), least_s, strict=True):
+        rates = by_distinct(batch["dtype"], lambda name: device.gemm_flops_per_s(_computed_in(name, device)))
+        least_s = np.maximum(work.least_flops / rates, work.bytes / device.dram_bandwidth_bytes_per_s)
+        times_s[places] = least_s * [step[kernels[place]] for place in places]
+    for kernel, share in zip(kernels, times_s / times_s.sum(), strict=True):
         if (wanted := _in_dtype(kernel, dtype)) is not None:
-            yield wanted, seconds * count / total
+            yield wanted, float(share)
 
 
 def _computed_in(dtype: str, device: GpuSpec) -> str:
@@ -221,14 +222,12 @@ def _in_dtype(kernel: Kernel, dtype: str) -> Kernel | None:
         return kernel
     if kernel.dtype != _TRACED_AS.get(dtype):
         return None
-    if dtype == "float16":
-        return replace(kernel, dtype=dtype)
     if isinstance(kernel, Gemm) and dtype == "float8":
         # The products of 8-bit floats are those of a layer's forward pass, without a bias in the epilogue.
-        return replace(kernel, dtype=dtype, bias=False) if kernel.op == "linear" and kernel.layout == "tn" else None
-    if isinstance(kernel, Gemm):
-        return replace(kernel, dtype=dtype)
-    return replace(kernel, dtype=dtype) if isinstance(kernel, Conv2d) and dtype == "tf32" else None
+        is_forward = kernel.op == "linear" and kernel.layout == "tn"
+        return replace(kernel, dtype=dtype, bias=False) if is_forward else None
+    runs = dtype == "float16" or isinstance(kernel, Gemm) or (isinstance(kernel, Conv2d) and dtype == "tf32")
+    return replace(kernel, dtype=dtype) if runs else None
 
 
 def chosen_tasks(

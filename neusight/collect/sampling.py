@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
+from typing import Any
 
 import numpy as np
 
@@ -160,13 +161,18 @@ def _elementwise(u: Point, dtype: str) -> Kernel:
     op, size = pick(u[0], _POINTWISE), DTYPE_BYTES[dtype]
     cols = between(u[1], 64, 16384, alignment(u[3]))
     elements = cols * between(u[2], 1, 2**20)
-    form = OPERATORS["elementwise"][op]
-    read, written = operator_bytes(form, (elements, elements // cols, cols), size)
+    words = _work("elementwise", op, (elements, elements // cols, cols), dtype)
     # One in five adds a row to every row, as a bias does; a mask of masked elements is the same for every row.
-    read -= (elements - cols) * size if op in ("add", "mul") and u[3] < 0.2 else 0
-    read -= elements - cols if op == "masked_fill" else 0
-    flops = form.flops * elements
-    return Elementwise(op=op, elements=elements, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
+    words["read_bytes"] -= (elements - cols) * size if op in ("add", "mul") and u[3] < 0.2 else 0
+    words["read_bytes"] -= elements - cols if op == "masked_fill" else 0
+    return Elementwise(elements=elements, **words)
+
+
+def _work(family: str, op: str, extents: tuple[int, int, int], dtype: str) -> dict[str, Any]:
+    """Operator, bytes, FLOP and dtype of a kernel of so many elements, rows and columns."""
+    form = OPERATORS[family][op]
+    read, written = operator_bytes(form, extents, DTYPE_BYTES[dtype])
+    return {"op": op, "read_bytes": read, "write_bytes": written, "flops": form.flops * extents[0], "dtype": dtype}
 
 
 _ROW_OPS = (
@@ -180,10 +186,7 @@ def _rows(u: Point, dtype: str) -> Kernel:
     rows, cols = between(u[1], 1, 2**20), between(u[2], 8, 65536, alignment(u[3]))
     if op.startswith("batch_norm") or op.endswith("weight_backward"):
         rows, cols = between(u[1], 8, 8192, 8), between(u[2], 64, 2**20, 8)
-    form = OPERATORS["row_reduction"][op]
-    read, written = operator_bytes(form, (rows * cols, rows, cols), DTYPE_BYTES[dtype])
-    flops = form.flops * rows * cols
-    return RowReduction(op=op, rows=rows, cols=cols, read_bytes=read, write_bytes=written, flops=flops, dtype=dtype)
+    return RowReduction(rows=rows, cols=cols, **_work("row_reduction", op, (rows * cols, rows, cols), dtype))
 
 
 _MOVES = ("copy", "copy", "cat", "fill", "embedding", "embedding_backward", "gather", "scatter")
@@ -191,28 +194,24 @@ _MOVES = ("copy", "copy", "cat", "fill", "embedding", "embedding_backward", "gat
 
 def _memory(u: Point, dtype: str) -> Kernel:
     op, width, rows = pick(u[0], _MOVES), between(u[1], 64, 16384, alignment(u[3])), between(u[2], 1, 2**20)
-    extents = (width * rows, rows, width)
-    read, written = operator_bytes(OPERATORS["memory"][op], extents, DTYPE_BYTES[dtype])
-    return Memory(op=op, elements=extents[0], read_bytes=read, write_bytes=written, dtype=dtype)
+    words = _work("memory", op, (width * rows, rows, width), dtype)
+    del words["flops"]
+    return Memory(elements=width * rows, **words)
 
 
-_STEPS = {
-    "adamw_fused": (4, 3),
-    "sgd_fused": (3, 2),
-    "foreach_add": (1, 1),
-    "foreach_mul": (1, 1),
-    "foreach_lerp": (2, 1),
-    "foreach_addcmul": (2, 1),
-    "foreach_addcdiv": (3, 1),
-    "foreach_sqrt": (1, 1),
-}
+LISTS = {
+    "adamw_fused": (4, 3), "sgd_fused": (3, 2), "foreach_add": (1, 1), "foreach_mul": (1, 1), "foreach_lerp": (2, 1),
+    "foreach_addcmul": (2, 1), "foreach_addcdiv": (3, 1), "foreach_sqrt": (1, 1), "foreach_div": (1, 1),
+}  # fmt: skip
 """Lists read and written, in the forms that optimizers run."""
+_STEPS = tuple(op for op in LISTS if op != "foreach_div")
+"""Steps that are sampled."""
 
 
 def _optimizer(u: Point, dtype: str) -> Kernel:
-    op, tensors = pick(u[0], tuple(_STEPS)), between(u[1], 1, 512)
+    op, tensors = pick(u[0], _STEPS), between(u[1], 1, 512)
     elements = max(tensors, between(u[2], 2**14, 2**30))
-    read, written = _STEPS[op]
+    read, written = LISTS[op]
     size = elements * DTYPE_BYTES[dtype]
     return Optimizer(
         op=op, elements=elements, tensors=tensors, read_bytes=read * size, write_bytes=written * size,

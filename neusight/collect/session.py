@@ -16,11 +16,10 @@ from typing import Any
 import neusight
 from neusight.collect.store import FAMILIES, Store, place_of, read_rows
 from neusight.collect.tasks import Outcome, Task
-from neusight.collect.workers import Post, introduction, local_workers, perform, take_post
+from neusight.collect.workers import CollectionRequest, introduction, perform
 from neusight.errors import DataError, DeviceError
 from neusight.workers import ATTEMPTS, Worker, WorkerLost
 
-TARGETS = ("cuda", "cpu")
 RESTARTS = 20
 """A worker that was lost so often stays lost."""
 TASK_LIMIT_S = 300.0
@@ -28,41 +27,6 @@ TASK_LIMIT_S = 300.0
 
 Progress = Callable[[int, int | None, float], None]
 """Called with (rows in the set, rows wanted or None, seconds left)."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CollectionRequest:
-    """Which devices to measure, for how long, into which folder. ``limit`` counts rows and skipped samples in the set;
-    ``ray`` is the address of a cluster; ``plan`` a file with the kernels to measure, in place of a collection's.
-    """
-
-    out: Path
-    target: str = "cuda"
-    minutes: float = 20.0
-    limit: int | None = None
-    workers: int = 0
-    ray: str | None = None
-    seed: int = 0
-    budget_s: float = 0.06
-    plan: Path | None = None
-
-    def hired(self) -> Sequence[Worker]:
-        """The workers, each with its device.
-
-        Raises:
-            DataError: an impossible request. DeviceError: no such device.
-        """
-        if self.target not in TARGETS:
-            raise DataError(f"no device '{self.target}': one of {', '.join(TARGETS)}")
-        if not self.minutes > 0:
-            raise DataError(f"{self.minutes:g} minutes: give a positive number")
-        post = Post(target=self.target, seed=self.seed, budget_s=self.budget_s)
-        if self.ray is None:
-            return local_workers(post, self.workers)
-        from neusight.workers.ray_cluster import ray_workers
-
-        kind = "CPU" if self.target == "cpu" else "GPU"
-        return ray_workers(self.ray, self.workers, take_post, post, kind=kind)
 
 
 @dataclass(frozen=True, kw_only=True)

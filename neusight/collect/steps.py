@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from neusight.collect.bench import Bench, Timing, doubt
-from neusight.collect.launches.launch import float32_precision
+from neusight.collect.launches.launch import TORCH_DTYPES, float32_precision
 from neusight.collect.tasks import identity
 from neusight.devices.architectures import architecture_facts
 from neusight.errors import UnmeasurableError
@@ -143,7 +143,8 @@ def _phases(task: ModelTask, bench: Bench) -> dict[str, Callable[[], Any]]:
     inputs = real_inputs(config, task, module, bench.torch_device)
     run = _compiled(module) if task.compiled else module
     if task.mode == "inference":
-        return {"forward": lambda: _infer(run, inputs)}
+        infer = torch.no_grad()(run)
+        return {"forward": lambda: infer(**inputs)}
     return _TrainingStep(run, module, inputs, still_optimizer(module, task.optimizer)).phases()
 
 
@@ -156,7 +157,7 @@ def _compiled(module: torch.nn.Module) -> Callable[..., Any]:
 def real_module(config: dict[str, Any], task: ModelTask, device: str) -> torch.nn.Module:
     """The traced module with random weights, made on the device in its dtype: the host needs no memory for them."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(_torch_dtype(task.dtype))
+    torch.set_default_dtype(TORCH_DTYPES[task.dtype])
     try:
         with torch.device(device):
             module = build_model(config, task.mode, task.attention)
@@ -170,7 +171,7 @@ def real_inputs(
 ) -> dict[str, torch.Tensor]:
     """What ``forward`` takes: random ids within the vocabulary, random images, a mask that hides nothing."""
     specs = input_specs(config, task.batch, task.seq_len, task.attention)
-    dtype = _torch_dtype(task.dtype)
+    dtype = TORCH_DTYPES[task.dtype]
     with torch.device(device):
         return {name: real_input(name, spec, module, dtype) for name, spec in specs.items()}
 
@@ -208,32 +209,17 @@ def still_optimizer(module: torch.nn.Module, name: str) -> torch.optim.Optimizer
     return optimizer
 
 
-def _torch_dtype(dtype: str) -> torch.dtype:
-    return torch.float32 if dtype == "tf32" else getattr(torch, dtype)
-
-
-def _infer(run: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> None:
-    with torch.no_grad():
-        run(**inputs)
-
-
+@dataclass
 class _TrainingStep:
     """One iteration of training; what a phase leaves to the next lives no longer than it would in a loop."""
 
-    def __init__(
-        self,
-        run: Callable[..., Any],
-        module: torch.nn.Module,
-        inputs: Mapping[str, torch.Tensor],
-        optimizer: torch.optim.Optimizer | None,
-    ) -> None:
-        self.run = run
-        self.module = module
-        self.inputs = inputs
-        self.optimizer = optimizer
-        self.targets: list[torch.Tensor] = []
-        self.result: Any = None
-        self.scalar: Any = None
+    run: Callable[..., Any]
+    module: torch.nn.Module
+    inputs: Mapping[str, torch.Tensor]
+    optimizer: torch.optim.Optimizer | None
+    targets: Sequence[torch.Tensor] = ()
+    result: Any = None
+    scalar: Any = None
 
     def phases(self) -> dict[str, Callable[[], Any]]:
         """By name and in order."""
@@ -249,14 +235,18 @@ class _TrainingStep:
         """The cross-entropies of all logits over all positions, as the trace forms them."""
         logits = logit_rows(self.result)
         self.result = None
-        if not self.targets:
-            self.targets = [torch.randint(t.shape[1], (t.shape[0],), device=t.device) for t in logits]
+        self.targets = self.targets or random_targets(logits)
         self.scalar = sum(map(functional.cross_entropy, logits, self.targets))
 
     def backward(self) -> None:
         """From the gradient of the loss to those of the weights."""
         self.scalar.backward()
         self.scalar = None
+
+
+def random_targets(logits: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """A random class for each row of logits."""
+    return [torch.randint(rows.shape[1], (len(rows),), device=rows.device) for rows in logits]
 
 
 def logit_rows(result: Any) -> list[torch.Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -59,7 +59,8 @@ class Store:
         self._journal = _locked(folder / JOURNAL)
         # A line that a crash cut off is not a row.
         self._journal.truncate((folder / JOURNAL).read_bytes().rfind(b"\n") + 1)
-        _write_whole(folder / PLAN, json.dumps(plans, indent=2) + "\n")
+        text = json.dumps(plans, indent=2) + "\n"
+        _write_whole(folder / PLAN, lambda partial: partial.write_text(text, encoding="utf-8"))
         # What is on disk: the files first, then the lines of the journal that they lack.
         self.done: set[str] = set()
         self.counts: Counter[str] = Counter()
@@ -177,12 +178,11 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     names = dict.fromkeys(name for row in rows for name, value in row.items() if value is not None)
     table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    partial = path.with_name(f".{path.name}.partial")
-    pq.write_table(table, partial, compression="zstd")
-    partial.replace(path)
+    _write_whole(path, lambda partial: pq.write_table(table, partial, compression="zstd"))
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, write: Callable[[Path], Any]) -> None:
+    """Write a file next to its place, and put it there."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    write(partial)
     partial.replace(path)

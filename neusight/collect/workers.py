@@ -1,38 +1,64 @@
-"""What a worker does that measures: takes its post at a device, introduces itself, measures one task at a time."""
+"""Workers that measure: a request says on which devices; each introduces itself and measures one task at a time."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing import get_context
+from pathlib import Path
 from traceback import clear_frames
 from typing import Any
 
 from neusight.collect.tasks import SOURCE, Outcome, Task
-from neusight.errors import DeviceError, NeusightError, UnmeasurableError
+from neusight.errors import DataError, DeviceError, NeusightError
 from neusight.workers import LocalWorker, Worker, WorkerLost
 
+TARGETS = ("cuda", "cpu")
 _FATAL = ("CUDA error", "HIP error", "device-side assert", "cuDNN error", "CUBLAS_STATUS_EXECUTION_FAILED")
 """After these the process cannot be trusted any more: the fault stays with its context."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Post:
-    """Where a worker is to work: ``target`` is cuda or cpu, ``index`` the device on its host."""
+class CollectionRequest:
+    """Which devices to measure, for how long, into which folder. ``limit`` counts rows and skipped samples in the set;
+    ``ray`` is the address of a cluster; ``plan`` a file with the kernels to measure, in place of a collection's.
+    """
 
-    target: str
-    index: int = 0
+    out: Path
+    target: str = "cuda"
+    minutes: float = 20.0
+    limit: int | None = None
+    workers: int = 0
+    ray: str | None = None
     seed: int = 0
     budget_s: float = 0.06
+    plan: Path | None = None
+
+    def hired(self) -> Sequence[Worker]:
+        """The workers, each with its device.
+
+        Raises:
+            DataError: an impossible request. DeviceError: no such device.
+        """
+        if self.target not in TARGETS:
+            raise DataError(f"no device '{self.target}': one of {', '.join(TARGETS)}")
+        if not self.minutes > 0:
+            raise DataError(f"{self.minutes:g} minutes: give a positive number")
+        if self.ray is None:
+            return local_workers(self)
+        from neusight.workers.ray_cluster import ray_workers
+
+        kind = "CPU" if self.target == "cpu" else "GPU"
+        return ray_workers(self.ray, self.workers, take_post, self, kind=kind)
 
 
 _POST: dict[str, Any] = {}
-"""The bench of this process, once it is a worker."""
+"""The bench of this process, once it is a worker, and its introduction."""
 
 
-def take_post(post: Post) -> None:
-    """Make this process a worker."""
+def take_post(request: CollectionRequest, index: int = 0) -> None:
+    """Make this process a worker at a device of its host, counted from 0."""
     import socket
 
     import torch
@@ -41,23 +67,24 @@ def take_post(post: Post) -> None:
     from neusight.collect.drafting import draft_device
     from neusight.devices import to_toml
 
-    if post.target == "cpu":
+    if request.target == "cpu":
         # Threads that wait for one another measure the scheduler of a shared machine, not the kernel.
         torch.set_num_threads(1)
-    draft = draft_device(post.target, post.index)
-    torch_device = "cpu" if post.target == "cpu" else f"cuda:{post.index}"
-    _POST["bench"] = Bench(draft.spec, torch_device, post.seed, post.budget_s)
+    draft = draft_device(request.target, index)
+    torch_device = "cpu" if request.target == "cpu" else f"cuda:{index}"
+    _POST["bench"] = Bench(draft.spec, torch_device, request.seed, request.budget_s)
     _POST["introduction"] = {
         "device": to_toml(draft.spec),
         "gpu": draft.spec.id,
         "host": f"{socket.gethostname()}/{torch_device}",
-        "software": _software(post.target),
+        "software": _software(request.target),
     }
 
 
 def introduction() -> dict[str, Any]:
-    """Of this process's device and libraries, with the process's own number."""
-    return {**_POST["introduction"], "pid": os.getpid()}
+    """Device, host and libraries of this process."""
+    found: dict[str, Any] = _POST["introduction"]
+    return found
 
 
 def perform(task: Task) -> Outcome:
@@ -69,14 +96,11 @@ def perform(task: Task) -> Outcome:
     from datetime import UTC, datetime
 
     bench = _POST["bench"]
-    row: dict[str, Any] = {**task.describe(), "gpu": bench.gpu}
+    row: dict[str, Any] = {**task.describe(), "gpu": bench.device.id}
     try:
         measured = _measure(task, bench)
-    except UnmeasurableError as error:
-        return Outcome(sample=task.sample, table=task.table, row=row, reason=str(error))
     except Exception as error:
-        clear_frames(error.__traceback__)  # They hold the operands, or the model.
-        _forget_memory()
+        _forget_operands(error)
         reason = _reason(error)
         if any(word in reason for word in _FATAL):
             raise WorkerLost(reason) from None
@@ -93,8 +117,7 @@ def _measure(task: Task, bench: Any) -> dict[str, Any]:
     except Exception as error:
         if not _is_out_of_memory(error):
             raise
-        clear_frames(error.__traceback__)
-    _forget_memory()
+        _forget_operands(error)
     return task.measure(bench)
 
 
@@ -120,12 +143,13 @@ def _is_out_of_memory(error: Exception) -> bool:
     return named or "not enough memory" in str(error)
 
 
-def _forget_memory() -> None:
-    """Give operands back before the next task needs their room."""
+def _forget_operands(error: Exception) -> None:
+    """Give back operands, or a model, that frames of an error hold, before the next task needs their room."""
     import gc
 
     import torch
 
+    clear_frames(error.__traceback__)
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -152,14 +176,14 @@ def _cuda_devices() -> int:
     return torch.cuda.device_count()
 
 
-def local_workers(post: Post, count: int = 0) -> list[Worker]:
-    """One worker a GPU, or ``count`` of them, each with its own index; a worker on a CPU is one core.
+def local_workers(request: CollectionRequest) -> list[Worker]:
+    """One worker a GPU, or as many as are requested, each with its own index; a worker on a CPU is one core.
 
     Raises:
-        DeviceError: no such device, or fewer than ``count``.
+        DeviceError: no such device, or fewer than requested.
     """
-    have = device_count(post.target)
-    if post.target != "cpu" and count > have:
+    have, count = device_count(request.target), request.workers
+    if request.target != "cpu" and count > have:
         raise DeviceError(f"this host has {have} GPUs, not {count}: ask for fewer workers, or use --ray")
-    posts = [replace(post, index=0 if post.target == "cpu" else place) for place in range(count or have)]
-    return [LocalWorker(f"{each.target}:{each.index}", take_post, each) for each in posts]
+    places = [0] * (count or have) if request.target == "cpu" else range(count or have)
+    return [LocalWorker(f"{request.target}:{place}", take_post, request, place) for place in places]

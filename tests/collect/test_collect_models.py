@@ -77,7 +77,7 @@ def task(model: str | Path, mode: str = "training", **changes: Any) -> ModelTask
 
 
 def row_of(one: ModelTask, bench: Bench) -> dict[str, Any]:
-    return {"gpu": bench.gpu, **one.describe(), **one.measure(bench)}
+    return {"gpu": bench.device.id, **one.describe(), **one.measure(bench)}
 
 
 SAME = (

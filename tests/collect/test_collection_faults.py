@@ -174,7 +174,7 @@ def test_names_are_joined_to_their_rows(tmp_path: Path) -> None:
 
 def test_collectives_between_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("neusight.collect.collectives.HOST_SIZES", (4096,))
-    monkeypatch.setattr("neusight.collect.kernels.local_workers", lambda post, count: [Here()])
+    monkeypatch.setattr("neusight.collect.kernels.local_workers", lambda request: [Here()])
     request = CollectionRequest(out=tmp_path / "set", target="cpu")
     report = collect_kernels(request, ("collective",))
     rows = read_rows(tmp_path / "set", "collective")

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from neusight.collect.bench import MOST_SETS, Bench, Timing, doubt
-from neusight.collect.instruments import Reading, stopwatch, summary
+from neusight.collect.instruments import stopwatch, summary
 from neusight.collect.launches import KernelLaunch, OperandSource, prepare
 from neusight.collect.names import named
 from neusight.devices import load_device
@@ -120,15 +120,12 @@ def test_heat_and_spread_make_a_row_suspect() -> None:
 
 
 def test_conditions_are_medians_the_hottest_and_every_reason() -> None:
-    readings = [
-        Reading(1980, 2619, 300, 40, 0x01),
-        Reading(1200, 2619, 700, 60, 0x04),
-        Reading(1900, 2619, 690, 55, 0x60),
-    ]
+    names = ("clock_mhz", "memory_clock_mhz", "board_power_w", "temperature_c", "throttle")
+    seen = ((1980, 2619, 300, 40, 0x01), (1200, 2619, 700, 60, 0x04), (1900, 2619, 690, 55, 0x60))
+    readings = [dict(zip(names, values, strict=True)) for values in seen]
     found = summary(readings)
     assert (found["clock_mhz"], found["board_power_w"], found["temperature_c"]) == (1900, 690, 60)
     assert found["throttle"] == "sw_power_cap;sw_thermal_slowdown;hw_thermal_slowdown"
-    assert summary([]) == {}
     assert summary(readings[:1])["throttle"] == ""
 
 

@@ -10,14 +10,15 @@ import math
 import os
 import platform
 import re
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, slug
+from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, facts, slug
 from neusight.devices import GpuSpec
 from neusight.devices.schema import FIGURES
 
@@ -195,9 +196,7 @@ def _text(path: Path) -> str:
 
 
 class VectorUnits(NamedTuple):
-    """What one core's vector units do: their name, float32 operations a clock (a multiply-add is two) and numbers in a
-    register; release and node [nm] of the first processors that have them (assumptions).
-    """
+    """Vector units of one core, as ``facts.toml`` lists them."""
 
     label: str
     flops_per_clock: int
@@ -206,30 +205,18 @@ class VectorUnits(NamedTuple):
     process_nm: float
 
 
-_XEON = VectorUnits("AVX-512, two units of 512 bits", 64, 16, date(2017, 7, 11), 14.0)
-_ZEN_5 = VectorUnits("AVX-512 of Zen 5, two units of 512 bits", 64, 16, date(2024, 10, 10), 4.0)
-_ZEN_4 = VectorUnits("AVX-512 of Zen 4, two units of 256 bits that take two passes", 32, 16, date(2022, 11, 10), 5.0)
-_AVX512 = VectorUnits("AVX-512, one unit of 512 bits", 32, 16, date(2019, 8, 1), 10.0)
-_AVX2 = VectorUnits("AVX2, two multiply-add units of 256 bits", 32, 8, date(2013, 6, 4), 14.0)
-_AVX = VectorUnits("AVX, a multiplier and an adder of 256 bits", 16, 8, date(2011, 1, 9), 32.0)
-_SVE = VectorUnits("SVE, 512 bits of multiply-add units in all", 32, 4, date(2022, 5, 23), 5.0)
-_NEON = VectorUnits("NEON, two multiply-add units of 128 bits", 16, 4, date(2019, 12, 3), 7.0)
-_APPLE = VectorUnits("NEON of Apple's cores, four multiply-add units of 128 bits", 32, 4, date(2020, 11, 17), 5.0)
-_UNKNOWN = VectorUnits("unknown vector units, taken as 128 bits", 8, 4, date(2003, 4, 22), 130.0)
-
-
 def vector_units(cpu: CpuReadings) -> VectorUnits:
-    """The widest multiply-add units among the flags, two or one by vendor and family."""
-    flags = cpu.flags
-    if "avx512f" in flags:
-        if cpu.vendor == "AuthenticAMD":
-            return _ZEN_4 if cpu.family <= 25 else _ZEN_5
-        return _XEON if "xeon" in cpu.model.lower() else _AVX512
-    if {"avx2", "fma"} <= flags:
-        return _AVX2
-    if not flags and cpu.model.lower().startswith(("arm", "apple")):
-        return _APPLE
-    return next((units for flag, units in (("avx", _AVX), ("sve", _SVE), ("asimd", _NEON)) if flag in flags), _UNKNOWN)
+    """The first of the listed units whose conditions the CPU meets."""
+    found = next(units for units in facts()["vector_units"] if _meets(cpu, **units["when"]))
+    return VectorUnits(**{name: value for name, value in found.items() if name != "when"})
+
+
+def _meets(
+    cpu: CpuReadings, flags: Sequence[str] = (), vendor: str = "", family: int = sys.maxsize, model: str = "",
+    without_flags: bool = False,
+) -> bool:  # fmt: skip
+    known = cpu.flags.issuperset(flags) and vendor in ("", cpu.vendor) and cpu.family <= family
+    return known and re.match(model, cpu.model.lower()) is not None and not (without_flags and cpu.flags)
 
 
 def cpu_spec(cpu: CpuReadings, probe: CpuProbe) -> GpuSpec:

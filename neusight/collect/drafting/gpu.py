@@ -7,10 +7,10 @@ behind the published rates of a catalogued device of the same architecture.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
-from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, slug
+from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, facts, slug
 from neusight.devices import GpuSpec, Link, load_gpu
 from neusight.errors import DeviceError
 
@@ -18,21 +18,9 @@ DRIVER = "reported by the driver through PyTorch or NVML"
 L2_PER_DIE_BYTES = 4 * 2**20
 """Of one compute die of CDNA 3 and 4 (AMD's architecture whitepapers)."""
 
-_LANE_BYTES_PER_S = {1: 0.25e9, 2: 0.5e9, 3: 0.984375e9, 4: 1.96875e9, 5: 3.9375e9, 6: 7.875e9}
-"""PCIe by generation, one direction; sixteen lanes as the catalogue rounds them."""
-_NVLINK_BYTES_PER_S = {
-    **{"1.0": 20e9, "2.0": 25e9, "2.2": 25e9, "3.0": 25e9},
-    **{"3.1": 14.0625e9, "4.0": 25e9, "5.0": 50e9},
-}
-"""One link, one direction, by generation: what the catalogue's bandwidths are multiples of."""
-_NVLINK_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0"}
-"""NVML's numbers of NVLink generations (nvml.h, nvmlNvlinkVersion_t)."""
-
 
 class Kin(NamedTuple):
-    """What stands for a compute capability or GCN architecture: ids of a catalogued device that has it and of one among
-    GeForce boards, transfers of the memory bus a reported clock, and multiprocessors of a die with an L2 of its own.
-    """
+    """What stands for a compute capability or GCN architecture, see ``facts.toml``."""
 
     like: str
     geforce: str = ""
@@ -40,28 +28,7 @@ class Kin(NamedTuple):
     sms_per_die: int = 0
 
 
-KIN = {
-    "5.2": Kin("m40-12gb"),
-    "6.0": Kin("p100-sxm2-16gb"),
-    "6.1": Kin("p4", "gtx-1080-ti"),
-    "7.0": Kin("v100-sxm2-32gb"),
-    "7.5": Kin("t4", "rtx-2080-ti"),
-    "8.0": Kin("a100-sxm-80gb"),
-    "8.6": Kin("a10", "rtx-3090"),
-    "8.7": Kin("jetson-agx-orin"),
-    "8.9": Kin("l40s", "rtx-4090"),
-    "9.0": Kin("h100-sxm-80gb"),
-    "10.0": Kin("b200-sxm-180gb"),
-    "10.3": Kin("b300-sxm-288gb"),
-    "11.0": Kin("jetson-thor-t5000"),
-    "12.0": Kin("rtx-pro-6000-server", "rtx-5090"),
-    "gfx908": Kin("mi100"),
-    "gfx90a": Kin("mi210"),
-    "gfx942": Kin("mi300x", transfers_per_clock=4, sms_per_die=38),
-    "gfx950": Kin("mi355x", transfers_per_clock=4, sms_per_die=32),
-    "gfx1100": Kin("rx-7900-xtx", transfers_per_clock=16),
-    "gfx1101": Kin("rx-7700-xt", transfers_per_clock=16),
-}
+KIN = {capability: Kin(**kin) for capability, kin in facts()["kin"].items()}
 
 
 def known_capability(capability: str) -> str:
@@ -80,25 +47,25 @@ def _rank(capability: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReadings:
-    """Figures that a driver reports, in SI units; None where it does not say.
+    """Figures that a driver reports, in SI units, named as those of ``GpuSpec``; None where it does not say.
 
-    ``capability`` is CUDA's compute capability (``9.0``) or the GCN architecture (``gfx942``), ``clock_hz`` the highest
-    clock of the multiprocessors, ``nvlinks`` the number of those that are up.
+    ``compute_capability`` is CUDA's (``9.0``) or the GCN architecture (``gfx942``), ``nvlinks`` the number of links
+    that are up.
     """
 
     name: str
-    capability: str
+    compute_capability: str
     sm_count: int
-    memory_bytes: int
-    l2_bytes: int | None = None
+    dram_capacity_bytes: int
+    l2_capacity_bytes: int | None = None
     warp_size: int | None = None
     max_threads_per_sm: int | None = None
     shared_memory_per_sm_bytes: int | None = None
     registers_per_sm: int | None = None
-    clock_hz: float | None = None
+    boost_clock_hz: float | None = None
     memory_clock_hz: float | None = None
     memory_bus_bits: int | None = None
-    power_limit_w: float | None = None
+    tdp_w: float | None = None
     pcie_generation: int | None = None
     pcie_lanes: int | None = None
     nvlinks: int = 0
@@ -124,25 +91,28 @@ def read_gpu(index: int) -> GpuReadings:
     return _readings(properties, amd, {} if amd else _nvml(str(getattr(properties, "uuid", ""))))
 
 
+_PROPERTIES = {
+    "l2_capacity_bytes": ("L2_cache_size", 1),
+    "warp_size": ("warp_size", 1),
+    "max_threads_per_sm": ("max_threads_per_multi_processor", 1),
+    "shared_memory_per_sm_bytes": ("shared_memory_per_multiprocessor", 1),
+    "registers_per_sm": ("regs_per_multiprocessor", 1),
+    "memory_bus_bits": ("memory_bus_width", 1),
+    # CUDA gives the published boost clock, NVML the highest that can be set: on GeForce boards that is more.
+    "boost_clock_hz": ("clock_rate", 1e3),
+    "memory_clock_hz": ("memory_clock_rate", 1e3),
+}
+"""PyTorch's device properties by field of ``GpuReadings``, with the factor to SI units."""
+
+
 def _readings(properties: Any, amd: bool, nvml: dict[str, Any]) -> GpuReadings:
     """``properties`` are PyTorch's device properties; what older versions lack, NVML may fill in."""
-    figures = {
-        "l2_bytes": "L2_cache_size",
-        "warp_size": "warp_size",
-        "max_threads_per_sm": "max_threads_per_multi_processor",
-        "shared_memory_per_sm_bytes": "shared_memory_per_multiprocessor",
-        "registers_per_sm": "regs_per_multiprocessor",
-        "memory_bus_bits": "memory_bus_width",
-    }
-    # CUDA gives the published boost clock, NVML the highest that can be set: on GeForce boards that is more.
-    clocks = {"clock_hz": "clock_rate", "memory_clock_hz": "memory_clock_rate"}
-    pytorch = {field: getattr(properties, name, None) for field, name in figures.items()}
-    pytorch |= {field: _times(getattr(properties, name, None), 1e3) for field, name in clocks.items()}
+    pytorch = {field: _times(getattr(properties, name, None), factor) for field, (name, factor) in _PROPERTIES.items()}
     return GpuReadings(
         name=properties.name.strip(),
-        capability=properties.gcnArchName.split(":")[0] if amd else f"{properties.major}.{properties.minor}",
+        compute_capability=properties.gcnArchName.split(":")[0] if amd else f"{properties.major}.{properties.minor}",
         sm_count=properties.multi_processor_count,
-        memory_bytes=properties.total_memory,
+        dram_capacity_bytes=properties.total_memory,
         **nvml | {field: value for field, value in pytorch.items() if value},
     )
 
@@ -151,7 +121,11 @@ def _nvml(uuid: str) -> dict[str, Any]:
     """Fields of ``GpuReadings`` that NVML knows; none where it is not installed or does not know the device."""
     try:
         import pynvml
-    except ImportError:
+
+        from neusight.collect.instruments import nvml_device
+
+        handle = nvml_device(uuid)
+    except Exception:  # NVML has its own exceptions, which cannot be named where it is not installed.
         return {}
 
     def ask(name: str, *arguments: Any) -> Any:
@@ -162,15 +136,11 @@ def _nvml(uuid: str) -> dict[str, Any]:
         except pynvml.NVMLError:
             return None
 
-    ask("nvmlInit")
-    handle = ask("nvmlDeviceGetHandleByUUID", uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}")
-    if handle is None:
-        return {}
     return {
-        "clock_hz": _times(ask("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM), 1e6),
+        "boost_clock_hz": _times(ask("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_SM), 1e6),
         "memory_clock_hz": _times(ask("nvmlDeviceGetMaxClockInfo", handle, pynvml.NVML_CLOCK_MEM), 1e6),
         "memory_bus_bits": ask("nvmlDeviceGetMemoryBusWidth", handle),
-        "power_limit_w": _times(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle), 1e-3),
+        "tdp_w": _times(ask("nvmlDeviceGetPowerManagementDefaultLimit", handle), 1e-3),
         "pcie_generation": ask("nvmlDeviceGetMaxPcieLinkGeneration", handle),
         "pcie_lanes": ask("nvmlDeviceGetMaxPcieLinkWidth", handle),
         **_nvlinks(ask, handle, pynvml.NVML_NVLINK_MAX_LINKS),
@@ -180,7 +150,7 @@ def _nvml(uuid: str) -> dict[str, Any]:
 def _nvlinks(ask: Callable[..., Any], handle: Any, most: int) -> dict[str, Any]:
     up = [link for link in range(most) if ask("nvmlDeviceGetNvLinkState", handle, link)]
     version = ask("nvmlDeviceGetNvLinkVersion", handle, up[0]) if up else None
-    return {"nvlinks": len(up), "nvlink_version": _NVLINK_VERSIONS.get(version or 0)}
+    return {"nvlinks": len(up), "nvlink_version": facts()["nvlink_versions"].get(str(version))}
 
 
 def _times(number: float | None, factor: float) -> float | None:
@@ -199,8 +169,8 @@ def gpu_spec(readings: GpuReadings) -> GpuSpec:
     Raises:
         DeviceError: a figure that cannot be.
     """
-    capability = known_capability(readings.capability)
-    kin, known = KIN[capability], capability == readings.capability
+    capability = known_capability(readings.compute_capability)
+    kin, known = KIN[capability], capability == readings.compute_capability
     like = load_gpu((is_geforce(readings.name) and kin.geforce) or kin.like)
     sheet = Sheet()
     _put_driver(sheet, readings, kin)
@@ -210,7 +180,7 @@ def gpu_spec(readings: GpuReadings) -> GpuSpec:
         id=slug(readings.name),
         name=readings.name,
         vendor=like.vendor,
-        architecture=like.architecture if known else f"{readings.capability}, taken as {like.architecture}",
+        architecture=like.architecture if known else f"{readings.compute_capability}, taken as {like.architecture}",
         notes=_notes(readings, like, known),
     )
 
@@ -221,20 +191,9 @@ def is_geforce(name: str) -> bool:
 
 
 def _put_driver(sheet: Sheet, readings: GpuReadings, kin: Kin) -> None:
-    sheet.put(
-        DRIVER,
-        compute_capability=readings.capability,
-        sm_count=readings.sm_count,
-        boost_clock_hz=readings.clock_hz,
-        dram_capacity_bytes=readings.memory_bytes,
-        l2_capacity_bytes=_l2_bytes(readings, kin),
-        shared_memory_per_sm_bytes=readings.shared_memory_per_sm_bytes,
-        registers_per_sm=readings.registers_per_sm,
-        max_threads_per_sm=readings.max_threads_per_sm,
-        warp_size=readings.warp_size,
-        tdp_w=readings.power_limit_w,
-        links=_links(readings),
-    )
+    known = {field.name for field in fields(GpuSpec)} - {"name"}
+    reported = {name: value for name, value in asdict(readings).items() if name in known}
+    sheet.put(DRIVER, **reported | {"l2_capacity_bytes": _l2_bytes(readings, kin), "links": _links(readings)})
     transfers = kin.transfers_per_clock
     bus_bytes = (readings.memory_bus_bits or 0) / 8
     sheet.put(
@@ -245,20 +204,21 @@ def _put_driver(sheet: Sheet, readings: GpuReadings, kin: Kin) -> None:
 
 def _l2_bytes(readings: GpuReadings, kin: Kin) -> float | None:
     """L2 of all dies; some versions of ROCm report that of a single one."""
-    if not readings.l2_bytes or not kin.sms_per_die:
-        return readings.l2_bytes
+    if not readings.l2_capacity_bytes or not kin.sms_per_die:
+        return readings.l2_capacity_bytes
     dies = max(1, round(readings.sm_count / kin.sms_per_die))
-    return max(readings.l2_bytes, dies * L2_PER_DIE_BYTES)
+    return max(readings.l2_capacity_bytes, dies * L2_PER_DIE_BYTES)
 
 
 def _links(readings: GpuReadings) -> tuple[Link, ...]:
+    lanes, version, generation = readings.pcie_lanes or 0, str(readings.nvlink_version), readings.pcie_generation
+    nvlink = readings.nvlinks * facts()["nvlink_bytes_per_s"].get(version, 0.0)
+    pcie = lanes * facts()["pcie_lane_bytes_per_s"].get(str(generation), 0.0)
     links = []
-    if readings.nvlinks and (version := readings.nvlink_version) in _NVLINK_BYTES_PER_S:
-        bandwidth = readings.nvlinks * _NVLINK_BYTES_PER_S[version]
-        links.append(Link(kind="nvlink", generation=version, bandwidth_bytes_per_s=bandwidth))
-    if readings.pcie_lanes and (lane := _LANE_BYTES_PER_S.get(readings.pcie_generation or 0)):
-        generation = f"{readings.pcie_generation}.0 x{readings.pcie_lanes}"
-        links.append(Link(kind="pcie", generation=generation, bandwidth_bytes_per_s=readings.pcie_lanes * lane))
+    if nvlink:
+        links.append(Link(kind="nvlink", generation=version, bandwidth_bytes_per_s=nvlink))
+    if pcie:
+        links.append(Link(kind="pcie", generation=f"{generation}.0 x{lanes}", bandwidth_bytes_per_s=pcie))
     return tuple(links)
 
 
@@ -297,8 +257,9 @@ def _put_rates(sheet: Sheet, name: str, like: GpuSpec, known: bool) -> None:
 def _notes(readings: GpuReadings, like: GpuSpec, known: bool) -> str:
     notes = ["Drafted from what the driver reports; not compared with a datasheet."]
     if not known:
-        capability = "architecture" if readings.capability.startswith("gfx") else "compute capability"
-        notes.append(f"The {capability} {readings.capability} is not known: taken as {like.compute_capability}.")
+        known_as, given = like.compute_capability, readings.compute_capability
+        what = "architecture" if given.startswith("gfx") else "compute capability"
+        notes.append(f"The {what} {given} is not known: taken as {known_as}.")
     if is_geforce(readings.name) and like.matrix_flops_per_s:
         notes.append("The float16 and float8 matrix rates are those with float32 accumulation.")
     return " ".join(notes)

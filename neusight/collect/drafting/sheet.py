@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from neusight import units
@@ -17,6 +19,13 @@ ASSUMPTION = "assumption: "
 """Begins the source of every figure that nothing on this machine reports."""
 TOLERANCE = 0.03
 """By how much of the catalogue's figure a driver may differ before it is worth a word."""
+
+
+@cache
+def facts() -> dict[str, Any]:
+    """Tables of ``facts.toml``."""
+    return tomllib.loads(Path(__file__).with_name("facts.toml").read_text(encoding="utf-8"))
+
 
 _SYMBOLS = {"bytes": "B", "bytes_per_s": "B/s", "hz": "Hz", "w": "W"}
 

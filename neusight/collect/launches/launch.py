@@ -14,20 +14,14 @@ from neusight.errors import UnmeasurableError
 from neusight.kernels import DTYPE_BYTES, Kernel, KernelBatch
 from neusight.kernels.work import work_of
 
+_NAMED = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool")
 TORCH_DTYPES: dict[str, torch.dtype] = {
-    "float64": torch.float64,
-    "float32": torch.float32,
-    "tf32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float8": torch.float8_e4m3fn,
-    "int64": torch.int64,
-    "int32": torch.int32,
-    "int8": torch.int8,
-    "uint8": torch.uint8,
-    "bool": torch.bool,
+    **{name: getattr(torch, name) for name in _NAMED},
+    **{"tf32": torch.float32, "float8": torch.float8_e4m3fn},
 }
 Operands = tuple[Any, ...]
+Run = Callable[..., Any]
+"""An operator that takes operands."""
 
 
 @contextmanager
@@ -107,6 +101,20 @@ def size_of(kernel: Any) -> int:
 def factors(elements: int, most: int) -> tuple[int, int]:
     """``elements`` as a product whose second factor is its largest divisor up to ``most``."""
     return next((elements // d, d) for d in range(min(most, elements), 0, -1) if elements % d == 0)
+
+
+def values_beside(kernel: Any, size: int, values: int | None = None) -> int:
+    """Number of values of ``size`` bytes that a kernel reads in addition to ``values`` of its dtype, default one an
+    element; it divides the elements.
+
+    Raises:
+        UnmeasurableError: there is no such number.
+    """
+    read = size_of(kernel) * (kernel.elements if values is None else values)
+    count, odd = divmod(kernel.read_bytes - read, size)
+    if odd or count <= 0 or kernel.elements % count:
+        raise unmeasurable(kernel)
+    return count
 
 
 def unmeasurable(kernel: Any) -> UnmeasurableError:

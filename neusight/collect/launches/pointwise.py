@@ -8,7 +8,16 @@ from typing import Any
 
 import torch
 
-from neusight.collect.launches.launch import Operands, OperandSource, Recipe, factors, size_of, unmeasurable
+from neusight.collect.launches.launch import (
+    Operands,
+    OperandSource,
+    Recipe,
+    factors,
+    size_of,
+    unmeasurable,
+    values_beside,
+)  # fmt: skip
+from neusight.collect.sampling import LISTS
 from neusight.kernels import DTYPE_BYTES, Elementwise, Optimizer
 
 aten = torch.ops.aten
@@ -54,9 +63,7 @@ def _one_tensor(kernel: Elementwise, run: Callable[..., Any]) -> Recipe:
 def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> Recipe:
     """The second operand has what the first leaves of the bytes read; a dropout's mask has a byte an element."""
     second = "bool" if kernel.op == "dropout_backward" else kernel.dtype
-    rest, odd = divmod(kernel.read_bytes - kernel.elements * size_of(kernel), DTYPE_BYTES[second])
-    if odd or rest <= 0 or kernel.elements % rest:
-        raise unmeasurable(kernel)
+    rest = values_beside(kernel, DTYPE_BYTES[second])
 
     def operands(source: OperandSource) -> Operands:
         first = source.positive(kernel.elements // rest, rest, dtype=kernel.dtype)
@@ -67,10 +74,7 @@ def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> Recipe:
 
 def _masked_fill(kernel: Elementwise) -> Recipe:
     """A mask as large as the result, or broadcast, chooses between a tensor and a number."""
-    values = kernel.elements * size_of(kernel)
-    masked = kernel.read_bytes - values
-    if masked <= 0 or kernel.elements % masked:
-        raise unmeasurable(kernel)
+    masked = values_beside(kernel, 1)
 
     def operands(source: OperandSource) -> Operands:
         shape = (kernel.elements // masked, masked)
@@ -97,9 +101,7 @@ def _max_pool2d(kernel: Elementwise) -> Recipe:
 
 def _batch_norm(kernel: Elementwise) -> Recipe:
     """In evaluation a scale and a shift: four values a channel are read beside the images."""
-    channels, odd = divmod(kernel.read_bytes - kernel.elements * size_of(kernel), 4 * size_of(kernel))
-    if odd or channels <= 0 or kernel.elements % channels:
-        raise unmeasurable(kernel)
+    channels = values_beside(kernel, 4 * size_of(kernel))
     pixels, images = factors(kernel.elements // channels, 64)
 
     def operands(source: OperandSource) -> Operands:
@@ -122,27 +124,25 @@ def _fused_sgd(params: Any, grads: Any, momenta: Any, steps: Any) -> Any:
     return aten._fused_sgd_(params, grads, momenta, nesterov=False, maximize=False, is_first_step=False, **options)
 
 
-# Lists that are read, and the operator; a fused step also takes the step's number, one a tensor.
-_STEPS: dict[str, tuple[int, Callable[..., Any]]] = {
-    "foreach_add": (1, lambda a, _: torch._foreach_add_(a, 1e-8)),
-    "foreach_mul": (1, lambda a, _: torch._foreach_mul_(a, 0.999)),
-    "foreach_div": (1, lambda a, _: torch._foreach_div_(a, 1.001)),
-    "foreach_sqrt": (1, lambda a, _: torch._foreach_sqrt(a)),
-    "foreach_lerp": (2, lambda a, b, _: torch._foreach_lerp_(a, b, 0.1)),
+# A fused step also takes the step's number, one a tensor.
+_STEPS: dict[str, Callable[..., Any]] = {
+    "foreach_add": lambda a, _: torch._foreach_add_(a, 1e-8),
+    "foreach_mul": lambda a, _: torch._foreach_mul_(a, 0.999),
+    "foreach_div": lambda a, _: torch._foreach_div_(a, 1.001),
+    "foreach_sqrt": lambda a, _: torch._foreach_sqrt(a),
+    "foreach_lerp": lambda a, b, _: torch._foreach_lerp_(a, b, 0.1),
     # Adam squares the gradient: one list multiplied with itself.
-    "foreach_addcmul": (2, lambda a, b, _: torch._foreach_addcmul_(a, b, b, value=1e-3)),
-    "foreach_addcdiv": (3, lambda a, b, c, _: torch._foreach_addcdiv_(a, b, c, -1e-3)),
-    "adamw_fused": (4, _fused_adamw),
-    "sgd_fused": (3, _fused_sgd),
+    "foreach_addcmul": lambda a, b, _: torch._foreach_addcmul_(a, b, b, value=1e-3),
+    "foreach_addcdiv": lambda a, b, c, _: torch._foreach_addcdiv_(a, b, c, -1e-3),
+    "adamw_fused": _fused_adamw,
+    "sgd_fused": _fused_sgd,
 }
 
 
 def optimizer(kernel: Optimizer) -> Recipe:
     """A foreach operator, or a fused update, on parameters of equal size; all lists are as long as theirs."""
-    if kernel.op not in _STEPS:
-        raise unmeasurable(kernel)
-    lists, run = _STEPS[kernel.op]
-    if kernel.elements < kernel.tensors or kernel.read_bytes != lists * kernel.elements * size_of(kernel):
+    lists, _ = LISTS.get(kernel.op, (0, 0))
+    if not lists or kernel.elements < kernel.tensors or kernel.read_bytes != lists * kernel.elements * size_of(kernel):
         raise unmeasurable(kernel)
     size, longer = divmod(kernel.elements, kernel.tensors)
     sizes = [size + (i < longer) for i in range(kernel.tensors)]
@@ -151,4 +151,4 @@ def optimizer(kernel: Optimizer) -> Recipe:
         made = tuple([source.positive(s, dtype=kernel.dtype) for s in sizes] for _ in range(lists))
         return (*made, [torch.ones((), device=source.device) for _ in sizes])
 
-    return operands, run
+    return operands, _STEPS[kernel.op]

@@ -10,7 +10,8 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from neusight.collect.launches.launch import Operands, OperandSource, Recipe, parts, unmeasurable
-from neusight.kernels import Attention, Conv2d, Gemm, GroupedGemm
+from neusight.kernels import Attention, Conv2d, Gemm, GroupedGemm, KernelBatch
+from neusight.kernels.work import conv_output
 
 aten = torch.ops.aten
 
@@ -85,7 +86,8 @@ def conv2d(kernel: Conv2d) -> Recipe:
         x, weight = source.normal(*image, dtype=kernel.dtype), source.normal(*filters, dtype=kernel.dtype)
         if kernel.op == "forward":
             return x, weight
-        return source.normal(*_output(kernel), dtype=kernel.dtype), x, weight
+        output = (int(extent[0]) for extent in conv_output(KernelBatch.of([kernel])))
+        return source.normal(kernel.batch, kernel.out_channels, *output, dtype=kernel.dtype), x, weight
 
     def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
         return aten.convolution(x, weight, None, *geometry)
@@ -95,13 +97,6 @@ def conv2d(kernel: Conv2d) -> Recipe:
         return aten.convolution_backward(grad, x, weight, None, *geometry, wanted)
 
     return operands, forward if kernel.op == "forward" else backward
-
-
-def _output(kernel: Conv2d) -> tuple[int, int, int, int]:
-    reach = [kernel.dilation * (extent - 1) + 1 for extent in (kernel.kernel_height, kernel.kernel_width)]
-    inputs = (kernel.height, kernel.width)
-    height, width = ((x + 2 * kernel.padding - r) // kernel.stride + 1 for x, r in zip(inputs, reach, strict=True))
-    return kernel.batch, kernel.out_channels, height, width
 
 
 def attention(kernel: Attention) -> Recipe:

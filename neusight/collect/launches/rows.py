@@ -13,9 +13,9 @@ from neusight.collect.launches.launch import (
     OperandSource,
     Recipe,
     factors,
-    size_of,
     unmeasurable,
-)
+    values_beside,
+)  # fmt: skip
 from neusight.kernels import Memory, RowReduction
 
 aten = torch.ops.aten
@@ -157,16 +157,14 @@ def _cat(kernel: Memory) -> Recipe:
 
 
 def _indexed_rows(kernel: Memory, moved: int) -> tuple[int, int]:
-    """(rows, elements a row) of what ``kernel`` moves by index: eight bytes read beyond ``moved`` are one index."""
-    rows, odd = divmod(kernel.read_bytes - moved, 8)
-    if odd or rows <= 0 or kernel.elements % rows:
-        raise unmeasurable(kernel)
+    """(rows, elements a row) of what ``kernel`` moves by index: eight bytes beyond ``moved`` values are an index."""
+    rows = values_beside(kernel, 8, moved)
     return rows, kernel.elements // rows
 
 
 def _gather(kernel: Memory) -> Recipe:
     """Rows of a table by index: an embedding, or a gather along the first dimension; every row is another."""
-    rows, width = _indexed_rows(kernel, kernel.elements * size_of(kernel))
+    rows, width = _indexed_rows(kernel, kernel.elements)
 
     def operands(source: OperandSource) -> Operands:
         table = source.normal(max(rows, _TABLE_ROWS), width, dtype=kernel.dtype)
@@ -177,7 +175,7 @@ def _gather(kernel: Memory) -> Recipe:
 
 def _scatter(kernel: Memory) -> Recipe:
     """Rows to their places, without collisions."""
-    rows, width = _indexed_rows(kernel, kernel.elements * size_of(kernel))
+    rows, width = _indexed_rows(kernel, kernel.elements)
 
     def operands(source: OperandSource) -> Operands:
         places = torch.randperm(rows, generator=source.generator, device=source.device)
@@ -188,7 +186,7 @@ def _scatter(kernel: Memory) -> Recipe:
 
 def _embedding_backward(kernel: Memory) -> Recipe:
     """The rows of the gradient added to a small table, which is cleared first."""
-    rows, width = _indexed_rows(kernel, 2 * kernel.elements * size_of(kernel))
+    rows, width = _indexed_rows(kernel, 2 * kernel.elements)
     table = max(1, min(_TABLE_ROWS, rows // _SHARED))
 
     def operands(source: OperandSource) -> Operands:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -67,8 +67,8 @@ def prepare(
     sizes: dict[str, Any] = {"batch": batch, "seq_len": seq_len, "image_size": image_size}
     request = settled_request(source, Request.of(source.name, mode="training", attention="eager", **sizes))
     if source.config is not None:
-        return _from_config(source.config, request, Digits() if digits else None)
-    if source.described is not None:
+        training = _from_config(source.config, request, digits)
+    elif source.described is not None:
         training = _from_library(source.described, request)
     elif image_size is not None:
         raise ModelError(f"the inputs of {source.name} come with it: leave out the image size")
@@ -81,9 +81,9 @@ def prepare(
     return _with_digits(training) if digits else training
 
 
-def _from_config(config: dict[str, Any], request: Request, digits: Digits | None) -> TrainedModule:
+def _from_config(config: dict[str, Any], request: Request, digits: bool) -> TrainedModule:
     name, size, images = request.model, request.extents.image_size, is_image_config(config)
-    unread = {"--seq-len": request.seq_len} if images else {"--data": digits, "--image-size": size}
+    unread = {"--seq-len": request.seq_len} if images else {"--data": digits or None, "--image-size": size}
     for option, value in unread.items():
         if value is not None:
             raise ModelError(f"{name} reads {'images' if images else 'tokens'}: leave out {option}")
@@ -93,14 +93,20 @@ def _from_config(config: dict[str, Any], request: Request, digits: Digits | None
     with explained(name, "train"):
         _check_size(name, config)
         module = build_model(config, "training", "eager")
+    return _with_random_inputs(module, request, (), specs, shape)
+
+
+def _with_random_inputs(
+    module: nn.Module, request: Request, args: Sequence[TensorSpec], kwargs: Mapping[str, TensorSpec], shape: str
+) -> TrainedModule:
+    """With inputs of a forward pass, in order or by name, that are drawn for each step."""
 
     def samples() -> Samples:
-        draw = digits.images if digits else noise
-        inputs = {key: real_input(key, spec, module, images=draw) for key, spec in specs.items()}
-        return ((), inputs), digits.classes if digits else None
+        positional = tuple(real_input("", spec, module, images=noise) for spec in args)
+        return (positional, {key: real_input(key, spec, module, images=noise) for key, spec in kwargs.items()}), None
 
-    described = f"{'handwritten digits' if digits else 'random inputs'} of batch {request.batch}, {shape}"
-    return TrainedModule(name=name, module=module, samples=samples, described=described, real=digits is not None)
+    described = f"random inputs of batch {request.batch}, {shape}"
+    return TrainedModule(name=request.model, module=module, samples=samples, described=described)
 
 
 def _check_size(name: str, config: dict[str, Any]) -> None:
@@ -131,13 +137,8 @@ def _from_library(described: ModelSource, request: Request) -> TrainedModule:
         module, specs = described.build(request), described.inputs(request)
     if not isinstance(specs, tuple) or not all(isinstance(spec, TensorSpec) for spec in specs):
         raise ModelError(f"{name} takes more than images: give it as package.module:function, with its inputs")
-    batch, *_, height, width = specs[0].shape
-    return TrainedModule(
-        name=name,
-        module=module,
-        samples=lambda: ((tuple(noise(spec.shape) for spec in specs), {}), None),
-        described=f"random inputs of batch {batch}, {height}x{width} pixels",
-    )
+    height, width = specs[0].shape[-2:]
+    return _with_random_inputs(module, request, specs, {}, f"{height}x{width} pixels")
 
 
 def _with_given_inputs(name: str, module: nn.Module, inputs: Any) -> TrainedModule:
@@ -173,7 +174,8 @@ def _with_digits(training: TrainedModule) -> TrainedModule:
     def is_image(value: Any) -> bool:
         return isinstance(value, torch.Tensor) and value.is_floating_point() and value.ndim == 4
 
-    inputs, _ = training.samples()
+    with torch.random.fork_rng(devices=[]):
+        inputs, _ = training.samples()
     shapes = [tuple(value.shape) for value in tree_leaves(inputs) if is_image(value)]
     if len(shapes) != 1:
         raise ModelError(f"{training.name} takes no batch of images: leave out --data")

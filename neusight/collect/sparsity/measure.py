@@ -12,7 +12,7 @@ from torch.nn import functional
 from neusight.collect.sparsity.inputs import TrainedModule, prepare
 from neusight.collect.sparsity.prune import Pruning, hold_pruned, prune_module
 from neusight.collect.sparsity.streams import Readings
-from neusight.collect.steps import logit_rows
+from neusight.collect.steps import logit_rows, random_targets
 from neusight.errors import ModelError
 from neusight.transforms.sparsity import SparsityProfile
 from neusight.workloads import resolve
@@ -171,11 +171,9 @@ def _loss_of(result: Any, classes: torch.Tensor | None) -> torch.Tensor:
     """
     if isinstance(stated := getattr(result, "loss", None), torch.Tensor):
         return stated
-    losses = []
-    for logits in logit_rows(result):
-        targets = torch.randint(logits.shape[1], (len(logits),)) if classes is None else classes.flatten()
-        losses.append(functional.cross_entropy(logits.float(), targets))
-    if not losses:
+    logits = logit_rows(result)
+    if not logits:
         kind = type(result).__name__
         raise ModelError(f"cannot form a loss from {kind}: return logits, or pass loss=, from the result to a scalar")
-    return torch.stack(losses).sum()
+    targets = random_targets(logits) if classes is None else [classes.flatten()] * len(logits)
+    return torch.stack(list(map(functional.cross_entropy, (rows.float() for rows in logits), targets))).sum()
