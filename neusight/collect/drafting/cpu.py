@@ -212,7 +212,7 @@ def vector_units(cpu: CpuReadings) -> VectorUnits:
 
 
 def _meets(
-    cpu: CpuReadings, flags: Sequence[str] = (), vendor: str = "", family: int = sys.maxsize, model: str = "",
+    cpu: CpuReadings, *, flags: Sequence[str] = (), vendor: str = "", family: int = sys.maxsize, model: str = "",
     without_flags: bool = False,
 ) -> bool:  # fmt: skip
     known = cpu.flags.issuperset(flags) and vendor in ("", cpu.vendor) and cpu.family <= family
