@@ -33,7 +33,7 @@ RECOMPUTES = ("none", "selective", "operators", "full")
 MODULES = ("core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 """What may be computed again by itself, several with "+" between (Megatron Core,
 ``TransformerConfig.recompute_modules``); ``selective`` is the first."""
-OFFLOADS = ("none", "optimizer")
+OFFLOADS = ("none", "optimizer", "parameters")
 CP_COMMS = ("p2p", "all_gather")
 _WORDS = {"shard": SHARDS, "schedule": SCHEDULES, "offload": OFFLOADS}
 _DEGREES = ("dp", "tp", "pp", "cp", "ulysses", "ep", "etp", "vp", "micro_batch_size", "global_batch_size")
@@ -234,7 +234,8 @@ class Plan:
     of the first ``recompute_layers`` layers of each stage (0: of all): ``selective`` the core of attention,
     ``operators`` all but attention and every second product, ``full`` everything, or names of ``MODULES`` with "+"
     between. ``overlap_tp``: what tensor-parallel ranks gather and scatter runs beside products in pieces;
-    ``overlap_experts``: tokens travel to experts and back beside the kernels of another micro-batch.
+    ``overlap_experts``: tokens travel to experts and back beside the kernels of another micro-batch. ``offload``: the
+    host keeps and steps the ``optimizer``'s states, or those and shares of fully sharded weights (``parameters``).
     """
 
     dp: int = 1
@@ -275,6 +276,8 @@ class Plan:
             _chosen("cp_comm", self.cp_comm, CP_COMMS)
         if self.cp % self.ulysses:
             raise ModelError(f"plan: ulysses {self.ulysses} does not divide cp {self.cp}: choose one that does")
+        if self.offload == "parameters" and self.shard != "zero3":
+            raise ModelError("plan: offload parameters needs weights that are gathered by layers: set shard to zero3")
         if not modules_of(self.recompute):
             _chosen("recompute", self.recompute, (*RECOMPUTES, *MODULES))
         if self.global_batch_size % (self.dp * self.micro_batch_size):

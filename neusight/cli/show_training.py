@@ -44,6 +44,7 @@ _CSV_OF_PLANS = (
 )  # fmt: skip
 _SPEED = ">step = latency_s | >tokens/s = tokens_per_s:,.0f | >MFU = mfu:.1%"
 _WAITS = " | >exposed = exposed:.1% | >bubble = bubble:.1%"
+_ON_HOST = {"optimizer": "optimizer on the host", "parameters": "optimizer and weights on the host"}
 
 
 def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, whole: WholeRun) -> None:
@@ -106,7 +107,7 @@ def plan_words(plan: Plan) -> str:
     words += [plan.shard] if plan.shard != "none" else []
     words += [f"{plan.recompute} recomputation"] if plan.recompute != "none" else []
     words += ["sequence parallel"] if plan.sequence_parallel and plan.tp > 1 else []
-    words += ["optimizer on the host"] if plan.offload != "none" else []
+    words += [_ON_HOST[plan.offload]] if plan.offload != "none" else []
     return ", ".join(words)
 
 

@@ -10,15 +10,13 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.families import Conv2d, Gemm, Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import Stage
+from neusight.plans.states import COLLECTIVE_CHANNELS
 from neusight.workloads.program import Part, Phase, Program, Segment
 
 GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"
 TIED = "reduce gradient of the tied embedding"
 LEAST_BUCKET, BUCKET_A_REPLICA = 40e6, 1e6
 """Parameters; see ``bucket_parameters``."""
-COLLECTIVE_CHANNELS = {"ampere": 24, "later": 16}
-"""Thread blocks of NCCL's collectives in a node of eight, as it logs them: "24 coll channels" on NVLink 3, "16 coll
-channels" on NVLink 4."""
 
 
 class Group(NamedTuple):
@@ -62,6 +60,8 @@ def exchanged(unit: Segment, run: TrainingRun) -> Iterator[Part]:
             yield from _copied(count, weight, gradient, run.dtype)
         if shared.ranks > 1:
             yield _part(GATHER, "all_gather", shared, bucket * weight, run.dtype, runs=runs)
+            if plan.offload == "parameters":
+                yield _part(GATHER, "host_copy", Group(2, 2), bucket * weight / shared.ranks, run.dtype, runs=runs)
             yield _part(REDUCE, "reduce_scatter", shared, bucket * gradient, plan.gradient_dtype, runs=runs)
         if copies.ranks > 1:
             yield from _summed(count / shared.ranks, runs, copies, unit, run)

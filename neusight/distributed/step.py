@@ -207,7 +207,7 @@ class TimedStep(StepParts):
     def _updated(self) -> dict[str, np.ndarray]:
         """The update of each chunk, on its device or by the host [s]."""
         plan, mine = self.run.plan, self.role == UPDATE
-        if plan.offload == "optimizer":
+        if plan.offload != "none":
             updates = [list(self.parts.parts[mine & (self.place == stage)]) for stage in range(plan.pp)]
             return host_update(self.run, self.chunks, updates)
         by_stage = np.bincount(self.place[mine], self.parts.total_s[mine], plan.pp)
@@ -231,7 +231,7 @@ class TimedStep(StepParts):
             by_place = np.where(places, table[chunks.chunk, chunks.piece], 0.0)
             by_segment = np.bincount(chunks.segment, by_place, chunks.segments)
             slopes[self.role == PASS] += np.where(kernels[name], by_segment[passes.segment], 0.0)
-        if plan.offload != "optimizer":
+        if plan.offload == "none":
             by_stage = np.bincount(chunks.stage, np.ravel(schedule.slopes.optimizer)) / (plan.vp * plan.directions)
             updated = (self.role == UPDATE) & self.parts.is_kernel
             slopes[updated] = by_stage[self.place[updated]]

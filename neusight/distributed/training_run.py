@@ -14,6 +14,7 @@ from neusight.devices.cluster import Cluster
 from neusight.devices.slices import cores_of
 from neusight.engines import Engine, engine_named, usual_trainer
 from neusight.errors import DeviceError, ModelError
+from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import dtype_named
 from neusight.plans.placement import Placement
 from neusight.plans.read import PLAN, STEP
@@ -85,7 +86,9 @@ class TrainingRun(TrainingStep):
         yield from self.plan.without_effect(self.decoder.has_experts)
         if self.plan.overlap_tp and not self.engine.hidden_tp:
             yield "overlap_tp has no effect: products in pieces lose what they hide under this engine"
-        if self.plan.offload != "none" and self.optimizer == "none":
+        if self.moment_dtype and optimizer_named(self.optimizer).moment_bytes:
+            yield f"moment_dtype has no effect: {self.optimizer} has moments of its own width"
+        if self.plan.offload == "optimizer" and self.optimizer == "none":
             yield "offload has no effect: optimizer is none"
 
     def _check_experts(self) -> None:
@@ -166,6 +169,7 @@ def usual_run(decoder: Decoder, cluster: Cluster, given: Mapping[str, Any], engi
         dtype=dtype,
         products=products,
         optimizer=str(given.get("optimizer") or "adam"),
+        moment_dtype=dtype_named(str(given["moment_dtype"])) if given.get("moment_dtype") else "",
         adapters=adapters_of(given),
     ).checked()
 
@@ -275,5 +279,10 @@ def _habits(engine: Engine, given: Mapping[str, Any], replicas: int, dtype: str)
         "shard": shard,
         "overlap_grad_reduce": engine.overlaps_exchanges and replicas > 1,
         "overlap_param_gather": engine.overlaps_exchanges and shard != "none",
-        **({} if engine.master_weights else {"gradient_dtype": dtype}),
+        **({"gradient_dtype": dtype} if _sums_narrow(engine, shard, dtype) else {}),
     }
+
+
+def _sums_narrow(engine: Engine, shard: str, dtype: str) -> bool:
+    """Whether gradients are kept in the dtype of weights."""
+    return not engine.master_weights or (engine.narrow_sums and (dtype == "float16" or shard not in ("none", "zero1")))

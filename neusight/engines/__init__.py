@@ -25,8 +25,9 @@ _STEPPERS = (
 """Engines that run steps, of which training on a cluster would be another engine's."""
 _TRAINERS = (
     torch.TORCH, torch.TORCH_COMPILED, torch.TORCH_GRAPH, torch.TORCH_NEURONX, training.MEGATRON,
-    training.MEGATRON_LOCAL, training.MEGATRON_FLEX, training.TORCHTITAN, training.TORCHTITAN_COMPILED, training.FSDP,
-    training.COMPOSER, training.MAXTEXT, training.NEURON, training.NEURON_EAGER, training.NEURON_NEMO,
+    training.MEGATRON_LOCAL, training.MEGATRON_FLEX, training.MEGATRON_DEEPSPEED, training.TORCHTITAN,
+    training.TORCHTITAN_COMPILED, training.FSDP, training.DEEPSPEED, training.COMPOSER, training.MAXTEXT,
+    training.NEURON, training.NEURON_EAGER, training.NEURON_NEMO,
 )  # fmt: skip
 _SERVERS = (
     serving.SERVING, serving.SGLANG, serving.TENSORRT_LLM, serving.TRANSFORMERS, serving.GPT_FAST, serving.TINYCHAT,

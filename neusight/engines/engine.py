@@ -24,6 +24,10 @@ EXPERT_LOAD = 1.1
 steps: routers without capacity are not even. Fitted by ``neusight fit memory`` to runs on
 a100 alone; runs on h100 ask for 1.16."""
 
+TRAINER_SPREAD = 0.044
+"""``Engine.memory_spread`` of trainers without measured peaks: that between the two that have any, widened as Student's
+t of two is against a normal distribution. Fitted by ``neusight fit memory``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
@@ -162,6 +166,14 @@ class Engine:
         foreach_optimizer: each operation of the optimizer goes over all parameters by itself, as PyTorch has it unless
             told; else one kernel does all of them.
         wide_weights: where products run in few bits, 16-bit weights stay beside the copies that those take.
+        narrow_sums: gradients in float16, and those that replicas share, are summed up in the dtype of weights; others
+            stay in that beside their float32 sums.
+        narrow_shares: fully sharded weights lie in the dtype of passes beside float32 copies of the optimizer's, with
+            which they and their gradients go to the host; else in float32 alone.
+        grouped_parameters: of so many at most the optimizer widens gradients at once; 0: of all that it steps.
+        live_parameters: of fully sharded weights so many may be gathered before any is released; 0: two layers'.
+        bucket_parameters: of the buffer that gradients are reduced in, and of another where whole weights are gathered
+            after the step; 0: both are done where they lie.
         accumulation: gradients of weights are added to float32 sums by the ``product`` itself, by a ``kernel`` of
             their own, or by ``none``, since what reduces them does.
 
@@ -191,6 +203,11 @@ class Engine:
         handles: threads that run cuBLAS, each with a workspace.
         deterministic: cuBLAS workspaces of the size that reproducible results ask for.
         transformer_engine: it has a workspace of its own, and four more where it runs experts side by side.
+        connects_at_once: communicators have buffers for rings and trees from their first collective on, as those of
+            NCCL before 2.22; else for what is used (NCCL's release notes, lazy connection), which is small enough to
+            count as part of the context.
+        memory_spread: standard deviation of what a process of it needs beyond what is known of its tensors, as a share
+            of them (``neusight fit memory``).
         score_buffer: scores of attention that writes them out lie in a buffer that stays.
 
     Programs of fixed shapes:
@@ -266,6 +283,11 @@ class Engine:
     master_weights: bool = True
     foreach_optimizer: bool = False
     wide_weights: bool = False
+    narrow_sums: bool = False
+    narrow_shares: bool = False
+    grouped_parameters: int = 0
+    live_parameters: int = 0
+    bucket_parameters: int = 0
     accumulation: Literal["product", "kernel", "none"] = "none"
 
     shard: Literal["none", "zero1", "zero3"] = "none"
@@ -289,6 +311,8 @@ class Engine:
     deterministic: bool = False
     transformer_engine: bool = False
     score_buffer: bool = False
+    connects_at_once: bool = False
+    memory_spread: float = TRAINER_SPREAD
 
     ranks: Literal["device", "core"] = "device"
     buckets: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from neusight.engines.engine import Engine
+from neusight.engines.engine import TRAINER_SPREAD, Engine
 
 MEGATRON = Engine(
     name="megatron-te",
@@ -24,6 +24,7 @@ MEGATRON = Engine(
     keeps_activated_gate=False,
     logit_bytes=6.0,
     transformer_engine=True,
+    memory_spread=0.034,
 )
 """Megatron Core on Transformer Engine, as NeMo runs it: ``TransformerConfig`` with ``bias_activation_fusion``,
 ``bias_dropout_fusion``, ``gradient_accumulation_fusion``, ``cross_entropy_loss_fusion``, ``apply_rope_fusion``; padding
@@ -48,10 +49,23 @@ MEGATRON_LOCAL = replace(
     shard="none",
     overlaps_exchanges=False,
     transformer_engine=False,
+    connects_at_once=True,
+    memory_spread=TRAINER_SPREAD,
 )
 """Megatron-LM of 2022 (Korthikanti et al. 2022; Megatron-LM v3.0): scores in memory, its own fused softmax, Apex's
 layer norm, ``vocab_parallel_cross_entropy``, dropout of 0.1 of attention and of the residual stream; replicas keep
 copies and exchange gradients after all passes."""
+MEGATRON_DEEPSPEED = replace(
+    MEGATRON_LOCAL,
+    name="megatron-deepspeed",
+    shard="zero1",
+    narrow_sums=True,
+    bucket_parameters=500_000_000,
+)
+"""Megatron-LM of 2022 under DeepSpeed, as BLOOM was trained: ``BF16_Optimizer`` sums gradients up in float32 beside
+those in bfloat16 (deepspeed/runtime/bf16_optimizer.py, ``fp32_groups_gradients_flat``; pipe/engine.py,
+``update_hp_grads(clear_lp_grads=False)``), float16 ones stay as they are and are widened in the step
+(zero/stage_1_and_2.py); buffers as ``DEEPSPEED``."""
 MEGATRON_FLEX = replace(MEGATRON, name="megatron-flex", dispatcher="once")
 """The same with ``--moe-token-dispatcher-type flex``: DeepEP, or HybridEP within an NVLink domain."""
 FSDP = Engine(
@@ -71,7 +85,32 @@ compiled, with checkpoints that are not reentrant. Keys and values are expanded 
 (``MultiHeadAttention.forward``); sequences are shared by PyTorch's ``context_parallel``, which gathers keys unless told
 (``_ContextParallelOptions``). Its cross entropy keeps logits in 16 bits, log-probabilities, their
 gradient and that of the logits in 32 (``log_softmax`` and ``nll_loss``, backward)."""
-TORCHTITAN = replace(FSDP, name="torchtitan", copies_gathered=True, joined_projections=False, hidden_tp=0.4)
+DEEPSPEED = replace(
+    FSDP,
+    name="deepspeed",
+    stops_early=False,
+    logit_bytes=16.0,
+    narrow_sums=True,
+    narrow_shares=True,
+    grouped_parameters=1_000_000_000,
+    live_parameters=1_000_000_000,
+    bucket_parameters=500_000_000,
+)
+"""Models of Hugging Face under DeepSpeed's ZeRO: weights in 16 bits beside ``fp32_partitioned_groups_flat`` with their
+moments, of which ``sub_group_size`` are stepped at once with gradients in float32 (zero/stage3.py,
+``_prepare_fp32_grad_for_sub_group``), gradients in ``grad_partitions_flat_buffer``, reduced in a buffer of
+``reduce_bucket_size`` (``__ipg_bucket_flat_buffer``), and up to ``stage3_max_live_parameters`` gathered, all by their
+defaults (deepspeed/runtime/zero/config.py); sums of gradients as ``get_data_types`` of runtime/engine.py has them. The
+model's output keeps the logits in float32 beside log-probabilities, their gradient and that of the logits (transformers
+before 4.46, ``LlamaForCausalLM.forward``), and checkpoints are reentrant (``gradient_checkpointing_kwargs``)."""
+TORCHTITAN = replace(
+    FSDP,
+    name="torchtitan",
+    copies_gathered=True,
+    joined_projections=False,
+    hidden_tp=0.4,
+    memory_spread=0.008,
+)
 """torchtitan of 2024 with ``compile = false`` and ``norm_type = "fused_rmsnorm"``: separate ``wq``, ``wk``, ``wv``,
 ``w1``, ``w3``; scaled-dot-product attention by FlashAttention 2; ``F.cross_entropy`` of logits in float32; DTensor
 keeps what it gathered, of sequences that lie one after the other; FSDP2, each of whose parameters is sharded by itself

@@ -12,6 +12,7 @@ from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neusight.engines import ENGINES
 from neusight.errors import DataError, nearest
 from neusight.kernels.named import PUBLIC_NAMES, SHAPE_NAMES
 from neusight.questions import KernelCall, Serving, Step, Training
@@ -33,6 +34,8 @@ _SPREADS = re.compile(
     r"|^(neusight|habitat|li|roofline)_ms$"
 )
 """Columns that say more of a measured figure: its spread, or what others predicted."""
+_STANDS_IN = r'\["engine", "[^"]*is none of them'
+"""What `assumed` says of an engine that another one stands in for."""
 _MEASURED_STATE = (
     "clock_mhz", "memory_clock_mhz", "temperature_c", "board_power_w", "gflop_per_s", "gb_per_s", "forward_ms",
     "backward_ms", "optimizer_ms", "cached_ms",
@@ -92,7 +95,7 @@ def read_table(path: Path) -> MeasuredTable:
     """
     frame = read_frame(path).reset_index(drop=True)
     kind = "gains" if "gain" in frame else "kernels" if {"family", "op", "name"} & {*frame} else "models"
-    frame = frame.rename(columns={name: _known(path, kind, str(name)) for name in frame})
+    frame = _with_engines_that_ran(frame.rename(columns={name: _known(path, kind, str(name)) for name in frame}))
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise DataError(f"{path} has column {twice} twice, under an old and a new name: leave out one of them")
@@ -104,6 +107,20 @@ def read_table(path: Path) -> MeasuredTable:
     for name in table.quantities:
         frame[name] = _numbers(path, name, frame[name])
     return table
+
+
+def _with_engines_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows whose engine stands in for software that was no engine when they were written, with that software where it
+    is one by now, and without the precision of gradients, which the other engine's habits had filled in.
+    """
+    if not {"assumed", "software", "engine"} <= {*frame}:
+        return frame
+    ran = frame["software"].fillna("").str.lower().str.split(r"[ ,]").str[0]
+    replaced = frame["assumed"].fillna("").str.contains(_STANDS_IN) & ran.isin([*ENGINES])
+    frame["engine"] = frame["engine"].astype(object).where(~replaced, ran)
+    if "gradient_dtype" in frame:
+        frame["gradient_dtype"] = frame["gradient_dtype"].astype(object).mask(replaced, None)
+    return frame
 
 
 def read_frame(path: Path) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "zero_optimization.overlap_comm": ("overlap_grad_reduce", {"true": True, "false": False}),
     "zero_optimization.offload_optimizer.device": ("offload", {"cpu": "optimizer", "nvme": "optimizer"}),
+    "zero_optimization.offload_param.device": ("offload", {"cpu": "parameters", "nvme": "parameters"}),
     "bf16.enabled": ("dtype", {"true": "bfloat16"}),
     "fp16.enabled": ("dtype", {"true": "float16"}),
     "optimizer.type": (
@@ -28,7 +30,10 @@ _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "data_types.grad_accum_dtype": ("gradient_dtype", _DTYPES),
 }
 """By key the field, and its values by the key's words; other words are left out."""
-_UNREAD = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
+_TRAITS = {"zero_optimization.reduce_bucket_size": "bucket_parameters",
+           "zero_optimization.stage3_max_live_parameters": "live_parameters",
+           "zero_optimization.sub_group_size": "grouped_parameters"}  # fmt: skip
+_UNREAD = ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
            "mics_shard_size", "sequence_parallel_size", "compression_training", "sparse_attention")  # fmt: skip
 """Of the file and of its ``zero_optimization``: what changes a step's time or memory and has no place in a plan."""
 
@@ -51,12 +56,14 @@ def deepspeed_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
     stage = whole("stage", keys.get("zero_optimization.stage", 0), least=0)
     if stage >= len(_STAGES):
         raise ModelError(f"zero_optimization.stage = {stage}: one of 0, 1, 2, 3")
-    values: dict[str, Any] = {"engine": "fsdp", "shard": _STAGES[stage], "overlap_grad_reduce": bool(stage)}
+    values: dict[str, Any] = {"engine": "deepspeed", "shard": _STAGES[stage], "overlap_grad_reduce": bool(stage)}
     values |= {field: whole(name, keys[name]) for name, field in _NUMBERS.items() if name in keys}
     values |= {field: whole(name, keys[name]) for name, field in _DEGREES.items() if keys.get(name)}
     for name, (field, words) in _WORDS.items():
         if (word := str(keys.get(name)).lower()) in words:
             values[field] = words[word]
+    traits = {trait: int(keys[name]) for name, trait in _TRAITS.items() if isinstance(keys.get(name), int | float)}
+    values |= {"engine_options": json.dumps(traits)} if traits else {}
     zero = table.get("zero_optimization") or {}
     return values, [name for name in _UNREAD if _is_on(zero.get(name)) or _is_on(table.get(name))]
 

@@ -31,6 +31,9 @@ SOURCES: dict[str, tuple[float, tuple[str, ...]]] = {
 """Standard deviation of each source as a share of its terms. Assumptions: of states, that buffers are padded; of the
 context, 300 to 600 MiB where ``CONTEXT_BYTES`` is taken; of fragments, all of them, but no more than is usual: what ten
 runs of torchtitan reserved lies 3 % of their peak around what is predicted."""
+TRAINER = "trainer"
+"""Name of what trainers have of their own, as a share of all tensors: buckets, copies and what no description tells
+(``Engine.memory_spread``)."""
 _LIKELY = 0.95
 """From which on a step is said to fit, or below one less it not to, without a word of doubt."""
 
@@ -47,6 +50,7 @@ def spread_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE
     tensors = sum(size for name, size in terms.items() if name not in ("context", "fragments"))
     if tensors:
         spreads["fragments"] = min(spreads["fragments"], ALLOCATOR_SHARE * tensors)
+        spreads[TRAINER] = shares.get(TRAINER, 0.0) * tensors
     return hypot(*spreads.values())
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from neusight.engines.launch_flags import Flags, flags_of
 from neusight.errors import ModelError, shown
+from neusight.kernels.precision import dtype_named
 from neusight.requests import CP_COMMS
 
 FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
@@ -16,6 +17,7 @@ _MATTERS = (
     *("dtype", "precision", "cuda-graph"),
 )
 """In the names of arguments that change a step's time or memory."""
+_MOMENTS = ("exp-avg-dtype", "exp-avg-sq-dtype")
 _USUAL = {"exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "main-params-dtype": "fp32", "cuda-graph-impl": "none"}
 """Words of such arguments that say what is so without them."""
 
@@ -43,8 +45,11 @@ def megatron_values(given: Mapping[str, str], depth: int = 0) -> tuple[dict[str,
         return {}, []
     values |= _context(given, values.get("cp", 1))
     values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values) | _modules(given, values)
+    moments = {given.get(name, "fp32") for name in _MOMENTS}
+    values |= {"moment_dtype": dtype_named(moments.pop())} if len(moments) == 1 and _MOMENTS[0] in given else {}
+    known = {*_MOMENTS} if "moment_dtype" in values else set()
     matters = [n for n, word in given.items() if any(part in n for part in _MATTERS) and word != _USUAL.get(n)]
-    return {**flags.unset, **values}, [f"--{name}" for name in matters if not flags.is_known(name)]
+    return {**flags.unset, **values}, [f"--{name}" for name in matters if not (name in known or flags.is_known(name))]
 
 
 def _value(flags: Flags, name: str, word: str) -> Any:

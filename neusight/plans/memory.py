@@ -8,9 +8,9 @@ from dataclasses import MISSING, dataclass, fields, replace
 from neusight.devices.spec import DeviceSpec
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
-from neusight.plans.margins import MemoryFit, interval_bytes, reserved
+from neusight.plans.margins import TRAINER, MemoryFit, interval_bytes, reserved
 from neusight.plans.stages import RankParameters, Stage, end_weights, mirrored, stage_weights, stages_of, waiting
-from neusight.plans.states import States, TrainingStep, states_of, workspace_bytes
+from neusight.plans.states import States, TrainingStep, communicator_bytes, states_of, workspace_bytes
 from neusight.requests import Plan, modules_of
 from neusight.workloads.decoders.build import trained_program
 from neusight.workloads.decoders.decoder import Decoder
@@ -27,6 +27,7 @@ class RankMemory:
     ``workspaces`` libraries' buffers. Of CUDA graphs, ``captured_bytes`` is the peak while they are captured,
     ``pooled_bytes`` what they keep in pools of their own, which replays use and PyTorch counts as allocated no more.
     ``reserve_bytes``: of the process beside its tensors, where its allocator was replayed; None for the usual.
+    ``trainer_spread``: ``Engine.memory_spread``; ``communicator_bytes``: part of the context.
     """
 
     rank: str
@@ -43,6 +44,8 @@ class RankMemory:
     captured_bytes: float = 0.0
     pooled_bytes: float = 0.0
     reserve_bytes: float | None = None
+    trainer_spread: float | None = None
+    communicator_bytes: float = 0.0
 
     @property
     def parts(self) -> dict[str, float]:
@@ -67,9 +70,14 @@ class RankMemory:
     def fit(self, device: DeviceSpec) -> MemoryFit:
         """The peak with context and allocator against the memory of a device."""
         terms = reserved(self.parts, self.reserve_bytes)
-        return MemoryFit(terms=terms, usable_bytes=device.usable_bytes, rank=self.rank)
+        terms["context"] += self.communicator_bytes
+        shares = {} if self.trainer_spread is None else {TRAINER: self.trainer_spread}
+        return MemoryFit(terms=terms, usable_bytes=device.usable_bytes, rank=self.rank, shares=shares)
 
 
+OVERLAPPED_BUCKETS = 4.5
+"""Sizes of a bucket that are in use where it travels beside the backward pass (DeepSpeed's documentation and Hugging
+Face's, ``overlap_comm``: 5e8 x 2 bytes x 2 buckets x 4.5 = 9 GB)."""
 PARTS = tuple(f.name for f in fields(RankMemory) if f.type == "float" and f.default is MISSING)
 
 
@@ -169,6 +177,8 @@ class _StageRank:
             temporary=temporary,
             communication=self._communication(),
             workspaces=workspace_bytes(device, engine, experts=experts) + buffers,
+            trainer_spread=engine.memory_spread,
+            communicator_bytes=communicator_bytes(device, self.plan, engine),
         )
 
     def _moments(self, states: States) -> dict[str, tuple[float, float, float, float]]:
@@ -258,7 +268,17 @@ class _StageRank:
             total += plan.tp * stream
         if plan.shard in ("zero3", "hsdp"):
             total += self._gathered()
-        return total
+        return total + self._buckets()
+
+    def _buckets(self) -> float:
+        """Buffers that gradients are reduced in, see ``Engine.bucket_parameters``."""
+        plan, bucket = self.plan, self.training.engine.bucket_parameters
+        if not bucket or plan.dp * plan.cp == 1:
+            return 0.0
+        held = RankParameters.of(stage_weights(self.stage, self.program)).total
+        buffers = 1 if plan.shard in ("zero3", "hsdp") else 2
+        waiting = OVERLAPPED_BUCKETS if plan.overlap_grad_reduce else 1.0
+        return waiting * buffers * stored_bytes(self.local.dtype) * min(bucket, held)
 
     def _gathered(self) -> float:
         """Of FSDP: weights of two gathers, one in use and one fetched ahead; one's gradients as computed and as
@@ -273,6 +293,8 @@ class _StageRank:
         else:
             gathers, beside = [_every(held) for held in layers], _every(ends)
         largest = max(gathers, default=0.0)
+        if live := self.training.engine.live_parameters:
+            return used * min(max(live, 2 * largest), sum(gathers) + beside)
         return used * min(2 * largest, sum(gathers)) + (used + reduced) * largest + used * beside
 
 

@@ -30,6 +30,14 @@ ENGINE_BYTES = 4 * MIB
 LARGE_ENGINE_BYTES = 32 * MIB
 """Of Transformer Engine's products, before and from compute capability 9 on (transformer_engine/pytorch/module/base.py,
 ``get_cublas_workspace_size_bytes``)."""
+COLLECTIVE_CHANNELS = {"ampere": 24, "later": 16}
+"""Thread blocks of NCCL's collectives in a node of eight, as it logs them: "24 coll channels" on NVLink 3, "16 coll
+channels" on NVLink 4."""
+CONNECTION_BYTES = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
+"""Of what a rank receives from another on a channel, a buffer for each protocol: Simple, LL128, LL (NCCL, src/init.cc,
+``DEFAULT_BUFFSIZE``, ``DEFAULT_LL128_BUFFSIZE``, ``DEFAULT_LL_BUFFSIZE``; transport/p2p.cc, ``p2pRecvSetup``)."""
+RING_AND_TREE = 3
+"""Ranks that one receives from: its neighbour in a ring, and in a tree the one above and one below."""
 EXPERT_STREAMS = 4
 """On which it runs experts side by side, each with a workspace of its own (ibid.,
 ``get_multi_stream_cublas_workspace``)."""
@@ -92,9 +100,9 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     """Bytes of a rank that holds some parameters.
 
     ``none`` to ``zero2`` keep weights as they are used and, in 16 bits, a float32 copy with the optimizer's states;
-    ``zero3`` and ``hsdp`` (FSDP) keep a share of float32 weights alone. Weights of narrow products are kept as their
-    recipe has them, beside the optimizer's copy. Without the engine's ``master_weights``
-    there is no copy, and states have the dtype of weights.
+    ``zero3`` and ``hsdp`` keep a share of float32 weights alone, or in 16 bits and a copy
+    (``narrow_shares``). Weights of narrow products are kept as their recipe has them, beside the optimizer's copy.
+    Without the engine's ``master_weights`` there is no copy, and states have the dtype of weights.
 
     Args:
         parameters: on the rank.
@@ -105,34 +113,38 @@ def states_of(parameters: RankParameters, plan: Plan, training: TrainingStep) ->
     Raises:
         ModelError: an unknown optimizer.
     """
-    dtype, master_weights = training.dtype, training.engine.master_weights
+    engine, dtype, master_weights = training.engine, training.dtype, training.engine.master_weights
     optimizer = optimizer_named(training.optimizer)
     used, wide = _weight_bytes(training)
     share = shared_parameters(parameters, plan)
     gradient = stored_bytes(plan.gradient_dtype)
-    gradients = gradient * (parameters.total if plan.shard in ("none", "zero1") else share)
+    whole = plan.shard in ("none", "zero1")
+    gradients = gradient * (parameters.total if whole else share)
     stepped = parameters.total if plan.shard == "none" else share
     copied = master_weights and dtype != "float32"
     state = MASTER_BYTES if master_weights else stored_bytes(dtype)
-    cast = MASTER_BYTES * stepped if gradient < MASTER_BYTES and copied else 0.0
-    if in_passes(optimizer, foreach=training.engine.foreach_optimizer):
+    if engine.narrow_sums and whole and gradient > stored_bytes(dtype):
+        gradients += stored_bytes(dtype) * parameters.total
+    at_once = min(stepped, engine.grouped_parameters or stepped)
+    cast = MASTER_BYTES * at_once if gradient < MASTER_BYTES and copied else 0.0
+    if in_passes(optimizer, foreach=engine.foreach_optimizer):
         cast = state * stepped
     matrices = parameters.matrices
     stepped_matrices = matrices.total if plan.shard == "none" else shared_parameters(matrices, plan)
     each = optimizer.moment_bytes or (stored_bytes(training.moment_dtype) if training.moment_dtype else state)
     moments = each * optimizer.states(stepped, stepped_matrices)
-    moments = 0.0 if plan.offload == "optimizer" else moments
+    master = MASTER_BYTES * stepped if copied else 0.0
     still = _frozen_bytes(parameters, training)
+    weights = used * matrices.total + wide * (parameters.total - matrices.total)
     if plan.shard in ("zero3", "hsdp"):
         still = still * shared_parameters(RankParameters(dense=1.0), plan)
-        return States(weights=state * share + still, gradients=gradients, optimizer=moments, cast=0.0)
-    master = MASTER_BYTES * stepped if copied and plan.offload != "optimizer" else 0.0
-    return States(
-        weights=used * matrices.total + wide * (parameters.total - matrices.total) + still,
-        gradients=gradients,
-        optimizer=master + moments,
-        cast=cast,
-    )
+        narrow = engine.narrow_shares and copied
+        weights, master, cast = (wide * share, master, cast) if narrow else (state * share, 0.0, 0.0)
+    on_device = float(plan.offload == "none")
+    if engine.narrow_shares and not whole:
+        gradients, cast = on_device * gradients, on_device * cast
+    weights = 0.0 if plan.offload == "parameters" else weights
+    return States(weights=weights + still, gradients=gradients, optimizer=on_device * (master + moments), cast=cast)
 
 
 def _weight_bytes(training: TrainingStep) -> tuple[float, float]:
@@ -158,3 +170,16 @@ def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False
     own = LARGE_ENGINE_BYTES if large else ENGINE_BYTES
     streams = 1 + EXPERT_STREAMS * (experts and engine.grouped_experts)
     return float(engine.handles * handle + (streams * own if engine.transformer_engine else 0))
+
+
+def communicator_bytes(device: DeviceSpec, plan: Plan, engine: Engine) -> float:
+    """Buffers of the communicators of a rank in device memory, outside of PyTorch's allocator: one of each group of a
+    plan, of the ranks of a model, and of all.
+    """
+    if not engine.connects_at_once or device.vendor != "nvidia":
+        return 0.0
+    groups = {"tp": plan.tp, "dp": plan.dp * plan.cp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep}
+    sizes = [*groups.values(), plan.tp * plan.pp if min(plan.tp, plan.pp) > 1 else 1]
+    sizes += [plan.world] if plan.world > max(sizes) else []
+    connections = RING_AND_TREE * COLLECTIVE_CHANNELS[device.facts.channels]
+    return float(sum(size > 1 for size in sizes) * connections * CONNECTION_BYTES)

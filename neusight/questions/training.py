@@ -81,7 +81,15 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         "no fp32 copies of them.",
         PLAN, metavar="NAME",
     )  # fmt: skip
-    offload: str = text("States that the host keeps and updates.", PLAN, "none", choices=OFFLOADS)
+    offload: str = text(
+        "States that the host keeps: the optimizer's, which it steps, or those and shares of zero3's weights "
+        "(parameters).",
+        PLAN, "none", choices=OFFLOADS,
+    )  # fmt: skip
+    moment_dtype: str = text(
+        "Precision of the optimizer's moments. Default: that of the weights that it steps.",
+        PLAN, metavar="NAME",
+    )  # fmt: skip
     attention_kernel: str = text(
         "Attention whose results wait for the backward pass. Default: the engine's.",
         ENGINE, choices=("eager", "flash", "cudnn"),

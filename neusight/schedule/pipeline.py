@@ -106,7 +106,7 @@ class Pipeline:
             sends="overlapped" if plan.vp > 1 else "exposed",
             gathers=_gathers(plan) if replicas else "none",
             reduces=_reduces(plan) if replicas else "none",
-            offload=plan.offload == "optimizer",
+            offload=plan.offload != "none",
         )
 
 

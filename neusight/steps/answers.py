@@ -251,7 +251,7 @@ def traced_training(
     given = {name: value for name, value in options.items() if name != "dtype"}
     plan = usual_plan(given, cluster.devices, engine, cluster.size_words)
     step = {"mode": "training", "batch": plan.micro_batch_size, "launch": engine_named(engine).launch}
-    if unread := [name for name in ("source_len", "mtp_layers") if options.get(name)]:
+    if unread := [name for name in ("source_len", "mtp_layers", "moment_dtype") if options.get(name)]:
         raise ModelError(f"{unread[0]} of a traced model is not estimated: name an engine that runs decoders")
     if adapters_of(options):
         raise ModelError("adapters of a traced model are not estimated: name an engine that runs decoders")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from neusight.api import Predictor
@@ -109,3 +110,20 @@ def test_compare_answers_peaks_of_memory_of_one_device(tmp_path: Path) -> None:
     scored, _ = compare(read_table(table(tmp_path, text)), predictor := Predictor.load())
     estimate = predictor.estimate("gpt2", "l4", mode="training", batch=1)
     assert scored.predicted.tolist() == [estimate.peak_bytes, estimate.fit.needed_bytes]
+
+
+def test_read_table_asks_the_software_that_ran_where_another_engine_stands_in(tmp_path: Path) -> None:
+    """Once it is an engine; the dtype of gradients was the other engine's habit and goes with it."""
+    stands_in = '[["engine", "DeepSpeed is none of them: the nearest that is"]]'
+    frame = pd.DataFrame(
+        {
+            "engine": "fsdp", "gradient_dtype": "float32", "step_ms": 1.0,
+            "software": ["DeepSpeed ZeRO-3", "DeepSpeed ZeRO-3", "llm.c", None],
+            "assumed": [stands_in, '[["seq_len", "untold"]]', stands_in, stands_in],
+        }
+    )  # fmt: skip
+    path = tmp_path / "rows.parquet"
+    frame.to_parquet(path)
+    read = read_table(path).frame
+    assert read["engine"].tolist() == ["deepspeed", "fsdp", "fsdp", "fsdp"]
+    assert read["gradient_dtype"].isna().tolist() == [True, False, False, False]

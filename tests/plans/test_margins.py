@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from neusight.engines import EXPERT_LOAD
+from neusight.engines import ENGINES, EXPERT_LOAD
+from neusight.engines.engine import TRAINER_SPREAD
 from neusight.plans.allocator import ALLOCATOR_SHARE, CONTEXT_BYTES
-from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, MemoryFit, interval_bytes, reserved, spread_bytes
+from neusight.plans.margins import KEPT, LIBRARIES, SOURCES, TRAINER, MemoryFit, interval_bytes, reserved, spread_bytes
 
 GIB = 2.0**30
 TERMS = {"weights": 10 * GIB, "optimizer": 30 * GIB, "activations": 20 * GIB, "loss": 5 * GIB, "workspaces": GIB}
@@ -69,3 +70,24 @@ def test_constants_of_memory_are_what_the_fit_says() -> None:
     found = fit_memory(Path(os.environ["NEUSIGHT_DATA"])).values
     assert (round(found["kept"], 3), round(found["libraries"], 2)) == (KEPT, LIBRARIES)
     assert round(found["expert_load"], 2) == EXPERT_LOAD
+    assert round(found["memory_spread"], 3) == TRAINER_SPREAD
+    for trainer, name in (("megatron", "megatron-te"), ("torchtitan", "torchtitan-compiled")):
+        assert round(found[f"memory_spread.{trainer}"], 3) == ENGINES[name].memory_spread
+
+
+def test_memory_spreads_are_what_errors_exceed_spreads_by() -> None:
+    """Of one trainer sqrt(0.05² - 0.03²); of one without rows by Student's t of one, 6.31 for 1.645."""
+    from neusight.learn.memory import memory_spreads
+
+    found = memory_spreads([("a", 0.05, 0.03), ("a-compiled", -0.05, 0.03)])
+    assert found["memory_spread.a"] == pytest.approx(0.04)
+    assert found["memory_spread"] == pytest.approx(0.04 * 6.3138 / 1.645, rel=1e-4)
+    assert memory_spreads([("a", 0.01, 0.03), ("b", 0.02, 0.03)])["memory_spread"] == 0.0
+    assert memory_spreads([]) == {}
+
+
+def test_a_trainer_widens_the_interval_by_its_share_of_all_tensors() -> None:
+    """Beside other sources as a square, and of tensors alone: contexts and fragments are not the trainer's."""
+    terms = {"weights": 10 * GIB, "context": GIB}
+    without, with_it = (spread_bytes(terms, shares) for shares in ({}, {TRAINER: 0.05}))
+    assert with_it**2 - without**2 == pytest.approx((0.05 * 10 * GIB) ** 2)

@@ -200,8 +200,8 @@ def test_json_of_deepspeed(tmp_path: Path) -> None:
     zero = DEEPSPEED["zero_optimization"] | {"zero_hpz_partition_size": 8, "offload_param": {"device": "none"}}
     told = read_plan(written(tmp_path, "ds.json", json.dumps(DEEPSPEED | {"zero_optimization": zero})))
     assert told.fields == {
-        "engine": "fsdp", "shard": "zero2", "overlap_grad_reduce": False, "micro_batch_size": 4, "micro_batches": 8,
-        "offload": "optimizer", "dtype": "bfloat16", "optimizer": "adamw",
+        "engine": "deepspeed", "shard": "zero2", "overlap_grad_reduce": False, "micro_batch_size": 4,
+        "micro_batches": 8, "offload": "optimizer", "dtype": "bfloat16", "optimizer": "adamw",
     }  # fmt: skip
     assert told.unread == ("zero_hpz_partition_size",)
 
