@@ -167,6 +167,9 @@ class Predictor:
         estimate = replace(
             estimate, warnings=(*device_of(asked.place).likeness, *question.not_estimated(), *estimate.warnings)
         )
+        if asked.batch.family == "collective" and int(asked.batch["ranks"][0]) == 1:
+            nothing = (*estimate.warnings, "one rank has no other to exchange with, which takes no time")
+            return replace(estimate, latency_s=0.0, low_s=0.0, high_s=0.0, bound_s=0.0, warnings=nothing)
         if not asked.network_is_unknown:
             return estimate
         usual = KernelCall.fields()["network"].field.if_unset(question)
@@ -178,7 +181,7 @@ class Predictor:
         return replace(
             estimate, low_s=min(one.low_s for one in (estimate, *each)),
             high_s=max(one.high_s for one in (estimate, *each)), warnings=(*estimate.warnings, unknown),
-            assumed={"network": "one adapter a device, as fast as its link to the host allows"},
+            assumed={"network": "one InfiniBand adapter a device, as fast as its link to the host allows"},
         )  # fmt: skip
 
     def _launched(self, asked: LaunchedKernel, question: KernelCall) -> LoneKernel:

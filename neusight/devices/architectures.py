@@ -34,7 +34,8 @@ class ArchitectureFacts:
     ``applies_block_scales``: they apply scales of blocks themselves; ``narrow_layouts``: they take 8-bit operands along
     any dimension; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
-    thread blocks of NCCL's collectives. ``inline_ecc`` is false for boards that keep no check bits whatever their
+    thread blocks of NCCL's collectives; ``switch_share`` is the share of links that sums in switches pass, 0 where
+    switches form none. ``inline_ecc`` is false for boards that keep no check bits whatever their
     driver leaves of the memory.
     """
 
@@ -61,7 +62,7 @@ class ArchitectureFacts:
     applies_block_scales: bool = False
     narrow_layouts: bool = False
     stalls_untuned_groups: bool = False
-    switch_reduces: bool = False
+    switch_share: float = 0.0
     large_blas_workspace: bool = False
     small_serving_limits: bool = False
     channels: Literal["ampere", "later"]

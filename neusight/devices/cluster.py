@@ -50,8 +50,7 @@ class Cluster(Record):
     """``nodes`` of ``per_node`` equal devices each.
 
     A node is what the devices' own links join: of a rack whose switches join 72 devices, the rack. Without a network
-    several nodes have one adapter a device, as DGX machines of its generation do, and sustain what was fitted to
-    collectives between machines whose network nobody tells.
+    several nodes have one InfiniBand adapter a device, as DGX machines of its generation do.
     """
 
     id: str
@@ -278,6 +277,12 @@ def _figure(key: str, value: Any, where: str) -> Any:
     if isinstance(value, bool) or not isinstance(value, types) or not least <= value <= most:
         raise DeviceError(f"{where}: {key} = {value!r} is out of range: give {words}")
     return value
+
+
+@cache
+def usual_network() -> Network:
+    """The network between nodes where none is given: InfiniBand on rails, as DGX machines have it."""
+    return network_of_words("400Gb/s infiniband", 1)
 
 
 @cache

@@ -30,8 +30,13 @@ TOLD_FACTORS = (0.85, 1.6)
 """Of collectives over a network that is told, and measured over predicted times of them (assumption: from what vendors
 publish of theirs to three quarters of it, as users report of clouds and of hundreds of nodes; ``tests/laws`` has both).
 """
+UNKNOWN_NETWORK_SPREAD = 0.4
+UNKNOWN_NETWORK_FACTORS = (0.5, 5.0)
+"""The same where no network is given (assumption: from two adapters a device to one of 100 Gb/s for two)."""
 SOURCE = "links"
-FABRIC = " fabric"
+FABRIC, NETWORK, SHORT = " fabric", " network", " short"
+HALF_S = 15e-6
+"""Bound of a message of which what is sent takes about as long as starts and hops (assumption)."""
 
 
 def kinds_of(batch: KernelBatch, conditions: Conditions, network_known: bool = False) -> np.ndarray:
@@ -45,8 +50,20 @@ def kinds_of(batch: KernelBatch, conditions: Conditions, network_known: bool = F
     who = np.where(own | traits["own_runtime"], conditions.engine, "nccl")
     ranks, within = ranks_of(batch)
     alone = np.isin(conditions.timing, ("stream", "wall"))
-    how = np.select([within < ranks, alone], [FABRIC if network_known else " network", " stream"], "")
+    how = np.select([within < ranks, alone], [FABRIC if network_known else NETWORK, " stream"], "")
     return np.char.add(np.char.add(np.char.add(who.astype(str), " "), batch["op"].astype(str)), how)
+
+
+def long_share(batch: KernelBatch, place: Place) -> np.ndarray:
+    """How long a message is, from 0 where starts and hops take all of its time to 1 where what is sent does."""
+    bound_s = least_s(batch, place)
+    return np.asarray(bound_s / (bound_s + HALF_S))
+
+
+def kinds_by_size(batch: KernelBatch, place: Place, conditions: Conditions) -> np.ndarray:
+    """``kinds_of``, short messages apart: a device's starts and its links err for different reasons."""
+    kinds = kinds_of(batch, conditions, network_of(place) is not None)
+    return np.char.add(kinds, np.where(long_share(batch, place) < 0.5, SHORT, ""))
 
 
 def paths_of(batch: KernelBatch, place: Place, conditions: Conditions, fitted: FittedLinks) -> np.ndarray:
@@ -55,7 +72,7 @@ def paths_of(batch: KernelBatch, place: Place, conditions: Conditions, fitted: F
     """
     path = route(batch, place, fitted.links)
     own = traits_of("collective", conditions)["own_all_reduce"] & (batch["op"] == "all_reduce")
-    network = FABRIC if network_of(place) else " network"
+    network = FABRIC if network_of(place) else NETWORK
     where = np.select([path.across, ~path.carried], [network, " host"], " links")
     return np.char.add(np.where(own, "own", "nccl"), where)
 
@@ -86,8 +103,8 @@ class LinkPredictor:
         place, device = device, device_of(device)
         known = Conditions.requested(len(batch)) if conditions is None else conditions
         bound_s, (alone_s, whole_s) = least_s(batch, place), collective_s(batch, place, known, self.fitted.links)
-        kinds = kinds_of(batch, known, network_of(place) is not None)
-        own = by_distinct(kinds, lambda kind: np.exp(self._effect(device, kind)))
+        kinds = kinds_by_size(batch, place, known)
+        own = np.exp(self._effects(batch, place, known))
         passing = batch["ranks"] > 1
         execution_s = np.maximum(np.where(passing, alone_s * own, 0.0), bound_s)
         overhead_s = np.where(passing, (whole_s - alone_s) * own, 0.0)
@@ -121,6 +138,15 @@ class LinkPredictor:
     def _transfer_s(self, batch: KernelBatch, place: Place) -> np.ndarray:
         return np.asarray(work_of(batch).read_bytes / route(batch, place, self.fitted.links).bytes_per_s)
 
+    def _effects(self, batch: KernelBatch, place: Place, conditions: Conditions) -> np.ndarray:
+        """Logarithms of what a measured device has of its own, of long and short messages by ``long_share``."""
+        kinds, share = kinds_of(batch, conditions, network_of(place) is not None), long_share(batch, place)
+        device = device_of(place)
+        long = by_distinct(kinds, lambda kind: self._effect(device, kind))
+        short = by_distinct(kinds, lambda kind: self._effect(device, kind + SHORT))
+        known = by_distinct(kinds, lambda kind: float(kind + SHORT in self.fitted.effects))
+        return share * long + (1.0 - share) * np.where(known > 0.0, short, long)
+
     def _effect(self, device: DeviceSpec, kind: str) -> float:
         """Logarithm of what a measured device, or the one that this is a variant of, has of its own."""
         return self.fitted.effects.get(kind, {}).get((device.original or device).measured_id, 0.0)
@@ -129,7 +155,10 @@ class LinkPredictor:
         """Of the error that collectives of a kind share: half of it where the device was measured, and all again the
         further a variant lies from that.
         """
-        unknown = TOLD_SPREAD if kind.endswith(FABRIC) else UNKNOWN_SPREAD
+        base = kind.removesuffix(SHORT)
+        if base.endswith((FABRIC, NETWORK)):
+            return TOLD_SPREAD if base.endswith(FABRIC) else UNKNOWN_NETWORK_SPREAD
+        unknown = self.fitted.spread.get(base, UNKNOWN_SPREAD)
         spread, far = self.fitted.spread.get(kind, unknown), min(device.distance, 1.0)
         return spread * (0.5 * (1.0 - far) + far) if self._effect(device, kind) else spread
 
@@ -150,10 +179,10 @@ def _enclosing(table: Mapping[str, list[float]], paths: np.ndarray) -> np.ndarra
 
 
 def _bounds(table: Mapping[str, list[float]], path: str) -> tuple[float, float]:
+    if path.endswith((FABRIC, NETWORK)):
+        return TOLD_FACTORS if path.endswith(FABRIC) else UNKNOWN_NETWORK_FACTORS
     if path in table:
         return table[path][0], table[path][1]
-    if path.endswith(FABRIC):
-        return TOLD_FACTORS
     return min(low for low, _ in table.values()), max(high for _, high in table.values())
 
 

@@ -78,7 +78,8 @@ def _optimizer(k: Any) -> str:
 
 def _collective(k: Any) -> str:
     nodes = f" of {k.per_node} a node" if 0 < k.per_node < k.ranks else ""
-    return f"{k.op} {k.bytes} B over {k.ranks}{nodes}"
+    algorithm = f" in {k.algorithm}" if k.algorithm else ""
+    return f"{k.op} {k.bytes} B over {k.ranks}{nodes}{algorithm}"
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {

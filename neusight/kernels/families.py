@@ -232,7 +232,8 @@ class Collective:
     ``op`` is all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, or host_copy, which is between a device and
     its host. ``bytes`` are counted as nccl-tests does: the larger of what a rank puts in and what it gets out, so that
     for an all-gather it is the gathered whole. ``per_node`` ranks share a node, 0 where all do. ``redirected``: PCIe
-    access control services send what its boards exchange through the host's root complex.
+    access control services send what its boards exchange through the host's root complex. ``algorithm``: those of
+    ``ALGORITHMS`` that NCCL may choose of, as NCCL_ALGO has them: ``ring,tree`` these, ``^nvls`` all but that, "" all.
     """
 
     family: ClassVar[str] = "collective"
@@ -242,6 +243,7 @@ class Collective:
     bytes: int
     dtype: str = "bfloat16"
     redirected: bool = False
+    algorithm: str = ""
 
 
 Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Moe | Memory | Optimizer | Collective
@@ -257,7 +259,7 @@ other families, see ``neusight.kernels.moe``, and what several devices do togeth
 
 LATER_FIELDS = frozenset({
     "weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected", "accumulates",
-    "output_height", "output_width", "image_layout", "redirected",
+    "output_height", "output_width", "image_layout", "redirected", "algorithm",
 })  # fmt: skip
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they
 have their defaults, and a kernel that has the defaults keeps the name it had."""

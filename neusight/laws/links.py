@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from neusight.devices.cluster import Cluster, Network
+from neusight.devices.spec import DeviceSpec
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import TINY_S
-from neusight.laws.link_constants import LinkPhysics, Nccl
+from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.routes import (
     Place,
     Route,
@@ -34,25 +36,26 @@ from neusight.laws.routes import (
     reduces,
     route,
 )
+from neusight.laws.tuning import allowed, tuning_of
 
-TREE_SHARE = 0.9
-"""Of what links and adapters sustain, for a tree (NCCL ``src/graph/tuning.cc``: bus bandwidth times 0.9)."""
+TREE_SHARE = 0.92
+"""Of what links and adapters sustain, for a tree (NCCL 2.28.3, ``src/graph/tuning.cc``: bus bandwidth times 0.92)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
     """How an algorithm passes the ranks; columns of shape (n,).
 
-    ``steps`` follow one another, each a hop of the protocol, those between nodes ``network_s`` longer in all;
+    ``steps`` follow one another, each a hop of the protocol, of which ``crossings`` pass the network as well;
     ``sent_s`` is the time of the bytes at what their route sustains.
     """
 
     steps: np.ndarray
-    network_s: np.ndarray
+    crossings: np.ndarray
     sent_s: np.ndarray
 
 
-def tree(batch: KernelBatch, cluster: Cluster, links: LinkPhysics) -> Way:
+def tree(batch: KernelBatch, cluster: Place, links: LinkPhysics) -> Way:
     r"""All-reduces in a double binary tree of N nodes of w ranks, whose ranks form a chain; see ``tree_bytes``.
 
     .. math:: S = 2 (w - 1) + 2 \log_2 N
@@ -62,11 +65,11 @@ def tree(batch: KernelBatch, cluster: Cluster, links: LinkPhysics) -> Way:
     """
     ranks, within = ranks_of(batch)
     local_bytes_per_s, _ = among(batch, cluster, links)
-    bytes_per_s, _, hop_s = crossing(cluster, links)
+    bytes_per_s, _, _ = crossing(cluster, links)
     levels = np.log2(np.maximum(ranks / within, 1.0))
     local_s = np.where(within > 1, work_of(batch).read_bytes / local_bytes_per_s, 0.0)
     sent_s = np.maximum(local_s, tree_bytes(batch) / (bytes_per_s * within))
-    return Way(steps=2.0 * (within - 1.0 + levels), network_s=2.0 * levels * hop_s, sent_s=sent_s / TREE_SHARE)
+    return Way(steps=2.0 * (within - 1.0 + levels), crossings=2.0 * levels, sent_s=sent_s / TREE_SHARE)
 
 
 def tree_bytes(batch: KernelBatch) -> np.ndarray:
@@ -81,33 +84,46 @@ def tree_bytes(batch: KernelBatch) -> np.ndarray:
     return np.where(ranks <= 2.0 * within, batch["bytes"].astype(float), work_of(batch).read_bytes)
 
 
-def through_switches_s(batch: KernelBatch, cluster: Cluster, network: Network, links: LinkPhysics) -> np.ndarray:
-    """Time of hops and bytes of all-reduces whose sums are formed in switches [s]; infinite where none reduces.
+def tree_of_switches_s(batch: KernelBatch, cluster: Place, links: LinkPhysics) -> np.ndarray:
+    """Time of hops and bytes of all-reduces in trees of nodes whose switches form the sums [s]; infinite where none do.
 
-    Switches of nodes (NVLink SHARP) take the place of the chain in a tree of nodes. Switches of the network (SHARP)
-    take that of the tree: a node's adapters pass each byte once up and once down.
+    Switches of nodes (NVLink SHARP) take the place of the chain in a tree of nodes, in protocol Simple.
 
-    Source: NCCL's algorithms NVLSTree and CollNet; Graham et al. 2016 (SHARP).
+    Source: NCCL's algorithm NVLSTree.
     """
     ranks, within = ranks_of(batch)
     bytes_per_s, _, hop_s = crossing(cluster, links)
     levels = np.log2(np.maximum(ranks / within, 1.0))
-    switch_s = _in_node_switch_s(batch, cluster, links)
-    trees_s = 2.0 * levels * hop_s + np.maximum(switch_s, tree_bytes(batch) / (bytes_per_s * within))
+    hops_s = 2.0 * levels * (hop_s + tuning_of(device_of(cluster).vendor).added_hop_s[-1])
+    sent_s = tree_bytes(batch) / (bytes_per_s * within)
+    return np.asarray(hops_s + np.maximum(_in_node_switch_s(batch, cluster, links), sent_s))
+
+
+def through_network_s(batch: KernelBatch, cluster: Cluster, network: Network, links: LinkPhysics) -> np.ndarray:
+    """Time of hops and bytes of all-reduces whose sums switches of the network form [s]; infinite where none do.
+
+    They (SHARP) take the place of a tree of nodes: a node's adapters pass each byte once up and once down.
+
+    Source: NCCL's algorithm CollNet; Graham et al. 2016 (SHARP).
+    """
     if not network.reduces:
-        return np.asarray(trees_s)
+        return np.full(len(batch), np.inf)
+    _, within = ranks_of(batch)
+    bytes_per_s, _, hop_s = crossing(cluster, links)
     local_bytes_per_s, _ = among(batch, cluster, links)
     halves_s = 2.0 * (within - 1.0) / within * batch["bytes"] / local_bytes_per_s
+    switch_s = np.where(allowed(batch, "nvls"), _in_node_switch_s(batch, cluster, links), np.inf)
     once_s = batch["bytes"] / (bytes_per_s * within)
-    return np.minimum(trees_s, 2.0 * hop_s + np.maximum(np.minimum(switch_s, halves_s), once_s))
+    return np.asarray(2.0 * hop_s + np.maximum(np.minimum(switch_s, halves_s), once_s))
 
 
-def _in_node_switch_s(batch: KernelBatch, cluster: Cluster, links: LinkPhysics) -> np.ndarray:
+def _in_node_switch_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
     """Of a node's switch for all bytes once and the share that a rank gives out; infinite where it cannot reduce."""
     _, within = ranks_of(batch)
-    if not reduces(cluster.device):
+    device = device_of(place)
+    if not reduces(device):
         return np.full(len(batch), np.inf)
-    bytes_per_s = links.rates.switch_share * fastest(cluster.device).bandwidth_bytes_per_s
+    bytes_per_s = links.rates.switch_share * device.facts.switch_share * fastest(device).bandwidth_bytes_per_s
     return np.where(within > 1, batch["bytes"] * (1.0 + 1.0 / within) / bytes_per_s, np.inf)
 
 
@@ -139,8 +155,8 @@ def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
 
     with steps S, 2 (n - 1) of an all-reduce, n - 1 of an all-gather or reduce-scatter, 1 of an exchange; along each of
     d dimensions of a torus, one after another, n is the d-th root of the ranks. Links that state what a hop takes have
-    one protocol, the last, with hops of that. Where the network of a cluster is told, all-reduces across nodes may also
-    run in trees or through switches that reduce.
+    one protocol, the last, with hops of that. All-reduces may also run in trees, between nodes above all, or through
+    switches that reduce. What other libraries than NCCL take of starts and hops is in proportion, see ``Tuning``.
 
     Args:
         batch: W bytes that a rank sends, and w = bytes / n of its own share, which is copied inside the device [B].
@@ -153,25 +169,42 @@ def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
     Source: NCCL's cost model (``src/graph/tuning.cc``); the root is what is left of filling and draining a pipeline of
     chunks of the best size. Validity: bandwidths of long messages within some percent, latencies within 20 %.
     """
-    path, nccl = route(batch, place, links), links.nccl
-    clock_hz = device_of(place).core_clock_hz
+    path, device = route(batch, place, links), device_of(place)
     ranks, within = ranks_of(batch)
-    steps = _steps(batch, ranks, crossed_dimensions(fastest(device_of(place)).joins, within))
-    ring = Way(steps=steps, network_s=steps * path.through_s, sent_s=work_of(batch).read_bytes / path.bytes_per_s)
-    times = _protocols_s(batch, ring, path, nccl, clock_hz)
-    switch_s = nccl.switch_start * nccl.start_cycles / clock_hz
-    reduced_s = switch_s + _through_switch_s(batch, path, links.rates.switch_share)
+    steps = _steps(batch, ranks, crossed_dimensions(fastest(device).joins, within))
+    ring = Way(steps=steps, crossings=steps * path.crossed, sent_s=work_of(batch).read_bytes / path.bytes_per_s)
+    ring_s = _protocols_s(batch, ring, path, links, device)
     sums = batch["op"] == "all_reduce"
-    times.append(np.where(path.reducing & sums, reduced_s, np.inf))
-    if isinstance(place, Cluster) and place.network:
-        trees = _protocols_s(batch, tree(batch, place, links), path, nccl, clock_hz)
-        trees.append(switch_s + through_switches_s(batch, place, place.network, links))
-        times += [np.where(path.across & sums, time, np.inf) for time in trees]
-    return _least(times)
+    if not sums.any():
+        return ring_s
+    times = {"ring": ring_s, **_sums_s(batch, place, path, links)}
+    able = np.stack([np.where(allowed(batch, name) & sums, time, np.inf) for name, time in times.items()])
+    least_s = np.asarray(able.min(axis=0))
+    # NCCL falls back to rings where it has none of the algorithms.
+    return np.where(np.isfinite(least_s), least_s, ring_s)
 
 
-def _protocols_s(batch: KernelBatch, way: Way, path: Route, nccl: Nccl, clock_hz: float) -> list[np.ndarray]:
-    """Time of an algorithm [s] in each of NCCL's protocols."""
+def _sums_s(batch: KernelBatch, place: Place, path: Route, links: LinkPhysics) -> dict[str, np.ndarray]:
+    """Times of all-reduces [s] by algorithm, but for rings; infinite where one does not run."""
+    nccl, device, network = links.nccl, device_of(place), network_of(place)
+    switch_s = nccl.switch_start * nccl.start_cycles / device.core_clock_hz
+    reduced_s = _in_node_switch_s(batch, place, links)
+    filled_s = nccl.switch_pipelining * np.sqrt(switch_s * reduced_s)
+    times = {
+        "nvls": np.where(path.across, np.inf, switch_s + filled_s + reduced_s),
+        "tree": _protocols_s(batch, tree(batch, place, links), path, links, device),
+    }
+    if path.across.any():
+        times["nvlstree"] = np.where(path.across, switch_s + tree_of_switches_s(batch, place, links), np.inf)
+    if isinstance(place, Cluster) and network:
+        sharp_s = switch_s + through_network_s(batch, place, network, links)
+        times["collnet"] = np.where(path.across, sharp_s, np.inf)
+    return times
+
+
+def _protocols_s(batch: KernelBatch, way: Way, path: Route, links: LinkPhysics, device: DeviceSpec) -> np.ndarray:
+    """Time of an algorithm [s], the least of its protocols LL, LL128 and Simple."""
+    nccl, clock_hz, tuning = links.nccl, device.core_clock_hz, tuning_of(device.vendor)
     ranks, _ = ranks_of(batch)
     exchange = exchanges(batch)
     held = np.where(np.isin(batch["op"], ("send_recv", "host_copy")), 0.0, batch["bytes"] / ranks)
@@ -179,19 +212,21 @@ def _protocols_s(batch: KernelBatch, way: Way, path: Route, nccl: Nccl, clock_hz
     start_s = nccl.start_cycles / clock_hz * np.where(batch["op"] == "all_to_all", nccl.exchange_start, 1.0)
     few = work_of(batch).read_bytes / np.where(exchange, np.maximum(ranks - 1.0, 1.0), 1.0)
     narrow_s = few / (nccl.ll_bytes_per_cycle * clock_hz)
-    protocols = (
+    protocols: Sequence[tuple[Any, float, np.ndarray]] = (
         (1.0, 1.0, np.maximum(transfer_s / nccl.ll_rate, narrow_s)),
-        # Sends and receives have no LL128.
-        (nccl.ll128_start, nccl.ll128_hop, np.where(exchange, np.inf, transfer_s / nccl.ll128_rate)),
+        # Neither sends and receives nor paths through the host have LL128 (ncclTopoTuneModel: PATH_NVB at most).
+        (nccl.ll128_start, nccl.ll128_hop, np.where(exchange | ~path.carried, np.inf, transfer_s / nccl.ll128_rate)),
         (np.where(exchange, nccl.exchange_simple, nccl.simple_start), nccl.simple_hop, transfer_s),
     )
     times = []
-    for start, stated_hop, stated_s in protocols:
-        hop = np.where(path.own_hop, 1.0, stated_hop)
-        moving_s = np.where(path.own_hop, transfer_s, stated_s)
-        hops_s = way.steps * hop * path.hop_s + way.network_s
-        times.append(start * start_s + hops_s + moving_s + nccl.pipelining * np.sqrt(hops_s * transfer_s))
-    return times
+    for number, (start, nccl_hop, moved_s) in enumerate(protocols):
+        hop = np.where(path.own_hop, 1.0, nccl_hop * tuning.hop[number])
+        network_hop_s = path.network_hop_s + tuning.added_hop_s[number]
+        moving_s = np.where(path.own_hop, transfer_s, moved_s)
+        hops_s = way.steps * hop * path.hop_s + way.crossings * network_hop_s
+        pipeline_s = nccl.pipelining * np.sqrt(hops_s * transfer_s)
+        times.append(start * tuning.start[number] * start_s + hops_s + moving_s + pipeline_s)
+    return _least(times)
 
 
 def own_s(batch: KernelBatch, place: Place, conditions: Conditions, links: LinkPhysics) -> np.ndarray:
@@ -216,7 +251,7 @@ def own_s(batch: KernelBatch, place: Place, conditions: Conditions, links: LinkP
     # A longer message is never faster: two halves take no less than the longest that is sent at once.
     times = [np.where(batch["bytes"] < once, one_s, np.maximum(one_s, start_s + halves_s))]
     able = ~path.across & (path.carried | (two_shot & (ranks <= 2))) & (batch["op"] == "all_reduce")
-    switched = own.switch_s + _through_switch_s(batch, path, own.switch_rate)
+    switched = own.switch_s + _through_switch_s(batch, path, own.switch_rate * device_of(place).facts.switch_share)
     times.append(np.where(path.reducing & traits["through_switch"], switched, np.inf))
     return np.where(able & traits["own_all_reduce"], _least(times), np.inf)
 
@@ -226,8 +261,9 @@ def collective_s(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(time on the device [s], the same with its launch [s]) of collectives as an engine runs them.
 
-    An engine takes its own all-reduce where that is faster than NCCL. What is launched by itself takes no less than the
-    host does, and an engine's own all-reduce then copies its operand into a buffer that peers may read.
+    An engine takes its own all-reduce where that is faster than NCCL. A launch by itself waits for the call of the
+    host; calls in a loop take no less than the host does. An engine's own all-reduce then copies its operand into a
+    buffer that peers may read.
     """
     execution_s, traits = nccl_s(batch, place, links), traits_of("collective", conditions)
     own = traits["own_all_reduce"]
@@ -237,8 +273,11 @@ def collective_s(
     alone = np.isin(conditions.timing, ("stream", "wall"))
     copy_rate = links.launch.copy_share * device_of(place).dram_bandwidth_bytes_per_s
     execution_s = np.where(alone, execution_s + copies / copy_rate, execution_s)
-    host_s = traits.constants("launch_constant", links.launch)
-    return execution_s, np.where(alone, (execution_s**4 + host_s**4) ** 0.25, execution_s)
+    calls_s = traits["launch_calls"] * device_of(place).launch_overhead_s
+    host_s = traits.constants("launch_constant", links.launch, 0.0) + calls_s
+    longer_s = (execution_s**4 + host_s**4) ** 0.25
+    shows = traits["launch_shows"] & (conditions.timing == "stream")
+    return execution_s, np.where(alone, np.where(shows, execution_s + host_s, longer_s), execution_s)
 
 
 def least_s(batch: KernelBatch, place: Place) -> np.ndarray:
@@ -252,7 +291,8 @@ def least_s(batch: KernelBatch, place: Place) -> np.ndarray:
     device, network = device_of(place), network_of(place)
     sent, link = work_of(batch).read_bytes, fastest(device)
     across = within < ranks
-    once = reduces(device) | (across & (network is not None and network.reduces))
+    in_node = reduces(device) & (allowed(batch, "nvls") | allowed(batch, "nvlstree"))
+    once = in_node | (across & (network is not None and network.reduces))
     sent = np.where(once, np.minimum(sent, batch["bytes"]), sent)
     own = np.where(batch["op"] == "host_copy", host_link(device).bandwidth_bytes_per_s, link.bandwidth_bytes_per_s)
     rate = own + np.where(across, network_bytes_per_s(place), 0.0)
@@ -270,7 +310,7 @@ def _steps(batch: KernelBatch, ranks: np.ndarray, dimensions: np.ndarray) -> np.
 def _through_switch_s(batch: KernelBatch, path: Route, share: float) -> np.ndarray:
     """A reduction in the switch sends all bytes once, and the share that a rank gives out to all others."""
     ranks, _ = ranks_of(batch)
-    return np.asarray(batch["bytes"] * (1.0 + 1.0 / ranks) / (share * path.own_bytes_per_s))
+    return np.asarray(batch["bytes"] * (1.0 + 1.0 / ranks) / max(share * path.own_bytes_per_s, 1.0))
 
 
 def _least(times: Sequence[np.ndarray]) -> np.ndarray:

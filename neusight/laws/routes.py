@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neusight.devices.cluster import Cluster, Network
+from neusight.devices.cluster import Cluster, Network, usual_network
 from neusight.devices.spec import DeviceSpec, Link
 from neusight.errors import DeviceError
 from neusight.kernels.families import KernelBatch
@@ -30,14 +30,15 @@ class Route:
     """What the messages of collectives pass; columns of shape (n,).
 
     ``bytes_per_s`` is what a rank can send while all do, ``hop_s`` a step between two ranks in NCCL's fastest protocol,
-    ``through_s`` a step between nodes on top. ``carried``: links of their own join the ranks of a node, not the host.
-    ``reducing``: they are joined by a switch that reduces. ``across``: the ranks are in several nodes. ``own_hop``: the
-    links state what a step takes, whatever NCCL's protocols do.
+    ``crossed`` the share of steps that pass the network, which then take ``network_hop_s`` on top. ``carried``: links
+    of their own join the ranks of a node, not the host. ``reducing``: they are joined by a switch that reduces.
+    ``across``: the ranks are in several nodes. ``own_hop``: the links state what a step takes, whatever the protocol.
     """
 
     bytes_per_s: np.ndarray
     hop_s: np.ndarray
-    through_s: np.ndarray
+    crossed: np.ndarray
+    network_hop_s: float
     carried: np.ndarray
     reducing: np.ndarray
     across: np.ndarray
@@ -84,7 +85,7 @@ def network_bytes_per_s(place: Place) -> float:
 
 def reduces(device: DeviceSpec) -> bool:
     """Whether a switch joins the devices of a node and reduces on the way (NVLink SHARP)."""
-    return fastest(device).joins == "switch" and device.facts.switch_reduces
+    return fastest(device).joins == "switch" and device.facts.switch_share > 0.0
 
 
 def ranks_of(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
@@ -167,15 +168,13 @@ def among(batch: KernelBatch, place: Place, links: LinkPhysics) -> tuple[np.ndar
 def crossing(place: Place, links: LinkPhysics) -> tuple[float, float, float]:
     """(bandwidth of rings and trees, bandwidth of exchanges [B/s], time of a hop [s]) between nodes, for one device.
 
-    Where the network is told they are what its kind sustains, else what was fitted. Neighbours of rings and trees of a
-    rail-optimised network meet at one leaf switch; all else passes the spine, which may offer less than the adapters.
+    They are what the kind of network sustains, see ``usual_network`` where none is given. Neighbours of rings and trees
+    of a rail-optimised network meet at one leaf switch; all else passes the spine, which may offer less than the
+    adapters. The hop is that of protocol LL.
     """
-    network, line = network_of(place), network_bytes_per_s(place)
-    rates = links.rates
-    if network is None:
-        return rates.network_ring_share * line, rates.network_share * line, rates.network_hop_s
-    spine = network.sustained * line / network.oversubscription
-    return network.sustained * line if network.rails else spine, spine, rates.network_hop_s + network.added_hop_s
+    network, line = network_of(place) or usual_network(), network_bytes_per_s(place)
+    spine, hop_s = network.sustained * line / network.oversubscription, links.rates.network_hop_s
+    return network.sustained * line if network.rails else spine, spine, hop_s + network.added_hop_s
 
 
 def route(batch: KernelBatch, place: Place, links: LinkPhysics) -> Route:
@@ -203,7 +202,8 @@ def route(batch: KernelBatch, place: Place, links: LinkPhysics) -> Route:
     return Route(
         bytes_per_s=np.where(across, np.where(exchange, scattered, ring), local),
         hop_s=np.where(carried, own_hop_s or hop_cycles_s, links.nccl.host_hop_s),
-        through_s=np.where(across, np.where(exchange, 1.0, 1.0 / within) * hop_s, 0.0),
+        crossed=np.where(across, np.where(exchange, 1.0, 1.0 / within), 0.0),
+        network_hop_s=hop_s,
         carried=carried,
         reducing=~across & reduces(device),
         across=across,

@@ -12,13 +12,14 @@ import numpy as np
 from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DataError
-from neusight.executors.link import kinds_of, paths_of
+from neusight.executors.link import kinds_by_size, paths_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.fitted import FittedLinks
 from neusight.laws.link_constants import PRIOR, LinkPhysics
 from neusight.laws.links import collective_s
+from neusight.laws.routes import ranks_of
 from neusight.learn import Report
 from neusight.learn.physics.problem import Measurements, Problem
 from neusight.learn.sums import folds
@@ -29,13 +30,15 @@ GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
 EACH = 8
 """Rows of a group and octave of sizes, at most."""
+SHORT_BYTES = 2**16
+"""Messages between nodes of which hops take nearly all of the time, whatever the bandwidth of the network."""
 CLASSES = (("< 64 KiB", 2**16), ("64 KiB - 4 MiB", 2**22 + 1), ("> 4 MiB", 2**63))
 """Sizes of messages, by which errors are told."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRows(Measurements):
-    """Collectives of one device and table; ``kind`` is that of each, see ``kinds_of``."""
+    """Collectives of one device and table; ``kind`` is that of each, see ``kinds_by_size``."""
 
     device: GpuSpec
 
@@ -44,7 +47,7 @@ class LinkRows(Measurements):
         cls, device: DeviceSpec, batch: KernelBatch, conditions: Conditions, latency_s: np.ndarray, weight: np.ndarray
     ) -> LinkRows:
         """With their kinds."""
-        kind = kinds_of(batch, conditions)
+        kind = kinds_by_size(batch, device, conditions)
         return cls(
             device=gpu_of(device), kind=kind, batch=batch, conditions=conditions, latency_s=latency_s, weight=weight
         )
@@ -83,10 +86,16 @@ def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
             continue
         part = kernel_part(rows, device, "collective", np.arange(len(rows)))
         groups, octaves = _groups(rows, part.batch)
-        index = np.flatnonzero(sound(rows) & _sampled(octaves, seed))
+        index = np.flatnonzero(sound(rows) & _of_known_route(part.batch) & _sampled(octaves, seed))
         latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
         weight = _balanced(groups[index], octaves[index])
         yield LinkRows.of(part.device, part.batch.take(index), part.conditions.take(index), latency_s, weight)
+
+
+def _of_known_route(batch: KernelBatch) -> np.ndarray:
+    """Rows that say something of other machines: between nodes whose network no table names, short ones alone."""
+    ranks, within = ranks_of(batch)
+    return np.asarray((within == ranks) | (batch["bytes"] <= SHORT_BYTES))
 
 
 def _groups(rows: Any, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:

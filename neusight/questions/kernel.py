@@ -8,12 +8,14 @@ from types import MappingProxyType
 from typing import ClassVar
 
 from neusight.devices import Cluster, DeviceSpec, cluster_of
+from neusight.devices.cluster import USUAL_PER_NODE, usual_per_node
 from neusight.engines import library_named
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, Conditions
 from neusight.kernels.named import SHAPE_NAMES, requested
 from neusight.kernels.work import work_of
-from neusight.laws.routes import Place, device_of, network_of, ranks_of, reduces
+from neusight.laws.routes import Place, device_of, network_of, ranks_of
+from neusight.laws.tuning import ALGORITHMS, algorithms_of
 from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import ENGINE, MODEL, RECORDED, OnCluster
 from neusight.questions.unset import usual
@@ -43,11 +45,14 @@ class KernelCall(OnCluster):
 
     KIND: ClassVar[str] = "kernel"
 
-    KEYS: ClassVar[Mapping[str, str]] = MappingProxyType(dict.fromkeys(SHAPE_NAMES - {"per_node"}, "shape"))
+    KEYS: ClassVar[Mapping[str, str]] = MappingProxyType(
+        dict.fromkeys(SHAPE_NAMES - {"per_node", "algorithm"}, "shape")
+    )
 
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
         {
-            "per_node": "Of a collective: ranks that share a node. Default: those of the cluster's nodes, else all.",
+            "per_node": "Of a collective: ranks that share a node. Default: those of the cluster's nodes, or as many "
+            "as nodes of the device usually have.",
             "network": "Of a collective: network between nodes, such as '8 x 400Gb/s' or '4 x 100Gb/s efa'.",
             "cluster": "Of a collective: a name of `neusight clusters list`, or a cluster file (.toml).",
             "nodes": "Of a collective: nodes over which ranks are spread. Default: as many as they fill.",
@@ -94,8 +99,12 @@ class KernelCall(OnCluster):
     )  # fmt: skip
     random: bool = switch("Operands hold random values, which draw more power than equal ones.", RECORDED, True)
     recorded: bool = switch("The launch is that of the host that recorded the source.", RECORDED)
-    algorithm: str = text("Algorithm of a collective, as NCCL_ALGO.", RECORDED, estimated=False)
-    nvls: bool = switch("Switches between devices of a node may reduce (NCCL_NVLS_ENABLE).", RECORDED, True)
+    algorithm: str = text(
+        "Of an all-reduce: algorithms that it may run, as NCCL_ALGO: ring, tree, nvls, nvlstree, collnet, several with "
+        "commas, or all but some: ^nvls. Default: all.",
+        ENGINE, metavar="WORDS",
+    )  # fmt: skip
+    nvls: bool = switch("Of an all-reduce: switches of a node may form sums (NCCL_NVLS_ENABLE).", ENGINE, True)
 
     def resolve(self, device: DeviceSpec | None = None) -> LaunchedKernel:
         """The kernel for executors.
@@ -126,24 +135,31 @@ class KernelCall(OnCluster):
         if batch.family != "collective":
             self.refuse(_OF_COLLECTIVES, "is of collectives, and this kernel runs on one device")
             return batch
-        if not self.nvls and reduces(device_of(place)):
-            raise FieldError("nvls", f"false: {device_of(place).id} is not estimated without it: leave it out")
+        if self.algorithm and batch["op"][0] != "all_reduce":
+            raise FieldError("algorithm", "is chosen for all_reduce alone, all else runs in rings: leave it out")
+        algorithm = self._algorithms()
         if not isinstance(kernel, str):
             self.refuse(("shape", "nodes"), "is decided by the kernel, which is given: leave it out")
-            return batch
+            return KernelBatch.of([replace(kernel, algorithm=algorithm)]) if algorithm else batch
         ranks = int(batch["ranks"][0])
         within = int(shape.get("per_node", 0)) or self._within(ranks, place)
-        batch = requested(kernel, {**shape, "per_node": within}) if within else batch
+        batch = requested(kernel, {**shape, "per_node": within, "algorithm": algorithm})
         if within and self.nodes and ranks != self.nodes * within:
             raise FieldError("nodes", f"{self.nodes}: {ranks} ranks, {within} of a node, fill {ranks // within}")
         return batch
 
+    def _algorithms(self) -> str:
+        """Algorithms that may run, as ``Collective`` has them; "": all."""
+        names = [name for name in algorithms_of(self.algorithm) if self.nvls or not name.startswith("nvls")]
+        return "" if len(names) == len(ALGORITHMS) else ",".join(names)
+
     def _within(self, ranks: int, place: Place) -> int:
         """Ranks that share a node; 0: all of them."""
-        on_node = place.per_node if isinstance(place, Cluster) else self.per_node or 0
+        on_node = place.per_node if isinstance(place, Cluster) else self.per_node or _usual_per_node(place, ranks)
         if self.nodes and ranks % self.nodes:
             raise FieldError("nodes", f"{self.nodes} does not divide {ranks} ranks: choose one that does")
-        within = ranks // self.nodes if self.nodes else min(ranks, on_node)
+        filled = next(count for count in range(min(ranks, on_node), 0, -1) if ranks % count == 0)
+        within = ranks // self.nodes if self.nodes else min(ranks, on_node) if self.per_node else filled
         if isinstance(place, Cluster) and within > on_node:
             raise FieldError("nodes", f"{self.nodes} of {on_node} devices have too few for {ranks} ranks: give more")
         return within if within < ranks or self.per_node else 0
@@ -173,3 +189,8 @@ class KernelCall(OnCluster):
         if batch.family == "collective" and self.operands != "cold":
             raise FieldError("operands", f"of a collective come from device memory: leave out '{self.operands}'")
         return COLD if self.operands == "cold" else (self.operand_sets or 1) * float(work_of(batch).bytes[0])
+
+
+def _usual_per_node(device: DeviceSpec, ranks: int) -> int:
+    """Ranks that a node of a device holds: eight or fewer always share one."""
+    return ranks if ranks <= USUAL_PER_NODE else usual_per_node(device)

@@ -127,7 +127,9 @@ def test_what_was_measured_of_other_networks_says_nothing_of_one_that_is_told(ex
     assert told.spread[1] == TOLD_SPREAD
     assert told.high_s[1] / told.latency_s[1] == pytest.approx(TOLD_FACTORS[1])
     assert told.low_s[1] / told.latency_s[1] == pytest.approx(TOLD_FACTORS[0])
-    assert told.latency_s[1] < 0.5 * guessed.latency_s[1]
+    # One InfiniBand adapter a device is assumed, which this cluster has, with far wider an interval.
+    assert told.latency_s[1] == pytest.approx(guessed.latency_s[1], rel=0.02)
+    assert guessed.high_s[1] / guessed.latency_s[1] > 2.0 * told.high_s[1] / told.latency_s[1]
 
 
 def test_devices_are_asked_by_name() -> None:
@@ -171,8 +173,8 @@ def test_what_ships_is_what_the_law_and_the_data_sets_have() -> None:
     fitted = shipped_links()
     assert set(fitted.values) == set(priors(LINKS)) == set(fitted.deviations)
     cards = {path.parent.name for path in checkout_dir("datasets").glob("*/manifest.json")}
-    assert {name.split("/")[0] for name in fitted.data} <= cards
-    assert len(fitted.data) == 6
+    assert {Path(name).stem.removesuffix("-collective") for name in fitted.data} <= cards
+    assert len(fitted.data) == 4
     # Nothing is known better without a device than with it.
     for path, (low, high) in fitted.intervals.items():
         assert fitted.intervals_seen[path][1] / fitted.intervals_seen[path][0] < high / low

@@ -69,7 +69,7 @@ def test_a_tree_has_hops_along_a_node_and_up_the_nodes() -> None:
     cluster = load_cluster("dgx-a100", 16)
     way = tree(collectives(128, 8, size=2**30), cluster, LINKS)
     assert way.steps == pytest.approx(2 * (7 + 4))
-    assert way.network_s == pytest.approx(2 * 4 * LINKS.rates.network_hop_s)
+    assert way.crossings == pytest.approx(2 * 4)
     assert way.sent_s == pytest.approx(2 * 127 / 128 * 2**30 / (0.96 * 8 * 25e9) / TREE_SHARE)
     # Of two nodes one sends all bytes up, the other all down; then the links of a node are what binds.
     pair = tree(collectives(16, 8, size=2**30), changed(cluster, bandwidth_bytes_per_s=1e9), LINKS)

@@ -40,7 +40,8 @@ def test_constants_that_made_the_rows_are_found() -> None:
     assert links.own.vllm_cycles == pytest.approx(TRUE["own.vllm_cycles"], rel=0.05)
     assert links.own.rate == pytest.approx(TRUE["own.rate"], rel=0.05)
     assert found.error < 0.03
-    assert set(problem.effects) == {(g, f"{'nccl' if e == 'torch' else e} {op}") for g in gpus for e, op in asked}
+    kinds = {f"{'nccl' if engine == 'torch' else engine} {op}" for engine, op in asked}
+    assert set(problem.effects) == {(g, f"{kind}{size}") for g in gpus for kind in kinds for size in ("", " short")}
 
 
 def table(gpu: str, slower: float) -> pd.DataFrame:

@@ -91,7 +91,7 @@ def test_question_of_reads_the_shape_and_conditions_of_a_kernel() -> None:
         ({**PRODUCT, "m": [1, 2]}, "kernel", r"m=\[1, 2\]: not a whole number"),
         ({**PRODUCT, "launches": 3}, "kernel", "launches_per_graph counts kernels of a graph"),
         ({**PRODUCT, "algorithm": "tree"}, "kernel", "algorithm is of collectives"),
-        ({"family": "all_reduce", "gpu": "h100", "ranks": 8, "bytes": 1, "nvls": False}, "kernel", "nvls false"),
+        ({"family": "all_gather", "gpu": "h100", "ranks": 8, "bytes": 1, "algorithm": "tree"}, "kernel", "all_reduce"),
         ({"command": "training", "model": "gpt3-175b", "optimizer": "adagrad"}, "", "optimizer 'adagrad' is unknown"),
         ({"command": "train", "model": "gpt2"}, "", "unknown kind 'train'"),
     ],
