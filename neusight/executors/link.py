@@ -15,11 +15,11 @@ from neusight.executors.base import Options
 from neusight.executors.costs import Costs
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import KernelBatch
-from neusight.kernels.implementations import traits_of
 from neusight.kernels.work import by_distinct, work_of
 from neusight.laws.fitted import FittedLinks, shipped_links
+from neusight.laws.link_kinds import FABRIC, NETWORK, SHORT, kinds_by_size, kinds_of, long_share, paths_of
 from neusight.laws.links import collective_s, least_s
-from neusight.laws.routes import Place, device_of, fastest, network_of, ranks_of, route
+from neusight.laws.routes import Place, device_of, fastest, network_of, route
 
 MEASURED_LINKS = ("nvlink", "pcie")
 """Kinds of links between devices of which collectives were measured."""
@@ -34,47 +34,6 @@ UNKNOWN_NETWORK_SPREAD = 0.4
 UNKNOWN_NETWORK_FACTORS = (0.5, 5.0)
 """The same where no network is given (assumption: from two adapters a device to one of 100 Gb/s for two)."""
 SOURCE = "links"
-FABRIC, NETWORK, SHORT = " fabric", " network", " short"
-HALF_S = 15e-6
-"""Bound of a message of which what is sent takes about as long as starts and hops (assumption)."""
-
-
-def kinds_of(batch: KernelBatch, conditions: Conditions, network_known: bool = False) -> np.ndarray:
-    """Kind of each collective, whose error a device has in common: who runs it, what it does, and whether its launch
-    or the network is in it, as ``nccl all_gather`` or ``vllm all_reduce stream``.
-
-    Where the network is ``told`` it is ``nccl all_gather fabric``: what was measured of others says nothing of it.
-    """
-    traits = traits_of("collective", conditions)
-    own = traits["own_all_reduce"] & (batch["op"] == "all_reduce")
-    who = np.where(own | traits["own_runtime"], conditions.engine, "nccl")
-    ranks, within = ranks_of(batch)
-    alone = np.isin(conditions.timing, ("stream", "wall"))
-    how = np.select([within < ranks, alone], [FABRIC if network_known else NETWORK, " stream"], "")
-    return np.char.add(np.char.add(np.char.add(who.astype(str), " "), batch["op"].astype(str)), how)
-
-
-def long_share(batch: KernelBatch, place: Place) -> np.ndarray:
-    """How long a message is, from 0 where starts and hops take all of its time to 1 where what is sent does."""
-    bound_s = least_s(batch, place)
-    return np.asarray(bound_s / (bound_s + HALF_S))
-
-
-def kinds_by_size(batch: KernelBatch, place: Place, conditions: Conditions) -> np.ndarray:
-    """``kinds_of``, short messages apart: a device's starts and its links err for different reasons."""
-    kinds = kinds_of(batch, conditions, network_of(place) is not None)
-    return np.char.add(kinds, np.where(long_share(batch, place) < 0.5, SHORT, ""))
-
-
-def paths_of(batch: KernelBatch, place: Place, conditions: Conditions, fitted: FittedLinks) -> np.ndarray:
-    """Whose kernel passes what: ``nccl links``, ``own host``, ``nccl network``, ``nccl fabric`` where the network is
-    told, …, by which intervals differ.
-    """
-    path = route(batch, place, fitted.links)
-    own = traits_of("collective", conditions)["own_all_reduce"] & (batch["op"] == "all_reduce")
-    network = FABRIC if network_of(place) else NETWORK
-    where = np.select([path.across, ~path.carried], [network, " host"], " links")
-    return np.char.add(np.where(own, "own", "nccl"), where)
 
 
 @dataclass(frozen=True)
@@ -166,7 +125,7 @@ class LinkPredictor:
         """Of the 90 % interval, by path: a measured device's own, that of others the further a variant lies from it."""
         device = device_of(place)
         far = min(device.distance, 1.0) if (device.original or device).measured_id in self.fitted.gpus else 1.0
-        paths = paths_of(batch, place, known, self.fitted)
+        paths = paths_of(batch, place, known, self.fitted.links)
         others, own = (_enclosing(table, paths) for table in (self.fitted.intervals, self.fitted.intervals_seen))
         low, high = others**far * own ** (1.0 - far)
         return np.minimum(low, 1.0), np.maximum(high, 1.0)

@@ -85,7 +85,7 @@ def tree_bytes(batch: KernelBatch) -> np.ndarray:
 
 
 def tree_of_switches_s(batch: KernelBatch, cluster: Place, links: LinkPhysics) -> np.ndarray:
-    """Time of hops and bytes of all-reduces in trees of nodes whose switches form the sums [s]; infinite where none do.
+    """Time of all-reduces in trees of nodes whose switches form the sums [s]; infinite where none do.
 
     Switches of nodes (NVLink SHARP) take the place of the chain in a tree of nodes, in protocol Simple.
 
@@ -96,13 +96,13 @@ def tree_of_switches_s(batch: KernelBatch, cluster: Place, links: LinkPhysics) -
     levels = np.log2(np.maximum(ranks / within, 1.0))
     hops_s = 2.0 * levels * (hop_s + tuning_of(device_of(cluster).vendor).added_hop_s[-1])
     sent_s = tree_bytes(batch) / (bytes_per_s * within)
-    return np.asarray(hops_s + np.maximum(_in_node_switch_s(batch, cluster, links), sent_s))
+    return hops_s + _switched_s(np.maximum(_in_node_switch_s(batch, cluster, links), sent_s), cluster, links)
 
 
 def through_network_s(batch: KernelBatch, cluster: Cluster, network: Network, links: LinkPhysics) -> np.ndarray:
-    """Time of hops and bytes of all-reduces whose sums switches of the network form [s]; infinite where none do.
+    """Time of all-reduces whose sums switches of the network form (SHARP) [s]; infinite where none do.
 
-    They (SHARP) take the place of a tree of nodes: a node's adapters pass each byte once up and once down.
+    They take the place of a tree of nodes: a node's adapters pass each byte once up and once down.
 
     Source: NCCL's algorithm CollNet; Graham et al. 2016 (SHARP).
     """
@@ -114,7 +114,13 @@ def through_network_s(batch: KernelBatch, cluster: Cluster, network: Network, li
     halves_s = 2.0 * (within - 1.0) / within * batch["bytes"] / local_bytes_per_s
     switch_s = np.where(allowed(batch, "nvls"), _in_node_switch_s(batch, cluster, links), np.inf)
     once_s = batch["bytes"] / (bytes_per_s * within)
-    return np.asarray(2.0 * hop_s + np.maximum(np.minimum(switch_s, halves_s), once_s))
+    return 2.0 * hop_s + _switched_s(np.maximum(np.minimum(switch_s, halves_s), once_s), cluster, links)
+
+
+def _switched_s(moved_s: np.ndarray, place: Place, links: LinkPhysics) -> np.ndarray:
+    """Time of a sum in switches [s]: its start, and what it moves in chunks that have to fill them first."""
+    start_s = links.nccl.switch_start * links.nccl.start_cycles / device_of(place).core_clock_hz
+    return np.asarray(start_s + links.nccl.switch_pipelining * np.sqrt(start_s * moved_s) + moved_s)
 
 
 def _in_node_switch_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
@@ -186,18 +192,15 @@ def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:
 
 def _sums_s(batch: KernelBatch, place: Place, path: Route, links: LinkPhysics) -> dict[str, np.ndarray]:
     """Times of all-reduces [s] by algorithm, but for rings; infinite where one does not run."""
-    nccl, device, network = links.nccl, device_of(place), network_of(place)
-    switch_s = nccl.switch_start * nccl.start_cycles / device.core_clock_hz
-    reduced_s = _in_node_switch_s(batch, place, links)
-    filled_s = nccl.switch_pipelining * np.sqrt(switch_s * reduced_s)
+    in_switch_s = _switched_s(_in_node_switch_s(batch, place, links), place, links)
     times = {
-        "nvls": np.where(path.across, np.inf, switch_s + filled_s + reduced_s),
-        "tree": _protocols_s(batch, tree(batch, place, links), path, links, device),
+        "nvls": np.where(path.across, np.inf, in_switch_s),
+        "tree": _protocols_s(batch, tree(batch, place, links), path, links, device_of(place)),
     }
     if path.across.any():
-        times["nvlstree"] = np.where(path.across, switch_s + tree_of_switches_s(batch, place, links), np.inf)
-    if isinstance(place, Cluster) and network:
-        sharp_s = switch_s + through_network_s(batch, place, network, links)
+        times["nvlstree"] = np.where(path.across, tree_of_switches_s(batch, place, links), np.inf)
+    if isinstance(place, Cluster) and place.network:
+        sharp_s = through_network_s(batch, place, place.network, links)
         times["collnet"] = np.where(path.across, sharp_s, np.inf)
     return times
 

@@ -12,12 +12,12 @@ import numpy as np
 from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.errors import DataError
-from neusight.executors.link import kinds_by_size, paths_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.fitted import FittedLinks
 from neusight.laws.link_constants import PRIOR, LinkPhysics
+from neusight.laws.link_kinds import kinds_by_size, paths_of
 from neusight.laws.links import collective_s
 from neusight.laws.routes import ranks_of
 from neusight.learn import Report
@@ -203,7 +203,7 @@ def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, l
     Launches by themselves tell of a host; what is not known of it counts beside.
     """
     errors = [LinkErrors(t.rows.take(inside), t.error[inside]) for t in errors if (inside := ~_alone(t.rows)).any()]
-    paths = np.concatenate([paths_of(t.rows.batch, t.rows.device, t.rows.conditions, fitted) for t in errors])
+    paths = np.concatenate([paths_of(t.rows.batch, t.rows.device, t.rows.conditions, fitted.links) for t in errors])
     error, weight = (np.concatenate(v) for v in ([-t.error for t in errors], [t.rows.weight for t in errors]))
     intervals = {}
     for path in sorted({str(name) for name in paths}):

@@ -15,12 +15,13 @@ from neusight.devices import device_ids, list_clusters, load_cluster, load_devic
 from neusight.errors import ArtifactError, CoverageError, DeviceError
 from neusight.executors import Options, load_executor
 from neusight.executors.base import LINK
-from neusight.executors.link import TOLD_FACTORS, TOLD_SPREAD, LinkPredictor, kinds_of
+from neusight.executors.link import TOLD_FACTORS, TOLD_SPREAD, LinkPredictor
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import TIMINGS, Conditions
 from neusight.kernels.named import COLLECTIVES
 from neusight.laws.constants import priors
 from neusight.laws.fitted import FittedLinks, shipped_links
+from neusight.laws.link_kinds import kinds_of
 from neusight.paths import checkout_dir
 
 LINKS = shipped_links().links
