@@ -31,7 +31,8 @@ _TRAINERS = (
 )  # fmt: skip
 _SERVERS = (
     serving.SERVING, serving.SGLANG, serving.TENSORRT_LLM, serving.TRANSFORMERS, serving.GPT_FAST, serving.TINYCHAT,
-    serving.LLAMA_CPP, serving.TRANSFORMERS_NEURONX, serving.OPTIMUM_HABANA,
+    serving.LLAMA_CPP, serving.EXLLAMAV2, serving.MLC_LLM, serving.LMDEPLOY, serving.TRANSFORMERS_NEURONX,
+    serving.OPTIMUM_HABANA,
 )  # fmt: skip
 ENGINES: dict[str, Engine] = {engine.name: engine for engine in (*_TRAINERS, *_STEPPERS, *_SERVERS)}
 """By name."""
@@ -39,7 +40,10 @@ TRAINERS = tuple(engine.name for engine in _TRAINERS)
 """Names of engines that train."""
 SERVERS = tuple(engine.name for engine in _SERVERS)
 """Names of engines that serve requests."""
-_ALIASES = {"trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers"}
+_ALIASES = {
+    "trtllm": "tensorrt-llm", "trt-llm": "tensorrt-llm", "tensorrt_llm": "tensorrt-llm", "hf": "transformers",
+    "exllama": "exllamav2", "mlc": "mlc-llm", "turbomind": "lmdeploy",
+}  # fmt: skip
 
 
 def engine_named(name: str) -> Engine:

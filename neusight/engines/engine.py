@@ -132,7 +132,6 @@ class Engine:
         grouped_queries: decodes read keys and values once for all query heads that share them, else once for each.
         calibrated_scales: one scale of a tensor's 8-bit activations was found before, so that what makes them writes
             them narrow.
-        mxfp8_activations: experts with MXFP4 weights take MXFP8, see ``Quantisation.on``.
         fused_cache_write: keys and values are rotated and written to a paged cache in one kernel.
         eager_passes: norms, rotations and gated activations of served passes are operators of PyTorch, one after
             another (``operators``, ``_eager``).
@@ -262,7 +261,6 @@ class Engine:
     quantises_in_products: bool = False
     grouped_queries: bool = True
     calibrated_scales: bool = False
-    mxfp8_activations: bool = False
     fused_cache_write: bool = False
     attention_does: Literal["", "write", "rotate"] = ""
     eager_passes: bool = False

@@ -1,9 +1,10 @@
-"""``variant_of``: the library whose kernels a serving engine runs, by what they work on and the GPU."""
+"""The library whose kernels a serving engine runs, by what they work on and the GPU, and how it runs few bits."""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from typing import Any
 from neusight.devices.architectures import is_between
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
+from neusight.engines.limits import release_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
+from neusight.kernels.schemes import Quantisation, scheme_named
 
 _FILE = Path(__file__).with_name("libraries.toml")
 
@@ -23,8 +26,53 @@ def variant_of(engine: Engine, device: DeviceSpec, batch: KernelBatch) -> str:
     if not rules or device.vendor != "nvidia":
         return ""
     era, operands = engine.serving.era, _operands(batch)
-    held = (r["variant"] for r in reversed(rules) if _holds(r, engine.library, era, device, operands))
+    held = (r["variant"] for r in reversed(rules) if _holds(r, engine.library or engine.name, era, device, operands))
     return str(next(held, ""))
+
+
+def scheme_run(scheme: Quantisation, engine: Engine, device: DeviceSpec) -> Quantisation:
+    """A scheme as an engine of a version runs it on a device, by the rules ``few_bits`` of ``libraries.toml``: which
+    arithmetic, and up to which rows weights are widened within a product. Of rules that hold all count, in their order.
+    """
+    for rule in _rules()["few_bits"]:
+        if _concerns(rule, scheme) and _is_run(rule, engine, device):
+            changes = {name: value for name, value in rule.items() if name not in _CONDITIONS}
+            becomes = changes.pop("becomes", "")
+            scheme = replace(scheme_named(becomes, chosen=scheme), **changes)
+    return scheme
+
+
+_CONDITIONS = (
+    "engine", "since", "until", "from", "before", "vendor", "formats", "methods", "experts_alone", "lacks", "has",
+    "applies_block_scales",
+)  # fmt: skip
+
+
+def _concerns(rule: Mapping[str, Any], scheme: Quantisation) -> bool:
+    """Whether a rule is for a scheme, by its format, method and what it quantises."""
+    return (
+        scheme.format in rule.get("formats", (scheme.format,))
+        and scheme.method in rule.get("methods", (scheme.method,))
+        and (not rule.get("experts_alone") or scheme.kinds == {"experts"})
+    )
+
+
+def _is_run(rule: Mapping[str, Any], engine: Engine, device: DeviceSpec) -> bool:
+    """Whether a rule is for an engine of a version on a device."""
+    name, release = engine.name, release_of(engine.name, engine.serving.version)
+    older, newer = (release_of(name, rule.get(key, "")) for key in ("from", "before"))
+    vendor, facts = device.vendor == rule.get("vendor", device.vendor), device.facts
+    capability = getattr(device, "compute_capability", None) or "0.0"
+    return (
+        name in rule.get("engine", (name,))
+        and vendor
+        and (device.vendor != "nvidia" or is_between(capability, rule.get("since", "0.0"), rule.get("until", "99.0")))
+        and ("from" not in rule or release >= older)
+        and ("before" not in rule or release < newer)
+        and ("lacks" not in rule or not device.multiplies(rule["lacks"]))
+        and ("has" not in rule or device.multiplies(rule["has"]))
+        and (not rule.get("applies_block_scales") or facts.applies_block_scales)
+    )
 
 
 def _holds(rule: Mapping[str, Any], library: str, era: str, device: DeviceSpec, operands: str) -> bool:
@@ -43,7 +91,8 @@ def _operands(batch: KernelBatch) -> str:
         return "8 bit" if stored_bytes(narrow) < 2.0 else "16 bit"
     if "scaling" not in batch.columns:
         return ""
-    return str(batch["weight_dtype"][0]) or str(batch["scaling"][0]) or "16 bit"
+    scaling = str(batch["scaling"][0])
+    return scaling if scaling == "group" else str(batch["weight_dtype"][0]) or scaling or "16 bit"
 
 
 @cache

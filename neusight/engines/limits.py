@@ -42,14 +42,15 @@ class Site:
 
 
 def release_of(engine: str, version: str) -> tuple[float, ...]:
-    """The numbers of a version that begin it, at most three; ``NEWEST`` where it is empty.
+    """The numbers of a version that begin it, at most three; ``NEWEST`` where it is empty. A build (b3216) counts as
+    version 0.3216.
 
     Raises:
         ModelError: a version that is no number.
     """
     if not version:
         return NEWEST
-    match = re.match(r"v?(\d+)\.(\d+)(?:\.(\d+))?", version)
+    match = re.match(r"(?:v?(\d+)\.|b(?=\d))(\d+)(?:\.(\d+))?", version)
     if not match:
         raise ModelError(f"version '{shown(version)}' of {engine} is no number: write it like 0.15.1, or leave it out")
     return tuple(int(number) for number in match.groups(default=0))

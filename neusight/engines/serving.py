@@ -31,14 +31,12 @@ TENSORRT_LLM = replace(
     name="tensorrt-llm",
     library="trtllm",
     calibrated_scales=True,
-    mxfp8_activations=True,
     fused_cache_write=True,
     attention_does="rotate",
     server=Server(scheduler=TRTLLM, memory_of="free"),
 )
 """TensorRT-LLM. It rotates and writes to the cache in one kernel (``applyBiasRopeUpdateKVCache``). Models come to it
-through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``); MXFP4 on Blackwell is
-W4A8_MXFP4_MXFP8 (``tensorrt_llm/_torch/model_config.py``)."""
+through ModelOpt, which calibrates scales of tensors (``examples/quantization/quantize.py``)."""
 TRANSFORMERS = replace(
     SERVING,
     name="transformers",
@@ -94,6 +92,33 @@ LLAMA_CPP = replace(
 )  # fmt: skip
 """llama.cpp: ``ggml-cuda`` launches a kernel for each node of its graph, from C++; prompts in passes of ``n_ubatch``
 tokens, 512 unless stated."""
+EXLLAMAV2 = replace(
+    LLAMA_CPP,
+    name="exllamav2",
+    attention="flash",
+    residual="norm",
+    server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048),
+)
+"""ExLlamaV2: extensions in C++ that launch kernel by kernel, one for attention's part of a layer and one for the rest
+(``exllamav2_ext``), FlashAttention, prompts in chunks (``ExLlamaV2Config.max_input_len``)."""
+MLC_LLM = replace(
+    LLAMA_CPP,
+    name="mlc-llm",
+    joined_projections=True,
+    residual="norm",
+    server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048, decode_graphs=True),
+)
+"""MLC LLM: kernels that TVM compiles for a model, which fuse what is element by element; each token one CUDA graph
+(``CompilationConfig``, ``cudagraph``); prompts in chunks (``prefill_chunk_size``)."""
+LMDEPLOY = replace(
+    SERVING,
+    name="lmdeploy",
+    library="",
+    launch="eager",
+    server=Server(scheduler=VLLM, memory_of="free", operator_s=NATIVE_OPERATOR_S, decode_graphs=False),
+)
+"""LMDeploy with TurboMind, its engine in C++, which launches kernel by kernel and takes new sequences between passes
+(lmdeploy documentation, TurboMind: persistent batch); limits as in ``defaults.toml``."""
 TRANSFORMERS_NEURONX = replace(
     SERVING,
     name="transformers-neuronx",

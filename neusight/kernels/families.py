@@ -26,7 +26,8 @@ class Gemm:
     B lies in memory, "" where it is ``dtype``: int8 or int4 weights under 16-bit arithmetic. ``scaling`` tells how
     8-bit operands carry their scales: "" not at all, ``tensor`` one for each operand, ``row`` one for each row of A and
     column of B, ``block`` one for 128 values of a row of A and 128x128 of B, ``micro`` one for 16 values of a row of
-    either, which matrix units apply themselves (NVFP4). ``quantised``: A arrives in 16 bits and is made narrow within
+    either, which matrix units apply themselves (NVFP4), ``group`` one for 32 values of a row of either, applied to
+    partial sums on ordinary lanes (llama.cpp). ``quantised``: A arrives in 16 bits and is made narrow within
     the kernel's time. ``accumulates``: the product is added to a C that lies in float32, as gradients of weights are
     over micro-batches (Megatron-LM, ``fused_weight_gradient_dense``).
     """

@@ -15,7 +15,7 @@ from neusight.errors import CoverageError, nearest
 from neusight.kernels.families import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.moe import check_distribution, check_experts
 from neusight.kernels.operators import OPERATORS, operator, operator_bytes
-from neusight.kernels.precision import DTYPE_BYTES, GGUF_BITS, dtype_named
+from neusight.kernels.precision import CACHE_DTYPES, DTYPE_BYTES, EXL2_BITS, GGUF_BITS, PRODUCT_DTYPES, dtype_named
 from neusight.kernels.work import by_distinct
 from neusight.units import decimal
 
@@ -193,7 +193,8 @@ def _words(name: str, column: np.ndarray) -> np.ndarray:
         unknown = ~np.isin(words, ("", *allowed))[codes]
         _refuse(unknown, "{name}={word}: must be one of {known}", name=name, word=column, known=", ".join(allowed))
     if name in ("dtype", "kv_dtype"):
-        words = [word and dtype_named(word) for word in words]
+        known = PRODUCT_DTYPES if name == "dtype" else CACHE_DTYPES
+        words = [word and dtype_named(word, known) for word in words]
     return np.array(words)[codes]
 
 
@@ -402,8 +403,20 @@ _OPS: dict[str, tuple[str, ...]] = {
 _CHOICES = {
     "layout": ("tn", "nn", "nt", "tt"),
     "image_layout": ("nchw", "nhwc"),
-    "weight_dtype": ("", "float8", "int8", "int4", "mxfp4", "nvfp4", "nf4", "nf4_double", "fp6", *GGUF_BITS),
-    "scaling": ("", "tensor", "row", "block", "micro"),
+    "weight_dtype": (
+        "",
+        "float8",
+        "int8",
+        "int4",
+        "mxfp4",
+        "nvfp4",
+        "nf4",
+        "nf4_double",
+        "fp6",
+        *GGUF_BITS,
+        *EXL2_BITS,
+    ),
+    "scaling": ("", "tensor", "row", "block", "micro", "group"),
 }
 _FOLLOWS: dict[str, Callable[[str, Columns], dict[str, Any]]] = {
     "gemm": _gemm,

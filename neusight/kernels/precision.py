@@ -25,6 +25,8 @@ GGUF_BITS = {
     "q4_k_m": 4.85, "q5_0": 5.50, "q5_1": 6.00, "q5_k_s": 5.54, "q5_k_m": 5.69, "q6_k": 6.59, "q8_0": 8.50,
 }  # fmt: skip
 """Bits of a weight with its scales in files of llama.cpp, mean over a model (``examples/quantize/README.md``)."""
+EXL2_BITS = {f"exl2_{bits:g}": bits for bits in (2.0, 2.5, 3.0, 3.5, 4.0, 4.25, 4.5, 5.0, 6.0, 8.0)}
+"""The same in files of ExLlamaV2, which are named by them."""
 
 STORED_BYTES: dict[str, float] = {
     **DTYPE_BYTES,
@@ -36,7 +38,7 @@ STORED_BYTES: dict[str, float] = {
     "nf4_double": 0.5 + 1 / 64,
     "fp6": 0.75,
     **{f"uint{bits}": bits / 8 for bits in range(1, 8)},
-    **{name: bits / 8 for name, bits in GGUF_BITS.items()},
+    **{name: bits / 8 for name, bits in (GGUF_BITS | EXL2_BITS).items()},
     **dict.fromkeys(("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"), 1),
     **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
 }
@@ -47,6 +49,9 @@ lie in a byte; of 4-bit floats 32 values (mxfp4, OCP Microscaling Formats 1.0) o
 
 PRODUCT_DTYPES = (*DTYPE_BYTES, "float4")
 """Dtypes that a kernel may compute in."""
+CACHE_DTYPES = ("float32", "float16", "bfloat16", "float8", "int8", "int4", "nvfp4", "q4_0", "q5_0", "q5_1", "q8_0")
+"""Dtypes of cached keys and values: of 4 bits vLLM's and LMDeploy's int4, TensorRT-LLM's NVFP4, llama.cpp's and
+ExLlamaV2's blocks with scales."""
 
 ALIASES: dict[str, str] = {
     "fp64": "float64",
@@ -81,17 +86,21 @@ def stored_bytes(dtype: str) -> float:
     return STORED_BYTES[dtype]
 
 
-def dtype_named(name: str) -> str:
+def dtype_named(name: str, known: tuple[str, ...] = PRODUCT_DTYPES) -> str:
     """The dtype that a name stands for: ``bf16``, ``torch.bfloat16`` and ``BFloat16`` are ``bfloat16``.
+
+    Args:
+        name: of a dtype or one of its aliases.
+        known: dtypes of which it is one.
 
     Raises:
         CoverageError: no dtype has this name.
     """
     plain = name.strip().lower().removeprefix("torch.")
     plain = ALIASES.get(plain, plain)
-    if plain not in PRODUCT_DTYPES:
-        hint = nearest(plain, (*PRODUCT_DTYPES, *ALIASES))
-        raise CoverageError(f"unknown dtype '{name[:40]}'{hint}: one of {', '.join(PRODUCT_DTYPES)}")
+    if plain not in known:
+        hint = nearest(plain, (*known, *ALIASES))
+        raise CoverageError(f"unknown dtype '{name[:40]}'{hint}: one of {', '.join(known)}")
     return plain
 
 

@@ -115,6 +115,9 @@ SCALE_BYTES, SCALE_BLOCK = 4.0, 128.0
 MICRO_BLOCK = 16.0
 """Values of a row that share a scale of one byte in NVFP4, which matrix units apply (PTX ISA 8.7, tcgen05.mma
 block_scale)."""
+GROUP = 32.0
+"""Values of a row of A that share a scale and a sum of 16 bits each (ggml-common.h, block_q8_1); those of weights are
+among the bits of their dtype."""
 
 
 def scale_bytes(batch: KernelBatch, rows: np.ndarray, matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -122,7 +125,10 @@ def scale_bytes(batch: KernelBatch, rows: np.ndarray, matrices: np.ndarray) -> t
     n, k = batch["n"].astype(float), batch["k"].astype(float)
     row, block = ((batch["scaling"] == name) * SCALE_BYTES for name in ("row", "block"))
     deep, micro = np.ceil(k / SCALE_BLOCK), (batch["scaling"] == "micro") * np.ceil(k / MICRO_BLOCK)
-    return rows * (row + block * deep + micro), matrices * (n * (row + micro) + block * deep * np.ceil(n / SCALE_BLOCK))
+    group = (batch["scaling"] == "group") * SCALE_BYTES * np.ceil(k / GROUP)
+    return rows * (row + block * deep + micro + group), matrices * (
+        n * (row + micro) + block * deep * np.ceil(n / SCALE_BLOCK)
+    )
 
 
 def conv_output(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:

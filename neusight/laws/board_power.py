@@ -106,9 +106,11 @@ PRIOR = BoardPhysics()
 
 
 def idle_w(device: DeviceSpec, boards: BoardPhysics) -> float:
-    """Power [W] of a board that waits: it keeps its clocks between two kernels."""
+    """Power [W] of a board that waits: it keeps its clocks between two kernels. Another limit leaves that as it is, as
+    long as it is not below it.
+    """
     board = boards.of(device)
-    return board.idle_share * device.tdp_w if board else 0.0
+    return min(board.idle_share * (device.original or device).tdp_w, device.tdp_w) if board else 0.0
 
 
 def board_j(device: DeviceSpec, kernels_j: np.ndarray, time_s: np.ndarray, boards: BoardPhysics) -> np.ndarray:

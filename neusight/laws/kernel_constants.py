@@ -43,7 +43,10 @@ class AttentionConstants:
     l2_share: float = constant(1.0, 0.2, "microbenchmarks read as kernels do")
     """Of what microbenchmarks sustain between SMs and L2, what attention does."""
     widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")
-    """Operations by which an element of an 8-bit cache is widened for 16-bit arithmetic."""
+    """Operations by which an element of a float8 cache is widened for 16-bit arithmetic."""
+    widening_integers: float = 2.0
+    """The same of integers, which permuted bytes make floats whose exponent a subtraction takes off, two at once (Kim
+    et al. 2022, Who Says Elephants Can't Run, section 4), and scale; counted, assumption."""
     passes: float = constant(2.0, 0.3, "a tensor is read and written")
     """Times that new keys and values, and in TensorRT-LLM queries, move before the kernel."""
     context_kernels: float = constant(2.0, 0.5, "TensorRT-LLM: one for positions and cache, one for lengths")

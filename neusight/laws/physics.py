@@ -232,6 +232,12 @@ class Matrix:
         0.5, 0.4, "DeepSeek-V3 report, 3.3.2: on Hopper one warpgroup adds up while another one multiplies"
     )
     """Share of it that nothing hides where matrix units read operands from shared memory by themselves."""
+    group_cycles: float = 8.0
+    """Lane cycles of a partial sum of 32 products of integers (ggml-cuda, mmq.cuh, vec_dot_*_q8_1_mma: it becomes
+    float32, two scales and a minimum are loaded and multiplied, and two products added; counted, assumption)."""
+    widening: float = 4.0
+    """Lane cycles in which a weight of few bits is made one that is multiplied (ggml-cuda, mmq.cuh, load_tiles_*: some
+    thirty instructions for eight of 4 bits, with their scales and copies to shared memory; counted, assumption)."""
     pack_kernels: float = constant(
         4.0, 0.4, "DeepGEMM for tcgen05: scales become powers of two, four to a word, transposed: small kernels"
     )

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from neusight.errors import ModelError
+from neusight.kernels.schemes import EVERYWHERE
 from neusight.requests import Plan
-from neusight.workloads.decoders.quantisation import EVERYWHERE
 from neusight.workloads.decoders.recipes import Adapters
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import HeldWeights, Program

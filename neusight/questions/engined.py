@@ -22,17 +22,18 @@ class Engined(Configured, WithExperts, OnNodes):
         MODEL, listable=True, objects=True, complete="decoders",
     )  # fmt: skip
     dtype: str = text(
-        "Precision of weights: bf16, fp16, or a scheme: fp8, fp8_row, fp8_block, w8a16, w4a16 (awq), mxfp4, nvfp4. "
-        "Default: that of the model's configuration, else bf16.",
+        "Precision of weights: bf16, fp16, fp32, or a scheme: fp8 (fp8_static, fp8_row, fp8_block), w8a16, w4a16 (awq, "
+        "gptq), mxfp4, nvfp4, llama.cpp's (q4_k_m, …), exl2_4.5. Default: the configuration's, else bf16.",
         ENGINE, metavar="NAME", listable=True,
     )  # fmt: skip
     kv_dtype: str = text(
-        "Precision of the KV cache, such as fp8. Default: that of activations.",
+        "Precision of the KV cache, such as fp8, int8, int4 or q8_0. Default: that of activations.",
         ENGINE, metavar="NAME", listable=True, if_unset=usual("kv_dtype"),
     )  # fmt: skip
     engine: str = text(
         f"Software that serves: {', '.join(SERVERS)}.", ENGINE, "vllm", choices=SERVERS, listable=True, metavar="NAME",
-        meanings=dict.fromkeys(("trtllm", "trt-llm", "tensorrt_llm"), "tensorrt-llm") | {"hf": "transformers"},
+        meanings=dict.fromkeys(("trtllm", "trt-llm", "tensorrt_llm"), "tensorrt-llm")
+        | {"hf": "transformers", "exllama": "exllamav2", "mlc": "mlc-llm", "turbomind": "lmdeploy"},
     )  # fmt: skip
     engine_version: str = text(
         "Version of the engine, such as 0.15.1. Default: the newest that is known.",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 from neusight.devices import Cluster, DeviceSpec, cluster_of
 from neusight.devices.cluster import USUAL_PER_NODE, usual_per_node
@@ -105,6 +105,26 @@ class KernelCall(OnCluster):
         ENGINE, metavar="WORDS",
     )  # fmt: skip
     nvls: bool = switch("Of an all-reduce: switches of a node may form sums (NCCL_NVLS_ENABLE).", ENGINE, True)
+
+    @classmethod
+    def named(cls, words: Iterable[tuple[str, Any]] | Mapping[str, Any]) -> Self:
+        """From words, as ``Question.named``; pairs of the shape that name another field (``engine=vllm``) are its."""
+        pairs = words.items() if isinstance(words, Mapping) else words
+        return super().named([each for name, value in pairs for each in cls._separate(name, value)])
+
+    @classmethod
+    def _separate(cls, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+        if name != "shape" or not isinstance(value, list | tuple):
+            yield name, value
+            return
+        names = {word for one in cls.fields().values() for word in (one.name, *one.field.former)} - {
+            *cls.KEYS,
+            "per_node",
+        }
+        pairs = {text: text.partition("=") for text in value if isinstance(text, str)}
+        moved = {text: (key, word) for text, (key, _, word) in pairs.items() if key in names}
+        yield name, tuple(text for text in value if text not in moved)
+        yield from moved.values()
 
     def resolve(self, device: DeviceSpec | None = None) -> LaunchedKernel:
         """The kernel for executors.

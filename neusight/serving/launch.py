@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from neusight.engines.launch_flags import Flags, flags_of
-from neusight.errors import ModelError
 from neusight.serving import dynamo
 from neusight.serving.deployment import Deployment
 from neusight.serving.speculation import LOOKUP, OWN_LAYER
@@ -95,15 +94,12 @@ def _flow(value: Any) -> str:
 def launch_command(deployment: Deployment) -> str:
     """What starts one replica of a deployment, in lines for a shell; remarks say what no option does. Of prompts on
     devices apart the graph of both pools.
-
-    Raises:
-        ModelError: an engine without a known command.
     """
     name = deployment.replica.engine.name
     if deployment.server.memory_of == "sequences":
         return f"# {name} is called by a program, with the sequences that it is to continue"
     if name not in _CONVENTIONS:
-        raise ModelError(f"no launch command of {name} is known: one of {', '.join(_CONVENTIONS)}")
+        return f"# no launch command of {name} is known: of {', '.join(_CONVENTIONS)} there are"
     if deployment.prefill is None:
         return str(_Launch.for_deployment(deployment))
     if name not in dynamo.ENGINES:

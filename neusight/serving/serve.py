@@ -14,6 +14,7 @@ import numpy as np
 from neusight.estimates.core import largest
 from neusight.estimates.energy import BoardEnergy, around
 from neusight.executors.costs import NORMAL_90
+from neusight.kernels.schemes import with_kernels_for
 from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.deployment import Deployment
 from neusight.serving.disaggregated import ApartRun, simulate_apart
@@ -310,6 +311,9 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
     if (cluster := deployment.replica.cluster) and cluster.network is None:
         nodes = f"{cluster.nodes} nodes of {cluster.per_node}"
         yield f"a replica spans {nodes}, whose network nobody tells: it exchanges what was measured of others"
+    scheme = deployment.replica.precision.quantisation
+    if other := with_kernels_for(scheme):
+        yield f"{scheme.method} is unpacked before each product, for want of kernels that read it: {other} has some"
     server, name = deployment.server, deployment.replica.engine.name
     if not server.pass_s:
         yield f"no constants of {server.era} are fitted: its own time in each pass counts as none"

@@ -8,7 +8,8 @@ from typing import Any
 from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_per_node
 from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
-from neusight.engines import server_named
+from neusight.engines import Engine, server_named
+from neusight.engines.libraries import scheme_run
 from neusight.engines.limits import Site
 from neusight.errors import DeviceError, LoadError, ModelError, shown
 from neusight.kernels.moe import check_distribution
@@ -37,7 +38,7 @@ class ReplicaSetup:
     ``speculate`` as ``Speculation.named`` has it, ``lora_adapters`` as ``AdapterSlots.named``, and
     ``images`` of each prompt, whose tokens are among the prompt's, as ``Images.named``, "" for none.
 
-    ``dtype`` is a scheme of ``quantisation.SCHEMES`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
+    ``dtype`` is a scheme of ``schemes.toml`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
     has it; ``kv_dtype`` that of the cache, "" the model's own. ``moe_routing`` says how tokens fall on experts, as
     ``Moe.distribution``, "" as is usual; ``redundant_experts`` copies of those with most tokens are held by all ranks.
 
@@ -99,9 +100,7 @@ class ReplicaSetup:
         engine = server_named(self.engine, self.engine_version)
         decoder = decoder.shared_among(self.tp) if engine.padded_heads else decoder
         rank_on = core_of(device) if engine.ranks == "core" else device
-        own = decoder.quantisation
-        precision = ServingPrecision.named(self.dtype, own=own, dtype=decoder.served_dtype, kv=self.kv_dtype)
-        precision = replace(precision, quantisation=precision.quantisation.on(device, mxfp8=engine.mxfp8_activations))
+        precision = self._precision(decoder, engine, device)
         _check_arithmetic(device, precision)
         site = Site(
             device=device, ranks=self.tp * self.dp, stages=self.pp, groups=self.dp, speculates=bool(self.speculate)
@@ -120,6 +119,12 @@ class ReplicaSetup:
             )
         )
 
+    def _precision(self, decoder: Decoder, engine: Engine, device: DeviceSpec) -> ServingPrecision:
+        """As the engine runs it on the device, in a dtype of activations that the device has, unless one is named."""
+        own, wide = decoder.quantisation, served_dtype(decoder.served_dtype, device)
+        precision = ServingPrecision.named(self.dtype, own=own, dtype=wide, kv=self.kv_dtype)
+        return replace(precision, quantisation=scheme_run(precision.quantisation, engine, device))
+
     def _cluster(self, device: DeviceSpec, rank_on: DeviceSpec) -> Cluster | None:
         """Where the ranks of a replica are, each a device or a core of one, if that is not one node.
 
@@ -132,6 +137,13 @@ class ReplicaSetup:
         if world <= per_node:
             return None
         return cluster_of(rank_on, per_node, -(-world // per_node), self.network)
+
+
+def served_dtype(dtype: str, device: DeviceSpec) -> str:
+    """Dtype of activations on a device where none is named: the model's own, or the first of float16 and float32 that
+    the device multiplies (vLLM, ``_resolve_auto_dtype``, ``supported_dtypes``).
+    """
+    return next((each for each in (dtype, "float16", "float32") if device.multiplies(each)), dtype)
 
 
 def _check_arithmetic(device: DeviceSpec, precision: ServingPrecision) -> None:
@@ -164,8 +176,9 @@ def _draft(target: ReplicaPricer, name: str) -> ReplicaPricer | None:
     if name in OWN_LAYER:
         return replace(target, decoder=target.decoder.with_last_layer_alone(), speculation=None)
     decoder = known_decoder(name)
-    scheme = decoder.quantisation.on(target.device, mxfp8=target.engine.mxfp8_activations)
-    precision = ServingPrecision(dtype=decoder.served_dtype, kv_cache=target.precision.kv_cache, quantisation=scheme)
+    scheme = scheme_run(decoder.quantisation, target.engine, target.device)
+    dtype = served_dtype(decoder.served_dtype, target.device)
+    precision = ServingPrecision(dtype=dtype, kv_cache=target.precision.kv_cache, quantisation=scheme)
     return replace(target, decoder=decoder, precision=precision, speculation=None)
 
 

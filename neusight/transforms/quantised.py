@@ -10,12 +10,13 @@ pointwise work, which the compiler joins with what is near.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, prod
 
 from neusight.errors import InapplicableError, ModelError, nearest
 from neusight.kernels.families import Elementwise, Gemm, RowReduction
 from neusight.kernels.precision import stored_bytes
+from neusight.kernels.schemes import Quantisation, scheme_named
 from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
@@ -32,62 +33,11 @@ _Making = Generator[Node, None, Reference]
 """Nodes, and what the last of them makes."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scheme:
-    """``weights`` is the dtype in which they lie, ``activations`` that of the arithmetic, "" for the model's own.
-
-    ``widening`` are the eager passes over a weight before its product, as bytes read and written a value: a cast to
-    the model's dtype, or one to float32, a multiplication with the scale, and a cast. ``scaling`` as in ``Gemm``;
-    ``group`` weights share a scale of 16 bits and a zero, 0 for one a column. ``block_rows``: the library has one
-    kernel for the product in either case, of which every block of so many rows makes all weights of its columns wide
-    again; 0 where it has none. ``scaled_after``: the product's results are multiplied with the scales.
-    ``simulated``: activations are rounded as though they were narrow, and made wide again for a product in the model's
-    own dtype.
-    """
-
-    weights: str
-    activations: str = ""
-    scaling: str = ""
-    widening: tuple[tuple[int, int], ...] = ()
-    group: int = 0
-    block_rows: int = 0
-    scaled_after: bool = True
-    simulated: bool = False
-    two_of_four: bool = False
-
-    @property
-    def weight_bytes(self) -> float:
-        """Of a weight, with its share of scale and zero."""
-        size = stored_bytes(self.weights)
-        return (size / 2 + 1 / 8 if self.two_of_four else size) + (4.0 / self.group if self.group else 0.0)
-
-
-_DEQUANTISED = ((1, _FLOAT), (_FLOAT, _FLOAT), (_FLOAT, 2))
-SCHEMES = {
-    "int8wo": Scheme(weights="int8", widening=((1, 2),)),
-    "int4wo": Scheme(weights="int4", group=64, block_rows=16, scaled_after=False),
-    "fp6wo": Scheme(weights="fp6", block_rows=64, scaled_after=False),
-    "fp8wo": Scheme(weights="float8", widening=_DEQUANTISED, scaled_after=False),
-    "int8dq": Scheme(weights="int8", activations="int8", scaling="row"),
-    "int8dq-2:4": Scheme(weights="int8", activations="int8", scaling="row", two_of_four=True),
-    "int4dq": Scheme(
-        weights="int8",
-        activations="int8",
-        scaling="row",
-        widening=_DEQUANTISED,
-        group=32,
-        scaled_after=False,
-        simulated=True,
-    ),
-    "fp8dq": Scheme(weights="float8", activations="float8", scaling="tensor", scaled_after=False),
-    "fp8dqrow": Scheme(weights="float8", activations="float8", scaling="row", scaled_after=False),
-}
-"""By the names of torchao's configurations: ``int8_weight_only``, ``int4_weight_only`` (tinygemm, groups of 64; blocks
-of rows as in PyTorch, ``aten/src/ATen/native/cuda/int4mm.cu``, ``kMTileSize``), ``fpx_weight_only(3, 2)`` (Xia et al.
-2024, FP6-LLM: ``TilingConfig<4, 1, 8>``, eight tiles of 8 rows), ``float8_weight_only``,
-``int8_dynamic_activation_int8_weight``, ``int8_dynamic_activation_int8_semi_sparse_weight``,
+NAMES = ("int8wo", "int4wo", "fp6wo", "fp8wo", "int8dq", "int8dq-2:4", "int4dq", "fp8dq", "fp8dqrow")
+"""torchao's configurations: ``int8_weight_only``, ``int4_weight_only`` (tinygemm), ``fpx_weight_only(3, 2)``,
+``float8_weight_only``, ``int8_dynamic_activation_int8_weight``, ``int8_dynamic_activation_int8_semi_sparse_weight``,
 ``int8_dynamic_activation_int4_weight`` (whose weights lie in bytes), ``float8_dynamic_activation_float8_weight`` by
-tensors and by rows."""
+tensors and by rows; see ``schemes.toml``."""
 
 
 def quantised(workload: Workload, name: str, within: str = "", on_device: bool = False) -> Workload:
@@ -95,19 +45,19 @@ def quantised(workload: Workload, name: str, within: str = "", on_device: bool =
 
     Args:
         workload: an inference step.
-        name: of ``SCHEMES``.
+        name: of ``NAMES``.
         within: path of the module whose products are, '' for all.
         on_device: all weights came in 16 bits, and were quantised where they lay: memory holds them once.
 
     Raises:
         ModelError: no such scheme. InapplicableError: a step with a backward pass, or without such a product.
     """
-    if name not in SCHEMES:
-        raise ModelError(f"unknown quantisation '{name}'{nearest(name, SCHEMES)}: one of {', '.join(SCHEMES)}")
+    if name not in NAMES:
+        raise ModelError(f"unknown quantisation '{name}'{nearest(name, NAMES)}: one of {', '.join(NAMES)}")
     if workload.request.mode != "inference":
         raise InapplicableError("quantised weights take no gradients: this is of inference")
     step = unrolled(workload)
-    made = _Quantised(step, SCHEMES[name])
+    made = _Quantised(step, scheme_named(name))
     inside = [node.layer.name().startswith(within) for node in step.nodes]
     each = zip(step.nodes, inside, strict=True)
     nodes = [one for node, narrow in each for one in (made.nodes_of(node) if narrow else (node,))]
@@ -130,7 +80,7 @@ def _arrived(workload: Workload, freed_bytes: int, on_device: bool) -> Workload:
 class _Quantised:
     """Nodes of a step in a scheme, and the tensors that they make beside those of the step."""
 
-    def __init__(self, step: Workload, scheme: Scheme) -> None:
+    def __init__(self, step: Workload, scheme: Quantisation) -> None:
         self.scheme = scheme
         self.generated = step.request.engine.generated
         self.tensors: list[Tensor] = list(step.tensors)
@@ -162,7 +112,7 @@ class _Quantised:
             return
         self.weights.add(at)
         tensor = self.tensors[at]
-        size = round(tensor.nbytes / stored_bytes(tensor.dtype) * self.scheme.weight_bytes)
+        size = round(tensor.nbytes / stored_bytes(tensor.dtype) * self.scheme.weight_bytes(tensor.dtype))
         self.tensors[at] = replace(tensor, dtype=self.scheme.weights, nbytes=size, touched_bytes=size)
 
     def _product(self, node: Node, product: Gemm, operands: tuple[Reference, Reference]) -> Iterator[Node]:

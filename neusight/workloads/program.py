@@ -43,9 +43,9 @@ class Part:
 
 
 class HeldWeights(NamedTuple):
-    """So many parameters on a rank that are stored alike: in the scheme of a ``kind`` of projections, "" for the
-    model's own dtype. ``routed`` ones are of experts among which tokens choose. ``shape``: (n, k) of each matrix.
-    ``frozen`` ones are not trained.
+    """So many parameters on a rank that are stored alike: in the scheme of a ``kind`` of projections or of a ``table``
+    in which tokens are looked up, "" for the model's own dtype. ``routed`` ones are of experts among which tokens
+    choose. ``shape``: (n, k) of each matrix. ``frozen`` ones are not trained.
     """
 
     number: int
@@ -59,7 +59,7 @@ class HeldWeights(NamedTuple):
         """Whether optimizers that work on matrices take it: those of layers, which neither look tokens up nor give
         logits.
         """
-        return self.kind not in ("", "head")
+        return self.kind not in ("", "head", "table")
 
 
 @dataclass(frozen=True, kw_only=True)

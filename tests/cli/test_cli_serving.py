@@ -195,7 +195,7 @@ def test_wrong_questions_say_what_would_do() -> None:
     wrong: dict[tuple[object, ...], str] = {
         (*model, *on, "--isl", "60000", "--osl", "8"): "exceed its context of 40960",
         (*model, *on, *short, "--tp", "5"): "choose a tp or ep of 1, 2, 4",
-        (*model, "--gpu", "a100-sxm-80gb", "--batch", "1", *short, "--dtype", "fp8"): "does not compute in float8",
+        (*model, "--gpu", "t4", "--batch", "1", *short, "--dtype", "fp8"): "does not compute in float8",
         (*model, *on, "--isl", "30000", "--osl", "8", "--gpu-memory-utilization", "0.44"): "the KV cache holds",
         (*model, "--gpu", "t4", "--batch", "1", *short, "--dtype", "fp16"): "does not fit on t4",
         (*model, *on, *short, "--dtype", "fp9"): "unknown precision 'fp9'",

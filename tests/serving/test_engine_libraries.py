@@ -11,9 +11,9 @@ from neusight.engines.libraries import variant_of
 from neusight.engines.limits import Site
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
+from neusight.kernels.schemes import Quantisation
 from neusight.serving import Setup
 from neusight.workloads.decoders.known import known_decoder
-from neusight.workloads.decoders.quantisation import Quantisation
 
 ATTENTION = {
     "batch": 4, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 64, "head_dim": 128, "causal": True,

@@ -9,11 +9,12 @@ from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.kernels.precision import GGUF_BITS, stored_bytes
+from neusight.kernels.schemes import scheme_named, schemes_by_name
 from neusight.requests import Plan
 from neusight.serving import Setup, Static
 from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.build import step_program
-from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
+from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import Steps
 from neusight.workloads.dispatch import DISPATCHES
 from neusight.workloads.program import Part
@@ -26,7 +27,7 @@ ONE_AND_MANY = Steps.of(decodes=[1, 64], decode_cached=127)
 
 
 def parts_of(scheme: str, engine: str = "transformers", steps: Steps = ONE_AND_MANY) -> list[Part]:
-    precision = ServingPrecision(quantisation=SCHEMES[scheme])
+    precision = ServingPrecision(quantisation=scheme_named(scheme))
     program = step_program(decoder_of(CONFIG, "small"), steps, precision, Plan(), server_named(engine))
     return [part for part in program.counted_parts if part.name.startswith("down")]
 
@@ -91,7 +92,7 @@ def test_scales_that_are_quantised_too_are_widened_before() -> None:
     scales, *_ = parts_of("nf4_double")
     assert scales.name.endswith("scales")
     assert scales.batch["write_bytes"][0] == 4 * 1024 * 2048 // 64
-    assert SCHEMES["nf4_double"].weight_bytes("bfloat16") == pytest.approx(0.5 + 1 / 64 + 4 / (64 * 256))
+    assert scheme_named("nf4_double").weight_bytes("bfloat16") == pytest.approx(0.5 + 1 / 64 + 4 / (64 * 256))
 
 
 def test_int8_products_of_torch_want_seventeen_rows() -> None:
@@ -125,7 +126,7 @@ def test_a_matrix_is_quantised_where_it_stays(predictor: Predictor) -> None:
 
 def test_bits_of_llama_cpp_are_those_of_its_table() -> None:
     assert 8 * stored_bytes("q4_k_m") == pytest.approx(4.85)
-    assert set(GGUF_BITS) <= set(SCHEMES)
+    assert set(GGUF_BITS) <= set(schemes_by_name())
 
 
 def test_hosts_differ_where_they_are_waited_for(predictor: Predictor) -> None:

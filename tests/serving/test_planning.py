@@ -205,7 +205,7 @@ def test_usual_setups_find_what_stated_ones_do_not(predictor: Predictor) -> None
 
 def test_the_cheapest_comes_first_and_reasons_last(predictor: Predictor) -> None:
     slo = Slo.named("tpot=60ms,ttft=2s")
-    choices = predictor.cheapest(MODEL, None, Demand(slo=slo, isl=512, osl=64), tp=2)
+    choices = predictor.cheapest(MODEL, None, Demand(slo=slo, isl=512, osl=64), tp=2, dtype="bf16")
     assert {c.gpu for c in choices} == {device.id for device in listed_gpus()}
     costs = [c.estimate.usd_per_million_output_tokens for c in choices if c.estimate]
     assert len(costs) > 2

@@ -8,6 +8,7 @@ from neusight.devices import load_device
 from neusight.engines import engine_named, server_named
 from neusight.engines.limits import Site
 from neusight.errors import ModelError
+from neusight.kernels.schemes import scheme_named
 from neusight.plans.stages import RankParameters
 from neusight.requests import Plan
 from neusight.serving import PassSizes
@@ -17,7 +18,7 @@ from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.build import step_program, trained_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder
-from neusight.workloads.decoders.quantisation import SCHEMES, ServingPrecision
+from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.shares import Local, Steps
 
 LLAMA = {"model_type": "llama", "num_attention_heads": 64, "num_key_value_heads": 8, "vocab_size": 32000}
@@ -59,7 +60,7 @@ def test_parts_add_up_to_the_device() -> None:
 def test_narrower_weights_leave_more_for_the_cache_and_a_narrower_cache_holds_more() -> None:
     decoder = known_decoder("meta-llama/Llama-3.1-8B")
     plain = kept(decoder)
-    narrow = kept(decoder, precision=ServingPrecision(quantisation=SCHEMES["fp8"]))
+    narrow = kept(decoder, precision=ServingPrecision(quantisation=scheme_named("fp8")))
     eight = kept(decoder, precision=ServingPrecision(kv_cache="float8"))
     assert narrow.weights < 0.6 * plain.weights
     assert narrow.kv_tokens > plain.kv_tokens

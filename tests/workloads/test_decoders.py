@@ -14,6 +14,7 @@ from small_decoders import CONFIGS, DEEPSEEK, INDEX, NARROW, config_of
 from neusight.engines import server_named
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
+from neusight.kernels.schemes import NONE, scheme_named
 from neusight.measured import read_table
 from neusight.plans.stages import stage_weights, stages_of
 from neusight.requests import Plan
@@ -22,7 +23,7 @@ from neusight.workloads.decoders.architecture import decoder_of
 from neusight.workloads.decoders.build import step_program
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.known import known_decoder, known_decoders
-from neusight.workloads.decoders.quantisation import NONE, SCHEMES, ServingPrecision, quantisation_of
+from neusight.workloads.decoders.quantisation import ServingPrecision, quantisation_of
 from neusight.workloads.decoders.shares import Steps
 
 PUBLISHED = {
@@ -292,28 +293,28 @@ def test_ranks_hold_all_weights_together(name: str) -> None:
 
 
 METHODS = {
-    "fp8": ({"quant_method": "fp8"}, SCHEMES["fp8"]),
-    "fp8 static": ({"quant_method": "fp8", "activation_scheme": "static"}, replace(SCHEMES["fp8"], dynamic=False)),
-    "fp8 block": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, SCHEMES["fp8_block"]),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64}, replace(SCHEMES["w4a16"], group=64)),
-    "gptq": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, replace(SCHEMES["w8a16"], group=0)),
-    "mxfp4": ({"quant_method": "mxfp4"}, replace(SCHEMES["mxfp4"], kinds=frozenset({"experts"}))),
-    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, SCHEMES["nvfp4"]),
+    "fp8": ({"quant_method": "fp8"}, scheme_named("fp8")),
+    "fp8 static": ({"quant_method": "fp8", "activation_scheme": "static"}, replace(scheme_named("fp8"), dynamic=False)),
+    "fp8 block": ({"quant_method": "fp8", "weight_block_size": [128, 128]}, scheme_named("fp8_block")),
+    "awq": ({"quant_method": "awq", "bits": 4, "group_size": 64}, replace(scheme_named("w4a16"), group=64)),
+    "gptq": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, replace(scheme_named("w8a16"), group=0)),
+    "mxfp4": ({"quant_method": "mxfp4"}, replace(scheme_named("mxfp4"), kinds=frozenset({"experts"}))),
+    "nvfp4": ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, scheme_named("nvfp4")),
     "w4a16": (
         {"quant_method": "compressed-tensors",
          "config_groups": {"a": {"weights": {"num_bits": 4, "type": "int", "group_size": 32}}}},
-        replace(SCHEMES["w4a16"], group=32),
+        replace(scheme_named("w4a16"), group=32),
     ),
     "w8a8": (
         {"quant_method": "compressed-tensors",
          "config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}}}},
-        SCHEMES["w8a8"],
+        scheme_named("w8a8"),
     ),
     "some kept": (
         {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "re:.*self_attn.*", "mlp.gate"]},
-        replace(SCHEMES["fp8"], kinds=frozenset({"feed_forward", "experts"})),
+        replace(scheme_named("fp8"), kinds=frozenset({"feed_forward", "experts"})),
     ),
-    "single layers kept": ({"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.q_proj"]}, SCHEMES["fp8"]),
+    "single layers kept": ({"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.q_proj"]}, scheme_named("fp8")),
 }  # fmt: skip
 
 
@@ -330,17 +331,17 @@ def test_nothing_said_is_nothing_quantised() -> None:
 
 
 def test_bytes_of_weights_with_their_scales() -> None:
-    sizes = {name: SCHEMES[name].weight_bytes("bfloat16") for name in ("none", "fp8", "w4a16", "mxfp4", "nvfp4")}
+    sizes = {name: scheme_named(name).weight_bytes("bfloat16") for name in ("none", "fp8", "w4a16", "mxfp4", "nvfp4")}
     assert sizes == {"none": 2, "fp8": 1, "w4a16": 0.5 + 2 / 128, "mxfp4": 4.25 / 8, "nvfp4": 4.5 / 8}
 
 
 def test_precisions_become_schemes() -> None:
     assert ServingPrecision.of(Precision.named("float16")) == ServingPrecision(dtype="float16", kv_cache="float16")
     eight = ServingPrecision.of(Precision(weights="float8", activations="float8", kv_cache="float8"))
-    assert eight == ServingPrecision(kv_cache="float8", quantisation=SCHEMES["fp8"])
+    assert eight == ServingPrecision(kv_cache="float8", quantisation=scheme_named("fp8"))
     narrow = ServingPrecision.of(Precision(weights="int4", activations="bfloat16", kv_cache="bfloat16"))
-    assert narrow == ServingPrecision(quantisation=SCHEMES["w4a16"])
-    assert ServingPrecision.named("awq").quantisation == SCHEMES["w4a16"]
+    assert narrow == ServingPrecision(quantisation=scheme_named("w4a16"))
+    assert ServingPrecision.named("awq").quantisation == scheme_named("w4a16")
     with pytest.raises(ModelError, match="unknown precision 'fp9'; did you mean fp8"):
         ServingPrecision.named("fp9")
 

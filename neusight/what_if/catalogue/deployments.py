@@ -7,6 +7,7 @@ from collections.abc import Callable
 from neusight.engines import server_named
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import GGUF_BITS
+from neusight.kernels.schemes import schemes_by_name
 from neusight.what_if.catalogue.quantisation import (
     fp8_dynamic,
     fp8_dynamic_rows,
@@ -17,7 +18,6 @@ from neusight.what_if.catalogue.quantisation import (
 )
 from neusight.what_if.questions import DeploymentQuestion
 from neusight.what_if.transforms import transform
-from neusight.workloads.decoders.quantisation import LLM_INT8
 
 _PLAIN = ("", "none", "bf16", "bfloat16", "fp16", "float16", "half")
 _TORCHAO = "PyTorch, torchao quantization README"
@@ -47,14 +47,14 @@ _WEIGHTS = {
     },
     **{name: (name, f"Weights in {name.upper()}.", "llama.cpp, quantize README", _SOME) for name in GGUF_BITS},
 }
-"""Scheme of ``quantisation.SCHEMES``, summary, source, and what it may cost, by name."""
+"""Scheme of ``schemes.toml``, summary, source, and what it may cost, by name."""
 
 
 _ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _OF_PROGRAMS = {
     **dict.fromkeys(GGUF_BITS, ("llama.cpp",)),
     **dict.fromkeys(("fp6", "w4a8", *(f"uint{bits}" for bits in range(1, 8))), ("gpt-fast",)),
-    **dict.fromkeys(("nf4", "nf4_double", *(f"llm_int8{how}" for how in LLM_INT8)), ("transformers",)),
+    **dict.fromkeys((name for name in schemes_by_name() if name.startswith(("nf4", "llm_int8"))), ("transformers",)),
     **dict.fromkeys(("fp8", "nvfp4"), _ENGINES),
     "w4a16": (*_ENGINES, "tinychat"),
 }

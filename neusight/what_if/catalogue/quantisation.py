@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from neusight.errors import InapplicableError
 from neusight.kernels.precision import stored_bytes
+from neusight.kernels.schemes import scheme_named
 from neusight.transforms.passes import Change, Pass
-from neusight.transforms.quantised import SCHEMES, quantised
+from neusight.transforms.quantised import quantised
 from neusight.transforms.trained import int8_products, sparse_products
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
@@ -21,7 +22,7 @@ def _in(step: StepQuestion, name: str) -> StepQuestion:
         raise InapplicableError(f"{name} is of a step in 16 bits, not in {step.precision}: --dtype bfloat16")
     if step.request.mode != "inference":
         raise InapplicableError("quantised weights take no gradients: this is of inference")
-    if (scheme := SCHEMES[name]).activations and not scheme.simulated:
+    if (scheme := scheme_named(name)).activations and not scheme.simulated:
         step.device.gemm_flops_per_s(scheme.activations)
     return step.changed_by(Pass(part="quantised weights", change=quantised, arguments=(name,)))
 

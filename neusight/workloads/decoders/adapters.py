@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
+from neusight.kernels.schemes import EVERYWHERE
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, product_gradients
-from neusight.workloads.decoders.quantisation import EVERYWHERE
 from neusight.workloads.decoders.rank import Rank
 from neusight.workloads.decoders.recipes import NF4_BYTES, Adapters
 from neusight.workloads.program import HeldWeights, Part, SavedActivation

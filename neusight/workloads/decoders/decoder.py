@@ -10,8 +10,8 @@ from neusight.defaults import default_dtype
 from neusight.engines.serving import SERVING
 from neusight.errors import ModelError
 from neusight.kernels.precision import stored_bytes
+from neusight.kernels.schemes import Quantisation
 from neusight.workloads.decoders.layers import Cache, Experts, Layer, Norm, SelfAttention
-from neusight.workloads.decoders.quantisation import Quantisation
 from neusight.workloads.decoders.shares import AdapterSlots
 from neusight.workloads.decoders.vision import VisionEncoder
 

@@ -76,9 +76,9 @@ def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
     tokens = np.maximum(rank.tokens, 1)
     elements, numbers = tokens * width, INDEX_BYTES * tokens
     size = elements * rank.size
-    forward, held = rank.moved(name, "embedding", elements, size + numbers, size), (HeldWeights(table * width),)
+    forward = rank.moved(name, "embedding", elements, size + numbers, size)
     if rank.serves:
-        return Operation(forward=(forward,), held=held)
+        return Operation(forward=(forward,), held=(HeldWeights(table * width, "table"),))
     ids = SavedActivation(name="ids", bytes=2.0 * INDEX_BYTES * rank.tokens)
     return Operation(
         forward=(forward,),
@@ -87,7 +87,7 @@ def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
             rank.moved(f"{name} gradient", "embedding_backward", elements, 2 * size + numbers, size),
             *rank.accumulated(name, table * width),
         ),
-        held=held,
+        held=(HeldWeights(table * width),),
         saved=(ids,) if name == "embedding" else (),
     )
 

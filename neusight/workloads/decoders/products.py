@@ -16,10 +16,10 @@ import numpy as np
 
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
+from neusight.kernels.schemes import NONE
 from neusight.workloads.decoders.adapters import adapted, served_adapters
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
-from neusight.workloads.decoders.quantisation import NONE
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.program import Part, SavedActivation
 
@@ -105,6 +105,8 @@ def _narrowed_apart(rank: Rank, name: str, shape: Shape, calls: int) -> tuple[tu
     """
     (rows, n, k), size = shape, rank.size
     rows = np.maximum(rows, 1)
+    if rank.quantisation.scaling == "group":
+        return (rank.passed(f"{name} quantise", "quantise", rows * k, rows * k * size, rows * k * 9 // 8),), ()
     narrow = rank.reduced(f"{name} quantise", "amax", (rows, k), rows * k * size, rows * k)
     scaled = rank.passed(f"{name} scale", "mul", rows * n, rows * n * FLOAT_BYTES, rows * n * size)
     outliers = _outliers(rank, name, shape) if rank.quantisation.outliers else ()

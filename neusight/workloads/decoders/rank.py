@@ -17,9 +17,10 @@ from neusight.engines import Engine
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.operators import OPERATORS, operator, operator_bytes
 from neusight.kernels.precision import DTYPE_BYTES, stored_bytes
+from neusight.kernels.schemes import Quantisation
 from neusight.requests import Plan
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.quantisation import Quantisation, ServingPrecision
+from neusight.workloads.decoders.quantisation import ServingPrecision
 from neusight.workloads.decoders.recipes import ProductRecipe, recipe_named
 from neusight.workloads.decoders.shares import AdapterSlots, CachedPasses, Local, Steps, whole
 from neusight.workloads.program import Part

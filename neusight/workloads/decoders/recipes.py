@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import stored_bytes
+from neusight.kernels.schemes import NONE, Quantisation, scheme_named
 from neusight.quick_dataclasses import dataclass
-from neusight.workloads.decoders.quantisation import NONE, SCHEMES, Quantisation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,20 +51,21 @@ class ProductRecipe:
 
 
 _TWICE = ("float8", "float8")
-_MICRO = Quantisation(method="mxfp8", weights="float8", activations="float8", scaling="micro")
+_MICRO = replace(scheme_named("fp8"), method="mxfp8", scaling="micro")
 RECIPES: dict[str, ProductRecipe] = {
     recipe.name: recipe
     for recipe in (
         ProductRecipe(),
-        ProductRecipe(name="fp8", scheme=SCHEMES["fp8"], normed=True, held=_TWICE),
-        ProductRecipe(name="fp8_current", scheme=SCHEMES["fp8"], searches=1, held=_TWICE),
+        ProductRecipe(name="fp8", scheme=scheme_named("fp8"), normed=True, held=_TWICE),
+        ProductRecipe(name="fp8_current", scheme=scheme_named("fp8"), searches=1, held=_TWICE),
         ProductRecipe(
-            name="fp8_row", scheme=SCHEMES["fp8_row"], searches=2, passes=2, rescaled=True, gathered=False, held=_TWICE
+            name="fp8_row", scheme=scheme_named("fp8_row"), searches=2, passes=2, rescaled=True, gathered=False,
+            held=_TWICE,
         ),
-        ProductRecipe(name="fp8_block", scheme=SCHEMES["fp8_block"], rescaled=True, held=_TWICE),
+        ProductRecipe(name="fp8_block", scheme=scheme_named("fp8_block"), rescaled=True, held=_TWICE),
         ProductRecipe(name="mxfp8", scheme=_MICRO, rescaled=True, held=_TWICE),
         ProductRecipe(
-            name="nvfp4", scheme=SCHEMES["nvfp4"], searches=1, passes=2, rescaled=True,
+            name="nvfp4", scheme=scheme_named("nvfp4"), searches=1, passes=2, rescaled=True,
             held=("bfloat16", "nvfp4", "nvfp4"),
         ),
     )

@@ -18,11 +18,13 @@ from neusight.executors.gpu.expected.matrix import (
     clock_gain,
     product_energy_j,
 )
+from neusight.executors.gpu.expected.streams import issue_slots
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import Traits, traits_of
 from neusight.kernels.work import (
+    among,
     attention_keys,
     attention_pairs,
     by_distinct,
@@ -62,6 +64,8 @@ COPIED = 2.0
 PASSING_TRIPS = 2.0
 """To memory, for a tile of keys that a kernel without a pipeline passes over (assumption; a tile of SGLang's extend
 kernel takes 1.8 us beside its arithmetic on three GPUs, one outside of a window 0.9 to 1.4)."""
+FLOAT_CACHES = ("float8", "nvfp4")
+"""Narrow dtypes of a cache that are no integers."""
 SWAP_KERNELS = 2.0
 """With which heads of a group are brought together and apart again."""
 NARROWING_BYTES = 1.5
@@ -417,8 +421,12 @@ def _busiest_tiles(s: _Scores, share: np.ndarray, tiles: np.ndarray, longest: np
 
 
 def _widening_cycles(s: _Scores) -> np.ndarray:
-    """Cycles of an SM for an element of an 8-bit cache that 16-bit arithmetic works on."""
-    return np.where(s.cache_size < s.size, s.physics.attention.widening / s.device.cuda_cores_per_sm, 0.0)
+    """Cycles of an SM for an element of a narrower cache that 16-bit arithmetic works on: what its schedulers issue
+    counts, since integer lanes and pairs of 16-bit values share the conversion whatever the lanes for float32.
+    """
+    law, floats = s.physics.attention, among(s.batch["kv_dtype"], FLOAT_CACHES)
+    operations = np.where(floats, law.widening, law.widening_integers)
+    return np.where(s.cache_size < s.size, operations / issue_slots(s.device), 0.0)
 
 
 def _entry_s(s: _Scores) -> np.ndarray:

@@ -28,7 +28,7 @@ from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
-from neusight.kernels.work import SCALE_BLOCK, among, element_bytes, work_of
+from neusight.kernels.work import GROUP, SCALE_BLOCK, among, element_bytes, work_of
 from neusight.laws.cache import missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -40,6 +40,8 @@ TILES: tuple[tuple[int, int], ...] = (
     *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 64), (32, 32)),
 )
 """(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
+FINE_TILES = tuple((rows, 128) for rows in range(16, 129, 16))
+"""The same of libraries that compile all heights (ggml-cuda, mmq.cu, mul_mat_q_case)."""
 _WIDTHS = (16, 32, *range(64, 257, 32))
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
@@ -67,6 +69,8 @@ ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 MICRO_THREADS, MICRO_ELEMENTS = 512.0, 8.0
 """Threads of such a block, at most, and elements of each, where few values share a scale (ibid., fp4)."""
+REGISTER_BYTES = 4.0
+"""Of the register whose values an instruction multiplies (CUDA C++ Programming Guide: ``__dp4a``, ``__hfma2``)."""
 IDLE_ROUNDS = 1.5
 """Blocks an SM from which no cut along the depth pays."""
 
@@ -112,12 +116,12 @@ class MatrixUnit:
         return self.physics.matrix.step_s * self._own(self.device.facts.step_constants)
 
     def waiting_s(self, p: Product) -> np.ndarray:
-        """The same of products whose stages hold elements of their size [s]: copies that pass registers have one step
+        """The same by how operands are copied [s]: copies that pass registers have one step
         under way, others by threads as many as before units that fetch blocks by themselves.
         """
         matrix = self.physics.matrix
         threads_s = np.where(p.copy_bytes < LEAST_ASYNCHRONOUS_BYTES, matrix.register_steps, 1.0) * matrix.step_s
-        return np.where(_is_aligned(p), self.step_s, threads_s) * _stage_share(p)
+        return np.where(_is_aligned(p), self.step_s, threads_s)
 
     def sustained(self, p: Product) -> np.ndarray:
         """Rate [FLOP/s] of tiles without end at full clock: blocks are fetched whole from rows at multiples of 16 bytes
@@ -194,11 +198,14 @@ def pick_tiles(
     cost = _TileCost.of(p, device, physics)
     able = np.flatnonzero((p.batch == 1) & cuttable)
     most, least_m, least_n = np.broadcast_arrays(p.most_parts, p.least_rows, p.least_columns, p.m)[:3]
+    fine = np.broadcast_to(p.all_heights, p.m.shape)
     best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
     least = np.full(len(p.m), np.inf)
     shapes = tile_shapes(device.facts.tile_accumulators)
+    usual, shapes = len(shapes), (*shapes, *(FINE_TILES if fine.any() else ()))
     for number, shape in enumerate(shapes):
         unable_s = np.where((least_m > shape[0]) | (least_n > shape[1]), np.inf, 0.0)
+        unable_s = np.where(fine == (number >= usual), unable_s, np.inf)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
         time_s = cost.seconds(shape, tiles, 1, slice(None)) + unable_s
         better = time_s < least
@@ -249,19 +256,14 @@ class _TileCost:
         (tile_m, tile_n), p = shape, self.product.take(rows)
         depth, blocks = p.k / parts, tiles * parts
         share = blocks / self.sm_count
-        work = (tile_m * tile_n + self.half[rows] * (tile_m + tile_n)) * (depth + self.prologue_depth[rows])
+        work = (tile_m * tile_n + self.half[rows] * _edges(p, shape)) * (depth + self.prologue_depth[rows])
         compute_s = np.ceil(share) * work * self.each[rows]
         panels_s = _l2_bytes(p, shape, tiles, parts) / (self.port * np.minimum(blocks, self.sm_count))
-        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s[rows]
+        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s[rows] * _stage_share(p, shape)
         return np.asarray(np.sqrt(compute_s**2 + panels_s**2 + waiting_s**2))
 
 
-def _l2_bytes(
-    p: Product,
-    shape: tuple[np.ndarray | int, np.ndarray | int],
-    tiles: np.ndarray,
-    parts: np.ndarray | float,
-) -> np.ndarray:
+def _l2_bytes(p: Product, shape: Shape, tiles: np.ndarray, parts: np.ndarray | float) -> np.ndarray:
     """Bytes between L2 and the SMs: each tile's panels, the result, and partial results where it is cut."""
     height, width = np.minimum(shape[0], p.m), np.minimum(shape[1], p.n)
     partial = np.where(np.asarray(parts) > 1, 2.0 * PARTIAL_BYTES * parts, 0.0)
@@ -282,9 +284,21 @@ def _is_aligned(p: Product) -> np.ndarray:
     return np.asarray(p.copy_bytes >= WIDEST_COPY_BYTES)
 
 
-def _stage_share(p: Product) -> np.ndarray:
-    """Share of the stages of a pipeline that an element of the inner extent takes, over one of 16 bit."""
-    return np.maximum(p.a_bytes, LEAST_STAGE_BYTES) / WIDE_BYTES
+Shape = tuple[np.ndarray | int, np.ndarray | int]
+"""(tile_m, tile_n) [elements]."""
+
+
+def _edges(p: Product, shape: Shape) -> np.ndarray:
+    """Elements of A's width that a tile reads from shared memory in a step of the inner extent: narrower weights lie
+    there as in memory and are widened in registers (Frantar et al. 2024, MARLIN, section 3.4), shape (n,).
+    """
+    return np.asarray(shape[0] + shape[1] * np.minimum(p.b_bytes / p.a_bytes, 1.0))
+
+
+def _stage_share(p: Product, shape: Shape) -> np.ndarray:
+    """Share of the stages of a pipeline that an element of the inner extent takes, over one of 16 bit, shape (n,)."""
+    wide = np.maximum(p.a_bytes, LEAST_STAGE_BYTES) / WIDE_BYTES
+    return np.asarray(wide * _edges(p, shape) / (shape[0] + shape[1]))
 
 
 def product_tiling(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Tiling:
@@ -321,7 +335,9 @@ def product_tiling(batch: KernelBatch, device: GpuSpec, conditions: Conditions, 
 def _run_product(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Product:
     """With the share of the rate that the kernels of a library sustain."""
     p = product_of(batch, device, physics)
-    return replace(p, share=p.share * traits_of("matrix", conditions).constants("share_constant", physics.matrix))
+    traits = traits_of("matrix", conditions)
+    share = p.share * traits.constants("share_constant", physics.matrix)
+    return replace(p, share=share, all_heights=traits["all_heights"])
 
 
 def _product(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics, tiling: Tiling) -> Product:
@@ -354,16 +370,13 @@ def matrix_times(
     Source: CUTLASS, Efficient GEMM in CUDA (tiles, split-K); Little's law; constants fitted. Validity: 16-bit and
     8-bit products on NVIDIA GPUs from Volta on; others by the same law.
     """
-    p, t, matrix, law = (
-        _product(batch, device, conditions, physics, tiling),
-        tiling,
-        physics.matrix,
-        MatrixUnit(device, physics),
-    )
+    p, t = _product(batch, device, conditions, physics, tiling), tiling
+    matrix, law = physics.matrix, MatrixUnit(device, physics)
     tiles, depth = t.tile_count, p.k / t.parts
     share = tiles / device.sm_count
-    busiest = np.ceil(share)
-    work = (t.tile_m * t.tile_n + law.half(p) * (t.tile_m + t.tile_n)) * (depth + law.prologue_depth(p))
+    shape = t.tile_m, t.tile_n
+    busiest = np.where(traits_of("matrix", conditions)["shares_blocks_evenly"], share, np.ceil(share))
+    work = (t.tile_m * t.tile_n + law.half(p) * _edges(p, shape)) * (depth + law.prologue_depth(p))
     compute_s = busiest * 2.0 * work * device.sm_count / law.sustained(p)
     promoted_s = busiest * _promotion_s(batch, t.tile_m * t.tile_n * depth, device, physics)
     dram, l2 = _traffic(p, t, device, physics)
@@ -372,23 +385,23 @@ def matrix_times(
     # Of an implicit product, windows that overlap are one image in DRAM, however often they are read.
     cold = (missed + dram) * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
+    dram_s = cold / sustained_dram_bytes_per_s(device, physics)
+    step_s = law.waiting_s(p) * _stage_share(p, shape) * (1.0 - (1.0 - matrix.step_hot) * hot)
+    energy_j = 2.0 * p.batch * p.m * p.n * p.k * _unit_energy_j(p, device, physics)
+    tiled_s = compute_s * _conversion(batch, physics) + promoted_s
+    loading_s = dram_s + p.batch * p.n * p.k * t.down * matrix.widening / _lane_clocks(device)
+    tiled_s = tiled_s + np.where(traits_of("matrix", conditions)["pipelined"], 0.0, loading_s)
     return Times(
-        compute_s=compute_s * _conversion(batch, physics) + promoted_s,
-        dram_s=cold / sustained_dram_bytes_per_s(device, physics),
+        compute_s=np.where(_on_lanes(batch, conditions), _lanes_s(batch, p, device, physics), tiled_s),
+        dram_s=dram_s,
         l2_s=l2 * law.sharing(conditions) / (law.port * active),
-        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * law.waiting_s(p) * (1.0 - (1.0 - matrix.step_hot) * hot),
+        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * step_s,
         fixed_overhead_s=start_s(device, conditions, physics)
         * traits_of("matrix", conditions).constants("start_constant", matrix)
         + np.where(t.parts > 1.0, further_kernel_s(device, physics), 0.0)
         + _quantisation_s(batch, device, conditions, physics)
         + np.where(t.implicit_nchw, 0.0, layout_transform_s(batch, device, conditions, physics)),
-        switching_j=2.0
-        * p.batch
-        * p.m
-        * p.n
-        * p.k
-        * _unit_energy_j(p, device, physics)
-        * np.where(conditions.random, 1.0, matrix.quiet_energy),
+        switching_j=energy_j * np.where(conditions.random, 1.0, matrix.quiet_energy),
         dram_bytes=cold,
         overlap=matrix.overlap,
     )
@@ -417,13 +430,38 @@ def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
     return np.asarray(1.0 + np.where(batch["weight_dtype"] != "", physics.matrix.unpack_cost, 0.0))
 
 
+def _on_lanes(batch: KernelBatch, conditions: Conditions) -> np.ndarray:
+    """Whether products of few rows with narrow weights run on ordinary lanes, shape (n,)."""
+    if batch.family != "gemm":
+        return np.zeros(len(batch), dtype=bool)
+    return (batch["weight_dtype"] != "") & (batch["m"] <= traits_of("matrix", conditions)["vector_rows"])
+
+
+def _lanes_s(batch: KernelBatch, p: Product, device: GpuSpec, physics: Physics) -> np.ndarray:
+    """Time [s] in which ordinary lanes widen each weight once and multiply it with all rows, several values in a
+    register at once; partial sums of groups are scaled.
+    """
+    scaled = np.where(among(batch["scaling"], ("group",)), physics.matrix.group_cycles / GROUP, 0.0)
+    cycles = physics.matrix.widening + p.m * (p.a_bytes / REGISTER_BYTES + scaled)
+    return np.asarray(p.batch * p.n * p.k * cycles / _lane_clocks(device))
+
+
+def _lane_clocks(device: GpuSpec) -> float:
+    """Instructions a second of all ordinary lanes at boost clock [1/s]."""
+    return device.sm_count * device.cuda_cores_per_sm * device.boost_clock_hz
+
+
 def _promotion_s(batch: KernelBatch, products: np.ndarray, device: GpuSpec, physics: Physics) -> np.ndarray:
-    """Time [s] for which the lanes of an SM scale and add partial sums of so many multiplications."""
-    if batch.family != "gemm" or device.facts.applies_block_scales:
+    """Time [s] for which the lanes of an SM scale and add partial sums of so many multiplications: of blocks, unless
+    matrix units apply their scales, and of groups.
+    """
+    if batch.family != "gemm":
         return np.zeros(len(batch))
-    exposed = physics.matrix.promotion_exposed if device.facts.reads_shared_memory else 1.0
-    cycles = exposed * physics.matrix.promotion_cycles * products / SCALE_BLOCK / device.cuda_cores_per_sm
-    return np.where(batch["scaling"] == "block", cycles / device.boost_clock_hz, 0.0)
+    matrix, facts = physics.matrix, device.facts
+    exposed = matrix.promotion_exposed if facts.reads_shared_memory else 1.0
+    block = 0.0 if facts.applies_block_scales else exposed * matrix.promotion_cycles / SCALE_BLOCK
+    cycles = np.select([batch["scaling"] == name for name in ("block", "group")], [block, matrix.group_cycles / GROUP])
+    return np.asarray(products * cycles * device.sm_count / _lane_clocks(device))
 
 
 def _quantisation_s(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> np.ndarray:

@@ -44,7 +44,8 @@ pixels, at most."""
 class Product:
     """Products as an SM sees them; columns of shape (n,): extents [elements], bytes of an element of A, B and C, peak
     rate [FLOP/s], the share of a plain product's rate that they sustain, rows and columns of a tile, at least, into
-    how many parts a library cuts the inner extent at most, and bytes that a thread copies at once.
+    how many parts a library cuts the inner extent at most, bytes that a thread copies at once, and whether a library
+    has tiles of all heights and one width.
     """
 
     m: np.ndarray
@@ -60,6 +61,7 @@ class Product:
     least_columns: np.ndarray | float = 1.0
     most_parts: np.ndarray | float = MOST_SPLITS
     copy_bytes: np.ndarray | float = WIDEST_COPY_BYTES
+    all_heights: np.ndarray | bool = False
 
     def take(self, rows: np.ndarray | slice) -> Product:
         """Some of them."""
