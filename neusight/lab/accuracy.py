@@ -12,6 +12,7 @@ from neusight.lab.declare import declared_in
 from neusight.lab.page import listing, table
 from neusight.lab.report import columns_of
 from neusight.lab.results import Results
+from neusight.lab.targets import value_of
 from neusight.paths import checkout_dir
 
 FILE = "accuracy.toml"
@@ -26,12 +27,8 @@ def accuracy_part(results: Results) -> str:
         if group.accuracy and (rows := results["groups"].get(group.name)):
             names = len(group.by) - len(group.average)
             tables.append(listing(rows, columns_of(rows, group, group.accuracy), words=names))
-    return "\n\n".join([headed(declared.title, declared.question, results["experiment"]), *tables])
-
-
-def headed(title: str, question: str, name: str) -> str:
-    """The head of a part."""
-    return f"**{title}.** {question}\nDetails: `experiments/{name}/report.md`."
+    details = f"Details: `experiments/{results['experiment']}/report.md`."
+    return "\n\n".join([f"**{declared.title}.** {declared.question}\n{details}", *tables])
 
 
 def headline_block(summaries: Mapping[str, Results], root: Path | None = None) -> str:
@@ -50,11 +47,8 @@ def headline_block(summaries: Mapping[str, Results], root: Path | None = None) -
 
 
 def _headline(declared: Mapping[str, Any], summary: Results) -> Sequence[str]:
-    found: Any = summary
-    for key in declared["table"].split("."):
-        found = found.get(key, ()) if isinstance(found, Mapping) else ()
-    row = next((each for each in found if declared["where"].items() <= each.items()), None)
-    row = row.get(declared["column"]) if row and "column" in declared else row
+    rows = value_of(summary, declared["table"]) or ()
+    row = next((each for each in rows if declared["where"].items() <= each.items()), None)
     if row is None:
         raise DataError(f"{declared['experiment']} has no row {declared['where']} in {declared['table']}: run it again")
     errors = (f"{row[name]:.1f}" for name in ("median", "mean"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,13 @@ class Case:
     before: float
     after: float
 
+    def turned(self, tolerance: float) -> str:
+        """``worse`` from right, within a tolerance in percent, to wrong, or ``better``; else ""."""
+        before, after = abs(self.before), abs(self.after)
+        if (before <= tolerance) == (after <= tolerance) or abs(after - before) <= MOVED:
+            return ""
+        return "worse" if after > before else "better"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
@@ -39,19 +47,10 @@ class Comparison:
     new: int
     tolerance: float
 
-    def _turned(self, back: bool) -> list[Case]:
-        cases = ((abs(c.after), abs(c.before), c) if back else (abs(c.before), abs(c.after), c) for c in self.cases)
-        return [case for was, is_, case in cases if was <= self.tolerance < is_ and is_ - was > MOVED]
-
     @property
     def worse(self) -> list[Case]:
         """Cases that turned from right to wrong."""
-        return self._turned(back=False)
-
-    @property
-    def better(self) -> list[Case]:
-        """Cases that turned from wrong to right."""
-        return self._turned(back=True)
+        return [case for case in self.cases if case.turned(self.tolerance) == "worse"]
 
     def groups(self) -> list[dict[str, Any]]:
         """Cases, mean errors before and after, and how many turned, by group."""
@@ -59,8 +58,8 @@ class Comparison:
         for group in dict.fromkeys(case.group for case in self.cases):
             own = [case for case in self.cases if case.group == group]
             means = {name: float(np.mean([abs(getattr(case, name)) for case in own])) for name in ("before", "after")}
-            turned = {name: sum(c.group == group for c in getattr(self, name)) for name in ("worse", "better")}
-            rows.append({"group": group, "cases": len(own), **means, **turned})
+            turned = Counter(case.turned(self.tolerance) for case in own)
+            rows.append({"group": group, "cases": len(own), **means, **{n: turned[n] for n in ("worse", "better")}})
         return rows
 
 

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.api import Predictor
-from neusight.devices import load_device
 from neusight.lab.declare import NOTHING, Contestant, Declaration, LeftOut
-from neusight.lab.left_out import predictor_without
+from neusight.lab.left_out import predictor_without, trait_of
 from neusight.laws.constants import with_values
 from neusight.measured import SOUGHT, MeasuredTable, compare, files_of, peers_of
 from neusight.measured.compare import Compared, Progress
@@ -165,12 +164,4 @@ MAKERS: dict[str, Maker] = {
 
 def ids_of(names: Sequence[str]) -> Mapping[str, str]:
     """Ids of devices by the names that rows have; those that are unknown keep theirs."""
-    from neusight.errors import NeusightError
-
-    ids = {}
-    for name in names:
-        try:
-            ids[name] = load_device(name).id
-        except NeusightError:
-            ids[name] = name
-    return ids
+    return {name: trait_of(name, "gpu") or name for name in names}

@@ -10,6 +10,7 @@ import json
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError, DeviceError
+from neusight.lab.results import as_text
 from neusight.measured import RowChoice, compare, errors, read_table
 from neusight.paths import checkout_dir, data_dir
 
@@ -148,13 +150,9 @@ _ANSWERS: Mapping[str, Callable[..., tuple[float, ...]]] = {"kernels": _of_kerne
 
 def write_summary(summary: Summary, path: Path) -> None:
     """One line a row, so that a diff names what changed."""
-    tables = []
-    for table in _KEYS:
-        rows = sorted(summary[table], key=lambda row: _key(table, row))
-        lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
-        tables.append(f' "{table}": [\n{lines}\n ]')
+    ordered = {table: sorted(summary[table], key=partial(_key, table)) for table in _KEYS}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("{\n" + ",\n".join(tables) + "\n}\n", encoding="utf-8")
+    path.write_text(as_text(ordered), encoding="utf-8")
 
 
 def read_summary(path: Path) -> Summary:

@@ -100,22 +100,6 @@ def filled(form: str, row: Mapping[str, Any]) -> str:
         return ""
 
 
-def matrix(
-    rows: Iterable[Mapping[str, Any]],
-    down: str,
-    across: tuple[str, Sequence[str]],
-    form: str,
-    corner: str | None = None,
-) -> str:
-    """A row for each value of the key ``down``, in the order in which they come, a column for each value of another
-    key that is listed, and a form filled from the row that has both.
-    """
-    key, names = across
-    cells = {(row[down], row[key]): filled(form, row) for row in rows}
-    shown = [(value, *(cells.get((value, name), "") for name in names)) for value in dict.fromkeys(v for v, _ in cells)]
-    return table((down if corner is None else corner, *names), shown)
-
-
 def wrapped(text: str, width: int = 80) -> str:
     """Prose in lines of at most so many characters."""
     from textwrap import fill

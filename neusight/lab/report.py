@@ -8,7 +8,7 @@ from typing import Any
 
 from neusight.lab.declare import DeclaredFigure, ErrorGroup, declared_in
 from neusight.lab.figures import draw
-from neusight.lab.page import listing, matrix, quoted, table, wrapped
+from neusight.lab.page import filled, listing, quoted, table, wrapped
 from neusight.lab.results import RESULTS, SUMMARY, Results, as_text, summary_of
 
 REPORT = "report.md"
@@ -87,14 +87,16 @@ def _group(rows: Sequence[Results], group: ErrorGroup) -> list[str]:
 
 
 def _filled(rows: Sequence[Results], group: ErrorGroup) -> str:
-    """One figure, in a column for each value of ``across``."""
+    """One figure, a row for each value of all columns but ``across``, and a column for each value of that."""
     down = [name for name in _names(group) if name != group.across]
-    cells = [
-        {**row, "down": " ".join(str(row[name]) for name in down), "head": row.get(group.across, group.figure)}
-        for row in rows
-    ]
     _, form = ERRORS.get(group.figure, ("", f"{{{group.figure}:.2f}}"))
-    return matrix(cells, "down", ("head", list(dict.fromkeys(cell["head"] for cell in cells))), form, " ".join(down))
+    cells: dict[str, dict[str, str]] = {}
+    for row in rows:
+        named = cells.setdefault(" ".join(str(row[name]) for name in down), {})
+        named[row.get(group.across, group.figure)] = filled(form, row)
+    heads = list(dict.fromkeys(head for named in cells.values() for head in named))
+    shown = ((name, *(named.get(head, "") for head in heads)) for name, named in cells.items())
+    return table((" ".join(down), *heads), shown)
 
 
 def _names(group: ErrorGroup) -> list[str]:

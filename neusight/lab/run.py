@@ -28,7 +28,6 @@ from neusight.lab.targets import verdicts
 from neusight.lab.trained import MAKERS as TRAINED
 from neusight.lab.trained import train_ahead
 from neusight.measured import MeasuredTable, RowChoice, files_of, read_table
-from neusight.measured.compare import Progress
 from neusight.measured.errors import SOUGHT
 from neusight.measured.evaluation import FIGURES, answers, lines_of
 from neusight.measured.kernels import skipped_counts
@@ -45,22 +44,8 @@ MAKERS = PLAIN | TRAINED
 """Who makes an entrant, by the kind of the contestant."""
 QUICK_REMARK = f"A quick run: {QUICK} rows of each table, and little that is learned. Its figures are no results."
 _FIXED = (
-    *(
-        "set",
-        *SOUGHT,
-        "model",
-        "gpu",
-        "contestant",
-        "seed",
-        "left_out",
-        "fold",
-        "group",
-        "kind",
-        "place",
-        "quantity",
-        "of",
-    ),
-    *("pairs", "base", "question"),
+    *("set", *SOUGHT, "model", "gpu", "contestant", "seed", "left_out", "fold", "group", "kind", "place"),
+    *("quantity", "of", "pairs", "base", "question"),
 )
 """Columns of all lines."""
 TRAITS = ("die", "architecture", "generation", "vendor")
@@ -246,7 +231,7 @@ def _compared(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Lines of one table, and how many of its rows are skipped for which reason."""
     without = f" without {named['fold']}" if named["fold"] else ""
-    advance = advance_of(f"{named['contestant']}{without}: {name}", lab.report)
+    advance = partial(_advance, f"{named['contestant']}{without}: {name}", lab.report)
     (parts,) = answers([table], entrant, advance, jobs, ray)
     lines = lines_of(name, table, [scored for scored, _ in parts])
     lines = lines[lines["predicted"].notna()] if named["contestant"] != lab.declared.contestants[0].name else lines
@@ -276,11 +261,6 @@ def _ratios(lines: pd.DataFrame, pairs: Any) -> pd.DataFrame:
         return lines.iloc[:0].assign(pairs=pairs.column)
     kept = lines.drop(columns=[name for name in pairs.ignore if name in lines])
     return ratios(kept, pairs.column, pairs.also).assign(pairs=pairs.column)
-
-
-def advance_of(name: str, report: Report | None) -> Progress:
-    """Reports progress of what is named."""
-    return partial(_advance, name, report)
 
 
 def _advance(name: str, report: Report | None, done: int, of: int) -> None:
