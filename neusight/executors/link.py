@@ -26,7 +26,7 @@ MEASURED_LINKS = ("nvlink", "pcie")
 UNKNOWN_SPREAD = 0.3
 """Of kinds of collectives that nobody measured (assumption)."""
 TOLD_SPREAD = 0.2
-TOLD_FACTORS = (0.85, 1.6)
+TOLD_FACTORS = (0.8, 1.6)
 """Of collectives over a network that is told, and measured over predicted times of them (assumption: from what vendors
 publish of theirs to three quarters of it, as users report of clouds and of hundreds of nodes; ``tests/laws`` has both).
 """

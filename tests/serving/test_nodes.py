@@ -35,7 +35,8 @@ def test_one_node_has_no_cluster(predictor: Predictor) -> None:
 def test_ranks_of_several_nodes_exchange_over_a_network(predictor: Predictor) -> None:
     inside = replica(predictor, tp=16, per_node=16).predict(STEPS)
     across = replica(predictor, tp=16).predict(STEPS)
-    assert (across.groups_s["collectives"] > 3 * inside.groups_s["collectives"]).all()
+    # An InfiniBand adapter a device is assumed: long messages take half as long again, short ones five times as long.
+    assert (across.groups_s["collectives"] > np.array([1.3, 3.0]) * inside.groups_s["collectives"]).all()
     for group in ("products", "context", "decode", "rest"):
         assert across.groups_s[group] == pytest.approx(inside.groups_s[group])
 
@@ -64,7 +65,7 @@ def test_stages_send_each_other_the_stream_and_no_more(predictor: Predictor) -> 
 def test_experts_over_nodes_are_reached_over_the_network(predictor: Predictor) -> None:
     setup = {"model": "deepseek-ai/DeepSeek-R1", "dp": 16, "ep": 16}
     inside, across = (replica(predictor, per_node=n, **setup).predict(STEPS) for n in (16, 8))
-    assert (across.groups_s["collectives"] > 1.2 * inside.groups_s["collectives"]).all()
+    assert (across.groups_s["collectives"] > 1.03 * inside.groups_s["collectives"]).all()
     assert np.isclose(across.groups_s["experts"], inside.groups_s["experts"]).all()
 
 
