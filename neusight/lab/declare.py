@@ -52,12 +52,12 @@ class Fold(StrictModel):
     """Devices that are left out together; ``siblings`` are also left out one at a time, while the others stay.
 
     Attributes:
-        held_out: ids of the catalogue; of a die all of its boards, measured or not.
+        held_out: ids of the catalogue; default all boards of the die that is called so, measured or not.
         group: the column ``group`` of their rows; default the name of what is left out.
     """
 
     name: str
-    held_out: tuple[str, ...] = Field(min_length=1)
+    held_out: tuple[str, ...] = ()
     siblings: tuple[str, ...] = ()
     group: str = ""
 

@@ -159,7 +159,9 @@ def rounds_of(declared: Declaration, gpus: Sequence[str], hosts: Sequence[str] =
 
 def _folds(left_out: LeftOut, gpus: Sequence[str], hosts: Sequence[str]) -> Iterator[Fold]:
     for fold in left_out.folds:
-        yield from fold.rounds()
+        if not (boards := fold.held_out or boards_of(fold.name, "die", gpus)):
+            raise DataError(f"no device is of die '{fold.name}': name one of the catalogue, or give held_out")
+        yield from fold.model_copy(update={"held_out": boards}).rounds()
     if not left_out.by:
         return
     values = hosts if left_out.by == "host" else [trait_of(gpu, left_out.by) for gpu in gpus]

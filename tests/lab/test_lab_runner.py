@@ -135,6 +135,17 @@ def test_rounds_of_leave_out_whole_dies() -> None:
     assert others[2].host == "mine"
 
 
+def test_rounds_of_take_boards_of_a_die_from_the_catalogue() -> None:
+    content = {"title": "t", "question": "q", "tables": [{"files": ["a"]}], "groups": [{"name": "g"}]}
+    folds = [{"name": "GA100", "siblings": ["a30"]}, {"name": "mine", "held_out": ["l4"]}, {"name": "GA999"}]
+    declared = Declaration.model_validate(content | {"left_out": [{"folds": folds}]})
+    rounds = rounds_of(declared, ["l4"])
+    _, whole, sibling, mine = (next(rounds) for _ in range(4))
+    assert {"a30", "a100-sxm-80gb"} < {*whole.held_out} and sibling.held_out == ("a30",) and mine.held_out == ("l4",)
+    with pytest.raises(DataError, match="no device is of die 'GA999'"):
+        next(rounds)
+
+
 def test_load_experiment_names_wrong_key(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(DECLARED.replace('group = "by_gpu"', 'group = "by_gpus"'))
     with pytest.raises(DataError, match="no group is called 'by_gpus'; did you mean by_gpu"):
