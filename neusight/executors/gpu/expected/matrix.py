@@ -121,7 +121,7 @@ class MatrixUnit:
         """
         matrix = self.physics.matrix
         threads_s = np.where(p.copy_bytes < LEAST_ASYNCHRONOUS_BYTES, matrix.register_steps, 1.0) * matrix.step_s
-        return np.where(_is_aligned(p), self.step_s, threads_s)
+        return np.broadcast_to(np.where(_is_aligned(p), self.step_s, threads_s), p.m.shape)
 
     def sustained(self, p: Product) -> np.ndarray:
         """Rate [FLOP/s] of tiles without end at full clock: blocks are fetched whole from rows at multiples of 16 bytes
