@@ -70,9 +70,9 @@ class Chunks:
         np.add.at(sums, (self.chunk[at], self.piece[at]), values[self.segment[at]])
         return sums
 
-    def sums(self, values: np.ndarray) -> np.ndarray:
-        """Sums of the values of segments by chunk."""
-        return np.bincount(self.chunk, values[self.segment])
+    def sums(self, values: np.ndarray, chosen: np.ndarray | None = None) -> np.ndarray:
+        """Sums of the values of segments by chunk, of chosen places or of all."""
+        return self.table(values, chosen).sum(axis=1)
 
     def counts(self, chosen: np.ndarray) -> np.ndarray:
         """How often chosen places have each segment."""

@@ -236,9 +236,12 @@ def errors_of(timed: TimedStep) -> dict[str, float]:
     _, own = _relative(doubts[kernels])
     shared, _ = _relative(doubts[kernels & (parts.family == "gemm")])
     linked = (share * computing + schedule.step_s - computing) * hypot(*_relative(doubts[~kernels]))
+    host = timed.host_share
+    kernels_s = (1.0 - host) * (1.0 - share) * computing
     shares = {
-        "device": (1.0 - share) * computing * shared,
-        "kernel": (1.0 - share) * computing * own,
+        "device": kernels_s * shared,
+        "kernel": kernels_s * own,
+        "host": host * computing * timed.host.spread,
         "links": linked,
         "composition": schedule.step_s * timed.factors.spread,
     }

@@ -2,44 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from neusight.distributed.chunks import Chunks
 from neusight.distributed.passes import RankPasses
 from neusight.distributed.training_run import TrainingRun
+from neusight.executors.costs import binding_share
 from neusight.kernels.precision import stored_bytes
 from neusight.laws.routes import host_link
-from neusight.workloads.program import PHASES, Part, Phase
+from neusight.workloads.program import Part
 
 HOST_UPDATE_S = 0.25e-9
 """Of a parameter by Adam on all cores of a node [s]: 0.22 s of a billion, 2.57 s of ten (Ren et al. 2021, ZeRO-Offload,
 table 4, on two Xeon 8168)."""
-FOLLOWING: tuple[tuple[Phase, ...], ...] = (("forward",), ("backward", "weights"))
-"""Phases that follow each other on a chunk."""
+FOLLOWING = (("forward",), ("recompute", "backward", "weights"))
+"""Passes that follow each other on a chunk."""
 
 
-def host_shares(
-    run: TrainingRun, chunks: Chunks, passes: RankPasses, seconds: dict[Phase, np.ndarray]
-) -> dict[Phase, np.ndarray]:
-    """Time of the host, or of copies, over that of kernels, of each chunk in phases that follow each other.
+@dataclass(frozen=True, kw_only=True)
+class HostTimes:
+    """Time of the host, or of copies, and of kernels in passes of each chunk [s], by name of the pass, shape (chunks,):
+    that of all passes that follow each other. ``spread`` is the standard deviation of the logarithm of the host's.
+    """
+
+    host_s: Mapping[str, np.ndarray]
+    kernels_s: Mapping[str, np.ndarray]
+    spread: float
+
+    def slowdown(self, name: str) -> np.ndarray:
+        """What a pass of each chunk takes over the time of its kernels, at least 1."""
+        host_s, kernels_s = self.host_s[name], self.kernels_s[name]
+        share = np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
+        return np.maximum(1.0, share)
+
+    def binds(self, name: str) -> np.ndarray:
+        """Probability that the host decides how long a pass of each chunk takes."""
+        return binding_share(self.host_s[name], self.kernels_s[name], np.asarray(self.spread))
+
+
+def host_times(run: TrainingRun, chunks: Chunks, passes: RankPasses, seconds: Mapping[str, np.ndarray]) -> HostTimes:
+    """Times of the host and of kernels of each chunk.
 
     Args:
         run: the question.
         chunks: of its pipeline.
         passes: of its segments.
-        seconds: of each pass of each segment [s].
+        seconds: of each pass of each segment, and of what it computes again [s].
     """
-    dispatch_s = {phase: run.engine.dispatch_s(1.0) * passes.dispatched(phase) for phase in PHASES}
-    copied_s = _copied_s(run, chunks, passes)
-    shares: dict[Phase, np.ndarray] = {}
-    for phases in FOLLOWING:
-        kernels_s, host_s = (
-            chunks.sums(np.asarray(sum(of[phase] for phase in phases))) for of in (seconds, dispatch_s)
+    copied_s, functions = _copied_s(run, chunks, passes), run.engine.autograd_functions
+    chosen = {"recompute": chunks.again}
+    host: dict[str, np.ndarray] = {}
+    kernels: dict[str, np.ndarray] = {}
+    for names in FOLLOWING:
+        dispatches = [chunks.sums(passes.dispatched(name, functions), chosen.get(name)) for name in names]
+        kernels |= dict.fromkeys(
+            names, np.sum([chunks.sums(seconds[name], chosen.get(name)) for name in names], axis=0)
         )
-        host_s = np.maximum(host_s, copied_s)
-        share = np.divide(host_s, kernels_s, out=np.ones_like(kernels_s), where=kernels_s > 0.0)
-        shares |= dict.fromkeys(phases, share)
-    return shares
+        host |= dict.fromkeys(names, np.maximum(run.engine.dispatch_s(1.0) * np.sum(dispatches, axis=0), copied_s))
+    return HostTimes(host_s=host, kernels_s=kernels, spread=run.engine.host_spread)
 
 
 def _copied_s(run: TrainingRun, chunks: Chunks, passes: RankPasses) -> np.ndarray | float:

@@ -11,7 +11,7 @@ import numpy as np
 from neusight.distributed.priced import PartTimes
 from neusight.engines import Engine
 from neusight.transforms.recompute import recomputed
-from neusight.workloads.dispatch import part_dispatches
+from neusight.workloads.dispatch import CHECKPOINT, trained_dispatches
 from neusight.workloads.program import PHASES, Phase, Program, Segment
 
 
@@ -92,13 +92,23 @@ class RankPasses:
         hidden = np.divide(beside, total, out=np.zeros_like(total), where=total > 0.0)
         return {phase: hidden * each for phase, each in exchanges.items()}
 
-    def dispatched(self, phase: Phase) -> np.ndarray:
-        """Dispatches of the host in a pass of each segment, see ``workloads.dispatch``."""
-        mine = np.flatnonzero(self.times.phase == phase)
-        dispatches = [part_dispatches(part) for part in self.times.parts[mine]]
+    def dispatched(self, phase: str, functions: bool) -> np.ndarray:
+        """Dispatches of the host in a pass of each segment, or for what it computes again, ``recompute``.
+
+        Args:
+            phase: of the passes.
+            functions: as ``workloads.dispatch.trained_dispatches`` takes it.
+        """
+        again = phase == "recompute"
+        mine = np.flatnonzero(self.again if again else self.times.phase == phase)
+        dispatches = [trained_dispatches(part, functions) for part in self.times.parts[mine]]
         by_part = np.bincount(self.segment[mine], self.times.runs[mine] * dispatches, len(self.segments))
-        traced = [dict(segment.dispatches).get(phase, 0.0) for segment in self.segments]
-        return np.where([bool(segment.dispatches) for segment in self.segments], traced, by_part)
+        by_part = by_part + (CHECKPOINT * (by_part > 0.0) if again else 0.0)
+        known: list[dict[str, float]] = [{**dict(segment.dispatches)} for segment in self.segments]
+        traced = np.array([each.get("forward" if again else phase, 0.0) for each in known])
+        # Of a trace, what is computed again is as many dispatches as it takes of the time.
+        share = self.recompute_s / np.maximum(self.seconds["forward"], 1e-15) if again else 1.0
+        return np.where([bool(each) for each in known], share * traced, by_part)
 
 
 def segment_numbers(program: Program) -> np.ndarray:

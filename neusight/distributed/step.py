@@ -11,7 +11,7 @@ import numpy as np
 from neusight.distributed.chunks import Chunks
 from neusight.distributed.exchanges import GATHER, REDUCE, collectives_share, contention, exchanged, sent, tied
 from neusight.distributed.factors import Factors, factors_of
-from neusight.distributed.host import host_shares, host_update
+from neusight.distributed.host import HostTimes, host_times, host_update
 from neusight.distributed.passes import RankPasses, recomputed_parts, segment_numbers
 from neusight.distributed.priced import PartTimes, Pricer, price_lists
 from neusight.distributed.sources import source_of
@@ -21,7 +21,7 @@ from neusight.schedule.pipeline import Pipeline
 from neusight.schedule.run import Run, simulate
 from neusight.schedule.times import StepTimes
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.program import PHASES, Part, Phase, Program
+from neusight.workloads.program import PHASES, Part, Program
 
 PASS, EXCHANGE, UPDATE, SEND = range(4)
 """When a part of a step runs: in passes of a segment, as a collective of its weights or gradients, in the update of a
@@ -170,13 +170,15 @@ class TimedStep(StepParts):
     @cached_property
     def times(self) -> StepTimes:
         """Seconds of all parts of a step, in the order of the model's chunks."""
-        seconds, chunks = self._pass_s, self.chunks
-        tables = {phase: chunks.table(seconds[phase]) * np.maximum(1.0, self._host[phase])[:, None] for phase in PHASES}
+        seconds, chunks, chosen = self._pass_s, self.chunks, {"recompute": self.chunks.again}
+        tables = {
+            name: chunks.table(pass_s, chosen.get(name)) * self.host.slowdown(name)[:, None]
+            for name, pass_s in seconds.items()
+        }
         send_s = float(sum(self.parts.total_s[self.role == SEND].tolist()))
         gather = self._exchanged(GATHER)
         return StepTimes(
             **tables,
-            recompute=chunks.table(self.passes.recompute_s, chunks.again),
             send_forward=send_s,
             send_backward=send_s if seconds["backward"].any() or seconds["weights"].any() else 0.0,
             gather_forward=gather,
@@ -186,18 +188,25 @@ class TimedStep(StepParts):
         )
 
     @cached_property
-    def _pass_s(self) -> dict[Phase, np.ndarray]:
-        """Seconds of each pass of each segment."""
-        seconds = self.passes.seconds
+    def _pass_s(self) -> dict[str, np.ndarray]:
+        """Seconds of each pass of each segment, and of what its backward pass computes again."""
+        seconds = {"recompute": self.passes.recompute_s} | {phase: self.passes.seconds[phase] for phase in PHASES}
         if not self.run.plan.overlap_experts:
             return seconds
         hidden = self.passes.hidden_experts_s(collectives_share(self.run.cluster.device))
-        return {phase: seconds[phase] - hidden[phase] for phase in PHASES}
+        return seconds | {phase: seconds[phase] - hidden[phase] for phase in PHASES}
 
     @cached_property
-    def _host(self) -> dict[Phase, np.ndarray]:
-        """Time of the host or of copies over that of kernels, of each chunk in each pass."""
-        return host_shares(self.run, self.chunks, self.passes, self._pass_s)
+    def host(self) -> HostTimes:
+        """Time of the host or of copies, and of kernels, of each chunk in each pass."""
+        return host_times(self.run, self.chunks, self.passes, self._pass_s)
+
+    @property
+    def host_share(self) -> float:
+        """Share of the passes' time that the host decides."""
+        tables = {name: np.asarray(getattr(self.times, name)).sum(axis=1) for name in self._pass_s}
+        decided_s = sum(float(self.host.binds(name) @ pass_s) for name, pass_s in tables.items())
+        return decided_s / max(sum(float(pass_s.sum()) for pass_s in tables.values()), 1e-300)
 
     def _exchanged(self, name: str) -> np.ndarray:
         """Collectives of a name by chunk and piece [s]."""
@@ -221,10 +230,10 @@ class TimedStep(StepParts):
             schedule: of ``pipeline`` and ``times``.
         """
         slopes, passes, chunks, plan = np.zeros(len(self.role)), self.passes, self.chunks, self.run.plan
-        chosen: dict[str, np.ndarray] = {"recompute": chunks.again}
+        chosen = {name: (self.host.slowdown(name) <= 1.0)[chunks.chunk] for name in self._pass_s}
+        chosen["recompute"] &= chunks.again
         kernels: dict[str, np.ndarray] = {"recompute": passes.again & passes.times.is_kernel}
         for phase in PHASES:
-            chosen[phase] = (self._host[phase] <= 1.0)[chunks.chunk]
             kernels[phase] = passes.kernels_of(phase) & ~passes.hides_kernels(phase)[passes.segment]
         for name, places in chosen.items():
             table = np.reshape(getattr(schedule.slopes, name), (len(chunks.stage), chunks.pieces))

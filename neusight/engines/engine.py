@@ -79,6 +79,8 @@ class Engine:
             take shares or multiples of that (``workloads.dispatch``).
         host_s_per_call: what it takes for each call before that, beside what any module takes: guards of compiled code,
             the start of a graph [s].
+        autograd_functions: layers and what exchanges their activations are functions of autograd written in Python,
+            each of which costs the host more than its kernels.
         host_spread: standard deviation of the logarithm of these times from one host to another.
         layout: order in which images lie in memory: ``nchw``, or ``nhwc`` (``torch.channels_last``), to which the
             module and its inputs were converted before the step.
@@ -227,6 +229,7 @@ class Engine:
     """Geometric mean of twelve timed days of hosts, 5 to 23 µs (``evaluate_programs``, ``hosts``: all that
     launch eagerly)."""
     host_s_per_call: float = 0.0
+    autograd_functions: bool = False
     host_spread: float = 0.41
     """Of the same hosts, the standard deviation of the logarithm."""
     layout: str = "nchw"

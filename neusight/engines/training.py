@@ -10,6 +10,7 @@ MEGATRON = Engine(
     name="megatron-te",
     step_factors=True,
     attention="cudnn",
+    autograd_functions=True,
     newer_attention_variant="fa3",
     deferred_bias=True,
     residual="fused",
@@ -33,8 +34,11 @@ Hopper it takes cuDNN's attention (``get_attention_backend``), which runs as fas
 figures 5 and 6). A logit is kept in 16 bits and, for the loss, once in 32 (``VocabParallelCrossEntropy`` works in
 place: megatron/core/tensor_parallel/cross_entropy.py). Its users share optimizer states among replicas and run what
 those exchange beside other work (NeMo's recipes; ``--use-distributed-optimizer``, ``--overlap-grad-reduce``,
-``--overlap-param-gather``). What ``--tp-comm-overlap`` hides, products in pieces lose: steps of H100 that have it
-come out as if they had not, by factors of A100's."""
+``--overlap-param-gather``). Its layers are functions of autograd in
+Python (``_LayerNormLinear``, ``_Linear``, ``FusedAttnFunc``, ``_ReduceFromModelParallelRegion``; in Megatron-LM of 2022
+``LinearWithGradAccumulationAndAsyncCommunication``, ``FusedLayerNormAffineFunction``,
+``ScaledUpperTriangMaskedSoftmax``). What ``--tp-comm-overlap`` hides, products in pieces lose: steps of H100 that have
+it come out as if they had not, by factors of A100's."""
 MEGATRON_LOCAL = replace(
     MEGATRON,
     name="megatron-local",

@@ -20,6 +20,14 @@ DISPATCHES: Mapping[str, float] = {
 """Of an operator, by what it is; ``further``: of each of its kernels after the first; ``hand_written``: a function of
 autograd in Python, whose calls and allocations take a host five times as long as an addition that keeps a graph (timed
 on a CPU), and Triton's launch of 18 µs (triton-lang/triton, pull request 3648)."""
+FUNCTION = 5.0
+"""What a function of Python that PyTorch calls, such as one of autograd, adds to its kernels (``hand_written``)."""
+VIEWS = 1.6
+"""Views that come with an operator: so many are in traces of layers of GPT-2, 21 with 13 operators of its forward pass
+and 43 with 28 of its backward pass."""
+CHECKPOINT = FUNCTION + 12.0
+"""Of what is computed again: a function of autograd that reads the states of random numbers, three of them, in the
+forward pass, and reads, sets and sets them back in the backward pass (Megatron-LM, ``CheckpointFunction``)."""
 HAND_WRITTEN = "triton"
 """Begins the operators that are such functions."""
 _STREAMS = ("elementwise", "memory", "optimizer", "collective")
@@ -68,6 +76,21 @@ def part_dispatches(part: Part) -> float:
     passes = int(part.batch["passes"][0]) - 1 if "passes" in columns else 0
     own = DISPATCHES["further" if part.further else _kind(part.batch.family, op)]
     return own + passes * DISPATCHES["pointwise"] + part.python_calls * DISPATCHES["library"]
+
+
+def trained_dispatches(part: Part, functions: bool) -> float:
+    """Dispatches of a kernel or collective of a training step, with views that come with it. A collective is a
+    library's call that takes and leaves events of two streams, within a function of Python (PyTorch,
+    ``distributed_c10d.py``, ``ProcessGroupNCCL.cpp``).
+
+    Args:
+        part: of a pass.
+        functions: whether layers, and what exchanges their activations, are functions of autograd, and gradients of
+            weights go through a hook in Python each; what sums gradients of biases is a part of its product's function.
+    """
+    kernel = DISPATCHES["library"] + FUNCTION if part.group else part_dispatches(part)
+    further = part.further or (part.phase == "weights" and part.batch.family == "row_reduction")
+    return kernel + VIEWS * DISPATCHES["view"] + FUNCTION * (functions and not further)
 
 
 def _kind(family: str, op: str) -> str:

@@ -26,7 +26,7 @@ from neusight.transforms.recompute import recomputed
 from neusight.transforms.unrolled import unrolled
 from neusight.workloads import Workload, load_workload
 
-STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64, "dtype": "amp_bf16"}
+STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64}
 LONG = STEP | {"seq_len": 1024}
 """So long that the host has time."""
 GPU = "a100-sxm-40gb"
