@@ -374,8 +374,8 @@ def matrix_times(
     matrix, law = physics.matrix, MatrixUnit(device, physics)
     tiles, depth = t.tile_count, p.k / t.parts
     share = tiles / device.sm_count
-    shape = t.tile_m, t.tile_n
-    busiest = np.where(traits_of("matrix", conditions)["shares_blocks_evenly"], share, np.ceil(share))
+    shape, traits = (t.tile_m, t.tile_n), traits_of("matrix", conditions)
+    busiest = np.where(traits["shares_blocks_evenly"], share, np.ceil(share))
     work = (t.tile_m * t.tile_n + law.half(p) * _edges(p, shape)) * (depth + law.prologue_depth(p))
     compute_s = busiest * 2.0 * work * device.sm_count / law.sustained(p)
     promoted_s = busiest * _promotion_s(batch, t.tile_m * t.tile_n * depth, device, physics)
@@ -388,16 +388,17 @@ def matrix_times(
     dram_s = cold / sustained_dram_bytes_per_s(device, physics)
     step_s = law.waiting_s(p) * _stage_share(p, shape) * (1.0 - (1.0 - matrix.step_hot) * hot)
     energy_j = 2.0 * p.batch * p.m * p.n * p.k * _unit_energy_j(p, device, physics)
-    tiled_s = compute_s * _conversion(batch, physics) + promoted_s
     loading_s = dram_s + p.batch * p.n * p.k * t.down * matrix.widening / _lane_clocks(device)
-    tiled_s = tiled_s + np.where(traits_of("matrix", conditions)["pipelined"], 0.0, loading_s)
+    compute_s = compute_s * _conversion(batch, physics) + promoted_s + np.where(traits["pipelined"], 0.0, loading_s)
+    if batch.family == "gemm":
+        on_lanes = (batch["weight_dtype"] != "") & (p.m <= traits["vector_rows"])
+        compute_s = np.where(on_lanes, _lanes_s(batch, p, device, physics), compute_s)
     return Times(
-        compute_s=np.where(_on_lanes(batch, conditions), _lanes_s(batch, p, device, physics), tiled_s),
+        compute_s=compute_s,
         dram_s=dram_s,
         l2_s=l2 * law.sharing(conditions) / (law.port * active),
         serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * step_s,
-        fixed_overhead_s=start_s(device, conditions, physics)
-        * traits_of("matrix", conditions).constants("start_constant", matrix)
+        fixed_overhead_s=start_s(device, conditions, physics) * traits.constants("start_constant", matrix)
         + np.where(t.parts > 1.0, further_kernel_s(device, physics), 0.0)
         + _quantisation_s(batch, device, conditions, physics)
         + np.where(t.implicit_nchw, 0.0, layout_transform_s(batch, device, conditions, physics)),
@@ -428,13 +429,6 @@ def _conversion(batch: KernelBatch, physics: Physics) -> np.ndarray:
     if batch.family != "gemm":
         return np.ones(len(batch))
     return np.asarray(1.0 + np.where(batch["weight_dtype"] != "", physics.matrix.unpack_cost, 0.0))
-
-
-def _on_lanes(batch: KernelBatch, conditions: Conditions) -> np.ndarray:
-    """Whether products of few rows with narrow weights run on ordinary lanes, shape (n,)."""
-    if batch.family != "gemm":
-        return np.zeros(len(batch), dtype=bool)
-    return (batch["weight_dtype"] != "") & (batch["m"] <= traits_of("matrix", conditions)["vector_rows"])
 
 
 def _lanes_s(batch: KernelBatch, p: Product, device: GpuSpec, physics: Physics) -> np.ndarray:
