@@ -14,7 +14,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from neusight.collect.tasks import SOURCE, Outcome, identity
+from neusight.collect.tasks import SOURCE, KernelTask, Outcome, identity
 from neusight.kernels import DTYPE_BYTES, Collective
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -26,19 +26,16 @@ ROUND_S = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
-class CollectiveTask:
+class CollectiveTask(KernelTask):
     """One collective of several ranks of a host."""
 
     kernel: Collective
+    split: str = "train"
 
     @property
     def sample(self) -> str:
-        """Of all fields."""
+        """Identity by all fields."""
         return identity("collective", asdict(self.kernel))
-
-    def describe(self) -> dict[str, Any]:
-        """Fields of the collective."""
-        return {"sample": self.sample, "family": "collective", "repeat": 0, **asdict(self.kernel)}
 
 
 def planned(devices: int, on_gpu: bool) -> list[CollectiveTask]:
@@ -106,15 +103,14 @@ def _call(task: CollectiveTask, on_gpu: bool) -> Callable[[], Any]:
     kernel = task.kernel
     each = max(1, kernel.bytes // DTYPE_BYTES[kernel.dtype] // kernel.ranks)
     whole = OperandSource("cuda" if on_gpu else "cpu").normal(each * kernel.ranks, dtype=kernel.dtype)
-    part = torch.empty_like(whole[:each])
-    if kernel.op == "all_reduce":
-        return lambda: distributed.all_reduce(whole)
-    if kernel.op == "all_gather":
-        return lambda: distributed.all_gather_into_tensor(whole, part)
-    if kernel.op == "all_to_all":
-        other = torch.empty_like(whole)
-        return lambda: distributed.all_to_all_single(other, whole)
-    return lambda: distributed.reduce_scatter_tensor(part, whole)
+    part, other = torch.empty_like(whole[:each]), torch.empty_like(whole if kernel.op == "all_to_all" else whole[:0])
+    calls = {
+        "all_reduce": lambda: distributed.all_reduce(whole),
+        "all_gather": lambda: distributed.all_gather_into_tensor(whole, part),
+        "all_to_all": lambda: distributed.all_to_all_single(other, whole),
+        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(part, whole),
+    }
+    return calls[kernel.op]
 
 
 def _timed(call: Callable[[], Any], on_gpu: bool) -> float:

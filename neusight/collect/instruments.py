@@ -153,31 +153,26 @@ class Monitor:
 
     handle: Any = None
     _readings: list[dict[str, float]] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         if self.handle is not None:
             threading.Thread(target=self._watch, daemon=True).start()
 
     def start(self) -> None:
-        """Forget what was seen."""
-        with self._lock:
-            self._readings.clear()
+        """Forget what was seen; a reading that is being made goes to the list that is forgotten."""
+        self._readings = []
 
     def read(self) -> dict[str, Any]:
         """What was seen since ``start``, as columns of a row, or one look now where the time was too short for any;
         empty where nothing can be read.
         """
-        with self._lock:
-            seen = list(self._readings)
-        return summary(seen or [self._look()]) if self.handle is not None else {}
+        return summary(list(self._readings) or [self._look()]) if self.handle is not None else {}
 
     def _watch(self) -> None:
         pause = threading.Event()
         while not pause.wait(PERIOD_S):
-            reading = self._look()
-            with self._lock:
-                self._readings.append(reading)
+            readings = self._readings
+            readings.append(self._look())
 
     def _look(self) -> dict[str, float]:
         """Columns of a row now; ``throttle`` has the bits of its reasons."""

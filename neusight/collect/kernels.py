@@ -10,18 +10,9 @@ from dataclasses import replace
 from neusight.collect.collectives import measure, planned
 from neusight.collect.names import SHARE, join_names, unnamed
 from neusight.collect.plan import check_names, plan, read_plan, usual_limits
-from neusight.collect.session import (
-    CollectionRequest,
-    Progress,
-    Report,
-    introduced,
-    opened,
-    run,
-    write_card,
-    write_devices,
-)
+from neusight.collect.session import Progress, Report, introduced, opened, run, write_card, write_devices
 from neusight.collect.tasks import Task, identity
-from neusight.collect.workers import device_count, local_workers
+from neusight.collect.workers import CollectionRequest, device_count, local_workers
 from neusight.devices.load import gpu_of
 from neusight.devices.read import read_table
 
@@ -66,10 +57,8 @@ def _kernels(
         options = {"target": request.target, "plan": identity([task.sample for task in planned])}
 
     def tasks(device: str) -> Iterable[Task]:
-        if planned:
-            return planned
         spec = gpu_of(read_table(tomllib.loads(device), "the drafted device"))
-        return plan(spec, families, dtypes, request.seed, usual_limits(spec, request.target != "cpu"))
+        return planned or plan(spec, families, dtypes, request.seed, usual_limits(spec, request.target != "cpu"))
 
     if request.target == "cpu":
         return run(request, {"kernels": options}, tasks, progress)

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from neusight.collect.store import FAMILIES, place_of, read_rows, write_rows
 from neusight.errors import UnmeasurableError
@@ -32,6 +32,8 @@ _RUN = ("kernel", "gpu_memcpy", "gpu_memset")
 class NameTask:
     """Profile one kernel that has been timed, the row ``of``."""
 
+    table: ClassVar[str] = "names"
+    """Names have a separate table until they are joined."""
     kernel: Kernel
     of: str
 
@@ -39,11 +41,6 @@ class NameTask:
     def sample(self) -> str:
         """Of the row."""
         return f"name-{self.of}"
-
-    @property
-    def table(self) -> str:
-        """Names have a table of their own until they are joined."""
-        return "names"
 
     def describe(self) -> dict[str, Any]:
         """Which row the names belong to."""
@@ -103,15 +100,11 @@ def unnamed(folder: Path) -> Iterator[NameTask]:
                 yield NameTask(kernel=kernel_of(family, row), of=row["sample"])
 
 
-def join_names(folder: Path) -> int:
-    """Write the names into the files of the kernels; returns how many rows have one."""
+def join_names(folder: Path) -> None:
+    """Write the names into the files of the kernels."""
     known = {row["of"]: row for row in read_rows(folder, "names")}
-    count = 0
     for family in FAMILIES:
         rows = read_rows(folder, family)
-        matches = [known.get(row["sample"], {}) for row in rows]
-        columns = [{k: v for k, v in names.items() if k not in ("sample", "of")} for names in matches]
-        if any(columns):
-            count += sum(map(bool, columns))
-            write_rows(folder / place_of(family), [{**a, **b} for a, b in zip(rows, columns, strict=True)])
-    return count
+        names = [{k: v for k, v in known.get(row["sample"], {}).items() if k not in ("sample", "of")} for row in rows]
+        if any(names):
+            write_rows(folder / place_of(family), [{**row, **found} for row, found in zip(rows, names, strict=True)])

@@ -156,8 +156,7 @@ def _with_repeats(tasks: Iterator[KernelTask]) -> Iterator[KernelTask]:
         yield task
         recent.append(task)
         if number % REPEAT_EVERY == 0 and len(recent) == REPEAT_AFTER:
-            earlier = recent[0]
-            yield KernelTask(kernel=earlier.kernel, split=earlier.split, repeat=1)
+            yield replace(recent[0], repeat=1)
 
 
 def workload_kernels(device: GpuSpec, dtype: str) -> Mapping[str, tuple[Kernel, ...]]:
@@ -182,8 +181,9 @@ def ready_steps(dtype: str) -> tuple[Mapping[Kernel, int], ...]:
     steps = []
     for workload, (mode, batch) in product(list_workloads(), STEPS):
         optimizer = "adamw" if mode == "training" else "none"
-        options: dict[str, Any] = {"mode": mode, "batch": batch, "dtype": dtype, "attention": attention}
-        step = shipped_step(workload.name, optimizer=optimizer, **options)
+        step = shipped_step(
+            workload.name, mode=mode, batch=batch, dtype=dtype, attention=attention, optimizer=optimizer
+        )
         if step is not None:
             steps.append(counted_kernels(step))
     return tuple(steps)

@@ -54,8 +54,7 @@ def stratum_of(kernel: Kernel) -> str:
         return "attention/decode"
     if isinstance(kernel, Conv2d):
         return "conv2d/forward" if kernel.op == "forward" else "conv2d/gradient"
-    own = {"gemm", "attention"}
-    return f"{kernel.family}/{kernel.op}" if kernel.family in own else kernel.family
+    return f"{kernel.family}/{kernel.op}" if kernel.family in ("gemm", "attention") else kernel.family
 
 
 def points(axes: int, seed: int) -> Iterator[Point]:

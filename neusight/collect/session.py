@@ -56,8 +56,7 @@ class Collection:
     gpus: set[str] = field(default_factory=set)
     over: bool = False
     in_work: int = 0
-    again: list[Task] = field(default_factory=list)
-    failures: Counter[str] = field(default_factory=Counter)
+    losses: Counter[str] = field(default_factory=Counter)
     lock: Any = field(default_factory=threading.RLock)
 
     def __post_init__(self) -> None:
@@ -77,9 +76,7 @@ class Collection:
             wanted, task = self.request.limit, None
             if self.over or monotonic() >= self.deadline:
                 return None
-            if self.again:
-                task = self.again.pop()
-            elif wanted is None or self.store.rows + self.in_work < wanted:
+            if wanted is None or self.store.rows + self.in_work < wanted:
                 task = next((t for t in self.tasks if t.sample not in self.store.done), None)
             self.in_work += task is not None
             return task
@@ -92,17 +89,6 @@ class Collection:
             if self.progress:
                 self.progress(self.store.rows, self.request.limit, max(0.0, self.deadline - monotonic()))
 
-    def retry(self, task: Task, gpu: str, error: WorkerLost) -> None:
-        """The task of a lost worker is measured again, or given up."""
-        with self.lock:
-            self.failures.update(("workers", task.sample))
-            if self.failures[task.sample] < ATTEMPTS:
-                self.in_work -= 1
-                self.again.append(task)
-                return
-        reason = f"{ATTEMPTS} workers were lost with it: {error}"
-        self.keep(Outcome(sample=task.sample, table=task.table, row={**task.describe(), "gpu": gpu}, reason=reason))
-
     def measure(self, worker: Worker, gpu: str) -> bool:
         """Task after task with one worker, until nothing is left; False when the worker is lost for good."""
         lost = 0
@@ -113,9 +99,20 @@ class Collection:
                 if self.over:
                     return True
                 lost += 1
-                self.retry(task, gpu, error)
+                self.lose(task, gpu, error)
                 worker.restart()
         return lost <= RESTARTS
+
+    def lose(self, task: Task, gpu: str, error: WorkerLost) -> None:
+        """Count a lost worker; its task is the next once more, or is given up."""
+        reason = f"{ATTEMPTS} workers were lost with it: {error}"
+        with self.lock:
+            self.losses[task.sample] += 1
+            if self.losses[task.sample] < ATTEMPTS:
+                self.in_work -= 1
+                self.tasks = chain((task,), self.tasks)
+                return
+        self.keep(Outcome(sample=task.sample, table=task.table, row={**task.describe(), "gpu": gpu}, reason=reason))
 
     def report(self) -> Report:
         """What is in the folder now.
@@ -123,7 +120,7 @@ class Collection:
         Raises:
             DataError: there is no row.
         """
-        skipped, folder = self.store.counts["skipped"], self.request.out
+        folder = self.request.out
         rows = [row for table in self.store.tables() for row in read_rows(folder, table)]
         if not rows:
             reasons = [row["reason"] for row in read_rows(folder, "skipped")]
@@ -133,10 +130,10 @@ class Collection:
             folder=folder,
             rows=len(rows),
             suspect=sum(bool(row.get("suspect")) for row in rows),
-            skipped=skipped,
+            skipped=list(self.store.done.values()).count("skipped"),
             new=self.store.rows - self.before,
             seconds=monotonic() - self.began,
-            lost_workers=self.failures["workers"],
+            lost_workers=self.losses.total(),
             gpus=tuple(sorted(self.gpus)),
         )
 

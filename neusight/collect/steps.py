@@ -21,7 +21,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from neusight.collect.bench import Bench, Timing, doubt
 from neusight.collect.launches.launch import TORCH_DTYPES, float32_precision
 from neusight.collect.tasks import identity
-from neusight.devices.architectures import architecture_facts
 from neusight.errors import UnmeasurableError
 from neusight.workloads.huggingface import build_model, input_specs
 from neusight.workloads.tensors import TensorSpec
@@ -45,6 +44,7 @@ class ModelTask:
     whose matrix products may round their operands.
     """
 
+    table: ClassVar[str] = "steps"
     limit_s: ClassVar[float] = 1800.0
     """Compiling a large model takes minutes, a step on a CPU as well."""
 
@@ -62,11 +62,6 @@ class ModelTask:
     def sample(self) -> str:
         """Of everything that the step depends on."""
         return identity(asdict(self))
-
-    @property
-    def table(self) -> str:
-        """Rows of steps."""
-        return "steps"
 
     def describe(self) -> dict[str, Any]:
         """The question of the step. Nothing runs in TF32 but in ``tf32``, unlike PyTorch's defaults."""
@@ -113,12 +108,8 @@ def _whole(phases: Sequence[Timing]) -> Timing:
 
 
 def _check_dtype(dtype: str, bench: Bench) -> None:
-    able = dtype != "tf32"
-    if bench.on_gpu:
-        major, minor = torch.cuda.get_device_capability(bench.torch_device)
-        facts = architecture_facts("nvidia", f"{major}.{minor}")
-        able = {"tf32": facts.tf32, "bfloat16": facts.bfloat16}.get(dtype, True)
-    if not able:
+    rates = {"float32", "float16", *bench.device.matrix_flops_per_s, *bench.device.vector_flops_per_s}
+    if dtype not in rates:
         raise UnmeasurableError(f"{dtype} needs tensor cores of compute capability 8.0 or later")
 
 
@@ -141,17 +132,13 @@ def _phases(task: ModelTask, bench: Bench) -> dict[str, Callable[[], Any]]:
     config = json.loads(task.config)
     module = real_module(config, task, bench.torch_device)
     inputs = real_inputs(config, task, module, bench.torch_device)
-    run = _compiled(module) if task.compiled else module
+    if task.compiled:  # Afresh: PyTorch compiles one function only a few times, and then runs it eagerly, unsaid.
+        torch.compiler.reset()
+    run = torch.compile(module) if task.compiled else module
     if task.mode == "inference":
         infer = torch.no_grad()(run)
         return {"forward": lambda: infer(**inputs)}
     return _TrainingStep(run, module, inputs, still_optimizer(module, task.optimizer)).phases()
-
-
-def _compiled(module: torch.nn.Module) -> Callable[..., Any]:
-    """Compiled afresh: PyTorch compiles one function only a few times, and then runs it eagerly without a word."""
-    torch.compiler.reset()
-    return torch.compile(module)
 
 
 def real_module(config: dict[str, Any], task: ModelTask, device: str) -> torch.nn.Module:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -62,13 +61,11 @@ class Store:
         text = json.dumps(plans, indent=2) + "\n"
         _write_whole(folder / PLAN, lambda partial: partial.write_text(text, encoding="utf-8"))
         # What is on disk: the files first, then the lines of the journal that they lack.
-        self.done: set[str] = set()
-        self.counts: Counter[str] = Counter()
+        self.done: dict[str, str] = {}
         for table in (*self.tables(), "names", "skipped"):
-            for row in read_rows(folder, table):
-                self._count(table, row["sample"])
+            self.done |= {row["sample"]: table for row in read_rows(folder, table)}
         for entry in _lines(folder / JOURNAL):
-            self._count(entry["table"], entry["row"]["sample"])
+            self.done.setdefault(entry["row"]["sample"], entry["table"])
 
     def add(self, outcome: Outcome) -> None:
         """Keep what became of a task; on disk when this returns. A sample that is there already is passed over."""
@@ -78,7 +75,7 @@ class Store:
         self._journal.write(json.dumps({"table": table, "row": _row(outcome)}, default=str) + "\n")
         self._journal.flush()
         os.fsync(self._journal.fileno())
-        self._count(table, outcome.sample)
+        self.done[outcome.sample] = table
 
     @staticmethod
     def tables() -> tuple[str, ...]:
@@ -88,7 +85,7 @@ class Store:
     @property
     def rows(self) -> int:
         """Samples that are settled: measured or skipped. Names are no samples of their own."""
-        return len(self.done) - self.counts["names"]
+        return sum(table != "names" for table in self.done.values())
 
     def finish(self) -> None:
         """One file a table, with the rows of the journal, which is emptied when all are whole."""
@@ -104,11 +101,6 @@ class Store:
     def close(self) -> None:
         """Let another process have the folder."""
         self._journal.close()
-
-    def _count(self, table: str, sample: str) -> None:
-        if sample not in self.done:
-            self.done.add(sample)
-            self.counts[table] += 1
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:

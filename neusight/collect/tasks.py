@@ -66,8 +66,8 @@ class KernelTask:
 
     def describe(self) -> dict[str, Any]:
         """Fields of the kernel with the split."""
-        head = {"sample": self.sample, "family": self.kernel.family, "split": self.split, "repeat": self.repeat}
-        return {**head, **asdict(self.kernel)}
+        words = {"family": self.kernel.family, "split": self.split, "repeat": self.repeat}
+        return {"sample": self.sample, **words, **asdict(self.kernel)}
 
     def measure(self, bench: Bench) -> dict[str, Any]:
         """Prepare the kernel's operator and time it."""

@@ -49,8 +49,7 @@ class CollectionRequest:
             return local_workers(self)
         from neusight.workers.ray_cluster import ray_workers
 
-        kind = "CPU" if self.target == "cpu" else "GPU"
-        return ray_workers(self.ray, self.workers, take_post, self, kind=kind)
+        return ray_workers(self.ray, self.workers, take_post, self, kind="CPU" if self.target == "cpu" else "GPU")
 
 
 _POST: dict[str, Any] = {}
@@ -73,18 +72,14 @@ def take_post(request: CollectionRequest, index: int = 0) -> None:
     draft = draft_device(request.target, index)
     torch_device = "cpu" if request.target == "cpu" else f"cuda:{index}"
     _POST["bench"] = Bench(draft.spec, torch_device, request.seed, request.budget_s)
-    _POST["introduction"] = {
-        "device": to_toml(draft.spec),
-        "gpu": draft.spec.id,
-        "host": f"{socket.gethostname()}/{torch_device}",
-        "software": _software(request.target),
-    }
+    _POST["introduction"] = {"device": to_toml(draft.spec), "gpu": draft.spec.id}
+    host, software = f"{socket.gethostname()}/{torch_device}", _software(request.target)
+    _POST["stamp"] = {"host": host, "software": software, "source": SOURCE}
 
 
 def introduction() -> dict[str, Any]:
-    """Device, host and libraries of this process."""
-    found: dict[str, Any] = _POST["introduction"]
-    return found
+    """The device of this process, its id and its file."""
+    return dict(_POST["introduction"])
 
 
 def perform(task: Task) -> Outcome:
@@ -105,8 +100,7 @@ def perform(task: Task) -> Outcome:
         if any(word in reason for word in _FATAL):
             raise WorkerLost(reason) from None
         return Outcome(sample=task.sample, table=task.table, row=row, reason=reason)
-    stamp = {key: _POST["introduction"][key] for key in ("host", "software")}
-    stamp |= {"source": SOURCE, "measured_on": datetime.now(UTC).date().isoformat()}
+    stamp = _POST["stamp"] | {"measured_on": datetime.now(UTC).date().isoformat()}
     return Outcome(sample=task.sample, table=task.table, row={**row, **measured, **stamp})
 
 

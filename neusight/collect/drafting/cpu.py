@@ -11,12 +11,12 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from neusight.collect.drafting.sheet import ASSUMPTION, Sheet, facts, slug
 from neusight.devices import GpuSpec
@@ -27,8 +27,6 @@ PRODUCTS = (512, 1024)
 COPY_MIB = 256
 """Several times the last-level cache of most processors."""
 SYSTEM = "reported by the system (/proc, /sys)"
-W_PER_CORE = 10.0
-"""Server processors have 4 to 8 W a core, memory included: enough that no power limit binds (assumption)."""
 HIGHEST_CLOCK_HZ = 6.5e9
 """No processor sold runs faster: a product that would need more has units that the flags do not tell of."""
 AMX_FLOPS_PER_CLOCK = 1024
@@ -71,7 +69,7 @@ class CpuProbe:
 def read_cpu(root: Path = Path("/")) -> CpuReadings:
     """Read the CPU from /proc and /sys below ``root``, as far as they are there."""
     cpus = _allowed()
-    processor = _cpuinfo(root)
+    processor = _pairs(root / "proc/cpuinfo")
     caches = _caches(root, cpus)
     top = max((level for level, _ in caches), default=0)
     shared = sum(sum(groups.values()) for (level, kind), groups in caches.items() if level == top)
@@ -135,9 +133,9 @@ def _allowed() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def _cpuinfo(root: Path) -> dict[str, str]:
-    """The first processor of /proc/cpuinfo."""
-    first = _text(root / "proc/cpuinfo").strip().split("\n\n")[0]
+def _pairs(path: Path) -> dict[str, str]:
+    """Keys and values of the first paragraph of a file such as /proc/cpuinfo."""
+    first = _text(path).split("\n\n")[0]
     pairs = (line.partition(":") for line in first.splitlines())
     return {key.strip(): value.strip() for key, _, value in pairs}
 
@@ -157,9 +155,8 @@ def _clock_hz(root: Path, processor: dict[str, str]) -> float | None:
 
 
 def _memory_bytes(root: Path) -> int | None:
-    for line in _text(root / "proc/meminfo").splitlines():
-        if line.startswith("MemTotal:"):
-            return int(line.split()[1]) * 1024
+    if total := _pairs(root / "proc/meminfo").get("MemTotal"):
+        return int(total.split()[0]) * 1024
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -203,12 +200,12 @@ class VectorUnits(NamedTuple):
     lanes: int
     since: date
     process_nm: float
+    when: Mapping[str, Any]
 
 
 def vector_units(cpu: CpuReadings) -> VectorUnits:
     """The first of the listed units whose conditions the CPU meets."""
-    found = next(units for units in facts()["vector_units"] if _meets(cpu, **units["when"]))
-    return VectorUnits(**{name: value for name, value in found.items() if name != "when"})
+    return next(VectorUnits(**row) for row in facts()["vector_units"] if _meets(cpu, **row["when"]))
 
 
 def _meets(
@@ -237,7 +234,7 @@ def cpu_spec(cpu: CpuReadings, probe: CpuProbe) -> GpuSpec:
     _put_clocks(sheet, cpu.clock_hz, core_flops_per_s, units)
     _put_rates(sheet, cpu.flags, units)
     _put_memory(sheet, cpu, probe)
-    _put_stand_ins(sheet, units)
+    _put_assumptions(sheet, units)
     return sheet.spec(
         id=f"cpu-{_short(cpu.model)}-{cores}c",
         name=f"{cpu.model}, {cores} cores" if cores > 1 else f"{cpu.model}, 1 core",
@@ -298,38 +295,22 @@ def _put_rates(sheet: Sheet, flags: frozenset[str], units: VectorUnits) -> None:
 def _put_memory(sheet: Sheet, cpu: CpuReadings, probe: CpuProbe) -> None:
     # On a machine that others keep busy a copy may come out below what a device file takes for a slip of unit.
     bytes_per_s = max(_rounded_up(probe.bytes_per_s), FIGURES["dram_bandwidth"].low)
-    sheet.put(
-        f"measured by neusight: {probe.traffic} of {COPY_MIB} MiB",
-        dram_bandwidth_bytes_per_s=bytes_per_s,
-    )
+    sheet.put(f"measured by neusight: {probe.traffic} of {COPY_MIB} MiB", dram_bandwidth_bytes_per_s=bytes_per_s)
     sheet.put(SYSTEM, dram_capacity_bytes=cpu.memory_bytes)
     sheet.put(f"stand-in: the last-level caches, {SYSTEM}", l2_capacity_bytes=cpu.last_cache_bytes)
     sheet.put(f"stand-in: a core's level-2 cache, {SYSTEM}", shared_memory_per_sm_bytes=cpu.l2_bytes)
     sheet.put(f"stand-in: 32-bit words of a core's level-1 cache, {SYSTEM}", registers_per_sm=(cpu.l1_bytes or 0) // 4)
     sheet.put("measured by neusight: an addition of one element", launch_overhead_s=_rounded_up(probe.launch_s))
-    sheet.put(
-        f"{ASSUMPTION}the system does not say; 8 GiB of memory, caches of 2 MiB, 256 KiB and 32 KiB a core",
-        dram_capacity_bytes=8 * 2**30,
-        l2_capacity_bytes=sheet.values["sm_count"] * 2 * 2**20,
-        shared_memory_per_sm_bytes=256 * 2**10,
-        registers_per_sm=32 * 2**10 // 4,
-    )
 
 
-def _put_stand_ins(sheet: Sheet, units: VectorUnits) -> None:
-    sheet.put(
-        f"{ASSUMPTION}stand-in: a core works on one block of 128 threads at a time, a vector register is a warp",
-        max_threads_per_sm=128,
-        max_blocks_per_sm=1,
-        warp_size=units.lanes,
-    )
-    sheet.put(
-        f"{ASSUMPTION}first processors with {units.label}",
-        release_date=units.since,
-        process_nm=units.process_nm,
-    )
-    sheet.put(f"{ASSUMPTION}the system does not say which", dram_kind="DDR")
-    sheet.put(f"{ASSUMPTION}{W_PER_CORE:.0f} W a core", tdp_w=W_PER_CORE * sheet.values["sm_count"])
+def _put_assumptions(sheet: Sheet, units: VectorUnits) -> None:
+    """Fill what is still missing by ``facts.toml``, and what follows from the vector units."""
+    for row in facts()["cpu"]:
+        per_core = {name: value * sheet.values["sm_count"] for name, value in row.get("per_core", {}).items()}
+        sheet.put(f"{ASSUMPTION}{row['source']}", **row.get("figures", {}), **per_core)
+    sheet.put(f"{ASSUMPTION}stand-in: a vector register is a warp", warp_size=units.lanes)
+    first = f"{ASSUMPTION}first processors with {units.label}"
+    sheet.put(first, release_date=units.since, process_nm=units.process_nm)
 
 
 def _rounded_up(value: float) -> float:

@@ -33,8 +33,7 @@ KIN = {capability: Kin(**kin) for capability, kin in facts()["kin"].items()}
 
 def known_capability(capability: str) -> str:
     """The capability itself where ``KIN`` has it; else the newest that is not above it (the oldest, where all are)."""
-    amd = capability.startswith("gfx")
-    known = sorted((each for each in KIN if each.startswith("gfx") == amd), key=_rank)
+    known = [each for each in KIN if each.startswith("gfx") == capability.startswith("gfx")]
     return next((each for each in reversed(known) if _rank(each) <= _rank(capability)), known[0])
 
 
@@ -72,6 +71,20 @@ class GpuReadings:
     nvlink_version: str | None = None
 
 
+_PROPERTIES = {
+    "l2_capacity_bytes": ("L2_cache_size", 1),
+    "warp_size": ("warp_size", 1),
+    "max_threads_per_sm": ("max_threads_per_multi_processor", 1),
+    "shared_memory_per_sm_bytes": ("shared_memory_per_multiprocessor", 1),
+    "registers_per_sm": ("regs_per_multiprocessor", 1),
+    "memory_bus_bits": ("memory_bus_width", 1),
+    # CUDA gives the published boost clock, NVML the highest that can be set: on GeForce boards that is more.
+    "boost_clock_hz": ("clock_rate", 1e3),
+    "memory_clock_hz": ("memory_clock_rate", 1e3),
+}
+"""PyTorch's device properties by field of ``GpuReadings``, with the factor to SI units."""
+
+
 def read_gpu(index: int) -> GpuReadings:
     """Read one GPU through PyTorch and, on NVIDIA's, NVML (package nvidia-ml-py) where it is installed.
 
@@ -88,25 +101,8 @@ def read_gpu(index: int) -> GpuReadings:
         raise DeviceError(f"no GPU {index}: PyTorch finds {count}, counted from 0")
     properties = torch.cuda.get_device_properties(index)
     amd = torch.version.hip is not None
-    return _readings(properties, amd, {} if amd else _nvml(str(getattr(properties, "uuid", ""))))
-
-
-_PROPERTIES = {
-    "l2_capacity_bytes": ("L2_cache_size", 1),
-    "warp_size": ("warp_size", 1),
-    "max_threads_per_sm": ("max_threads_per_multi_processor", 1),
-    "shared_memory_per_sm_bytes": ("shared_memory_per_multiprocessor", 1),
-    "registers_per_sm": ("regs_per_multiprocessor", 1),
-    "memory_bus_bits": ("memory_bus_width", 1),
-    # CUDA gives the published boost clock, NVML the highest that can be set: on GeForce boards that is more.
-    "boost_clock_hz": ("clock_rate", 1e3),
-    "memory_clock_hz": ("memory_clock_rate", 1e3),
-}
-"""PyTorch's device properties by field of ``GpuReadings``, with the factor to SI units."""
-
-
-def _readings(properties: Any, amd: bool, nvml: dict[str, Any]) -> GpuReadings:
-    """``properties`` are PyTorch's device properties; what older versions lack, NVML may fill in."""
+    # Older versions of PyTorch lack figures that NVML may fill in.
+    nvml = {} if amd else _nvml(str(getattr(properties, "uuid", "")))
     pytorch = {field: _times(getattr(properties, name, None), factor) for field, (name, factor) in _PROPERTIES.items()}
     return GpuReadings(
         name=properties.name.strip(),

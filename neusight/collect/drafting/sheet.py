@@ -86,14 +86,16 @@ def _differences(drafted: GpuSpec, catalogued: GpuSpec) -> tuple[str, ...]:
     known, differences = _comparable(catalogued), []
     for key, (field_name, figure, value) in _comparable(drafted).items():
         reported = not drafted.sources.get(field_name, ASSUMPTION).startswith(ASSUMPTION)
-        if reported and key in known and _differ(value, known[key][2]):
-            differences.append(f"{key}: driver {_shown(value, figure)}, catalogue {_shown(known[key][2], figure)}")
+        other = known[key][2] if key in known else value
+        differs = value != other if isinstance(value, str) else abs(value - other) > TOLERANCE * other
+        if reported and differs:
+            differences.append(f"{key}: driver {_shown(value, figure)}, catalogue {_shown(other, figure)}")
     return tuple(differences)
 
 
-def _comparable(spec: GpuSpec) -> dict[str, tuple[str, Figure, float | str]]:
+def _comparable(spec: GpuSpec) -> dict[str, tuple[str, Figure, Any]]:
     """Single figures by their key in the file, links by kind: the field, what kind of figure it is, and its value."""
-    figures: dict[str, tuple[str, Figure, float | str]] = {}
+    figures: dict[str, tuple[str, Figure, Any]] = {}
     for key, figure in ((key, figure) for key, figure in FIGURES.items() if figure.describes(spec.kind)):
         value = getattr(spec, figure.field)
         if key == "links":
@@ -101,12 +103,6 @@ def _comparable(spec: GpuSpec) -> dict[str, tuple[str, Figure, float | str]]:
         elif value and isinstance(value, int | float | str):
             figures[key] = figure.field, figure, value
     return figures
-
-
-def _differ(reported: float | str, known: float | str) -> bool:
-    if isinstance(reported, str) or isinstance(known, str):
-        return reported != known
-    return abs(reported - known) > TOLERANCE * known
 
 
 def _shown(value: float | str, figure: Figure) -> str:

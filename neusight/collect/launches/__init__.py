@@ -6,31 +6,21 @@ what is predicted. Needs torch at once: imported by what measures.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, Recipe, float32_precision
+from neusight.collect.launches.launch import KernelLaunch, Operands, OperandSource, Recipe
 from neusight.collect.launches.pointwise import elementwise, optimizer
-from neusight.collect.launches.products import attention, conv2d, fused_attention, gemm, grouped_gemm
+from neusight.collect.launches.products import attention, conv2d, gemm, grouped_gemm
 from neusight.collect.launches.rows import memory, row_reduction
 from neusight.errors import UnmeasurableError
 from neusight.kernels import Kernel
 
 __all__ = ["KernelLaunch", "OperandSource", "Operands", "prepare"]
 
-_LAUNCHERS: dict[str, Callable[[Any], Recipe]] = {
-    "attention": attention,
-    "conv2d": conv2d,
-    "elementwise": elementwise,
-    "gemm": gemm,
-    "grouped_gemm": grouped_gemm,
-    "memory": memory,
-    "optimizer": optimizer,
-    "row_reduction": row_reduction,
-}
+_FUNCTIONS = (attention, conv2d, elementwise, gemm, grouped_gemm, memory, optimizer, row_reduction)
+_LAUNCHERS: dict[str, Callable[[Any], Recipe]] = {function.__name__: function for function in _FUNCTIONS}
+"""By family of kernels."""
 
 
 def prepare(kernel: Kernel) -> KernelLaunch:
@@ -42,10 +32,4 @@ def prepare(kernel: Kernel) -> KernelLaunch:
     if kernel.family not in _LAUNCHERS:
         raise UnmeasurableError(f"no operator is known for {kernel.family} kernels: leave the family out")
     operands, run = _LAUNCHERS[kernel.family](kernel)
-    return KernelLaunch(kernel=kernel, operands=operands, run=run, setting=lambda: _settings(kernel))
-
-
-@contextmanager
-def _settings(kernel: Kernel) -> Iterator[None]:
-    with float32_precision(kernel.dtype == "tf32"), torch.no_grad(), fused_attention(kernel.dtype):
-        yield
+    return KernelLaunch(kernel=kernel, operands=operands, run=run)

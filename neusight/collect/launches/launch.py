@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from neusight.errors import UnmeasurableError
 from neusight.kernels import DTYPE_BYTES, Kernel, KernelBatch
@@ -38,6 +39,12 @@ def float32_precision(tf32: bool) -> Iterator[None]:
     finally:
         for backend, allowed in zip(backends, before, strict=True):
             backend.allow_tf32 = allowed
+
+
+def fused_attention(dtype: str) -> AbstractContextManager[Any]:
+    """The one form of fused attention that a GPU is allowed for a dtype."""
+    fused = SDPBackend.FLASH_ATTENTION if dtype != "float32" else SDPBackend.EFFICIENT_ATTENTION
+    return sdpa_kernel([fused]) if torch.cuda.is_available() else nullcontext()
 
 
 class OperandSource:
@@ -80,12 +87,17 @@ Recipe = tuple[Callable[[OperandSource], Operands], Callable[..., Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class KernelLaunch:
-    """``run(*operands(source))`` launches ``kernel``; ``setting`` holds while it runs (TF32, a backend)."""
+    """``run(*operands(source))`` launches ``kernel``, within ``setting()``."""
 
     kernel: Kernel
     operands: Callable[[OperandSource], Operands]
     run: Callable[..., Any]
-    setting: Callable[[], AbstractContextManager[Any]] = nullcontext
+
+    @contextmanager
+    def setting(self) -> Iterator[None]:
+        """Whether TF32 may be used, no gradients, and the backend of attention."""
+        with float32_precision(self.kernel.dtype == "tf32"), torch.no_grad(), fused_attention(self.kernel.dtype):
+            yield
 
     @property
     def bytes(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import isqrt
 from typing import Any
 
@@ -12,6 +11,7 @@ from neusight.collect.launches.launch import (
     Operands,
     OperandSource,
     Recipe,
+    Run,
     factors,
     size_of,
     unmeasurable,
@@ -21,7 +21,7 @@ from neusight.collect.sampling import LISTS
 from neusight.kernels import DTYPE_BYTES, Elementwise, Optimizer
 
 aten = torch.ops.aten
-_ONE_TENSOR: dict[str, Callable[..., Any]] = {
+_ONE_TENSOR: dict[str, Run] = {
     **{name: getattr(torch, name) for name in ("abs", "neg", "relu", "tanh", "sigmoid", "exp", "log", "sqrt", "rsqrt")},
     **{name: getattr(aten, name) for name in ("cos", "sin", "gelu", "silu")},
     "add_scalar": lambda x: x + 1.5,
@@ -32,7 +32,7 @@ _ONE_TENSOR: dict[str, Callable[..., Any]] = {
     "pow_scalar": lambda x: torch.pow(x, 2),
     "dropout": lambda x: torch.native_dropout(x, 0.1, True),
 }
-_TWO_TENSORS: dict[str, Callable[..., Any]] = {
+_TWO_TENSORS: dict[str, Run] = {
     **{name: getattr(torch, name) for name in ("add", "sub", "mul", "div", "pow", "maximum", "minimum")},
     **{name: getattr(torch, name) for name in ("eq", "lt", "le", "gt")},
     **{f"{name}_backward": getattr(aten, f"{name}_backward") for name in ("gelu", "tanh", "sigmoid", "silu")},
@@ -45,22 +45,16 @@ def elementwise(kernel: Elementwise) -> Recipe:
     """Dense operands; one that is stored smaller than the result is broadcast along the leading dimension."""
     if kernel.op in _OTHERS:
         return _OTHERS[kernel.op](kernel)
-    if kernel.op == "pow_scalar" and kernel.flops != 2 * kernel.elements:
-        return _one_tensor(kernel, lambda x: torch.pow(x, 2.5))
-    if kernel.op in _ONE_TENSOR:
-        return _one_tensor(kernel, _ONE_TENSOR[kernel.op])
     if kernel.op in _TWO_TENSORS:
         return _two_tensors(kernel, _TWO_TENSORS[kernel.op])
-    raise unmeasurable(kernel)
-
-
-def _one_tensor(kernel: Elementwise, run: Callable[..., Any]) -> Recipe:
-    if kernel.read_bytes != kernel.elements * size_of(kernel):
+    if kernel.op not in _ONE_TENSOR or kernel.read_bytes != kernel.elements * size_of(kernel):
         raise unmeasurable(kernel)
+    root = kernel.op == "pow_scalar" and kernel.flops != 2 * kernel.elements
+    run: Run = (lambda x: torch.pow(x, 2.5)) if root else _ONE_TENSOR[kernel.op]
     return lambda source: (source.positive(kernel.elements, dtype=kernel.dtype),), run
 
 
-def _two_tensors(kernel: Elementwise, run: Callable[..., Any]) -> Recipe:
+def _two_tensors(kernel: Elementwise, run: Run) -> Recipe:
     """The second operand has what the first leaves of the bytes read; a dropout's mask has a byte an element."""
     second = "bool" if kernel.op == "dropout_backward" else kernel.dtype
     rest = values_beside(kernel, DTYPE_BYTES[second])
@@ -77,10 +71,9 @@ def _masked_fill(kernel: Elementwise) -> Recipe:
     masked = values_beside(kernel, 1)
 
     def operands(source: OperandSource) -> Operands:
-        shape = (kernel.elements // masked, masked)
-        return source.mask(1, masked), source.normal(*shape, dtype=kernel.dtype)
+        return source.normal(kernel.elements // masked, masked, dtype=kernel.dtype), source.mask(1, masked)
 
-    return operands, lambda mask, x: torch.masked_fill(x, mask, 0.0)
+    return operands, lambda x, mask: torch.masked_fill(x, mask, 0.0)
 
 
 def _max_pool2d(kernel: Elementwise) -> Recipe:
@@ -125,7 +118,7 @@ def _fused_sgd(params: Any, grads: Any, momenta: Any, steps: Any) -> Any:
 
 
 # A fused step also takes the step's number, one a tensor.
-_STEPS: dict[str, Callable[..., Any]] = {
+_STEPS: dict[str, Run] = {
     "foreach_add": lambda a, _: torch._foreach_add_(a, 1e-8),
     "foreach_mul": lambda a, _: torch._foreach_mul_(a, 0.999),
     "foreach_div": lambda a, _: torch._foreach_div_(a, 1.001),

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from neusight.collect.launches.launch import Operands, OperandSource, Recipe, parts, unmeasurable
+from neusight.collect.launches.launch import Operands, OperandSource, Recipe, fused_attention, parts, unmeasurable
 from neusight.kernels import Attention, Conv2d, Gemm, GroupedGemm, KernelBatch
 from neusight.kernels.work import conv_output
 
@@ -53,10 +51,8 @@ def _scaled(kernel: Gemm) -> Recipe:
         a = _matrix(source, (kernel.m, kernel.k), "n", kernel.dtype)
         return a, _matrix(source, (kernel.k, kernel.n), "t", kernel.dtype), one, one
 
-    def run(a: torch.Tensor, b: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor) -> Any:
-        return torch._scaled_mm(a, b, scale_a, scale_b, out_dtype=torch.bfloat16, use_fast_accum=True)
-
-    return operands, run
+    options: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
+    return operands, lambda *given: torch._scaled_mm(*given, **options)
 
 
 def grouped_gemm(kernel: GroupedGemm) -> Recipe:
@@ -70,10 +66,7 @@ def grouped_gemm(kernel: GroupedGemm) -> Recipe:
         weights = source.normal(kernel.groups, kernel.n, kernel.k, dtype=kernel.dtype).transpose(-1, -2)
         return source.normal(kernel.tokens, kernel.k, dtype=kernel.dtype), weights, ends
 
-    def run(tokens: torch.Tensor, weights: torch.Tensor, ends: torch.Tensor) -> Any:
-        return torch._grouped_mm(tokens, weights, offs=ends)
-
-    return operands, run
+    return operands, lambda tokens, weights, ends: torch._grouped_mm(tokens, weights, offs=ends)
 
 
 def conv2d(kernel: Conv2d) -> Recipe:
@@ -82,21 +75,16 @@ def conv2d(kernel: Conv2d) -> Recipe:
     image = (kernel.batch, kernel.in_channels, kernel.height, kernel.width)
     filters = (kernel.out_channels, kernel.in_channels // kernel.groups, kernel.kernel_height, kernel.kernel_width)
 
+    output = tuple(int(extent[0]) for extent in conv_output(KernelBatch.of([kernel])))
+    gradient = () if kernel.op == "forward" else ((kernel.batch, kernel.out_channels, *output),)
+
     def operands(source: OperandSource) -> Operands:
-        x, weight = source.normal(*image, dtype=kernel.dtype), source.normal(*filters, dtype=kernel.dtype)
-        if kernel.op == "forward":
-            return x, weight
-        output = (int(extent[0]) for extent in conv_output(KernelBatch.of([kernel])))
-        return source.normal(kernel.batch, kernel.out_channels, *output, dtype=kernel.dtype), x, weight
+        return tuple(source.normal(*shape, dtype=kernel.dtype) for shape in (*gradient, image, filters))
 
-    def forward(x: torch.Tensor, weight: torch.Tensor) -> Any:
-        return aten.convolution(x, weight, None, *geometry)
-
-    def backward(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> Any:
-        wanted = [kernel.op == "input_grad", kernel.op == "weight_grad", False]
-        return aten.convolution_backward(grad, x, weight, None, *geometry, wanted)
-
-    return operands, forward if kernel.op == "forward" else backward
+    if kernel.op == "forward":
+        return operands, lambda x, weight: aten.convolution(x, weight, None, *geometry)
+    wanted = [kernel.op == "input_grad", kernel.op == "weight_grad", False]
+    return operands, lambda *given: aten.convolution_backward(*given, None, *geometry, wanted)
 
 
 def attention(kernel: Attention) -> Recipe:
@@ -126,13 +114,4 @@ def attention(kernel: Attention) -> Recipe:
             out = forward(*inputs)
         return out, inputs, torch.randn_like(out)
 
-    def backward(out: torch.Tensor, inputs: list[torch.Tensor], grad: torch.Tensor) -> Any:
-        return torch.autograd.grad(out, inputs, grad, retain_graph=True)
-
-    return graph, backward
-
-
-def fused_attention(dtype: str) -> AbstractContextManager[Any]:
-    """The one form of fused attention that a GPU is allowed for a dtype."""
-    fused = SDPBackend.FLASH_ATTENTION if dtype != "float32" else SDPBackend.EFFICIENT_ATTENTION
-    return sdpa_kernel([fused]) if torch.cuda.is_available() else nullcontext()
+    return graph, lambda out, inputs, grad: torch.autograd.grad(out, inputs, grad, retain_graph=True)

@@ -38,11 +38,13 @@ def _scale_and_shift(source: OperandSource, kernel: RowReduction) -> Operands:
     return (*_matrix(source, kernel), weight, bias)
 
 
-def _normalised(source: OperandSource, rows: int, cols: int, dtype: str) -> Operands:
-    """What a layer norm's gradient takes: gradient, input, statistics, scale and shift."""
-    x, weight, bias = (source.normal(*s, dtype=dtype) for s in ((rows, cols), (cols,), (cols,)))
+def _normalised(source: OperandSource, kernel: RowReduction) -> Operands:
+    """Gradient, input, statistics, scale and shift of a layer norm; rows of its scale's gradient are its columns."""
+    turned = kernel.op == "layer_norm_weight_backward"
+    rows, cols = (kernel.cols, kernel.rows) if turned else (kernel.rows, kernel.cols)
+    x, weight, bias = (source.normal(*s, dtype=kernel.dtype) for s in ((rows, cols), (cols,), (cols,)))
     _, mean, deviation = torch.native_layer_norm(x, [cols], weight, bias, 1e-5)
-    return source.normal(rows, cols, dtype=dtype), x, [cols], mean, deviation, weight, bias
+    return source.normal(rows, cols, dtype=kernel.dtype), x, [cols], mean, deviation, weight, bias
 
 
 def _images(source: OperandSource, kernel: RowReduction) -> torch.Tensor:
@@ -68,14 +70,10 @@ _FORMS: dict[str, Makers] = {
     "softmax_backward": (_result_and_gradient, lambda g, y, t: aten._softmax_backward_data(g, y, -1, t)),
     "log_softmax_backward": (_result_and_gradient, lambda g, y, t: aten._log_softmax_backward_data(g, y, -1, t)),
     "layer_norm": (_scale_and_shift, lambda x, w, b: torch.native_layer_norm(x, w.shape, w, b, 1e-5)),
-    "layer_norm_backward": (
-        lambda source, kernel: _normalised(source, kernel.rows, kernel.cols, kernel.dtype),
-        lambda *operands: aten.native_layer_norm_backward(*operands, [True, False, False]),
-    ),
-    # Its rows are the columns of the layer: one sum of the gradient for each.
+    "layer_norm_backward": (_normalised, lambda *given: aten.native_layer_norm_backward(*given, [True, False, False])),
     "layer_norm_weight_backward": (
-        lambda source, kernel: _normalised(source, kernel.cols, kernel.rows, kernel.dtype),
-        lambda *operands: aten.native_layer_norm_backward(*operands, [False, True, True]),
+        _normalised,
+        lambda *given: aten.native_layer_norm_backward(*given, [False, True, True]),
     ),
     "batch_norm": (_batch_norm, lambda *operands: aten.native_batch_norm(*operands, True, 0.1, 1e-5)),
     "batch_norm_backward": (

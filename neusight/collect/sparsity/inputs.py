@@ -84,9 +84,8 @@ def prepare(
 def _from_config(config: dict[str, Any], request: Request, digits: bool) -> TrainedModule:
     name, size, images = request.model, request.extents.image_size, is_image_config(config)
     unread = {"--seq-len": request.seq_len} if images else {"--data": digits or None, "--image-size": size}
-    for option, value in unread.items():
-        if value is not None:
-            raise ModelError(f"{name} reads {'images' if images else 'tokens'}: leave out {option}")
+    if given := [option for option, value in unread.items() if value is not None]:
+        raise ModelError(f"{name} reads {'images' if images else 'tokens'}: leave out {given[0]}")
     config = config | {"image_size": size or config.get("image_size", 224)} if images else config
     shape = f"{config['image_size']}x{config['image_size']} pixels" if images else f"{request.seq_len} tokens"
     specs = input_specs(config, request.batch, request.seq_len, "eager")
@@ -165,7 +164,7 @@ def _with_given_inputs(name: str, module: nn.Module, inputs: Any) -> TrainedModu
 
 
 def _with_digits(training: TrainedModule) -> TrainedModule:
-    """With real images of the shape of those that came with the module.
+    """With handwritten digits, a batch drawn for each step with its classes, in place of the images of the module.
 
     Raises:
         ModelError: it takes no images.
@@ -179,10 +178,12 @@ def _with_digits(training: TrainedModule) -> TrainedModule:
     shapes = [tuple(value.shape) for value in tree_leaves(inputs) if is_image(value)]
     if len(shapes) != 1:
         raise ModelError(f"{training.name} takes no batch of images: leave out --data")
-    real = Digits()
 
     def samples() -> Samples:
-        return tree_map(lambda value: real.images(shapes[0]) if is_image(value) else value, inputs), real.classes
+        known, classes = digits()
+        chosen = torch.randint(len(known), shapes[0][:1])
+        images = enlarged(known[chosen], shapes[0])
+        return tree_map(lambda value: images if is_image(value) else value, inputs), classes[chosen]
 
     batch, _, height, width = shapes[0]
     described = f"handwritten digits of batch {batch}, {height}x{width} pixels"
@@ -200,24 +201,6 @@ def noise(shape: tuple[int, ...]) -> torch.Tensor:
     return smooth / smooth.std(dim=(-2, -1), correction=0, keepdim=True).clamp(min=1e-12)
 
 
-class Digits:
-    """Handwritten digits, 8x8 pixels enlarged (Alpaydin and Kaynak 1998; ``sklearn.datasets.load_digits``): a batch
-    drawn anew for each step, with its classes.
-    """
-
-    def __init__(self) -> None:
-        self.classes: torch.Tensor | None = None
-
-    def images(self, shape: tuple[int, ...]) -> torch.Tensor:
-        """A batch of shape (images, channels, height, width), of mean 0 and variance 1 over all digits; ``classes`` are
-        theirs from then on.
-        """
-        known, classes = digits()
-        chosen = torch.randint(len(known), (shape[0],))
-        self.classes = classes[chosen]
-        return enlarged(known[chosen], shape)
-
-
 def enlarged(images: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Grey images (images, height, width) as (images, channels, height, width), all channels alike."""
     larger = functional.interpolate(images[:, None], size=shape[-2:], mode="bilinear", align_corners=False)
@@ -226,7 +209,9 @@ def enlarged(images: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
 
 @cache
 def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    """All of them, of shape (images, 8, 8), mean 0 and variance 1, and their classes."""
+    """All handwritten digits of ``sklearn.datasets.load_digits`` (Alpaydin and Kaynak 1998), of shape (images, 8, 8),
+    mean 0 and variance 1, and their classes.
+    """
     from sklearn.datasets import load_digits
 
     found = load_digits()

@@ -16,9 +16,9 @@ window, the window has the taps that fit. The weight gradient's streams, which r
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -110,22 +110,22 @@ def drawn(count: int, most: int, generator: torch.Generator | None) -> torch.Ten
     return torch.randperm(count, generator=generator)[:most].sort().values
 
 
-@dataclass
-class _Reading:
-    """Zeros of one operand: its share weighs by values, clustering by reading."""
+class _Reading(NamedTuple):
+    """Zeros of one operand in one step."""
 
-    zeros: int = 0
-    values: int = 0
-    clustering: list[dict[str, float]] = field(default_factory=list)
+    zeros: int
+    values: int
+    clustering: dict[str, float]
 
-    def mean(self) -> OperandSparsity:
-        """With the kind of group whose zeros keep together most."""
-        readings = len(self.clustering)
-        means = {name: sum(each[name] for each in self.clustering) / readings for name in CLUSTERS}
-        cluster = max(means, key=lambda name: means[name])
-        if (strongest := round(min(1.0, means[cluster]), _DIGITS)) <= 0:
-            cluster, strongest = next(iter(means)), 0.0
-        return OperandSparsity(round(self.zeros / self.values, _DIGITS), strongest, cluster)
+
+def _mean(readings: Sequence[_Reading]) -> OperandSparsity:
+    """Shares weighed by values and clusterings by step, of the kind of group whose zeros keep together most."""
+    means = {name: sum(each.clustering[name] for each in readings) / len(readings) for name in CLUSTERS}
+    cluster = max(means, key=lambda name: means[name])
+    if (strongest := round(min(1.0, means[cluster]), _DIGITS)) <= 0:
+        cluster, strongest = next(iter(means)), 0.0
+    share = sum(each.zeros for each in readings) / sum(each.values for each in readings)
+    return OperandSparsity(round(share, _DIGITS), strongest, cluster)
 
 
 class Readings:
@@ -138,7 +138,7 @@ class Readings:
         self.layers = measured_layers(module)
         if not self.layers:
             raise ModelError(f"{type(module).__name__} has no convolution and no linear layer: nothing to measure")
-        self.readings: defaultdict[tuple[str, str], _Reading] = defaultdict(_Reading)
+        self.readings: defaultdict[tuple[str, str], list[_Reading]] = defaultdict(list)
         for path, layer in self.layers.items():
             self._watch(path, layer)
 
@@ -148,11 +148,11 @@ class Readings:
         Raises:
             ModelError: none did.
         """
-        readings, self.readings = self.readings, defaultdict(_Reading)
+        readings, self.readings = self.readings, defaultdict(list)
         ran = [path for path in self.layers if all((path, operand) in readings for operand in OPERANDS)]
         if not ran:
             raise ModelError("no convolution and no linear layer ran forward and backward: nothing was measured")
-        return {path: LayerSparsity(*(readings[path, operand].mean() for operand in OPERANDS)) for path in ran}
+        return {path: LayerSparsity(*(_mean(readings[path, operand]) for operand in OPERANDS)) for path in ran}
 
     def _watch(self, path: str, layer: nn.Module) -> None:
         def ran(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
@@ -171,10 +171,9 @@ class Readings:
 
     def _read(self, path: str, operand: str, values: torch.Tensor) -> None:
         mask = by_lanes(operand_streams(self.layers[path], operand, values, STREAMS, self.generator)).numpy()
-        reading = self.readings[path, operand]
-        reading.zeros += values.numel() - int(torch.count_nonzero(values))
-        reading.values += values.numel()
-        reading.clustering.append({cluster: clustering_of(mask, cluster) for cluster in CLUSTERS})
+        zeros = values.numel() - int(torch.count_nonzero(values))
+        clustering = {cluster: clustering_of(mask, cluster) for cluster in CLUSTERS}
+        self.readings[path, operand].append(_Reading(zeros, values.numel(), clustering))
 
 
 def by_lanes(streams: torch.Tensor) -> torch.Tensor:
