@@ -34,9 +34,9 @@ class ArchitectureFacts:
     ``applies_block_scales``: they apply scales of blocks themselves; ``narrow_layouts``: they take 8-bit operands along
     any dimension; with
     ``stalls_untuned_groups`` CUTLASS's grouped kernels are slow where nobody chose among them. ``channels`` are the
-    thread blocks of NCCL's collectives; ``switch_share`` is the share of links that sums in switches pass, 0 where
-    switches form none. ``inline_ecc`` is false for boards that keep no check bits whatever their
-    driver leaves of the memory.
+    thread blocks of NCCL's collectives, which move ``channel_bytes_per_s`` each, 0 where nobody says; ``switch_share``
+    is the share of links that sums in switches pass, 0 where switches form none. ``inline_ecc`` is false for boards
+    that keep no check bits whatever their driver leaves of the memory.
     """
 
     blas_generation: Literal["maxwell", "volta", "ampere", "tensile", "other"]
@@ -65,7 +65,8 @@ class ArchitectureFacts:
     switch_share: float = 0.0
     large_blas_workspace: bool = False
     small_serving_limits: bool = False
-    channels: Literal["ampere", "later"]
+    channels: int
+    channel_bytes_per_s: float = 0.0
     clock_above_boost: bool = False
     inline_ecc: bool = True
 

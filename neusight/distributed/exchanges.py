@@ -10,7 +10,6 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.kernels.families import Conv2d, Gemm, Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.plans.stages import Stage
-from neusight.plans.states import COLLECTIVE_CHANNELS
 from neusight.workloads.program import Part, Phase, Program, Segment
 
 GATHER, REDUCE, SEND = "gather weights", "reduce gradients", "send to the next stage"
@@ -189,7 +188,7 @@ def contention(run: TrainingRun) -> float:
 
 def collectives_share(device: DeviceSpec) -> float:
     """Of a device's multiprocessors, what thread blocks of a collective take."""
-    return min(0.5, COLLECTIVE_CHANNELS[device.facts.channels] / device.core_count)
+    return min(0.5, device.facts.channels / device.core_count)
 
 
 def _part(name: str, op: str, group: Group, size: float, dtype: str, *, runs: float = 1.0, among: str = "dp") -> Part:

@@ -18,7 +18,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.work import by_distinct, work_of
 from neusight.laws.fitted import FittedLinks, shipped_links
 from neusight.laws.link_kinds import FABRIC, NETWORK, SHORT, kinds_by_size, kinds_of, long_share, paths_of
-from neusight.laws.links import collective_s, least_s
+from neusight.laws.links import blocks_of, collective_s, least_s
 from neusight.laws.routes import Place, device_of, fastest, network_of, route
 
 MEASURED_LINKS = ("nvlink", "pcie")
@@ -68,6 +68,7 @@ class LinkPredictor:
         execution_s = np.maximum(np.where(passing, alone_s * own, 0.0), bound_s)
         overhead_s = np.where(passing, (whole_s - alone_s) * own, 0.0)
         low, high = self._factors(batch, place, known)
+        nccl, blocks = passing & np.char.startswith(kinds.astype(str), "nccl"), blocks_of(batch, device)
         longest = np.where(overhead_s > execution_s, "launch", "latency")
         return Costs(
             latency_s=overhead_s + execution_s,
@@ -77,8 +78,8 @@ class LinkPredictor:
             overhead_s=overhead_s,
             utilisation=bound_s / execution_s,
             limiter=np.where(2.0 * self._transfer_s(batch, place) > execution_s + overhead_s, "link", longest),
-            tile=np.full(len(batch), ""),
-            tile_count=np.ones(len(batch)),
+            tile=np.where(nccl, np.char.add(blocks.astype(str), " SMs"), ""),
+            tile_count=np.where(nccl, blocks, 1.0),
             waves=np.ones(len(batch)),
             outside=np.full(len(batch), _outside(device)),
             source=np.full(len(batch), SOURCE),

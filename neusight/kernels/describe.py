@@ -79,7 +79,8 @@ def _optimizer(k: Any) -> str:
 def _collective(k: Any) -> str:
     nodes = f" of {k.per_node} a node" if 0 < k.per_node < k.ranks else ""
     algorithm = f" in {k.algorithm}" if k.algorithm else ""
-    return f"{k.op} {k.bytes} B over {k.ranks}{nodes}{algorithm}"
+    blocks = f" by {k.max_ctas} blocks" if k.max_ctas else ""
+    return f"{k.op} {k.bytes} B over {k.ranks}{nodes}{algorithm}{blocks}"
 
 
 _WORDS: dict[str, Callable[[Any], str]] = {

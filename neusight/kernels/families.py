@@ -235,6 +235,7 @@ class Collective:
     for an all-gather it is the gathered whole. ``per_node`` ranks share a node, 0 where all do. ``redirected``: PCIe
     access control services send what its boards exchange through the host's root complex. ``algorithm``: those of
     ``ALGORITHMS`` that NCCL may choose of, as NCCL_ALGO has them: ``ring,tree`` these, ``^nvls`` all but that, "" all.
+    ``max_ctas`` are the thread blocks that NCCL may take, 0 as many as it wants.
     """
 
     family: ClassVar[str] = "collective"
@@ -245,6 +246,7 @@ class Collective:
     dtype: str = "bfloat16"
     redirected: bool = False
     algorithm: str = ""
+    max_ctas: int = 0
 
 
 Kernel = Gemm | Conv2d | Elementwise | RowReduction | Attention | GroupedGemm | Moe | Memory | Optimizer | Collective
@@ -260,7 +262,7 @@ other families, see ``neusight.kernels.moe``, and what several devices do togeth
 
 LATER_FIELDS = frozenset({
     "weight_dtype", "scaling", "quantised", "passes", "value_dim", "shared_kv", "selected", "accumulates",
-    "output_height", "output_width", "image_layout", "redirected", "algorithm",
+    "output_height", "output_width", "image_layout", "redirected", "algorithm", "max_ctas",
 })  # fmt: skip
 """Fields that families got after kernels of theirs had been measured and written down: where they are missing, they
 have their defaults, and a kernel that has the defaults keeps the name it had."""

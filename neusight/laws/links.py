@@ -130,7 +130,22 @@ def _in_node_switch_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> n
     if not reduces(device):
         return np.full(len(batch), np.inf)
     bytes_per_s = links.rates.switch_share * device.facts.switch_share * fastest(device).bandwidth_bytes_per_s
-    return np.where(within > 1, batch["bytes"] * (1.0 + 1.0 / within) / bytes_per_s, np.inf)
+    moved = batch["bytes"] * (1.0 + 1.0 / within)
+    switch_s = np.maximum(moved / bytes_per_s, through_blocks_s(batch, moved, device))
+    return np.where(within > 1, switch_s, np.inf)
+
+
+def through_blocks_s(batch: KernelBatch, moved: np.ndarray, device: DeviceSpec) -> np.ndarray:
+    """Time [s] in which as many thread blocks as a collective may take move ``moved`` bytes; 0 where nobody says."""
+    limited = (batch["max_ctas"] > 0) & (device.facts.channel_bytes_per_s > 0.0)
+    bytes_per_s = np.where(limited, batch["max_ctas"] * device.facts.channel_bytes_per_s, np.inf)
+    return np.asarray(moved / bytes_per_s)
+
+
+def blocks_of(batch: KernelBatch, device: DeviceSpec) -> np.ndarray:
+    """Thread blocks of NCCL's collectives, each of which takes a multiprocessor."""
+    usual = device.facts.channels
+    return np.where(batch["max_ctas"] > 0, np.minimum(batch["max_ctas"], usual), usual)
 
 
 def least_out_s(batch: KernelBatch, cluster: Cluster, network: Network) -> np.ndarray:
@@ -211,7 +226,8 @@ def _protocols_s(batch: KernelBatch, way: Way, path: Route, links: LinkPhysics, 
     ranks, _ = ranks_of(batch)
     exchange = exchanges(batch)
     held = np.where(np.isin(batch["op"], ("send_recv", "host_copy")), 0.0, batch["bytes"] / ranks)
-    transfer_s = way.sent_s + held / (nccl.copy_bytes_per_cycle * clock_hz)
+    sent_s = np.maximum(way.sent_s, through_blocks_s(batch, work_of(batch).read_bytes, device))
+    transfer_s = sent_s + held / (nccl.copy_bytes_per_cycle * clock_hz)
     start_s = nccl.start_cycles / clock_hz * np.where(batch["op"] == "all_to_all", nccl.exchange_start, 1.0)
     few = work_of(batch).read_bytes / np.where(exchange, np.maximum(ranks - 1.0, 1.0), 1.0)
     narrow_s = few / (nccl.ll_bytes_per_cycle * clock_hz)

@@ -32,7 +32,9 @@ CONDITIONS = (
 PRODUCTS = (*GEMM_FAMILIES, "attention")
 """Families that run on matrix units."""
 ROW_BY_ROW = tuple(
-    name for name in KernelCall.fields() if name not in (*CONDITIONS, "gpu", "overrides", "per_node", "algorithm")
+    name
+    for name in KernelCall.fields()
+    if name not in (*CONDITIONS, "gpu", "overrides", "per_node", "algorithm", "max_ctas")
 )
 """Fields of a kernel's question that are not read in columns: where a row fills one, it is asked by itself."""
 

@@ -30,9 +30,6 @@ ENGINE_BYTES = 4 * MIB
 LARGE_ENGINE_BYTES = 32 * MIB
 """Of Transformer Engine's products, before and from compute capability 9 on (transformer_engine/pytorch/module/base.py,
 ``get_cublas_workspace_size_bytes``)."""
-COLLECTIVE_CHANNELS = {"ampere": 24, "later": 16}
-"""Thread blocks of NCCL's collectives in a node of eight, as it logs them: "24 coll channels" on NVLink 3, "16 coll
-channels" on NVLink 4."""
 CONNECTION_BYTES = 4 * MIB + 120 * 640 * 8 * 8 + 8 * 512 * 8 * 16
 """Of what a rank receives from another on a channel, a buffer for each protocol: Simple, LL128, LL (NCCL, src/init.cc,
 ``DEFAULT_BUFFSIZE``, ``DEFAULT_LL128_BUFFSIZE``, ``DEFAULT_LL_BUFFSIZE``; transport/p2p.cc, ``p2pRecvSetup``)."""
@@ -181,5 +178,5 @@ def communicator_bytes(device: DeviceSpec, plan: Plan, engine: Engine) -> float:
     groups = {"tp": plan.tp, "dp": plan.dp * plan.cp, "pp": plan.pp, "cp": plan.cp, "ep": plan.ep}
     sizes = [*groups.values(), plan.tp * plan.pp if min(plan.tp, plan.pp) > 1 else 1]
     sizes += [plan.world] if plan.world > max(sizes) else []
-    connections = RING_AND_TREE * COLLECTIVE_CHANNELS[device.facts.channels]
+    connections = RING_AND_TREE * device.facts.channels
     return float(sum(size > 1 for size in sizes) * connections * CONNECTION_BYTES)

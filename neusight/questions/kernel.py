@@ -21,7 +21,7 @@ from neusight.questions.parts import ENGINE, MODEL, RECORDED, OnCluster
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
-_OF_COLLECTIVES = ("cluster", "nodes", "per_node", "network", "algorithm", "nvls")
+_OF_COLLECTIVES = ("cluster", "nodes", "per_node", "network", "algorithm", "nvls", "max_ctas")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class KernelCall(OnCluster):
     KIND: ClassVar[str] = "kernel"
 
     KEYS: ClassVar[Mapping[str, str]] = MappingProxyType(
-        dict.fromkeys(SHAPE_NAMES - {"per_node", "algorithm"}, "shape")
+        dict.fromkeys(SHAPE_NAMES - {"per_node", "algorithm", "max_ctas"}, "shape")
     )
 
     HELP: ClassVar[Mapping[str, str]] = MappingProxyType(
@@ -126,6 +126,11 @@ class KernelCall(OnCluster):
         yield name, tuple(text for text in value if text not in moved)
         yield from moved.values()
 
+    max_ctas: int | None = whole(
+        "Of a collective: thread blocks, each on an SM, that it may take (NCCL_MAX_CTAS). Default: those NCCL takes.",
+        ENGINE, high=64,
+    )  # fmt: skip
+
     def resolve(self, device: DeviceSpec | None = None) -> LaunchedKernel:
         """The kernel for executors.
 
@@ -157,13 +162,17 @@ class KernelCall(OnCluster):
             return batch
         if self.algorithm and batch["op"][0] != "all_reduce":
             raise FieldError("algorithm", "is chosen for all_reduce alone, all else runs in rings: leave it out")
-        algorithm = self._algorithms()
+        if self.max_ctas and not device_of(place).facts.channel_bytes_per_s:
+            raise FieldError("max_ctas", f"{self.max_ctas}: what a block of {device_of(place).id} moves is not known")
+        limits = {"algorithm": self._algorithms(), "max_ctas": self.max_ctas or 0}
         if not isinstance(kernel, str):
             self.refuse(("shape", "nodes"), "is decided by the kernel, which is given: leave it out")
-            return KernelBatch.of([replace(kernel, algorithm=algorithm)]) if algorithm else batch
+            return KernelBatch.of([replace(kernel, **limits)])
         ranks = int(batch["ranks"][0])
         within = int(shape.get("per_node", 0)) or self._within(ranks, place)
-        batch = requested(kernel, {**shape, "per_node": within, "algorithm": algorithm})
+        batch = requested(
+            kernel, {**shape, "per_node": within, **{name: limit for name, limit in limits.items() if limit}}
+        )
         if within and self.nodes and ranks != self.nodes * within:
             raise FieldError("nodes", f"{self.nodes}: {ranks} ranks, {within} of a node, fill {ranks // within}")
         return batch

@@ -133,3 +133,18 @@ def test_kernel_refuses_algorithms_that_there_are_not(
     name = words["name"]
     with pytest.raises(NeusightError, match=message):
         predictor.kernel(name, "h100-sxm-80gb", ranks=8, bytes=MIB, algorithm=words["algorithm"])
+
+
+def test_kernel_of_few_blocks_moves_what_they_do(predictor: Predictor) -> None:
+    usual = predictor.kernel("all_reduce", "h200-sxm-141gb", ranks=8, bytes=GIB)
+    assert usual.tile == "16 SMs" and usual.tile_count == 16
+    for blocks, slower in ((4, 1.5), (8, 1.0), (16, 1.0)):
+        few = predictor.kernel("all_reduce", "h200-sxm-141gb", ranks=8, bytes=GIB, max_ctas=blocks)
+        assert few.tile_count == blocks and few.latency_s >= slower * usual.latency_s
+    # Eight ranks send 9/8 of the bytes to the switch, 38.7 GB/s a block.
+    few = predictor.kernel("all_reduce", "h200-sxm-141gb", ranks=8, bytes=16 * GIB, max_ctas=4, timer="profiler")
+    assert few.latency_s == pytest.approx(1.125 * 16 * GIB / (4 * 38.7e9), rel=0.05)
+    ring = predictor.kernel("all_gather", "a100-sxm-80gb", ranks=8, bytes=16 * GIB, max_ctas=4, timer="profiler")
+    assert ring.latency_s == pytest.approx(0.875 * 16 * GIB / (4 * 24e9), rel=0.15)
+    with pytest.raises(NeusightError, match="a block of mi300x moves is not known"):
+        predictor.kernel("all_gather", "mi300x", ranks=8, bytes=GIB, max_ctas=4)
