@@ -7,7 +7,14 @@ from kernel_grids import gemms
 from neusight.devices import load_device
 from neusight.executors.gpu.features import situate
 from neusight.executors.gpu.tiling import tile
-from neusight.executors.gpu.tiling.library import LEAST_DEPTH, SPLITS, filling_parts, shipped_choice, split_depth
+from neusight.executors.gpu.tiling.library import (
+    LEAST_DEPTH,
+    SPLITS,
+    Products,
+    best_cut,
+    filling_parts,
+    shipped_choice,
+)
 from neusight.kernels import KernelBatch
 from neusight.laws.fitted import shipped_physics
 
@@ -34,16 +41,29 @@ def test_the_cut_is_that_of_least_time_by_hand() -> None:
     one = np.ones(1)
 
     def cut(tiles: float, depth: float) -> float:
-        found = split_depth(
-            tiles * one, depth * one, tile_elements=128.0 * 128 * one, result_elements=tiles * 128 * 128 * one,
-            flops_per_s=14e12, device=device, physics=PHYSICS,
-        )  # fmt: skip
-        return float(found[0])
+        products = Products(tiles * 128.0 * one, 128.0 * one, depth * one, one)
+        parts, _ = best_cut(products, (128.0 * one, 128.0 * one), 4.0 * one, 14e12, device, PHYSICS)
+        return float(parts[0])
 
     assert cut(80, 65536) == 1  # every SM has a tile
     assert cut(40, 65536) == 2  # two parts fill all SMs
     assert cut(5, 65536) == 16
     assert cut(5, 2 * LEAST_DEPTH) == 2  # no part below the least depth
+
+
+@pytest.mark.parametrize("gpu", ["b200-sxm-180gb", "rtx-5090", "b300-sxm-288gb", "rtx-3090"])
+@pytest.mark.parametrize("along", ["m", "n"])
+@pytest.mark.parametrize("base", [(512, 640, 4096), (128, 4096, 1024), (64, 1024, 8192)])
+def test_larger_products_are_not_faster_where_tiles_follow_from_cost(
+    gpu: str, along: str, base: tuple[int, ...]
+) -> None:
+    extents = np.arange(64, 4097, 64)
+    columns = dict(zip("mnk", base, strict=True)) | {along: extents}
+    batch = KernelBatch.from_columns("gemm", **{name: np.broadcast_to(v, extents.shape) for name, v in columns.items()})
+    device = load_device(gpu)
+    assert not shipped_choice().seen("linear", device)
+    time_s = situate(batch, device, shipped_choice(), physics=PHYSICS).expected_s
+    assert (np.maximum.accumulate(time_s) <= time_s / 0.97).all()
 
 
 def test_parts_are_products_that_share_the_work() -> None:

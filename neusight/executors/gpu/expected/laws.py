@@ -47,22 +47,8 @@ def _untiled(
     return untiled
 
 
-def _product_tiles(
-    batch: KernelBatch, device: GpuSpec, conditions: Conditions, choice: TileChoice, physics: Physics
-) -> Tiling:
-    return product_tiling(batch, device, conditions, physics)
-
-
-def _usual_tiles(
-    batch: KernelBatch, device: GpuSpec, conditions: Conditions, choice: TileChoice, physics: Physics
-) -> Tiling:
-    return tile(batch, device, choice, physics)
-
-
-def _expert_tiles(
-    batch: KernelBatch, device: GpuSpec, conditions: Conditions, choice: TileChoice, physics: Physics
-) -> Tiling:
-    """Blocks of a layer's first product."""
+def _usual_tiles(batch: KernelBatch, device: GpuSpec, _: Conditions, choice: TileChoice, physics: Physics) -> Tiling:
+    """Blocks of its family, of a layer of experts those of its first product."""
     return tile(products_of(batch)[0] if batch.family == "moe" else batch, device, choice, physics)
 
 
@@ -70,23 +56,19 @@ def _expert_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, p
     return (moe_times if batch.family == "moe" else grouped_times)(batch, device, conditions, physics)
 
 
-def _stream_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
-    return stream_times(as_streams(batch), device, conditions, physics)
-
-
-def _stream_shape(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Shape:
-    return stream_shape(as_streams(batch), device, conditions, physics)
-
-
-def _no_shape(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Shape:
-    return {}
-
-
 LAWS: dict[str, Law] = {
-    "matrix": Law(tile=_product_tiles, times=matrix_times, shape=_no_shape),
+    "matrix": Law(
+        tile=lambda batch, device, conditions, _, physics: product_tiling(batch, device, conditions, physics),
+        times=matrix_times,
+        shape=lambda *_: {},
+    ),
     "attention": Law(tile=_usual_tiles, times=_untiled(attention_times), shape=attention_shape),
-    "moe": Law(tile=_expert_tiles, times=_untiled(_expert_times), shape=moe_shape),
-    "stream": Law(tile=_usual_tiles, times=_untiled(_stream_times), shape=_stream_shape),
+    "moe": Law(tile=_usual_tiles, times=_untiled(_expert_times), shape=moe_shape),
+    "stream": Law(
+        tile=_usual_tiles,
+        times=lambda batch, *more: stream_times(as_streams(batch), *more[:-1]),
+        shape=lambda batch, *more: stream_shape(as_streams(batch), *more),
+    ),
 }
 """Laws by name, which is also the name of the tile model that corrects them."""
 BY_FAMILY = {

@@ -25,6 +25,7 @@ from neusight.executors.gpu.expected.products import (
 )
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
+from neusight.executors.gpu.tiling.library import IDLE_ROUNDS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
@@ -71,8 +72,6 @@ MICRO_THREADS, MICRO_ELEMENTS = 512.0, 8.0
 """Threads of such a block, at most, and elements of each, where few values share a scale (ibid., fp4)."""
 REGISTER_BYTES = 4.0
 """Of the register whose values an instruction multiplies (CUDA C++ Programming Guide: ``__dp4a``, ``__hfma2``)."""
-IDLE_ROUNDS = 1.5
-"""Blocks an SM from which no cut along the depth pays."""
 
 
 @cache

@@ -17,6 +17,7 @@ from neusight.executors.gpu.expected.laws import LAWS, law_names
 from neusight.executors.gpu.expected.times import Times, hot_share
 from neusight.executors.gpu.features.convolution import ConvPlan, plan_convolutions
 from neusight.executors.gpu.tiling import TileChoice, Tiling, tile
+from neusight.executors.gpu.tiling.library import arithmetic_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work, conv_gemm, element_bytes, work_of
@@ -32,7 +33,6 @@ from neusight.laws.power import (
     slow_down,
     traffic_pj_per_byte,
 )
-from neusight.laws.waves import idle_factor, issue_share, operand_factor, rounds, tile_overhead_s
 from neusight.quick_dataclasses import dataclass
 
 LEAST_GAP = 1.02
@@ -293,21 +293,10 @@ def _panels(s: Situation) -> Panels:
 
 
 def _product_compute_s(s: Situation) -> np.ndarray:
-    r"""Time of a product's arithmetic [s]: rounds of tiles on the busiest SM, each at the rate its shape sustains.
-
-    .. math:: t = r \left(f_{idle} f_{operands} \frac{2 t_m t_n k}{\eta R / N} + t_0\right) (1 + c_{misaligned})
-
-    Source: fitted form and constants, see ``Physics``. Validity: tiles of ``TILES``.
-    """
-    t, physics = s.tiling, s.physics
-    elements, peak = t.tile_m * t.tile_n, flops_per_s(s.batch, s.device) / t.sm_count
-    rate = peak * physics.cuda_cores.peak_share * issue_share(s.device, physics)
-    slower = operand_factor(t.tile_m, t.tile_n, peak, s.device, physics)
-    busiest = rounds(t.tile_count, t.sm_count, physics.cuda_cores.tail_share)
-    resident = np.minimum(t.resident, np.maximum(busiest, 1.0))
-    slower *= idle_factor(elements, resident, physics.cuda_cores.idle_cost)
-    each_s = 2.0 * elements * t.depth / rate * slower + tile_overhead_s(elements, resident, s.device, physics)
-    return busiest * each_s * (1.0 + physics.cuda_cores.misaligned_cost * ~aligned(s.batch))
+    """Time of a product's arithmetic [s], longer where rows begin anywhere; see ``arithmetic_s``."""
+    t, misaligned = s.tiling, s.physics.cuda_cores.misaligned_cost * ~aligned(s.batch)
+    rates = flops_per_s(s.batch, s.device)
+    return arithmetic_s((t.tile_m, t.tile_n), t.tile_count, t.depth, rates, s.device, s.physics) * (1.0 + misaligned)
 
 
 def aligned(batch: KernelBatch) -> np.ndarray:

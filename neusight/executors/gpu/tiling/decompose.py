@@ -10,10 +10,10 @@ import numpy as np
 from neusight.devices.spec import GpuSpec
 from neusight.errors import CoverageError
 from neusight.executors.gpu.expected.products import dilation
-from neusight.executors.gpu.tiling.library import Products, TileChoice, filling_parts, least_cost_tile, split_depth
+from neusight.executors.gpu.tiling.library import Products, TileChoice, best_cut, filling_parts, least_cost_tile
 from neusight.kernels import KernelBatch
 from neusight.kernels.precision import stored_bytes
-from neusight.kernels.work import by_distinct, conv_gemm, filled_groups
+from neusight.kernels.work import by_distinct, conv_gemm, element_bytes, filled_groups
 from neusight.laws.physics import Physics
 from neusight.laws.waves import resident_blocks
 from neusight.quick_dataclasses import dataclass
@@ -130,17 +130,12 @@ def _gemm(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Phys
         rows = np.flatnonzero((batch["op"] == "bmm") == (op == "bmm"))
         if len(rows):
             own = products.take(rows)
-            tile_m[rows], tile_n[rows] = _library_tiles(own, batch["dtype"][rows], op, device, choice, physics=physics)
-    whole = product_tiling(products, tile_m, tile_n, device)
-    parts = split_depth(
-        whole.tile_count,
-        products.k,
-        tile_elements=tile_m * tile_n,
-        result_elements=products.m * products.n,
-        flops_per_s=by_distinct(batch["dtype"], device.gemm_flops_per_s),
-        device=device,
-        physics=physics,
-    )
+            tile_m[rows], tile_n[rows] = _library_tiles(
+                own, batch["dtype"][rows], op, device, choice, physics=physics, cuttable=op == "linear"
+            )
+    whole, size = product_tiling(products, tile_m, tile_n, device), element_bytes(batch)
+    rates = by_distinct(batch["dtype"], device.gemm_flops_per_s)
+    parts = best_cut(products, (tile_m, tile_n), size, rates, device, physics)[0]
     parts = np.where(batch["op"] == "bmm", 1.0, parts)
     return replace(whole, batch=products.b * parts, depth=products.k / parts, parts=parts)
 
@@ -153,19 +148,22 @@ def _library_tiles(
     choice: TileChoice | None,
     *,
     physics: Physics,
+    cuttable: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(tile_m, tile_n) that a library runs products with: as observed in ``LEARNED_DTYPES``, else, and without a
-    choice, by cost.
+    choice, by cost, with cuts along the inner extent where it makes them.
     """
     tile_m, tile_n = np.empty(len(dtypes)), np.empty(len(dtypes))
     for dtype in sorted(set(dtypes.tolist())):
         rows = np.flatnonzero(dtypes == dtype)
         own = products.take(rows)
         if dtype in LEARNED_DTYPES and choice is not None:
-            tile_m[rows], tile_n[rows] = choice.pick(op, own, device, physics)
+            tile_m[rows], tile_n[rows] = choice.pick(op, own, device, physics, cuttable)
         else:
             size = np.full(len(rows), float(stored_bytes(dtype)))
-            tile_m[rows], tile_n[rows] = least_cost_tile(own, size, dtype, device, physics)
+            tile_m[rows], tile_n[rows] = least_cost_tile(
+                own, size, device.gemm_flops_per_s(dtype), device, physics, cuttable
+            )
     return tile_m, tile_n
 
 

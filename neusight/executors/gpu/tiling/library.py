@@ -19,7 +19,7 @@ import numpy as np
 from neusight.devices.spec import GpuSpec
 from neusight.errors import ArtifactError
 from neusight.laws.physics import Physics
-from neusight.laws.waves import operand_factor, resident_blocks, rounds, tile_overhead_s
+from neusight.laws.waves import idle_factor, issue_share, operand_factor, resident_blocks, rounds, tile_overhead_s
 from neusight.paths import read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
@@ -41,6 +41,14 @@ where a compute capability was not seen; chosen by leaving each out. Preferences
 runs 128x128, P100 128x32), those for ``bmm`` do."""
 ANY = "any"
 """What all libraries share."""
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+"""Parts that are considered; those seen in the grids of measured kernels reach from 2 to about 16."""
+LEAST_DEPTH = 256.0
+"""Inner extent [elements] that is left to a part, at least (assumption)."""
+IDLE_ROUNDS = 1.5
+"""Blocks an SM from which no cut along the depth pays."""
+PARTIAL_BYTES = 4.0
+"""Of an element of a partial result [B], which is kept in float32."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 
@@ -100,46 +108,112 @@ def choice_features(products: Products, device: GpuSpec) -> tuple[np.ndarray, ..
 
 
 def tile_costs(
-    products: Products, element_bytes: np.ndarray, dtype: str, device: GpuSpec, physics: Physics
+    products: Products,
+    tiles: tuple[np.ndarray, np.ndarray],
+    element_bytes: np.ndarray,
+    flops_per_s: np.ndarray | float,
+    device: GpuSpec,
+    physics: Physics,
+    parts: float = 1.0,
 ) -> np.ndarray:
-    r"""Time of each tile by physics alone [s, up to a factor], shape (tiles, n).
+    r"""Time of products by physics alone [s, up to a factor], each tile's inner extent cut into ``parts``.
 
     .. math::
         t = \left(t_a^p + t_2^p\right)^{1/p},\quad
-        t_a = r \left(f \frac{2 t_m t_n k}{R / N} + t_0\right),\quad
-        t_2 = T \frac{(t_m + t_n) k e}{\eta W_2}
+        t_a = r \left(f \frac{2 t_m t_n k / s}{R / N} + t_0\right),\quad
+        t_2 = \frac{T (t_m + t_n) (k / s) e + 8\, s\, C}{\eta W_2}
 
     Arithmetic of the busiest SM's rounds r, slower where a narrow tile needs more operands from shared memory, and
-    the L2 traffic of all T blocks. Matrix units are fast enough to make the last count, and so get larger tiles.
+    the L2 traffic of all T blocks, with partial results of C elements, written and read. Matrix units are fast enough
+    to make the last count, and so get larger tiles.
 
     Args:
         products: extents [elements].
+        tiles: t_m and t_n, rows and columns of a block, columns that go with those of ``products``.
         element_bytes: e [B].
-        dtype: of the operands: R follows from it.
-        device: R [FLOP/s], N its SMs, W_2 its L2 bandwidth [B/s].
+        flops_per_s: R, peak for their dtype [FLOP/s].
+        device: N its SMs, W_2 its L2 bandwidth [B/s].
         physics: the constants.
+        parts: s, of the inner extent.
 
-    Source: the laws of ``waves`` (r, f, t_0) and the constants of ``Physics`` (p, η).
+    Source: the laws of ``waves`` (r, f, t_0) and the constants of ``Physics`` (p, η); split-K as in CUTLASS.
     Validity: no kernel name needed. Held-out compute capabilities: of float32 ``linear`` it does better than another
     capability's preferences, see ``SLACK``.
     """
-    (m, n, k, b), lanes = products, physics.cuda_cores
-    tiles = b * np.ceil(m / _TILE_M) * np.ceil(n / _TILE_N)
-    rate = device.gemm_flops_per_s(dtype) / device.sm_count
-    elements, operands = _TILE_M * _TILE_N, operand_factor(_TILE_M, _TILE_N, rate, device, physics)
-    busiest = rounds(tiles, device.sm_count, lanes.tail_share)
+    (tile_m, tile_n), depth, overlap = tiles, products.k / parts, physics.cuda_cores.overlap
+    blocks = parts * products.b * np.ceil(products.m / tile_m) * np.ceil(products.n / tile_n)
+    compute_s = arithmetic_s(tiles, blocks, depth, flops_per_s, device, physics)
+    partial = 2.0 * PARTIAL_BYTES * parts * products.b * products.m * products.n if parts > 1.0 else 0.0
+    l2_bytes = blocks * (tile_m + tile_n) * depth * element_bytes + partial
+    l2_s = l2_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
+    return np.asarray((compute_s**overlap + l2_s**overlap) ** (1.0 / overlap))
+
+
+def arithmetic_s(
+    tiles: tuple[np.ndarray, np.ndarray],
+    blocks: np.ndarray,
+    depth: np.ndarray,
+    flops_per_s: np.ndarray | float,
+    device: GpuSpec,
+    physics: Physics,
+) -> np.ndarray:
+    r"""Time of the arithmetic of so many blocks [s]: rounds on the busiest SM, each at the rate its shape sustains.
+
+    .. math:: t = r \left(f_{idle} f_{operands} \frac{2 t_m t_n k}{\eta R / N} + t_0\right)
+
+    Source: fitted form and constants, see ``Physics``. Validity: tiles of ``TILES``.
+    """
+    (tile_m, tile_n), lanes, peak = tiles, physics.cuda_cores, flops_per_s / device.sm_count
+    elements, rate = tile_m * tile_n, peak * lanes.peak_share * issue_share(device, physics)
+    busiest = rounds(blocks, device.sm_count, lanes.tail_share)
     resident = np.minimum(resident_blocks(elements, device), np.maximum(busiest, 1.0))
-    each_s = 2.0 * elements * k / rate * operands + tile_overhead_s(elements, resident, device, physics)
-    arithmetic_s = busiest * each_s
-    l2_s = tiles * (_TILE_M + _TILE_N) * k * element_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
-    return (arithmetic_s**lanes.overlap + l2_s**lanes.overlap) ** (1.0 / lanes.overlap)
+    slower = operand_factor(tile_m, tile_n, peak, device, physics) * idle_factor(elements, resident, lanes.idle_cost)
+    each_s = 2.0 * elements * depth / rate * slower + tile_overhead_s(elements, resident, device, physics)
+    return np.asarray(busiest * each_s)
+
+
+def best_cut(
+    products: Products,
+    tiles: tuple[np.ndarray, np.ndarray],
+    element_bytes: np.ndarray,
+    flops_per_s: np.ndarray | float,
+    device: GpuSpec,
+    physics: Physics,
+    cuttable: bool = True,
+) -> tuple[np.ndarray, np.ndarray]:
+    r"""Into how many parts [-] the inner extent of each tile is cut, and the time [s, up to a factor] with them.
+
+    .. math:: \min_s t(s),\quad k / s \ge 256
+
+    Arguments as of ``tile_costs``, and whether the library cuts any.
+
+    Source: split-K as in NVIDIA's CUTLASS. Validity: single products; batched ones are not cut. That a cut had to be
+    1.1 to 1.3 times as fast, as some libraries have it, was no better on any of nine GPUs.
+    """
+    least = tile_costs(products, tiles, element_bytes, flops_per_s, device, physics)
+    blocks = np.ceil(products.m / tiles[0]) * np.ceil(products.n / tiles[1])
+    best, idle = np.ones_like(least), blocks < IDLE_ROUNDS * device.sm_count
+    for parts in SPLITS[1:] if cuttable else ():
+        able = (products.b == 1.0) & (products.k / parts >= LEAST_DEPTH) & idle
+        time_s = tile_costs(products, tiles, element_bytes, flops_per_s, device, physics, float(parts))
+        better = able & (time_s < least)
+        best, least = np.where(better, parts, best), np.where(better, time_s, least)
+    return best, least
 
 
 def least_cost_tile(
-    products: Products, element_bytes: np.ndarray, dtype: str, device: GpuSpec, physics: Physics
+    products: Products,
+    element_bytes: np.ndarray,
+    flops_per_s: float,
+    device: GpuSpec,
+    physics: Physics,
+    cuttable: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The (tile_m, tile_n) [elements] of least ``tile_costs``, where no kernel name was ever observed; shape (n,)."""
-    best = np.argmin(tile_costs(products, element_bytes, dtype, device, physics), axis=0)
+    """The (tile_m, tile_n) [elements] of least cost with its best cut, where no kernel name was ever observed; shape
+    (n,).
+    """
+    costs = best_cut(products, (_TILE_M, _TILE_N), element_bytes, flops_per_s, device, physics, cuttable)[1]
+    best = np.argmin(costs, axis=0)
     return _TILE_M[best, 0], _TILE_N[best, 0]
 
 
@@ -169,18 +243,23 @@ class TileChoice:
             score += weight * feature
         return score
 
-    def pick(self, op: str, products: Products, device: GpuSpec, physics: Physics) -> tuple[np.ndarray, np.ndarray]:
+    def pick(
+        self, op: str, products: Products, device: GpuSpec, physics: Physics, cuttable: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """The likeliest (tile_m, tile_n) [elements] of each float32 product, each of shape (n,)."""
         if self.seen(op, device):
             score = self.scores(op, device, choice_features(products, device))
         else:
-            score = self._cheap_and_preferred(op, products, device, physics)
+            score = self._cheap_and_preferred(op, products, device, physics, cuttable)
         best = np.argmax(score, axis=0)
         return _TILE_M[best, 0], _TILE_N[best, 0]
 
-    def _cheap_and_preferred(self, op: str, products: Products, device: GpuSpec, physics: Physics) -> np.ndarray:
+    def _cheap_and_preferred(
+        self, op: str, products: Products, device: GpuSpec, physics: Physics, cuttable: bool
+    ) -> np.ndarray:
         """Scores where the table was not seen: preferences among the tiles within ``SLACK`` of the least cost."""
-        costs = tile_costs(products, np.full(len(products.m), 4.0), "float32", device, physics)
+        size, rate = np.full(len(products.m), 4.0), device.gemm_flops_per_s("float32")
+        costs = best_cut(products, (_TILE_M, _TILE_N), size, rate, device, physics, cuttable)[1]
         if SLACK[op] == 0.0:
             return -costs
         score = self.scores(op, device, choice_features(products, device))
@@ -229,57 +308,6 @@ def shipped_choice(directory: Path | None = None) -> TileChoice:
 @lru_cache(maxsize=8)
 def _choice(file: Path) -> TileChoice:
     return TileChoice.load(file)
-
-
-SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-"""Parts that are considered; those seen in the grids of measured kernels reach from 2 to about 16."""
-LEAST_DEPTH = 256.0
-"""Inner extent [elements] that is left to a part, at least (assumption)."""
-WORTH_IT = 1.3
-"""How much faster a cut must be for a library to make it; fitted, by leaving each GPU out."""
-PARTIAL_BYTES = 4.0
-"""Of an element of a partial result [B], which is kept in float32."""
-
-
-def split_depth(
-    tiles: np.ndarray,
-    depth: np.ndarray,
-    *,
-    tile_elements: np.ndarray,
-    result_elements: np.ndarray,
-    flops_per_s: np.ndarray | float,
-    device: GpuSpec,
-    physics: Physics,
-) -> np.ndarray:
-    r"""Into how many parts [-] the inner extent is cut: the number of least time, shape (n,).
-
-    .. math::
-        t(s) = r(s T) \left(\frac{2 E k / s}{R / N} + t_0\right) + \frac{8\, s\, C}{\eta W_2},\quad
-        1.3\, t(s) < t(1),\quad k / s \ge 256
-
-    Args:
-        tiles: T, blocks of the product without a cut [-].
-        depth: k, inner extent [elements].
-        tile_elements: E, of the result, in each block.
-        result_elements: C, of the whole result; each part writes it once, and all are read again to be summed.
-        flops_per_s: R, peak of the device for these products [FLOP/s].
-        device: N its SMs, and W_2 its L2 bandwidth [B/s], through which the partial results go.
-        physics: η ``memory.l2_share`` and what t_0, ``tile_overhead_s``, takes.
-
-    Source: split-K as in NVIDIA's CUTLASS; which cut a library makes is fitted (``WORTH_IT``).
-    Validity: single products; batched ones are not cut.
-    """
-    parts = np.array(SPLITS, dtype=float)[:, None]
-    rate = flops_per_s / device.sm_count
-    busiest = rounds(tiles * parts, device.sm_count, physics.cuda_cores.tail_share)
-    resident = np.minimum(resident_blocks(tile_elements, device), np.maximum(busiest, 1.0))
-    each_s = 2.0 * tile_elements * depth / parts / rate + tile_overhead_s(tile_elements, resident, device, physics)
-    summed_s = (
-        2.0 * PARTIAL_BYTES * parts * result_elements / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
-    )
-    time_s = np.where(parts > 1, WORTH_IT * (busiest * each_s + summed_s), busiest * each_s)
-    possible = (parts == 1) | (depth / parts >= LEAST_DEPTH)
-    return parts[np.argmin(np.where(possible, time_s, np.inf), axis=0), 0]
 
 
 def filling_parts(tiles: np.ndarray, depth: np.ndarray, room: np.ndarray) -> np.ndarray:
