@@ -42,7 +42,7 @@ def test_the_cut_is_that_of_least_time_by_hand() -> None:
 
     def cut(tiles: float, depth: float) -> float:
         products = Products(tiles * 128.0 * one, 128.0 * one, depth * one, one)
-        parts, _ = best_cut(products, (128.0 * one, 128.0 * one), 4.0 * one, 14e12, device, PHYSICS)
+        parts, _ = best_cut(products, (128.0 * one, 128.0 * one), 4.0 * one, 14e12, device=device, physics=PHYSICS)
         return float(parts[0])
 
     assert cut(80, 65536) == 1  # every SM has a tile

@@ -163,7 +163,7 @@ def test_other_compute_capabilities_take_the_tile_of_least_cost() -> None:
     assert not choice.seen("linear", other)
     extents = shapes()
     size = np.full(len(extents.m), 4.0)
-    cheapest = least_cost_tile(extents, size, other.gemm_flops_per_s("float32"), other, PHYSICS)
+    cheapest = least_cost_tile(extents, size, other.gemm_flops_per_s("float32"), device=other, physics=PHYSICS)
     assert np.array_equal(choice.pick("linear", extents, other, PHYSICS), cheapest)
 
 

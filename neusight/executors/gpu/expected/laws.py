@@ -36,34 +36,24 @@ class Law:
     shape: Callable[[KernelBatch, GpuSpec, Conditions, Physics], Shape]
 
 
-def _untiled(
-    times: Callable[[KernelBatch, GpuSpec, Conditions, Physics], Times],
-) -> Callable[[KernelBatch, GpuSpec, Conditions, Physics, Tiling], Times]:
-    """Times of a law that chooses its blocks by itself."""
-
-    def untiled(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics, _: Tiling) -> Times:
-        return times(batch, device, conditions, physics)
-
-    return untiled
-
-
 def _usual_tiles(batch: KernelBatch, device: GpuSpec, _: Conditions, choice: TileChoice, physics: Physics) -> Tiling:
     """Blocks of its family, of a layer of experts those of its first product."""
     return tile(products_of(batch)[0] if batch.family == "moe" else batch, device, choice, physics)
 
 
-def _expert_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
-    return (moe_times if batch.family == "moe" else grouped_times)(batch, device, conditions, physics)
-
-
+# Laws but that of products choose their blocks by themselves, so that they take no tiling.
 LAWS: dict[str, Law] = {
     "matrix": Law(
         tile=lambda batch, device, conditions, _, physics: product_tiling(batch, device, conditions, physics),
         times=matrix_times,
         shape=lambda *_: {},
     ),
-    "attention": Law(tile=_usual_tiles, times=_untiled(attention_times), shape=attention_shape),
-    "moe": Law(tile=_usual_tiles, times=_untiled(_expert_times), shape=moe_shape),
+    "attention": Law(tile=_usual_tiles, times=lambda *given: attention_times(*given[:-1]), shape=attention_shape),
+    "moe": Law(
+        tile=_usual_tiles,
+        times=lambda batch, *more: (moe_times if batch.family == "moe" else grouped_times)(batch, *more[:-1]),
+        shape=moe_shape,
+    ),
     "stream": Law(
         tile=_usual_tiles,
         times=lambda batch, *more: stream_times(as_streams(batch), *more[:-1]),

@@ -294,9 +294,10 @@ def _panels(s: Situation) -> Panels:
 
 def _product_compute_s(s: Situation) -> np.ndarray:
     """Time of a product's arithmetic [s], longer where rows begin anywhere; see ``arithmetic_s``."""
-    t, misaligned = s.tiling, s.physics.cuda_cores.misaligned_cost * ~aligned(s.batch)
-    rates = flops_per_s(s.batch, s.device)
-    return arithmetic_s((t.tile_m, t.tile_n), t.tile_count, t.depth, rates, s.device, s.physics) * (1.0 + misaligned)
+    t, device, physics = s.tiling, s.device, s.physics
+    rates, tiles = flops_per_s(s.batch, device), (t.tile_m, t.tile_n)
+    time_s = arithmetic_s(tiles, t.tile_count, t.depth, rates, device=device, physics=physics)
+    return time_s * (1.0 + physics.cuda_cores.misaligned_cost * ~aligned(s.batch))
 
 
 def aligned(batch: KernelBatch) -> np.ndarray:

@@ -129,13 +129,12 @@ def _gemm(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics: Phys
     for op in ("linear", "bmm"):
         rows = np.flatnonzero((batch["op"] == "bmm") == (op == "bmm"))
         if len(rows):
-            own = products.take(rows)
             tile_m[rows], tile_n[rows] = _library_tiles(
-                own, batch["dtype"][rows], op, device, choice, physics=physics, cuttable=op == "linear"
+                products.take(rows), batch["dtype"][rows], op, device, choice, physics=physics, cuttable=op == "linear"
             )
     whole, size = product_tiling(products, tile_m, tile_n, device), element_bytes(batch)
     rates = by_distinct(batch["dtype"], device.gemm_flops_per_s)
-    parts = best_cut(products, (tile_m, tile_n), size, rates, device, physics)[0]
+    parts = best_cut(products, (tile_m, tile_n), size, rates, device=device, physics=physics)[0]
     parts = np.where(batch["op"] == "bmm", 1.0, parts)
     return replace(whole, batch=products.b * parts, depth=products.k / parts, parts=parts)
 
@@ -160,9 +159,9 @@ def _library_tiles(
         if dtype in LEARNED_DTYPES and choice is not None:
             tile_m[rows], tile_n[rows] = choice.pick(op, own, device, physics, cuttable)
         else:
-            size = np.full(len(rows), float(stored_bytes(dtype)))
+            size, rate = np.full(len(rows), float(stored_bytes(dtype))), device.gemm_flops_per_s(dtype)
             tile_m[rows], tile_n[rows] = least_cost_tile(
-                own, size, device.gemm_flops_per_s(dtype), device, physics, cuttable
+                own, size, rate, device=device, physics=physics, cuttable=cuttable
             )
     return tile_m, tile_n
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,6 +51,7 @@ PARTIAL_BYTES = 4.0
 """Of an element of a partial result [B], which is kept in float32."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
+_ALL_TILES = _TILE_M, _TILE_N
 
 
 def table_of(device: GpuSpec) -> str:
@@ -112,9 +113,10 @@ def tile_costs(
     tiles: tuple[np.ndarray, np.ndarray],
     element_bytes: np.ndarray,
     flops_per_s: np.ndarray | float,
+    parts: float = 1.0,
+    *,
     device: GpuSpec,
     physics: Physics,
-    parts: float = 1.0,
 ) -> np.ndarray:
     r"""Time of products by physics alone [s, up to a factor], each tile's inner extent cut into ``parts``.
 
@@ -142,9 +144,9 @@ def tile_costs(
     """
     (tile_m, tile_n), depth, overlap = tiles, products.k / parts, physics.cuda_cores.overlap
     blocks = parts * products.b * np.ceil(products.m / tile_m) * np.ceil(products.n / tile_n)
-    compute_s = arithmetic_s(tiles, blocks, depth, flops_per_s, device, physics)
-    partial = 2.0 * PARTIAL_BYTES * parts * products.b * products.m * products.n if parts > 1.0 else 0.0
-    l2_bytes = blocks * (tile_m + tile_n) * depth * element_bytes + partial
+    compute_s = arithmetic_s(tiles, blocks, depth, flops_per_s, device=device, physics=physics)
+    partial_bytes = 2.0 * PARTIAL_BYTES * parts * products.b * products.m * products.n if parts > 1.0 else 0.0
+    l2_bytes = blocks * (tile_m + tile_n) * depth * element_bytes + partial_bytes
     l2_s = l2_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
     return np.asarray((compute_s**overlap + l2_s**overlap) ** (1.0 / overlap))
 
@@ -154,6 +156,7 @@ def arithmetic_s(
     blocks: np.ndarray,
     depth: np.ndarray,
     flops_per_s: np.ndarray | float,
+    *,
     device: GpuSpec,
     physics: Physics,
 ) -> np.ndarray:
@@ -177,6 +180,7 @@ def best_cut(
     tiles: tuple[np.ndarray, np.ndarray],
     element_bytes: np.ndarray,
     flops_per_s: np.ndarray | float,
+    *,
     device: GpuSpec,
     physics: Physics,
     cuttable: bool = True,
@@ -190,12 +194,13 @@ def best_cut(
     Source: split-K as in NVIDIA's CUTLASS. Validity: single products; batched ones are not cut. That a cut had to be
     1.1 to 1.3 times as fast, as some libraries have it, was no better on any of nine GPUs.
     """
-    least = tile_costs(products, tiles, element_bytes, flops_per_s, device, physics)
+    cost = partial(tile_costs, products, tiles, element_bytes, flops_per_s, device=device, physics=physics)
+    least = cost()
     blocks = np.ceil(products.m / tiles[0]) * np.ceil(products.n / tiles[1])
     best, idle = np.ones_like(least), blocks < IDLE_ROUNDS * device.sm_count
     for parts in SPLITS[1:] if cuttable else ():
         able = (products.b == 1.0) & (products.k / parts >= LEAST_DEPTH) & idle
-        time_s = tile_costs(products, tiles, element_bytes, flops_per_s, device, physics, float(parts))
+        time_s = cost(float(parts))
         better = able & (time_s < least)
         best, least = np.where(better, parts, best), np.where(better, time_s, least)
     return best, least
@@ -205,6 +210,7 @@ def least_cost_tile(
     products: Products,
     element_bytes: np.ndarray,
     flops_per_s: float,
+    *,
     device: GpuSpec,
     physics: Physics,
     cuttable: bool = False,
@@ -212,7 +218,9 @@ def least_cost_tile(
     """The (tile_m, tile_n) [elements] of least cost with its best cut, where no kernel name was ever observed; shape
     (n,).
     """
-    costs = best_cut(products, (_TILE_M, _TILE_N), element_bytes, flops_per_s, device, physics, cuttable)[1]
+    _, costs = best_cut(
+        products, _ALL_TILES, element_bytes, flops_per_s, device=device, physics=physics, cuttable=cuttable
+    )
     best = np.argmin(costs, axis=0)
     return _TILE_M[best, 0], _TILE_N[best, 0]
 
@@ -259,7 +267,7 @@ class TileChoice:
     ) -> np.ndarray:
         """Scores where the table was not seen: preferences among the tiles within ``SLACK`` of the least cost."""
         size, rate = np.full(len(products.m), 4.0), device.gemm_flops_per_s("float32")
-        costs = best_cut(products, (_TILE_M, _TILE_N), size, rate, device, physics, cuttable)[1]
+        _, costs = best_cut(products, _ALL_TILES, size, rate, device=device, physics=physics, cuttable=cuttable)
         if SLACK[op] == 0.0:
             return -costs
         score = self.scores(op, device, choice_features(products, device))
