@@ -88,9 +88,7 @@ def product_of(batch: KernelBatch, device: GpuSpec, physics: Physics) -> Product
     result = np.where(batch["accumulates"], 2.0 * ACCUMULATOR_BYTES, result_bytes(batch))
     least = np.where(batch["scaling"] == "micro", SCALE_ROWS, 1.0)
     b_bytes, copied = weight_bytes(batch), copy_bytes(_row_lengths(batch, m, n, k), size)
-    return Product(
-        m, n, k, products, size, b_bytes, result, rates, least_rows=least, least_columns=least, copy_bytes=copied
-    )
+    return Product(m, n, k, products, size, b_bytes, result, rates, 1.0, least, least, copy_bytes=copied)
 
 
 def _row_lengths(batch: KernelBatch, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> tuple[np.ndarray, ...]:
