@@ -6,7 +6,7 @@ expects them to take. So does this: of all candidates the one of least time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from math import prod
@@ -194,19 +194,18 @@ def pick_tiles(
     Libraries cut single products alone, of those for which they have such kernels (``cuttable``), and a cut pays only
     where the tiles leave SMs idle.
     """
-    cost = _TileCost.of(p, device, physics)
+    seconds, split_s = _tile_costs(p, device, physics), further_kernel_s(device, physics)
     able = np.flatnonzero((p.batch == 1) & cuttable)
-    most, least_m, least_n = np.broadcast_arrays(p.most_parts, p.least_rows, p.least_columns, p.m)[:3]
-    fine = np.broadcast_to(p.all_heights, p.m.shape)
-    best, parts = np.zeros(len(p.m), dtype=int), np.ones(len(p.m))
-    least = np.full(len(p.m), np.inf)
+    bounds = (p.most_parts, p.least_rows, p.least_columns, p.all_heights)
+    most, least_m, least_n, fine, _ = np.broadcast_arrays(*bounds, p.m)
+    best, parts, least = np.zeros(len(p.m), dtype=int), np.ones(len(p.m)), np.full(len(p.m), np.inf)
     shapes = tile_shapes(device.facts.tile_accumulators)
     usual, shapes = len(shapes), (*shapes, *(FINE_TILES if fine.any() else ()))
     for number, shape in enumerate(shapes):
-        unable_s = np.where((least_m > shape[0]) | (least_n > shape[1]), np.inf, 0.0)
-        unable_s = np.where(fine == (number >= usual), unable_s, np.inf)
+        unable = (least_m > shape[0]) | (least_n > shape[1]) | (fine != (number >= usual))
+        unable_s = np.where(unable, np.inf, 0.0)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
-        time_s = cost.seconds(shape, tiles, 1, slice(None)) + unable_s
+        time_s = seconds(shape, tiles, 1, slice(None)) + unable_s
         better = time_s < least
         least = np.where(better, time_s, least)
         best[better], parts[better] = number, 1.0
@@ -215,7 +214,7 @@ def pick_tiles(
             rows = idle[(p.k[idle] >= max(cut * LEAST_DEPTH, LEAST_CUT_EXTENT)) & (most[idle] >= cut)]
             if not len(rows):
                 break
-            time_s = cost.seconds(shape, tiles[rows], cut, rows) + cost.split_s + unable_s[rows]
+            time_s = seconds(shape, tiles[rows], cut, rows) + split_s + unable_s[rows]
             better = time_s < least[rows]
             won = rows[better]
             least[won], best[won], parts[won] = time_s[better], number, cut
@@ -223,43 +222,22 @@ def pick_tiles(
     return tile_m[best], tile_n[best], parts, least
 
 
-@dataclass(frozen=True)
-class _TileCost:
-    """What any tile costs; columns of shape (n,) and the device's figures."""
+def _tile_costs(p: Product, device: GpuSpec, physics: Physics) -> Callable[..., np.ndarray]:
+    """Time [s] of tiles as a function of their shape, their number, the parts each is cut into, and rows of ``p``."""
+    unit, count = MatrixUnit(device, physics), device.sm_count
+    half, each_s, step_s = unit.half(p), 2.0 * count / unit.sustained(p), unit.waiting_s(p)
+    prologue_depth = unit.prologue_depth(p)
 
-    product: Product
-    half: np.ndarray
-    each: np.ndarray
-    step_s: np.ndarray
-    port: float
-    split_s: float
-    sm_count: int
-    prologue_depth: np.ndarray
-
-    @classmethod
-    def of(cls, p: Product, device: GpuSpec, physics: Physics) -> _TileCost:
-        unit = MatrixUnit(device, physics)
-        return cls(
-            product=p,
-            half=unit.half(p),
-            each=2.0 * device.sm_count / unit.sustained(p),
-            step_s=unit.waiting_s(p),
-            port=unit.port,
-            split_s=further_kernel_s(device, physics),
-            sm_count=device.sm_count,
-            prologue_depth=unit.prologue_depth(p),
-        )
-
-    def seconds(self, shape: tuple[int, int], tiles: np.ndarray, parts: int, rows: np.ndarray | slice) -> np.ndarray:
-        """Time [s] of so many tiles of a shape, each cut into parts, for some rows."""
-        (tile_m, tile_n), p = shape, self.product.take(rows)
-        depth, blocks = p.k / parts, tiles * parts
-        share = blocks / self.sm_count
-        work = (tile_m * tile_n + self.half[rows] * _edges(p, shape)) * (depth + self.prologue_depth[rows])
-        compute_s = np.ceil(share) * work * self.each[rows]
-        panels_s = _l2_bytes(p, shape, tiles, parts) / (self.port * np.minimum(blocks, self.sm_count))
-        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * self.step_s[rows] * _stage_share(p, shape)
+    def seconds(shape: tuple[int, int], tiles: np.ndarray, parts: int, rows: np.ndarray | slice) -> np.ndarray:
+        some, blocks = p.take(rows), tiles * parts
+        depth, share = some.k / parts, blocks / count
+        work = (shape[0] * shape[1] + half[rows] * _edges(some, shape)) * (depth + prologue_depth[rows])
+        compute_s = np.ceil(share) * work * each_s[rows]
+        panels_s = _l2_bytes(some, shape, tiles, parts) / (unit.port * np.minimum(blocks, count))
+        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * step_s[rows] * _stage_share(some, shape)
         return np.asarray(np.sqrt(compute_s**2 + panels_s**2 + waiting_s**2))
+
+    return seconds
 
 
 def _l2_bytes(p: Product, shape: Shape, tiles: np.ndarray, parts: np.ndarray | float) -> np.ndarray:
