@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
 _PER_STAGE = 4
 """Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""
-TIMED = leave_out(
-    "network", "prices", "overlap_grad_reduce", "overlap_param_gather", "overlap_experts", "embedding_shard"
-)
+TIMED = leave_out("network", "prices", "overlap_grad_reduce", "overlap_param_gather", "overlap_experts")
 """Fields that decide the time of a step, and nothing of its memory."""
 PLACED = described(
     dp="Data parallel: replicas, each with its share of the sequences. Default: 1, or what --cluster or --nodes leave.",

@@ -25,6 +25,7 @@ from neusight.plans.states import States
 from neusight.plans.traced import TracedProgram
 from neusight.requests import Plan, Request
 from neusight.transforms.passes import Pass
+from neusight.transforms.tables import has_tables, split_among
 from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
@@ -139,6 +140,8 @@ class TracedModel:
     usual: Local
     _traced: dict[Local, TracedProgram] = field(default_factory=dict, repr=False)
 
+    splits: bool = False
+    """Whether replicas share tables of embeddings."""
     notes: tuple[str, ...] = ()
     has_experts = False
     experts = 0
@@ -293,6 +296,7 @@ def traced_run(
     tp_plan: Mapping[str, str] | None = None,
     *,
     defaults: Defaults = _NONE,
+    embedding_shard: str = "",
 ) -> TrainingRun:
     """A step of a model by its traces.
 
@@ -303,6 +307,7 @@ def traced_run(
         place: the devices: a cluster, or one device, as many of which as the plan has make a node.
         tp_plan: how products are shared, as ``tensor_parallel`` takes it.
         defaults: values that were chosen for fields of the request and the plan.
+        embedding_shard: ``none`` where each replica has all tables of embeddings, which they share else.
 
     Raises:
         ModelError: a plan that the model does not allow, or that is not estimated. DeviceError: devices without links.
@@ -310,7 +315,9 @@ def traced_run(
 
     def local_step(local: Local) -> Workload:
         local.check()
-        return tensor_parallel(trace(local.batch), local.tp, tp_plan, by_tokens=local.sequence_parallel)
+        step = trace(local.batch)
+        step = split_among(step, own.dp) if splits else step
+        return tensor_parallel(step, local.tp, tp_plan, by_tokens=local.sequence_parallel)
 
     trace = cache(trace)
     dtype = request.precision.weights or _weight_dtype(trace(plan.micro_batch_size))
@@ -320,8 +327,9 @@ def traced_run(
     # Gradients have the dtype of the module's weights, also on their way between replicas.
     own = replace(plan if request.mode == "training" else forward_plan(plan), gradient_dtype=dtype)
     usual = local_of(own, length or 1, dtype, "")
+    splits = own.dp > 1 and embedding_shard != "none" and has_tables(trace(own.micro_batch_size))
     return TrainingRun(
-        decoder=TracedModel(name=request.model or "the module", trace=local_step, usual=usual),
+        decoder=TracedModel(name=request.model or "the module", trace=local_step, usual=usual, splits=splits),
         cluster=place if isinstance(place, Cluster) else node_of(place, own.world),
         plan=own,
         defaults=defaults,

@@ -26,6 +26,7 @@ class Algorithm:
     moments: int
     matrix_moments: int = -1
     moment_bytes: float = 0.0
+    sparse_moments: int = -1
     fused: str = ""
     passes: tuple[tuple[str, int], ...] = ()
     traced: str = "none"
@@ -36,6 +37,11 @@ class Algorithm:
     def orthogonalises(self) -> bool:
         """Whether matrices of layers are stepped by their momentum made orthogonal."""
         return self.matrix_moments >= 0
+
+    @property
+    def moments_of_rows(self) -> int:
+        """Moments of a parameter in a table whose rows are stepped where they were read."""
+        return self.moments if self.sparse_moments < 0 else self.sparse_moments
 
     def states(self, parameters: float, in_matrices: float) -> float:
         """Moments of ``parameters``, of which so many lie in matrices of layers."""

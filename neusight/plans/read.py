@@ -17,19 +17,9 @@ from neusight.requests import Plan
 
 PLAN = tuple(f.name for f in fields(Plan))
 STEP = (
-    *(
-        "seq_len",
-        "dtype",
-        "optimizer",
-        "moment_dtype",
-        "micro_batches",
-        "lora_rank",
-        "adapter",
-        "adapted",
-        "source_len",
-        "mtp_layers",
-    ),
-)
+    "seq_len", "dtype", "optimizer", "moment_dtype", "micro_batches", "lora_rank", "adapter", "adapted", "source_len",
+    "mtp_layers", "embedding_shard",
+)  # fmt: skip
 """What belongs to a training step in addition to its plan and its engine."""
 RUN = ("engine", *STEP)
 """What a file may state of a run, as well as the fields of ``Plan``."""

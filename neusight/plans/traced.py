@@ -33,6 +33,13 @@ from neusight.workloads.workload import KEPT, Workload
 _PHASES: dict[str, Phase] = {"forward": "forward", "backward": "backward", "optimizer": "step"}
 
 
+def _group(kernel: Kernel) -> str:
+    """Ranks that a kernel exchanges with: replicas that split tables, else those that share layers."""
+    if kernel.family != "collective":
+        return ""
+    return "edp" if kernel.op == "all_to_all" else "tp"
+
+
 class _Run(NamedTuple):
     """A kernel with the operator and the phase that run it, and zeros of its operands.
 
@@ -303,7 +310,7 @@ class TracedProgram:
             phase=_PHASES[run.phase],
             batch=with_zeros(batch, [run.zeros]) if self._has_zeros and batch.family in MAPPED else batch,
             runs=count,
-            group="tp" if run.kernel.family == "collective" else "",
+            group=_group(run.kernel),
             modules=CORE_MODULE if run.core else (),
         )
 
@@ -333,9 +340,10 @@ class TracedProgram:
         return parameters
 
     def _elements(self, number: int) -> float:
-        """Values of a weight; tables of whole numbers are no parameters."""
+        """Values of a weight that replicas have copies of; tables of whole numbers are no parameters."""
         tensor = self.workload.tensors[number]
-        return 0.0 if tensor.dtype.startswith(("int", "uint", "bool")) else tensor.nbytes / stored_bytes(tensor.dtype)
+        whole_numbers = tensor.dtype.startswith(("int", "uint", "bool"))
+        return 0.0 if tensor.split or whole_numbers else tensor.nbytes / stored_bytes(tensor.dtype)
 
     @cached_property
     def _touched(self) -> tuple[np.ndarray, np.ndarray]:

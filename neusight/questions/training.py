@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from neusight.distributed.training_run import TrainingRun
 
 OPTIMIZERS = tuple(name for name, one in algorithms().items() if one.described)
+EMBEDDING_SHARDS = ("none", "tables")
 GRAPHED = ("attn", "mlp", "moe", "shared_experts")
 _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
 """Fields that a traced model decides itself."""
@@ -120,7 +121,11 @@ class Training(Configured, OnCluster, WithExperts, Planned):
     chunk_group: int | None = whole(
         "Micro-batches of a chunk before the next chunk's, whose activations wait. Default: --pp.", RECORDED
     )
-    embedding_shard: str = text("How embedding tables are split over devices.", RECORDED, estimated=False)
+    embedding_shard: str = text(
+        "Tables of embeddings of recommendation models: each device has a share of them (tables), or all (none). "
+        "Default: tables.",
+        PLAN, choices=EMBEDDING_SHARDS, meanings={"rows": "tables", "rows and tables": "tables"},
+    )  # fmt: skip
 
     def resolve(self, device: DeviceSpec | None = None, inputs: Any = None) -> TrainingRun:
         """The step as objects; fields that are left open are the usual choices of the engine's users.
@@ -213,5 +218,7 @@ class Training(Configured, OnCluster, WithExperts, Planned):
     def without_effect(self, run: TrainingRun) -> Iterator[str]:
         """A line for each field that changes nothing of the step that it resolves to."""
         yield from (*run.without_effect(), *self.not_estimated())
+        if self.embedding_shard == "tables" and not getattr(run.decoder, "splits", False):
+            yield "embedding_shard has no effect: there is one replica, or the model has no bags of embeddings"
         if self.network and run.cluster.nodes == 1:
             yield "network has no effect: there is one node"

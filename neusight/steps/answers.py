@@ -261,7 +261,8 @@ def traced_training(
     request = replace(request, engine=run_on(cluster.device, request.engine))
     trace = traces_of(model, request, Setting(), cluster.device, inputs)
     defaults = {**defaults, **plan_defaults(options, plan, request.engine)}
-    return traced_run(trace, request, plan, cluster, defaults=defaults)
+    split = str(options.get("embedding_shard") or "")
+    return traced_run(trace, request, plan, cluster, defaults=defaults, embedding_shard=split)
 
 
 def _without_effect(

@@ -68,21 +68,17 @@ def fused_step(name: str, elements: int, tensors: int, dtype: str) -> Optimizer:
 
 
 def stepped_by(workload: Workload, name: str) -> Workload:
-    """The step with another optimizer than the one that it was traced with, see ``kernels.optimizers``.
-
-    Raises:
-        InapplicableError: the update of the trace is none of Adam's.
-    """
+    """The step with another optimizer than the one that it was traced with, which has moments."""
     algorithm, (fused, (last, kernel)) = optimizer_named(name), _stepped(workload)
     size, matrices = stored_bytes(kernel.dtype), _matrices(workload) if algorithm.orthogonalises else Counter()
     in_matrices = sum(count * short * long for (short, long), count in matrices.items())
     state = (algorithm.moment_bytes or size) * algorithm.states(kernel.elements, in_matrices)
     products = tuple(orthogonalising_products(matrices, ITERATED_DTYPE)) * NEWTON_SCHULZ
-    share = state / (2 * kernel.elements * size)
-    return _with_step(fused, last, (*products, *_update(kernel, algorithm)), share, name)
+    share = state / (optimizer_named(workload.request.optimizer).moments * kernel.elements * size)
+    return _with_step(fused, last, (*products, *passes_of(kernel, algorithm)), share, name)
 
 
-def _update(kernel: Optimizer, algorithm: Algorithm) -> tuple[Optimizer, ...]:
+def passes_of(kernel: Optimizer, algorithm: Algorithm) -> tuple[Optimizer, ...]:
     """What steps the parameters of a fused kernel: passes over them, or such a kernel with moments of another size."""
     size = int(stored_bytes(kernel.dtype))
     if not algorithm.passes:
@@ -122,6 +118,8 @@ def paged_moments(workload: Workload) -> Workload:
     Raises:
         InapplicableError: another optimizer, whose moments are not kept so.
     """
+    if workload.request.optimizer not in ("adam", "adamw"):
+        raise InapplicableError(f"this is of Adam, and the step's optimizer is {workload.request.optimizer}")
     fused, (last, kernel) = _stepped(workload)
     moments = round(2 * kernel.elements * stored_bytes(kernel.dtype))
     copy = Collective(op="host_copy", ranks=2, bytes=moments, dtype=kernel.dtype)
@@ -130,8 +128,6 @@ def paged_moments(workload: Workload) -> Workload:
 
 def _stepped(workload: Workload) -> tuple[Workload, tuple[Node, Optimizer]]:
     """The step with its optimizer fused, and the node and kernel that does it."""
-    if workload.request.optimizer not in ("adam", "adamw"):
-        raise InapplicableError(f"this is of Adam, and the step's optimizer is {workload.request.optimizer}")
     fused = fuse_optimizer(workload)
     steps = [(node, k) for node in fused.nodes for k in node.kernels if isinstance(k, Optimizer) and "_fused" in k.op]
     return fused, steps[-1]

@@ -1,21 +1,24 @@
-"""Tables of embeddings of a traced step: on the host, in part on the host, or as trains of small tensors."""
+"""Tables of embeddings of a traced step: on the host, in part there, split among ranks, or as trains of tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import ceil, isqrt, log
 
 from neusight.errors import InapplicableError
-from neusight.kernels.families import Collective, Gemm, Kernel
+from neusight.kernels.families import Collective, Gemm, Kernel, Memory
+from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import stored_bytes
+from neusight.transforms.optimizer import fused_step, passes_of
 from neusight.transforms.unrolled import unrolled
 from neusight.workloads.workload import Node, Tensor, Workload
 
 SKEW = 1.05
 """Exponent of Zipf's law by which rows of a model that states none are asked for (assumption, near the popularity that
 Adnan et al. 2021, section 2, show of Criteo's data)."""
-_EULER = 0.5772
+_INDEX_BYTES = 8
+"""Of the number of a row."""
 _EXACT = 2
 
 
@@ -223,3 +226,79 @@ def _changed(
         for node in step.nodes
     )
     return replace(step, nodes=nodes, tensors=tuple(tensors))
+
+
+def has_tables(workload: Workload) -> bool:
+    """Whether a step has bags of embeddings."""
+    return any(node.kernels and "_embedding_bag" in node.operator for node in workload.nodes)
+
+
+def split_among(workload: Workload, ranks: int) -> Workload:
+    """Ranks have an even share of all tables each, look rows up for the samples of all and exchange sums of bags and
+    their gradients; only rows that were read are stepped (Naumov et al. 2019, section 4; TorchRec,
+    ``apply_optimizer_in_backward`` with FBGEMM's fused embeddings).
+
+    A rank reads as many rows as before: of a share of the tables for as many times the samples.
+
+    Raises:
+        InapplicableError: the step has no bags of embeddings, or an optimizer that steps tensor by tensor.
+    """
+    step = unrolled(workload)
+    found = dict(lookups(step).values())
+    bags = step.request.batch * sum(one.row_bytes for one in found.values())
+    places = [at for at, node in enumerate(step.nodes) if node.kernels and "_embedding_bag" in node.operator]
+    forward = [at for at in places if step.nodes[at].phase == "forward"]
+    backward = [at for at in places if step.nodes[at].phase == "backward"]
+    nodes = list(step.nodes)
+    for at, size, before in (
+        (forward[0], _INDEX_BYTES * sum(one.count for one in found.values()), True),
+        (forward[-1], bags, False),
+        *((at, bags, True) for at in backward[:1]),
+    ):
+        exchange = (Collective(op="all_to_all", ranks=ranks, bytes=size, dtype=next(iter(found.values())).table.dtype),)
+        own = nodes[at].kernels
+        nodes[at] = replace(nodes[at], kernels=exchange + own if before else own + exchange)
+    updates = [at for at, node in enumerate(nodes) if node.phase == "optimizer"]
+    for at in updates:
+        nodes[at] = replace(nodes[at], kernels=_rows_stepped(step, found) if at == updates[-1] else ())
+    return replace(step, nodes=tuple(nodes), tensors=tuple(_split_tensors(step, found, ranks)))
+
+
+def _rows_stepped(step: Workload, found: Mapping[int, Lookup]) -> tuple[Kernel, ...]:
+    """The update of all weights but tables, and of the rows of those that were read."""
+    algorithm = optimizer_named(step.request.optimizer)
+    if not algorithm.fused:
+        words = "steps tensor by tensor: name another optimizer, or embedding_shard none"
+        raise InapplicableError(f"{step.request.optimizer} {words}")
+    tensors = [one for at, one in enumerate(step.tensors) if one.kind == "weight" and at not in found]
+    dtype = next(iter(found.values())).table.dtype
+    dense = step.parameters - sum(one.rows * one.width for one in found.values())
+    elements, size = sum(one.count * one.width for one in found.values()), round(stored_bytes(dtype))
+    states = algorithm.moments_of_rows
+    rows = Memory(
+        op="scatter",
+        elements=elements,
+        read_bytes=(2 + states) * elements * size,
+        write_bytes=(1 + states) * elements * size,
+        dtype=dtype,
+    )
+    whole = fused_step(algorithm.fused, dense, len(tensors), dtype)
+    return (*(passes_of(whole, algorithm) if algorithm.passes else (whole,)), rows)
+
+
+def _split_tensors(step: Workload, found: Mapping[int, Lookup], ranks: int) -> Iterator[Tensor]:
+    """Shares of tables and of what the optimizer keeps of them; nothing of what it made of whole ones."""
+    algorithm = optimizer_named(step.request.optimizer)
+    kept = algorithm.moments_of_rows / (algorithm.moments or 1)
+    shapes = {one.table.shape for one in found.values()}
+    made = {w.tensor for node in step.nodes if node.phase == "optimizer" for w in node.writes}
+    for at, tensor in enumerate(step.tensors):
+        if at in found:
+            size = ceil(tensor.nbytes / ranks)
+            yield replace(tensor, nbytes=size, touched_bytes=min(size, tensor.touched_bytes), split=True)
+        elif tensor.shape in shapes and tensor.kind == "state":
+            yield replace(tensor, nbytes=ceil(kept * tensor.nbytes / ranks), touched_bytes=0)
+        elif tensor.shape in shapes and at in made:
+            yield replace(tensor, nbytes=0, touched_bytes=0)
+        else:
+            yield tensor

@@ -81,7 +81,7 @@ class Tensor:
     ``born`` and ``died`` are the first and the last node (by number in the expanded order) during which it is alive:
     -1 before the step, ``KEPT`` after it. Both move by their steps from copy to copy. ``touched_bytes`` is the most
     that any one node reads or writes of it, which for a table of embeddings may be less, or more, than all; an
-    optimizer's update touches all and does not count here.
+    optimizer's update touches all and does not count here. ``split``: a share of a weight that ranks have no copies of.
     """
 
     shape: tuple[int, ...]
@@ -95,6 +95,7 @@ class Tensor:
     copies: int = 1
     born_step: int = 0
     died_step: int = 0
+    split: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from neusight.errors import InapplicableError, ModelError
+from neusight.errors import ModelError
 from neusight.kernels.families import Gemm, Optimizer
 from neusight.kernels.optimizers import NEWTON_SCHULZ, algorithms, optimizer_named
 from neusight.questions.step import step_question
 from neusight.requests import Request
 from neusight.steps.questions import checked, workload_of
-from neusight.transforms.optimizer import fuse_optimizer, stepped_by
+from neusight.transforms.optimizer import fuse_optimizer
 from neusight.workloads import load_workload
 from neusight.workloads.inputs import as_inputs
 from neusight.workloads.target import TargetDevice
@@ -131,8 +131,6 @@ def test_optimizers_without_a_fused_form_are_refused_it() -> None:
         with pytest.raises(ModelError, match=f"{name} has no fused form"):
             question = step_question("gpt2", "l4", mode="training", optimizer=name, fused_optimizer=True)
             checked(question.gpu, question.request, question.setting)
-    with pytest.raises(InapplicableError, match="this is of Adam"):
-        stepped_by(step("sgd"), "lion")
 
 
 def test_every_optimizer_says_how_modules_are_traced_and_where_it_is_from() -> None:
