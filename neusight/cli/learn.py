@@ -148,12 +148,12 @@ def fit(options: FitTarget) -> None:
 
     - `neusight fit training --out tile_models/training.json`
     """
-    from neusight.learn.fits import FitChoice, fit_constants
+    from neusight.learn.fits import FitOptions, fit_constants
 
     out, folder = options.out or writable(Path(f"{options.target}.json")), options.data or data_dir()
-    choice = FitChoice(hold_out=_ids(options.hold_out, {}), rows=options.rows, seed=options.seed)
+    chosen = FitOptions(data=folder, hold_out=_ids(options.hold_out, {}), each=options.rows, seed=options.seed)
     with tasks() as report:
-        content, rows, lines = fit_constants(options.target, folder, out, choice, report)
+        content, rows, lines = fit_constants(options.target, chosen, out, report)
     Output(options.form).data(content, rows, lambda: line("\n".join(lines)))
 
 

@@ -11,17 +11,14 @@ from typing import Any
 import numpy as np
 
 from neusight.api import Predictor
-from neusight.learn.hosts import Group, TimedCall, group_of, others, timed_calls
+from neusight.learn.hosts import Group, TimedCall, by_group, group_of, others, timed_calls
 from neusight.measured import MeasuredTable, read_table
 
 
 @lru_cache(maxsize=1)
 def _groups(path: Path) -> dict[Group, list[TimedCall]]:
     """Timed calls of a file, by host, GPU, day and how they are launched."""
-    groups: dict[Group, list[TimedCall]] = {}
-    for row, call in timed_calls(read_table(path), Predictor.load(), Counter()):
-        groups.setdefault(group_of(row), []).append(call)
-    return groups
+    return by_group(timed_calls(read_table(path), Predictor.load(), Counter()))
 
 
 def with_hosts_of_others(part: MeasuredTable, table: MeasuredTable) -> MeasuredTable:

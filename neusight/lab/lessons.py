@@ -11,7 +11,9 @@ from neusight.lab.left_out import QUICK_ROWS, QUICK_STEPS, constants_without
 from neusight.lab.targets import StrictModel
 from neusight.laws.fitted import FittedPhysics
 from neusight.learn import Report
-from neusight.learn.physics.fit import FitOptions, fit_parts
+from neusight.learn.evidence import Evidence, FitOptions
+from neusight.learn.physics.fit import solve_physics
+from neusight.learn.physics.observations import ObservationReader
 from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.learn.training_data import DeviceRows, load_corpus, thinned
 from neusight.measured import files_of
@@ -64,7 +66,8 @@ class Lessons(StrictModel):
         path = cache_dir() / "experiments" / f"physics-{key}.json"
         if not path.is_file():
             corpus = load_corpus(files, gpus, out).of_split(self.split)
-            fit_parts(options.reading().lanes_of(corpus), options, report=report).save(path)
+            parts = ObservationReader(options).lanes_of(corpus)
+            solve_physics(Evidence(rows=parts, files=files), options, report).save(path)
         # Read back even when it was just fitted: the same digits in every run.
         return FittedPhysics.load(path)
 

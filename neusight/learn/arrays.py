@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,11 +18,12 @@ from neusight.kernels.work import work_of
 from neusight.laws.array_constants import PRIOR, ArrayPhysics
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.physics.problem import Measurements, Problem
 from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
-from neusight.learn.sums import folds, robust_spread
+from neusight.learn.sums import robust_spread
 from neusight.measured import kernel_part
-from neusight.measured.folder import hashes, kernel_files, kernel_rows
+from neusight.measured.folder import kernel_files, kernel_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +52,7 @@ class ArrayRows(Measurements):
         return np.log(self.times_s(physics) / self.latency_s)
 
 
-def read_rows(data: Path, seed: int = 0) -> list[ArrayRows]:
+def read_arrays(options: FitOptions, report: Report | None = None) -> Evidence[ArrayRows]:
     """Programs in a folder of measured rows, a table, device and family each; long tables are sampled.
 
     Raises:
@@ -60,16 +60,14 @@ def read_rows(data: Path, seed: int = 0) -> list[ArrayRows]:
     """
     import pandas as pd
 
-    if not (tables := _tables(data)):
-        raise DataError(f"{data} has no kernels of systolic accelerators: give the folder of measured rows")
-    frame = pd.concat([kernel_rows(path) for path in tables], ignore_index=True)
+    files = kernel_files(options.data, lambda family, gpu: family != "collective", SystolicSpec)
+    if not files:
+        raise DataError(f"{options.data} has no kernels of systolic accelerators: give the folder of measured rows")
+    frame = pd.concat([kernel_rows(path) for path in files], ignore_index=True)
     names = [name for name in ("source", "table", "row") if name in frame]
     of_tables = frame.sort_values(names).groupby(names[:-1]) if names else [("", frame)]
-    return [part for _, rows in of_tables for part in _sampled(rows, np.random.default_rng(seed))]
-
-
-def _tables(data: Path) -> list[Path]:
-    return kernel_files(data, lambda family, gpu: family != "collective", SystolicSpec)
+    parts = [part for _, rows in of_tables for part in _sampled(rows, np.random.default_rng(options.seed))]
+    return Evidence(rows=parts, files=files)
 
 
 def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[ArrayRows]:
@@ -91,36 +89,24 @@ def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[Arr
             )
 
 
-def fit_arrays(data: Path, seed: int = 0, report: Report | None = None, hold_out: Collection[str] = ()) -> FittedArrays:
-    """Estimate all constants, again without each device, and from the smaller half of each family's kernels alone.
-
-    Args:
-        data: folder of measured rows.
-        seed: of the sample of rows.
-        report: called with (task, done, of, error).
-        hold_out: devices whose rows count for nothing.
-
-    Raises:
-        DataError: no systolic accelerators there, or none of other devices.
-    """
-    parts = [part for part in read_rows(data, seed) if part.device.id not in hold_out]
-    if not parts:
-        raise DataError(f"{data} has programs of {', '.join(sorted(hold_out))} alone: leave fewer devices out")
-    devices = sorted({part.device.id for part in parts})
-    errors: list[dict[str, Any]] = []
-    for done, (left_out, kept, held) in enumerate(folds(parts, lambda part: part.device.id)):
-        if report:
-            report(f"arrays without {left_out}", done, len(devices) + 2, float("nan"))
-        errors += _left_out(kept, held) if kept else []
-    if report:
-        report("arrays from small kernels", len(devices), len(devices) + 2, float("nan"))
-    halves = [_halves(part) for part in parts if len(part) > 1]
-    errors += _errors("larger half", [large for _, large in halves], _constants([small for small, _ in halves]))
-    found, physics = _fitted(parts)
-    seen = _errors("seen", parts, physics)
+def solve_arrays(evidence: Evidence[ArrayRows], options: FitOptions, report: Report | None = None) -> FittedArrays:
+    """All constants, and errors on the rows that they are fitted to."""
+    found, physics = _fitted(evidence.rows)
+    seen = _errors("seen", evidence.rows, physics)
     error = round(float(np.mean([row["mean"] for row in seen])) / 100.0, 4)
-    content = found | {"error": error, "data": hashes(_tables(data)), "scatter": _scatter(parts, physics)}
-    return FittedArrays(**content, errors=seen + errors)
+    content = evidence.about() | found | {"error": error, "scatter": _scatter(evidence.rows, physics)}
+    return FittedArrays(**content, errors=seen)
+
+
+def judge_arrays(
+    evidence: Evidence[ArrayRows], fitted: FittedArrays, options: FitOptions, report: Report | None = None
+) -> FittedArrays:
+    """The same with errors where each device is left out, and by the smaller half of each family's kernels alone."""
+    folds = evidence.folds(lambda part: part.gpu, report, "arrays")
+    left_out = [row for _, rest in folds if rest.rows for row in _left_out(rest.rows, rest.held)]
+    halves = [_halves(part) for part in evidence.rows if len(part) > 1]
+    larger = _errors("larger half", [large for _, large in halves], _fitted([small for small, _ in halves])[1])
+    return replace(fitted, errors=fitted.errors + left_out + larger)
 
 
 def _fitted(parts: Sequence[ArrayRows]) -> tuple[dict[str, Any], ArrayPhysics]:
@@ -129,10 +115,6 @@ def _fitted(parts: Sequence[ArrayRows]) -> tuple[dict[str, Any], ArrayPhysics]:
     problem = Problem(weighted, PRIOR, lambda part, at, _: (part.times_s(at), None), noise=NOISE, unseen=True)
     solution = problem.fit(MOST_STEPS, tolerance=CONVERGED)
     return problem.found(solution), problem.at(solution.place)
-
-
-def _constants(parts: Sequence[ArrayRows]) -> ArrayPhysics:
-    return _fitted(parts)[1]
 
 
 def _halves(part: ArrayRows) -> tuple[ArrayRows, ArrayRows]:
@@ -155,7 +137,7 @@ def _scatter(parts: Sequence[ArrayRows], physics: ArrayPhysics) -> dict[str, flo
 
 def _left_out(kept: Sequence[ArrayRows], held: Sequence[ArrayRows]) -> list[dict[str, Any]]:
     """Errors on devices that are not fitted to, and how many percent of rows lie within the interval of a stranger."""
-    physics = _constants(kept)
+    physics = _fitted(kept)[1]
     scatter, errors = _scatter(kept, physics), _errors("left out", held, physics)
     for row, part in zip(errors, held, strict=True):
         width = np.hypot(UNKNOWN_SPREAD, scatter.get(part.batch.family, UNKNOWN_SCATTER))
@@ -171,3 +153,6 @@ def _errors(how: str, parts: Sequence[ArrayRows], physics: ArrayPhysics) -> list
         names = {"fit": how, "gpu": part.device.id, "family": part.batch.family, "rows": len(part)}
         rows.append(names | {"mean": round(float(off.mean()), 2), "median": round(float(np.median(off)), 2)})
     return rows
+
+
+ARRAYS = ConstantsFit(read=read_arrays, solve=solve_arrays, judge=judge_arrays)

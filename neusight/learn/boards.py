@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,40 +23,16 @@ from neusight.laws.constants import priors
 from neusight.laws.fitted import FittedBoards, shipped_boards, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, traffic_pj_per_byte
+from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.served import ServedRow, read_served
-from neusight.learn.sums import fit_sums, folds, robust_spread
+from neusight.learn.sums import SumFit, SumObservation, fit_sums, robust_spread
 from neusight.measured import read_table
-from neusight.measured.folder import hashes
 from neusight.serving.serve import sampled
 
-if TYPE_CHECKING:
-    from neusight.api import Predictor
-
-NAMES = tuple(priors(PRIOR))
 AT_LIMIT = 0.97
 """Share of its limit from which a board's power tells of the limiter alone."""
 QUANTILES = np.linspace(0.0, 1.0, 101)
-Terms = tuple[float, float, float]
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoardObservation:
-    """What a board drew [W] beside its ``limit_w``, and what arithmetic and traffic take by the power law [W].
-
-    Observations of a source on one kind of board share what no constant explains.
-    """
-
-    source: str
-    gpu: str
-    limit_w: float
-    arithmetic_w: float
-    traffic_w: float
-    watts: float
-
-    @property
-    def terms(self) -> Terms:
-        """What each of ``NAMES`` is multiplied with."""
-        return self.limit_w, self.arithmetic_w, self.traffic_w
 
 
 def steady_energy(row: Mapping[Any, Any], device: GpuSpec, physics: Physics) -> PowerDemand:
@@ -80,7 +56,7 @@ def steady_energy(row: Mapping[Any, Any], device: GpuSpec, physics: Physics) -> 
     )
 
 
-def steady_observations(path: Path) -> Iterator[BoardObservation]:
+def steady_observations(path: Path) -> Iterator[SumObservation]:
     """Observations of a table of steady kernels."""
     physics = shipped_physics().physics
     for row in read_table(path).frame.to_dict("records"):
@@ -89,7 +65,7 @@ def steady_observations(path: Path) -> Iterator[BoardObservation]:
         yield _observation(row["table"], device, (drawn.compute_j[0], drawn.traffic_j[0]), row["power_w"])
 
 
-def served_observation(served: ServedRow) -> BoardObservation:
+def served_observation(served: ServedRow) -> SumObservation:
     """Of one served model; boards that wait for requests, or have no share of them, ask for nothing.
 
     Raises:
@@ -102,58 +78,50 @@ def served_observation(served: ServedRow) -> BoardObservation:
     return _observation(served.row["source"], deployment.replica.device, (compute_w, traffic_w), measured_w)
 
 
-def _observation(source: str, device: DeviceSpec, drawn_w: tuple[float, float], watts: float) -> BoardObservation:
-    """In terms of the power law: what was drawn by the constants that ship, without them."""
+def _observation(source: str, device: DeviceSpec, drawn_w: tuple[float, float], watts: float) -> SumObservation:
+    """A measured power; its terms are, the board's limit [W] and what arithmetic and traffic take by the
+    power law [W]: what was drawn by the constants that ship, without them.
+    """
     board = shipped_boards().physics.gpu
-    return BoardObservation(
-        source=source,
-        gpu=device.id,
-        limit_w=device.tdp_w,
-        arithmetic_w=float(drawn_w[0] / board.switching),
-        traffic_w=float(drawn_w[1] / board.traffic),
-        watts=watts,
-    )
+    terms = np.array([device.tdp_w, drawn_w[0] / board.switching, drawn_w[1] / board.traffic])
+    return SumObservation(source=source, gpu=device.id, alike=f"{source} {device.id}", measured=watts, terms=terms)
 
 
-def fit_boards(data: Path, predictor: Predictor) -> FittedBoards:
-    """Constants of GPUs' boards, from meters beside steady kernels and served models in a folder of measured rows.
+def read_boards(options: FitOptions, report: Report | None = None) -> Evidence[SumObservation]:
+    """Meters beside steady kernels and served models in a folder of measured rows.
 
     Raises:
         DataError: no served models with a meter there.
     """
-    seen, files, left_out = read_boards(data, predictor)
-    return replace(fitted(seen), data=hashes(files), skipped=dict(left_out))
+    from neusight.api import Predictor
 
-
-def read_boards(data: Path, predictor: Predictor) -> tuple[list[BoardObservation], list[Path], Counter[str]]:
-    """Observations of a folder of measured rows, the files that they come from, and rows that tell nothing, by reason.
-
-    Raises:
-        DataError: no served models with a meter there.
-    """
-    served = read_served(data, predictor, "power_w")
-    steady, left_out = sorted((data / "energy").glob("*.parquet")), Counter(served.left_out)
+    served = read_served(options.data, Predictor.load(), "power_w")
+    steady, left_out = sorted((options.data / "energy").glob("*.parquet")), Counter(served.left_out)
     seen = [*chain.from_iterable(map(steady_observations, steady)), *served.answers(served_observation, left_out)]
-    return seen, [*steady, *served.files], left_out
+    return Evidence(rows=seen, files=[*steady, *served.files], skipped=left_out)
 
 
-def fitted(observations: Sequence[BoardObservation]) -> FittedBoards:
-    """Constants of all observations, and their errors with every GPU left out in turn."""
-    gpus = sorted({o.gpu for o in observations})
-    place, deviations = _solved(observations)
-    held = [(_solved(kept)[0], own) for _, kept, own in folds(observations, lambda one: one.gpu) if kept]
-    seen = _errors("seen", observations, place)
-    missed = [_log_errors(own, where) for where, rows in held for own in _by_source(rows)]
-    return FittedBoards(
-        values={name: float(f"{value:.4g}") for name, value in zip(NAMES, place, strict=True)},
-        deviations={name: float(f"{d:.3g}") for name, d in zip(NAMES, deviations, strict=True)},
-        gpus=gpus,
-        data={},
-        rows=len(observations),
-        error=round(float(np.mean([row["mean"] for row in seen])) / 100.0, 4),
-        spread=_spread(missed, len(gpus)),
-        errors=seen + [row for where, rows in held for row in _errors("left out", rows, where)],
-    )
+def solve_boards(evidence: Evidence[SumObservation], options: FitOptions, report: Report | None = None) -> FittedBoards:
+    """All constants, and errors on the observations that they are fitted to."""
+    fit = _solved(evidence.rows)
+    seen = _errors("seen", evidence.rows, fit.place)
+    found = {
+        "values": {name: float(f"{value:.4g}") for name, value in fit.values.items()},
+        "deviations": {name: float(f"{d:.3g}") for name, d in fit.deviations.items()},
+        "error": round(float(np.mean([row["mean"] for row in seen])) / 100.0, 4),
+    }
+    return FittedBoards(**(evidence.about() | found), spread=0.0, errors=seen)
+
+
+def judge_boards(
+    evidence: Evidence[SumObservation], fitted: FittedBoards, options: FitOptions, report: Report | None = None
+) -> FittedBoards:
+    """The same with spread and errors where each GPU is left out."""
+    folds = [rest for _, rest in evidence.folds(lambda one: one.gpu) if rest.rows]
+    held = [(_solved(rest.rows).place, rest.held) for rest in folds]
+    missed = [_log_errors(own, place) for place, rows in held for own in _by_source(rows)]
+    left_out = [row for place, rows in held for row in _errors("left out", rows, place)]
+    return replace(fitted, spread=_spread(missed, len(fitted.gpus)), errors=fitted.errors + left_out)
 
 
 def _spread(missed: Sequence[np.ndarray], gpus: int) -> float:
@@ -168,30 +136,26 @@ def _spread(missed: Sequence[np.ndarray], gpus: int) -> float:
     return round(seen * float(t.ppf(0.95, gpus - 1)) / NORMAL_90, 3)
 
 
-def _solved(observations: Sequence[BoardObservation]) -> tuple[np.ndarray, np.ndarray]:
-    """Constants, and the deviations of their logarithms."""
-    free = [o for o in observations if o.watts < AT_LIMIT * o.limit_w]
-    known = list(priors(PRIOR).values())
-    prior = {"centre": np.log([p.value for p in known]), "spread": np.array([p.spread for p in known])}
-    watts, terms = np.array([o.watts for o in free]), np.array([o.terms for o in free])
-    fit = fit_sums(watts, terms, [f"{o.source} {o.gpu}" for o in free], prior)
-    return np.exp(fit.place), fit.deviation
+def _solved(observations: Sequence[SumObservation]) -> SumFit:
+    """Constants of boards below their limits."""
+    prior = {name: (known.value, known.spread) for name, known in priors(PRIOR).items()}
+    return fit_sums([o for o in observations if o.measured < AT_LIMIT * o.terms[0]], prior)
 
 
-def _log_errors(observations: Sequence[BoardObservation], place: np.ndarray) -> np.ndarray:
+def _log_errors(observations: Sequence[SumObservation], place: np.ndarray) -> np.ndarray:
     """Logarithm of predicted over measured power, shape (n,)."""
-    terms, watts = np.array([o.terms for o in observations]), np.array([o.watts for o in observations])
+    terms, watts = np.array([o.terms for o in observations]), np.array([o.measured for o in observations])
     return np.log(np.minimum(terms @ place, terms[:, 0]) / watts)
 
 
-def _by_source(observations: Iterable[BoardObservation]) -> list[list[BoardObservation]]:
-    groups: dict[tuple[str, str], list[BoardObservation]] = {}
+def _by_source(observations: Iterable[SumObservation]) -> list[list[SumObservation]]:
+    groups: dict[tuple[str, str], list[SumObservation]] = {}
     for each in observations:
         groups.setdefault((each.source, each.gpu), []).append(each)
     return list(groups.values())
 
 
-def _errors(how: str, observations: Iterable[BoardObservation], place: np.ndarray) -> list[dict[str, Any]]:
+def _errors(how: str, observations: Iterable[SumObservation], place: np.ndarray) -> list[dict[str, Any]]:
     """Errors in percent by source and device."""
     rows = []
     for own in _by_source(observations):
@@ -200,3 +164,6 @@ def _errors(how: str, observations: Iterable[BoardObservation], place: np.ndarra
         names = {"fit": how, "source": own[0].source, "gpu": own[0].gpu, "rows": len(own)}
         rows.append(names | {name: round(float(value), 1) for name, value in figures.items()})
     return rows
+
+
+BOARDS = ConstantsFit(read=read_boards, solve=solve_boards, judge=judge_boards)

@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
 from neusight.errors import DataError
 from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.served import ServedRow, ServedRows, read_served
-from neusight.learn.sums import fit_sums
-from neusight.measured.folder import hashes
+from neusight.learn.sums import SumObservation, fit_sums
 from neusight.serving.deployment import Deployment
 from neusight.serving.load import Open, Trace
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun
 from neusight.workloads.decoders.shares import Steps
 
-if TYPE_CHECKING:
-    from neusight.api import Predictor
-
 NAMES = (*HOST, *GROUPS)
+ROUNDS = 2
+"""Of simulation and fit; the first runs with the constants that ship."""
 ROWS = 48
 """Passes of a run that are priced part by part, for the sums over all of them."""
 WAITING_SHARE = 0.2
@@ -40,17 +39,12 @@ WAITING_SHARE = 0.2
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineObservation:
-    """A measured time [s], and by ``NAMES`` what each constant is multiplied with in it: ``terms @ constants`` is it.
-
-    ``alike`` are rows that share what no constant explains: a model on a GPU. ``era`` is the engine's.
+class EngineObservation(SumObservation):
+    """A measured time [s] whose terms are by ``NAMES``; a model on a GPU shares what no constant explains. ``era`` is
+    the engine's.
     """
 
     era: str
-    gpu: str
-    alike: str
-    seconds: float
-    terms: np.ndarray
     late_s: float = np.nan
     """By how much the first token came later than simulated, where requests hardly wait; else NaN."""
 
@@ -68,7 +62,7 @@ def observed(served: ServedRow) -> EngineObservation:
         era=deployment.server.era,
         gpu=row["gpu"],
         alike=f"{row['source']} {row['model']} {row.get('dtype')} {row['gpu']} {deployment.devices}",
-        seconds=seconds,
+        measured=seconds,
         terms=summed(deployment, run, weight),
         late_s=_late_s(served, run),
     )
@@ -165,28 +159,33 @@ OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
 
 
-def fit_engines(data: Path, predictor: Predictor, rounds: int = 2, report: Report | None = None) -> EngineFit:
-    """Constants of all engines.
-
-    Args:
-        data: folder of measured rows.
-        predictor: makes deployments.
-        rounds: of simulation and fit; the first runs with the constants that ship.
-        report: called with progress.
+def read_engines(options: FitOptions, report: Report | None = None) -> Evidence[EngineObservation]:
+    """Observations of a folder's served models, simulated with the constants that they give.
 
     Raises:
         DataError: no served models there.
     """
-    rows = read_served(data, predictor)
-    fitted: dict[str, FittedEngine] = {}
-    observations: list[EngineObservation] = []
-    left_out: Counter[str] = Counter()
-    for number in range(rounds):
-        observations, left_out = observe(rows, fitted, report, number + 1)
-        fitted = fit_eras(observations)
-    common = fit_era(observations)
+    from neusight.api import Predictor
+
+    rows = read_served(options.data, Predictor.load())
+    observations, left_out = observe(rows, {}, report, 1)
+    for number in range(1, 1 if options.again else ROUNDS):
+        observations, left_out = observe(rows, fit_eras(observations), report, number + 1)
+    return Evidence(rows=observations, files=rows.files, skipped=left_out)
+
+
+def solve_engines(
+    evidence: Evidence[EngineObservation], options: FitOptions, report: Report | None = None
+) -> EngineFit:
+    """Constants of every era that was observed, those that are left out included."""
+    fitted, common = fit_eras(evidence.rows), fit_era(evidence.rows)
+    eras = sorted({o.era for o in (*evidence.rows, *evidence.held)})
+    about = evidence.about()
     return EngineFit(
-        engines=fitted, observations=observations, common=common, data=hashes(rows.files), left_out=left_out
+        engines={era: constants_for(era, fitted, common) for era in eras},
+        common=common,
+        data=about["data"],
+        skipped=about["skipped"],
     )
 
 
@@ -214,31 +213,17 @@ def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> D
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFit:
-    """Constants by era and of all, what they were fitted to, and why cells were left out, each with its count."""
+    """Constants by era and of all, hashes of the files that they come from, and why rows were left out."""
 
     engines: dict[str, FittedEngine]
-    observations: list[EngineObservation]
-    common: FittedEngine | None = None
-    data: Mapping[str, str] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-
-    def without(self, gpus: Collection[str]) -> dict[str, FittedEngine]:
-        """Constants of every era that was observed, fitted without some GPUs."""
-        kept = [o for o in self.observations if o.gpu not in gpus]
-        fitted, common = fit_eras(kept), fit_era(kept)
-        eras = {o.era for o in self.observations}
-        return {era: constants_for(era, fitted, common) for era in sorted(eras)}
+    common: FittedEngine
+    data: Mapping[str, str]
+    skipped: Mapping[str, int]
 
     def save(self, file: Path) -> None:
-        """Write constants by era, with the hashes of the files that they come from, and what of them was left out."""
+        """Write as JSON."""
         engines = {era: fitted.to_dict() for era, fitted in self.engines.items()}
-        common = self.common.to_dict() if self.common else None
-        content = {
-            "engines": engines,
-            COMMON: common,
-            "data": dict(self.data),
-            "skipped": dict(self.left_out),
-        }
+        content = {"engines": engines, COMMON: self.common.to_dict(), "data": self.data, "skipped": self.skipped}
         file.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
@@ -267,6 +252,12 @@ class FittedEngine:
         }
 
 
+def priors_around(constants: Mapping[str, float]) -> dict[str, tuple[float, float]]:
+    """Priors of one era, or of one server, around what others have in common."""
+    shares = {name: OWN_HOST if name in HOST else OWN_FACTORS for name in NAMES}
+    return {name: (constants[name], share * PRIORS[name][1]) for name, share in shares.items()}
+
+
 def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, float] | None = None) -> FittedEngine:
     """Constants of one era.
 
@@ -274,19 +265,10 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
         observations: of it.
         centre: where priors are centred, as what all eras have in common; their spreads are then smaller.
     """
-    middle = np.log([(centre or {}).get(name, PRIORS[name][0]) for name in NAMES])
-    own = np.array([OWN_HOST if name in HOST else OWN_FACTORS for name in NAMES])
-    width = np.array([PRIORS[name][1] for name in NAMES]) * (own if centre else 1.0)
-
-    fit = fit_sums(
-        np.array([o.seconds for o in observations]),
-        np.stack([o.terms for o in observations]),
-        [o.alike for o in observations],
-        {"centre": middle, "spread": width},
-    )
+    fit = fit_sums(observations, priors_around(centre) if centre else PRIORS)
     return FittedEngine(
-        values=fit.values(NAMES) | {"request_s": _request_s(observations)},
-        deviations=fit.deviations(NAMES),
+        values=fit.values | {"request_s": _request_s(observations)},
+        deviations=fit.deviations,
         spread=fit.spread,
         cells=len(observations),
         gpus=sorted({o.gpu for o in observations}),
@@ -329,3 +311,6 @@ def constants_for(era: str, fitted: Mapping[str, FittedEngine], common: FittedEn
     kin = [era.removesuffix(ROCM), *(name for name in fitted if _engine(name) == _engine(era))]
     chosen = next((fitted[name] for name in kin if name in fitted), common)
     return replace(chosen, spread=max(chosen.spread, common.spread))
+
+
+ENGINES = ConstantsFit(read=read_engines, solve=solve_engines)

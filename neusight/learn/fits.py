@@ -3,67 +3,50 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from neusight.api import Predictor
 from neusight.learn import Report
-from neusight.learn.arrays import fit_arrays
-from neusight.learn.boards import fit_boards
-from neusight.learn.engines import EngineFit, fit_engines
-from neusight.learn.gains import fit_gains
-from neusight.learn.hosts import fit_hosts
-from neusight.learn.links import fit_links
-from neusight.learn.memory import fit_memory
-from neusight.learn.microcontrollers import fit_microcontrollers
-from neusight.learn.physics.fit import FitOptions, fit_physics
-from neusight.learn.sums import most_common
-from neusight.learn.training_steps import fit_training
+from neusight.learn.arrays import ARRAYS
+from neusight.learn.boards import BOARDS
+from neusight.learn.engines import ENGINES, EngineFit
+from neusight.learn.evidence import ConstantsFit, most_common
+from neusight.learn.evidence import FitOptions as FitOptions
+from neusight.learn.gains import GAINS
+from neusight.learn.hosts import HOSTS
+from neusight.learn.links import LINKS
+from neusight.learn.memory import MEMORY
+from neusight.learn.microcontrollers import MICROCONTROLLERS
+from neusight.learn.physics.fit import PHYSICS
+from neusight.learn.training_steps import TRAINING
 
 MANY = 10
 """Devices from which their number is told, not their names."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitChoice:
-    """Rows that a fit reads: ids of devices to leave out, most rows of a device and kind of kernel, and a seed."""
-
-    hold_out: tuple[str, ...] = ()
-    rows: int = 100
-    seed: int = 0
-
-
-def _fit_physics(data: Path, choice: FitChoice, report: Report) -> Any:
-    options = FitOptions(data=data, hold_out=choice.hold_out, each=choice.rows, seed=choice.seed)
-    return fit_physics(options, report=report)
-
-
-FITS: Mapping[str, Callable[[Path, FitChoice, Report], Any]] = {
-    "physics": _fit_physics,
-    "links": lambda data, choice, report: fit_links(data, seed=choice.seed, report=report),
-    "arrays": lambda data, choice, report: fit_arrays(data, seed=choice.seed, report=report),
-    "engines": lambda data, choice, report: fit_engines(data, Predictor.load(), report=report),
-    "boards": lambda data, choice, report: fit_boards(data, Predictor.load()),
-    "hosts": lambda data, choice, report: fit_hosts(data, Predictor.load(), report),
-    "memory": lambda data, choice, report: fit_memory(data),
-    "gains": lambda data, choice, report: fit_gains(data, Predictor.load(), report),
-    "microcontrollers": lambda data, choice, report: fit_microcontrollers(data),
-    "training": lambda data, choice, report: fit_training(data, Predictor.load().timed, report),
+FITS: Mapping[str, ConstantsFit] = {
+    "physics": PHYSICS,
+    "links": LINKS,
+    "arrays": ARRAYS,
+    "engines": ENGINES,
+    "boards": BOARDS,
+    "hosts": HOSTS,
+    "memory": MEMORY,
+    "gains": GAINS,
+    "microcontrollers": MICROCONTROLLERS,
+    "training": TRAINING,
 }
-"""By the name of their constants; each takes the folder of measured rows."""
+"""By the name of their constants."""
 Described = tuple[Any, list[dict[str, Any]], list[str]]
 """What a fit prints: as JSON, as rows of a table, and in lines."""
 
 
-def fit_constants(target: str, data: Path, out: Path, choice: FitChoice, report: Report) -> Described:
+def fit_constants(target: str, options: FitOptions, out: Path, report: Report) -> Described:
     """Fit the constants of a name to measured rows in a folder, and save them in a file.
 
     Raises:
         DataError: no rows to learn from there.
     """
-    fitted = FITS[target](data, choice, report)
+    fitted = FITS[target].fitted(options, report)
     fitted.save(out)
     return describe(fitted, out)
 
@@ -74,7 +57,7 @@ def describe(fitted: Any, file: Path) -> Described:
         found = fitted.engines.items()
         errors = [{"engine": era, "rows": one.cells, "mean": round(100.0 * one.error, 1)} for era, one in found]
         content: Any = [{"engine": era, **one.values} for era, one in found]
-        return content, content, [f"{file}: constants of {len(errors)} engines", *_lines(errors, fitted.left_out)]
+        return content, content, [f"{file}: constants of {len(errors)} engines", *_lines(errors, fitted.skipped)]
     errors = getattr(fitted, "errors", []) or [
         {"without": gpu} | {name: value if name == "rows" else round(100.0 * value, 1) for name, value in one.items()}
         for gpu, one in getattr(fitted, "left_out", {}).items()

@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,11 +29,11 @@ from neusight.executors.gpu.tile_models.protocol import (
     new_model,
     utilisation,
 )
+from neusight.executors.gpu.tiling import TileChoice
 from neusight.kernels.work import by_distinct
 from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.doubts import Residuals
-from neusight.learn.tile_choice import Choices
 from neusight.learn.training_data import Corpus, DeviceRows, thinned
 from neusight.learn.training_sets import Knowledge, group_names, launch_floors, training_set
 from neusight.paths import read_json
@@ -95,21 +96,19 @@ class FoldStore:
         if not resume:
             self.clear()
 
-    def load(self, family: str, gpu: str) -> FoldErrors | None:
-        """A finished fold, or None."""
-        path = self._path(family, gpu)
-        if not path.is_file():
-            return None
-        content = read_json(path)
-        return FoldErrors(**content["fold"]) if content["key"] == self.key else None
-
-    def save(self, family: str, fold: FoldErrors) -> None:
-        """Keep a finished fold; written beside and renamed, so that it is whole or absent."""
+    def kept(self, name: str, make: Callable[[], Sequence[FoldErrors]]) -> Sequence[FoldErrors]:
+        """Finished folds of a name, or those that are made now; written beside and renamed, so that a file is whole or
+        absent.
+        """
+        path = self.folder / f"{name.replace('/', '_')}.json"
+        if path.is_file() and (content := read_json(path))["key"] == self.key:
+            return [FoldErrors(**fold) for fold in content["folds"]]
+        folds = make()
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(family, fold.gpu)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"key": self.key, "fold": vars(fold)}))
-        partial.replace(path)
+        building = path.with_suffix(".partial")
+        building.write_text(json.dumps({"key": self.key, "folds": [vars(fold) for fold in folds]}))
+        building.replace(path)
+        return folds
 
     def clear(self) -> None:
         """Forget all folds."""
@@ -117,9 +116,6 @@ class FoldStore:
             path.unlink()
         if self.folder.is_dir():
             self.folder.rmdir()
-
-    def _path(self, family: str, gpu: str) -> Path:
-        return self.folder / f"{family}--{gpu}.json"
 
 
 @dataclass(frozen=True)
@@ -132,44 +128,40 @@ class FoldRun:
     contract: FeatureContract
     corpus: Corpus
     whole: Corpus
-    without: Without
+    knowledge: FoldKnowledge
     backend: str
     state: FoldStore
     report: Report | None
     most: int
 
-    @property
-    def _label(self) -> str:
-        """Of stored folds."""
-        return f"{self.model}-{self.backend}-{self.most}"
-
     def all(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU, or none when there is only one kind."""
-        known = set(self.corpus.gpus(self.model))
         held: dict[str, list[DeviceRows]] = {}
-        for rows in self.whole.rows[self.model]:
-            if rows.device.id in known:
-                held.setdefault(sm_kind(rows.device), []).append(rows)
-        if len(held) < 2:
-            return []
-        return [fold for kind, rows in held.items() for fold in self._stored(kind, rows, parameters)]
+        for rows in self._known():
+            held.setdefault(sm_kind(rows.device), []).append(rows)
+        return self._folds("", held, {}, parameters) if len(held) > 1 else []
 
     def kin(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU of which siblings are learned from: that one alone is left out, of the constants too."""
-        rows = [r for r in self.whole.rows[self.model] if r.device.id in set(self.corpus.gpus(self.model))]
+        rows = self._known()
         silicon = {r.device.id: Silicon.of(r.device) for r in rows}
-        related = {
+        siblings = {
             gpu: {other for other in silicon if other != gpu and own.is_sibling_of(silicon[other])}
             for gpu, own in sorted(silicon.items())
         }
-        held = {gpu: self._told([r for r in rows if r.device.id == gpu], kin) for gpu, kin in related.items()}
-        told = {gpu: [r for r in parts if len(r)] for gpu, parts in held.items()}
-        return [self._beside_siblings(gpu, parts, related[gpu], parameters) for gpu, parts in told.items() if parts]
+        held = {gpu: self._told([r for r in rows if r.device.id == gpu], kin) for gpu, kin in siblings.items()}
+        told = {gpu: parts for gpu, own in held.items() if (parts := [r for r in own if len(r)])}
+        return self._folds("-sibling", told, siblings, parameters)
+
+    def _known(self) -> list[DeviceRows]:
+        """All rows of GPUs that are learned from."""
+        known = set(self.corpus.gpus(self.model))
+        return [rows for rows in self.whole.rows[self.model] if rows.device.id in known]
 
     def own(self, parameters: dict[str, Any]) -> list[FoldErrors]:
         """One fold a GPU: rows that were left out of what was learned of all of them, its own bias among that."""
         rows = thinned(self.corpus.rows[self.model], self.most)
-        known = self.without.none(self.corpus.rows[self.model])
+        known = self.knowledge.without((), self.corpus.rows[self.model])
         # Launches are those of all of a GPU's rows: a fifth of them tells less of how they drift.
         data = training_set(rows, self.contract, known)
         parts = [np.random.default_rng(1).permutation(len(r)) < len(r) // OWN_FOLD for r in rows]
@@ -185,29 +177,25 @@ class FoldRun:
             for gpu, own in held.items()
         ]
 
-    def _beside_siblings(
-        self, gpu: str, held: Sequence[DeviceRows], siblings: set[str], parameters: dict[str, Any]
-    ) -> FoldErrors:
-        done = self.state.load(f"{self._label}-sibling", gpu)
-        if done is None:
-            done = self._fitted(gpu, held, parameters, siblings)[0]
-            self.state.save(f"{self._label}-sibling", done)
-        return done
-
     def _told(self, held: Sequence[DeviceRows], siblings: Collection[str]) -> list[DeviceRows]:
         """Rows of a device whose implementations its siblings ran too."""
         ran = ran_by([r for r in self.corpus.rows[self.model] if r.device.id in siblings])
         names = sorted({name for own in ran.values() for name in own})
         return [r.take(np.isin(implementations(r.batch, r.conditions), names)) for r in held]
 
-    def _stored(self, kind: str, held: Sequence[DeviceRows], parameters: dict[str, Any]) -> list[FoldErrors]:
-        gpus = sorted({r.device.id for r in held})
-        done = [self.state.load(self._label, gpu) for gpu in gpus]
-        if all(done):
-            return [fold for fold in done if fold is not None]
-        folds = self._fitted(kind, held, parameters)
-        for fold in folds:
-            self.state.save(self._label, fold)
+    def _folds(
+        self,
+        how: str,
+        held: Mapping[str, Sequence[DeviceRows]],
+        siblings: Mapping[str, Collection[str]],
+        parameters: dict[str, Any],
+    ) -> list[FoldErrors]:
+        """Folds that leave out the rows of each name, or those that an earlier run finished."""
+        label = f"{self.model}-{self.backend}-{self.most}{how}"
+        folds: list[FoldErrors] = []
+        for name, rows in held.items():
+            make = partial(self._fitted, name, rows, parameters, siblings.get(name, ()))
+            folds += self.state.kept(f"{label}--{name}", make)
         return folds
 
     def _fitted(
@@ -220,7 +208,7 @@ class FoldRun:
         gpus = {r.device.id for r in held}
         kind = () if siblings else (device.id for device in list_gpus() if sm_kind(device) == name)
         others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
-        known = self.without.devices(name, gpus.union(kind), others)
+        known = self.knowledge.without(gpus.union(kind), others)
         model, learning = learner(self.backend, parameters), thinned(others, self.most)
         data = training_set(learning, self.contract, known)
         model.fit(data, None, progress(self.report, f"{self.model}: without {name}"))
@@ -259,28 +247,17 @@ def learner(backend: str, parameters: Mapping[str, Any]) -> Any:
     return Together([new_model(name, **parameters) for name in backend.split("+")])
 
 
-class Without:
-    """What a tile model stands on, learned without one kind of SM; constants and tile choices are found once each.
+@dataclass(frozen=True)
+class FoldKnowledge:
+    """What a tile model stands on, learned without some GPUs: tiles of float32 libraries, and constants of physics."""
 
-    Args:
-        choices: tiles of float32 libraries.
-        physics: called with the GPUs to leave out.
-    """
+    choice: Callable[[frozenset[str]], TileChoice]
+    physics: Callable[[frozenset[str]], Physics]
 
-    def __init__(self, choices: Choices, physics: Callable[[Collection[str]], Physics]) -> None:
-        self.choices = choices
-        self.physics = physics
-        self.constants: dict[str, Physics] = {}
-
-    def devices(self, name: str, gpus: Collection[str], others: Sequence[DeviceRows]) -> Knowledge:
-        """Without some GPUs, which a name stands for; ``others`` tell what launches take."""
-        if name not in self.constants:
-            self.constants[name] = self.physics(gpus)
-        return Knowledge(self.constants[name], self.choices.without(name, gpus), launch_floors(others))
-
-    def none(self, rows: Sequence[DeviceRows]) -> Knowledge:
-        """With all GPUs."""
-        return self.devices("", (), rows)
+    def without(self, gpus: Collection[str], others: Sequence[DeviceRows]) -> Knowledge:
+        """Without some GPUs; ``others`` tell what launches take."""
+        left_out = frozenset(gpus)
+        return Knowledge(self.physics(left_out), self.choice(left_out), launch_floors(others))
 
 
 def real_shapes(held: DeviceRows) -> np.ndarray:

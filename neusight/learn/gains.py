@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neusight.errors import DataError, NeusightError
 from neusight.executors.costs import NORMAL_90
-from neusight.learn import FoundConstants, Report
+from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants
+from neusight.learn.physics.solve import likeliest
 from neusight.measured import MeasuredTable
 from neusight.measured.compare import gain_of, question_of
-from neusight.measured.folder import hashes, learned_tables
+from neusight.measured.folder import learned_tables
 from neusight.what_if.gain import Doubt, known_doubt
 
 if TYPE_CHECKING:
@@ -35,38 +36,38 @@ class Residual:
     error: float
     sources: float
     ratio: float
+    gpu: str = ""
 
 
-def fit_gains(data: Path, predictor: Predictor, report: Report | None = None) -> FoundConstants:
-    """Doubts of times and of memory, from gains in a folder of measured rows.
-
-    Args:
-        data: the folder.
-        predictor: whose gains are doubted.
-        report: called with progress.
+def read_gains(options: FitOptions, report: Report | None = None) -> Evidence[Residual]:
+    """Pairs in a folder of measured rows, beside their predicted gains.
 
     Raises:
         DataError: no gains there.
     """
-    tables, left_out = learned_tables(data, "gains"), Counter[str]()
-    pairs: list[Residual] = []
+    from neusight.api import Predictor
+
+    tables, left_out = learned_tables(options.data, "gains"), Counter[str]()
+    predictor, pairs = Predictor.load(), list[Residual]()
     for done, table in enumerate(tables):
         if report:
             report(f"gains of {table.path.stem}", done, len(tables), float("nan"))
         pairs += residuals(table, predictor, left_out)
     if not pairs:
-        raise DataError(f"{data} has no gains that are answered: give the folder of measured rows")
+        raise DataError(f"{options.data} has no gains that are answered: give the folder of measured rows")
+    return Evidence(rows=pairs, files=[table.path for table in tables], skipped=left_out)
+
+
+def solve_gains(evidence: Evidence[Residual], options: FitOptions, report: Report | None = None) -> FoundConstants:
+    """Doubts of times and of memory."""
+    pairs = evidence.rows
     kinds = {name: [p for p in pairs if p.memory is (name == "memory")] for name in ("time", "memory")}
     doubts = {name: asdict(fitted(own)) for name, own in kinds.items() if own}
-    values = {f"{name}.{part}": value for name, parts in doubts.items() for part, value in parts.items()}
-    return FoundConstants(
-        values={name: float(f"{value:.3g}") for name, value in values.items()},
-        gpus=sorted({str(gpu) for table in tables for gpu in table.frame["gpu"].dropna()}),
-        data=hashes(table.path for table in tables),
-        rows=len(pairs),
-        error=round(float(np.mean([abs(np.expm1(pair.error)) for pair in pairs])), 4),
-        skipped=left_out,
-    )
+    values = {
+        f"{name}.{part}": float(f"{value:.3g}") for name, parts in doubts.items() for part, value in parts.items()
+    }
+    error = round(float(np.mean([abs(np.expm1(pair.error)) for pair in pairs])), 4)
+    return FoundConstants(**evidence.about(), values=values, error=error)
 
 
 def residuals(table: MeasuredTable, predictor: Predictor, left_out: Counter[str]) -> Iterator[Residual]:
@@ -80,31 +81,32 @@ def residuals(table: MeasuredTable, predictor: Predictor, left_out: Counter[str]
         gain = gain_of(answers)
         known = known_doubt(answers.before, answers.after, gain.metric)
         error_of = float(np.log(gain.ratio / row["gain"]))
-        yield Residual(str(row.get("source")), gain.metric == "peak", error_of, known, gain.ratio)
+        gpu = row["gpu"] if isinstance(row.get("gpu"), str) else ""
+        yield Residual(str(row.get("source")), gain.metric == "peak", error_of, known, gain.ratio, gpu)
 
 
 def fitted(pairs: Sequence[Residual]) -> Doubt:
     """The doubt under which nine of ten pairs lie inside their intervals, where every set counts alike: the likeliest
     shape, then the width.
     """
-    from scipy.optimize import minimize
-
     names = [pair.of_set for pair in pairs]
     weights = np.array([names.count(name) ** -0.5 for name in names])
     weights /= weights.sum()
-    errors = np.array([pair.error for pair in pairs])
+    errors, sources, effects = np.array([(pair.error, pair.sources, np.log(pair.ratio)) for pair in pairs]).T
 
-    def of(parts: Sequence[float]) -> np.ndarray:
-        doubt = Doubt(1.0, *(abs(float(part)) for part in parts))
-        return np.array([max(doubt.deviation(p.sources, p.ratio), 1e-3) for p in pairs])
+    def deviations(shape: np.ndarray) -> np.ndarray:
+        effect, floor = shape
+        return np.maximum(np.sqrt(sources**2 + (effect * effects) ** 2 + floor**2), 1e-3)
 
-    def unlikely(parts: Sequence[float]) -> float:
-        deviations = of(parts)
-        tails = (_DEGREES + 1.0) / 2.0 * np.log1p((errors / deviations) ** 2 / _DEGREES)
-        return float(weights @ (np.log(deviations) + tails))
+    def surprise(shape: np.ndarray) -> float:
+        tails = (_DEGREES + 1.0) / 2.0 * np.log1p((errors / deviations(shape)) ** 2 / _DEGREES)
+        return float(weights @ (np.log(deviations(shape)) + tails))
 
-    shape = minimize(unlikely, [0.15, 0.02], method="Nelder-Mead").x
-    scores = np.abs(errors) / of(shape)
+    shape = likeliest(surprise, [0.15, 0.02])
+    scores = np.abs(errors) / deviations(shape)
     order = np.argsort(scores)
     most = scores[order][np.searchsorted(np.cumsum(weights[order]), _INSIDE)] / NORMAL_90
-    return Doubt(float(most), *(float(most * abs(part)) for part in shape))
+    return Doubt(float(most), *(most * shape).tolist())
+
+
+GAINS = ConstantsFit(read=read_gains, solve=solve_gains)

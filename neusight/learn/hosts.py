@@ -9,8 +9,7 @@ units of a pointwise one (``workloads.dispatch``).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,11 +17,11 @@ import numpy as np
 
 from neusight.engines import Host
 from neusight.errors import NeusightError
-from neusight.learn import FoundConstants, Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants
 from neusight.learn.physics.solve import solve_alone
 from neusight.measured import read_table
 from neusight.measured.compare import question_of
-from neusight.measured.folder import hashes, program_files, sound
+from neusight.measured.folder import program_files, sound
 from neusight.measured.table import filled
 from neusight.questions import Step
 from neusight.workloads.dispatch import DISPATCHES, dispatches, step_kinds
@@ -54,47 +53,54 @@ _WORDS = ("host", "gpu", "measured_on", "launch")
 """Columns of calls that one host takes alike."""
 
 
+Group = tuple[str, ...]
+"""Values of ``_WORDS``."""
+
+
 class TimedCall(NamedTuple):
-    """A call as it was measured [s], what its kernels take one after another [s], and how many operators of which kind
-    are dispatched in it (``workloads.dispatch``).
+    """A call as it was measured [s], what its kernels take one after another [s], how many operators of which kind are
+    dispatched in it (``workloads.dispatch``), and the group that it is of.
     """
 
     measured_s: float
     kernels_s: float
     kinds: Mapping[str, int]
+    group: Group = ()
+
+    @property
+    def gpu(self) -> str:
+        """Id of the device."""
+        return self.group[_WORDS.index("gpu")]
 
 
-Group = tuple[str, ...]
-"""Values of ``_WORDS``."""
+def read_hosts(options: FitOptions, report: Report | None = None) -> Evidence[TimedCall]:
+    """Timed calls of programs in a folder of measured rows."""
+    from neusight.api import Predictor
+
+    left_out: Counter[str] = Counter()
+    files, predictor = program_files(options.data), Predictor.load()
+    calls = [call for file in files for call in timed_calls(read_table(file), predictor, left_out, report)]
+    return Evidence(rows=calls, files=files, skipped=left_out)
 
 
-def fit_hosts(data: Path, predictor: Predictor, report: Report | None = None) -> FoundConstants:
+def solve_hosts(evidence: Evidence[TimedCall], options: FitOptions, report: Report | None = None) -> FoundConstants:
     """Units of operators by kind, by launch what the usual host takes for a call and an operator [s], and what each
     host takes by all of its calls [us], beside its mean error in percent.
-
-    Args:
-        data: folder of measured rows.
-        predictor: says what kernels take.
-        report: called with progress.
     """
-    left_out: Counter[str] = Counter()
-    groups: dict[Group, list[TimedCall]] = {}
-    tables = [read_table(file) for file in program_files(data)]
-    for table in tables:
-        for row, call in timed_calls(table, predictor, left_out, report):
-            groups.setdefault(group_of(row), []).append(call)
+    groups = by_group(evidence.rows)
     hosts = {group: fitted(calls, others(groups, group)) for group, calls in sorted(groups.items())}
     errors = [_row(group, host, groups[group]) for group, host in hosts.items()]
-    rows = sum(map(len, groups.values()))
-    return FoundConstants(
-        values={name: float(f"{value:.4g}") for name, value in (_units(groups) | _usual(hosts)).items()},
-        gpus=sorted({group[1] for group in groups}),
-        data=hashes(table.path for table in tables),
-        rows=rows,
-        error=round(sum(row["mean"] * row["rows"] for row in errors) / max(rows, 1) / 100.0, 4),
-        errors=errors,
-        skipped=left_out,
-    )
+    mean = sum(row["mean"] * row["rows"] for row in errors) / max(len(evidence.rows), 1)
+    values = {name: float(f"{value:.4g}") for name, value in (_units(groups) | _usual(hosts)).items()}
+    return FoundConstants(**evidence.about(), values=values, error=round(mean / 100.0, 4), errors=errors)
+
+
+def by_group(calls: Iterable[TimedCall]) -> dict[Group, list[TimedCall]]:
+    """Calls that one host takes alike."""
+    groups: dict[Group, list[TimedCall]] = {}
+    for call in calls:
+        groups.setdefault(call.group, []).append(call)
+    return groups
 
 
 def group_of(row: Mapping[Any, Any]) -> Group:
@@ -105,7 +111,7 @@ def group_of(row: Mapping[Any, Any]) -> Group:
 
 def timed_calls(
     table: MeasuredTable, predictor: Predictor, left_out: Counter[str], report: Report | None = None
-) -> Iterator[tuple[Mapping[Any, Any], TimedCall]]:
+) -> Iterator[TimedCall]:
     """Sound rows of a table of programs whose host waits for each call, programs one after another."""
     frame = table.frame[sound(table.frame) & table.frame["synchronized"].eq(True)].sort_values("model")
     known: dict[Any, tuple[float, Counter[str]]] = {}
@@ -116,7 +122,7 @@ def timed_calls(
             idle = question.changed(**_IDLE)
             if idle not in known:
                 known[idle] = predictor.ask(idle).latency_s, step_kinds(predictor.workload(idle.resolve()))
-            yield row, TimedCall(1e-3 * row["latency_ms"], *known[idle])
+            yield TimedCall(1e-3 * row["latency_ms"], *known[idle], group_of(row))
         except NeusightError as error:
             left_out[str(error)] += 1
         if report and done % 100 == 0:
@@ -224,3 +230,6 @@ def _row(group: Group, host: Host, calls: Sequence[TimedCall]) -> dict[str, Any]
     figures = {"mean": 100.0 * float(np.mean(off))} | times
     words = dict(zip(_WORDS, group, strict=True))
     return words | {"rows": len(calls)} | {name: float(f"{value:.4g}") for name, value in figures.items()}
+
+
+HOSTS = ConstantsFit(read=read_hosts, solve=solve_hosts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,14 @@ from neusight.laws.link_kinds import kinds_by_size, paths_of
 from neusight.laws.links import collective_s
 from neusight.laws.routes import ranks_of
 from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.physics.problem import Measurements, Problem
-from neusight.learn.sums import folds
 from neusight.measured import kernel_part
-from neusight.measured.folder import device_in, hashes, kernel_files, kernel_rows, sound
+from neusight.measured.folder import device_in, kernel_files, kernel_rows, sound
 
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
+STEPS = 25
 EACH = 8
 """Rows of a group and octave of sizes, at most."""
 SHORT_BYTES = 2**16
@@ -61,20 +62,17 @@ def _alone(rows: LinkRows) -> np.ndarray:
     return np.asarray(rows.conditions.timing == "stream")
 
 
-def read_rows(data: Path, seed: int = 0) -> list[LinkRows]:
+def read_links(options: FitOptions, report: Report | None = None) -> Evidence[LinkRows]:
     """Collectives of GPUs in a folder of measured rows, a table and device each; groups of many rows are sampled.
 
     Raises:
         DataError: none there.
     """
-    parts = [rows for path in _tables(data) for rows in _of_file(path, seed)]
+    files = kernel_files(options.data, lambda family, gpu: family == "collective", GpuSpec)
+    parts = [rows for path in files for rows in _of_file(path, options.seed)]
     if not parts:
-        raise DataError(f"{data} has no collectives of GPUs: give the folder of measured rows")
-    return parts
-
-
-def _tables(data: Path) -> list[Path]:
-    return kernel_files(data, lambda family, gpu: family == "collective", GpuSpec)
+        raise DataError(f"{options.data} has no collectives of GPUs: give the folder of measured rows")
+    return Evidence(rows=parts, files=files)
 
 
 def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
@@ -128,51 +126,33 @@ def problem_of(parts: Sequence[LinkRows]) -> Problem[LinkRows]:
     return Problem(parts, PRIOR, lambda part, links, _: (part.times_s(links), None))
 
 
-def fit_links(data: Path, steps: int = 25, seed: int = 0, report: Report | None = None) -> FittedLinks:
-    """Estimate all constants, then again without each architecture, which tells errors and intervals.
-
-    Args:
-        data: folder of measured rows.
-        steps: of each fit, at most.
-        seed: of the sample of rows.
-        report: called with (task, done, of, error).
-
-    Raises:
-        DataError: no collectives there.
-    """
-    parts, left_out_errors = read_rows(data, seed), []
-    of = len({part.device.architecture for part in parts}) + 1
-    for done, (left_out, kept, held) in enumerate(folds(parts, lambda part: part.device.architecture)):
-        if report:
-            report(f"links without {left_out}", done, of, float("nan"))
-        if kept:
-            problem = problem_of(kept)
-            links = problem.at(problem.fit(steps).place)
-            left_out_errors += [LinkErrors.of(part, links, {}) for part in held]
-    if report:
-        report("links", of - 1, of, float("nan"))
-    fitted, effects = _fitted(parts, steps, data)
-    seen = [LinkErrors.of(part, fitted.links, effects) for part in parts]
-    return replace(
-        fitted,
-        intervals=_intervals(left_out_errors, fitted),
-        intervals_seen=_intervals(seen, fitted),
-        errors=_errors(seen, left_out_errors),
-    )
+def solve_links(evidence: Evidence[LinkRows], options: FitOptions, report: Report | None = None) -> FittedLinks:
+    """All constants, and errors on the rows that they are fitted to."""
+    problem = problem_of(evidence.rows)
+    solution = problem.fit(STEPS)
+    fitted = FittedLinks(**(evidence.about() | problem.found_beside_effects(solution)))
+    effects = dict(zip(problem.effects, solution.effects.tolist(), strict=True))
+    seen = [LinkErrors.of(part, fitted.links, effects) for part in evidence.rows]
+    return replace(fitted, intervals_seen=_intervals(seen, fitted), errors=_errors("seen", seen))
 
 
-def links_without(
-    data: Path, gpus: Collection[str], shipped: FittedLinks, steps: int = 25, seed: int = 0
+def judge_links(
+    evidence: Evidence[LinkRows], fitted: FittedLinks, options: FitOptions, report: Report | None = None
 ) -> FittedLinks:
-    """Constants that were fitted without some devices, which then are as unknown as any; intervals are those that ship.
+    """The same with intervals and errors where each architecture is left out."""
+    missed: list[LinkErrors] = []
+    for _, rest in evidence.folds(lambda part: part.device.architecture, report, "links"):
+        if rest.rows:
+            problem = problem_of(rest.rows)
+            links = problem.at(problem.fit(STEPS).place)
+            missed += [LinkErrors.of(part, links, {}) for part in rest.held]
+    left_out = {_named(row): row for row in _errors("left_out", missed)}
+    errors = [row | left_out.get(_named(row), {}) for row in fitted.errors]
+    return replace(fitted, intervals=_intervals(missed, fitted), errors=errors)
 
-    Raises:
-        DataError: no collectives there, or none of other devices.
-    """
-    parts = [part for part in read_rows(data, seed) if part.device.id not in gpus]
-    if not parts:
-        raise DataError(f"{data} has collectives of {', '.join(sorted(gpus))} alone: leave fewer devices out")
-    return replace(_fitted(parts, steps, data)[0], intervals=shipped.intervals, intervals_seen=shipped.intervals_seen)
+
+def _named(row: Mapping[str, Any]) -> tuple[Any, ...]:
+    return row["gpu"], row["kind"], row["bytes"]
 
 
 @dataclass(frozen=True)
@@ -189,19 +169,13 @@ class LinkErrors:
         return cls(rows, np.log(rows.times_s(links) / rows.latency_s) + own)
 
 
-def _fitted(parts: Sequence[LinkRows], steps: int, data: Path) -> tuple[FittedLinks, dict[tuple[str, str], float]]:
-    """Constants, and unrounded effects by device and kind."""
-    problem = problem_of(parts)
-    solution = problem.fit(steps)
-    effects = dict(zip(problem.effects, solution.effects.tolist(), strict=True))
-    return FittedLinks(**problem.found_beside_effects(solution), data=hashes(_tables(data))), effects
-
-
 def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, list[float]]:
     """Factors between which 90 % of measured over predicted times lie, rows by their weight, by path.
 
     Launches by themselves tell of a host; what is not known of it counts beside.
     """
+    if not errors:
+        return {}
     errors = [LinkErrors(t.rows.take(inside), t.error[inside]) for t in errors if (inside := ~_alone(t.rows)).any()]
     paths = np.concatenate([paths_of(t.rows.batch, t.rows.device, t.rows.conditions, fitted.links) for t in errors])
     error, weight = (np.concatenate(v) for v in ([-t.error for t in errors], [t.rows.weight for t in errors]))
@@ -215,17 +189,8 @@ def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, l
     return intervals
 
 
-def _errors(seen: Sequence[LinkErrors], left_out: Sequence[LinkErrors]) -> list[dict[str, Any]]:
+def _errors(fit: str, parts: Sequence[LinkErrors]) -> list[dict[str, Any]]:
     """Mean errors in percent by device, kind and size of message, rows by their weight."""
-    entries: dict[tuple[str, str, str], dict[str, Any]] = {}
-    for name, parts in (("seen", seen), ("left_out", left_out)):
-        for key, (error, count) in _by_class(parts).items():
-            entry = entries.setdefault(key, dict(zip(("gpu", "kind", "bytes"), key, strict=True)))
-            entry |= {"rows": count, name: round(100.0 * error, 1)}
-    return [entries[key] for key in sorted(entries)]
-
-
-def _by_class(parts: Sequence[LinkErrors]) -> dict[tuple[str, str, str], tuple[float, int]]:
     sums: dict[tuple[str, str, str], np.ndarray] = {}
     for each in parts:
         size = np.searchsorted([end for _, end in CLASSES], each.rows.batch["bytes"], side="right")
@@ -237,4 +202,11 @@ def _by_class(parts: Sequence[LinkErrors]) -> dict[tuple[str, str, str], tuple[f
                     key = (each.rows.device.id, str(kind), name)
                     own = np.array([(weight * off).sum(), weight.sum(), mine.sum()])
                     sums[key] = own + sums.get(key, 0.0)
-    return {key: (float(s[0] / s[1]), int(s[2])) for key, s in sums.items()}
+    return [
+        dict(zip(("gpu", "kind", "bytes"), key, strict=True))
+        | {"rows": int(sums[key][2]), fit: round(100.0 * float(sums[key][0] / sums[key][1]), 1)}
+        for key in sorted(sums)
+    ]
+
+
+LINKS = ConstantsFit(read=read_links, solve=solve_links, judge=judge_links, kept=("intervals", "intervals_seen"))

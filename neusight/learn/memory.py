@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
-from pathlib import Path
 
 import numpy as np
 
@@ -18,10 +16,12 @@ from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
-from neusight.learn import FoundConstants
+from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants
+from neusight.learn.physics.solve import likeliest
 from neusight.learn.served import resolved_rows
-from neusight.measured.folder import FITTED, hashes, learned_tables
-from neusight.measured.table import read_table
+from neusight.measured.folder import FITTED, learned_tables
+from neusight.measured.table import MeasuredTable, read_table
 from neusight.plans.fits import verdict
 from neusight.plans.margins import SOURCES, spread_bytes
 from neusight.plans.memory import RankMemory, memory_of
@@ -35,11 +35,19 @@ RESERVED = "peak_reserved_bytes"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPeak:
-    """A step, what the allocator of its last rank held at most, and whether constants learn from it."""
+    """A step, what the allocator of its last rank held at most, and whether constants learn from it; or what the
+    fullest rank ``reserved``.
+    """
 
     run: TrainingRun
     measured_bytes: float
     taught: bool
+    reserved: bool = False
+
+    @property
+    def gpu(self) -> str:
+        """Id of the device."""
+        return self.run.cluster.device.id
 
     def rank(self, expert_load: float | None = None) -> RankMemory:
         """The rank that was measured, with another load of its fullest experts."""
@@ -49,37 +57,47 @@ class MeasuredPeak:
         return memory_of(decoder, run.plan, run, run.cluster.device)[-1]
 
 
-def fit_memory(data: Path) -> FoundConstants:
-    """Constants of memory from peaks in a folder of measured rows.
+def read_memory(options: FitOptions, report: Report | None = None) -> Evidence[MeasuredPeak]:
+    """Peaks of memory in a folder of measured rows.
 
     Raises:
-        DataError: no peaks there.
+        DataError: none there.
     """
     left_out: Counter[str] = Counter()
-    trained = learned_tables(data, "training")
-    tables = [replace(one, frame=one.frame[one.frame[PEAK].notna()]) for one in trained if PEAK in one.frame]
+    tables = _with(PEAK, learned_tables(options.data, "training"))
     peaks = [
         MeasuredPeak(run=run, measured_bytes=row[PEAK], taught=row.get("split") == FITTED)
         for row, run in resolved_rows(tables, left_out)
     ]
     if not peaks:
-        raise DataError(f"{data} has no peaks of memory: give the folder of measured rows")
-    ranks = [peak.rank() for peak in peaks]
-    measured = np.array([peak.measured_bytes for peak in peaks])
-    values = {"expert_load": expert_load([peak for peak in peaks if peak.taught])} | spreads(ranks, measured)
-    every = [read_table(file) for file in sorted((data / "training").glob("*.parquet"))]
-    reserved = [replace(one, frame=one.frame[one.frame[RESERVED].notna()]) for one in every if RESERVED in one.frame]
-    rows = ((row[RESERVED], run) for row, run in resolved_rows(reserved, left_out))
-    values |= memory_spreads([(run.engine.name, *_reserved(run, measured)) for measured, run in rows])
+        raise DataError(f"{options.data} has no peaks of memory: give the folder of measured rows")
+    reserved = _with(RESERVED, map(read_table, sorted((options.data / "training").glob("*.parquet"))))
+    peaks += [
+        MeasuredPeak(run=run, measured_bytes=row[RESERVED], taught=False, reserved=True)
+        for row, run in resolved_rows(reserved, left_out)
+    ]
+    return Evidence(rows=peaks, files=[table.path for table in (*tables, *reserved)], skipped=left_out)
+
+
+def _with(column: str, tables: Iterable[MeasuredTable]) -> list[MeasuredTable]:
+    """Rows of tables that measured a column."""
+    return [replace(one, frame=one.frame[one.frame[column].notna()]) for one in tables if column in one.frame]
+
+
+def solve_memory(evidence: Evidence[MeasuredPeak], options: FitOptions, report: Report | None = None) -> FoundConstants:
+    """The load of experts by rows that constants learn from, how far off peaks are by all, and what trainers reserve
+    beyond that.
+    """
+    allocated = [peak for peak in evidence.rows if not peak.reserved]
+    ranks = [peak.rank() for peak in allocated]
+    measured = np.array([peak.measured_bytes for peak in allocated])
+    found = {"expert_load": expert_load([peak for peak in allocated if peak.taught])} | spreads(ranks, measured)
+    reserved = [peak for peak in evidence.rows if peak.reserved]
+    found |= memory_spreads([(one.run.engine.name, *_reserved(one.run, one.measured_bytes)) for one in reserved])
     off = np.abs(np.array([rank.allocated for rank in ranks]) / measured - 1.0)
-    return FoundConstants(
-        values={name: float(f"{value:.4g}") for name, value in values.items()},
-        gpus=sorted({peak.run.cluster.device.id for peak in peaks}),
-        data=hashes(table.path for table in (*tables, *reserved)),
-        rows=len(peaks),
-        error=round(float(off.mean()), 4),
-        skipped=left_out,
-    )
+    values = {name: float(f"{value:.4g}") for name, value in found.items()}
+    about = replace(evidence, rows=allocated).about()
+    return FoundConstants(**about, values=values, error=round(float(off.mean()), 4))
 
 
 def expert_load(peaks: Sequence[MeasuredPeak]) -> float:
@@ -101,17 +119,17 @@ def spreads(ranks: Sequence[RankMemory], measured_bytes: np.ndarray) -> dict[str
     named = [names for _, names in SOURCES.values()]
     terms = np.array([[sum(rank.parts.get(name, 0.0) for name in names) for names in named] for rank in ranks])
 
-    def deviations(kept: float, libraries: float) -> np.ndarray:
-        fitted = {"kept": kept, "libraries": libraries}
-        shares = np.array([fitted.get(source, share) for source, (share, _) in SOURCES.items()])
+    def deviations(found: np.ndarray) -> np.ndarray:
+        known = dict(zip(("kept", "libraries"), found, strict=True))
+        shares = np.array([known.get(source, share) for source, (share, _) in SOURCES.items()])
         return np.asarray(np.sqrt(((terms * shares) ** 2).sum(axis=1)))
 
-    def surprise(shares: tuple[float, float]) -> float:
-        return float((np.log(deviations(*shares)) + (errors / deviations(*shares)) ** 2 / 2).sum())
+    def surprise(found: np.ndarray) -> float:
+        return float((np.log(deviations(found)) + (errors / deviations(found)) ** 2 / 2).sum())
 
-    kept, libraries = min(product(np.geomspace(0.005, 0.1, 60), np.geomspace(0.02, 0.5, 60)), key=surprise)
-    size = np.quantile(np.abs(errors) / deviations(kept, libraries), 0.9) / NORMAL_90
-    return {"kept": float(kept * size), "libraries": float(libraries * size)}
+    found = likeliest(surprise, [0.02, 0.1])
+    size = np.quantile(np.abs(errors) / deviations(found), 0.9) / NORMAL_90
+    return dict(zip(("kept", "libraries"), (size * found).tolist(), strict=True))
 
 
 def _reserved(run: TrainingRun, measured_bytes: float) -> tuple[float, float]:
@@ -141,3 +159,6 @@ def memory_spreads(rows: Sequence[tuple[str, float, float]]) -> dict[str, float]
     wider = float(student.ppf(0.95, len(excess))) / NORMAL_90
     unseen = wider * float(np.mean([*excess.values()])) ** 0.5
     return {f"memory_spread.{name}": value**0.5 for name, value in excess.items()} | {"memory_spread": unseen}
+
+
+MEMORY = ConstantsFit(read=read_memory, solve=solve_memory)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,10 @@ from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
+from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.physics.solve import solve_alone
-from neusight.learn.sums import folds
-from neusight.measured.folder import hashes, step_files
+from neusight.measured.folder import step_files
 from neusight.measured.table import columns_of, filled, read_table
 from neusight.questions import Step
 from neusight.steps.answers import StepAnswers
@@ -45,7 +46,7 @@ class Inferences:
     power_w: float
 
     @property
-    def board(self) -> str:
+    def gpu(self) -> str:
         """Id of the board at its usual clock."""
         return (self.device.original or self.device).id
 
@@ -70,7 +71,7 @@ class _Fit:
 
     def off(self, rows: Sequence[Inferences]) -> np.ndarray:
         """Logarithms of expected over measured times; a board that is not in the fit has nothing of its own."""
-        own = np.array([self.libraries[one.library] + self.boards.get(one.board, 0.0) for one in rows])
+        own = np.array([self.libraries[one.library] + self.boards.get(one.gpu, 0.0) for one in rows])
         return own + np.log([one.time_s(self.physics) / one.latency_s for one in rows])
 
 
@@ -108,34 +109,32 @@ def _inferences(rows: pd.DataFrame, answers: StepAnswers) -> Inferences | None:
     )
 
 
-def fit_microcontrollers(data: Path, hold_out: Collection[str] = ()) -> FittedMicrocontrollers:
-    """Estimate all constants, and again without each kind of core, from measured inferences in a folder but for those
-    of some boards.
+def read_microcontrollers(options: FitOptions, report: Report | None = None) -> Evidence[Inferences]:
+    """Inferences in a folder of measured rows.
 
     Raises:
-        DataError: no inferences there.
+        DataError: none there.
     """
-    if not (files := step_files(data, MicrocontrollerSpec)):
-        raise DataError(f"{data} has no inferences of microcontrollers: give the folder of measured rows")
-    rows = [one for path in files for one in read_inferences(path) if one.board not in hold_out]
-    fit, errors = _solved(rows), _left_out(rows)
-    share, own_power = _power(rows)
-    physics = with_values(fit.physics, {"power.share": share})
-    found = values(physics)
-    return FittedMicrocontrollers(
-        values={name: float(f"{found[name]:.5g}") for name in priors(PRIOR)},
-        deviations={name: float(f"{fit.deviations[name]:.3g}") for name in priors(PRIOR)},
-        gpus=sorted(fit.boards),
-        data=hashes(files),
-        rows=len(rows),
-        error=round(float(np.mean(np.abs(np.expm1(fit.off(rows))))), 4),
-        spread={"board": BOARD, "library": round(float(np.std(list(fit.libraries.values()))), 4), "power": POWER},
-        effects={
-            "latency": {board: round(effect, 4) for board, effect in fit.boards.items()},
-            "power": {board: round(effect, 4) for board, effect in own_power.items()},
-        },
-        errors=errors,
-    )
+    if not (files := step_files(options.data, MicrocontrollerSpec)):
+        raise DataError(f"{options.data} has no inferences of microcontrollers: give the folder of measured rows")
+    return Evidence(rows=[one for path in files for one in read_inferences(path)], files=files)
+
+
+def solve_microcontrollers(
+    evidence: Evidence[Inferences], options: FitOptions, report: Report | None = None
+) -> FittedMicrocontrollers:
+    """All constants, and what libraries and boards have of their own."""
+    fit, (share, own_power) = _solved(evidence.rows), _power(evidence.rows)
+    found = values(with_values(fit.physics, {"power.share": share}))
+    content = evidence.about() | {
+        "values": {name: float(f"{found[name]:.5g}") for name in priors(PRIOR)},
+        "deviations": {name: float(f"{fit.deviations[name]:.3g}") for name in priors(PRIOR)},
+        "error": round(float(np.mean(np.abs(np.expm1(fit.off(evidence.rows))))), 4),
+        "spread": {"board": BOARD, "library": round(float(np.std(list(fit.libraries.values()))), 4), "power": POWER},
+    }
+    effects = {"latency": fit.boards, "power": own_power}
+    rounded = {name: {board: round(own, 4) for board, own in boards.items()} for name, boards in effects.items()}
+    return FittedMicrocontrollers(**content, effects=rounded)
 
 
 def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> _Fit:
@@ -144,7 +143,7 @@ def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> 
     """
     known = priors(PRIOR)
     free = [name for name in known if name.startswith("layers.")] if prior is None else []
-    libraries, boards = (sorted({getattr(one, name) for one in rows}) for name in ("library", "board"))
+    libraries, boards = (sorted({getattr(one, name) for one in rows}) for name in ("library", "gpu"))
     centre = [*(encode(known[name], known[name].value) for name in free), *[0.0] * len(libraries + boards)]
     spread = [*(known[name].spread for name in free), *[LIBRARY] * len(libraries), *[BOARD] * len(boards)]
     prior_of_all = {"centre": np.array(centre), "spread": np.array(spread)}
@@ -168,14 +167,16 @@ def _deviations(free: Sequence[str], found: np.ndarray) -> dict[str, float]:
     return {name: prior.spread for name, prior in priors(PRIOR).items()} | dict(zip(free, found.tolist(), strict=False))
 
 
-def _left_out(rows: Sequence[Inferences]) -> list[dict[str, Any]]:
-    """Mean errors in percent on each kind of core that nothing was fitted to, of libraries that others were measured
-    with, by model and of all; and those of a line through the multiply-adds.
+def judge_microcontrollers(
+    evidence: Evidence[Inferences], fitted: FittedMicrocontrollers, options: FitOptions, report: Report | None = None
+) -> FittedMicrocontrollers:
+    """The same with mean errors in percent on each kind of core that nothing was fitted to, of libraries that others
+    were measured with, by model and of all; and those of a line through the multiply-adds.
     """
-    errors = []
-    for core, kept, own in folds(rows, lambda one: one.device.architecture):
-        shared = {one.library for one in kept}
-        held = [one for one in own if one.library in shared]
+    errors: list[dict[str, Any]] = []
+    for core, rest in evidence.folds(lambda one: one.device.architecture):
+        kept, shared = rest.rows, {one.library for one in rest.rows}
+        held = [one for one in rest.held if one.library in shared]
         if not held:
             continue
         law, line = (np.abs(np.expm1(_solved(kept, prior).off(held))) for prior in (None, _line(kept)))
@@ -186,7 +187,7 @@ def _left_out(rows: Sequence[Inferences]) -> list[dict[str, Any]]:
             errors.append({"core": core, "model": model, "rows": sum(mine)} | percent)
         share, _ = _power(kept)
         errors += _power_errors(core, held, share)
-    return errors
+    return replace(fitted, errors=errors)
 
 
 def _line(rows: Sequence[Inferences]) -> IntegerPhysics:
@@ -213,7 +214,7 @@ def _metered(rows: Sequence[Inferences]) -> dict[str, float]:
     offs: dict[str, list[float]] = {}
     for one in rows:
         if one.power_w:
-            offs.setdefault(one.board, []).append(float(np.log(one.power_w / active_power_w(one.device, stated))))
+            offs.setdefault(one.gpu, []).append(float(np.log(one.power_w / active_power_w(one.device, stated))))
     return {board: float(np.median(each)) for board, each in offs.items()}
 
 
@@ -224,3 +225,6 @@ def _power_errors(core: str, held: Sequence[Inferences], share: float) -> list[d
         if off
         else []
     )
+
+
+MICROCONTROLLERS = ConstantsFit(read=read_microcontrollers, solve=solve_microcontrollers, judge=judge_microcontrollers)

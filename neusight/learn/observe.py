@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.engines.server import HOST, shipped_constants
-from neusight.learn.engines import NAMES, OWN_FACTORS, OWN_HOST, PRIORS, terms_of
-from neusight.learn.sums import fit_sums, robust_spread
+from neusight.engines.server import shipped_constants
+from neusight.learn.engines import NAMES, priors_around, terms_of
+from neusight.learn.sums import SumObservation, fit_sums, robust_spread
 from neusight.serving.deployment import Deployment
 from neusight.serving.logs import ServerWindows
 from neusight.workloads.decoders.shares import Steps
@@ -63,16 +63,14 @@ def observe(deployment: Deployment, windows: ServerWindows) -> Observed:
 
 def _fitted(terms: np.ndarray, pass_s: np.ndarray, shipped: Mapping[str, float]) -> dict[str, float]:
     """Constants of a server; those that passes do not show stay as they ship."""
-    own = [PRIORS[name][1] * (OWN_HOST if name in HOST else OWN_FACTORS) for name in NAMES]
-    prior = {
-        "centre": np.append(np.log([shipped[name] for name in NAMES]), 0.0),
-        "spread": np.append(own, shipped["spread"]),
-    }
+    windows = [
+        SumObservation(gpu="", alike=f"window {number}", measured=each_s, terms=row)
+        for number, (each_s, row) in enumerate(zip(pass_s.tolist(), terms, strict=True))
+    ]
     each = np.hstack([np.eye(len(NAMES)), np.ones((len(NAMES), 1))])
     places = np.broadcast_to(each, (*terms.shape, len(NAMES) + 1))
-    fit = fit_sums(pass_s, terms, [f"window {n}" for n in range(len(terms))], prior, places)
-    values = np.exp(fit.place[:-1] + fit.place[-1])
-    return dict(shipped) | {name: float(value) for name, value in zip(NAMES, values, strict=True)}
+    found = fit_sums(windows, priors_around(shipped) | {"server": (1.0, shipped["spread"])}, places).values
+    return dict(shipped) | {name: found[name] * found["server"] for name in NAMES}
 
 
 def _percent(log_ratio: np.ndarray) -> float:

@@ -8,31 +8,47 @@ share an effect ``e`` that no constant explains (``learn.physics.solve``).
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
 from neusight.executors.costs import NORMAL_90
 from neusight.learn.physics.solve import Rows, solve
 
-T = TypeVar("T")
 GROUP_WEIGHT = 6.0
 """Rows that measurements which are alike count as: more of them differ in their load or scale alone."""
 MOST_STEPS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class SumFit:
-    """Logarithms ``place`` of the constants with their standard ``deviation``, shape (c,); ``log_error`` of each
-    measurement, log(fitted / measured) without its own effect, shape (n,).
+class SumObservation:
+    """A measured sum (a time [s] or a power [W]) of ``terms``, shape (t,), each times its constants.
+
+    Observations of one name ``alike`` share what no constant explains.
     """
 
-    place: np.ndarray
-    deviation: np.ndarray
+    gpu: str
+    alike: str
+    measured: float
+    terms: np.ndarray
+    source: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SumFit:
+    """Constants by name with standard deviations of their logarithms; ``log_error`` of each measurement,
+    log(fitted / measured) without its own effect, shape (n,).
+    """
+
+    values: dict[str, float]
+    deviations: dict[str, float]
     log_error: np.ndarray
+
+    @property
+    def place(self) -> np.ndarray:
+        """The constants, shape (c,)."""
+        return np.array([*self.values.values()])
 
     @property
     def error(self) -> float:
@@ -44,31 +60,19 @@ class SumFit:
         """Standard deviation of the whole error in log time, robustly."""
         return robust_spread(self.log_error)
 
-    def values(self, names: Sequence[str]) -> dict[str, float]:
-        """Constants by name."""
-        return dict(zip(names, np.exp(self.place).tolist(), strict=True))
-
-    def deviations(self, names: Sequence[str]) -> dict[str, float]:
-        """Standard deviations of the constants' logarithms by name."""
-        return dict(zip(names, self.deviation.tolist(), strict=True))
-
 
 def fit_sums(
-    seconds: np.ndarray,
-    terms: np.ndarray,
-    alike: Sequence[str],
-    prior: Mapping[str, np.ndarray],
-    places: np.ndarray | None = None,
+    observations: Sequence[SumObservation], prior: Mapping[str, tuple[float, float]], places: np.ndarray | None = None
 ) -> SumFit:
-    """Constants of measured sums.
+    """Estimate the constants of measured sums.
 
     Args:
-        seconds: measured times [s], shape (n,).
-        terms: T, what each kind takes by itself [s] or how often it occurs, shape (n, t).
-        alike: names of what measurements share that no constant explains, n of them.
-        prior: ``centre`` and ``spread`` of the constants' logarithms, shape (c,).
+        observations: n of them, whose terms T are what each kind takes by itself or how often it occurs.
+        prior: each constant's middle and the standard deviation of its logarithm, by name.
         places: A, which constants multiply each term, shape (n, t, c); default each term its own, c = t.
     """
+    terms = np.stack([o.terms for o in observations])
+    centre, spread = np.transpose(list(prior.values()))
     if places is None:
         places = np.broadcast_to(np.eye(terms.shape[1]), (*terms.shape, terms.shape[1]))
 
@@ -82,30 +86,19 @@ def fit_sums(
         share = parts(place)
         return np.einsum("nk,nkc->nc", share / share.sum(axis=1, keepdims=True), places)
 
-    names = sorted(set(alike))
-    effect = np.array([names.index(name) for name in alike])
+    names = sorted({o.alike for o in observations})
+    effect = np.array([names.index(o.alike) for o in observations])
     weight = GROUP_WEIGHT / np.maximum(np.bincount(effect)[effect], GROUP_WEIGHT)
-    rows = Rows(target=np.log(seconds), weight=weight, effect=effect, kind_of_effect=np.zeros(len(names), dtype=int))
-    solution = solve(rows, evaluate, jacobian, prior, steps=MOST_STEPS)
+    target = np.log([o.measured for o in observations])
+    rows = Rows(target=target, weight=weight, effect=effect, kind_of_effect=np.zeros(len(names), dtype=int))
+    solution = solve(rows, evaluate, jacobian, {"centre": np.log(centre), "spread": spread}, steps=MOST_STEPS)
     return SumFit(
-        place=solution.place,
-        deviation=np.sqrt(np.diag(solution.covariance)),
-        log_error=evaluate(solution.place) - rows.target,
+        values=dict(zip(prior, np.exp(solution.place).tolist(), strict=True)),
+        deviations=dict(zip(prior, solution.deviation.tolist(), strict=True)),
+        log_error=evaluate(solution.place) - target,
     )
 
 
 def robust_spread(log_errors: np.ndarray) -> float:
     """Standard deviation of errors from their 90 % quantile: of a normal distribution 1.645 of it."""
     return float(np.quantile(np.abs(log_errors), 0.9) / NORMAL_90)
-
-
-def folds(rows: Sequence[T], key: Callable[[T], str]) -> Iterator[tuple[str, list[T], list[T]]]:
-    """Each value of a key, rows of the others, and its own rows, which are left out."""
-    for value in sorted({key(row) for row in rows}):
-        yield value, [row for row in rows if key(row) != value], [row for row in rows if key(row) == value]
-
-
-def most_common(left_out: Counter[str], most: int = 3) -> str:
-    """Why rows were left out, the commonest reasons first, each with its count."""
-    reasons = [f"{reason} ({count:,})" for reason, count in left_out.most_common(most)]
-    return "; ".join([*reasons, *(["…"] if len(left_out) > most else [])])

@@ -5,8 +5,9 @@ A training run learns its own from kernel names, or takes the one that ships whe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -174,25 +175,20 @@ def _array(values: torch.Tensor) -> np.ndarray:
     return values.detach().numpy().astype(float)
 
 
-class Choices:
-    """Tile choices learned without some GPUs, each fitted once.
+def choices_without(rows: Sequence[DeviceRows], seed: int) -> Callable[[frozenset[str]], TileChoice]:
+    """A function that gives the choice learned from all GPUs but some, each fitted once.
 
     Args:
         rows: products, one entry a GPU; may be empty.
         seed: of the samples that are fitted.
     """
+    learnable = [r.take(np.isin(r.batch["dtype"], LEARNED_DTYPES)) for r in rows]
 
-    def __init__(self, rows: Sequence[DeviceRows], seed: int) -> None:
-        self.rows = [r.take(np.isin(r.batch["dtype"], LEARNED_DTYPES)) for r in rows]
-        self.seed = seed
-        self.fitted: dict[str, TileChoice] = {}
+    @cache
+    def without(gpus: frozenset[str]) -> TileChoice:
+        return _learned([r for r in learnable if r.device.id not in gpus] or learnable, seed)
 
-    def without(self, name: str, gpus: Collection[str] = ()) -> TileChoice:
-        """The choice learned from all GPUs but some, which a name stands for."""
-        if name not in self.fitted:
-            others = [r for r in self.rows if r.device.id not in gpus]
-            self.fitted[name] = _learned(others or self.rows, self.seed)
-        return self.fitted[name]
+    return without
 
 
 def _learned(rows: Sequence[DeviceRows], seed: int) -> TileChoice:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -36,23 +37,21 @@ from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.card import render_card
 from neusight.learn.doubts import Residuals, coverage, doubts_by_kinship
+from neusight.learn.evidence import FitOptions
 from neusight.learn.folds import (
     FOLD_ROWS,
     FoldErrors,
+    FoldKnowledge,
     FoldRun,
     FoldStore,
-    Without,
     best_shrinkage,
     progress,
     ran_by,
     real_shapes,
     with_kin,
 )
-from neusight.learn.physics.fit import FitOptions as PhysicsOptions
-from neusight.learn.physics.fit import all_parts, fit_parts
-from neusight.learn.physics.fit import without as physics_without
-from neusight.learn.physics.observations import ProblemPart
-from neusight.learn.tile_choice import Choices
+from neusight.learn.physics.fit import read_physics, solve_physics
+from neusight.learn.tile_choice import choices_without
 from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
 from neusight.measured.folder import hashes
@@ -123,32 +122,30 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
     options.out.mkdir(parents=True, exist_ok=True)
     state = FoldStore(options.out / STATE, _key(options, corpus, contracts), options.resume)
     fitted = options.physics or shipped_physics()
-    without = Without(Choices(corpus.rows["gemm"], options.seed), _refits(options, fitted, report))
+    choice = choices_without(corpus.rows["gemm"], options.seed)
+    knowledge = FoldKnowledge(choice, _refits(options, fitted, report))
     trained = {}
     for model, contract in contracts.items():
-        run = FoldRun(model, contract, corpus, whole, without, options.backend, state, report, options.fold_rows)
+        run = FoldRun(model, contract, corpus, whole, knowledge, options.backend, state, report, options.fold_rows)
         trained[model] = train_model(run, options)
-    without.choices.without("").save(options.out / "tile_choice.json")
+    choice(frozenset()).save(options.out / "tile_choice.json")
     fitted.save(options.out / PHYSICS_FILE)
     state.clear()
     return trained
 
 
-def _refits(
-    options: TrainOptions, fitted: FittedPhysics, report: Report | None
-) -> Callable[[Collection[str]], Physics]:
+def _refits(options: TrainOptions, fitted: FittedPhysics, report: Report | None) -> Callable[[frozenset[str]], Physics]:
     """Constants without some GPUs: fitted again to the folder that is given for it, else as they are."""
     if options.refit_to is None:
         return lambda gpus: fitted.physics
-    whole = PhysicsOptions(data=options.refit_to, hold_out=options.hold_out, each=CONSTANT_ROWS, steps=CONSTANT_STEPS)
-    parts: list[ProblemPart] = []
+    whole = FitOptions(data=options.refit_to, hold_out=options.hold_out, each=CONSTANT_ROWS, steps=CONSTANT_STEPS)
+    evidence = cache(lambda: read_physics(whole, report))
 
-    def refit(gpus: Collection[str]) -> Physics:
+    @cache
+    def refit(gpus: frozenset[str]) -> Physics:
         if not gpus:
             return fitted.physics
-        if not parts:
-            parts.extend(all_parts(whole, report))
-        return fit_parts(parts, physics_without(whole, gpus), report=report, start=fitted.physics).physics
+        return solve_physics(evidence().without(gpus), whole, report, fitted.physics).physics
 
     return refit
 
@@ -173,7 +170,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
     rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
     folds, beside, own = run.all(parameters), run.kin(parameters), run.own(parameters)
     shrinkage, sibling_shrinkage = best_shrinkage(with_kin(folds, rows)), best_shrinkage(beside)
-    known = run.without.none(rows)
+    known = run.knowledge.without((), rows)
     residuals: dict[Kinship, list[Residuals]] = {
         "own": _residuals(own, 1.0),
         "sibling": _residuals(beside, sibling_shrinkage),

@@ -8,23 +8,24 @@ more collectives.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
-from neusight.distributed.factors import FIRST, PRIOR, TERMS, Factors, kind_of, names_of
+from neusight.distributed.factors import FIRST, PRIOR, TERMS, Factors, kind_of, names_of, shipped_factors
 from neusight.distributed.step import TimedStep
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import NeusightError
 from neusight.laws.constants import priors
 from neusight.laws.training_constants import StepPhysics
 from neusight.learn import Report
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.served import resolved_rows
-from neusight.learn.sums import fit_sums, folds, robust_spread
-from neusight.measured.folder import hashes, rows_to_fit
+from neusight.learn.sums import SumObservation, fit_sums, robust_spread
+from neusight.measured.folder import rows_to_fit
 
 NAMES = (*TERMS, *FIRST.values())
 PASSES = ("forward", "backward", "weights", "recompute")
@@ -45,17 +46,12 @@ Timer = Callable[[TrainingRun, Factors], TimedStep]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepObservation:
-    """A measured step [s], and by ``TERMS`` what the critical path has of each kind by itself, without factors.
+class StepObservation(SumObservation):
+    """A measured step [s], whose terms are by ``TERMS`` what the critical path has of each kind, without factors.
 
-    ``first``: attention is of the first FlashAttention. ``alike`` are rows that share what no factor explains.
+    ``first``: attention is of the first FlashAttention.
     """
 
-    gpu: str
-    source: str
-    alike: str
-    seconds: float
-    terms: np.ndarray
     first: bool
 
 
@@ -78,30 +74,36 @@ def read_steps(data: Path, left_out: Counter[str]) -> tuple[list[MeasuredStep], 
     return steps, [table.path for table in tables]
 
 
-def fit_training(data: Path, timer: Timer, report: Report | None = None) -> Factors:
-    """Factors from measured steps, and their errors on each GPU by a fit without its steps.
-
-    Args:
-        data: folder of measured rows.
-        timer: gives runs their times.
-        report: called with progress.
+def read_training(options: FitOptions, report: Report | None = None) -> Evidence[StepObservation]:
+    """Observations of a folder's training steps, simulated with the factors that they give.
 
     Raises:
         DataError: no steps there.
     """
+    from neusight.api import Predictor
+
     skipped: Counter[str] = Counter()
-    steps, files = read_steps(data, skipped)
-    factors = PRIOR
-    observations: list[StepObservation] = []
-    left_out: Counter[str] = Counter()
-    for number in range(ROUNDS):
-        observations, left_out = observe(steps, timer, factors, report)
-        factors = fitted(observations)
-        if report:
-            report(f"round {number + 1}: fitted", len(observations), len(steps), factors.error)
-    by_gpu = {gpu: _left_out(kept, own) for gpu, kept, own in folds(observations, lambda one: one.gpu)}
+    steps, files = read_steps(options.data, skipped)
+    timer = Predictor.load().timed
+    observations, left_out = observe(steps, timer, shipped_factors() if options.again else PRIOR, report)
+    for _ in range(0 if options.again else ROUNDS - 1):
+        observations, left_out = observe(steps, timer, fitted(observations), report)
+    return Evidence(rows=observations, files=files, skipped=left_out + skipped)
+
+
+def solve_training(evidence: Evidence[StepObservation], options: FitOptions, report: Report | None = None) -> Factors:
+    """All factors."""
+    return replace(fitted(evidence.rows), **evidence.about())
+
+
+def judge_training(
+    evidence: Evidence[StepObservation], factors: Factors, options: FitOptions, report: Report | None = None
+) -> Factors:
+    """The same with errors on each GPU by a fit without its steps, and the spread of those."""
+    folds = evidence.folds(lambda one: one.gpu)
+    by_gpu = {gpu: _left_out(fitted(rest.rows) if rest.rows else PRIOR, rest.held) for gpu, rest in folds}
     spread = float(np.mean([errors["spread"] for errors in by_gpu.values()]))
-    return replace(factors, left_out=by_gpu, spread=spread, data=hashes(files), skipped=dict(left_out + skipped))
+    return replace(factors, left_out=by_gpu, spread=spread)
 
 
 def observe(
@@ -142,7 +144,7 @@ def _observed(measured: MeasuredStep, timed: TimedStep, factors: Factors) -> Ste
         gpu=device,
         source=measured.source,
         alike=f"{measured.source} {run.decoder.name} {device}",
-        seconds=measured.seconds,
+        measured=measured.seconds,
         terms=np.array([terms[name] / _factor(step, name, first) for name in TERMS]),
         first=first,
     )
@@ -155,22 +157,12 @@ def _factor(step: object, name: str, first: bool) -> float:
 def fitted(observations: Sequence[StepObservation]) -> Factors:
     """Factors by all of some observations."""
     known = priors(StepPhysics())
-    prior = [known[f"step.{name}"] for name in NAMES]
-    middle, width = np.log([p.value for p in prior]), np.array([p.spread for p in prior])
-    fit = fit_sums(
-        np.array([o.seconds for o in observations]),
-        np.stack([o.terms for o in observations]),
-        [o.alike for o in observations],
-        {"centre": middle, "spread": width},
-        _places(observations),
-    )
-    names = [f"step.{name}" for name in NAMES]
+    prior = {name: (known[name].value, known[name].spread) for name in (f"step.{name}" for name in NAMES)}
+    fit = fit_sums(observations, prior, _places(observations))
     return replace(
         PRIOR,
-        values={name: round(value, 4) for name, value in fit.values(names).items()},
-        deviations={name: round(deviation, 4) for name, deviation in fit.deviations(names).items()},
-        gpus=sorted({o.gpu for o in observations}),
-        rows=len(observations),
+        values={name: round(value, 4) for name, value in fit.values.items()},
+        deviations={name: round(deviation, 4) for name, deviation in fit.deviations.items()},
         error=round(fit.error, 4),
     )
 
@@ -190,12 +182,12 @@ def errors_with(factors: Factors, observations: Sequence[StepObservation]) -> np
     predicted = [
         sum(t * _factor(step, name, o.first) for t, name in zip(o.terms, TERMS, strict=True)) for o in observations
     ]
-    return np.array(predicted) / [o.seconds for o in observations] - 1.0
+    return np.array(predicted) / [o.measured for o in observations] - 1.0
 
 
-def _left_out(kept: Sequence[StepObservation], own: Sequence[StepObservation]) -> dict[str, float]:
+def _left_out(factors: Factors, own: Sequence[StepObservation]) -> dict[str, float]:
     """Mean error on a GPU's steps by factors that were fitted to all others, the worst source, and the spread."""
-    errors = errors_with(fitted(kept) if kept else PRIOR, own)
+    errors = errors_with(factors, own)
     by_source = [errors[[o.source == source for o in own]] for source in {o.source for o in own}]
     figures = {
         "mean": float(np.mean(np.abs(errors))),
@@ -206,7 +198,6 @@ def _left_out(kept: Sequence[StepObservation], own: Sequence[StepObservation]) -
     return {name: round(value, 4) for name, value in figures.items()}
 
 
-def factors_without(observations: Sequence[StepObservation], gpus: Collection[str]) -> Factors:
-    """Factors by the steps of all other GPUs."""
-    kept = [o for o in observations if o.gpu not in gpus]
-    return fitted(kept) if kept else PRIOR
+TRAINING = ConstantsFit(
+    read=read_training, solve=solve_training, judge=judge_training, kept=("spread",), unfitted=PRIOR
+)

@@ -17,7 +17,8 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.families import Conv2d, Gemm
 from neusight.laws.fitted import shipped_microcontrollers
 from neusight.laws.integer_kernels import PRIOR, active_power_w, kernel_cycles
-from neusight.learn.microcontrollers import fit_microcontrollers
+from neusight.learn.evidence import FitOptions
+from neusight.learn.microcontrollers import MICROCONTROLLERS
 
 DATA = Path(os.environ.get("NEUSIGHT_DATA", "/nowhere"))
 CONV = Conv2d(
@@ -124,7 +125,7 @@ def test_a_board_of_ones_own_answers_or_names_what_it_lacks(tmp_path: Path, pred
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the measured data are not here")
 def test_constants_that_ship_are_those_of_the_tables() -> None:
-    fitted, shipped = fit_microcontrollers(DATA), shipped_microcontrollers()
+    fitted, shipped = MICROCONTROLLERS.fitted(FitOptions(data=DATA)), shipped_microcontrollers()
     assert fitted.values == pytest.approx(shipped.values, rel=1e-3)
     whole = [row for row in fitted.errors if row["model"] == "all"]
     assert len(whole) == 2

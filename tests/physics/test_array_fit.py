@@ -14,7 +14,8 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.array_constants import PRIOR
 from neusight.laws.constants import with_values
-from neusight.learn.arrays import fit_arrays
+from neusight.learn.arrays import ARRAYS
+from neusight.learn.evidence import FitOptions
 
 TRUE = {"products.share": 0.7, "launch.share": 0.9, "vectors.conversion_ops": 30.0}
 
@@ -34,7 +35,7 @@ def programs(folder: Path, gpu: str, dtype: str) -> None:
 def test_a_fit_finds_the_constants_of_programs_of_the_law(tmp_path: Path) -> None:
     for gpu, dtype in (("tpu-v4", "float16"), ("tpu-v6e", "bfloat16")):
         programs(tmp_path / "kernels", gpu, dtype)
-    fitted = fit_arrays(tmp_path)
+    fitted = ARRAYS.fitted(FitOptions(data=tmp_path))
     assert fitted.gpus == ["tpu-v4", "tpu-v6e"]
     # As far as the priors let a table of few constants.
     for name, value in TRUE.items():
@@ -49,14 +50,13 @@ def test_a_fit_finds_the_constants_of_programs_of_the_law(tmp_path: Path) -> Non
 
 def test_folders_without_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no kernels of systolic accelerators"):
-        fit_arrays(tmp_path)
+        ARRAYS.fitted(FitOptions(data=tmp_path))
 
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs the measured data")
 def test_errors_on_measured_programs() -> None:
-    errors = {
-        (row["fit"], row["gpu"], row["family"]): row for row in fit_arrays(Path(os.environ["NEUSIGHT_DATA"])).errors
-    }
+    fitted = ARRAYS.fitted(FitOptions(data=Path(os.environ["NEUSIGHT_DATA"])))
+    errors = {(row["fit"], row["gpu"], row["family"]): row for row in fitted.errors}
     products = errors["seen", "tpu-v4", "gemm"]
     assert products["median"] <= 6
     assert products["mean"] <= 10

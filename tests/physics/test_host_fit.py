@@ -1,11 +1,14 @@
 """What hosts take, fitted to calls that are known to the microsecond."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from neusight.engines import Host
-from neusight.learn.hosts import TimedCall, fit_hosts, fitted, fitted_dispatches, others
+from neusight.learn.evidence import FitOptions
+from neusight.learn.hosts import HOSTS, TimedCall, fitted, fitted_dispatches, others
 
 UNKNOWN = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
 
@@ -39,7 +42,7 @@ def test_others_takes_hosts_that_launch_alike():
     assert others(groups, there).operator_s == pytest.approx(2e-5, rel=0.1)
 
 
-def test_fit_hosts_finds_times_of_one_host(tmp_path, predictor):
+def test_fit_hosts_finds_times_of_one_host(tmp_path):
     for name in ("kernels", "programs"):
         (tmp_path / name).mkdir()
     row = {
@@ -53,12 +56,14 @@ def test_fit_hosts_finds_times_of_one_host(tmp_path, predictor):
     rows = [row | {"batch": batch, "latency_ms": 25.0, "suspect": None} for batch in (1, 2, 4)]
     rows += [row | {"latency_ms": 1.0, "suspect": "it varies"}, row | {"model": "no-such-model", "latency_ms": 1.0}]
     pd.DataFrame(rows).to_parquet(tmp_path / "programs" / "lab.parquet")
-    found = fit_hosts(tmp_path, predictor)
+    found = HOSTS.fitted(FitOptions(data=tmp_path))
     (host,) = found.errors
     assert (host["host"], host["gpu"], host["launch"], host["rows"]) == ("here", "l4", "eager", 3)
     assert host["mean"] < 30 and found.values["eager.operator_s"] == pytest.approx(1e-6 * host["operator_us"], rel=1e-3)
     assert found.values["dispatch.pointwise"] == 1.0
     assert sum(found.skipped.values()) == 1
+    found.save(tmp_path / "hosts.json")
+    assert json.loads((tmp_path / "hosts.json").read_text())["skipped"] == found.skipped
 
 
 def test_what_kinds_of_operators_take_is_found_whatever_their_hosts_take():

@@ -15,7 +15,8 @@ from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import with_values
 from neusight.laws.link_constants import PRIOR
 from neusight.laws.links import collective_s
-from neusight.learn.links import LinkRows, fit_links, problem_of, read_rows
+from neusight.learn.evidence import FitOptions
+from neusight.learn.links import LINKS, LinkRows, problem_of
 
 TRUE = {"nccl.start_cycles": 14e3, "rates.nvlink_share": 0.65, "own.vllm_cycles": 12e3, "own.rate": 0.4}
 
@@ -56,7 +57,7 @@ def test_errors_and_intervals_are_of_devices_left_out(tmp_path: Path) -> None:
     path.parent.mkdir()
     rows = [table("a100-sxm-80gb", 1.0), table("h100-sxm-80gb", 1.5)]
     pd.concat(rows).to_parquet(path)
-    fitted = fit_links(tmp_path, steps=8)
+    fitted = LINKS.fitted(FitOptions(data=tmp_path))
     assert fitted.gpus == ["a100-sxm-80gb", "h100-sxm-80gb"] and fitted.rows == 126
     assert fitted.effects["nccl all_reduce"]["h100-sxm-80gb"] > fitted.effects["nccl all_reduce"]["a100-sxm-80gb"]
     for row in fitted.errors:
@@ -79,7 +80,7 @@ def test_doubted_collectives_tell_nothing_of_links(tmp_path: Path) -> None:
     }
     rows = [told | {"bytes": 2**20, "suspect": None}, told | {"bytes": 2**12, "suspect": "waiting_ranks: they wait"}]
     pd.DataFrame(rows).to_parquet(tmp_path / "collective.parquet")
-    (read,) = read_rows(tmp_path)
+    (read,) = LINKS.read(FitOptions(data=tmp_path), None).rows
     assert read.batch["bytes"].tolist() == [2**20]
     with pytest.raises(DataError, match="is not there"):
-        read_rows(tmp_path / "nowhere")
+        LINKS.read(FitOptions(data=tmp_path / "nowhere"), None)

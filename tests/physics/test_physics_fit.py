@@ -19,7 +19,8 @@ from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.laws.constants import priors, values, with_values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
-from neusight.learn.physics.fit import FitOptions, fit_physics
+from neusight.learn.evidence import FitOptions
+from neusight.learn.physics.fit import PHYSICS
 from neusight.measured import kernel_part
 
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s")
@@ -64,7 +65,7 @@ def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> N
 
 
 def test_devices_that_are_held_out_say_nothing(data: Path) -> None:
-    found = fit_physics(FitOptions(data=data, hold_out=("l40s",), each=10, steps=1))
+    found = PHYSICS.fitted(FitOptions(data=data, hold_out=("l40s",), each=10, steps=1))
     assert found.gpus == ["a100-sxm-80gb", "h100-sxm-80gb"]
     assert found.held_out == ["l40s"]
     assert found.rows == 20
@@ -72,9 +73,9 @@ def test_devices_that_are_held_out_say_nothing(data: Path) -> None:
 
 def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="give the folder of measured rows"):
-        fit_physics(FitOptions(data=tmp_path))
+        PHYSICS.fitted(FitOptions(data=tmp_path))
     with pytest.raises(DataError, match="is no folder"):
-        fit_physics(FitOptions(data=tmp_path / "nowhere"))
+        PHYSICS.fitted(FitOptions(data=tmp_path / "nowhere"))
 
 
 def test_rows_that_tell_nothing_are_counted_by_reason(data: Path, tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_rows_that_tell_nothing_are_counted_by_reason(data: Path, tmp_path: Path
     path.parent.mkdir(parents=True)
     pd.concat([rows, faulty], ignore_index=True).to_parquet(path)
     options = FitOptions(data=tmp_path / "measured", each=5, steps=1)
-    found = fit_physics(options)
+    found = PHYSICS.fitted(options)
     assert found.rows == 5
     lacking = "a100-sxm-80gb does not compute in float8: it has bfloat16, float16, float32, float64, int4, int8, tf32"
     assert found.skipped == {"suspect": 3, lacking: 4}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from neusight.learn.physics.solve import Rows, Solution, solve, solve_alone
+from neusight.learn.physics.solve import Rows, Solution, likeliest, solve, solve_alone
 
 TRUTH = np.array([0.4, -0.7])
 DEVICES, EACH = 12, 40
@@ -95,3 +95,9 @@ def test_a_start_that_no_step_improves_keeps_its_covariance() -> None:
     prior = {"centre": np.zeros(2), "spread": np.array([0.1, 0.2])}
     found = solve_alone(np.zeros(4), lambda place: np.zeros(4), prior, noise=1.0)
     assert found.deviation == pytest.approx([0.1, 0.2])
+
+
+def test_likeliest_finds_the_spread_of_normal_errors() -> None:
+    errors = np.random.default_rng(5).normal(0, 0.3, 400)
+    (spread,) = likeliest(lambda s: len(errors) * np.log(s[0]) + (errors**2).sum() / (2 * s[0] ** 2), [5.0])
+    assert spread == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)

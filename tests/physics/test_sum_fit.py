@@ -11,36 +11,36 @@ import pytest
 
 from neusight.errors import DataError, LoadError
 from neusight.learn import served, training_steps
-from neusight.learn.sums import fit_sums, most_common, robust_spread
+from neusight.learn.evidence import most_common
+from neusight.learn.sums import SumObservation, fit_sums, robust_spread
 
 TRUE = np.array([2e-3, 1.3, 0.8])
 
 
-def sums(n: int = 90, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Terms, and the times that they add up to with ``TRUE``."""
-    terms = np.random.default_rng(seed).lognormal([2.0, -4.0, -4.0], 1.0, (n, 3))
-    return terms, terms @ TRUE
+PRIOR = {"a": (1e-3, 2.0), "b": (1.0, 2.0), "c": (1.0, 2.0)}
 
 
-def prior(width: float = 2.0) -> dict[str, np.ndarray]:
-    return {"centre": np.log([1e-3, 1.0, 1.0]), "spread": np.full(3, width)}
+def sums(location: list[float], constants: np.ndarray) -> list[SumObservation]:
+    """Terms, and the times that they add up to with their constants, nine of each of ten names."""
+    terms = np.random.default_rng(0).lognormal(location, 1.0, (90, 3))
+    return [
+        SumObservation(gpu="l4", alike=str(n % 9), measured=float(row @ constants), terms=row)
+        for n, row in enumerate(terms)
+    ]
 
 
 def test_constants_of_sums_are_found_again() -> None:
-    terms, seconds = sums()
-    fit = fit_sums(seconds, terms, [str(n % 9) for n in range(len(seconds))], prior())
-    assert np.exp(fit.place) == pytest.approx(TRUE, rel=0.02)
+    fit = fit_sums(sums([2.0, -4.0, -4.0], TRUE), PRIOR)
+    assert fit.values == pytest.approx(dict(zip("abc", TRUE, strict=True)), rel=0.02)
     assert fit.error < 0.01 and fit.spread < 0.01
-    assert list(fit.values(("a", "b", "c"))) == ["a", "b", "c"]
 
 
 def test_a_constant_of_two_terms_is_one_and_products_of_constants_multiply() -> None:
     """log t = log(T0 exp(x0) + T1 exp(x0 + x1) + T2 exp(x2))."""
-    terms = np.random.default_rng(0).lognormal([2.0, 2.0, -4.0], 1.0, (90, 3))
-    places = np.broadcast_to([[1.0, 0, 0], [1.0, 1.0, 0], [0, 0, 1.0]], (len(terms), 3, 3))
-    seconds = (terms * [2e-3, 2e-3 * 1.5, 0.8]).sum(axis=1)
-    fit = fit_sums(seconds, terms, ["one"] * len(terms), prior(), places)
-    assert np.exp(fit.place) == pytest.approx([2e-3, 1.5, 0.8], rel=0.05)
+    observations = sums([2.0, 2.0, -4.0], np.array([2e-3, 2e-3 * 1.5, 0.8]))
+    places = np.broadcast_to([[1.0, 0, 0], [1.0, 1.0, 0], [0, 0, 1.0]], (len(observations), 3, 3))
+    fit = fit_sums(observations, PRIOR, places)
+    assert fit.values == pytest.approx({"a": 2e-3, "b": 1.5, "c": 0.8}, rel=0.05)
 
 
 def test_the_spread_is_that_of_a_normal_error() -> None:

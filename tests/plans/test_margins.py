@@ -65,9 +65,10 @@ def test_ends_are_plain_bytes_as_a_whole_and_by_term() -> None:
 
 @pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs the measured data")
 def test_constants_of_memory_are_what_the_fit_says() -> None:
-    from neusight.learn.memory import fit_memory
+    from neusight.learn.evidence import FitOptions
+    from neusight.learn.memory import MEMORY
 
-    found = fit_memory(Path(os.environ["NEUSIGHT_DATA"])).values
+    found = MEMORY.fitted(FitOptions(data=Path(os.environ["NEUSIGHT_DATA"]))).values
     assert (round(found["kept"], 3), round(found["libraries"], 2)) == (KEPT, LIBRARIES)
     assert round(found["expert_load"], 2) == EXPERT_LOAD
     assert round(found["memory_spread"], 3) == TRAINER_SPREAD

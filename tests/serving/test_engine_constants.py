@@ -11,8 +11,8 @@ from neusight.api import Predictor
 from neusight.engines import server_named
 from neusight.engines.server import GROUPS, era_of
 from neusight.learn.engines import (
+    ENGINES,
     NAMES,
-    EngineFit,
     EngineObservation,
     constants_for,
     fit_era,
@@ -20,6 +20,7 @@ from neusight.learn.engines import (
     observed,
     with_fitted,
 )
+from neusight.learn.evidence import Evidence, FitOptions
 from neusight.learn.served import ServedRow
 from neusight.serving import Closed, Deployment, Load, Setup, Static, serve
 from neusight.workloads.decoders.architecture import decoder_of
@@ -52,7 +53,7 @@ def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Engine
     terms = np.concatenate([host, kernels], axis=1)
     seconds = terms @ np.array([TRUE[name] for name in NAMES])
     return [
-        EngineObservation(era=era, gpu=gpu, alike=f"{gpu} {i % 12}", seconds=float(seconds[i]), terms=terms[i])
+        EngineObservation(era=era, gpu=gpu, alike=f"{gpu} {i % 12}", measured=float(seconds[i]), terms=terms[i])
         for i in range(n)
     ]
 
@@ -67,8 +68,9 @@ def test_constants_are_found_again() -> None:
 
 def test_an_era_that_was_not_met_has_those_of_the_same_engine() -> None:
     old, new = observations("vllm before 0.8", "l4"), observations("vllm", "t4", seed=1)
-    constants = EngineFit(engines={}, observations=[*old, *new]).without(["t4"])["vllm"].values
-    errors = [float(o.terms @ np.array([constants[name] for name in NAMES])) / o.seconds - 1.0 for o in new]
+    options, evidence = FitOptions(data=Path("measured")), Evidence(rows=[*old, *new], files=[])
+    constants = ENGINES.without(evidence, ["t4"], options, {}).engines["vllm"].values
+    errors = [float(o.terms @ np.array([constants[name] for name in NAMES])) / o.measured - 1.0 for o in new]
     assert np.abs(errors).mean() < 0.05
 
 
@@ -122,12 +124,12 @@ def test_an_observation_of_what_is_predicted_has_its_constants(
         "tokens_per_s": estimate.output_tokens_per_s.mean,
     }
     seen = observed(row_of(load, {quantity: figures[quantity]}, deployment))
-    assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.seconds, rel=1e-3)
+    assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.measured, rel=1e-3)
 
 
 def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertain_as_all_engines() -> None:
     old, other = observations("vllm before 0.8", "l4"), observations("sglang", "t4", seed=1)
-    noisy = [replace(o, seconds=o.seconds * 1.5 ** (i % 2)) for i, o in enumerate(other)]
+    noisy = [replace(o, measured=o.measured * 1.5 ** (i % 2)) for i, o in enumerate(other)]
     fitted, common = fit_eras([*old, *noisy]), fit_era([*old, *noisy])
     chosen = constants_for("vllm before 0.8 on ROCm", fitted, common)
     assert chosen.values == fitted["vllm before 0.8"].values

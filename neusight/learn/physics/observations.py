@@ -6,7 +6,7 @@ what its rows have in common is one observation of the device and not thousands.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.laws.bounds import peak_flops_per_s
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
+from neusight.learn.evidence import FitOptions
 from neusight.learn.physics.problem import Measurements
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
@@ -91,20 +92,15 @@ class ProblemPart(Measurements):
 
 @dataclass(frozen=True)
 class ObservationReader:
-    """What to read, and what of it is left out: ``each`` rows, at most, of what is alike, none of devices ``hold_out``.
+    """What to read; ``skipped`` counts rows that tell nothing, by reason."""
 
-    ``skipped`` counts rows that tell nothing, by reason.
-    """
-
-    data: Path
-    each: int
-    seed: int = 0
-    hold_out: Collection[str] = ()
+    options: FitOptions
     skipped: Counter[str] = field(default_factory=Counter)
 
     def tables(self, *, lone: bool = False) -> list[Path]:
         """Tables of kernels with times that were measured: those of lone launches, or the others."""
-        files = kernel_files(self.data, lambda family, gpu: family != "collective" and gpu not in self.hold_out)
+        out = self.options.hold_out
+        files = kernel_files(self.options.data, lambda family, gpu: family != "collective" and gpu not in out)
         return [file for file in files if not states_rates(file) and is_of_lone_launches(file) == lone]
 
     def observe(self, report: Callable[[str], None] | None = None) -> list[ProblemPart]:
@@ -123,13 +119,13 @@ class ObservationReader:
             parts.extend(self._of_file(path))
         if not parts:
             raise DataError(
-                f"{self.data} has no kernels that have a law of their own: give the folder of measured rows"
+                f"{self.options.data} has no kernels that have a law of their own: give the folder of measured rows"
             )
         return parts
 
     def _of_file(self, path: Path) -> Iterator[ProblemPart]:
         frame = kernel_rows(path)
-        frame = frame[~frame["gpu"].isin(list(self.hold_out))]
+        frame = frame[~frame["gpu"].isin(self.options.hold_out)]
         faults = _faults(frame)
         self.skipped.update({reason: int(faulty.sum()) for reason, faulty in faults.items() if faulty.any()})
         frame = frame[~np.any(list(faults.values()), axis=0)]
@@ -149,11 +145,11 @@ class ObservationReader:
 
     def _sample(self, rows: int) -> np.ndarray:
         """Which of so many rows are kept, in their order."""
-        return np.sort(np.random.default_rng(self.seed).permutation(rows)[: self.each])
+        return np.sort(np.random.default_rng(self.options.seed).permutation(rows)[: self.options.each])
 
     def lanes(self) -> list[ProblemPart]:
         """Kernels of all tables of lone launches; see ``lanes_of``."""
-        corpora = (load_corpus([file], hold_out=tuple(self.hold_out)) for file in self.tables(lone=True))
+        corpora = (load_corpus([file], hold_out=self.options.hold_out) for file in self.tables(lone=True))
         return [part for corpus in corpora for part in self.lanes_of(corpus)]
 
     def lanes_of(self, corpus: Corpus) -> list[ProblemPart]:
@@ -174,13 +170,13 @@ class ObservationReader:
 
     def rates(self) -> list[ProblemPart]:
         """Rates of matrix products: a part a device and dtype; none without a table of them."""
-        return [_of_rates(*each) for each in self.published_rates() if each[0].id not in self.hold_out]
+        return [_of_rates(*each) for each in self.published_rates() if each[0].id not in self.options.hold_out]
 
     def published_rates(self) -> Iterator[tuple[GpuSpec, str, pd.DataFrame]]:
         """Rows of rates of single matrix products, without scales, by device and dtype, where the device has it."""
         import pandas as pd
 
-        folder = self.data
+        folder = self.options.data
         tables = (*folder.glob("kernels/*.parquet"), *folder.glob("rates/*.parquet"))
         files = [file for file in tables if states_rates(file)]
         if not files:

@@ -36,6 +36,11 @@ class Measurements:
     def __len__(self) -> int:
         return len(self.batch)
 
+    @property
+    def gpu(self) -> str:
+        """Id of the device."""
+        return self.device.id
+
     def take(self, index: np.ndarray) -> Self:
         """The rows that ``index`` (integers or a mask) selects."""
         cells = {item.name: getattr(self, item.name) for item in fields(self)}

@@ -9,7 +9,7 @@ Every fit of constants is a call of ``solve``, or of ``solve_alone`` where devic
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -164,6 +164,22 @@ def solve_alone(
         return np.stack([(evaluate(place + m) - evaluate(place - m)) / (2.0 * SMALL_STEP) for m in moves], axis=1)
 
     return solve(rows, evaluate, jacobian, prior, steps=MOST_STEPS, start=start, tolerance=CONVERGED)
+
+
+def likeliest(surprise: Callable[[np.ndarray], float], start: Sequence[float]) -> np.ndarray:
+    """Positive figures, such as spreads, of least surprise (minus the logarithm of a likelihood), shape (n,): each in
+    turn is changed by a factor that shrinks to 1 (pattern search, Hooke and Jeeves 1961).
+    """
+    at, factor = np.array(start, dtype=float), 2.0
+    least = surprise(at)
+    while factor > 1.0 + 1e-4:
+        moves = [at * factor**move for move in (*np.eye(len(at)), *-np.eye(len(at)))]
+        best = min(moves, key=surprise)
+        if surprise(best) < least:
+            at, least = best, surprise(best)
+        else:
+            factor = factor**0.5
+    return at
 
 
 @dataclass(frozen=True)

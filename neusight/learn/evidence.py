@@ -1,0 +1,150 @@
+"""What all fits of constants have in common: rows that were read, a solve, and a judgement where devices are left out.
+
+``ConstantsFit`` declares one of them. A fit reads ``Evidence`` once; whatever is left out of it later, the device of a
+fold or boards that a person names, is left out by ``Evidence.folds`` or ``without``, and solved by the same function.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+from neusight.errors import DataError
+from neusight.laws.fitted import FittedConstants
+from neusight.learn import Report
+from neusight.measured.folder import hashes
+from neusight.quick_dataclasses import dataclass as quick_dataclass
+
+
+class OfDevice(Protocol):
+    """A row, or several of one device."""
+
+    @property
+    def gpu(self) -> str:
+        """Id of the device."""
+
+
+R = TypeVar("R", bound=OfDevice)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions:
+    """What to fit to: measured rows in the folder ``data`` without devices ``hold_out``; ``each`` rows, at most, of
+    what is alike, drawn by ``seed``. Physics takes ``steps`` at most.
+
+    ``files`` are the tables that are read where these are not all. ``again``: in one round, from constants that ship.
+    """
+
+    data: Path
+    hold_out: tuple[str, ...] = ()
+    each: int = 200
+    steps: int = 15
+    seed: int = 0
+    files: tuple[Path, ...] = ()
+    again: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Generic[R]):
+    """Rows that constants learn from, the files that they come from, and how many others tell nothing, by reason.
+
+    ``held`` are rows that were left out of it.
+    """
+
+    rows: Sequence[R]
+    files: Sequence[Path]
+    skipped: Counter[str] = field(default_factory=Counter)
+    held: Sequence[R] = ()
+
+    @property
+    def gpus(self) -> list[str]:
+        """Devices that have rows."""
+        return sorted({row.gpu for row in self.rows} - {""})
+
+    def about(self) -> dict[str, Any]:
+        """Where constants come from: fields of ``FittedConstants``."""
+        data = hashes(self.files)
+        return {"gpus": self.gpus, "data": data, "skipped": dict(self.skipped), "rows": len(self.rows)}
+
+    def without(self, gpus: Collection[str]) -> Evidence[R]:
+        """Rows of all other devices."""
+        return self._split(lambda row: row.gpu in gpus)
+
+    def folds(
+        self, key: Callable[[R], str], report: Report | None = None, task: str = ""
+    ) -> Iterator[tuple[str, Evidence[R]]]:
+        """Each value of a key, with the rows of all others."""
+        values = sorted({key(row) for row in self.rows})
+        for done, value in enumerate(values):
+            if report:
+                report(f"{task} without {value}", done, len(values), float("nan"))
+            yield value, self._split(lambda row, value=value: key(row) == value)  # type: ignore[misc]
+
+    def _split(self, held: Callable[[R], bool]) -> Evidence[R]:
+        return replace(
+            self, rows=[row for row in self.rows if not held(row)], held=[row for row in self.rows if held(row)]
+        )
+
+
+@quick_dataclass(frozen=True, kw_only=True)
+class FoundConstants(FittedConstants):
+    """Constants that stand in code, as a fit finds them again."""
+
+    deviations: dict[str, float] = field(default_factory=dict)
+    errors: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstantsFit:
+    """A fit of constants.
+
+    Attributes:
+        read: evidence in a folder of measured rows.
+        solve: constants of evidence.
+        judge: the same with their errors, and what those decide, where devices are left out in turn.
+        kept: figures that those decide which stay as they ship where boards are left out: finding them takes long.
+        unfitted: constants without evidence; default an error.
+    """
+
+    read: Callable[[FitOptions, Report | None], Evidence[Any]]
+    solve: Callable[[Evidence[Any], FitOptions, Report | None], Any]
+    judge: Callable[[Evidence[Any], Any, FitOptions, Report | None], Any] | None = None
+    kept: tuple[str, ...] = ()
+    unfitted: Any = None
+
+    def fitted(self, options: FitOptions, report: Report | None = None) -> Any:
+        """Constants that are fitted to a folder of measured rows.
+
+        Raises:
+            DataError: no rows to learn from there.
+        """
+        evidence = self.read(options, report)
+        return self._judged(evidence, self.solve(evidence, options, report), options, report)
+
+    def without(
+        self, evidence: Evidence[Any], gpus: Collection[str], options: FitOptions, shipped: Mapping[str, Any]
+    ) -> Any:
+        """Constants that are fitted again to the rows of other devices than some; ``shipped`` as its file has it.
+
+        Raises:
+            DataError: there are no others.
+        """
+        rest = evidence.without(gpus)
+        if not rest.rows and self.unfitted is None:
+            raise DataError(f"{options.data} has rows of {', '.join(sorted(gpus))} alone: leave fewer devices out")
+        fitted = self.solve(rest, options, None) if rest.rows else self.unfitted
+        if self.kept:
+            return replace(fitted, **{name: shipped[name] for name in self.kept})
+        return self._judged(rest, fitted, options, None)
+
+    def _judged(self, evidence: Evidence[Any], fitted: Any, options: FitOptions, report: Report | None) -> Any:
+        return self.judge(evidence, fitted, options, report) if self.judge else fitted
+
+
+def most_common(left_out: Counter[str], most: int = 3) -> str:
+    """Why rows were left out, the commonest reasons first, each with its count."""
+    reasons = [f"{reason} ({count:,})" for reason, count in left_out.most_common(most)]
+    return "; ".join([*reasons, *(["…"] if len(left_out) > most else [])])
