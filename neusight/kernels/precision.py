@@ -25,7 +25,7 @@ GGUF_BITS = {
     "q4_k_m": 4.85, "q5_0": 5.50, "q5_1": 6.00, "q5_k_s": 5.54, "q5_k_m": 5.69, "q6_k": 6.59, "q8_0": 8.50,
 }  # fmt: skip
 """Bits of a weight with its scales in files of llama.cpp, mean over a model (``examples/quantize/README.md``)."""
-EXL2_BITS = {f"exl2_{bits:g}": bits for bits in (2.0, 2.5, 3.0, 3.5, 4.0, 4.25, 4.5, 5.0, 6.0, 8.0)}
+EXL2_BITS = {f"exl2_{bits:g}": bits for bits in (2.0, 2.4, 2.5, 3.0, 3.5, 4.0, 4.25, 4.5, 4.65, 5.0, 6.0, 6.5, 8.0)}
 """The same in files of ExLlamaV2, which are named by them."""
 
 STORED_BYTES: dict[str, float] = {

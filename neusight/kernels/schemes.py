@@ -108,7 +108,7 @@ def scheme_named(name: str, *, chosen: Quantisation | None = None) -> Quantisati
     Raises:
         ModelError: no scheme has it.
     """
-    plain = name.strip().lower()
+    plain = name.strip().lower().removesuffix(".0")
     if not plain and chosen is not None:
         return chosen
     schemes, aliases = schemes_by_name(), _table()["aliases"]

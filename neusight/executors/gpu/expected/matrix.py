@@ -70,6 +70,9 @@ ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 MICRO_THREADS, MICRO_ELEMENTS = 512.0, 8.0
 """Threads of such a block, at most, and elements of each, where few values share a scale (ibid., fp4)."""
+UNPACKING = 1.0
+"""Instructions of a lane for a weight of few bits that it multiplies itself (ggml-cuda, vecdotq.cuh, vec_dot_q4_K_q8_1:
+a load, a shift and a mask for four of them; exllamav2_ext, qdq_4.cuh: for two; counted, assumption)."""
 REGISTER_BYTES = 4.0
 """Of the register whose values an instruction multiplies (CUDA C++ Programming Guide: ``__dp4a``, ``__hfma2``)."""
 
@@ -413,7 +416,7 @@ def _lanes_s(batch: KernelBatch, p: Product, device: GpuSpec, physics: Physics) 
     register at once; partial sums of groups are scaled.
     """
     scaled = np.where(among(batch["scaling"], ("group",)), physics.matrix.group_cycles / GROUP, 0.0)
-    cycles = physics.matrix.widening + p.m * (p.a_bytes / REGISTER_BYTES + scaled)
+    cycles = UNPACKING + p.m * (p.a_bytes / REGISTER_BYTES + scaled)
     return np.asarray(p.batch * p.n * p.k * cycles / _lane_clocks(device))
 
 
