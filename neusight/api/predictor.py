@@ -181,7 +181,7 @@ class Predictor:
         return replace(
             estimate, low_s=min(one.low_s for one in (estimate, *each)),
             high_s=max(one.high_s for one in (estimate, *each)), warnings=(*estimate.warnings, unknown),
-            assumed={"network": "one InfiniBand adapter a device, as fast as its link to the host allows"},
+            assumed={"network": asked.usual_network},
         )  # fmt: skip
 
     def _launched(self, asked: LaunchedKernel, question: KernelCall) -> LoneKernel:

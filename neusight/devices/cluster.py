@@ -50,7 +50,7 @@ class Cluster(Record):
     """``nodes`` of ``per_node`` equal devices each.
 
     A node is what the devices' own links join: of a rack whose switches join 72 devices, the rack. Without a network
-    several nodes have one InfiniBand adapter a device, as DGX machines of its generation do.
+    several nodes have that of the catalogue's clusters of the device, see ``usual_network`` of ``laws/routes``.
     """
 
     id: str
@@ -151,8 +151,7 @@ def load_cluster(name_or_path: str, nodes: int = 0, overrides: Sequence[str] = (
 
 def usual_per_node(device: DeviceSpec) -> int:
     """Devices of a node: the most of the catalogue's clusters of that device, whose racks are nodes; else 8."""
-    tables = (parse_file(_CATALOGUE / f"{name}.toml") for name in _ids())
-    return max((int(table["per_node"]) for table in tables if table["device"] == device.id), default=USUAL_PER_NODE)
+    return max((int(table["per_node"]) for table in _tables_of(device.id)), default=USUAL_PER_NODE)
 
 
 def default_per_node(device: DeviceSpec) -> int:
@@ -280,9 +279,26 @@ def _figure(key: str, value: Any, where: str) -> Any:
 
 
 @cache
-def usual_network() -> Network:
-    """The network between nodes where none is given: InfiniBand on rails, as DGX machines have it."""
-    return network_of_words("400Gb/s infiniband", 1)
+def network_of_clusters(device_id: str) -> tuple[Network, float] | None:
+    """(network, its line rate for one device, one direction [B/s]) that the catalogue's clusters of a device have:
+    InfiniBand where one has it, else that of the largest nodes. None: there are none.
+    """
+    known = [
+        (_network(table["network"], table["id"]), int(table["per_node"]))
+        for table in _tables_of(device_id)
+        if "network" in table
+    ]
+    if not known:
+        return None
+    network, per_node = max(known, key=lambda entry: (entry[0].kind == "infiniband", entry[1]))
+    return network, network.adapters * network.bandwidth_bytes_per_s / per_node
+
+
+@cache
+def _tables_of(device_id: str) -> tuple[Table, ...]:
+    """The catalogue's clusters of a device."""
+    paths = (_CATALOGUE / f"{name}.toml" for name in _ids())
+    return tuple(parse_file(path) for path in paths if f'device = "{device_id}"' in path.read_text(encoding="utf-8"))
 
 
 @cache

@@ -31,8 +31,8 @@ TOLD_FACTORS = (0.8, 1.6)
 publish of theirs to three quarters of it, as users report of clouds and of hundreds of nodes; ``tests/laws`` has both).
 """
 UNKNOWN_NETWORK_SPREAD = 0.4
-UNKNOWN_NETWORK_FACTORS = (0.5, 5.0)
-"""The same where no network is given (assumption: from two adapters a device to one of 100 Gb/s for two)."""
+UNKNOWN_NETWORK_FACTORS = (0.5, 8.0)
+"""The same where no network is given (assumption: from two adapters a device to 50 Gb/s a device of 400)."""
 SOURCE = "links"
 
 
@@ -68,7 +68,8 @@ class LinkPredictor:
         execution_s = np.maximum(np.where(passing, alone_s * own, 0.0), bound_s)
         overhead_s = np.where(passing, (whole_s - alone_s) * own, 0.0)
         low, high = self._factors(batch, place, known)
-        nccl, blocks = passing & np.char.startswith(kinds.astype(str), "nccl"), blocks_of(batch, device)
+        nccl = passing & np.char.startswith(kinds.astype(str), "nccl") & (device.kind == "gpu")
+        blocks = blocks_of(batch, device)
         longest = np.where(overhead_s > execution_s, "launch", "latency")
         return Costs(
             latency_s=overhead_s + execution_s,

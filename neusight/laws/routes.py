@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from neusight.devices.cluster import Cluster, Network, usual_network
+from neusight.devices.cluster import Cluster, Network, network_of_clusters, network_of_words
 from neusight.devices.spec import DeviceSpec, Link
 from neusight.errors import DeviceError
 from neusight.kernels.families import KernelBatch
@@ -18,11 +18,11 @@ TORUS = {"torus-2d": 2.0, "torus-3d": 3.0}
 TORUS_BLOCK = 4.0
 """Devices along a dimension from which on its links close to a ring."""
 ADAPTER_SHARE = 25.0 / 31.5
-"""Network adapter of a device over its PCIe link where no network is told, one adapter a device: 200 Gb/s at PCIe 4.0
+"""Network adapter of a device over its PCIe link where no network is known, one adapter a device: 200 Gb/s at PCIe 4.0
 x16 and 400 Gb/s at 5.0 (NVIDIA DGX A100 and DGX H100 datasheets: eight ConnectX-6 and ConnectX-7 for eight GPUs)."""
 
 Place = DeviceSpec | Cluster
-"""Where collectives run: nodes of a device with a network that nobody tells, or a cluster."""
+"""Where collectives run: nodes of a device with its usual network, or a cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +76,19 @@ def host_link(device: DeviceSpec) -> Link:
 def network_bytes_per_s(place: Place) -> float:
     """Line rate of the network for one device of a node, one direction [B/s].
 
-    Where none is told, see ``ADAPTER_SHARE``.
+    Where none is given, see ``usual_network``.
     """
     if isinstance(place, Cluster) and (line_rate := place.network_bytes_per_s):
         return line_rate
-    return ADAPTER_SHARE * host_link(device_of(place)).bandwidth_bytes_per_s
+    return usual_network(device_of(place))[1]
+
+
+def usual_network(device: DeviceSpec) -> tuple[Network, float]:
+    """(network, line rate for one device [B/s]) between nodes of a device where none is given: that of its clusters in
+    the catalogue, else an InfiniBand adapter a device, see ``ADAPTER_SHARE``.
+    """
+    usual = network_of_clusters((device.original or device).id)
+    return usual or (network_of_words("400Gb/s", 1), ADAPTER_SHARE * host_link(device).bandwidth_bytes_per_s)
 
 
 def reduces(device: DeviceSpec) -> bool:
@@ -172,7 +180,7 @@ def crossing(place: Place, links: LinkPhysics) -> tuple[float, float, float]:
     of a rail-optimised network meet at one leaf switch; all else passes the spine, which may offer less than the
     adapters. The hop is that of protocol LL.
     """
-    network, line = network_of(place) or usual_network(), network_bytes_per_s(place)
+    network, line = network_of(place) or usual_network(device_of(place))[0], network_bytes_per_s(place)
     spine, hop_s = network.sustained * line / network.oversubscription, links.rates.network_hop_s
     return network.sustained * line if network.rails else spine, spine, hop_s + network.added_hop_s
 

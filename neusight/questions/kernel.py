@@ -14,7 +14,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, Conditions
 from neusight.kernels.named import SHAPE_NAMES, requested
 from neusight.kernels.work import work_of
-from neusight.laws.routes import Place, device_of, network_of, ranks_of
+from neusight.laws.routes import Place, device_of, network_of, ranks_of, usual_network
 from neusight.laws.tuning import ALGORITHMS, algorithms_of
 from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import ENGINE, MODEL, RECORDED, OnCluster
@@ -37,6 +37,12 @@ class LaunchedKernel:
         """Whether a collective passes a network that no one has named."""
         ranks, within = ranks_of(self.batch) if self.batch.family == "collective" else (1, 1)
         return bool(ranks > within) and network_of(self.place) is None
+
+    @property
+    def usual_network(self) -> str:
+        """The network that is assumed where none is given, in words."""
+        network, bytes_per_s = usual_network(device_of(self.place))
+        return f"{network.kind}, {8e-9 * bytes_per_s:.3g} Gb/s a device"
 
 
 @dataclass(frozen=True, kw_only=True)

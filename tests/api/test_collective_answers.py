@@ -90,7 +90,7 @@ def test_kernel_over_a_network_that_nobody_gave_assumes_an_adapter_a_device(
     estimate = predictor.kernel("all_reduce", gpu, ranks=ranks, per_node=8, bytes=16 * GIB)
     assert 2e-9 * (ranks - 1) / ranks * 16 * GIB / estimate.latency_s == pytest.approx(bus, rel=0.1)
     assert "network between nodes is unknown" in estimate.warnings[-1]
-    assert "InfiniBand" in estimate.assumed["network"]
+    assert estimate.assumed["network"].startswith("infiniband, ")
     assert estimate.low_s < 0.6 * estimate.latency_s and estimate.high_s > 2.0 * estimate.latency_s
 
 

@@ -16,7 +16,7 @@ from neusight.kernels.named import COLLECTIVES
 from neusight.kernels.work import work_of
 from neusight.laws.fitted import shipped_links
 from neusight.laws.links import collective_s, least_s, nccl_s, own_s
-from neusight.laws.routes import inside, network_bytes_per_s
+from neusight.laws.routes import inside, network_bytes_per_s, usual_network
 
 LINKS = shipped_links().links
 
@@ -192,3 +192,16 @@ def test_links_that_state_their_hop_take_so_many_of_them() -> None:
         both = [nccl_s(small, each, LINKS)[0] for each in (device, device.model_copy(update={"links": slower}))]
         # What pipelines lose grows with the root of hops, and next to nothing is sent.
         assert both[1] - both[0] == pytest.approx(steps * max(link.hop_s or 0.0 for link in device.links), rel=0.01)
+
+
+def test_usual_network_is_that_of_clusters_of_the_device() -> None:
+    cases = (
+        ("h100-sxm-80gb", "infiniband", 50e9),
+        ("a100-sxm-80gb", "infiniband", 25e9),
+        ("tpu-v6e", "ethernet", 6.25e9),
+    )
+    for gpu, kind, bytes_per_s in (*cases, ("rtx-4090", "infiniband", 25e9)):
+        network, rate = usual_network(load_device(gpu))
+        assert (network.kind, rate) == (kind, pytest.approx(bytes_per_s))
+    variant = load_device("h100-sxm-80gb", ["dram_bandwidth=4TB/s"])
+    assert usual_network(variant) == usual_network(load_device("h100-sxm-80gb"))
