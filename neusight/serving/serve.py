@@ -315,6 +315,8 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
     if other := with_kernels_for(scheme):
         yield f"{scheme.method} is unpacked before each product, for want of kernels that read it: {other} has some"
     server, name = deployment.server, deployment.replica.engine.name
+    if measured := server.unmeasured_version:
+        yield f"version {server.version} of {name} is none that was measured, {measured}: its interval is wider"
     if not server.pass_s:
         yield f"no constants of {server.era} are fitted: its own time in each pass counts as none"
     elif server.fitted_to != server.era:

@@ -1,0 +1,46 @@
+"""Versions and platforms of engines that nobody measured: intervals are wider than those of measured ones."""
+
+from __future__ import annotations
+
+from math import hypot
+
+import pytest
+
+from neusight.devices import load_device
+from neusight.engines import server_named
+from neusight.engines.limits import Site
+from neusight.engines.server import MEASURED, UNMEASURED_SPREAD, shipped_constants
+
+
+@pytest.mark.parametrize(
+    ("engine", "version"),
+    [("vllm", "0.1.2"), ("vllm", "0.4.3"), ("vllm", "0.25.1"), ("tensorrt-llm", "0.9"), ("sglang", "0.4.1")],
+)
+def test_unmeasured_version_is_wider_than_the_measured_one_of_its_era(engine: str, version: str) -> None:
+    server = server_named(engine, version).serving
+    fitted = shipped_constants(server.era)["spread"]
+    assert server.fitted_to == server.era
+    assert server.spread == pytest.approx(hypot(fitted, UNMEASURED_SPREAD))
+    assert "to" in server.unmeasured_version
+
+
+@pytest.mark.parametrize("engine", sorted(MEASURED))
+def test_measured_versions_keep_their_spread(engine: str) -> None:
+    for release in ("", *(".".join(map(str, each)) for each in MEASURED[engine])):
+        server = server_named(engine, release).serving
+        assert server.unmeasured_version == ""
+        assert server.spread == shipped_constants(server.era)["spread"]
+
+
+@pytest.mark.parametrize(("device", "steps"), [("mi300x", 2), ("mi355x", 2), ("h100-sxm-80gb", 0)])
+def test_unmeasured_platform_is_as_uncertain_as_another_version_twice(device: str, steps: int) -> None:
+    server = server_named("vllm", "0.19.0").serving.started_on(Site(device=load_device(device)))
+    if steps:
+        assert server.spread == pytest.approx(UNMEASURED_SPREAD * steps**0.5)
+    assert (server.fitted_to == server.era) == (not steps)
+
+
+def test_measured_version_on_another_platform_keeps_its_constants() -> None:
+    server = server_named("vllm", "0.6.1").serving.started_on(Site(device=load_device("mi300x")))
+    assert server.fitted_to == server.era == "vllm before 0.8 on ROCm"
+    assert server.spread == shipped_constants(server.era)["spread"]
