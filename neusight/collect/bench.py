@@ -76,6 +76,11 @@ class Bench:
         self._stopwatch = stopwatch(self.torch_device, self.device.l2_capacity_bytes)
 
     @property
+    def held_bytes(self) -> int:
+        """Bytes that instruments keep allocated on the device."""
+        return self._stopwatch.held_bytes
+
+    @property
     def on_gpu(self) -> bool:
         """Whether this is a GPU."""
         return not self.torch_device.startswith("cpu")

@@ -25,6 +25,9 @@ MOST_LAUNCHES = 512
 class Stopwatch:
     """Times what a device does; this one a device that runs a call before it returns, by a counter."""
 
+    held_bytes = 0
+    """Of the device's memory, which what is timed finds taken."""
+
     def synchronise(self) -> None:
         """Wait until the device is idle."""
 
@@ -60,6 +63,7 @@ class EventStopwatch(Stopwatch):
     def __init__(self, cache_bytes: float) -> None:
         torch.cuda.set_stream(torch.cuda.Stream())
         self.sweep = torch.empty(int(2 * cache_bytes), dtype=torch.int8, device="cuda")
+        self.held_bytes = self.sweep.nbytes
         self.begin, self.end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def synchronise(self) -> None:

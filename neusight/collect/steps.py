@@ -74,7 +74,8 @@ class ModelTask:
 
         Returns:
             The measured columns of the row; times are medians over iterations, ``latency`` the sum of the timed
-            phases, ``peak_allocated_bytes`` the allocator's peak during steady iterations (None on the CPU).
+            phases, ``peak_allocated_bytes`` the allocator's peak during steady iterations without what instruments hold
+            (None on the CPU).
 
         Raises:
             UnmeasurableError: the device does not compute in the dtype, or has no flash attention for it.
@@ -89,7 +90,7 @@ class ModelTask:
             if bench.on_gpu:
                 torch.cuda.reset_peak_memory_stats(bench.torch_device)
             timings = dict(zip(phases, bench.timed(list(phases.values()), BUDGET_S), strict=True))
-        peak = torch.cuda.max_memory_allocated(bench.torch_device) if bench.on_gpu else None
+        peak = torch.cuda.max_memory_allocated(bench.torch_device) - bench.held_bytes if bench.on_gpu else None
         conditions = bench.conditions()
         step = _whole([timings[name] for name in TIMED if name in timings])
         return {

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from neusight.devices import load_device
+from neusight.engines.torch import TORCH
 from neusight.errors import DataError
 from neusight.estimates.energy import around
 from neusight.measured.table import STATISTIC
 from neusight.plans.margins import MemoryFit
+from neusight.plans.states import workspace_bytes
 
 Figure = tuple[float, float, float]
 _NO = float("nan")
@@ -35,13 +37,19 @@ def figure_of(estimate: Any, name: str, measured: Collection[str] = ()) -> Figur
         return _token_energy(estimate, "steady_tokens_per_s" in measured)
     if name in MEMORY_FIGURES and hasattr(estimate, "fit"):
         ranks = estimate.memory
-        return memory_figure(
-            name, estimate.fit, ranks[-1].allocated if isinstance(ranks, tuple) else estimate.peak_bytes
-        )
+        allocated = ranks[-1].allocated if isinstance(ranks, tuple) else _allocated(estimate)
+        return memory_figure(name, estimate.fit, allocated)
     try:
         return _FIGURES[name](estimate)
     except (KeyError, AttributeError):
         raise DataError(f"an answer to this question has no {name}: leave out the column") from None
+
+
+def _allocated(estimate: Any) -> float:
+    """Peak of PyTorch's allocator [B]: tensors and workspaces of cuBLAS, which it holds too."""
+    device = load_device(estimate.gpu)
+    workspaces = workspace_bytes(device, TORCH, backward=estimate.mode == "training") if device.has_driver else 0.0
+    return float(estimate.peak_bytes + workspaces)
 
 
 def memory_figure(name: str, fit: MemoryFit, allocated: float) -> Figure:

@@ -157,16 +157,23 @@ def _frozen_bytes(parameters: RankParameters, training: TrainingStep) -> float:
     """Of weights that are not trained: neither gradients nor states, nor a copy."""
     projections, others = parameters.frozen_projections, parameters.frozen - parameters.frozen_projections
     used, wide = _weight_bytes(training)
-    return projections * training.adapters.frozen_bytes(used, projection=True) + others * wide
+    sizes = (
+        training.adapters.frozen_bytes(used, projection=True),
+        training.adapters.frozen_bytes(wide, projection=False),
+    )
+    return projections * sizes[0] + others * sizes[1]
 
 
-def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False) -> float:
-    """Bytes of a rank: a cuBLAS handle for each thread (the forward pass's and autograd's), Transformer Engine's."""
+def workspace_bytes(device: DeviceSpec, engine: Engine, *, experts: bool = False, backward: bool = True) -> float:
+    """Bytes of a rank: a cuBLAS handle for each thread, the forward pass's and, where there is a ``backward`` pass,
+    autograd's; and Transformer Engine's.
+    """
     large = device.facts.large_blas_workspace
     handle = LARGE_CUBLAS_BYTES if large or engine.deterministic else CUBLAS_BYTES
     own = LARGE_ENGINE_BYTES if large else ENGINE_BYTES
     streams = 1 + EXPERT_STREAMS * (experts and engine.grouped_experts)
-    return float(engine.handles * handle + (streams * own if engine.transformer_engine else 0))
+    handles = engine.handles if backward else 1
+    return float(handles * handle + (streams * own if engine.transformer_engine else 0))
 
 
 def communicator_bytes(device: DeviceSpec, plan: Plan, engine: Engine) -> float:

@@ -127,7 +127,8 @@ class StepAnswers:
         engine = program.workload.request.engine
         libraries = setting.libraries or self.executor(device).libraries
         timeline = one_stream(program, costs, device, engine, setting.host, libraries=libraries)
-        reserve = int(program.reserve_bytes(device.usable_bytes) + workspace_bytes(device, engine))
+        trains = program.workload.request.mode == "training"
+        reserve = int(program.reserve_bytes(device.usable_bytes) + workspace_bytes(device, engine, backward=trains))
         reserve = reserve if device.has_driver else 0
         estimate = estimate_of(timeline, device, self._provenance(device, setting), reserve)
         return self._with_advice(estimate, device, ready.question)

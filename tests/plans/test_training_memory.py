@@ -288,6 +288,7 @@ def test_workspaces_of_libraries() -> None:
     assert workspace_bytes(A100, replace(MEGATRON, deterministic=True)) == (2 * 32 + 4) * MIB
     assert workspace_bytes(H100, MEGATRON, experts=True) == (2 * 32 + 5 * 32) * MIB
     assert workspace_bytes(A100, FSDP) == 2 * 8.125 * MIB
+    assert workspace_bytes(H100, FSDP, backward=False) == 32 * MIB
 
 
 def test_the_largest_that_fits_fits_and_the_next_does_not() -> None:

@@ -92,7 +92,7 @@ def test_question_of_reads_the_shape_and_conditions_of_a_kernel() -> None:
         ({**PRODUCT, "launches": 3}, "kernel", "launches_per_graph counts kernels of a graph"),
         ({**PRODUCT, "algorithm": "tree"}, "kernel", "algorithm is of collectives"),
         ({"family": "all_gather", "gpu": "h100", "ranks": 8, "bytes": 1, "algorithm": "tree"}, "kernel", "all_reduce"),
-        ({"command": "training", "model": "gpt3-175b", "optimizer": "adagrad"}, "", "optimizer 'adagrad' is unknown"),
+        ({"command": "training", "model": "gpt3-175b", "optimizer": "ftrl"}, "", "optimizer 'ftrl' is unknown"),
         ({"command": "train", "model": "gpt2"}, "", "unknown kind 'train'"),
     ],
 )

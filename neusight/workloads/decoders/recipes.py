@@ -163,5 +163,9 @@ class Adapters:
         return sum(columns for place, columns in parts.items() if place in places)
 
     def frozen_bytes(self, wide: float, *, projection: bool) -> float:
-        """Of a frozen weight, ``wide`` bytes where nothing is quantised."""
-        return NF4_BYTES if projection and self.method == "qlora" else wide
+        """Of a frozen weight, ``wide`` bytes where nothing is quantised; where projections are, norms, embedding and
+        head are made float32 (PEFT, ``prepare_model_for_kbit_training``).
+        """
+        if self.method != "qlora":
+            return wide
+        return NF4_BYTES if projection else stored_bytes("float32")
