@@ -44,8 +44,7 @@ def adapted(rank: Rank, projection: Projection, rows: int) -> Iterator[Operation
 
 def _widened(rank: Rank, projection: Projection) -> Operation:
     """NF4 to 16 bits before the products of both passes."""
-    weights = projection.weights
-    part = rank.moved(f"{projection.name} dequantise", "copy", weights, round(weights * NF4_BYTES), weights * rank.size)
+    part = rank.widened(projection.name, projection.weights, NF4_BYTES)
     return Operation(forward=(part,), backward=(part,), adapts=True)
 
 

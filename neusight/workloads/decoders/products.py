@@ -80,8 +80,7 @@ def served_product(
     product = replace(_gemm(rank, name, kind, shape, "tn", bias=bias, runs=runs * few), python_calls=calls)
     if scheme.fused_rows == inf:
         return (*before, product)
-    weights, size = np.full_like(runs, n * k), round(n * k * stored_bytes(scheme.weights))
-    wide = rank.moved(f"{name} dequantise", "copy", weights, np.full_like(runs, size), weights * rank.size)
+    wide = rank.widened(name, n * k, scheme.weight_bytes(rank.dtype))
     plain = _gemm(replace(rank, quantisation=NONE), name, kind, shape, "tn", bias=bias, runs=runs * ~few)
     return (*before, product, replace(wide, runs=runs * ~few, python_calls=2 * calls), plain)
 
@@ -89,9 +88,9 @@ def served_product(
 def _widely(rank: Rank, name: str, shape: Shape, narrow: tuple[Part, ...], *, bias: bool) -> tuple[Part, ...]:
     """A product in 8 bits, or of too few rows for one the same in 32 bits, as which its weights are written first."""
     rows, n, k = shape
-    few, weights = np.less(rows, rank.quantisation.least_rows), np.full_like(rank.runs, n * k)
+    few = np.less(rows, rank.quantisation.least_rows)
     batch = KernelBatch.from_columns("gemm", m=np.maximum(rows, 1), n=n, k=k, bias=bias, layout="tn", dtype="float32")
-    widened = rank.moved(f"{name} dequantise", "copy", weights, weights, weights * FLOAT_BYTES)
+    widened = rank.widened(name, n * k, 1.0, FLOAT_BYTES)
     return (
         *(replace(part, runs=part.runs * ~few) for part in narrow),
         replace(widened, runs=rank.runs * few),

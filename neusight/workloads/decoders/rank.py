@@ -211,6 +211,14 @@ class Rank:
         )
         return self.part(name, batch)
 
+    def widened(self, name: str, weights: int, size: float, wide: float = 0.0) -> Part:
+        """The pass before a product that writes ``weights`` values, of ``size`` bytes with their scales, in the model's
+        dtype, or in one of ``wide`` bytes.
+        """
+        count = np.full_like(self.runs, weights)
+        written = np.full_like(self.runs, weights * (wide or self.size))
+        return self.moved(f"{name} dequantise", "copy", count, round(weights * size), written)
+
     def copied(self, name: str, rows: int, cols: int, op: str = "copy") -> Part:
         """Values of activations read and written once."""
         size = rows * cols * self.size

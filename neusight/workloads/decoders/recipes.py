@@ -119,7 +119,7 @@ TARGETS = {
 and of the head. ``up`` is the gate too."""
 ADAPTED = ("attention", "feed_forward")
 """Kinds of projections that do."""
-NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
+NF4_BYTES = scheme_named("nf4_double").weight_bytes("bfloat16")
 """Of a weight of QLoRA: four bits, and for 64 of them a scale in 8 bits, for 256 of which one is in 32 (Dettmers et al.
 2023, section 3: double quantisation).
 """
