@@ -164,9 +164,8 @@ class Predictor:
     def _kernel(self, question: KernelCall, device: DeviceSpec | None = None) -> LoneKernel:
         asked = question.resolve(device)
         estimate = self._launched(asked, question)
-        estimate = replace(
-            estimate, warnings=(*device_of(asked.place).likeness, *question.not_estimated(), *estimate.warnings)
-        )
+        given = (*device_of(asked.place).likeness, *question.not_estimated(), *question.without_effect(asked))
+        estimate = replace(estimate, warnings=(*given, *estimate.warnings))
         if asked.batch.family == "collective" and int(asked.batch["ranks"][0]) == 1:
             nothing = (*estimate.warnings, "one rank has no other to exchange with, which takes no time")
             return replace(estimate, latency_s=0.0, low_s=0.0, high_s=0.0, bound_s=0.0, warnings=nothing)

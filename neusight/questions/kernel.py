@@ -14,7 +14,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, Conditions
 from neusight.kernels.named import SHAPE_NAMES, requested
 from neusight.kernels.work import work_of
-from neusight.laws.routes import Place, device_of, network_of, ranks_of, usual_network
+from neusight.laws.routes import Place, device_of, network_of, ranks_of, reduces, usual_network
 from neusight.laws.tuning import ALGORITHMS, algorithms_of
 from neusight.questions.field import FieldError, number, pairs_of, required, switch, text, texts, whole
 from neusight.questions.parts import ENGINE, MODEL, RECORDED, OnCluster
@@ -153,6 +153,16 @@ class KernelCall(OnCluster):
             ranks, within = (int(count[0]) for count in ranks_of(batch))
             place = replace(place, nodes=max(place.nodes, ranks // within))
         return LaunchedKernel(batch=batch, place=place, conditions=self._conditions(batch))
+
+    def without_effect(self, asked: LaunchedKernel) -> Iterator[str]:
+        """What was given of a collective and changes nothing, in words."""
+        if asked.batch.family != "collective":
+            return
+        ranks, within = ranks_of(asked.batch)
+        if self.network and (ranks == within).all():
+            yield "network has no effect: it joins nodes, and all ranks share one"
+        if not self.nvls and not (reduces(device_of(asked.place)) and asked.batch["op"][0] == "all_reduce"):
+            yield "nvls has no effect: no switch would form sums anyway"
 
     def with_network(self, asked: LaunchedKernel, network: str) -> LaunchedKernel:
         """The same kernel over another network."""

@@ -148,3 +148,21 @@ def test_kernel_of_few_blocks_moves_what_they_do(predictor: Predictor) -> None:
     assert ring.latency_s == pytest.approx(0.875 * 16 * GIB / (4 * 24e9), rel=0.15)
     with pytest.raises(NeusightError, match="a block of mi300x moves is not known"):
         predictor.kernel("all_gather", "mi300x", ranks=8, bytes=GIB, max_ctas=4)
+
+
+@pytest.mark.parametrize(
+    ("op", "gpu", "words", "said"),
+    [
+        ("all_reduce", "h100-sxm-80gb", {"network": "8 x 400Gb/s"}, "network has no effect"),
+        ("all_reduce", "a100-sxm-80gb", {"nvls": False}, "nvls has no effect"),
+        ("all_gather", "h100-sxm-80gb", {"nvls": False}, "nvls has no effect"),
+        ("all_reduce", "h100-sxm-80gb", {"nvls": False}, ""),
+    ],
+)
+def test_kernel_says_what_changes_nothing(
+    predictor: Predictor, op: str, gpu: str, words: dict[str, object], said: str
+) -> None:
+    estimate = predictor.kernel(op, gpu, ranks=8, bytes=MIB, **words)
+    assert [text.partition(":")[0] for text in estimate.warnings] == ([said] if said else [])
+    plain = predictor.kernel(op, gpu, ranks=8, bytes=MIB)
+    assert (estimate.latency_s == plain.latency_s) == bool(said) or not said
