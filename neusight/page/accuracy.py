@@ -106,7 +106,7 @@ def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Itera
 
 def _predictor_of(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
     """Who predicted a cell: a contestant by its title, or as summaries of an earlier form name it."""
-    name = next((str(cell[key]) for key in ("contestant", "peer", "predictor") if cell.get(key)), OURS)
+    name = next((str(cell[key]) for key in ("contestant", "predictor") if cell.get(key)), OURS)
     contestants = summary["declared"].get("contestants", ()) if name != OURS else ()
     return next((c["title"] for c in contestants if c["name"] == name and c.get("title")), name)
 
@@ -124,8 +124,8 @@ def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
 def _share_of_answered(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
     """Share of what ours answers that another predictor can run."""
     source, quantity, count = cell["source"], cell["quantity"], cell["count"]
-    cells = summary["means"] if "means" in summary else summary["groups"]["source_quantities"]
-    same = [one for one in cells if (one.get("source"), one.get("quantity")) == (source, quantity)]
+    cells = (*summary["groups"]["source_quantities"], *summary["groups"].get("doubted", ()))
+    same = [one for one in cells if (one["source"], one["quantity"]) == (source, quantity)]
     return min(1.0, count / same[-1]["count"]) if same else 1.0
 
 
