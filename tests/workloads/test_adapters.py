@@ -9,11 +9,12 @@ from trained_units import GPT, LLAMA, MIXTURE, TOKENS, built, every, flops, tota
 
 from neusight.engines import engine_named
 from neusight.errors import ModelError
+from neusight.kernels.schemes import scheme_named
 from neusight.kernels.work import work_of
 from neusight.plans.stages import RankParameters, stage_weights, stages_of
 from neusight.plans.states import TrainingStep, states_of
 from neusight.requests import Plan
-from neusight.workloads.decoders.recipes import NF4_BYTES, Adapters
+from neusight.workloads.decoders.recipes import QLORA, Adapters
 from neusight.workloads.program import Program
 
 RANK = 8
@@ -22,6 +23,8 @@ WIDTH, HEADS, INNER, LAYERS = 64, 64 + 2 * 32, 96, 3
 """Of ``LLAMA``: its stream, queries with keys and values, its feed-forward, and layers."""
 SUMS = {"qkv": WIDTH + HEADS, "output": 2 * WIDTH, "up": WIDTH + 2 * INNER, "down": WIDTH + INNER}
 """Inputs and outputs of its projections."""
+
+NF4_BYTES = scheme_named(QLORA).weight_bytes("bfloat16")
 
 
 def trained(units: Program) -> int:

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from neusight.kernels.families import KernelBatch
-from neusight.kernels.schemes import EVERYWHERE
+from neusight.kernels.schemes import EVERYWHERE, scheme_named
 from neusight.workloads.decoders.layers import Projection
 from neusight.workloads.decoders.operations import Operation, Shape, product_gradients
 from neusight.workloads.decoders.rank import Rank
-from neusight.workloads.decoders.recipes import NF4_BYTES, Adapters
+from neusight.workloads.decoders.recipes import QLORA, Adapters
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 
@@ -44,7 +44,7 @@ def adapted(rank: Rank, projection: Projection, rows: int) -> Iterator[Operation
 
 def _widened(rank: Rank, projection: Projection) -> Operation:
     """NF4 to 16 bits before the products of both passes."""
-    part = rank.widened(projection.name, projection.weights, NF4_BYTES)
+    part = rank.widened(projection.name, projection.weights, scheme_named(QLORA).weight_bytes(rank.dtype))
     return Operation(forward=(part,), backward=(part,), adapts=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from neusight.errors import ModelError, nearest, shown
 from neusight.kernels.precision import stored_bytes
@@ -15,16 +14,16 @@ from neusight.quick_dataclasses import dataclass
 class ProductRecipe:
     """How large products inside layers run, forward and for both gradients; what stands around them stays wide.
 
-    ``scheme`` has the dtype and the scales of their operands. Of each operand ``searches`` passes look for the largest
-    value before those that write it: ``passes`` that write it once each, or one that writes all ``copies``. Products
-    for gradients take it along its other dimension: a transposed copy where matrix units want all operands along their
-    depth, or one ``rescaled`` with scales of its own. ``normed``: norms write their result in few bits at once;
-    ``gathered``: ranks that gather inputs do so in few bits. ``held`` are the dtypes in which weights are kept between
-    steps, beside the optimizer's copy.
+    ``method`` names the scheme that has the dtype and the scales of their operands. Of each operand ``searches``
+    passes look for the largest value before those that write it: ``passes`` that write it once each, or one that
+    writes all ``copies``. Products for gradients take it along its other dimension: a transposed copy where matrix
+    units want all operands along their depth, or one ``rescaled`` with scales of its own. ``normed``: norms write
+    their result in few bits at once; ``gathered``: ranks that gather inputs do so in few bits. ``held`` are the
+    dtypes in which weights are kept between steps, beside the optimizer's copy.
     """
 
     name: str = ""
-    scheme: Quantisation = NONE
+    method: str = ""
     searches: int = 0
     passes: int = 1
     rescaled: bool = False
@@ -33,7 +32,12 @@ class ProductRecipe:
     held: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self.scheme)
+        return bool(self.method)
+
+    @property
+    def scheme(self) -> Quantisation:
+        """Dtype and scales of operands."""
+        return scheme_named(self.method, chosen=NONE)
 
     @property
     def dtype(self) -> str:
@@ -51,21 +55,20 @@ class ProductRecipe:
 
 
 _TWICE = ("float8", "float8")
-_MICRO = replace(scheme_named("fp8"), method="mxfp8", scaling="micro")
 RECIPES: dict[str, ProductRecipe] = {
     recipe.name: recipe
     for recipe in (
         ProductRecipe(),
-        ProductRecipe(name="fp8", scheme=scheme_named("fp8"), normed=True, held=_TWICE),
-        ProductRecipe(name="fp8_current", scheme=scheme_named("fp8"), searches=1, held=_TWICE),
+        ProductRecipe(name="fp8", method="fp8", normed=True, held=_TWICE),
+        ProductRecipe(name="fp8_current", method="fp8", searches=1, held=_TWICE),
         ProductRecipe(
-            name="fp8_row", scheme=scheme_named("fp8_row"), searches=2, passes=2, rescaled=True, gathered=False,
+            name="fp8_row", method="fp8_row", searches=2, passes=2, rescaled=True, gathered=False,
             held=_TWICE,
         ),
-        ProductRecipe(name="fp8_block", scheme=scheme_named("fp8_block"), rescaled=True, held=_TWICE),
-        ProductRecipe(name="mxfp8", scheme=_MICRO, rescaled=True, held=_TWICE),
+        ProductRecipe(name="fp8_block", method="fp8_block", rescaled=True, held=_TWICE),
+        ProductRecipe(name="mxfp8", method="mxfp8", rescaled=True, held=_TWICE),
         ProductRecipe(
-            name="nvfp4", scheme=scheme_named("nvfp4"), searches=1, passes=2, rescaled=True,
+            name="nvfp4", method="nvfp4", searches=1, passes=2, rescaled=True,
             held=("bfloat16", "nvfp4", "nvfp4"),
         ),
     )
@@ -119,10 +122,9 @@ TARGETS = {
 and of the head. ``up`` is the gate too."""
 ADAPTED = ("attention", "feed_forward")
 """Kinds of projections that do."""
-NF4_BYTES = scheme_named("nf4_double").weight_bytes("bfloat16")
-"""Of a weight of QLoRA: four bits, and for 64 of them a scale in 8 bits, for 256 of which one is in 32 (Dettmers et al.
-2023, section 3: double quantisation).
-"""
+QLORA = "nf4_double"
+"""Scheme of QLoRA's weights: four bits, and for 64 of them a scale in 8 bits, for 256 of which one is in 32 (Dettmers
+et al. 2023, section 3: double quantisation)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,4 +170,4 @@ class Adapters:
         """
         if self.method != "qlora":
             return wide
-        return NF4_BYTES if projection else stored_bytes("float32")
+        return scheme_named(QLORA).weight_bytes("") if projection else stored_bytes("float32")
