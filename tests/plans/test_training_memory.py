@@ -281,6 +281,61 @@ def test_programs_that_gather_matrices_hold_two_of_them_and_one_gradient() -> No
     assert ranks(plan(dp=8, shard="zero3"), training)["only"].communication == (3 * 2 + 4) * VOCAB * 1024
 
 
+def test_stages_keep_a_buffer_of_each_chunk_that_they_receive_and_one_that_they_send() -> None:
+    """2 bytes of 1024 x 1024 values in and out, of each of the chunks; nothing without a pipeline."""
+    stream = 2 * 1024 * 1024
+    assert {rank.communication for rank in ranks(plan(pp=2)).values()} == {2 * stream}
+    assert {rank.communication for rank in ranks(plan(pp=2, vp=2)).values()} == {4 * stream}
+    assert ranks(plan())["only"].communication == 0.0
+
+
+def test_logits_of_all_micro_batches_wait_where_all_forward_passes_come_first() -> None:
+    """4 bytes of a logit of each but the one whose loss is computed, which has 6 (``held_logit_bytes``,
+    ``logit_bytes``)."""
+    logits = 1024 * VOCAB
+    for schedule, waiting_batches in (("1f1b", 0), ("gpipe", 7)):
+        last = ranks(plan(pp=2, schedule=schedule))["last"]
+        computed = MEGATRON.logit_bytes if last.moment == "loss" else 0.0
+        assert last.loss == (waiting_batches * MEGATRON.held_logit_bytes + computed) * logits
+
+
+def test_what_layers_keep_on_the_host_is_on_the_device_for_two_of_them() -> None:
+    """Beside what the head keeps, whose backward pass comes first; none of it goes while layers pass."""
+    program = trained_program(decoder(), share(plan()), MEGATRON)
+    offloading = replace(TRAINING, engine=replace(MEGATRON, offloads_activations=True))
+    only = ranks(plan(), offloading)["only"]
+    kept = 2 * program.layers[0].kept_bytes("none") + program.after.kept_bytes("none")
+    assert only.moment != "step" and only.activations == kept
+
+
+def test_layers_behind_the_widest_have_freed_what_they_kept_unless_it_is_on_the_host() -> None:
+    wide = replace(LAYER, feed_forward=FeedForward(ffn=65536))
+    model = decoder(vocab=256, layers=((wide, 1), (LAYER, 1)), order=(0, 1))
+    program = trained_program(model, share(plan()), MEGATRON)
+    first, second = (layer.kept_bytes("none") for layer in program.layers)
+    ends = program.before.kept_bytes("none") + program.after.kept_bytes("none")
+    only = ranks(plan(), model=model)["only"]
+    assert only.moment == "backward" and only.activations == first + ends
+    offloading = replace(TRAINING, engine=replace(MEGATRON, offloads_activations=True))
+    held = ranks(plan(), offloading, model)["only"].activations
+    assert held == 2 * max(first, second) + program.after.kept_bytes("none")
+
+
+def test_deferred_heads_keep_the_gradient_of_their_logits() -> None:
+    """And what the head keeps, of each micro-batch whose head's weights get theirs later."""
+    program = trained_program(decoder(), share(plan()), MEGATRON)
+    deferring = replace(TRAINING, engine=replace(MEGATRON, deferred_heads=3))
+    more = ranks(plan(), deferring)["only"].activations - ranks(plan())["only"].activations
+    assert more == 3 * (program.after.kept_bytes("none") + 2 * 1024 * VOCAB)
+
+
+def test_a_dense_mask_is_a_byte_of_each_pair_of_tokens() -> None:
+    masked = replace(TRAINING, engine=replace(MEGATRON, dense_mask=True))
+    for size in (1, 2):
+        of = plan(micro_batch_size=size)
+        assert ranks(of, masked)["only"].temporary - ranks(of)["only"].temporary == size * 1024**2
+
+
 def test_workspaces_of_libraries() -> None:
     """A handle for each of two threads; Transformer Engine's own; five of those for experts side by side."""
     assert workspace_bytes(A100, MEGATRON) == (2 * 8.125 + 4) * MIB
