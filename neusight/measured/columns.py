@@ -9,16 +9,9 @@ from typing import Any
 from neusight.errors import DataError, nearest
 from neusight.kernels import KERNEL_CLASSES
 from neusight.kernels.named import PUBLIC_NAMES
-from neusight.measured.table import NOUNS, provenance, quantities
+from neusight.measured.table import NOUNS, changes, provenance, quantities
 from neusight.questions.question import NamedField
 
-_CHANGES = {
-    "upon": "optimisations that the question has already, with commas between",
-    "apply": "optimisations whose gain was measured, with commas between",
-    "instead_of": "optimisations that are left out for it",
-    "then": "words of the question after the change, as JSON",
-}
-"""Columns of gains, and those of them that other questions about models may have."""
 KINDS = (*NOUNS, "gains")
 """Commands whose questions rows are, and gains."""
 
@@ -42,7 +35,7 @@ def described_columns(kind: str = "") -> list[dict[str, Any]]:
     if kind in ("", "kernel"):
         rows += _shapes()
     if kind != "kernel":
-        rows += [_row("question", name, "", meaning) for name, meaning in _CHANGES.items()]
+        rows += [_row("question", name, "", meaning) for name, meaning in changes().items()]
     rows += [_row("quantity", name, *text.split(": ", 1)) for name, text in quantities().items()]
     return rows + [_row("provenance", name, "", meaning) for name, meaning in provenance().items()]
 

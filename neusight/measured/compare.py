@@ -17,7 +17,7 @@ from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of, memory_
 from neusight.measured.folder import table_parts
 from neusight.measured.kernels import ROW_BY_ROW, KernelPart, Skip
 from neusight.measured.score import Scored, joined
-from neusight.measured.table import CHANGES, NOUNS, MeasuredTable, columns_of, filled
+from neusight.measured.table import NOUNS, MeasuredTable, changes, columns_of, filled
 from neusight.plans.fits import verdict
 from neusight.questions import Training, WhatIfQuestion
 from neusight.questions.files import question_of as kernel_question
@@ -25,12 +25,15 @@ from neusight.questions.question import Question
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
+    from neusight.executors import Costs
     from neusight.what_if import WhatIf
     from neusight.what_if.gain import Gain
 
 Progress = Callable[[int, int], None]
 Row = Mapping[Any, Any]
 Compared = tuple[Scored, list[Skip]]
+Figures = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Predictions and the ends of their intervals."""
 
 
 def compare(table: MeasuredTable, predictor: Predictor, progress: Progress | None = None) -> Compared:
@@ -89,7 +92,9 @@ def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progr
             if not len(rows):
                 continue
             try:
-                figures = KERNEL_FIGURES[quantity](predictor, _take(part, rows))
+                asked = part if len(rows) == len(part.rows) else part.take(rows)
+                costs = predictor.kernels(asked.batch, asked.device, conditions=asked.conditions)
+                figures = KERNEL_FIGURES[quantity](costs, asked)
             except NeusightError as error:
                 skipped.append((str(error), part.rows[rows]))
                 continue
@@ -100,23 +105,13 @@ def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progr
     return _scored(table, "kernel", lines), skipped
 
 
-def _take(part: KernelPart, rows: np.ndarray) -> KernelPart:
-    if len(rows) == len(part.rows):
-        return part
-    return KernelPart(
-        device=part.device, batch=part.batch.take(rows), conditions=part.conditions.take(rows), rows=part.rows[rows]
-    )
-
-
-def _latency(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
+def _latency(costs: Costs, _: KernelPart) -> Figures:
     low, high = costs.interval_s()
     return 1e3 * costs.latency_s, 1e3 * low, 1e3 * high
 
 
-def _power(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _power(costs: Costs, part: KernelPart) -> Figures:
     """Power of the board while the kernel runs again and again."""
-    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
     drawn = zip(costs.drawn.total_j, costs.latency_s, strict=True)
     energies = [board_energy(part.device, joules, (seconds,) * 3) for joules, seconds in drawn]
     names = ("expected_j", "low_j", "high_j")
@@ -124,14 +119,12 @@ def _power(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarr
     return expected, low, high
 
 
-def _rate(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
+def _rate(costs: Costs, part: KernelPart) -> Figures:
     flops, (low, high) = 1e-12 * work_of(part.batch).flops, costs.interval_s()
     return flops / costs.latency_s, flops / high, flops / low
 
 
-def _execution(predictor: Predictor, part: KernelPart) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    costs = predictor.kernels(part.batch, part.device, conditions=part.conditions)
+def _execution(costs: Costs, part: KernelPart) -> Figures:
     unknown = np.full(len(part.rows), np.nan)
     return 1e3 * costs.execution_s, unknown, unknown
 
@@ -202,7 +195,7 @@ def kinds_of(table: MeasuredTable) -> list[str]:
 def _kind_of(row: Row) -> str:
     try:
         return _noun(
-            row, {str(name): value for name, value in filled(row, columns_of("gains")).items() if name not in CHANGES}
+            row, {str(name): value for name, value in filled(row, columns_of("gains")).items() if name not in changes()}
         ).KIND
     except NeusightError:
         return ""
@@ -224,12 +217,12 @@ def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:
             {name: _plain(value) for name, value in filled(row, columns_of("kernels")).items()}, "kernel"
         )
     words = _words(row, table.path.parent)
-    changes = {name: words.pop(name) for name in CHANGES if name in words}
+    changed = {name: words.pop(name) for name in changes() if name in words}
     noun = _noun(row, words)
-    if table.kind != "gains" and "upon" not in changes:
+    if table.kind != "gains" and "upon" not in changed:
         return noun.named(words)
     metric = {"metric": row["metric"]} if table.kind == "gains" else {}
-    return WhatIfQuestion.named({"command": noun.KIND, **words, **changes, **metric})
+    return WhatIfQuestion.named({"command": noun.KIND, **words, **changed, **metric})
 
 
 def _words(row: Row, folder: Path) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 
 Skip = tuple[str, np.ndarray]
 """A reason, and positions of the rows that are skipped for it."""
-CONDITIONS = (
-    "timer", "launches_per_graph", "cycled_bytes", "operands", "operand_sets", "one_input", "backend", "variant",
-    "recorded", "random", "burst",
-)  # fmt: skip
+_FILLED: Mapping[str, tuple[str, Any]] = {
+    "launches_per_graph": ("launches", 1.0), "cycled_bytes": ("cycled_bytes", np.inf), "burst": ("burst", np.inf),
+    "one_input": ("one_input", False), "recorded": ("recorded", False), "random": ("random", True),
+    "timer": ("timing", "stream"), "backend": ("engine", "torch"), "variant": ("variant", ""),
+}  # fmt: skip
+"""Fields of ``Conditions`` by column, with the values of empty cells."""
+CONDITIONS = (*_FILLED, "operands", "operand_sets")
 """Columns that say how a kernel was timed."""
 PRODUCTS = (*GEMM_FAMILIES, "attention")
 """Families that run on matrix units."""
@@ -47,6 +51,11 @@ class KernelPart:
     batch: KernelBatch
     conditions: Conditions
     rows: np.ndarray
+
+    def take(self, rows: np.ndarray) -> KernelPart:
+        """Some of the rows, by their positions in the part."""
+        batch, conditions = self.batch.take(rows), self.conditions.take(rows)
+        return replace(self, batch=batch, conditions=conditions, rows=self.rows[rows])
 
 
 def kernel_parts(
@@ -147,19 +156,13 @@ def conditions_of(frame: pd.DataFrame, batch: KernelBatch, rows: np.ndarray) -> 
     """How rows were timed; empty cells are as ``Conditions.of`` has them."""
     cells = {name: column(frame, name, rows) for name in CONDITIONS if name in frame}
     given: dict[str, Any] = {}
-    for name, field in {"launches_per_graph": "launches", "cycled_bytes": "cycled_bytes", "burst": "burst"}.items():
+    for name, (field, default) in _FILLED.items():
         if name in cells:
-            default = 1.0 if field == "launches" else np.inf
-            given[field] = np.ma.filled(cells[name].astype(float), default)
-    for name in ("one_input", "recorded", "random"):
-        if name in cells:
-            given[name] = np.ma.filled(cells[name].astype(bool), name == "random")
-    if "timer" in cells:
-        given["timing"] = _renamed(np.ma.filled(cells["timer"], "stream"), _timing)
-    if "backend" in cells:
-        given["engine"] = _renamed(np.ma.filled(cells["backend"], "torch"), library_named)
-    if "variant" in cells:
-        given["variant"] = np.ma.filled(cells["variant"], "")
+            column_cells = cells[name] if isinstance(default, str) else cells[name].astype(type(default))
+            given[field] = np.ma.filled(column_cells, default)
+    for field, rename in (("timing", _timing), ("engine", library_named)):
+        if field in given:
+            given[field] = _renamed(given[field], rename)
     if "operands" in cells:
         given["cycled_bytes"] = _cycled_bytes(cells, batch)
     return Conditions.of(len(rows), **given)
@@ -199,7 +202,7 @@ def _renamed(words: np.ndarray, rename: Callable[[str], str]) -> np.ndarray:
 
 def skipped_counts(skipped: Sequence[Skip]) -> list[dict[str, Any]]:
     """Reasons with the number of rows, most first."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for reason, rows in skipped:
-        counts[reason] = counts.get(reason, 0) + len(rows)
-    return [{"reason": reason, "rows": n} for reason, n in sorted(counts.items(), key=lambda one: -one[1])]
+        counts[reason] += len(rows)
+    return [{"reason": reason, "rows": n} for reason, n in counts.most_common()]

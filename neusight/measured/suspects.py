@@ -7,7 +7,6 @@ level of a device that is left out reaches a row that is learned from.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,20 +35,11 @@ _LAYER = ("gpu", "software", "backend", "variant", "dtype", "hidden_size", "ffn_
 _MEASURED_BY = ("source", "table", "software", "host", "libraries", "measured_on")
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoubtRule:
-    """``find`` returns True for rows of a table that are doubted."""
-
-    name: str
-    why: str
-    find: Callable[[MeasuredTable], np.ndarray]
-
-
 def find_suspects(table: MeasuredTable) -> np.ndarray:
     """Cells of the column ``suspect``: ``<rule>: <why>`` of the first rule that doubts a row, else None."""
     cells = np.full(len(table), None, dtype=object)
-    for rule in reversed(RULES):
-        cells[rule.find(table)] = f"{rule.name}: {rule.why}"
+    for find, why in reversed(RULES.items()):
+        cells[find(table)] = f"{find.__name__}: {why}"
     return cells
 
 
@@ -125,20 +115,9 @@ def conflicting_duplicate(table: MeasuredTable) -> np.ndarray:
     return apart
 
 
-RULES: tuple[DoubtRule, ...] = (
-    DoubtRule(
-        name="fewer_experts",
-        why="tokens went to fewer experts than the routing that the rows state",
-        find=fewer_experts,
-    ),
-    DoubtRule(
-        name="faster_than_datasheet",
-        why="more work a second than the device can do: the timer or the shape is wrong",
-        find=faster_than_datasheet,
-    ),
-    DoubtRule(
-        name="conflicting_duplicate",
-        why="the same question took more than 10 % longer or shorter in its other measurements",
-        find=conflicting_duplicate,
-    ),
-)
+RULES: dict[Callable[[MeasuredTable], np.ndarray], str] = {
+    fewer_experts: "tokens went to fewer experts than the routing that the rows state",
+    faster_than_datasheet: "more work a second than the device can do: the timer or the shape is wrong",
+    conflicting_duplicate: "the same question took more than 10 % longer or shorter in its other measurements",
+}
+"""Functions that return True for rows of a table that are doubted, named as their rule, with the reason."""

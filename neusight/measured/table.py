@@ -25,8 +25,6 @@ NOUNS: Mapping[str, type[Question]] = {noun.KIND: noun for noun in (Step, Traini
 """Questions of rows, by the command that answers them; a row is the first whose fields its filled columns are."""
 TRUTH = ("fits", "oom")
 """Quantities that are true or false."""
-CHANGES = ("apply", "upon", "instead_of", "then")
-"""Columns of what changes a question."""
 STATISTIC = re.compile(r"_(min|p10|p50|p90|p99|max|std)(?=_)")
 """Part of the name of a column that is a statistic of another one."""
 _SPREADS = re.compile(
@@ -46,6 +44,12 @@ _MEASURED_STATE = (
 def quantities() -> Mapping[str, str]:
     """Units and meanings of measured columns by name."""
     return _resource("quantities.toml")
+
+
+@cache
+def changes() -> Mapping[str, str]:
+    """Meanings of columns of what changes a question, by name."""
+    return _resource("changes.toml")
 
 
 @cache
@@ -174,7 +178,7 @@ def columns_of(kind: str) -> Mapping[str, str]:
         names |= dict(zip(SHAPE_NAMES, SHAPE_NAMES, strict=True)) | {"family": "family"}
         names |= {public: name for name, public in PUBLIC_NAMES.items()}
     else:
-        names |= {name: name for name in CHANGES}
+        names |= {name: name for name in changes()}
     return names
 
 

@@ -85,8 +85,8 @@ def _check_table(file: Path) -> Iterator[Finding]:
         yield from _finding(table, "cannot be asked", mask, reason, fault=bool(mask.all()))
     marked = filled_cells(table, "suspect")
     yield from _finding(table, "marked as suspect", marked, _first(table, "suspect", marked), fault=False)
-    for doubt in RULES:
-        yield from _finding(table, doubt.name, doubt.find(table) & ~marked, doubt.why, fault=False)
+    for find, why in RULES.items():
+        yield from _finding(table, find.__name__, find(table) & ~marked, why, fault=False)
 
 
 def _finding(table: MeasuredTable, rule: str, mask: np.ndarray, why: str, *, fault: bool) -> Iterator[Finding]:

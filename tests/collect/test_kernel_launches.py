@@ -108,21 +108,18 @@ def flat(value: Any) -> Iterator[torch.Tensor]:
             yield from flat(item)
 
 
-def test_products_are_right() -> None:
-    for layout in ("nn", "tn", "nt"):
-        launch = prepare(Gemm(m=5, n=7, k=11, layout=layout))
-        a, b = launch.operands(OperandSource("cpu"))
-        assert (a.shape, b.shape) == ((5, 11), (11, 7))
-        assert (b.stride(0) == 1) == (layout[0] == "t")
-        assert (a.stride(0) == 1) == (layout[1] == "t")
+@pytest.mark.parametrize("layout", ["nn", "tn", "nt"])
+def test_gemm_stores_its_factors_by_layout(layout: str) -> None:
+    a, b = prepare(Gemm(m=5, n=7, k=11, layout=layout)).operands(OperandSource("cpu"))
+    assert (a.shape, b.shape) == ((5, 11), (11, 7))
+    assert [b.stride(0) == 1, a.stride(0) == 1] == [order == "t" for order in layout]
 
 
 def test_grouped_rows_go_to_their_experts() -> None:
     launch = prepare(GroupedGemm(groups=3, tokens=12, largest=6, n=8, k=16, dtype="bfloat16"))
     tokens, weights, ends = launch.operands(OperandSource("cpu"))
-    result = launch.run(tokens, weights, ends)
     assert ends.tolist() == [6, 9, 12]
-    torch.testing.assert_close(result[6:9], tokens[6:9] @ weights[1], rtol=0.05, atol=0.1)
+    torch.testing.assert_close(launch.run(tokens, weights, ends)[6:9], tokens[6:9] @ weights[1], rtol=0.05, atol=0.1)
 
 
 def test_what_no_single_operator_runs_is_said() -> None:
@@ -138,20 +135,16 @@ def test_what_no_single_operator_runs_is_said() -> None:
             prepare(kernel)
 
 
-def test_tf32_is_a_dtype_of_its_own() -> None:
-    for dtype, allowed in (("float32", False), ("tf32", True)):
-        with prepare(Gemm(m=2, n=2, k=2, dtype=dtype)).setting():
-            assert torch.backends.cuda.matmul.allow_tf32 is allowed
-            assert torch.backends.cudnn.allow_tf32 is allowed
+@pytest.mark.parametrize(("dtype", "allowed"), [("float32", False), ("tf32", True)])
+def test_setting_allows_tf32_to_its_dtype(dtype: str, allowed: bool) -> None:
+    with prepare(Gemm(m=2, n=2, k=2, dtype=dtype)).setting():
+        assert torch.backends.cuda.matmul.allow_tf32 is torch.backends.cudnn.allow_tf32 is allowed
 
 
 def test_factors_and_parts() -> None:
-    assert factors(64, 16) == (4, 16)
-    assert factors(7, 4) == (7, 1)
+    assert (factors(64, 16), factors(7, 4)) == ((4, 16), (7, 1))
     assert parts(10, 4, 0).tolist() == [3, 2, 3, 2]
     for total, groups, largest in ((100, 8, 40), (8, 8, 0), (9, 8, 2)):
         counts = parts(total, groups, largest)
-        assert counts.sum() == total
-        assert len(counts) == groups
-        assert counts.max() == (largest or -(-total // groups))
+        assert (counts.sum(), len(counts), counts.max()) == (total, groups, largest or -(-total // groups))
         assert np.all(counts >= 0)

@@ -28,8 +28,6 @@ class Script:
         self.times_s, self.replay_s = itertools.cycle(times_s), replay_s
         self.replayed: list[int] = []
 
-    def synchronise(self) -> None: ...
-
     def flush(self) -> None: ...
 
     def once(self, function: Callable[[], Any]) -> float:
@@ -47,69 +45,49 @@ def scripted(*times_s: float, replay_s: float | None = None) -> Bench:
     return bench
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return scripted(1e-3)
-
-
 def relu(elements: int) -> Elementwise:
     return Elementwise(op="relu", elements=elements, read_bytes=4 * elements, write_bytes=4 * elements, flops=elements)
 
 
-def test_operands_rotate_through_more_than_the_cache(bench: Bench) -> None:
-    for elements in (MIB, 16):
-        launch, seen = prepare(relu(elements)), []
-        run: Callable[..., None] = lambda x, seen=seen: seen.append(x.data_ptr())  # noqa: E731
-        row = bench.kernel(KernelLaunch(kernel=launch.kernel, operands=launch.operands, run=run))
-        assert (row["timer"], row["operands"]) == ("events", "cold")
-        sets = min(MOST_SETS, int(2 * DEVICE.l2_capacity_bytes // (8 * elements)) + 1, len(seen))
-        assert len(set(seen[:sets])) == sets
+@pytest.mark.parametrize("elements", [MIB, 16])
+def test_kernel_rotates_operands_through_more_than_the_cache(elements: int) -> None:
+    launch, seen = prepare(relu(elements)), []
+    run: Callable[..., None] = lambda x: seen.append(x.data_ptr())  # noqa: E731
+    row = scripted(1e-3).kernel(KernelLaunch(kernel=launch.kernel, operands=launch.operands, run=run))
+    assert (row["timer"], row["operands"]) == ("events", "cold")
+    sets = min(MOST_SETS, int(2 * DEVICE.l2_capacity_bytes // (8 * elements)) + 1, len(seen))
+    assert len(set(seen[:sets])) == sets
 
 
-def test_a_row_carries_its_statistics() -> None:
+def test_kernel_gives_statistics_of_a_row() -> None:
     # Three launches to warm up, and then as many as fit into the budget.
     row = scripted(*[1e-3] * 3, *[1.0e-3, 1.1e-3, 1.2e-3, 1.3e-3, 1.4e-3] * 4).kernel(prepare(Gemm(m=64, n=64, k=64)))
     found = {name: row[name] for name in ("latency_p10_ms", "latency_ms", "latency_p90_ms")}
     assert found == pytest.approx({"latency_p10_ms": 1.0, "latency_ms": 1.2, "latency_p90_ms": 1.32})
-    assert row["repeats"] == 9
-    assert row["cached_ms"] is None and "execution_ms" not in row
-
-
-def test_replays_tell_what_the_device_alone_takes_cold_and_from_the_cache() -> None:
+    assert (row["repeats"], row["cached_ms"], row.get("execution_ms")) == (9, None, None)
     bench = scripted(1e-3, replay_s=4e-4)
     row = bench.kernel(prepare(relu(MIB)))
     assert (row["execution_ms"], row["cached_ms"], row["replays"]) == (pytest.approx(0.4), pytest.approx(0.4), 5)
     assert bench._stopwatch.replayed[1:] == [1]
-
-
-def test_what_does_not_fit_is_not_tried(bench: Bench) -> None:
     with pytest.raises(MemoryError, match="GiB exceed"):
         bench.kernel(prepare(relu(10**10)))
 
 
-def test_phases_are_timed_in_order_and_apart() -> None:
+def test_timed_runs_phases_in_order_and_apart() -> None:
     calls: list[str] = []
     first, second = scripted(1.0, 2.0).timed([lambda: calls.append("a"), lambda: calls.append("b")], budget_s=0.02)
     # One iteration to warm up, three at least.
     assert calls == ["a", "b"] * 4
-    assert (first.count, second.count) == (3, 3)
-    assert (first.median_s, second.median_s) == (1.0, 2.0)
+    assert (first.count, first.median_s, second.count, second.median_s) == (3, 1.0, 3, 2.0)
 
 
-def test_the_counter_times_a_call() -> None:
+def test_stopwatch_of_a_host_counts_seconds() -> None:
     watch = stopwatch("cpu", 0.0)
     assert watch.once(lambda: time.sleep(0.01)) >= 0.01
     assert watch.replays(print, [()], 1.0, 1.0) == []
 
 
-def test_timing_is_in_order_statistics() -> None:
-    timing = Timing.of([float(i) for i in range(101)])
-    assert (timing.p10_s, timing.median_s, timing.p90_s, timing.count) == (10.0, 50.0, 90.0, 101)
-    assert timing.spread == pytest.approx(1.6)
-    assert timing.columns("latency", "repeats")["latency_p90_ms"] == 90_000.0
-
-
-def test_heat_and_spread_make_a_row_suspect() -> None:
+def test_doubt_names_heat_and_spread() -> None:
     found = {
         (p90_s, throttle): doubt(Timing(1.0, 0.95, p90_s, 9), {"throttle": throttle})
         for p90_s in (1.1, 1.6)
@@ -119,13 +97,12 @@ def test_heat_and_spread_make_a_row_suspect() -> None:
     assert found[1.1, "hw_thermal_slowdown"].startswith("throttled:") and found[1.6, ""].startswith("unstable:")
 
 
-def test_conditions_are_medians_the_hottest_and_every_reason() -> None:
+def test_summary_has_medians_the_hottest_and_every_reason() -> None:
     names = ("clock_mhz", "memory_clock_mhz", "board_power_w", "temperature_c", "throttle")
     seen = ((1980, 2619, 300, 40, 0x01), (1200, 2619, 700, 60, 0x04), (1900, 2619, 690, 55, 0x60))
     readings = [dict(zip(names, values, strict=True)) for values in seen]
-    found = summary(readings)
-    assert (found["clock_mhz"], found["board_power_w"], found["temperature_c"]) == (1900, 690, 60)
-    assert found["throttle"] == "sw_power_cap;sw_thermal_slowdown;hw_thermal_slowdown"
+    reasons = "sw_power_cap;sw_thermal_slowdown;hw_thermal_slowdown"
+    assert tuple(summary(readings)[name] for name in names) == (1900, 2619, 690, 60, reasons)
     assert summary(readings[:1])["throttle"] == ""
 
 
@@ -135,16 +112,14 @@ def event(name: str, duration: float, category: str = "kernel") -> dict[str, Any
     return {"ph": "X", "cat": category, "name": name, "dur": duration, "args": {"device": 0, **sizes}}
 
 
-def test_the_longest_kernel_names_the_row() -> None:
+def test_named_takes_the_longest_kernel() -> None:
     found = named([event("memset", 1.0), event("ampere_sgemm_128x64_tn", 9.5), event("aten::mm", 30.0, "cpu_op")])
-    assert found["kernel_name"] == "ampere_sgemm_128x64_tn"
-    assert found["kernel_names"] == "memset;ampere_sgemm_128x64_tn"
-    assert (found["grid"], found["block"]) == ("8x4x1", "256x1x1")
+    names = {"kernel_name": "ampere_sgemm_128x64_tn", "kernel_names": "memset;ampere_sgemm_128x64_tn"}
+    assert found == {**names, "grid": "8x4x1", "block": "256x1x1"}
     assert named([event("aten::mm", 30.0, "cpu_op")]) == {}
     assert named([event("Memcpy DtoD", 2.0, "gpu_memcpy")])["kernel_name"] == "Memcpy DtoD"
 
 
-def test_equal_seeds_give_equal_operands() -> None:
+def test_operand_source_repeats_by_its_seed() -> None:
     one, two, other = (OperandSource("cpu", seed).normal(100, dtype="float32") for seed in (1, 1, 2))
-    assert torch.equal(one, two)
-    assert not torch.equal(one, other)
+    assert torch.equal(one, two) and not torch.equal(one, other)
