@@ -76,7 +76,7 @@ class LeftOut(StrictModel):
         by: columns or traits of devices, each value of which is a fold; or declare ``folds``.
         among: values that are folds; default all that rows have.
         where: rows that are predicted.
-        constants: that are fitted again, see ``left_out.MODULES``; default all.
+        constants: that are fitted again, see ``left_out.NAMES``; default all.
     """
 
     name: str = ""

@@ -28,16 +28,8 @@ from neusight.paths import cache_dir, read_json, tile_models_dir, tile_models_fr
 
 QUICK_ROWS, QUICK_STEPS = 10, 1
 """Rows of a group, and steps of the fit of physics, of a quick run."""
-MODULES = {
-    "physics": ("neusight.learn.physics.fit", "neusight.learn.training"),
-    "links": ("neusight.learn.links",),
-    "arrays": ("neusight.learn.arrays",),
-    "microcontrollers": ("neusight.learn.microcontrollers",),
-    "boards": ("neusight.learn.boards",),
-    "engines": ("neusight.learn.engines",),
-    "training": ("neusight.learn.training_steps",),
-}
-"""Constants that are fitted again, of ``learn.fits.FITS``, and the modules that their fits stand on."""
+NAMES = ("physics", "links", "arrays", "microcontrollers", "boards", "engines", "training")
+"""Constants that are fitted again, of ``learn.fits.FITS``."""
 
 
 def predictor_without(
@@ -82,9 +74,16 @@ def _fits_without(
 ) -> dict[str, Path]:
     """Folders of the cache for constants, by their name, each with the file that a fit without some boards leaves."""
     shipped = _sha256(tile_models_dir(), "*.*")
-    request = [sorted(boards), quick, data_sha256(data), shipped, file_sha256(Path(__file__))]
-    keys = {name: key_of([name, request, code_sha256(*MODULES[name])]) for name in sorted(set(names) or MODULES)}
+    options = _options(data, quick)
+    request = [sorted(boards), options.each, options.steps, data_sha256(data), shipped, file_sha256(Path(__file__))]
+    keys = {name: key_of([name, request, code_sha256(*modules_of(name))]) for name in sorted(set(names) or NAMES)}
     return {name: cache_dir() / "left-out" / f"{name}-{key}" for name, key in keys.items()}
+
+
+def modules_of(name: str) -> tuple[str, ...]:
+    """Modules whose functions fit constants; what these import is found from there."""
+    fit = FITS[name]
+    return tuple(sorted({function.__module__ for function in (fit.read, fit.solve, fit.judge) if function}))
 
 
 def _folder_of(fits: Mapping[str, Path]) -> Path:

@@ -8,7 +8,7 @@ import pytest
 from neusight.errors import DataError
 from neusight.lab import cache as kept_by
 from neusight.lab import left_out
-from neusight.lab.cache import code_sha256, kept
+from neusight.lab.cache import code_sha256, imported_by, kept
 from neusight.learn.fits import FITS
 
 CODE = {
@@ -103,10 +103,12 @@ def test_code_sha256_is_that_of_statements_below(package: Path, file: str, old: 
     assert not changed(package, file, old, new)
 
 
-def test_a_fit_names_the_modules_of_its_functions() -> None:
-    for name, modules in left_out.MODULES.items():
+def test_modules_of_a_fit_reach_all_that_it_runs() -> None:
+    for name in left_out.NAMES:
+        reached = imported_by(*left_out.modules_of(name))
         fit = FITS[name]
-        assert {each.__module__ for each in (fit.read, fit.solve, fit.judge) if each} <= set(modules), name
+        used = {each.__module__ for each in (type(fit), fit.read, fit.solve, fit.judge, fit.unfitted) if each}
+        assert {module for module in used if module.startswith("neusight")} <= reached, name
 
 
 def test_kept_fills_a_folder_once(tmp_path: Path) -> None:
