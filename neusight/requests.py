@@ -24,6 +24,8 @@ INTEGERS = "int8"
 DTYPES = ("float32", "float32_ieee", "bfloat16", "float16", "tf32", "amp_float16", "amp_bfloat16", INTEGERS)
 """Precisions that whole models are estimated in, see ``Precision``; single kernels have more."""
 OPTIMIZERS = tuple(algorithms())
+NOTHING_SELECTED = (("*", 1e-12),)
+"""``Request.shares`` of what selects nothing by values that are not known."""
 _LONGEST_S = 86_400
 _MOST_STEPS = 10_000
 """Of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal 2021, section 3)."""

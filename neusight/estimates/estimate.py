@@ -82,6 +82,8 @@ class Estimate(EstimateCore):
     """The work that a step is of, in words, where a reader may take it for another."""
     parts: tuple[tuple[str, str], ...] = ()
     """Modules whose times are told apart, with their names."""
+    least_share: float = 1.0
+    """Share of the latency that a step takes at least in which nothing is selected by values that are not known."""
 
     @cached_property
     def latency_s(self) -> float:
@@ -90,10 +92,12 @@ class Estimate(EstimateCore):
 
     @cached_property
     def interval(self) -> tuple[float, float]:
-        """90 % interval (low, high) around the latency, never below the bound: all errors in quadrature."""
+        """90 % interval (low, high) around the latency, never below the bound: all errors in quadrature, and down to a
+        step that selects nothing where sizes depend on values that are not known.
+        """
         factor = exp(NORMAL_90 * total_of(self.errors))
         low_s = max(self.latency_s / factor, self.bound_s)
-        return min(low_s, self.latency_s), self.latency_s * factor
+        return min(low_s, self.latency_s * self.least_share), self.latency_s * factor
 
     @cached_property
     def errors(self) -> dict[str, float]:
@@ -267,6 +271,7 @@ class Estimate(EstimateCore):
             memory=max(self.memory, other.memory, key=lambda m: m.fit.needed_bytes / m.fit.usable_bytes),
             provenance=self.provenance.merged(other.provenance),
             parts=self.parts if self.parts == other.parts else (),
+            least_share=min(self.least_share, other.least_share),
             usd_per_hour=self.usd_per_hour if self.usd_per_hour == other.usd_per_hour else None,
             price_source=self.price_source if self.price_source == other.price_source else "",
             board_energy=_both(self.board_energy, other.board_energy),

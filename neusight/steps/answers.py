@@ -15,7 +15,7 @@ from neusight.devices.slices import cores_of
 from neusight.engines.torch import run_on
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, Provenance
-from neusight.estimates.build import estimate_of
+from neusight.estimates.build import estimate_of, wait_row
 from neusight.executors import Costs, Executor, load_executor
 from neusight.executors.base import LINK, Options
 from neusight.kernels import KernelBatch
@@ -24,8 +24,8 @@ from neusight.kernels.precision import OWN_PRECISION
 from neusight.plans import TracedStep, single
 from neusight.plans.states import workspace_bytes
 from neusight.quick_dataclasses import dataclass
-from neusight.requests import Plan, Request
-from neusight.schedule.timeline import one_stream
+from neusight.requests import NOTHING_SELECTED, Plan, Request
+from neusight.schedule.timeline import Wait, one_stream
 from neusight.steps.questions import (
     ByContent,
     Setting,
@@ -40,6 +40,7 @@ from neusight.transforms.compiled import compiled
 from neusight.transforms.precision import as_computed
 from neusight.transforms.sparsity import as_profile
 from neusight.workloads.target import TargetDevice
+from neusight.workloads.workload import DEPENDS_ON_DATA
 
 if TYPE_CHECKING:
     from neusight.devices.cluster import Cluster
@@ -131,7 +132,27 @@ class StepAnswers:
         reserve = int(program.reserve_bytes(device.usable_bytes) + workspace_bytes(device, engine, backward=trains))
         reserve = reserve if device.has_driver else 0
         estimate = estimate_of(timeline, device, self._provenance(device, setting), reserve)
+        estimate = self._from_nothing_selected(ready, estimate)
         return self._with_advice(estimate, device, ready.question)
+
+    def _from_nothing_selected(self, ready: ReadyStep, estimate: Estimate) -> Estimate:
+        """The estimate with an interval from that of a step in which nothing is selected by values that are not known,
+        where sizes depend on those and no share of them is given; its bound is that step's as well.
+        """
+        question = ready.question
+        if question.request.shares or not any(DEPENDS_ON_DATA in text for text in estimate.warnings):
+            return estimate
+        try:
+            nothing = self.ready(replace(question, request=replace(question.request, shares=NOTHING_SELECTED)))
+            least = self.estimate(nothing)
+        except ModelError:
+            return estimate
+        released_s = min(0.0, least.bound_s - estimate.bound_s)
+        wait = Wait(
+            what="sizes that depend on data", limiter="host", latency_s=0.0, low_s=0.0, high_s=0.0, bound_s=released_s
+        )
+        rows = (*estimate.by_kernel, wait_row(wait)) if released_s else estimate.by_kernel
+        return replace(estimate, by_kernel=rows, least_share=min(1.0, least.low_s / estimate.latency_s))
 
     def _price_of(self, ready: ReadyStep) -> Price:
         """Of kernels of a step whose operands are cold, or lie in L2 as far as what the step moves does."""

@@ -26,6 +26,8 @@ TensorKind = Literal["weight", "gradient", "state", "input", "intermediate"]
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")
 KEPT = 2**31 - 1
 """``died`` of what outlives the step."""
+DEPENDS_ON_DATA = "whose result depends on data"
+"""In warnings of workloads with sizes that follow from values which are not known."""
 
 
 @dataclass(frozen=True, slots=True)

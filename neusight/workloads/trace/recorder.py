@@ -20,7 +20,7 @@ from neusight.workloads.trace import sizes, values
 from neusight.workloads.trace.cuda_only import run
 from neusight.workloads.trace.memory import Allocation, Ledger
 from neusight.workloads.trace.values import tensors_in
-from neusight.workloads.workload import Phase
+from neusight.workloads.workload import DEPENDS_ON_DATA, Phase
 
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
@@ -177,7 +177,7 @@ class Recorder(TorchDispatchMode):
         return made
 
     def _calls(self, func: Any) -> str:
-        return f"{self._where()} calls {_plain(func)}, whose result depends on data"
+        return f"{self._where()} calls {_plain(func)}, {DEPENDS_ON_DATA}"
 
     def _decide(self, assumption: str, line: str) -> None:
         """Note that values which are known decide what runs, and what they rest on where they are assumed."""
