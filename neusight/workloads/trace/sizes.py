@@ -14,9 +14,11 @@ import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from neusight.errors import ModelError
+from neusight.requests import NOTHING_SELECTED
 from neusight.workloads.trace.expected import ALL, EVEN, FactStore
 
 aten = torch.ops.aten
+NONE = NOTHING_SELECTED[0][1]
 
 
 class Shares:
@@ -71,7 +73,7 @@ class Count:
             self.assumption = EVEN
         self.remedy = self._remedy
         share = given if given is not None else 1.0 if share is None else share
-        return min(most, max(1, round(most * share)))
+        return min(most, max(int(given != NONE), round(most * share)))
 
     def has_values(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has values, so that nothing is assumed."""
