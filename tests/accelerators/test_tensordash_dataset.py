@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from neusight.errors import DataError
 from neusight.executors.tensordash.masks import filled_slots, random_mask
 from neusight.executors.tensordash.schedule import schedule_passes
 from neusight.executors.tensordash.tile_model import load_tile_model
@@ -64,14 +63,10 @@ def test_short_and_clustered_passes_are_drawn_more_often() -> None:
     assert draws_of(16, 4096, 0.5, "stream") == draws_of(16, 4096, 0.5, "lane") == 48
 
 
-def test_a_data_set_is_the_same_again_and_an_interrupted_one_is_taken_up(made: Path, tmp_path: Path) -> None:
+def test_a_data_set_is_the_same_again(made: Path, tmp_path: Path) -> None:
     again = make_dataset(tmp_path / "again", 3, TWO)
-    kept, lost = (made / "passes" / f"whole-00{number}.parquet" for number in (0, 1))
-    before = kept.stat().st_mtime_ns
-    lost.unlink()
-    pd.testing.assert_frame_equal(make_dataset(made, 3, TWO), again, check_exact=True)
-    assert kept.stat().st_mtime_ns == before
-    assert lost.read_bytes() == (tmp_path / "again" / "passes" / lost.name).read_bytes()
+    for file in (made / "passes").iterdir():
+        assert file.read_bytes() == (tmp_path / "again" / "passes" / file.name).read_bytes()
     assert again.groupby("part").size().to_dict() == {"short": 16, "whole": 40}
 
 
@@ -79,11 +74,6 @@ def test_parts_differ_in_seed(made: Path) -> None:
     frame = make_dataset(made, 3, TWO)
     whole, short = (frame[frame["part"] == part].reset_index(drop=True) for part in ("whole", "short"))
     assert (whole["sparsity"][:16] != short["sparsity"]).all()
-
-
-def test_a_folder_of_other_passes_is_refused(made: Path) -> None:
-    with pytest.raises(DataError, match="asked for otherwise: give another folder, or empty it"):
-        make_dataset(made, 4, TWO)
 
 
 def test_training_from_nothing_writes_a_model_that_loads(made: Path, tmp_path: Path) -> None:
@@ -96,8 +86,7 @@ def test_training_from_nothing_writes_a_model_that_loads(made: Path, tmp_path: P
 
 
 def test_the_command_reports_an_error_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make_dataset(tmp_path / "data" / NAME, 3, TWO[:1])
-    assert main(["--out", str(tmp_path)]) == 1
+    assert main(["--out", str(tmp_path), "--seed", "-1"]) == 1
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert said.count("\n") == 1

@@ -33,7 +33,7 @@ from neusight.executors.tensordash.tile_model import (
     training_set,
 )
 from neusight.learn.tensordash.dataset import sample_configs, simulate_passes
-from neusight.learn.tensordash.train import judge, main, render_tensordash_card
+from neusight.learn.tensordash.train import render_tensordash_card
 from neusight.paths import tile_models_dir
 
 FRESH = 991
@@ -60,7 +60,6 @@ def test_it_agrees_with_the_mean_over_draws_of_fresh_passes() -> None:
     passes = simulate_passes(400, seed=FRESH)
     error = np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
     noise = passes["scatter"] / np.sqrt(passes["draws"])
-    # Of 10,000: see ``neusight.learn.tensordash.train.judge``.
     assert error.mean() < 0.01
     # Shorter streams are simulated where cycles are asked for: see the next test.
     learned = error[passes["length"] > SHORT]
@@ -208,13 +207,3 @@ def test_the_largest_of_normal_variables() -> None:
     draws = np.random.default_rng(0).standard_normal((40_000, 16))
     for rows in (1, 2, 4, 16):
         assert expected_maximum(np.array([rows]))[0] == pytest.approx(draws[:, :rows].max(1).mean(), rel=0.06, abs=0.02)
-
-
-def test_judging_says_what_a_device_meets(capsys: pytest.CaptureFixture[str]) -> None:
-    found = judge(40, FRESH)
-    everything, asked = found.values()
-    assert (everything["count"], asked["count"] <= 40) == (40, True)
-    assert 0 < everything["mean"] < 2
-    assert everything["mean"] <= everything["p99"] <= everything["worst"]
-    assert main(["--judge", "8"]) == 0
-    assert capsys.readouterr().out.startswith("all: count 8, mean ")

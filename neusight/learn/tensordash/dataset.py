@@ -173,15 +173,15 @@ def make_dataset(
 ) -> pd.DataFrame:
     """Simulate passes into the parquet files ``passes/PART-NUMBER`` of a folder.
 
-    Files that are there already are kept, so that an interrupted run is taken up.
-
     Returns:
         Rows of all files in the order of their names; the column ``part`` names theirs.
 
     Raises:
-        DataError: the folder holds passes that were asked for otherwise, or a negative seed.
+        DataError: a negative seed.
     """
     import pandas as pd
+    import pyarrow as pa
+    from pyarrow import parquet
 
     (folder / "passes").mkdir(parents=True, exist_ok=True)
     tables: dict[Path, pd.DataFrame] = {}
@@ -190,32 +190,14 @@ def make_dataset(
         for start in range(0, part.count, CHUNK):
             path = folder / "passes" / f"{part.name}-{start // CHUNK:03d}.parquet"
             # Parts have seeds of their own: the same points of a sequence would be drawn with the same chance.
-            chosen = min(CHUNK, part.count - start), seed * MOST_PARTS + number, start, part.ranges
-            tables[path] = (_kept if path.is_file() else _simulated)(path, *chosen).assign(part=part.name)
-            done += chosen[0]
+            count = min(CHUNK, part.count - start)
+            table = pa.table(simulate_passes(count, seed * MOST_PARTS + number, start, part.ranges))
+            parquet.write_table(table, path, compression="zstd")
+            tables[path] = table.to_pandas().assign(part=part.name)
+            done += count
             if report:
                 report("simulated passes", done, total, float("nan"))
     return pd.concat([tables[path] for path in sorted(tables)], ignore_index=True)
-
-
-def _kept(path: Path, *chosen: Any) -> pd.DataFrame:
-    import pandas as pd
-
-    table, wanted = pd.read_parquet(path), pd.DataFrame(_pass_configs(*chosen))
-    if not table.reindex(columns=CONFIG).equals(wanted):
-        raise DataError(f"{path} holds passes that were asked for otherwise: give another folder, or empty it")
-    return table
-
-
-def _simulated(path: Path, *chosen: Any) -> pd.DataFrame:
-    """Write a complete file or none."""
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    building = path.with_name(f".{path.name}")
-    parquet.write_table(table := pa.table(simulate_passes(*chosen)), building, compression="zstd")
-    building.rename(path)
-    return table.to_pandas()
 
 
 def draws_of(rows: int, length: int, clustering: float, cluster: str) -> int:

@@ -2,14 +2,9 @@
 
     python -m neusight.learn.tensordash.train --out DIR [--data DIR] [--seed 0]
 
-writes ``OUT/tensordash`` (weights, manifest, card) and ``DATA/tensordash-tiles``, which is taken up where it was left;
-``DATA`` is ``OUT/data`` unless it is given. On one core it takes less than ten minutes, most of them for the data. In a
-checkout, ``--out tile_models --data ELSEWHERE`` renews the model that ships.
-
-    python -m neusight.learn.tensordash.train --judge 10000 [--seed 977]
-
-trains nothing: it tells how far the model that ships is from the simulator on so many passes that it has never seen,
-drawn from the ranges of ``TileRanges`` by another seed; 10,000 take some minutes on one core.
+writes ``OUT/tensordash`` (weights, manifest, card) and ``DATA/tensordash-tiles``; ``DATA`` is ``OUT/data`` unless it is
+given. On one core it takes less than ten minutes, most of them for the data. In a checkout, ``--out tile_models --data
+ELSEWHERE`` renews the model that ships.
 """
 
 from __future__ import annotations
@@ -33,7 +28,6 @@ from neusight.executors.gpu.tile_models.doubts import ANY
 from neusight.executors.tensordash.tile_model import (
     MOST_ROWS,
     NAME,
-    SHORT,
     Passes,
     load_tile_model,
     pass_cycles,
@@ -44,7 +38,7 @@ from neusight.learn import Report
 from neusight.learn.card import card_of, markdown_table, setting
 from neusight.learn.folds import progress
 from neusight.learn.tensordash.dataset import NAME as DATASET
-from neusight.learn.tensordash.dataset import PARTS, PassPart, make_dataset, simulate_passes
+from neusight.learn.tensordash.dataset import PARTS, PassPart, make_dataset
 
 HELD_OUT = 8
 """Every eighth pass is measured on, not learned from."""
@@ -73,7 +67,7 @@ def train(
     """Make the data set in ``data`` (default ``out / "data"``) and train ``out / "tensordash"`` on it.
 
     Raises:
-        DataError: the data set there was made otherwise. ArtifactError: the contract is not that of the formulas.
+        DataError: a negative seed. ArtifactError: the contract is not that of the formulas.
     """
     folder = (data or out / "data") / DATASET
     rows = make_dataset(folder, seed, parts, report)
@@ -104,22 +98,6 @@ def train(
     saved = save_artifact(Artifact(manifest, model), out / NAME, render_tensordash_card(manifest))
     load_tile_model.cache_clear()
     return load_artifact(saved, contract)
-
-
-def judge(count: int, seed: int) -> dict[str, dict[str, float]]:
-    """Errors in percent of the model that ships: of all passes, and of those that a device asks it for (streams beyond
-    ``SHORT``); the truth is the mean over many draws of their zeros.
-
-    Returns:
-        By name ``count``, ``mean``, ``p99``, ``worst`` and ``above_10`` (how many).
-
-    Raises:
-        DataError: a negative count or seed.
-    """
-    passes = simulate_passes(count, seed)
-    error = 100 * np.abs(pass_cycles(load_tile_model(), Passes.of(passes)) / passes["cycles"] - 1)
-    errors = {"all": error, f"beyond {SHORT} steps": error[passes["length"] > SHORT]}
-    return {name: {"count": len(e), **_figures(e), "above_10": int((e > 10).sum())} for name, e in errors.items()}
 
 
 def _with_errors(artifact: Artifact, rows: pd.DataFrame) -> Manifest:
@@ -191,23 +169,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command of the module; 1 after an error, which is one line."""
     parser = argparse.ArgumentParser(prog="python -m neusight.learn.tensordash.train", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    task = parser.add_mutually_exclusive_group(required=True)
-    task.add_argument("--out", type=Path, help="folder for the tile model")
-    task.add_argument("--judge", type=int, metavar="COUNT", help="only judge what ships, on so many passes")
-    parser.add_argument("--data", type=Path, help="folder that holds the data set, or gets it; default OUT/data")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the tile model")
+    parser.add_argument("--data", type=Path, help="folder that gets the data set; default OUT/data")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args(arguments)
     try:
-        if given.judge is None:
-            artifact = train(given.out, given.data, given.seed, report=_print_progress)
-            errors = {str(artifact.folder): artifact.manifest.metrics["held_out_error_percent"]["all"]}
-        else:
-            errors = judge(given.judge, given.seed)
+        artifact = train(given.out, given.data, given.seed, report=_print_progress)
     except NeusightError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    for name, figures in errors.items():
-        print(f"{name}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
+    figures = artifact.manifest.metrics["held_out_error_percent"]["all"]
+    print(f"{artifact.folder}: " + ", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
     return 0
 
 
