@@ -8,6 +8,7 @@ import pytest
 from neusight.devices import DeviceSpec, load_device
 from neusight.executors.gpu.expected.matrix import MatrixUnit, matrix_times, product_tiling
 from neusight.executors.gpu.expected.products import WIDEST_COPY_BYTES, product_of
+from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tiling import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -76,3 +77,12 @@ def test_an_extent_along_which_nothing_lies_may_be_odd(of: str, layout: str) -> 
     tiling = tiling_of(batch, device)
     dear, cheap = (matrix_times(batch, device, Conditions.of(1), p, tiling).compute_s for p in (PHYSICS, free))
     assert dear == cheap
+
+
+@pytest.mark.parametrize(("k", "learned"), [(4096, True), (4100, False), (4098, False), (4099, False)])
+def test_products_of_odd_rows_are_as_physics_has_them(k: int, learned: bool) -> None:
+    batch, device = KernelBatch.from_columns("gemm", m=[4096], n=[4096], k=[k], dtype=["bfloat16"]), "h100-sxm-80gb"
+    predictor = KernelPredictor.load()
+    expected_s = predictor.situate(batch, load_device(device)).expected_s
+    found_s = predictor.predict(batch, load_device(device)).execution_s
+    assert (abs(found_s / expected_s - 1.0) > 0.01) == learned

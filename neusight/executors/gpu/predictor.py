@@ -17,6 +17,7 @@ from neusight.errors import CoverageError
 from neusight.executors.base import Options
 from neusight.executors.costs import Costs
 from neusight.executors.gpu.expected.laws import answering_model
+from neusight.executors.gpu.expected.products import WIDEST_COPY_BYTES, product_of
 from neusight.executors.gpu.expected.times import launch_s, lone_s, start_s
 from neusight.executors.gpu.features import Situation, feature_matrix, situate
 from neusight.executors.gpu.tile_models.artifact import (
@@ -203,7 +204,10 @@ class KernelPredictor:
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
         native = trained_on(artifact, situation.batch)
         kinship = artifact.kinship(situation.device, situation.batch, situation.conditions)
-        shares = _shares(artifact, situation, inputs, native, kinship)
+        # Products of odd rows run other kernels than those that taught.
+        copied = product_of(situation.batch, situation.device, self.physics).copy_bytes if name == "matrix" else np.inf
+        alike = native & (np.asarray(copied) >= WIDEST_COPY_BYTES)
+        shares = _shares(artifact, situation, inputs, alike, kinship)
         outside = _outside(artifact, situation, native, inputs)
         costs = _estimates(situation, shares, artifact, native, outside, kinship=kinship)
         correction = self.correction(situation.device)

@@ -73,7 +73,7 @@ NARROWING_BYTES = 1.5
 
 
 SUM_KERNELS, SUM_BYTES = 2.0, 5.0
-"""Kernels that clear the float32 sums of a backward pass' gradients of queries and convert them, and what they move for
+"""Kernels that clear the float32 sums of a 16-bit backward pass' gradients of queries and convert them, and what they move for
 a byte of 16-bit queries: two written, two read, one written (FlashAttention-2, flash_bwd_launch_template.h)."""
 
 
@@ -473,7 +473,7 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     kernels += np.where(cast, traits["cast_kernels"], 0.0) + SWAP_KERNELS * _swapped(s)
     moved = np.where(context, law.passes * (new + s.query_bytes), np.where(traits["writes_cache"], COPIED * new, 0.0))
     moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
-    backward = b["op"] == "backward"
+    backward = (b["op"] == "backward") & (s.stored_size == WIDE_BYTES)
     kernels += np.where(backward, SUM_KERNELS, 0.0)
     moved += np.where(backward, SUM_BYTES * s.query_bytes, 0.0)
     ports = law.l2_share * s.device.sustained_l2_bytes_per_s
