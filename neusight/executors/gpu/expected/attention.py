@@ -73,7 +73,7 @@ NARROWING_BYTES = 1.5
 
 
 SUM_KERNELS, SUM_BYTES = 2.0, 5.0
-"""Kernels that clear the float32 sums of a 16-bit backward pass' gradients of queries and convert them, and what they move for
+"""Kernels that clear the float32 sums of gradients of queries in 16 bit and convert them, and what they move for
 a byte of 16-bit queries: two written, two read, one written (FlashAttention-2, flash_bwd_launch_template.h)."""
 
 
