@@ -342,9 +342,8 @@ def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     # Matrix units that read shared memory do so beside their products.
     readers = np.where(reads, np.inf, np.minimum(blocks.rows, ROWS_OF_WARP))
     fetched = flops / 2.0 * s.size / (SHARED_BYTES_PER_CLOCK * readers)
-    longer = traits.constants("time_constant", law)
-    if device.facts.reads_shared_memory:
-        longer = longer * np.where(s.batch["op"] == "backward", law.backward, 1.0)
+    slow = (s.batch["op"] == "backward") & device.facts.reads_shared_memory
+    longer = traits.constants("time_constant", law) * np.where(slow, law.backward, 1.0)
     return longer * (products + fetched + _softmax_cycles(s))
 
 
@@ -473,9 +472,8 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     kernels += np.where(cast, traits["cast_kernels"], 0.0) + SWAP_KERNELS * _swapped(s)
     moved = np.where(context, law.passes * (new + s.query_bytes), np.where(traits["writes_cache"], COPIED * new, 0.0))
     moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
-    backward = (b["op"] == "backward") & (s.stored_size == WIDE_BYTES)
-    kernels += np.where(backward, SUM_KERNELS, 0.0)
-    moved += np.where(backward, SUM_BYTES * s.query_bytes, 0.0)
+    summed = np.where((b["op"] == "backward") & (s.stored_size == WIDE_BYTES), 1.0, 0.0)
+    kernels, moved = kernels + SUM_KERNELS * summed, moved + SUM_BYTES * s.query_bytes * summed
     ports = law.l2_share * s.device.sustained_l2_bytes_per_s
     each = (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics) + s.hot / ports
     return kernels * further_kernel_s(s.device, s.physics) + moved * each

@@ -166,16 +166,16 @@ class MatrixUnit:
         Each element of a tile's edge and step, of e bytes, takes e/b copies of b bytes and c cycles, in each of
         which an SM computes F FLOP.
         """
-        own = self._own(self.device.facts.half_constants)
+        whole = self._half(p) * self._own(self.device.facts.half_constants)
         copies = p.a_bytes * (1.0 / p.copy_bytes - 1.0 / WIDEST_COPY_BYTES)
         flops_per_cycle = self.sustained(p) / (self.device.sm_count * self.device.boost_clock_hz)
         copied = self.physics.matrix.copy_cycles * copies * flops_per_cycle / 2.0
-        return np.where(_is_aligned(p), self._half(p) * own, self.half_by_registers(p) + copied)
+        return np.where(_is_aligned(p), whole, self.half_by_registers(p) + copied)
 
     def half_by_registers(self, p: Product) -> np.ndarray:
         """The same where operands pass through registers although matrix units could read shared memory."""
-        own = self._own(self.device.facts.half_constants)
-        return self._half(p) * (1.0 if self.device.facts.reads_shared_memory else own)
+        facts = self.device.facts
+        return self._half(p) * (1.0 if facts.reads_shared_memory else self._own(facts.half_constants))
 
     def _half(self, p: Product) -> np.ndarray:
         # Narrow operands bring as many FLOP a byte as the faster unit needs more of.
@@ -205,8 +205,8 @@ def pick_tiles(
     shapes = tile_shapes(device.facts.tile_accumulators)
     usual, shapes = len(shapes), (*shapes, *(FINE_TILES if fine.any() else ()))
     for number, shape in enumerate(shapes):
-        unable = (least_m > shape[0]) | (least_n > shape[1]) | (fine != (number >= usual))
-        unable_s = np.where(unable, np.inf, 0.0)
+        able_m, able_n = least_m <= shape[0], least_n <= shape[1]
+        unable_s = np.where(able_m & able_n & (fine == (number >= usual)), 0.0, np.inf)
         tiles = np.ceil(p.m / shape[0]) * np.ceil(p.n / shape[1]) * p.batch
         time_s = seconds(shape, tiles, 1, slice(None)) + unable_s
         better = time_s < least
