@@ -98,10 +98,11 @@ class AccuracyTarget(StrictModel):
     def _short(self, results: Results, judged: Mapping[str, Any], limit: float) -> Iterator[str]:
         among = self.among or {name: value for name, value in self.where.items() if name not in self.alike}
         for row in (value_of(results, self.missing or self.table) or ()) if self.misses else ():
-            value = value_of(row, self.missed or self.figure)
-            met = value if isinstance(value, bool) else value is None or self._met(abs(value), limit)
-            if not met and _fits(row, among) and all(row[key] == judged[key] for key in self.alike):
-                yield self.misses.format_map(row)
+            if _fits(row, among) and all(row[key] == judged[key] for key in self.alike):
+                value = value_of(row, self.missed or self.figure)
+                met = value if isinstance(value, bool) else value is None or self._met(abs(value), limit)
+                if not met:
+                    yield self.misses.format_map(row)
 
 
 def _fits(row: Mapping[str, Any], where: Mapping[str, Any]) -> bool:
