@@ -52,12 +52,12 @@ def host_times(run: TrainingRun, chunks: Chunks, passes: RankPasses, seconds: Ma
         passes: of its segments.
         seconds: of each pass of each segment, and of what it computes again [s].
     """
-    copied_s, functions = _copied_s(run, chunks, passes), run.engine.autograd_functions
+    copied_s = _copied_s(run, chunks, passes)
     chosen = {"recompute": chunks.again}
     host: dict[str, np.ndarray] = {}
     kernels: dict[str, np.ndarray] = {}
     for names in FOLLOWING:
-        dispatches = [chunks.sums(passes.dispatched(name, functions), chosen.get(name)) for name in names]
+        dispatches = [chunks.sums(passes.dispatched(name, run.engine), chosen.get(name)) for name in names]
         kernels |= dict.fromkeys(
             names, np.sum([chunks.sums(seconds[name], chosen.get(name)) for name in names], axis=0)
         )

@@ -92,16 +92,16 @@ class RankPasses:
         hidden = np.divide(beside, total, out=np.zeros_like(total), where=total > 0.0)
         return {phase: hidden * each for phase, each in exchanges.items()}
 
-    def dispatched(self, phase: str, functions: bool) -> np.ndarray:
+    def dispatched(self, phase: str, engine: Engine) -> np.ndarray:
         """Dispatches of the host in a pass of each segment, or for what it computes again, ``recompute``.
 
         Args:
             phase: of the passes.
-            functions: as ``workloads.dispatch.trained_dispatches`` takes it.
+            engine: that launches them.
         """
         again = phase == "recompute"
         mine = np.flatnonzero(self.again if again else self.times.phase == phase)
-        dispatches = [trained_dispatches(part, functions) for part in self.times.parts[mine]]
+        dispatches = [trained_dispatches(part, engine) for part in self.times.parts[mine]]
         by_part = np.bincount(self.segment[mine], self.times.runs[mine] * dispatches, len(self.segments))
         by_part = by_part + (CHECKPOINT * (by_part > 0.0) if again else 0.0)
         known: list[dict[str, float]] = [{**dict(segment.dispatches)} for segment in self.segments]

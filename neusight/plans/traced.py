@@ -26,7 +26,7 @@ from neusight.transforms.compiled import compiled
 from neusight.transforms.recompute import is_product
 from neusight.transforms.unrolled import unrolled
 from neusight.workloads.decoders.cores import CORE_MODULE
-from neusight.workloads.dispatch import dispatches, operator_kinds
+from neusight.workloads.dispatch import node_dispatches
 from neusight.workloads.program import HeldWeights, Part, Phase, Program, SavedActivation, Segment
 from neusight.workloads.workload import KEPT, Workload
 
@@ -299,7 +299,7 @@ class TracedProgram:
         for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
             if at >= 0:
                 phase = _PHASES[node.phase]
-                count = node.iterations * dispatches(operator_kinds(node.kernels))
+                count = node.iterations * node_dispatches(node, self.workload.request.engine.launch)
                 found[at][phase] = found[at].get(phase, 0.0) + count
         return [tuple(sorted(each.items())) for each in found]
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from neusight.engines import Engine
 from neusight.kernels.families import Kernel
 from neusight.workloads.program import Part
-from neusight.workloads.workload import Workload
+from neusight.workloads.workload import Node, Workload
 
 DISPATCHES: Mapping[str, float] = {
     "view": 0.36, "pointwise": 1.0, "reduction": 2.1, "library": 3.85, "further": 0.37, "hand_written": 6.8,
@@ -52,12 +53,22 @@ def step_kinds(workload: Workload) -> Counter[str]:
         more = sum(node.runs * max(0, len(node.kernels) - 1) for node in workload.nodes)
         return Counter(pointwise=sum(node.runs for node in workload.nodes if node.kernels), further=more)
     for node in workload.nodes:
-        kinds = operator_kinds(node.kernels)
-        if node.operator.startswith(f"{HAND_WRITTEN}."):
-            kinds = {"hand_written": len(node.kernels)}
-        for kind, count in kinds.items():
+        for kind, count in _node_kinds(node).items():
             found[kind] += node.runs * count
     return found
+
+
+def node_dispatches(node: Node, launch: str) -> float:
+    """Of an operator or a collective of a trace, once; views are operators of their own there."""
+    if any(kernel.family == "collective" for kernel in node.kernels):
+        return exchange_dispatches(launch)
+    return dispatches(_node_kinds(node))
+
+
+def _node_kinds(node: Node) -> Mapping[str, int]:
+    if node.operator.startswith(f"{HAND_WRITTEN}."):
+        return {"hand_written": len(node.kernels)}
+    return operator_kinds(node.kernels)
 
 
 def operator_kinds(kernels: Sequence[Kernel]) -> dict[str, int]:
@@ -78,19 +89,24 @@ def part_dispatches(part: Part) -> float:
     return own + passes * DISPATCHES["pointwise"] + part.python_calls * DISPATCHES["library"]
 
 
-def trained_dispatches(part: Part, functions: bool) -> float:
-    """Dispatches of a kernel or collective of a training step, with views that come with it. A collective is a
-    library's call that takes and leaves events of two streams, within a function of Python (PyTorch,
-    ``distributed_c10d.py``, ``ProcessGroupNCCL.cpp``).
-
-    Args:
-        part: of a pass.
-        functions: whether layers, and what exchanges their activations, are functions of autograd, and gradients of
-            weights go through a hook in Python each; what sums gradients of biases is a part of its product's function.
+def exchange_dispatches(launch: str) -> float:
+    """Of a collective of a training step: a library's call that takes and leaves events of two streams, within a
+    function of Python (PyTorch, ``distributed_c10d.py``, ``ProcessGroupNCCL.cpp``), unless compiled code calls the
+    operator in C++ (``torch.ops._c10d_functional``, ``torch/_inductor/comm_lowering.py``).
     """
-    kernel = DISPATCHES["library"] + FUNCTION if part.group else part_dispatches(part)
+    return DISPATCHES["library"] + FUNCTION * (launch == "eager")
+
+
+def trained_dispatches(part: Part, engine: Engine) -> float:
+    """Dispatches of a kernel or collective of a training step, with views that come with it: compiled code makes none,
+    its kernels take pointers and strides. Where layers, and what exchanges their activations, are functions of
+    autograd, gradients of weights go through a hook in Python each; what sums gradients of biases is a part of its
+    product's function.
+    """
+    kernel = exchange_dispatches(engine.launch) if part.group else part_dispatches(part)
+    views = VIEWS * DISPATCHES["view"] * (engine.launch == "eager")
     further = part.further or (part.phase == "weights" and part.batch.family == "row_reduction")
-    return kernel + VIEWS * DISPATCHES["view"] + FUNCTION * (functions and not further)
+    return kernel + views + FUNCTION * (engine.autograd_functions and not further)
 
 
 def _kind(family: str, op: str) -> str:

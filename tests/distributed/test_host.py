@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from neusight import Predictor
 from neusight.engines import engine_named
+from neusight.engines.torch import TORCH, TORCH_COMPILED
 from neusight.kernels.families import Elementwise, Gemm, KernelBatch, RowReduction
 from neusight.questions import Training
 from neusight.workloads.dispatch import CHECKPOINT, DISPATCHES, FUNCTION, VIEWS, trained_dispatches
@@ -45,8 +47,11 @@ SUM = KernelBatch.of([Elementwise(op="add", elements=4096, **MOVED)])
 )
 def test_trained_dispatches_counts_functions_of_python(part: Part, kernel: float, functions: int) -> None:
     views = VIEWS * DISPATCHES["view"]
-    assert trained_dispatches(part, functions=False) == pytest.approx(kernel + views)
-    assert trained_dispatches(part, functions=True) == pytest.approx(kernel + views + functions * FUNCTION)
+    assert trained_dispatches(part, TORCH) == pytest.approx(kernel + views)
+    in_python = replace(TORCH, autograd_functions=True)
+    assert trained_dispatches(part, in_python) == pytest.approx(kernel + views + functions * FUNCTION)
+    compiled = kernel - (FUNCTION if part.group else 0.0)
+    assert trained_dispatches(part, TORCH_COMPILED) == pytest.approx(compiled)
 
 
 @pytest.mark.parametrize(
@@ -70,15 +75,17 @@ def test_step_that_waits_for_its_host_gains_nothing_from_a_faster_device(predict
 def test_recomputation_waits_for_the_host(predictor: Predictor) -> None:
     timed, kept = step(predictor), step(predictor, recompute="none")
     assert timed.host.slowdown("recompute").min() > 1.0
-    functions = timed.run.engine.autograd_functions
-    forward, again = (timed.passes.dispatched(name, functions) for name in ("forward", "recompute"))
+    engine = timed.run.engine
+    forward, again = (timed.passes.dispatched(name, engine) for name in ("forward", "recompute"))
     assert again[1] == pytest.approx(forward[1] + CHECKPOINT)
-    assert not kept.passes.dispatched("recompute", functions).any()
+    assert not kept.passes.dispatched("recompute", engine).any()
     assert kept.schedule.step_s < timed.schedule.step_s
 
 
 def test_tensor_parallel_ranks_add_the_dispatches_of_their_collectives(predictor: Predictor) -> None:
-    alone, shared = (step(predictor, tp=tp).passes.dispatched("forward", True)[1] for tp in (1, 2))
+    alone, shared = (
+        timed.passes.dispatched("forward", timed.run.engine)[1] for timed in (step(predictor, tp=tp) for tp in (1, 2))
+    )
     each = DISPATCHES["library"] + 2 * FUNCTION + VIEWS * DISPATCHES["view"]
     assert shared - alone == pytest.approx(2 * each)
 

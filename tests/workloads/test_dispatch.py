@@ -4,11 +4,21 @@ import pytest
 
 from neusight.engines import engine_named
 from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, RowReduction
+from neusight.kernels.families import Collective, KernelBatch
 from neusight.requests import Request
 from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.known import known_decoder
 from neusight.workloads.decoders.shares import Local
-from neusight.workloads.dispatch import DISPATCHES, dispatches, operator_kinds, part_dispatches, step_kinds
+from neusight.workloads.dispatch import (
+    DISPATCHES,
+    dispatches,
+    node_dispatches,
+    operator_kinds,
+    part_dispatches,
+    step_kinds,
+    trained_dispatches,
+)
+from neusight.workloads.program import Part
 from neusight.workloads.workload import Node, Workload
 
 RELU = Elementwise(op="relu", elements=10, read_bytes=40, write_bytes=40, flops=10)
@@ -58,3 +68,18 @@ def test_a_step_adds_up_its_copies_and_a_graph_starts_once(launch, expected):
     )
     workload = Workload(request=Request.of("m", seq_len=8, launch=launch), nodes=nodes, tensors=(), parameters=0)
     assert dispatches(step_kinds(workload)) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "group"), [(Collective(ranks=2, bytes=64), "tp"), (PRODUCT, ""), (reduction("sum"), ""), (RELU, "")]
+)
+def test_node_dispatches_of_compiled_code_are_those_of_the_described_part(kernel, group):
+    part = Part(name="described", phase="backward", batch=KernelBatch.of([kernel]), group=group)
+    node = Node(id=0, operator="traced", phase="backward", kernels=(kernel,))
+    described = trained_dispatches(part, engine_named("torch-compiled"))
+    assert node_dispatches(node, "compiled") == pytest.approx(described)
+
+
+def test_node_dispatches_counts_kernels_written_by_hand_as_steps_do():
+    node = Node(id=0, operator="triton.add", phase="forward", kernels=(RELU, RELU))
+    assert node_dispatches(node, "eager") == pytest.approx(2 * DISPATCHES["hand_written"])
