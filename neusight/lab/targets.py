@@ -100,8 +100,7 @@ class AccuracyTarget(StrictModel):
         for row in (value_of(results, self.missing or self.table) or ()) if self.misses else ():
             if _fits(row, among) and all(row[key] == judged[key] for key in self.alike):
                 value = value_of(row, self.missed or self.figure)
-                met = value if isinstance(value, bool) else value is None or self._met(abs(value), limit)
-                if not met:
+                if not (value if isinstance(value, bool) else value is None or self._met(abs(value), limit)):
                     yield self.misses.format_map(row)
 
 
