@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from types import MappingProxyType
 
@@ -10,7 +10,6 @@ import numpy as np
 
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.features import Situation, feature_matrix
-from neusight.executors.gpu.features.formulas import FORMULAS
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import USUAL_ENGINE, Conditions
@@ -68,14 +67,6 @@ formulas of ``neusight.executors.gpu.features``: those under which the errors of
 probable, by a coarse search."""
 
 
-def _log2_duration(s: Situation) -> np.ndarray:
-    """Expected execution over the time between two launches: clocks and power settle over longer times."""
-    return np.log2(s.expected_s / s.device.launch_overhead_s)
-
-
-_OWN: Mapping[str, Callable[[Situation], np.ndarray]] = MappingProxyType({"log2_duration": _log2_duration})
-
-
 @dataclass(frozen=True)
 class Points:
     """Kernels as points of the correction; every column has n rows.
@@ -115,19 +106,9 @@ def points_of(s: Situation) -> Points:
     batch = s.batch
     model = str(answering_model(batch, s.device)[0])
     lengths = LENGTHS[model]
-    shared = [name for name in lengths if name in FORMULAS]
-    columns = dict(zip(shared, feature_matrix(s, shared).T, strict=True))
-    columns |= {name: _OWN[name](s) for name in lengths if name in _OWN}
     inputs = np.zeros((len(batch), WIDTH))
-    for place, (name, length) in enumerate(lengths.items()):
-        inputs[:, place] = columns[name] / length
-    return Points(
-        model=np.full(len(batch), model),
-        kind=kinds_of(batch),
-        op=batch["op"].astype(str),
-        run=_runs(s.conditions),
-        inputs=inputs,
-    )
+    inputs[:, : len(lengths)] = feature_matrix(s, list(lengths)) / list(lengths.values())
+    return Points(np.full(len(batch), model), kinds_of(batch), batch["op"].astype(str), _runs(s.conditions), inputs)
 
 
 def _runs(conditions: Conditions) -> np.ndarray:
