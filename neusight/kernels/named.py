@@ -28,7 +28,7 @@ _FOLLOWING = frozenset(
 )
 """Fields that may follow from the others."""
 _MAY_BE_ZERO = frozenset(
-    {"padding", "window", "largest", "value_dim", "selected", "per_node", "output_height", "output_width"}
+    {"padding", "window", "largest", "value_dim", "selected", "per_node", "max_ctas", "output_height", "output_width"}
     | {"flops", "read_bytes", "write_bytes"}
 )
 PUBLIC_NAMES = {"window": "sliding_window", "hidden": "hidden_size"}

@@ -45,6 +45,15 @@ def test_kernels_of_equals_requested(family: str) -> None:
         assert column.tolist() == [one[name][0] for one in alone], name
 
 
+@pytest.mark.parametrize("family", ROWS)
+def test_kernels_of_reads_columns_of_kernels_back(family: str) -> None:
+    batch = kernels_of(family, columns_of(ROWS[family]))
+    again = kernels_of(family, {name: np.ma.array(column) for name, column in batch.columns.items()})
+    assert {name: column.tolist() for name, column in again.columns.items()} == {
+        name: column.tolist() for name, column in batch.columns.items()
+    }
+
+
 def test_kernels_of_marks_rows_at_fault() -> None:
     columns = columns_of([{"m": 1, "n": 1, "k": 1}, {"m": 0, "n": 1, "k": 1}, {"n": 1, "k": 1}])
     with pytest.raises(ColumnError, match="m=0: must be at least 1") as caught:
