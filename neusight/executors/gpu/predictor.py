@@ -189,7 +189,8 @@ class KernelPredictor:
                 f"no tile model '{name}' for {batch.family} kernels among {', '.join(self.artifacts)}: "
                 "train it with neusight train"
             )
-        alike = runs_alike(batch, device)
+        # A board that taught is known better by itself than by another of its die.
+        alike = runs_alike(batch, device) & (device.measured_id not in self.artifacts[name].manifest.training_gpus)
         if alike.any() and not alike.all():
             parts = [(rows, batch.take(rows), conditions.take(rows)) for rows in map(np.flatnonzero, (alike, ~alike))]
             return Costs.joined([(r, self._answer(b, device, name, known)) for r, b, known in parts], len(batch))
@@ -204,8 +205,9 @@ class KernelPredictor:
         inputs = feature_matrix(situation, artifact.manifest.contract.features)
         native = trained_on(artifact, situation.batch)
         kinship = artifact.kinship(situation.device, situation.batch, situation.conditions)
-        # Products of odd rows run other kernels than those that taught.
-        copied = product_of(situation.batch, situation.device, self.physics).copy_bytes if name == "matrix" else np.inf
+        # Products of odd rows run other kernels than those of even ones, which tell nothing of them.
+        even = name == "matrix" and not artifact.varied("aligned_16_bytes")
+        copied = product_of(situation.batch, situation.device, self.physics).copy_bytes if even else np.inf
         alike = native & (np.asarray(copied) >= WIDEST_COPY_BYTES)
         shares = _shares(artifact, situation, inputs, alike, kinship)
         outside = _outside(artifact, situation, native, inputs)

@@ -186,6 +186,13 @@ class Artifact:
         number = 2 * worst + (inputs[rows, worst] > high[worst])
         return np.where(excess[rows, worst] > 0, texts[number], "")
 
+    def varied(self, feature: str) -> bool:
+        """Whether kernels differed in a feature in training."""
+        names, domain = self.manifest.contract.features, self.manifest.domain
+        return any(
+            name == feature and low < high for name, low, high in zip(names, domain["low"], domain["high"], strict=True)
+        )
+
     def lone_vendor(self, gpu: str, vendor: str) -> bool:
         """Whether fewer than two of the training devices are of a device's vendor and it is none of them: nothing tells
         how devices of that vendor differ.
