@@ -17,6 +17,9 @@ from neusight.questions.field import FieldError, FieldSpec
 from neusight.questions.question import NamedField, Question
 from neusight.quick_dataclasses import dataclass
 
+_WIDEST = 40
+"""Columns of choices that stand behind an option; more are named by its help."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterGroup:
@@ -119,8 +122,9 @@ def _parameter(declared: NamedField, lists: bool) -> Parameter:
         names = [f"{declared.option}/{declared.option.replace('--', '--no-', 1)}"]
     names += [field.short] if field.short else []
     default_text = field.placeholder or _default_text(declared.default)
+    named = f" One of {', '.join(field.choices)}." if not field.metavar and "NAME" in _metavar(field, lists) else ""
     described: dict[str, Any] = {
-        "help": f"{declared.help}  [default: {default_text}]" if default_text else declared.help,
+        "help": f"{declared.help}{named}  [default: {default_text}]" if default_text else declared.help + named,
         "rich_help_panel": field.panel or None, "show_default": False,
         "metavar": None if field.kind == "switch" else _metavar(field, lists),
     }  # fmt: skip
@@ -139,7 +143,7 @@ def _default_text(default: Any) -> str:
 
 def _metavar(field: FieldSpec, lists: bool) -> str:
     one = f"[{'|'.join(field.choices)}]" if field.choices else "TEXT" if field.kind == "text" else "N"
-    one = field.metavar or one
+    one = field.metavar or (one if len(one) <= _WIDEST else "NAME")
     if not field.listable:
         return one
     return one if lists and "," in one else f"{one}[,…]" if lists else one.partition("[,")[0]
