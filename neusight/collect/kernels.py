@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -13,8 +12,7 @@ from neusight.collect.plan import check_names, plan, read_plan, usual_limits
 from neusight.collect.session import Progress, Report, introduced, opened, run, write_card, write_devices
 from neusight.collect.tasks import Task, identity
 from neusight.collect.workers import CollectionRequest, device_count, local_workers
-from neusight.devices.load import gpu_of
-from neusight.devices.read import read_table
+from neusight.devices.load import gpu_of, read_text
 
 COLLECTIVES = "collective"
 
@@ -57,7 +55,7 @@ def _kernels(
         options = {"target": request.target, "plan": identity([task.sample for task in planned])}
 
     def tasks(device: str) -> Iterable[Task]:
-        spec = gpu_of(read_table(tomllib.loads(device), "the drafted device"))
+        spec = gpu_of(read_text(device, "the drafted device"))
         return planned or plan(spec, families, dtypes, request.seed, usual_limits(spec, request.target != "cpu"))
 
     if request.target == "cpu":

@@ -311,6 +311,16 @@ def read_file(path: Path) -> DeviceSpec:
     return _completed(read_table(parse_file(path), path.name))
 
 
+def read_text(text: str, name: str) -> DeviceSpec:
+    """Read the text of a device file like the file; messages call it by ``name``.
+
+    Raises:
+        DeviceError: malformed, or a value that cannot be.
+        UnitError: a value without its unit or with another one.
+    """
+    return _completed(read_table(tomllib.loads(text), name))
+
+
 def _completed(spec: DeviceSpec) -> DeviceSpec:
     """Add a list price, and to a variant or a board of a known die the device of the catalogue that it is like."""
     if spec.original is None and (original := _known_board(spec)) is not None:

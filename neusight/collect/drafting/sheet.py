@@ -11,7 +11,7 @@ from typing import Any
 
 from neusight import units
 from neusight.devices import GpuSpec, gpu_of, load_gpu, to_toml
-from neusight.devices.read import read_table
+from neusight.devices.load import read_text
 from neusight.devices.schema import FIGURES, LINK_BANDWIDTH, Figure
 from neusight.errors import DeviceError
 
@@ -51,7 +51,7 @@ class Sheet:
             DeviceError: a figure that cannot be.
         """
         drafted = GpuSpec(**words, **self.values, sources=self.sources)
-        return gpu_of(read_table(tomllib.loads(to_toml(drafted)), f"draft of {drafted.name}"))
+        return gpu_of(read_text(to_toml(drafted), f"draft of {drafted.name}"))
 
 
 def slug(name: str) -> str:
