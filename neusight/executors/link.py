@@ -110,7 +110,11 @@ class LinkPredictor:
 
     def _effect(self, device: DeviceSpec, kind: str) -> float:
         """Logarithm of what a measured device, or the one that this is a variant of, has of its own."""
-        return self.fitted.effects.get(kind, {}).get((device.original or device).measured_id, 0.0)
+        return self.fitted.effects.get(kind, {}).get(self._learned_id(device), 0.0)
+
+    def _learned_id(self, device: DeviceSpec) -> str:
+        """Of the device itself where it was learned from, else of the one that it is priced like or a variant of."""
+        return device.id if device.measured_id in self.fitted.gpus else (device.original or device).measured_id
 
     def _spread(self, device: DeviceSpec, kind: str) -> float:
         """Of the error that collectives of a kind share: half of it where the device was measured, and all again the
@@ -126,7 +130,7 @@ class LinkPredictor:
     def _factors(self, batch: KernelBatch, place: Place, known: Conditions) -> tuple[np.ndarray, np.ndarray]:
         """Of the 90 % interval, by path: a measured device's own, that of others the further a variant lies from it."""
         device = device_of(place)
-        far = min(device.distance, 1.0) if (device.original or device).measured_id in self.fitted.gpus else 1.0
+        far = min(device.distance, 1.0) if self._learned_id(device) in self.fitted.gpus else 1.0
         paths = paths_of(batch, place, known, self.fitted.links)
         others, own = (_enclosing(table, paths) for table in (self.fitted.intervals, self.fitted.intervals_seen))
         low, high = others**far * own ** (1.0 - far)

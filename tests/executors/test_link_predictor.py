@@ -85,6 +85,20 @@ def test_a_measured_device_has_what_is_its_own_and_so_has_a_variant_of_it(execut
     assert (made.high_s - made.latency_s > biased.high_s - biased.latency_s).all()
 
 
+def test_a_board_that_was_learned_from_has_its_own_effect_and_not_that_of_its_die(executor: LinkPredictor) -> None:
+    device, (batch, conditions), kind = load_device("l40s"), grid(), "nccl all_gather"
+    own = replace(device, id="my-board", original=device)
+    mine = (kinds_of(batch, conditions) == kind) & (batch["ranks"] > 1)
+    unlearned = replace(executor.fitted, effects={kind: {"l40s": float(np.log(2.0)), "my-board": float(np.log(3.0))}})
+    learned = replace(unlearned, gpus=[*unlearned.gpus, "my-board"])
+    of_own, of_die = (
+        LinkPredictor(fitted).cost(batch.take(mine), own, Options(), conditions.take(mine)).latency_s
+        for fitted in (learned, unlearned)
+    )
+    assert mine.sum() > 3
+    assert of_own == pytest.approx(1.5 * of_die)
+
+
 def test_what_takes_the_time_is_named(executor: LinkPredictor) -> None:
     batch = KernelBatch.from_columns("collective", ranks=8, bytes=np.array([256, 2**32]))
     device = load_device("h100-sxm-80gb")
