@@ -243,13 +243,25 @@ def _network(table: Any, where: str) -> Network:
         raise DeviceError(
             f"{where}: network: {', '.join(missing)} missing: add {'it' if len(missing) == 1 else 'them'}"
         )
-    fabrics = _fabrics()
-    known(str(table["kind"]), fabrics, "kind of network", where)
-    usual = {key: fabrics[table["kind"]][key] for key in ("sustained", "added_hop")}
+    known(str(table["kind"]), _fabrics(), "kind of network", where)
+    fabric = _fabric(table, where)
+    usual = {key: fabric[key] for key in ("sustained", "added_hop")}
     values = {key: _figure(key, value, f"{where}: network") for key, value in (usual | table).items()}
     values["bandwidth_bytes_per_s"] = values.pop("bandwidth") / 8.0
     values["added_hop_s"] = values.pop("added_hop")
     return Network(**values)
+
+
+def _fabric(table: Table, where: str) -> Table:
+    """What networks of a kind and generation sustain, with its source. Where no generation is said, adapters that are
+    faster than the first one's are of later ones.
+    """
+    fabric, generation = _fabrics().get(table["kind"], {}), table.get("generation")
+    if not (later := fabric.get("later")):
+        return fabric
+    rate, first = (_figure("bandwidth", words, where) for words in (table["bandwidth"], later["above"]))
+    is_later = generation in later["generations"] if generation else rate > first
+    return fabric | (later if is_later else {})
 
 
 def _figure(key: str, value: Any, where: str) -> Any:
@@ -334,7 +346,7 @@ def _sources(table: Table, where: str) -> dict[str, str]:
     if missing := [key for key in _SOURCED if key in table and key not in documents]:
         raise DeviceError(f"{where}: {', '.join(missing)} without a source: name the document under [sources]")
     if "network" in table:
-        documents["network.sustained"] = _fabrics().get(table["network"].get("kind"), {}).get("source", "")
+        documents["network.sustained"] = _fabric(table["network"], where).get("source", "")
     return documents
 
 

@@ -40,6 +40,25 @@ def test_every_cluster_has_sources_links_and_names_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "sustained"),
+    # Adapters of the first generation have 100 Gb/s; who has more of them, or faster ones, says so by name or by rate.
+    [("1 x 100Gb/s efa", 0.8), ("4 x 100Gb/s efa", 0.8), ("16 x 200Gb/s efa", 0.948), ("8 x 400Gb/s efa", 0.948)],
+)
+def test_network_tells_generations_of_adapters_by_their_rate(words: str, sustained: float) -> None:
+    network = cluster_of("h100-sxm-80gb", 8, 4, words).network
+    assert network and network.sustained == sustained and network.added_hop_s == 2.1e-6
+
+
+def test_network_sustains_what_its_generation_does_unless_a_file_says_otherwise() -> None:
+    shares = {name: load_cluster(name).network for name in ("aws-p4d", "aws-p5", "aws-p5en", "aws-p6-b200", "dgx-a100")}
+    assert [network.sustained for network in shares.values() if network] == [0.8, 0.948, 0.948, 0.948, 0.96]
+    assert "fi_rma_bw" in load_cluster("aws-p5").sources["network.sustained"]
+    assert "fi_rma_bw" not in load_cluster("aws-p4d").sources["network.sustained"]
+    older = load_cluster("aws-p6-b200", 4, ["network.generation=1"]).network
+    assert older and older.sustained == 0.8
+
+
+@pytest.mark.parametrize(
     ("name", "device", "per_node", "gbit_per_s"),
     # Of a node, as the datasheets have it.
     [
