@@ -227,8 +227,8 @@ class Predictor:
             request: the step as a value, in place of words.
             words: fields of ``neusight.questions.Step``, by today's names or former ones; ``share`` and ``tp_plan``
                 also as mappings, ``dtype`` as a ``torch.dtype``, ``sparsity`` as a profile. Objects that no words
-                stand for: ``plan``, ``host``, ``libraries``, ``passes``, and ``cache``, whether the user's cache of
-                traces is read and written.
+                stand for: ``plan``, ``host``, ``libraries``, ``passes``, ``step``, a function that runs a training
+                step of one's own, and ``cache``, whether the user's cache of traces is read and written.
 
         Raises:
             ModelError: the model is unknown, or cannot run so. CoverageError: an operator has no rule.

@@ -21,7 +21,7 @@ from neusight.steps.questions import Setting, StepQuestion, step_request, with_d
 from neusight.transforms.passes import LATE, Pass
 from neusight.transforms.phases import alone
 
-_OBJECTS = ("request", "plan", "host", "libraries", "passes", "cache")
+_OBJECTS = ("request", "plan", "host", "libraries", "passes", "cache", "step")
 """Keywords of Python that no words stand for."""
 _HOST = tuple(name for name in Recorded.fields() if name.startswith("host"))
 _OF_SETTING = (
@@ -214,6 +214,7 @@ class Step(Configured, Recorded, Planned, Clustered):
             compression=self.compression, fused_optimizer=self.fused_optimizer, operands=self.operands, plan=plan,
             tp_plan=pairs_of(self.tp_plan) or None, cache=objects.get("cache", True), host=self._host(engine),
             libraries=objects.get("libraries") or self._libraries(), passes=(*objects.get("passes", ()), *phase),
+            step=objects.get("step"),
         )  # fmt: skip
 
     def _plan(self) -> Plan | None:

@@ -52,6 +52,8 @@ class Setting:
             ``replicated``, as in PyTorch's ``parallelize_module`` and Hugging Face's ``base_model_tp_plan``; default as
             the model's structure tells.
         passes: changes of what the step runs, in their order; see ``neusight.transforms.passes``.
+        step: a function that runs a training step on one device, from the module, its optimizer (None for ``none``) and
+            the inputs: one that accumulates gradients, say, clips them, or keeps a mean of the weights.
     """
 
     overrides: Sequence[str] = ()
@@ -67,6 +69,7 @@ class Setting:
     host: Host | None = None
     libraries: Libraries | None = None
     passes: tuple[Pass, ...] = ()
+    step: Callable[..., Any] | None = None
 
     @property
     def options(self) -> Options:
@@ -183,6 +186,8 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
         raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
     if setting.fused_optimizer and not optimizer_named(request.optimizer).fused:
         raise ModelError(f"{request.optimizer} has no fused form: leave out fused_optimizer")
+    if setting.step is not None and (request.mode != "training" or request.grad_scaler or setting.plan is not None):
+        raise ModelError("step: runs a training step on one device, and scales the loss itself: mode='training' alone")
     device = as_device(gpu, setting.overrides)
     if request.precision != OWN_PRECISION:
         device.gemm_flops_per_s(request.precision.of_products)
@@ -221,6 +226,7 @@ def unchanged(model: Any, request: Request, setting: Setting, target: TargetDevi
     traced = replace(request, optimizer=optimizer) if optimizer != request.optimizer else request
     traced = replace(traced, precision=Precision.named("float32_ieee")) if whole else traced
     options: dict[str, Any] = {"allow_fallback": setting.allow_fallback, "cache": setting.cache, "target": target}
+    options |= {"step": setting.step}
     workload = load_workload(model, traced, inputs=inputs, **options)
     if not any(node.kernels for node in workload.nodes):
         raise ModelError(

@@ -21,7 +21,7 @@ from neusight.workloads.tensors import Known, TensorSpec
 from neusight.workloads.workload import Workload, iterated, renamed
 
 if TYPE_CHECKING:
-    import torch
+    from neusight.workloads.trace.tracing import StepFunction
 
 _LONG = 4000
 """Operators of a step that is not traced again: it loops over time or experts, and no value that it reads is known."""
@@ -32,7 +32,7 @@ def load_workload(
     request: Request | None = None,
     *,
     inputs: Any = None,
-    loss: Callable[[Any], torch.Tensor] | None = None,
+    step: StepFunction | None = None,
     allow_fallback: bool = False,
     cache: bool = True,
     target: TargetDevice | None = None,
@@ -52,7 +52,7 @@ def load_workload(
         request: the step; or its fields as ``options``, as ``Request.of`` takes them. The sequence length is that of
             ``default_seq_len`` unless given.
         inputs: what ``forward`` takes, where ``model`` is a module.
-        loss: from the model's result to a scalar, in place of the cross-entropy.
+        step: what a training step is, see ``trace``, in place of forward, cross-entropy, backward and update.
         allow_fallback: go on where an operator has no rule; the workload names it in ``uncovered``.
         cache: read and write the user's cache of traces.
         target: the device that the module meets; default a GPU of which nothing more is known.
@@ -65,20 +65,20 @@ def load_workload(
     source = resolve(model, inputs)
     request = settled_request(source, request or Request.of(source.name, **options))
     once = replace(request, steps=None)
-    workload = _loaded(source, once, loss, allow_fallback, target or TargetDevice(), cache=cache)
+    workload = _loaded(source, once, step, allow_fallback, target or TargetDevice(), cache=cache)
     return _as_run(workload, source, request)
 
 
 def _loaded(
-    source: WorkloadSource, request: Request, loss: Callable[[Any], Any] | None, allow_fallback: bool,
+    source: WorkloadSource, request: Request, step: StepFunction | None, allow_fallback: bool,
     target: TargetDevice, *, cache: bool,
 ) -> Workload:  # fmt: skip
-    """From a file that ships, the cache, or a trace, which is then kept; a loss is not part of any key."""
-    kept = cache and loss is None
+    """From a file that ships, the cache, or a trace, which is then kept; a function is not part of any key."""
+    kept = cache and step is None
     if kept and (shipped := _shipped(source, request)) is not None:
         return shipped
     if not kept or source.digest is None:
-        return trace_source(source, request, loss, allow_fallback, target)
+        return trace_source(source, request, step, allow_fallback, target)
     options = request.to_dict() | {"fallback": allow_fallback}
     # The first trace of a model is kept for all targets that agree with what it read, others for their own.
     keys = [trace_key(source.digest, options | of_target) for of_target in ({}, asdict(target))]
@@ -176,7 +176,7 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
 
 
 def trace_source(
-    source: WorkloadSource, request: Request, loss: Callable[[Any], Any] | None = None, allow_fallback: bool = False,
+    source: WorkloadSource, request: Request, step: StepFunction | None = None, allow_fallback: bool = False,
     target: TargetDevice | None = None,
 ) -> Workload:  # fmt: skip
     """Trace now; arguments are those of ``load_workload``, resolved and checked."""
@@ -184,15 +184,17 @@ def trace_source(
 
     reader = TargetReader(target or TargetDevice())
 
-    def traced(model: Any, inputs: Any, step: Request) -> Workload:
-        options: dict[str, Any] = {"loss": loss, "time_loss": False, "allow_fallback": allow_fallback, "reader": reader}
+    def traced(model: Any, inputs: Any, request: Request) -> Workload:
+        options: dict[str, Any] = {"step": step, "time_loss": False, "allow_fallback": allow_fallback, "reader": reader}
         given = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
         first = any(isinstance(value, Known) for value in given)
         if not any(isinstance(value, TensorSpec) and not value.floating for value in given):
-            workload = trace(model, inputs, step, **options)
+            workload = trace(model, inputs, request, **options)
         else:
             again = source.config is not None or source.described is not None
-            workload = _as_values_decide(lambda zeros: trace(model, inputs, step, zeros=zeros, **options), first, again)
+            workload = _as_values_decide(
+                lambda zeros: trace(model, inputs, request, zeros=zeros, **options), first, again
+            )
         return replace(workload, inputs=described(inputs, workload.request.precision.weights))
 
     if source.config is not None:

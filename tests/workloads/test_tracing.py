@@ -156,10 +156,31 @@ def test_loss_is_part_of_the_step_unless_it_is_not_timed() -> None:
     assert timed.memory == untimed.memory
 
 
-def test_loss_of_the_caller_is_used_and_gradients_are_stored_not_accumulated() -> None:
-    own = step(lambda: nn.Linear(4, 4), 8, 4, loss=lambda y: y.pow(2).mean())
-    assert "mean" in ops(own, "forward") and "log_softmax" not in ops(own, "forward")
+def test_gradients_are_stored_not_accumulated() -> None:
     assert not {"add", "copy"} & ops(step(lambda: nn.Linear(4, 4), 8, 4), "backward")
+
+
+@pytest.mark.parametrize("parts", [1, 4])
+def test_a_step_of_one_s_own_accumulates_clips_and_averages(parts: int) -> None:
+    def learn(model: nn.Module, optimizer: Any, samples: torch.Tensor) -> None:
+        for part in samples.chunk(parts):
+            (model(part).pow(2).mean() / parts).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        mean = [torch.zeros_like(one) for one in model.parameters()]
+        torch._foreach_lerp_(mean, [one.detach() for one in model.parameters()], 0.1)
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 4))
+
+    own, usual = (step(build, 8, 4, optimizer="sgd", step=function) for function in (learn, None))
+    assert {"mean"} <= ops(own, "forward") and "log_softmax" not in ops(own, "forward")
+    for phase in ("forward", "backward"):
+        products = [sum(isinstance(k, Gemm) for k in kernels(one, phase)) for one in (own, usual)]
+        assert products[0] == parts * products[1] > 0
+    assert ("foreach_lerp" in ops(own, "optimizer")) and ops(usual, "optimizer") < ops(own, "optimizer")
+    added = [k for k in kernels(own, "backward") if k.op.startswith("add")]
+    assert len(added) == (parts - 1) * 4
 
 
 def test_tied_weights_count_once_and_their_gradients_are_added() -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from neusight.workloads.trace.values import Values
 
 Inputs = Mapping[str, Any] | Sequence[Any]
+StepFunction = Callable[..., Any]
+"""From a module, its optimizer (None for ``none``) and the inputs, to one training step."""
 FORMS = ("foreach", "fused")
 
 
@@ -35,7 +37,7 @@ def trace(
     request: Request,
     *,
     optimizer_form: str = "foreach",
-    loss: Callable[[Any], torch.Tensor] | None = None,
+    step: StepFunction | None = None,
     time_loss: bool = True,
     allow_fallback: bool = False,
     zeros: bool = False,
@@ -57,8 +59,9 @@ def trace(
             that write attention out are not changed); batch and sequence length for the record, since the inputs have
             them.
         optimizer_form: ``foreach`` (PyTorch's choice on CUDA) or ``fused``.
-        loss: from the model's result to a scalar. Unless given, the result's ``loss`` if it has one, else the sum of
-            the cross-entropies of its logits over all positions, else the sum of its first floating tensor.
+        step: runs one training step, such as one that accumulates gradients, clips them, or averages weights. Unless
+            given, forward, loss, backward and update, where the loss is the result's ``loss`` if it has one, else the
+            sum of the cross-entropies of its logits over all positions, else the sum of its first floating tensor.
         time_loss: whether the forward kernels of the loss are part of the workload (phase forward, layer ``loss``).
             Without them, the backward pass still begins with its gradient.
         allow_fallback: replace operators without a rule by one pass over their tensors, listed in ``uncovered``.
@@ -82,7 +85,7 @@ def trace(
     source = model if isinstance(model, ReusedModule) else ReusedModule(model)
     options = _StepOptions(
         optimizer=(request.optimizer, optimizer_form),
-        loss=loss,
+        step=step,
         time_loss=time_loss,
         zeros=zeros,
         reader=reader or TargetReader(),
@@ -138,12 +141,12 @@ def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _StepOptions:
-    """Options of a trace, see ``trace``: the optimizer by its name and form, the loss and whether it is timed, whether
-    integers without values are zeros, and the reader of the target.
+    """Options of a trace, see ``trace``: the optimizer by its name and form, the training step where a function runs
+    it, whether the loss is timed, whether integers without values are zeros, and the reader of the target.
     """
 
     optimizer: tuple[str, str]
-    loss: Callable[[Any], Any] | None
+    step: StepFunction | None
     time_loss: bool
     zeros: bool
     reader: TargetReader
@@ -245,7 +248,7 @@ def _step(
     from neusight.workloads.trace.building import track_layers, watched_reads
     from neusight.workloads.trace.fused_kernels import kernel_forms
     from neusight.workloads.trace.library_forms import library_forms
-    from neusight.workloads.trace.training import check_trainable, default_loss, prepared_optimizer
+    from neusight.workloads.trace.training import check_trainable, default_loss, phases_told, prepared_optimizer
     from neusight.workloads.trace.wrappers import compiler_forms
 
     ledger = recorder.ledger
@@ -260,11 +263,16 @@ def _step(
     forms = [*compiler_forms(options.reader), *kernel_forms(options.reader)]
     with library_forms(forms), track_layers(module, recorder), watched_reads(recorder), recorder:
         with _autocast(request.precision.autocast, options.reader):
+            if options.step is not None:
+                with phases_told(recorder, module), recorder.during("forward"):
+                    options.step(module, update, *args, **kwargs)
+                ledger.close()
+                return
             with recorder.during("forward"):
                 result = module(*args, **kwargs)
             if training:
                 with recorder.during("forward", record=options.time_loss, layer="loss"):
-                    scalar = (options.loss or default_loss)(result)
+                    scalar = default_loss(result)
         if training:
             del result
             _learn(recorder, module, scalar, update, request.grad_scaler)
@@ -273,13 +281,11 @@ def _step(
 
 def _learn(recorder: Recorder, module: torch.nn.Module, loss: torch.Tensor, update: Any, grad_scaler: bool) -> None:
     """Backward from the loss, then the optimizer's step if there is one."""
-    from neusight.workloads.trace.training import unscale
+    from neusight.workloads.trace.training import enter_gradients, unscale
 
     with recorder.during("backward"):
         loss.backward()
-    for parameter in module.parameters():
-        if parameter.grad is not None:
-            recorder.ledger.add(parameter.grad).kind = "gradient"
+    enter_gradients(module, recorder.ledger)
     if update is not None:
         with recorder.during("optimizer"):
             if grad_scaler:

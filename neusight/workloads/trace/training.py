@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from neusight.errors import ModelError
+from neusight.workloads.trace.library_forms import exchanged
 from neusight.workloads.trace.memory import Ledger
+
+if TYPE_CHECKING:
+    from neusight.workloads.trace.recorder import Recorder
 
 
 def default_loss(result: Any) -> torch.Tensor:
@@ -46,7 +51,9 @@ def _floating(result: Any) -> Iterator[torch.Tensor]:
         return
     values = result.values() if isinstance(result, Mapping) else result
     if not isinstance(values, list | tuple) and not isinstance(result, Mapping):
-        raise ModelError(f"cannot form a loss from {type(result).__name__}: pass loss=, from the result to a scalar")
+        raise ModelError(
+            f"cannot form a loss from {type(result).__name__}: give step=, a function that runs one training step"
+        )
     for value in values:
         if isinstance(value, torch.Tensor | list | tuple | Mapping):
             yield from _floating(value)
@@ -73,6 +80,39 @@ def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Le
             if isinstance(tensor, torch.Tensor) and tensor.dim():
                 ledger.add(tensor, "state")
     return optimizer
+
+
+def enter_gradients(module: torch.nn.Module, ledger: Ledger) -> None:
+    """What parameters hold after a backward pass are gradients."""
+    for parameter in module.parameters():
+        if parameter.grad is not None:
+            ledger.add(parameter.grad).kind = "gradient"
+
+
+@contextmanager
+def phases_told(recorder: Recorder, module: torch.nn.Module) -> Iterator[None]:
+    """Tell the recorder where a function is in its training step: what follows a backward pass is the optimizer's, up
+    to the next call of the module.
+    """
+
+    def told(original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(*args: Any, **kwargs: Any) -> None:
+            with recorder.during("backward"):
+                original(*args, **kwargs)
+            enter_gradients(module, recorder.ledger)
+            recorder.phase = "optimizer"
+
+        return backward
+
+    def called(*_: Any) -> None:
+        recorder.phase = "backward" if recorder.phase == "backward" else "forward"
+
+    handle = module.register_forward_pre_hook(called)
+    try:
+        with exchanged([(torch.autograd, "backward", told)]):
+            yield
+    finally:
+        handle.remove()
 
 
 def unscale(module: torch.nn.Module) -> None:
