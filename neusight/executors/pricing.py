@@ -97,8 +97,5 @@ def _in_step(costs: Costs, counts: np.ndarray) -> PowerDemand:
     step = demand.scaled(counts * np.where(waits, 1.0, longer))
     held_s = np.where(waits, counts * costs.execution_s, step.dram_s)
     return replace(
-        step,
-        clocked_s=np.where(waits, 0.0, step.clocked_s),
-        ports_s=np.where(waits, 0.0, step.ports_s),
-        dram_s=held_s,
+        step, clocked_s=np.where(waits, 0.0, step.clocked_s), ports_s=np.where(waits, 0.0, step.ports_s), dram_s=held_s
     )

@@ -291,3 +291,58 @@ def test_backward_passes_take_longer_a_flop_where_units_read_shared_memory(gpu: 
     batch = prompt(op="backward", q_len=65536, kv_len=65536, heads=1, kv_heads=1)
     slow, fast = (attention_times(batch, device, Conditions.of(1), p).compute_s for p in (PHYSICS, plain))
     assert slow / fast == pytest.approx(longer, rel=0.02)
+
+
+def cut(gpu: str, engine: str, variant: str, **shape: object) -> _AttentionBlocks:
+    s = _Scores(prompt(**shape), load_device(gpu), Conditions.of(1, engine=engine, variant=variant), PHYSICS)
+    return _AttentionBlocks.of(s)
+
+
+LATENT = {"kv_heads": 1, "head_dim": 576, "value_dim": 512, "shared_kv": True}
+
+
+@pytest.mark.parametrize(("gpu", "heads", "count"), [("h200-sxm-141gb", 64, 1), ("h200-sxm-141gb", 128, 2)])
+@pytest.mark.parametrize("engine", ["trtllm", "vllm", "sglang"])
+def test_all_heads_of_a_latent_cache_share_its_blocks(gpu: str, heads: int, count: int, engine: str) -> None:
+    """FlashMLA: 64 rows, whatever number of heads shares one latent key."""
+    variant = "trtllm" if engine == "trtllm" else "fa3"
+    b = cut(gpu, engine, variant, batch=1, heads=heads, q_len=1, kv_len=8192, **LATENT)
+    assert (b.count[0], b.rows[0]) == (count, 64)
+
+
+@pytest.mark.parametrize("gpu", ["a100-sxm-80gb", "l40s", "rtx-pro-6000-server"])
+@pytest.mark.parametrize("heads", [8, 64])
+def test_before_hopper_tensorrt_llm_decodes_a_latent_request_in_one_block(gpu: str, heads: int) -> None:
+    few, many = (cut(gpu, "trtllm", "trtllm", batch=n, heads=heads, q_len=1, kv_len=8192, **LATENT) for n in (1, 8))
+    assert (few.count[0], few.rows[0], bool(few.divisible[0])) == (1, 64, False)
+    batches = [prompt(batch=n, heads=heads, q_len=1, kv_len=131072, **LATENT) for n in (1, 8)]
+    times = [total_s(b, gpu, engine="trtllm", variant="trtllm")[0] for b in batches]
+    assert times[1] == pytest.approx(times[0], rel=0.1) and many.count[0] == 8
+    assert times[0] > 3 * total_s(batches[0], gpu, engine="vllm", variant="fa2")[0]
+
+
+@pytest.mark.parametrize(("gpu", "rows"), [("h200-sxm-141gb", 64), ("b200-sxm-180gb", 128)])
+@pytest.mark.parametrize("variant", ["fa3", "trtllm_gen", "trtllm"])
+def test_heads_of_a_query_share_the_latent_keys_that_it_chose(gpu: str, rows: int, variant: str) -> None:
+    """FlashMLA, flash_mla_sparse_fwd: a query's heads fill the rows of matrix units, and a block its keys."""
+    shape = {"batch": 1, "q_len": 4096, "kv_len": 8192, "selected": 2048, **LATENT}
+    few, all_heads = (cut(gpu, "vllm", variant, heads=heads, **shape) for heads in (16, 128))
+    assert few.count[0] * few.rows[0] == 4096 * rows
+    assert all_heads.count[0] * all_heads.rows[0] == 4096 * 128
+    assert not few.divisible[0] and not all_heads.divisible[0]
+
+
+@pytest.mark.parametrize("gpu", ["h200-sxm-141gb", "b200-sxm-180gb"])
+def test_scores_of_few_queries_take_as_long_as_those_of_a_round(gpu: str) -> None:
+    """DeepGEMM, fp8_mqa_logits: blocks of 128 rows walk over all keys, however few there are."""
+    shape = {"op": "indexer", "dtype": "float8", "batch": 1, "heads": 32, "kv_heads": 1, "kv_len": 65536}
+    one, full = (total_s(prompt(q_len=n, **shape), gpu, engine="deepgemm")[0] for n in (4, 512))
+    assert full < one < 1.4 * full  # keys of the first queries come from DRAM
+
+
+def test_keys_made_of_a_latent_cache_are_not_copied_before_a_prompt() -> None:
+    """TensorRT-LLM turns the 64 rotated columns of a query and a key, which leaves 128 of 192."""
+    made = prompt(heads=128, kv_heads=128, head_dim=192, value_dim=128)
+    given = prompt(heads=128, kv_heads=128, head_dim=192)
+    times = [total_s(batch, "h200-sxm-141gb", engine="trtllm", variant="trtllm")[0] for batch in (made, given)]
+    assert times[0] < 0.83 * times[1]  # 5 / 6 of the arithmetic, and less than that of the rest

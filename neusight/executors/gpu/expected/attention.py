@@ -11,13 +11,7 @@ from functools import cached_property
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.matrix import (
-    BLOCKS_OF_SM,
-    MatrixUnit,
-    Product,
-    clock_gain,
-    product_energy_j,
-)
+from neusight.executors.gpu.expected.matrix import BLOCKS_OF_SM, MatrixUnit, Product, clock_gain, product_energy_j
 from neusight.executors.gpu.expected.streams import issue_slots
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
 from neusight.kernels import KernelBatch
@@ -101,6 +95,22 @@ class _Scores:
         return (self.batch["q_len"] == 1) & ((self.batch["kv_len"] > 1) | self.traits["decodes_prompts"])
 
     @cached_property
+    def chosen(self) -> np.ndarray:
+        """Whether each query attends to the keys that it chose."""
+        return self.batch["selected"] > 0
+
+    @cached_property
+    def made(self) -> np.ndarray:
+        """Whether keys and values of a prompt are made of a latent cache, before the kernel (DeepSeek-V2, 2.1)."""
+        apart = value_width(self.batch) != self.batch["head_dim"]
+        return apart & ~self.batch["shared_kv"] & (self.batch["op"] == "forward")
+
+    @cached_property
+    def whole(self) -> np.ndarray:
+        """Whether the kernel of prompts decodes a latent cache: its block of heads walks over all keys of a request."""
+        return self.traits["whole_latent_decode"] & self.decode & self.batch["shared_kv"] & ~self.asynchronous
+
+    @cached_property
     def asynchronous(self) -> np.ndarray:
         """Whether products run beside the rest of a warp's work."""
         if not self.device.facts.reads_shared_memory:
@@ -111,7 +121,7 @@ class _Scores:
     def cache_size(self) -> np.ndarray:
         """Bytes of an element of keys and values that the kernel reads: of a prompt by itself, maybe as computed."""
         alone = (self.batch["q_len"] == self.batch["kv_len"]) & ~self.decode
-        return np.where(self.traits["reads_computed"] & alone, self.stored_size, self.written_size)
+        return np.where((self.traits["reads_computed"] & alone) | self.made, self.stored_size, self.written_size)
 
     @cached_property
     def written_size(self) -> np.ndarray:
@@ -126,8 +136,8 @@ class _Scores:
         """Whether 16-bit queries are made 8-bit for an 8-bit cache: warpgroup products take one type. A latent cache
         is widened instead.
         """
-        mixed = (self.cache_size < 2.0) & (self.stored_size == 2.0)
-        return mixed & self.asynchronous & ~self.batch["shared_kv"] & ("float8" in self.device.matrix_flops_per_s)
+        able = self.asynchronous & ~self.batch["shared_kv"] & ("float8" in self.device.matrix_flops_per_s)
+        return (self.cache_size < 2.0) & (self.stored_size == 2.0) & able
 
     @cached_property
     def widened(self) -> np.ndarray:
@@ -174,8 +184,9 @@ class _Scores:
         return hot_share(self.device, self.conditions.cycled_bytes, self.physics)
 
     @cached_property
-    def bytes(self) -> np.ndarray:
-        return work_of(self.batch).bytes
+    def cold_bytes(self) -> np.ndarray:
+        """Of keys, values, queries and results, those that DRAM moves."""
+        return work_of(self.batch).bytes * (1.0 - self.hot)
 
     @cached_property
     def key_value_bytes(self) -> np.ndarray:
@@ -213,13 +224,15 @@ class _AttentionBlocks:
         b, traits = s.batch, s.traits
         heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
         group, windowed = heads / kv_heads, b["window"] > 0
-        packed = (s.decode | (traits["packs_prefill"] & (traits["packs_tall"] | ~_tall(s)))) & (
-            ~windowed | traits["packs_windows"]
-        )
-        packed &= group <= traits["most_packed_group"]
-        chosen = b["selected"] > 0
+        chosen = s.chosen
+        packed = s.decode | chosen | (traits["packs_prefill"] & (traits["packs_tall"] | ~_tall(s)))
+        packed &= ~windowed | traits["packs_windows"]
+        packed &= b["shared_kv"] | (group <= traits["most_packed_group"])
         together = np.where(packed, group, 1.0)
         at_hand = np.where(chosen, together, s.q * together)
+        # FlashMLA, flash_mla_sparse_fwd: heads of a query fill the rows of matrix units.
+        full = np.ceil(together / s.device.facts.matrix_rows) * s.device.facts.matrix_rows
+        at_hand = np.where(chosen & ~s.decode, full, at_hand)
         rows, keys = _tile_rows(s, at_hand), _tile_keys(s)
         down = np.where(chosen, s.q, 1.0) * np.ceil(at_hand / rows)
         queries = np.where(chosen, 1.0, np.maximum(1.0, np.floor(rows / together)))
@@ -227,6 +240,8 @@ class _AttentionBlocks:
         everything = KernelBatch(b.family, {**b.columns, "window": np.zeros_like(b["window"])})
         light = s.narrowed | ~packed | (group == 1.0)
         small, cuts = traits["small_decode_blocks"], traits["cuts_prefill"]
+        # Queries that choose their keys, and those that score all of them, walk over these by themselves.
+        alone = chosen | (b["op"] == "indexer")
         return cls(
             rows=rows,
             keys=keys,
@@ -235,7 +250,11 @@ class _AttentionBlocks:
             longest=longest,
             passed=_key_tiles(everything, queries, keys),
             small=s.decode & ((small == "always") | ((small == "light") & light)),
-            divisible=s.decode | (cuts == "always") | ((at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short")),
+            divisible=np.where(
+                s.decode,
+                ~s.whole,
+                ~alone & ((cuts == "always") | ((at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short"))),
+            ),
         )
 
 
@@ -246,10 +265,13 @@ def _tile_rows(s: _Scores, at_hand: np.ndarray) -> np.ndarray:
     most = np.where(narrow_head, traits["narrow_head_rows"], traits["most_rows"])
     if s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES:
         most = np.minimum(most, traits["small_sm_rows"])
-    taller = np.where(s.asynchronous, s.device.facts.matrix_rows / HOPPER_ROWS, 1.0)
+    alone = s.chosen | (s.batch["op"] == "indexer")
+    taller = np.where(s.asynchronous & ~alone, s.device.facts.matrix_rows / HOPPER_ROWS, 1.0)
     most = most * taller
     least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64, at_hand <= 128], [16.0, 32.0, 64.0, 128.0], most)
-    rows = np.where(traits["fits_rows"] | s.decode, np.minimum(least, most), most)
+    fits = (traits["fits_rows"] & ~s.chosen) | s.decode
+    most = np.where(s.decode, np.minimum(most, traits["most_decode_rows"]), most)
+    rows = np.where(fits & ~s.whole, np.minimum(least, most), most)
     return np.where(head > traits["wide_head"], np.minimum(rows, traits["wide_head_rows"] * taller), rows)
 
 
@@ -261,7 +283,8 @@ def _tall(s: _Scores) -> np.ndarray:
 def _tile_keys(s: _Scores) -> np.ndarray:
     """Keys of a tile."""
     traits = s.traits
-    wide = np.clip(2.0 ** np.floor(np.log2(TILE_ELEMENTS / s.batch["head_dim"])), 64.0, 256.0)
+    least = np.where(s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES, traits["small_sm_least_keys"], 64.0)
+    wide = np.clip(2.0 ** np.floor(np.log2(TILE_ELEMENTS / s.batch["head_dim"])), least, 256.0)
     gain = np.where(s.size < 2.0, traits["narrow_tile_gain"], 1.0)
     able = (traits["wide_tiles"] == "always") | (~s.decode & s.asynchronous)
     widest = traits["widest_key_tile"]
@@ -313,17 +336,16 @@ def attention_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions,
     blocks = _AttentionBlocks.of(s)
     score_cycles = _score_cycles(s, blocks)
     parts = _pick_parts(s, blocks, score_cycles)
-    cold = s.bytes * (1.0 - s.hot)
     compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
     scores = blocks.count * blocks.rows * blocks.tiles * blocks.keys
     return Times(
         compute_s=compute_s,
-        dram_s=cold / sustained_dram_bytes_per_s(device, physics),
+        dram_s=s.cold_bytes / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2_s,
         serial_s=serial_s,
         fixed_overhead_s=start_s(device, conditions, physics) + _entry_s(s) + _auxiliary_kernel_s(s, parts),
         switching_j=s.flops * scores * product_energy_j(s.product, batch["dtype"], device, physics),
-        dram_bytes=cold,
+        dram_bytes=s.cold_bytes,
         overlap=physics.cuda_cores.overlap,
     )
 
@@ -331,7 +353,9 @@ def attention_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions,
 def _score_cycles(s: _Scores, blocks: _AttentionBlocks) -> np.ndarray:
     """Cycles of an SM for one score."""
     law, traits, device = s.physics.attention, s.traits, s.device
-    narrow, flops = s.size < WIDE_BYTES, s.flops * _padding(s.batch["head_dim"], traits["head_widths"])
+    # Kernels for latent attention are compiled for its widths.
+    widths = np.where(s.made | s.batch["shared_kv"], "", traits["head_widths"])
+    narrow, flops = s.size < WIDE_BYTES, s.flops * _padding(s.batch["head_dim"], widths)
     share = np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
     share = np.where(narrow & traits["promotes_sums"], share / law.promoted, share)
     reads = _reads_shared_memory(s, blocks)
@@ -382,10 +406,14 @@ def _shared_times(
     tile_bytes = blocks.keys * s.width * s.cache_size
     tile_cycles = blocks.rows * blocks.keys * score_cycles + _widening_cycles(s) * blocks.keys * s.width
     share = count / device.sm_count
-    compute_s = (_busiest_tiles(s, share, tiles, longest) * tile_cycles + law.latency_cycles * longest) / s.clock
+    # Tiles of scores alone wait for no tile before them.
+    chain_cycles = np.where(s.batch["op"] == "indexer", 0.0, law.latency_cycles * longest)
+    compute_s = (_busiest_tiles(s, share, tiles, longest) * tile_cycles + chain_cycles) / s.clock
     partial = np.where(parts > 1.0, PARTIAL_BYTES * s.result_elements * parts, 0.0)
     port = law.l2_share * device.sustained_l2_bytes_per_s / device.sm_count
-    moved = count * tiles * tile_bytes + s.query_bytes + 2.0 * s.result_elements + partial
+    # A pair of blocks that share a query's heads share the keys that it chose (PTX ISA, tcgen05, cta_group::2).
+    sharing = np.where(s.chosen & s.asynchronous & ~s.decode, device.facts.matrix_rows / HOPPER_ROWS, 1.0)
+    moved = count * tiles * tile_bytes / sharing + s.query_bytes + 2.0 * s.result_elements + partial
     turns = rounds(share / np.where(blocks.small, law.resident_small, BLOCKS_OF_SM), 1, s.physics.cuda_cores.tail_share)
     under_way = law.stream_bytes_per_s / np.where(s.asynchronous, s.physics.matrix.step_asynchronous, 1.0)
     # What another block of the same heads has brought is in L2.
@@ -393,11 +421,8 @@ def _shared_times(
     stream_s = tile_bytes / under_way * (1.0 - (1.0 - s.physics.matrix.step_hot) * (1.0 - first * (1.0 - s.hot)))
     waiting_s = (turns - np.minimum(turns, 1.0)) * law.chain_s + turns * tiles * stream_s
     alone = ~s.traits["pipelined"] & ~s.decode
-    compute_s, waiting_s = (
-        compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0),
-        np.where(alone, 0.0, waiting_s),
-    )
-    return compute_s, moved / (port * np.minimum(count, device.sm_count)), waiting_s
+    compute_s = compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0)
+    return compute_s, moved / (port * np.minimum(count, device.sm_count)), np.where(alone, 0.0, waiting_s)
 
 
 def _fetching_s(s: _Scores, blocks: _AttentionBlocks, share: np.ndarray) -> np.ndarray:
@@ -431,7 +456,7 @@ def _widening_cycles(s: _Scores) -> np.ndarray:
 def _entry_s(s: _Scores) -> np.ndarray:
     """What the first blocks wait for before they begin [s]."""
     law = s.physics.attention
-    return law.entry_s * np.where(s.asynchronous, law.entry_asynchronous, 1.0)
+    return law.entry_s * np.where(s.asynchronous & (s.batch["op"] != "indexer"), law.entry_asynchronous, 1.0)
 
 
 def _pick_parts(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray) -> np.ndarray:
@@ -453,9 +478,8 @@ def _pick_parts(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray) 
 def _unlimited_s(s: _Scores, blocks: _AttentionBlocks, score_cycles: np.ndarray, parts: np.ndarray) -> np.ndarray:
     """Time at full clock [s], with the usual ``overlap`` of four: near enough to choose by."""
     compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
-    dram_s = s.bytes * (1.0 - s.hot) / sustained_dram_bytes_per_s(s.device, s.physics)
-    fourth = sum(np.square(np.square(time_s)) for time_s in (compute_s, l2_s, serial_s, dram_s))
-    return np.sqrt(np.sqrt(fourth))
+    dram_s = s.cold_bytes / sustained_dram_bytes_per_s(s.device, s.physics)
+    return np.sqrt(np.sqrt(sum(np.square(np.square(time_s)) for time_s in (compute_s, l2_s, serial_s, dram_s))))
 
 
 def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
@@ -463,14 +487,18 @@ def _auxiliary_kernel_s(s: _Scores, parts: np.ndarray) -> np.ndarray:
     8-bit, heads that are swapped, parts that are put together.
     """
     law, traits, b = s.physics.attention, s.traits, s.batch
-    new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.width * s.written_size
+    # Keys and values that are made of a latent cache have their rotated columns moved alone.
+    rotated = b["head_dim"] - value_width(b)
+    new = b["batch"] * b["kv_heads"] * np.minimum(s.q, b["kv_len"]) * s.written_size
+    new = new * np.where(s.made, rotated, s.width)
+    queries = s.query_bytes * np.where(s.made, rotated / b["head_dim"], 1.0)
     context = traits["context_kernels"] & ~s.decode
     cast = (s.written_size < 2.0) & ((s.stored_size == 2.0) | traits["casts_narrow"])
     merged = (parts > 1.0) | (traits["merges_always"] & s.decode)
     before = np.maximum(traits["cache_kernels"] - traits["overlapped_start"], 0.0)
     kernels = np.where(merged, 1.0, 0.0) + before + np.where(context, law.context_kernels, 0.0)
     kernels += np.where(cast, traits["cast_kernels"], 0.0) + SWAP_KERNELS * _swapped(s)
-    moved = np.where(context, law.passes * (new + s.query_bytes), np.where(traits["writes_cache"], COPIED * new, 0.0))
+    moved = np.where(context, law.passes * (new + queries), np.where(traits["writes_cache"], COPIED * new, 0.0))
     moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
     summed = np.where((b["op"] == "backward") & (s.stored_size == WIDE_BYTES), 1.0, 0.0)
     kernels, moved = kernels + SUM_KERNELS * summed, moved + SUM_BYTES * s.query_bytes * summed

@@ -25,14 +25,7 @@ from neusight.laws.bounds import Bound, bound_of, flops_per_s, overlapped_s
 from neusight.laws.cache import Panels, gemm_dram_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
-from neusight.laws.power import (
-    PowerDemand,
-    budget_w,
-    clock_w,
-    flop_energy_j,
-    slow_down,
-    traffic_pj_per_byte,
-)
+from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, slow_down, traffic_pj_per_byte
 from neusight.quick_dataclasses import dataclass
 
 LEAST_GAP = 1.02

@@ -74,12 +74,7 @@ class TileModel(Protocol):
         """Read a fitted model back, bit-equal."""
 
 
-BACKENDS = {
-    "mlp": "MlpModel",
-    "gbm": "GbmModel",
-    "linear": "LinearModel",
-    "roofline": "RooflineModel",
-}
+BACKENDS = {"mlp": "MlpModel", "gbm": "GbmModel", "linear": "LinearModel", "roofline": "RooflineModel"}
 
 
 def backend_class(backend: str) -> Any:
