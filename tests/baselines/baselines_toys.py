@@ -10,24 +10,21 @@ from neusight.devices import DeviceSpec, gpu_of, load_device
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.lab.baselines import BASELINES, Baseline
-from neusight.lab.baselines.habitat import Habitat
-from neusight.lab.baselines.lines import roofline_s
 from neusight.lab.baselines.networks import Recipe, TrainedNetwork
 from neusight.lab.baselines.published import RECIPES, NeusightPaper
+from neusight.lab.baselines.roofline import roofline_s
 from neusight.learn.training_data import DeviceRows
 
 SHORT = Recipe(learning_rate=1e-2, steps=30, batch_rows=32, width=16, layers=3)
 GPUS = ("p100-pcie-16gb", "t4", "v100-pcie-32gb")
 
 
-NAMES = ("roofline", "habitat", "li", "neusight-paper")
+NAMES = ("roofline", "neusight-paper")
 """Those that others published."""
 
 
 def quick(name: str, seed: int = 0) -> Baseline:
     """A baseline that trains at once."""
-    if name == "habitat":
-        return Habitat(seed, SHORT)
     return NeusightPaper(seed, dict.fromkeys(RECIPES, SHORT)) if name == "neusight-paper" else BASELINES[name](seed)
 
 

@@ -4,12 +4,11 @@ from math import log
 
 import numpy as np
 import pytest
-from baselines_toys import SHORT, corpus, measured, planted, pointwise, row_wise, seconds, spec
+from baselines_toys import SHORT, measured, planted, pointwise, row_wise, seconds, spec
 
 from neusight.kernels import KernelBatch
-from neusight.lab.baselines.habitat import Habitat, Shaped, boundedness, scaling_factor
-from neusight.lab.baselines.lines import LinearRegression, Roofline, line, operator_types
 from neusight.lab.baselines.published import NeusightPaper, PaperTiles, TileTable
+from neusight.lab.baselines.roofline import Roofline, operator_types
 
 ROUND = {"dram_bandwidth_bytes_per_s": 1e12, "vector_flops_per_s": {"float32": 1e13}, "matrix_flops_per_s": {}}
 
@@ -31,83 +30,6 @@ def test_operator_types_are_those_of_the_papers() -> None:
     assert operator_types(row_wise([8], op="layer_norm_weight_backward")).tolist() == ["layer_norm"]
     assert operator_types(row_wise([8], op="sum")).tolist() == [""]
     assert operator_types(pointwise([8], "dropout")).tolist() == ["elementwise"]
-
-
-def test_a_line_recovers_slope_and_intercept() -> None:
-    x = np.array([1.0, 2.0, 5.0, 9.0])
-    assert line(x, 3e-12 * x + 4e-6) == pytest.approx((3e-12, 4e-6))
-    assert line(np.array([2.0, 2.0]), np.array([5.0, 7.0])) == pytest.approx((3.0, 0.0))
-
-
-def test_li_takes_the_line_of_a_gpu_that_was_measured() -> None:
-    batch = pointwise(np.arange(1, 40) * 10**5)
-    bytes_moved = 12.0 * batch["elements"]
-    slow = spec(id="slow", dram_bandwidth_bytes_per_s=2e11)
-    li = LinearRegression().fit([measured(batch, slow, 6e-12 * bytes_moved + 2e-5)])
-    assert seconds(li, pointwise([3 * 10**6]), slow) == pytest.approx(6e-12 * 36e6 + 2e-5)
-
-
-def test_li_carries_rates_over_bandwidth_and_drops_the_intercept() -> None:
-    batch = KernelBatch.from_columns("gemm", op="linear", m=512, n=512, k=np.arange(1, 30) * 64)
-    flops = 2.0 * 512 * 512 * batch["k"]
-    devices = {
-        bandwidth: spec(id=f"bw{bandwidth}", dram_bandwidth_bytes_per_s=bandwidth * 1e11) for bandwidth in (2, 4)
-    }
-    # 1 TFLOP/s for each 100 GB/s, less one.
-    rows = [measured(batch, d, flops / ((bw - 1) * 1e12) + 1e-3) for bw, d in devices.items()]
-    li = LinearRegression().fit(rows)
-    unseen = spec(id="unseen", dram_bandwidth_bytes_per_s=6e11)
-    assert seconds(li, batch, unseen) == pytest.approx(flops / 5e12)
-
-
-def test_boundedness_falls_from_one_to_zero_through_a_half_at_the_ridge() -> None:
-    device = spec(**ROUND)
-    ridge = 10.0
-    flops = np.array([0, ridge / 2, ridge, 4 * ridge]) * 1200
-    kernels = KernelBatch.from_columns(
-        "elementwise", op="add", elements=100, read_bytes=800, write_bytes=400, flops=flops.astype(int)
-    )
-    assert boundedness(kernels, device) == pytest.approx([1.0, 0.75, 0.5, 0.125])
-
-
-def test_wave_scaling_by_hand() -> None:
-    shared = {"max_threads_per_sm": 2048, "max_blocks_per_sm": 32, **ROUND}
-    origin = spec(sm_count=80, base_clock_hz=1.2e9, **shared)
-    wide = {**shared, "dram_bandwidth_bytes_per_s": 2e12}
-    destination = spec(sm_count=40, base_clock_hz=1.5e9, **wide)
-    # 1 FLOP for 12 bytes against a ridge of 5 FLOP a byte.
-    gamma = 1 - 0.5 * (1 / 12) / 5
-    large = (1e12 / 2e12) ** gamma * (80 * 1.2 / (40 * 1.5)) ** (1 - gamma)
-    # 100 blocks of 512 elements: two on the busiest of 80 SMs, three on that of 40.
-    small = (1.2 / 1.5 * 3 / 2) ** (1 - gamma)
-    found = scaling_factor(pointwise([10**8, 100 * 512]), origin, destination)
-    assert found == pytest.approx([large, small])
-    assert scaling_factor(row_wise([4096]), origin, origin) == pytest.approx([1.0])
-
-
-def test_habitat_scales_what_the_origin_measured() -> None:
-    sizes = pointwise(2 ** np.arange(16, 28))
-    origin, target = spec("v100-pcie-32gb"), spec("t4")
-    rows = [measured(sizes, origin, 2e-11 * sizes["elements"]), measured(sizes, "p100-pcie-16gb", 1.0)]
-    habitat = Habitat(recipe=SHORT).fit(rows)
-    asked = pointwise([2**20, 2**22, 2**29])
-    factor = scaling_factor(asked, origin, target)
-    assert seconds(habitat, asked, target) == pytest.approx(2e-11 * asked["elements"] * factor)
-    # The V100 itself is scaled from the P100, and an operator that was not measured is traffic alone.
-    assert seconds(habitat, asked.take(np.array([0])), origin)[0] > 0.5
-    unknown = pointwise([2**24], "where")
-    assert seconds(habitat, unknown, target) == pytest.approx(seconds(Roofline(), unknown, target))
-
-
-def test_habitat_networks_see_standardised_inputs_and_give_no_negative_time() -> None:
-    asked = KernelBatch.from_columns("gemm", op="linear", m=np.array([64, 128]), n=64, k=64)
-    for output, expected_s in ((-1.0, 0.0), (7.0, 7e-3)):
-        network = Shaped(planted(output, inputs=8), np.zeros(8), np.ones(8))
-        assert network.seconds(asked, spec()) == pytest.approx([expected_s, expected_s])
-    habitat = Habitat(recipe=SHORT).fit(corpus())
-    assert habitat.networks_.keys() == {"linear", "bmm", "conv2d"}
-    assert habitat.networks_["linear"].scale[0] == 1.0  # batch is always one
-    assert habitat.networks_["bmm"].mean[-1] == pytest.approx(np.mean([9.3e3, 8.1e3, 14e3]), rel=0.05)  # GFLOP/s
 
 
 def test_a_tile_against_one_sm_by_hand() -> None:

@@ -1,5 +1,5 @@
-"""Predictors that others published, trained here on the same rows, and what knows no physics: what an estimate of this
-project is held against. Each answers as ``Predictor`` does, for kernels and for steps on one device.
+"""The predictor that others published, trained here on the same rows, and what knows no physics, as yardsticks of this
+project's estimates. Each answers as ``Predictor`` does, for kernels and for steps on one device.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from neusight.devices import DeviceSpec, GpuSpec, gpu_of
 from neusight.errors import DataError
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.lab.baselines.habitat import Habitat
-from neusight.lab.baselines.lines import LinearRegression, Roofline
 from neusight.lab.baselines.published import NeusightPaper
+from neusight.lab.baselines.roofline import Roofline
 from neusight.lab.baselines.rules import Nearest, Trees
 from neusight.learn.training_data import Corpus, DeviceRows
 from neusight.questions import Step
@@ -44,8 +43,6 @@ class Baseline(Protocol):
 BASELINES: dict[str, Callable[[int], Baseline]] = {
     "roofline": Roofline,
     "rule-of-thumb": partial(Roofline, share=0.8, launch_s=3e-6),
-    "habitat": Habitat,
-    "li": LinearRegression,
     "neusight-paper": NeusightPaper,
     "trees": Trees,
     "nearest": Nearest,

@@ -1,8 +1,7 @@
-"""The multi-layer perceptrons of Habitat and NeuSight: ReLU, AdamW, and the weights that validate best."""
+"""The multi-layer perceptrons of NeuSight as published: ReLU, AdamW, and the weights that validate best."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -20,15 +19,10 @@ VALIDATIONS = 20
 BLOCK = 4096
 """Rows evaluated together, so that activations stay small."""
 
-Answer = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""From the network's outputs (n, outputs) and the rows' constants (n, constants) to predictions (n,)."""
-Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
-"""From predictions and targets, both (n,), to one number."""
-
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a network is built and trained. The published widths and epochs are larger: see the methods."""
+    """How a network is built and trained. The published widths and epochs are larger: see ``published``."""
 
     learning_rate: float
     steps: int
@@ -56,25 +50,15 @@ class TrainedNetwork:
         return x @ last[0] + last[1]
 
 
-@dataclass(frozen=True)
-class Lesson:
-    """What a network is to learn: rows of ``inputs`` (n, inputs), ``constants`` (n, constants) that ``answer`` takes
-    beside the outputs, and the ``target`` (n,) that it should give, with the ``loss`` that says how far off it is.
-    """
-
-    inputs: np.ndarray
-    constants: np.ndarray
-    target: np.ndarray
-    outputs: int
-    answer: Answer
-    loss: Loss
-
-
-def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> TrainedNetwork:
+def train_network(
+    inputs: np.ndarray, waves: np.ndarray, target: np.ndarray, recipe: Recipe, seed: int
+) -> TrainedNetwork:
     """Train on random batches; deterministic for a seed, and without a trace in the caller's random state.
 
     Args:
-        lesson: rows and what to make of them.
+        inputs: of the network, shape (n, inputs).
+        waves: of tiles, shape (n,), which make inverse utilisations of the network's two outputs.
+        target: inverse utilisation of each row, shape (n,).
         recipe: size and schedule.
         seed: of start, batches and validation rows.
     """
@@ -83,30 +67,26 @@ def train_network(lesson: Lesson, recipe: Recipe, seed: int) -> TrainedNetwork:
     # One thread, so that sums and results are the same everywhere.
     with one_thread(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        order = torch.randperm(len(lesson.target))
+        order = torch.randperm(len(target))
         cut = int(VALIDATION_SHARE * len(order))
-        rows = [torch.tensor(a, dtype=torch.float32) for a in (lesson.inputs, lesson.constants, lesson.target)]
+        rows = [torch.tensor(a, dtype=torch.float32) for a in (inputs, waves, target)]
         held, kept = ([a[part] for a in rows] for part in (order[:cut] if cut else order, order[cut:]))
-        net = _layers(lesson.inputs.shape[1], lesson.outputs, recipe)
+        net = _layers(inputs.shape[1], recipe)
         optimizer = torch.optim.AdamW(net.parameters(), lr=recipe.learning_rate, fused=True)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, recipe.learning_rate, total_steps=recipe.steps)
         best = TrainedNetwork(_copied(net), float("inf"))
         for step in range(1, recipe.steps + 1):
             drawn = torch.randint(len(kept[2]), (recipe.batch_rows,))
-            inputs, constants, target = (a[drawn] for a in kept)
             optimizer.zero_grad()
-            lesson.loss(lesson.answer(net(inputs), constants), target).backward()
+            symmetric_error(*_predicted(net, [a[drawn] for a in kept])).backward()
             optimizer.step()
             schedule.step()
             if step % -(-recipe.steps // VALIDATIONS) == 0 or step == recipe.steps:
-                error = _error(net, lesson, held)
+                with torch.no_grad():
+                    predicted, expected = _predicted(net, held)
+                    error = float(((expected - predicted.clamp(min=0.0)) / expected).abs().mean())
                 best = TrainedNetwork(_copied(net), error) if error < best.error else best
     return best
-
-
-def relative_error(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean of ``|target - prediction| / target``."""
-    return ((target - prediction) / target).abs().mean()
 
 
 def symmetric_error(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
@@ -114,19 +94,17 @@ def symmetric_error(prediction: torch.Tensor, target: torch.Tensor) -> torch.Ten
     return ((target - prediction) / (target + prediction)).abs().mean()
 
 
-def _error(net: Any, lesson: Lesson, rows: list[torch.Tensor]) -> float:
-    """Relative error of rows that were not trained on, predictions below zero counting as zero."""
-    import torch
-
-    with torch.no_grad():
-        prediction = lesson.answer(net(rows[0]), rows[1]).clamp(min=0.0)
-    return float(relative_error(prediction, rows[2]))
+def _predicted(net: Any, rows: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inverse utilisations, ``1 / (gamma - alpha / waves)``, beside what they should be."""
+    inputs, waves, target = rows
+    alpha, gamma = net(inputs).sigmoid().unbind(dim=1)
+    return 1.0 / (gamma - alpha / waves), target
 
 
-def _layers(inputs: int, outputs: int, recipe: Recipe) -> Any:
+def _layers(inputs: int, recipe: Recipe) -> Any:
     from torch import nn
 
-    widths = [inputs, *[recipe.width] * (recipe.layers - 1), outputs]
+    widths = [inputs, *[recipe.width] * (recipe.layers - 1), 2]
     layers: list[Any] = []
     for before, after in pairwise(widths):
         layers += [nn.Linear(before, after), nn.ReLU()]

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -27,13 +27,10 @@ from neusight.errors import DataError
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import element_bytes, work_of
-from neusight.lab.baselines.lines import by_type, over_roofline
-from neusight.lab.baselines.networks import Lesson, Recipe, TrainedNetwork, symmetric_error, train_network
+from neusight.lab.baselines.networks import Recipe, TrainedNetwork, train_network
+from neusight.lab.baselines.roofline import by_type, over_roofline
 from neusight.laws.bounds import flops_per_s
 from neusight.learn.training_data import DeviceRows
-
-if TYPE_CHECKING:
-    import torch
 
 RECIPES: Mapping[str, Recipe] = {
     "linear": Recipe(learning_rate=2e-3, steps=8000),
@@ -196,7 +193,7 @@ class NeusightPaper:
         lessons = _lessons(rows)
         if not lessons:
             raise DataError("NeuSight learns from products, elementwise kernels, softmax and layer_norm with tiles")
-        self.networks_ = {kind: train_network(x, self.recipes[kind], self.seed) for kind, x in lessons.items()}
+        self.networks_ = {kind: train_network(*x, self.recipes[kind], self.seed) for kind, x in lessons.items()}
         return self
 
     def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
@@ -213,14 +210,14 @@ class NeusightPaper:
         return np.where(share > 0, full_s / np.where(share > 0, share, 1.0), 0.0)
 
 
-def _lessons(rows: Sequence[DeviceRows]) -> dict[str, Lesson]:
-    """What each network learns: inputs, and seconds of a wave over those at full rate, the inverse of utilisation."""
+def _lessons(rows: Sequence[DeviceRows]) -> dict[str, list[np.ndarray]]:
+    """What each network learns: inputs, waves, and seconds of a wave over those at full rate, the inverse of
+    utilisation.
+    """
     learnable = [r.take(mask) for r in rows if (mask := _learnable(r)).any()]
-    lessons = {}
-    for kind, parts in by_type(learnable, RECIPES).items():
-        columns = zip(*(_learned(own, kind) for own in parts), strict=True)
-        lessons[kind] = _lesson(*(np.concatenate(column) for column in columns))
-    return lessons
+    parts = by_type(learnable, RECIPES)
+    learned = {kind: zip(*(_learned(own, kind) for own in several), strict=True) for kind, several in parts.items()}
+    return {kind: [np.concatenate(column) for column in columns] for kind, columns in learned.items()}
 
 
 def _learned(own: DeviceRows, kind: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -229,22 +226,6 @@ def _learned(own: DeviceRows, kind: str) -> tuple[np.ndarray, np.ndarray, np.nda
     cut = PaperTiles.of(own.batch, np.stack([own.observed_m, own.observed_n], axis=1), kind)
     waves = cut.waves(own.device)
     return cut.inputs(peak, own.device), waves, own.latency_s / (waves * cut.wave_s(peak, own.device))
-
-
-def _lesson(inputs: np.ndarray, waves: np.ndarray, target: np.ndarray) -> Lesson:
-    return Lesson(
-        inputs=inputs,
-        constants=waves[:, None],
-        target=target,
-        outputs=2,
-        answer=_inverse_utilisation,
-        loss=symmetric_error,
-    )
-
-
-def _inverse_utilisation(outputs: torch.Tensor, constants: torch.Tensor) -> torch.Tensor:
-    alpha, gamma = outputs.sigmoid().unbind(dim=1)
-    return 1.0 / (gamma - alpha / constants[:, 0])
 
 
 def _learnable(r: DeviceRows) -> np.ndarray:

@@ -17,7 +17,7 @@ from neusight.executors.gpu.tile_models.gbm import SETTINGS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
-from neusight.lab.baselines.lines import roofline_s
+from neusight.lab.baselines.roofline import roofline_s
 from neusight.laws.bounds import flops_per_s
 from neusight.learn.training_data import DeviceRows
 
