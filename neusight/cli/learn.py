@@ -37,7 +37,7 @@ class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Seeded, opt.Written, op
 
     FOLDER: ClassVar[bool] = True
 
-    against: tuple[str, ...] = opt.names("Other regressors to compare in the same folds: gbm, linear, mlp+gbm.")
+    against: tuple[str, ...] = opt.names("Other regressors to compare in the same folds: gbm, linear.")
     fold_rows: int = whole("Most rows of each GPU and family that folds learn from.", opt.CHOICE, 4000, 50, 1_000_000)
     out: Path = like(opt.Written, "out", default=Path("trained"), help="Output folder, with a folder a tile model.",
                      metavar="DIR")  # fmt: skip
@@ -51,10 +51,10 @@ class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Seeded, opt.Written, op
 
     def check(self) -> None:
         """Raises:
-        FieldError: a name of no regressor, several of which are joined by a plus, or passes of one that has none.
+        FieldError: a name of no regressor, or passes of one that has none.
         """
         super().check()
-        if wrong := [name for several in self.against for name in several.split("+") if name not in _REGRESSORS]:
+        if wrong := [name for name in self.against if name not in _REGRESSORS]:
             raise FieldError("against", f"'{shown(wrong[0])}' is no regressor: one of {', '.join(_REGRESSORS)}")
         if self.epochs is not None and self.regressor not in _EPOCHS:
             raise FieldError("epochs", f"have no meaning for {self.regressor}: leave them out")
@@ -72,7 +72,7 @@ def train(options: TrainTarget) -> None:
 
     - `neusight train --data ./measured --regressor gbm --hold-out t4 --out ./without-t4`
 
-    - `neusight train --against gbm,linear,mlp+gbm --fold-rows 1000 --out ./compared`, then `neusight tile-models list
+    - `neusight train --against gbm,linear --fold-rows 1000 --out ./compared`, then `neusight tile-models list
     --tile-models ./compared`: what each way of learning adds to physics
     """
     from neusight.laws.fitted import FittedPhysics

@@ -17,6 +17,7 @@ import numpy as np
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt_of, levels
 from neusight.learn.physics.solve import USUAL_COUNT as ALIKE
+from neusight.measured.errors import crps
 
 COVERAGE = 0.90
 TAILS = ((1 - COVERAGE) / 2, (1 + COVERAGE) / 2)
@@ -199,15 +200,5 @@ def _covered(pairs: Sequence[tuple[Residuals, Doubt]]) -> dict[str, Any]:
         "rows": int(rows.sum()),
         "inside": round(100 * float(shares @ ((low <= values) & (values <= high))), 1),
         "width": round(float(shares @ (high - low)) / max(needed, 1e-9), 2),
-        "crps": round(float(shares @ _crps(values, low, high)), 4),
+        "crps": round(float(shares @ crps(*np.exp([low, high, values]))) / 100.0, 4),
     }
-
-
-def _crps(values: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Of normal distributions whose middle 90 % lie between two ends."""
-    from scipy.special import ndtr
-
-    deviation = np.maximum((high - low) / (2 * NORMAL_90), 1e-9)
-    z = (values - (low + high) / 2) / deviation
-    density = np.exp(-(z**2) / 2) / np.sqrt(2 * np.pi)
-    return np.asarray(deviation * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / np.sqrt(np.pi)))

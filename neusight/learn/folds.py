@@ -1,51 +1,34 @@
 """Folds that leave out a kind of SM, a board beside its siblings, or rows of all boards: each trained without them and
 measured on them. They choose the shrinkage and, by ``doubts``, the intervals.
 
-Folds are kept on disk as they finish so that an interrupted training can resume.
+Rows that were left out are kept on disk fold by fold, so that an interrupted training can resume.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neusight.devices import list_gpus
 from neusight.devices.kinship import Silicon
-from neusight.executors.gpu.features import FeatureContract, situate
-from neusight.executors.gpu.tile_models.artifact import implementations, kernel_kinds, sm_kind
-from neusight.executors.gpu.tile_models.doubts import doubt_names
-from neusight.executors.gpu.tile_models.protocol import (
-    Progress,
-    TileModel,
-    TrainingSet,
-    device_biases,
-    new_model,
-    utilisation,
-)
-from neusight.executors.gpu.tiling import TileChoice
+from neusight.executors.gpu.features import FeatureContract
+from neusight.executors.gpu.tile_models.artifact import bias_name, implementations, kernel_kinds, sm_kind
+from neusight.executors.gpu.tile_models.doubts import Kinship, doubt_names
+from neusight.executors.gpu.tile_models.protocol import device_biases, new_model, utilisation
 from neusight.kernels.work import by_distinct
-from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.doubts import Residuals
 from neusight.learn.training_data import Corpus, DeviceRows, thinned
-from neusight.learn.training_sets import Knowledge, group_names, launch_floors, training_set
-from neusight.paths import read_json
+from neusight.learn.training_sets import Knowledge, group_names, training_set
 
-
-def quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
-    """Weighted quantiles at 0, 1, … 100 %: a device's residuals in little space."""
-    order = np.argsort(values)
-    cumulated = np.cumsum(weight[order])
-    grid = np.linspace(0, 1, 101) * cumulated[-1]
-    return [float(v) for v in np.interp(grid, cumulated, values[order])]
-
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEAST_REAL = 40
 """Rows of an op that say more of a device than all of its rows, if they have the shapes of real models (assumption)."""
@@ -56,208 +39,152 @@ FOLD_ROWS = 4000
 """Of each GPU and family that a fold learns from and is measured on: there are many folds."""
 SHRINKAGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of what was learned that are tried on devices of kinds that were left out."""
+COLUMNS = (
+    *("gpu", "die", "family", "kind", "name", "real", "weight"),
+    *("learned", "prior", "bound_s", "floor_s", "latency_s"),
+)
+"""Of rows that were left out: their device and kind of SM, family, ``kernel_kinds`` and ``doubt_names``, whether they
+count as shapes of real models, what was learned (a logit, with the bias that counts), and fields of a training set."""
 
 
 @dataclass(frozen=True)
-class FoldErrors:
-    """One GPU that was left out: by share of what was learned (as text) the mean error of log times, by name of
-    ``doubt_names`` quantiles of the log ratio measured / predicted, of ``rows`` of a family, and by kind of kernel mean
-    errors in percent. ``die`` is its kind of SM.
+class Fold:
+    """Rows that are left out at once, ``held``, or where there are none some of ``others``, which are learned from.
+
+    ``without`` are devices that constants are fitted without; ``teachers`` those whose biases count for a device.
     """
 
-    gpu: str
-    die: str
-    error: dict[str, float]
-    ratios: dict[str, dict[str, list[float]]]
-    rows: dict[str, tuple[str, int]]
-    mape: dict[str, dict[str, float]]
+    name: str
+    others: Sequence[DeviceRows]
+    held: Sequence[DeviceRows] = ()
+    without: frozenset[str] = frozenset()
+    teachers: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
-    def residuals(self, shrinkage: float) -> list[Residuals]:
-        """What predictions missed by with a share of what was learned."""
-        ratios = self.ratios[str(shrinkage)]
-        return [
-            Residuals(gpu=self.gpu, die=self.die, family=family, name=name, rows=rows, quantiles=ratios[name])
-            for name, (family, rows) in self.rows.items()
-        ]
+    def chosen(self, most: int) -> tuple[list[DeviceRows], list[np.ndarray]]:
+        """So many rows of each device and family, and which of them are left out, as masks."""
+        others, held = thinned(self.others, most), thinned(self.held, most)
+        if held:
+            return [*others, *held], [np.full(len(r), at >= len(others)) for at, r in enumerate([*others, *held])]
+        return others, [np.random.default_rng(1).permutation(len(r)) < len(r) // OWN_FOLD for r in others]
 
 
-class FoldStore:
-    """Finished folds on disk, usable only by a run with the same key.
-
-    Args:
-        folder: where they are kept.
-        key: everything that a fold depends on.
-        resume: keep what an earlier run left.
-    """
-
-    def __init__(self, folder: Path, key: str, resume: bool) -> None:
-        self.folder = folder
-        self.key = key
-        if not resume:
-            self.clear()
-
-    def kept(self, name: str, make: Callable[[], Sequence[FoldErrors]]) -> Sequence[FoldErrors]:
-        """Finished folds of a name, or those that are made now; written beside and renamed, so that a file is whole or
-        absent.
-        """
-        path = self.folder / f"{name.replace('/', '_')}.json"
-        if path.is_file() and (content := read_json(path))["key"] == self.key:
-            return [FoldErrors(**fold) for fold in content["folds"]]
-        folds = make()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        building = path.with_suffix(".partial")
-        building.write_text(json.dumps({"key": self.key, "folds": [vars(fold) for fold in folds]}))
-        building.replace(path)
-        return folds
-
-    def clear(self) -> None:
-        """Forget all folds."""
-        for path in self.folder.glob("*"):
-            path.unlink()
-        if self.folder.is_dir():
-            self.folder.rmdir()
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FoldRun:
-    """Folds of one tile model, each without one kind of SM, learning from ``corpus``, measured on all rows of the GPUs
-    that are left out: of each GPU and family ``most`` rows. ``backend`` see ``learner``.
+    """Folds of one tile model, learning from ``corpus``, measured on all rows of the GPUs that are left out: ``most``
+    of each GPU and family. ``knowledge`` gives what is known without some devices, ``kept`` is the folder of folds.
     """
 
     model: str
     contract: FeatureContract
     corpus: Corpus
     whole: Corpus
-    knowledge: FoldKnowledge
+    knowledge: Callable[[frozenset[str], Sequence[DeviceRows]], Knowledge]
     backend: str
-    state: FoldStore
+    parameters: Mapping[str, Any]
+    kept: Path
     report: Report | None
     most: int
 
-    def all(self, parameters: dict[str, Any]) -> list[FoldErrors]:
-        """One fold a GPU, or none when there is only one kind."""
-        held: dict[str, list[DeviceRows]] = {}
-        for rows in self._known():
-            held.setdefault(sm_kind(rows.device), []).append(rows)
-        return self._folds("", held, {}, parameters) if len(held) > 1 else []
+    def measured(self) -> dict[Kinship, pd.DataFrame]:
+        """Rows that were left out with ``COLUMNS``, by what their devices are to those that were learned from."""
+        import pandas as pd
 
-    def kin(self, parameters: dict[str, Any]) -> list[FoldErrors]:
-        """One fold a GPU of which siblings are learned from: that one alone is left out, of the constants too."""
-        rows = self._known()
-        silicon = {r.device.id: Silicon.of(r.device) for r in rows}
-        siblings = {
-            gpu: {other for other in silicon if other != gpu and own.is_sibling_of(silicon[other])}
-            for gpu, own in sorted(silicon.items())
-        }
-        held = {gpu: self._told([r for r in rows if r.device.id == gpu], kin) for gpu, kin in siblings.items()}
-        told = {gpu: parts for gpu, own in held.items() if (parts := [r for r in own if len(r)])}
-        return self._folds("-sibling", told, siblings, parameters)
+        folds: dict[Kinship, Iterator[Fold]]
+        folds = {"stranger": self._kinds(), "sibling": self._siblings(), "own": iter([self._own()])}
+        parts = {kinship: [self._finished(kinship, fold) for fold in of] for kinship, of in folds.items()}
+        empty = pd.DataFrame(columns=list(COLUMNS))
+        return {kinship: pd.concat(tables, ignore_index=True) if tables else empty for kinship, tables in parts.items()}
 
-    def _known(self) -> list[DeviceRows]:
+    def _rows(self) -> list[DeviceRows]:
         """All rows of GPUs that are learned from."""
         known = set(self.corpus.gpus(self.model))
         return [rows for rows in self.whole.rows[self.model] if rows.device.id in known]
 
-    def own(self, parameters: dict[str, Any]) -> list[FoldErrors]:
-        """One fold a GPU: rows that were left out of what was learned of all of them, its own bias among that."""
-        rows = thinned(self.corpus.rows[self.model], self.most)
-        known = self.knowledge.without((), self.corpus.rows[self.model])
-        # Launches are those of all of a GPU's rows: a fifth of them tells less of how they drift.
-        data = training_set(rows, self.contract, known)
-        parts = [np.random.default_rng(1).permutation(len(r)) < len(r) // OWN_FOLD for r in rows]
-        gpus, apart = np.concatenate([np.full(len(r), r.device.id) for r in rows]), np.concatenate(parts)
-        learning, model = data.take(~apart), learner(self.backend, parameters)
-        biases = device_biases(model.fit(learning), learning, group_names(rows))
-        held: dict[str, list[DeviceRows]] = {}
-        for r, part in zip(rows, parts, strict=True):
-            if part.any():
-                held.setdefault(r.device.id, []).append(r.take(part))
-        return [
-            _measured(gpu, model, own, data.take(apart & (gpus == gpu)), known, bias=_mean_biases(biases, {gpu}))
-            for gpu, own in held.items()
-        ]
+    def _others(self, gpus: frozenset[str]) -> list[DeviceRows]:
+        return [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
 
-    def _told(self, held: Sequence[DeviceRows], siblings: Collection[str]) -> list[DeviceRows]:
-        """Rows of a device whose implementations its siblings ran too."""
-        ran = ran_by([r for r in self.corpus.rows[self.model] if r.device.id in siblings])
-        names = sorted({name for own in ran.values() for name in own})
-        return [r.take(np.isin(implementations(r.batch, r.conditions), names)) for r in held]
+    def _own(self) -> Fold:
+        """Rows of every GPU, each of which is known with its own bias."""
+        teachers = {gpu: frozenset({gpu}) for gpu in self.corpus.gpus(self.model)}
+        return Fold("some rows", self.corpus.rows[self.model], teachers=teachers)
 
-    def _folds(
-        self,
-        how: str,
-        held: Mapping[str, Sequence[DeviceRows]],
-        siblings: Mapping[str, Collection[str]],
-        parameters: dict[str, Any],
-    ) -> list[FoldErrors]:
-        """Folds that leave out the rows of each name, or those that an earlier run finished."""
-        label = f"{self.model}-{self.backend}-{self.most}{how}"
-        folds: list[FoldErrors] = []
-        for name, rows in held.items():
-            make = partial(self._fitted, name, rows, parameters, siblings.get(name, ()))
-            folds += self.state.kept(f"{label}--{name}", make)
-        return folds
-
-    def _fitted(
-        self, name: str, held: Sequence[DeviceRows], parameters: dict[str, Any], siblings: Collection[str] = ()
-    ) -> list[FoldErrors]:
-        """Train without the devices that are held and measure on them; constants, tile choice and launches are learned
-        without them too. What is learned of ``siblings`` counts with their biases; without any, constants are learned
-        without all boards of that kind, whichever table has them.
+    def _kinds(self) -> Iterator[Fold]:
+        """Each kind of SM, unless there is only one: constants are learned without all boards of that kind, whichever
+        table has them.
         """
-        gpus = {r.device.id for r in held}
-        kind = () if siblings else (device.id for device in list_gpus() if sm_kind(device) == name)
-        others = [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
-        known = self.knowledge.without(gpus.union(kind), others)
-        model, learning = learner(self.backend, parameters), thinned(others, self.most)
-        data = training_set(learning, self.contract, known)
-        model.fit(data, None, progress(self.report, f"{self.model}: without {name}"))
-        biases = device_biases(model, data, group_names(learning)) if siblings else {}
-        bias = _mean_biases(biases, siblings)
-        by_gpu: dict[str, list[DeviceRows]] = {}
-        for rows in held:
-            by_gpu.setdefault(rows.device.id, []).extend(thinned([rows], self.most))
-        return [
-            _measured(gpu, model, rows, training_set(rows, self.contract, known), known, bias=bias)
-            for gpu, rows in by_gpu.items()
-        ]
+        held: dict[str, list[DeviceRows]] = {}
+        for rows in self._rows():
+            held.setdefault(sm_kind(rows.device), []).append(rows)
+        for kind, several in held.items() if len(held) > 1 else ():
+            gpus = frozenset(r.device.id for r in several)
+            boards = gpus.union(device.id for device in list_gpus() if sm_kind(device) == kind)
+            yield Fold(kind, self._others(gpus), several, boards)
+
+    def _siblings(self) -> Iterator[Fold]:
+        """Each GPU of which siblings are learned from: rows whose implementations these ran too."""
+        rows = self._rows()
+        silicon = {r.device.id: Silicon.of(r.device) for r in rows}
+        for gpu, own in sorted(silicon.items()):
+            siblings = frozenset(other for other in silicon if other != gpu and own.is_sibling_of(silicon[other]))
+            ran = ran_by([r for r in self.corpus.rows[self.model] if r.device.id in siblings])
+            names = sorted({name for several in ran.values() for name in several})
+            held = [r.take(np.isin(implementations(r.batch, r.conditions), names)) for r in rows if r.device.id == gpu]
+            if parts := [r for r in held if len(r)]:
+                only = frozenset({gpu})
+                yield Fold(gpu, self._others(only), parts, only, {gpu: siblings})
+
+    def _finished(self, kinship: Kinship, fold: Fold) -> pd.DataFrame:
+        """A fold that an earlier run finished, or that is made now; written beside and renamed, so that a file is whole
+        or absent.
+        """
+        import pandas as pd
+
+        name = f"{self.model}-{self.backend}-{self.most}-{kinship}-{fold.name}".replace("/", "_")
+        path = self.kept / f"{name}.parquet"
+        if not path.is_file():
+            table = self._table(fold)
+            self.kept.mkdir(parents=True, exist_ok=True)
+            table.to_parquet(path.with_suffix(".partial"))
+            path.with_suffix(".partial").replace(path)
+        return pd.read_parquet(path)
+
+    def _table(self, fold: Fold) -> pd.DataFrame:
+        """Train without the rows that are held; constants, tile choice and launches are learned without them too, but
+        where they are some of all GPUs' from all: a fifth of them tells less of how launches drift.
+        """
+        import pandas as pd
+
+        known = self.knowledge(fold.without, fold.others)
+        rows, masks = fold.chosen(self.most)
+        data, held = training_set(rows, self.contract, known), np.concatenate(masks)
+        learning, own = data.take(~held), data.take(held)
+        model = new_model(self.backend, **self.parameters)
+        model.fit(learning, None, progress(self.report, f"{self.model}: without {fold.name}"))
+        biases = device_biases(model, learning, group_names(rows)) if fold.teachers else {}
+        parts = [r.take(mask) for r, mask in zip(rows, masks, strict=True) if mask.any()]
+        groups = np.concatenate([r.groups for r in parts])
+        learned = model.logits(own.features, own.prior).mean(axis=0) - own.prior
+        learned = learned + by_distinct(groups, partial(_taught_bias, biases=biases, teachers=fold.teachers))
+        words = pd.concat([_words(r, known) for r in parts], ignore_index=True)
+        columns = {name: getattr(own, name) for name in ("weight", "prior", "bound_s", "floor_s", "latency_s")}
+        return words.assign(learned=learned, **columns)
 
 
-class Together:
-    """The mean of models that are each fitted on their own."""
-
-    def __init__(self, models: Sequence[TileModel]) -> None:
-        self.models = models
-
-    def fit(self, data: TrainingSet, held_out: TrainingSet | None = None, progress: Progress | None = None) -> Self:
-        """Fit each."""
-        for model in self.models:
-            model.fit(data, held_out, progress)
-        return self
-
-    def logits(self, features: np.ndarray, prior: np.ndarray) -> np.ndarray:
-        """logit(u) of each, shape (models, n)."""
-        return np.stack([model.logits(features, prior).mean(axis=0) for model in self.models])
+def _taught_bias(name: str, biases: Mapping[str, float], teachers: Mapping[str, frozenset[str]]) -> float:
+    """The mean bias of the devices that teach a device its own, in a kind of kernel."""
+    gpu, _, kind = name.partition("/")
+    known = [
+        bias for other in sorted(teachers.get(gpu, ())) if (bias := biases.get(bias_name(other, kind))) is not None
+    ]
+    return sum(known) / len(known) if known else 0.0
 
 
-def learner(backend: str, parameters: Mapping[str, Any]) -> Any:
-    """An unfitted model of a backend, or of several (``mlp+gbm``) that answer together."""
-    if "+" not in backend:
-        return new_model(backend, **parameters)
-    return Together([new_model(name, **parameters) for name in backend.split("+")])
+def _words(r: DeviceRows, known: Knowledge) -> pd.DataFrame:
+    import pandas as pd
 
-
-@dataclass(frozen=True)
-class FoldKnowledge:
-    """What a tile model stands on, learned without some GPUs: tiles of float32 libraries, and constants of physics."""
-
-    choice: Callable[[frozenset[str]], TileChoice]
-    physics: Callable[[frozenset[str]], Physics]
-
-    def without(self, gpus: Collection[str], others: Sequence[DeviceRows]) -> Knowledge:
-        """Without some GPUs; ``others`` tell what launches take."""
-        left_out = frozenset(gpus)
-        return Knowledge(self.physics(left_out), self.choice(left_out), launch_floors(others))
+    situation, kinds = known.situation(r), kernel_kinds(r.batch)
+    named = {"gpu": r.device.id, "die": sm_kind(r.device), "family": r.batch.family}
+    return pd.DataFrame({"kind": kinds, "name": doubt_names(kinds, situation), "real": real_shapes(r)}).assign(**named)
 
 
 def real_shapes(held: DeviceRows) -> np.ndarray:
@@ -269,46 +196,63 @@ def real_shapes(held: DeviceRows) -> np.ndarray:
     return np.where(np.isin(ops, marked[counts >= LEAST_REAL]), test, True)
 
 
-def _measured(
-    gpu: str,
-    model: TileModel,
-    rows: Sequence[DeviceRows],
-    data: TrainingSet,
-    known: Knowledge,
-    *,
-    bias: Mapping[str, float],
-) -> FoldErrors:
-    """Errors on one GPU for every share of what was learned, ``bias`` of kinds of kernels included; ``data`` are the
-    same rows.
+def with_share(rows: pd.DataFrame, share: float) -> pd.DataFrame:
+    """Rows that were left out with log errors where so much of what was learned counts: ``off`` of the whole time,
+    predicted over measured, and ``ratio`` of the execution, measured over predicted.
     """
-    kinds = np.concatenate([kernel_kinds(r.batch) for r in rows])
-    names = np.concatenate([_doubt_names(r, known) for r in rows])
-    families = np.concatenate([np.full(len(r), r.batch.family) for r in rows])
-    real = np.concatenate([real_shapes(r) for r in rows])
-    learned = model.logits(data.features, data.prior).mean(axis=0) - data.prior
-    learned = learned + by_distinct(kinds, lambda kind: bias.get(kind, 0.0))
-    error, ratios, mape = {}, {}, {}
-    for shrinkage in SHRINKAGES:
-        added = shrinkage * learned if shrinkage else 0.0
-        execution_s = data.bound_s / utilisation((data.prior + added)[None])
-        off = np.log((data.floor_s + execution_s) / data.latency_s)
-        ratio = np.log(np.maximum(data.latency_s - data.floor_s, data.bound_s) / execution_s)
-        name, weight = str(shrinkage), data.weight * real
-        error[name] = float((np.abs(off) * weight).sum() / weight.sum())
-        ratios[name] = {
-            str(kind): _quantiles_of(ratio, data.weight, real & (names == kind)) for kind in np.unique(names[real])
-        }
-        mape[name] = {
-            str(kind): round(100 * float(np.abs(np.expm1(off[kinds == kind])).mean()), 2) for kind in np.unique(kinds)
-        }
-    distinct, first, counts = np.unique(names[real], return_index=True, return_counts=True)
-    rows_of = {str(n): (str(families[real][at]), int(c)) for n, at, c in zip(distinct, first, counts, strict=True)}
-    return FoldErrors(gpu, sm_kind(rows[0].device), error, ratios, rows_of, mape)
+    prior, bound_s, floor_s, latency_s = (
+        rows[name].to_numpy(float) for name in ("prior", "bound_s", "floor_s", "latency_s")
+    )
+    added = share * rows["learned"].to_numpy(float) if share else 0.0
+    execution_s = bound_s / utilisation((prior + added)[None])
+    ratio = np.log(np.maximum(latency_s - floor_s, bound_s) / execution_s)
+    return rows.assign(off=np.log((floor_s + execution_s) / latency_s), ratio=ratio)
 
 
-def _doubt_names(r: DeviceRows, known: Knowledge) -> np.ndarray:
-    situation = situate(r.batch, r.device, known.choice, physics=known.physics, conditions=r.conditions)
-    return doubt_names(kernel_kinds(r.batch), situation)
+def percent_by_kind(rows: pd.DataFrame, share: float) -> dict[str, dict[str, float]]:
+    """Mean errors in percent by device and kind of kernel, with a share of what was learned."""
+    scored = with_share(rows, share)
+    errors = 100.0 * np.abs(np.expm1(scored["off"].astype(float))).groupby([scored["gpu"], scored["kind"]]).mean()
+    found: dict[str, dict[str, float]] = {gpu: {} for gpu in dict.fromkeys(rows["gpu"])}
+    for (gpu, kind), error in errors.items():
+        found[gpu][kind] = round(float(error), 2)
+    return found
+
+
+def residuals_of(rows: pd.DataFrame, share: float) -> list[Residuals]:
+    """What predictions missed by with a share of what was learned, in rows that count as shapes of real models."""
+    scored = with_share(rows, share)
+    chosen = scored[scored["real"].astype(bool)]
+    return [
+        Residuals(gpu=gpu, die=part["die"].iloc[0], family=part["family"].iloc[0], name=name, rows=len(part),
+                  quantiles=quantiles(part["ratio"].to_numpy(float), part["weight"].to_numpy(float)))
+        for (gpu, name), part in chosen.groupby(["gpu", "name"])
+    ]  # fmt: skip
+
+
+def quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
+    """Weighted quantiles at 0, 1, … 100 %: a device's residuals in little space."""
+    order = np.argsort(values)
+    cumulated = np.cumsum(weight[order])
+    grid = np.linspace(0, 1, 101) * cumulated[-1]
+    return np.interp(grid, cumulated, values[order]).tolist()
+
+
+def best_share(rows: pd.DataFrame) -> float:
+    """The least share of what was learned whose error on devices left out is not clearly above the best one's.
+
+    Clearly: by more than one standard error of the differences, device by device (Hastie et al. 2009, section 7.10). A
+    few devices cannot tell neighbouring shares apart, and the less of it counts, the more physics holds.
+    """
+    gpus, weight = rows["gpu"], (rows["weight"] * rows["real"]).astype(float)
+    if gpus.nunique() < 2:
+        return 1.0
+    sizes = [np.abs(with_share(rows, share)["off"].astype(float)) for share in SHRINKAGES]
+    totals = weight.groupby(gpus, sort=False).sum()
+    errors = np.column_stack([(size * weight).groupby(gpus, sort=False).sum() / totals for size in sizes])
+    above = errors - errors[:, [int(np.argmin(errors.mean(axis=0)))]]
+    doubt = above.std(axis=0, ddof=1) / np.sqrt(len(errors))
+    return SHRINKAGES[int(np.argmax(above.mean(axis=0) <= doubt))]
 
 
 def ran_by(rows: Sequence[DeviceRows]) -> dict[str, list[str]]:
@@ -319,49 +263,16 @@ def ran_by(rows: Sequence[DeviceRows]) -> dict[str, list[str]]:
     return {gpu: sorted(own) for gpu, own in sorted(names.items())}
 
 
-def _mean_biases(biases: Mapping[str, float], gpus: Collection[str]) -> dict[str, float]:
-    """The mean bias of some GPUs, by kind of kernel."""
-    by_kind: dict[str, list[float]] = {}
-    for name, value in biases.items():
-        gpu, _, kind = name.partition("/")
-        if gpu in gpus:
-            by_kind.setdefault(kind, []).append(value)
-    return {kind: sum(values) / len(values) for kind, values in by_kind.items()}
-
-
-def _quantiles_of(ratios: np.ndarray, weight: np.ndarray, mask: np.ndarray) -> list[float]:
-    return quantiles(ratios[mask], weight[mask])
-
-
-def with_kin(folds: Sequence[FoldErrors], rows: Sequence[DeviceRows]) -> Sequence[FoldErrors]:
-    """The folds that left out a kind while another one of its vendor stayed; all where there is no such fold.
+def with_kin(left_out: pd.DataFrame, rows: Sequence[DeviceRows]) -> pd.DataFrame:
+    """Rows of kinds that were left out while another one of their vendor stayed; all where there are none.
 
     The others tell how wrong a model is across vendors; devices of vendors with fewer than two in training count as
     outside of it.
     """
-    kin = kin_of(rows)
-    return [f for f in folds if f.gpu in kin] or folds
-
-
-def kin_of(rows: Sequence[DeviceRows]) -> set[str]:
-    """Devices whose vendor has several kinds."""
     kinds = {(r.device.vendor, sm_kind(r.device)) for r in rows}
     several = {vendor for vendor, n in Counter(vendor for vendor, _ in kinds).items() if n > 1}
-    return {r.device.id for r in rows if r.device.vendor in several}
-
-
-def best_shrinkage(folds: Sequence[FoldErrors]) -> float:
-    """The least share of what was learned whose error on devices left out is not clearly above the best one's.
-
-    Clearly: by more than one standard error of the differences, fold by fold (Hastie et al. 2009, section 7.10). A few
-    devices cannot tell neighbouring shares apart, and the less of it counts, the more physics holds.
-    """
-    if len(folds) < 2:
-        return 1.0
-    errors = np.array([[fold.error[str(shrinkage)] for shrinkage in SHRINKAGES] for fold in folds])
-    above = errors - errors[:, [int(np.argmin(errors.mean(axis=0)))]]
-    doubt = above.std(axis=0, ddof=1) / np.sqrt(len(folds))
-    return SHRINKAGES[int(np.argmax(above.mean(axis=0) <= doubt))]
+    kin = left_out[left_out["gpu"].isin({r.device.id for r in rows if r.device.vendor in several})]
+    return left_out if kin.empty else kin
 
 
 def progress(report: Report | None, task: str) -> Callable[[int, int, float], None]:

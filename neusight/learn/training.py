@@ -7,19 +7,21 @@ interval is an assumption that the card states.
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from neusight.devices.kinship import Silicon
 from neusight.errors import DataError
-from neusight.executors.gpu.features import FeatureContract, load_contract, situate
+from neusight.executors.gpu.features import FeatureContract, load_contract
 from neusight.executors.gpu.tile_models.artifact import (
     PROTOCOL,
     Artifact,
@@ -36,25 +38,27 @@ from neusight.laws.fitted import FittedPhysics, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.learn import Report
 from neusight.learn.card import render_card
-from neusight.learn.doubts import Residuals, coverage, doubts_by_kinship
+from neusight.learn.doubts import coverage, doubts_by_kinship
 from neusight.learn.evidence import FitOptions
 from neusight.learn.folds import (
     FOLD_ROWS,
-    FoldErrors,
-    FoldKnowledge,
     FoldRun,
-    FoldStore,
-    best_shrinkage,
+    best_share,
+    percent_by_kind,
     progress,
     ran_by,
     real_shapes,
+    residuals_of,
     with_kin,
 )
 from neusight.learn.physics.fit import read_physics, solve_physics
 from neusight.learn.tile_choice import choices_without
 from neusight.learn.training_data import MODELS, Corpus, DeviceRows, load_corpus, thinned
-from neusight.learn.training_sets import Knowledge, group_names, training_set
+from neusight.learn.training_sets import Knowledge, group_names, launch_floors, training_set
 from neusight.measured.folder import hashes
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STATE = ".training"
 MOSTLY = 0.95
@@ -73,8 +77,8 @@ class TrainOptions:
     No ``models`` means all that have rows, no ``gpus`` all that have; ``hold_out`` are left out in either case. With
     ``physics`` they stand on those constants, else on those that ship; in folds on constants that are fitted again to
     the measured rows of a folder, ``refit_to``, where one is given.
-    Folds learn from ``fold_rows`` of each GPU and family; with ``against`` they are also trained by other backends, or
-    several together (``gbm``, ``mlp+gbm``), whose errors stand beside those of what ships.
+    Folds learn from ``fold_rows`` of each GPU and family; with ``against`` they are also trained by other backends,
+    whose errors stand beside those of what ships.
     With ``split`` nothing is learned from other rows; folds are measured on the shapes of real models all the same.
     """
 
@@ -93,13 +97,10 @@ class TrainOptions:
     against: tuple[str, ...] = ()
     fold_rows: int = FOLD_ROWS
 
-    def model_parameters(self) -> dict[str, Any]:
-        """Arguments of the backend's constructor."""
-        return dict(self.parameters) | self.seeded(self.backend)
-
-    def seeded(self, backend: str) -> dict[str, int]:
-        """The seed, where a backend, or all of several, have one."""
-        return {"seed": self.seed} if {*backend.split("+")} <= {"mlp", "gbm"} else {}
+    def model_parameters(self, backend: str) -> dict[str, Any]:
+        """Arguments of a backend's constructor: those that are given for the backend that ships, and the seed."""
+        given = dict(self.parameters) if backend == self.backend else {}
+        return given | ({"seed": self.seed} if backend in ("mlp", "gbm") else {})
 
 
 def train(options: TrainOptions, report: Report | None = None) -> dict[str, Artifact]:
@@ -120,17 +121,26 @@ def train(options: TrainOptions, report: Report | None = None) -> dict[str, Arti
     corpus = whole.of_split(options.split)
     contracts = {model: load_contract(model) for model in _models(options, corpus)}
     options.out.mkdir(parents=True, exist_ok=True)
-    state = FoldStore(options.out / STATE, _key(options, corpus, contracts), options.resume)
+    if not options.resume:
+        shutil.rmtree(options.out / STATE, ignore_errors=True)
     fitted = options.physics or shipped_physics()
-    choice = choices_without(corpus.rows["gemm"], options.seed)
-    knowledge = FoldKnowledge(choice, _refits(options, fitted, report))
+    choice, physics = choices_without(corpus.rows["gemm"], options.seed), _refits(options, fitted, report)
+
+    def knowledge(left_out: frozenset[str], others: Sequence[DeviceRows]) -> Knowledge:
+        """What a tile model stands on, learned without some GPUs; ``others`` tell what launches take."""
+        return Knowledge(physics(left_out), choice(left_out), launch_floors(others))
+
     trained = {}
     for model, contract in contracts.items():
-        run = FoldRun(model, contract, corpus, whole, knowledge, options.backend, state, report, options.fold_rows)
+        run = FoldRun(
+            model=model, contract=contract, corpus=corpus, whole=whole, knowledge=knowledge, backend=options.backend,
+            parameters=options.model_parameters(options.backend), report=report, most=options.fold_rows,
+            kept=options.out / STATE / _key(options, corpus, contracts),
+        )  # fmt: skip
         trained[model] = train_model(run, options)
     choice(frozenset()).save(options.out / "tile_choice.json")
     fitted.save(options.out / PHYSICS_FILE)
-    state.clear()
+    shutil.rmtree(options.out / STATE, ignore_errors=True)
     return trained
 
 
@@ -167,22 +177,19 @@ def _models(options: TrainOptions, corpus: Corpus) -> tuple[str, ...]:
 
 def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
     """Train one tile model on what a run describes and write it to ``options.out``."""
-    rows, parameters = thinned(run.corpus.rows[run.model], MOST_ROWS), options.model_parameters()
-    folds, beside, own = run.all(parameters), run.kin(parameters), run.own(parameters)
-    shrinkage, sibling_shrinkage = best_shrinkage(with_kin(folds, rows)), best_shrinkage(beside)
-    known = run.knowledge.without((), rows)
-    residuals: dict[Kinship, list[Residuals]] = {
-        "own": _residuals(own, 1.0),
-        "sibling": _residuals(beside, sibling_shrinkage),
-        "stranger": _residuals(with_kin(folds, rows), shrinkage),
-    }
+    rows = thinned(run.corpus.rows[run.model], MOST_ROWS)
+    folds = run.measured()
+    near, shares = folds | {"stranger": with_kin(folds["stranger"], rows)}, _shares(folds, rows)
+    residuals = {kinship: residuals_of(near[kinship], share) for kinship, share in shares.items()}
+    known = run.knowledge(frozenset(), rows)
     data = training_set(rows, run.contract, known)
-    model = new_model(options.backend, **parameters).fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
+    model = new_model(options.backend, **run.parameters)
+    model = model.fit(data, None, progress(run.report, f"{run.model}: all GPUs"))
     device_bias = _device_bias(model, run, known)
     manifest = Manifest(
         name=run.model,
         backend=options.backend,
-        parameters=parameters,
+        parameters=dict(run.parameters),
         contract=run.contract,
         data={"rows": len(data), "sha256": hashes(run.corpus.files)},
         training_gpus=run.corpus.gpus(run.model),
@@ -192,57 +199,54 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         device_bias=device_bias,
         domain=_domain(data, rows),
         launch_floors_s={op: round(s, 9) for op, s in known.floors.items()},
-        metrics=_metrics(folds, shrinkage) | _beside_metrics(beside, sibling_shrinkage, own) | _rivals(run, options),
+        metrics=_metrics(folds, shares) | _rivals(run, options, rows),
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
         vendors=_vendors(rows),
         limited=limited_kinds(run.corpus.rows[run.model], known),
-        shrinkage=shrinkage,
+        shrinkage=shares["stranger"],
         silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
         measured=ran_by(rows),
-        sibling_shrinkage=sibling_shrinkage,
+        sibling_shrinkage=shares["sibling"],
         protocol=PROTOCOL,
     )
     folder = save_artifact(Artifact(manifest, model), options.out / run.model, render_card(manifest))
     return load_artifact(folder)
 
 
-def _metrics(folds: Sequence[FoldErrors], shrinkage: float) -> dict[str, Any]:
-    """Errors in percent on GPUs whose kind was left out: as it ships, physics alone, and all that was learned."""
-    shares = {"as_shipped": str(shrinkage), "physics": str(0.0), "learned": str(1.0)}
-    return {name: {f.gpu: f.mape[share] for f in folds} for name, share in shares.items()}
+def _shares(folds: Mapping[Kinship, pd.DataFrame], rows: Sequence[DeviceRows]) -> dict[Kinship, float]:
+    """How much of what was learned counts on devices of each kinship."""
+    stranger = best_share(with_kin(folds["stranger"], rows))
+    return {"own": 1.0, "sibling": best_share(folds["sibling"]), "stranger": stranger}
 
 
-def _beside_metrics(folds: Sequence[FoldErrors], shrinkage: float, own: Sequence[FoldErrors]) -> dict[str, Any]:
-    """Errors in percent on GPUs of which siblings were left in, and on those of training in rows that were left out: as
-    it ships, and physics alone.
+def _metrics(folds: Mapping[Kinship, pd.DataFrame], shares: Mapping[Kinship, float]) -> dict[str, Any]:
+    """Errors in percent by GPU and kind on GPUs whose kind was left out (as it ships, by physics alone, by all that was
+    learned), of which siblings were left in, and on those of training in rows that were left out.
     """
-    return {
-        "sibling": {f.gpu: f.mape[str(shrinkage)] for f in folds},
-        "sibling_physics": {f.gpu: f.mape[str(0.0)] for f in folds},
-        "own": {f.gpu: f.mape[str(1.0)] for f in own},
-        "own_physics": {f.gpu: f.mape[str(0.0)] for f in own},
+    figures: dict[str, tuple[Kinship, float]] = {
+        "as_shipped": ("stranger", shares["stranger"]),
+        "physics": ("stranger", 0.0),
+        "learned": ("stranger", 1.0),
+        "sibling": ("sibling", shares["sibling"]),
+        "sibling_physics": ("sibling", 0.0),
+        "own": ("own", shares["own"]),
+        "own_physics": ("own", 0.0),
     }
+    return {name: percent_by_kind(folds[kinship], share) for name, (kinship, share) in figures.items()}
 
 
-def _rivals(run: FoldRun, options: TrainOptions) -> dict[str, Any]:
+def _rivals(run: FoldRun, options: TrainOptions, rows: Sequence[DeviceRows]) -> dict[str, Any]:
     """Errors in percent of other backends in the same folds: of strangers and siblings with the share that holds there,
     and of known GPUs.
     """
     metrics: dict[str, Any] = {}
     for rival in options.against:
-        other = replace(run, backend=rival)
-        seeded = options.seeded(rival)
-        folds, beside, own = other.all(seeded), other.kin(seeded), other.own(seeded)
-        share = best_shrinkage(with_kin(folds, run.corpus.rows[run.model]))
-        metrics[f"{rival}: stranger"] = {f.gpu: f.mape[str(share)] for f in folds}
-        metrics[f"{rival}: sibling"] = {f.gpu: f.mape[str(best_shrinkage(beside))] for f in beside}
-        metrics[f"{rival}: own"] = {f.gpu: f.mape[str(1.0)] for f in own}
+        folds = replace(run, backend=rival, parameters=options.model_parameters(rival)).measured()
+        found = _metrics(folds, _shares(folds, rows))
+        named = {"stranger": "as_shipped", "sibling": "sibling", "own": "own"}
+        metrics |= {f"{rival}: {kinship}": found[name] for kinship, name in named.items()}
     return metrics
-
-
-def _residuals(folds: Sequence[FoldErrors], shrinkage: float) -> list[Residuals]:
-    return [residuals for fold in folds for residuals in fold.residuals(shrinkage)]
 
 
 def _vendors(rows: Sequence[DeviceRows]) -> dict[str, int]:
@@ -266,8 +270,7 @@ def limited_kinds(rows: Sequence[DeviceRows], known: Knowledge) -> list[str]:
     """Names of biases of kinds that a GPU ran, but for a few rows, where power limits them alone."""
     counts: Counter[str] = Counter()
     for r in rows:
-        s = situate(r.batch, r.device, known.choice, physics=known.physics, conditions=r.conditions)
-        counts.update(Counter(r.groups[s.throttle > THROTTLED].tolist()))
+        counts.update(r.groups[known.situation(r).throttle > THROTTLED].tolist())
     whole = Counter(name for r in rows for name in r.groups.tolist())
     return sorted(name for name, count in counts.items() if count >= MOSTLY * whole[name])
 
@@ -310,5 +313,5 @@ def _key(options: TrainOptions, corpus: Corpus, contracts: Mapping[str, FeatureC
     features = [list(contract.features) for contract in contracts.values()]
     gpus = [corpus.gpus(model) for model in corpus.rows]
     constants = (options.physics or shipped_physics()).values
-    settings = [options.backend, options.seed, options.split, gpus, options.model_parameters(), constants]
-    return json.dumps([*settings, counts, hashes(corpus.files), features], sort_keys=True)
+    settings = [options.backend, options.seed, options.split, gpus, options.parameters, constants]
+    return sha256(json.dumps([*settings, counts, hashes(corpus.files), features]).encode()).hexdigest()

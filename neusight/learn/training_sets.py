@@ -53,6 +53,10 @@ class Knowledge:
     choice: TileChoice
     floors: Mapping[str, float]
 
+    def situation(self, r: DeviceRows) -> Situation:
+        """Rows in the state in which they were measured."""
+        return situate(r.batch, r.device, self.choice, physics=self.physics, conditions=r.conditions)
+
 
 def training_set(rows: Sequence[DeviceRows], contract: FeatureContract, known: Knowledge) -> TrainingSet:
     """Features, prior and weights of rows of one tile model, for one or more GPUs.
@@ -74,7 +78,7 @@ def group_names(rows: Sequence[DeviceRows]) -> list[str]:
 def _one_device(
     r: DeviceRows, contract: FeatureContract, known: Knowledge, numbers: dict[str, int]
 ) -> dict[str, np.ndarray]:
-    situation = situate(r.batch, r.device, known.choice, physics=known.physics, conditions=r.conditions)
+    situation = known.situation(r)
     floor_s = added_floors(r, situation, known)
     share = 1.0 - floor_s / r.latency_s
     weight = np.where(r.execution_s > 0, share**2, share)

@@ -9,7 +9,7 @@ import pytest
 
 from neusight.executors.gpu.calibration.corrections import MODELS, CorrectionPrior, Observations, Posterior
 from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, joined
-from neusight.learn.calibration.fit import Timings, learned_prior, linearised, observe
+from neusight.learn.calibration.fit import Timings, linearised, observe
 from neusight.learn.training_data import MODELS as TRAINED
 
 
@@ -136,13 +136,3 @@ def test_one_outlier_among_few_rows_is_judged_by_the_others() -> None:
 
 def posteriors(rows: Timings, prior: CorrectionPrior) -> tuple[Posterior, Posterior]:
     return Posterior(prior, observe(rows, prior)[0]), Posterior(prior, linearised(rows, prior))
-
-
-def test_a_prior_is_learned_from_other_gpus() -> None:
-    truth = changed(noise=0.02, alone=0.04, op=0.02, joint=0.02)
-    gpus = [planted(truth, 60, seed) for seed in range(4)]
-    start = changed(noise=0.08, alone=0.16, op=0.02, joint=0.02)
-    found = learned_prior(gpus, start)
-    assert found.models["gemm"].noise == pytest.approx(0.02, rel=0.5)
-    assert 0.02 <= found.models["gemm"].alone <= 0.11
-    assert found.models["conv2d"] == start.models["conv2d"]

@@ -42,7 +42,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         monkeypatch,
         *("--data", str(tmp_path), "--out", str(tmp_path / "o"), "--models", "gemm", "--regressor", "gbm"),
         *("--gpus", "NVIDIA L4,t4", "--hold-out", "t4", "--seed", "3", "--epochs", "7", "--resume"),
-        *("--against", "linear,mlp+linear", "--fold-rows", "500"),
+        *("--against", "linear,mlp", "--fold-rows", "500"),
     )
     assert options == TrainOptions(
         files=(),
@@ -54,7 +54,7 @@ def test_options_arrive_and_defaults_are_those_of_what_ships(monkeypatch: pytest
         seed=3,
         parameters=(("rounds", 7),),
         resume=True,
-        against=("linear", "mlp+linear"),
+        against=("linear", "mlp"),
         fold_rows=500,
     )
 
@@ -81,7 +81,7 @@ def test_bad_input_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         (["--data", "nowhere.parquet"], 1, "nowhere.parquet"),
         (["--regressor", "linear", "--epochs", "3"], 2, "have no meaning for linear"),
         (["--regressor", "forest"], 2, "forest"),
-        (["--against", "gbm,mlp+forest"], 2, "forest"),
+        (["--against", "gbm,forest"], 2, "forest"),
         (["--seed", "-1"], 2, "--seed"),
     ):
         data = () if "--data" in arguments else ("--data", tmp_path / "in")

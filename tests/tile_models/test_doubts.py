@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.integrate import quad
 from scipy.stats import norm
 from scipy.stats import t as student
 
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.tile_models.doubts import doubt_of, levels
-from neusight.learn.doubts import SEEN_SHARE, Residuals, _crps, coverage, doubts, doubts_by_kinship
+from neusight.learn.doubts import SEEN_SHARE, Residuals, coverage, doubts, doubts_by_kinship
 
 PERCENT = np.linspace(0.005, 0.995, 101)
 
@@ -111,16 +110,6 @@ def test_nine_in_ten_rows_of_a_device_that_taught_nothing_are_inside() -> None:
     assert rows[0]["kinship"] == "own"
     one_die = [replace(r, die="only") for r in boards(30, 0.2, 0.1)]
     assert coverage({"own": [], "sibling": [], "stranger": one_die}) == []
-
-
-def test_the_score_is_the_integral_that_defines_it() -> None:
-    for value in (-0.4, 0.1, 0.9):
-        low, high = -0.3, 0.6
-        centre, deviation = (low + high) / 2, (high - low) / (2 * NORMAL_90)
-        normal = norm(centre, deviation)
-        below, _ = quad(lambda x, of=normal: of.cdf(x) ** 2, -5, value)
-        above, _ = quad(lambda x, of=normal: of.sf(x) ** 2, value, 5)
-        assert _crps(np.array([value]), np.array([low]), np.array([high])) == pytest.approx(below + above, abs=1e-4)
 
 
 def test_strangers_are_known_by_devices_left_out_or_else_by_twice_of_what_one_misses() -> None:

@@ -1,7 +1,4 @@
-"""Fit a calibration: measured rows of one GPU beside their predictions, and what remains as a correction.
-
-The prior of corrections is learned from other GPUs: each one's errors under tile models that had not seen it.
-"""
+"""Fit a calibration: measured rows of one GPU beside their predictions, and what remains as a correction."""
 
 from __future__ import annotations
 
@@ -20,7 +17,6 @@ from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.calibration.calibration import Calibration, figures, fingerprint, rounded
 from neusight.executors.gpu.calibration.corrections import (
     CorrectionPrior,
-    ModelPrior,
     Observations,
     Posterior,
     evidence,
@@ -41,16 +37,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 500
 """Of a calibration, which is solved exactly: more rows are enough to train on."""
-STEPS = (0.5, 0.7, 1.4, 2.0)
-"""Factors by which each figure of a prior is changed in search of a better one."""
-ROUNDS = 4
-ROWS = 50
-"""Of each kind on each GPU."""
-LEARNED = ("model", "op", "kind", "run", "alone", "joint", "reach", "alike", "noise")
-"""Figures that errors on other GPUs can tell."""
-LIMITS = dict.fromkeys(LEARNED, (1e-3, 10.0)) | {"alike": (0.05, 1.0), "noise": (0.01, 1.0)}
-"""No measurement is believed to better than one percent."""
-DIGITS = 4
 FREEDOM = 4.0
 """Degrees of freedom of Student's t, the distribution of single errors: a row far off pulls little (assumption)."""
 SCALES = (1.0, 2.0, 4.0, 8.0)
@@ -228,54 +214,6 @@ _NOTHING: tuple[Observations, dict[str, float]] = (
 )
 
 
-def learned_prior(gpus: Sequence[Timings], start: CorrectionPrior | None = None, seed: int = 0) -> CorrectionPrior:
-    """The prior under which the errors on several GPUs are most probable, figure by figure.
-
-    Args:
-        gpus: rows of one GPU each (``timings_of``), predicted by tile models that were trained without it; for a test
-            on a GPU, those of others.
-        start: where the search begins, and what tile models without rows keep.
-        seed: of the sample of the rows.
-    """
-    start = start or CorrectionPrior()
-    samples = [_sample(timings, seed) for timings in gpus]
-    measured = {name for timings in samples for name in timings.points.model.tolist()}
-    models = {name: _learned(name, samples, start) if name in measured else p for name, p in start.models.items()}
-    return replace(start, models=models)
-
-
-def _sample(timings: Timings, seed: int) -> Timings:
-    shuffled = np.random.default_rng(seed).permutation(len(timings))
-    kind = timings.points.kind[shuffled]
-    return timings.take(np.sort(np.concatenate([shuffled[kind == name][:ROWS] for name in np.unique(kind)])))
-
-
-def _learned(model: str, samples: Sequence[Timings], start: CorrectionPrior) -> ModelPrior:
-    own = [sample.take(sample.points.model == model) for sample in samples]
-    own = [sample for sample in own if len(sample)]
-    best, evidence = start.models[model], _evidence(own, start, model, start.models[model])
-    for _ in range(ROUNDS):
-        before = best
-        for figure in LEARNED:
-            for step in STEPS:
-                value = float(np.clip(getattr(best, figure) * step, *LIMITS[figure]))
-                tried = replace(best, **{figure: round(value, DIGITS)})
-                reached = _evidence(own, start, model, tried)
-                if reached > evidence:
-                    best, evidence = tried, reached
-        if best == before:
-            break
-    return best
-
-
-def _evidence(samples: Sequence[Timings], start: CorrectionPrior, model: str, p: ModelPrior) -> float:
-    """Log probability of the errors of all GPUs; a figure four times off the start counts as a standard deviation."""
-    prior = replace(start, models={**start.models, model: p})
-    known = sum(noise_scales(linearised(sample, prior), prior)[1] for sample in samples)
-    off = [np.log2(getattr(p, figure) / getattr(start.models[model], figure)) / 2.0 for figure in LEARNED]
-    return known - 0.5 * float(np.square(off).sum())
-
-
 @dataclass(frozen=True)
 class Timings:
     """Measured kernels beside what was predicted of them; every column has n rows.
@@ -308,7 +246,7 @@ def observe(timings: Timings, prior: CorrectionPrior) -> tuple[Observations, dic
     is met by the process whether it is an outlier or not.
     """
     observations = linearised(timings, prior)
-    scales, _ = noise_scales(observations, prior)
+    scales = noise_scales(observations, prior)
     noise, weight = observations.noise * _by_kind(timings.points, scales), np.ones(len(timings))
     for _ in range(REWEIGHTINGS):
         posterior = Posterior(prior, replace(observations, noise=noise / np.sqrt(weight)))
@@ -317,10 +255,8 @@ def observe(timings: Timings, prior: CorrectionPrior) -> tuple[Observations, dic
         weight = (FREEDOM + 1.0) / (FREEDOM + np.square(missed / noise))
         observations = linearised(timings, prior, execution, launch)
     noisy = replace(observations, noise=noise / np.sqrt(weight))
-    stretch, kinds = (
-        _stretch(Posterior(prior, noisy), noise),
-        dict(zip(timings.points.kind, prior.noise(timings.points), strict=True)),
-    )
+    stretch = _stretch(Posterior(prior, noisy), noise)
+    kinds = dict(zip(timings.points.kind, prior.noise(timings.points), strict=True))
     return noisy, {name: scale * float(kinds[name]) * stretch[name] for name, scale in scales.items()}
 
 
@@ -334,13 +270,12 @@ def linearised(
     return Observations(t.points, share, 1.0 - share, log_ratio, _noise(t, prior))
 
 
-def noise_scales(observations: Observations, prior: CorrectionPrior) -> tuple[dict[str, float], float]:
-    """The scale of each kind's noise under which all observations are most probable, kind by kind, and the log of that
-    probability.
+def noise_scales(observations: Observations, prior: CorrectionPrior) -> dict[str, float]:
+    """The scale of each kind's noise under which all observations are most probable, kind by kind.
 
     Doubling the noise counts as one standard deviation of what is believed of it.
     """
-    scales, best = dict.fromkeys(map(str, np.unique(observations.points.kind)), 1.0), -np.inf
+    scales = dict.fromkeys(map(str, np.unique(observations.points.kind)), 1.0)
     covariance = observations.covariance(prior)
 
     def probability(tried: dict[str, float]) -> float:
@@ -349,10 +284,8 @@ def noise_scales(observations: Observations, prior: CorrectionPrior) -> tuple[di
         return believed + evidence(covariance + np.diag(noise**2), observations.log_ratio)
 
     for kind in scales:
-        probabilities = {value: probability(scales | {kind: value}) for value in SCALES}
-        scales[kind] = max(probabilities, key=lambda value: probabilities[value])
-        best = probabilities[scales[kind]]
-    return scales, best
+        scales[kind] = max(SCALES, key=lambda value, kind=kind: probability(scales | {kind: value}))  # type: ignore[misc]
+    return scales
 
 
 def _stretch(posterior: Posterior, noise: np.ndarray) -> dict[str, float]:

@@ -60,8 +60,9 @@ MODELS: Mapping[str, ModelPrior] = MappingProxyType(
         ),
     }
 )
-"""Rounded from ``learned_prior`` against physics alone: ``gemm``, ``conv2d`` and ``stream`` of the rows of seven to
-twelve GPUs, ``matrix`` and ``attention`` of six to nine; ``moe`` is assumed to be like attention.
+"""Rounded figures under which errors of physics alone on other GPUs are most probable: ``gemm``, ``conv2d`` and
+``stream`` of the rows of seven to twelve GPUs, ``matrix`` and ``attention`` of six to nine; ``moe`` is assumed to be
+like attention.
 """
 
 
