@@ -193,7 +193,10 @@ class NeusightPaper:
         lessons = _lessons(rows)
         if not lessons:
             raise DataError("NeuSight learns from products, elementwise kernels, softmax and layer_norm with tiles")
-        self.networks_ = {kind: train_network(*x, self.recipes[kind], self.seed) for kind, x in lessons.items()}
+        self.networks_ = {
+            kind: train_network(inputs, waves, target, self.recipes[kind], self.seed)
+            for kind, (inputs, waves, target) in lessons.items()
+        }
         return self
 
     def latency_s(self, batch: KernelBatch, device: GpuSpec, conditions: Conditions) -> np.ndarray:
