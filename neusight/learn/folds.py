@@ -48,7 +48,7 @@ count as shapes of real models, what was learned (a logit, with the bias that co
 
 
 @dataclass(frozen=True)
-class Fold:
+class LeftOutRows:
     """Rows that are left out at once, ``held``, or where there are none some of ``others``, which are learned from.
 
     ``without`` are devices that constants are fitted without; ``teachers`` those whose biases count for a device.
@@ -89,7 +89,7 @@ class FoldRun:
         """Rows that were left out with ``COLUMNS``, by what their devices are to those that were learned from."""
         import pandas as pd
 
-        folds: dict[Kinship, Iterator[Fold]]
+        folds: dict[Kinship, Iterator[LeftOutRows]]
         folds = {"stranger": self._kinds(), "sibling": self._siblings(), "own": iter([self._own()])}
         parts = {kinship: [self._finished(kinship, fold) for fold in of] for kinship, of in folds.items()}
         empty = pd.DataFrame(columns=list(COLUMNS))
@@ -103,12 +103,12 @@ class FoldRun:
     def _others(self, gpus: frozenset[str]) -> list[DeviceRows]:
         return [r for r in self.corpus.rows[self.model] if r.device.id not in gpus]
 
-    def _own(self) -> Fold:
+    def _own(self) -> LeftOutRows:
         """Rows of every GPU, each of which is known with its own bias."""
         teachers = {gpu: frozenset({gpu}) for gpu in self.corpus.gpus(self.model)}
-        return Fold("some rows", self.corpus.rows[self.model], teachers=teachers)
+        return LeftOutRows("some rows", self.corpus.rows[self.model], teachers=teachers)
 
-    def _kinds(self) -> Iterator[Fold]:
+    def _kinds(self) -> Iterator[LeftOutRows]:
         """Each kind of SM, unless there is only one: constants are learned without all boards of that kind, whichever
         table has them.
         """
@@ -118,9 +118,9 @@ class FoldRun:
         for kind, several in held.items() if len(held) > 1 else ():
             gpus = frozenset(r.device.id for r in several)
             boards = gpus.union(device.id for device in list_gpus() if sm_kind(device) == kind)
-            yield Fold(kind, self._others(gpus), several, boards)
+            yield LeftOutRows(kind, self._others(gpus), several, boards)
 
-    def _siblings(self) -> Iterator[Fold]:
+    def _siblings(self) -> Iterator[LeftOutRows]:
         """Each GPU of which siblings are learned from: rows whose implementations these ran too."""
         rows = self._rows()
         silicon = {r.device.id: Silicon.of(r.device) for r in rows}
@@ -131,9 +131,9 @@ class FoldRun:
             held = [r.take(np.isin(implementations(r.batch, r.conditions), names)) for r in rows if r.device.id == gpu]
             if parts := [r for r in held if len(r)]:
                 only = frozenset({gpu})
-                yield Fold(gpu, self._others(only), parts, only, {gpu: siblings})
+                yield LeftOutRows(gpu, self._others(only), parts, only, {gpu: siblings})
 
-    def _finished(self, kinship: Kinship, fold: Fold) -> pd.DataFrame:
+    def _finished(self, kinship: Kinship, fold: LeftOutRows) -> pd.DataFrame:
         """A fold that an earlier run finished, or that is made now; written beside and renamed, so that a file is whole
         or absent.
         """
@@ -148,7 +148,7 @@ class FoldRun:
             path.with_suffix(".partial").replace(path)
         return pd.read_parquet(path)
 
-    def _table(self, fold: Fold) -> pd.DataFrame:
+    def _table(self, fold: LeftOutRows) -> pd.DataFrame:
         """Train without the rows that are held; constants, tile choice and launches are learned without them too, but
         where they are some of all GPUs' from all: a fifth of them tells less of how launches drift.
         """
