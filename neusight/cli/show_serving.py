@@ -11,6 +11,7 @@ from neusight.cli.output import Output, headline, line, paragraph, table
 from neusight.cli.points import Point, differing, show
 from neusight.errors import DataError
 from neusight.measured.feedback import fillable_rows
+from neusight.questions.question import plain_number
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.planning import CHOICE, Choice, pareto_front
 from neusight.units import decimal, milliseconds
@@ -57,7 +58,7 @@ def _degrees(e: ServingEstimate) -> str:
 
 def _load(e: ServingEstimate) -> str:
     load = e.load
-    lengths = f", {load['isl']} tokens in, {load['osl']} out" if "isl" in load and "osl" in load else ""
+    lengths = f", {plain_number(load['isl'])} tokens in, {plain_number(load['osl'])} out" if "isl" in load else ""
     words = {
         "static": lambda: f"one batch of {_many(load['batch'], 'request')}",
         "closed": lambda: f"{_many(load['concurrency'], 'client')}, {_many(load['num_prompts'], 'request')}",

@@ -90,7 +90,8 @@ class ParameterGroup:
         BadParameter: an empty text of an option that takes a number or one of some words.
         """
         field = self.declared[name].field
-        if isinstance(given, str) and not given.strip() and (field.choices or field.kind in ("whole", "number")):
+        is_number = field.kind in ("whole", "number", "lengths")
+        if isinstance(given, str) and not given.strip() and (field.choices or is_number):
             try:
                 field.read(name, given)
             except FieldError as error:

@@ -16,7 +16,7 @@ from neusight.devices.load import find_device
 from neusight.errors import ModelError, NeusightError
 from neusight.page.accuracy import BY
 from neusight.questions import FieldError, Question, Serving, Step, Training
-from neusight.questions.field import text, texts
+from neusight.questions.field import numbers_of, text, texts
 from neusight.questions.parts import LOAD
 from neusight.questions.parts import MODEL as MODEL_PANEL
 from neusight.questions.question import NamedField
@@ -270,10 +270,11 @@ def _today(noun: type[Question], name: str) -> str:
         return name
 
 
-def _lengths(question: Serving) -> dict[str, float]:
+def _lengths(question: Serving) -> dict[str, float | str]:
     """Tokens of a prompt and of its answer: those that are not given have room in the model's context."""
-    isl, osl, room = question.isl, question.osl, inf
+    isl, osl = (max(numbers_of(tokens)) if tokens else 0 for tokens in (question.isl, question.osl))
+    room: float = inf
     with suppress(NeusightError):
         room = question.decoder().max_len or inf
     osl = osl or int(min(_ANSWER, max(1, room - isl if isl else room / 4)))
-    return {"isl": isl or int(min(_PROMPT, max(1, room - osl))), "osl": osl}
+    return {"isl": question.isl or int(min(_PROMPT, max(1, room - osl))), "osl": question.osl or osl}

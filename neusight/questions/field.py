@@ -17,7 +17,7 @@ from neusight.units import parse, parse_image_size
 if TYPE_CHECKING:
     from neusight.questions.question import Question
 
-Kind = Literal["text", "texts", "path", "whole", "number", "switch", "image"]
+Kind = Literal["text", "texts", "path", "whole", "number", "lengths", "switch", "image"]
 MOST = 10**9
 """Samples, tokens and other counts: more are a slip of the keyboard."""
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
@@ -55,8 +55,9 @@ class FieldSpec:
     """One word of a question.
 
     Attributes:
-        kind: ``text``; ``texts``, several of which are repeated; ``path``; ``whole`` number; ``number``; ``switch``,
-            on or off; ``image``, a whole number of pixels, or a text of width and height such as 768x512.
+        kind: ``text``; ``texts``, several of which are repeated; ``path``; ``whole`` number; ``number``; ``lengths``,
+            a number, or a text of several, see ``numbers_of``; ``switch``, on or off; ``image``, a whole number of
+            pixels, or a text of width and height such as 768x512.
         help: one sentence for people who do not know the field.
         panel: title of the group in which the help shows it.
         unit: kind of quantity that ``neusight.units.parse`` reads, for numbers that people write with their unit.
@@ -118,7 +119,7 @@ class FieldSpec:
             FieldError: another type, a number out of bounds, or an unknown word.
         """
         checks = {"texts": self._texts, "text": self._word, "path": _path, "switch": _switch, "image": self._image}
-        return checks.get(self.kind, self._within)(name, value)
+        return {**checks, "lengths": self._lengths}.get(self.kind, self._within)(name, value)
 
     def write(self, value: Any) -> str:
         """The text that ``read`` reads as the value."""
@@ -167,6 +168,15 @@ class FieldSpec:
             raise FieldError(name, str(error)) from None
         return width if width == height else f"{width}x{height}"
 
+    def _lengths(self, name: str, value: Any) -> float | str:
+        """A number, or the text of several, see ``numbers_of``."""
+        if not isinstance(value, str):
+            return float(self._within(name, value))
+        numbers = [float(self._within(name, self._number(name, part))) for part in _parts(value)]
+        if RANGE in value and (len(numbers) != 2 or numbers[0] > numbers[1]):
+            raise FieldError(name, f"'{shown(value)}' is no range: write it like 819{RANGE}1024")
+        return value if len(numbers) > 1 else numbers[0]
+
     def _word(self, name: str, value: Any) -> Any:
         if self.joined and isinstance(value, list | tuple):
             value = ",".join(map(str, value))
@@ -195,6 +205,21 @@ class FieldSpec:
             raise FieldError(name, f"'{shown(wrong)}' is no pair: write it like {self.metavar}")
         if repeated := [key for place, key in enumerate(keys) if key in keys[:place]]:
             raise FieldError(name, f"'{shown(repeated[0])}' is given twice: leave out one of them")
+
+
+RANGE, IN_TURN = "..", "/"
+"""Between the ends of a range, from which lengths are drawn evenly, and between lengths that are taken in turns."""
+
+
+def numbers_of(lengths: float | str) -> list[float]:
+    """The number of lengths that are all equal, the ends of a range (``819..1024``), or those that are taken in turns
+    (``512/2048/512``).
+    """
+    return [float(part) for part in _parts(str(lengths))]
+
+
+def _parts(text: str) -> list[str]:
+    return text.split(RANGE if RANGE in text else IN_TURN)
 
 
 def _listed(name: str, text: str) -> Sequence[str]:
@@ -237,8 +262,8 @@ def text(help: str, panel: str, default: Any = "", **declared: Any) -> Any:
 
 texts = partial(option, "texts", default=())
 """Words that are given one after the other; none by default."""
-number = partial(option, "number")
-"""A number; None where it is left open."""
+number, lengths = partial(option, "number"), partial(option, "lengths")
+"""A number, and one that may be drawn; None where it is left open."""
 
 
 def path(help: str, panel: str, **declared: Any) -> Any:

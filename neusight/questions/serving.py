@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from neusight.devices import DeviceSpec
 from neusight.devices.cluster import USUAL_PER_NODE
 from neusight.questions.engined import MOST_TOKENS, Engined
-from neusight.questions.field import FieldError, number, text, whole
-from neusight.questions.parts import LOAD, RECORDED, Seeded
+from neusight.questions.field import RANGE, FieldError, lengths, number, numbers_of, text, whole
+from neusight.questions.parts import LOAD, Seeded
+from neusight.questions.question import plain_number
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 SHAPES, ARRIVALS = ("lognormal", "uniform", "exponential"), ("poisson", "uniform")
 MOST_REQUESTS = 100_000
 """Clients, or requests of a batch: more are a slip of the keyboard."""
-LOADS = ("batch", "concurrency", "request_rate", "trace", "num_prompts")
+LOADS = ("batch", "concurrency", "request_rate", "stages", "trace", "num_prompts")
 """Fields of which one gives the load; ``num_prompts`` counts the requests of a rate or of clients too."""
 
 
@@ -32,12 +33,12 @@ LOADS = ("batch", "concurrency", "request_rate", "trace", "num_prompts")
 class Loaded(Seeded):
     """The load of a served model."""
 
-    isl: float | None = number(
-        "Input sequence length: tokens of a prompt, on average.",
+    isl: float | str | None = lengths(
+        "Input sequence length: tokens of a prompt, on average; drawn evenly from 819..1024; in turns 512/2048/512.",
         LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("isl"),
     )  # fmt: skip
-    osl: float | None = number(
-        "Output sequence length: tokens of an answer, on average.",
+    osl: float | str | None = lengths(
+        "Output sequence length: tokens of an answer, on average; a range or list as those of --isl.",
         LOAD, low=1, high=MOST_TOKENS, listable=True, if_unset=usual("osl"),
     )  # fmt: skip
     isl_cv: float = number("Draw prompts of many lengths: standard deviation over mean.", LOAD, 0.0, low=0.0, high=10.0)
@@ -57,14 +58,21 @@ class Loaded(Seeded):
         LOAD, low=1e-6, high=1e6, listable=True, former=("rate",),
     )  # fmt: skip
     arrivals: str = text("Intervals between arrivals.", LOAD, "poisson", choices=ARRIVALS, if_unset=usual("arrivals"))
+    burstiness: float = number(
+        "Below 1 requests arrive in bursts, above 1 more evenly than Poisson's: shape of a gamma distribution of "
+        "intervals, as vLLM's bench serve has it.",
+        LOAD, 1.0, low=1e-3, high=1e3,
+    )  # fmt: skip
+    stages: str = text(
+        "Rates of arrival that follow one another, each with how long it lasts: 4:60s,16:30s.",
+        LOAD, metavar="RATE:TIME,…", joined=True,
+    )  # fmt: skip
     trace: str = text("File of arrivals and lengths: .csv, .jsonl or .parquet.", LOAD, metavar="FILE")
     num_prompts: int | None = whole(
         "Requests of a rate or of clients; without another load, all of them wait at the start (offline).",
         LOAD, high=10**6, former=("requests",),
     )  # fmt: skip
-    warmup_requests: int | None = whole(
-        "Requests that are sent before those that count.", RECORDED, low=0, estimated=False
-    )
+    warmup_requests: int | None = whole("Requests that are sent and answered before those that count.", LOAD, low=0)
 
 
 OF_LOADS = tuple(name for name in Loaded.fields() if name != "images")
@@ -95,13 +103,19 @@ class Serving(Loaded, Engined):
         kinds = [name for name in given if name != "num_prompts"] or given
         if not kinds:
             raise FieldError("concurrency", f"is missing, as is any other load: give one of {', '.join(LOADS)}")
-        if len(kinds) > 1 or (given[-1] == "num_prompts" and kinds[0] in ("batch", "trace")):
+        if len(kinds) > 1 or (given[-1] == "num_prompts" and kinds[0] in ("batch", "stages", "trace")):
             raise FieldError(given[0], f"is another load than {' and '.join(given[1:])}: give one of them")
         return kinds[0]
 
     def is_drawn(self, name: str) -> bool:
         """Whether lengths, ``isl`` or ``osl``, are drawn from a distribution."""
-        return bool(getattr(self, f"{name}_cv")) or getattr(self, f"{name}_shape") == "exponential"
+        in_range = RANGE in str(getattr(self, name))
+        return in_range or bool(getattr(self, f"{name}_cv")) or getattr(self, f"{name}_shape") == "exponential"
+
+    @property
+    def arrives(self) -> bool:
+        """Whether requests arrive by themselves, at intervals that are drawn."""
+        return bool(self.request_rate or self.stages)
 
     def check_load(self, searched: bool) -> None:
         """Check that there is one load, or none where it is ``searched``.
@@ -193,8 +207,13 @@ class Serving(Loaded, Engined):
             self.refuse(("kv_link", "kv_overlap"), "is of a cache that travels: give prefill")
         if not sessions:
             self.refuse(("host_cache",), "keeps what sessions leave: give a trace with a column session")
-        if not (self.is_drawn("isl") or self.is_drawn("osl") or self.request_rate):
-            self.refuse(("seed",), "draws nothing: lengths are equal, and requests do not arrive at random")
+        if not (self.is_drawn("isl") or self.is_drawn("osl") or self.arrives):
+            self.refuse(("seed",), "draws nothing: lengths are not drawn, and requests do not arrive at random")
+        for name in ("isl", "osl"):
+            if isinstance(getattr(self, name), str):
+                self.refuse((f"{name}_cv", f"{name}_shape"), f"has no place: {name} states each length: leave it out")
+        if self.arrivals != "poisson":
+            self.refuse(("burstiness",), f"is of intervals that are drawn: leave out arrivals {self.arrivals}")
 
     def check_images(self, model: Decoder) -> None:
         """Raises:
@@ -205,8 +224,9 @@ class Serving(Loaded, Engined):
         if not (self.images and model.vision and self.isl):
             return
         images = Images.named(self.images)
-        if (tokens := images.number * model.vision.tokens(images)) >= self.isl:
-            raise FieldError("isl", f"{self.isl:g} hold no images of {tokens} tokens and a question: give more")
+        shortest = min(numbers_of(self.isl))
+        if (tokens := images.number * model.vision.tokens(images)) >= shortest:
+            raise FieldError("isl", f"{shortest:g} hold no images of {tokens} tokens and a question: give more")
 
     def assumed(self) -> dict[str, str]:
         """Values that are taken for open fields, with the reason, where words alone decide them."""
@@ -224,8 +244,12 @@ class Serving(Loaded, Engined):
             yield f"network has no effect: it joins nodes, and {devices} in one"
         if not searched and self.router != "round-robin" and self.replicas * (self.dp or 1) == 1:
             yield f"router {self.router} has no effect: there is one replica"
-        if self.arrivals != "poisson" and not self.request_rate:
-            yield f"arrivals {self.arrivals} has no effect: requests of a request_rate alone arrive by themselves"
+        for name in ("arrivals", "burstiness"):
+            if name in self.words() and not self.arrives:
+                given = plain_number(getattr(self, name))
+                yield f"{name} {given} has no effect: it is of requests that arrive by a request_rate or stages"
+        if self.warmup_requests:
+            yield "warmup_requests has no effect: estimates are of a server that is warm, and idle when a load begins"
         for name in ("isl", "osl"):
             if getattr(self, f"{name}_shape") == "uniform" and not self.is_drawn(name):
                 yield f"{name}_shape has no effect: all lengths are equal; give {name}_cv"

@@ -47,6 +47,12 @@ class Lengths:
         if not 0 <= self.cv <= widest:
             raise LoadError(f"a coefficient of variation of {self.cv:g}: from 0 to {widest:.3g} for {self.shape}")
 
+    @classmethod
+    def between(cls, shortest: float, longest: float) -> Lengths:
+        """Drawn evenly from a range of tokens."""
+        mean = (shortest + longest) / 2
+        return cls(mean=mean, shape="uniform", cv=(longest - mean) / (3**0.5 * mean), longest=int(longest))
+
     def draw(self, n: int, random: np.random.Generator) -> np.ndarray:
         """Lengths of n requests [tokens], integers of shape (n,)."""
         tokens = np.rint(self._draw(n, random))
@@ -138,7 +144,9 @@ class Closed:
 class Open:
     """``num_prompts`` requests that arrive at a rate [1/s], whether or not the engine keeps up.
 
-    ``cv`` is the coefficient of variation of the intervals, for ``gamma`` alone.
+    ``cv`` is the coefficient of variation of the intervals, for ``gamma`` alone. ``stages`` are rates [1/s] with how
+    long each lasts [s], one after the other: the rate changes in their proportions, with ``request_rate`` as its mean.
+    The last one lasts until all requests have arrived.
     """
 
     request_rate: float
@@ -147,6 +155,7 @@ class Open:
     num_prompts: int
     arrivals: str = "poisson"
     cv: float = 1.0
+    stages: tuple[tuple[float, float], ...] = ()
     seed: int = 0
 
     def requests(self) -> Requests:
@@ -157,8 +166,18 @@ class Open:
         """
         _positive(request_rate=self.request_rate, cv=self.cv)
         whole("num_prompts", self.num_prompts)
-        intervals_s = self._intervals_s(self.num_prompts, np.random.default_rng((self.seed, 1)))
-        return _drawn(np.cumsum(intervals_s), self.isl, self.osl, self.seed)
+        arrival_s = np.cumsum(self._intervals_s(self.num_prompts, np.random.default_rng((self.seed, 1))))
+        return _drawn(self._staged(arrival_s) if self.stages else arrival_s, self.isl, self.osl, self.seed)
+
+    def _staged(self, arrival_s: np.ndarray) -> np.ndarray:
+        """Arrivals at rates that change, from those at the mean rate: as many in each stage as its rate brings."""
+        rates, lasts_s = np.array(self.stages).T
+        for rate, stage_s in self.stages:
+            _positive(rate=rate, time=stage_s)
+        mean_rate = rates @ lasts_s / lasts_s.sum()
+        lasts_s[-1] += arrival_s[-1] * mean_rate / rates[-1]
+        ends_s, arrived = np.cumsum(lasts_s), np.cumsum(lasts_s * rates / mean_rate)
+        return np.interp(arrival_s, np.append(0.0, arrived), np.append(0.0, ends_s))
 
     def _intervals_s(self, n: int, random: np.random.Generator) -> np.ndarray:
         mean_s = 1 / self.request_rate
@@ -252,6 +271,11 @@ def most_tokens(lengths: TokenCounts) -> int:
     if lengths.shape in ("lognormal", "exponential"):
         raise LoadError(f"{lengths.shape} lengths have no end: say with longest where they are cut")
     return int(np.rint(lengths.mean * (1 + lengths.cv * 3**0.5 * (lengths.shape == "uniform"))))
+
+
+def mean_tokens(lengths: TokenCounts) -> float:
+    """Tokens on average, of a distribution before it is cut."""
+    return lengths.mean if isinstance(lengths, Lengths) else float(np.mean(lengths))
 
 
 def _first_row(wrong: np.ndarray, values: Any, what: str, remedy: str) -> None:

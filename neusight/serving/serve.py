@@ -20,7 +20,7 @@ from neusight.serving.deployment import Deployment
 from neusight.serving.disaggregated import ApartRun, simulate_apart
 from neusight.serving.estimate import DEGREES, Limiter, Metric, ServingEstimate
 from neusight.serving.launch import launch_command
-from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, checked
+from neusight.serving.load import Closed, Load, Offline, Open, Static, Trace, checked, mean_tokens
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun, Spread
 from neusight.serving.simulate import ALONE, simulate
@@ -329,7 +329,8 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
 
 
 def _load_figures(load: Load) -> dict[str, Any]:
-    """Numbers of a load; of a trace how many requests it has."""
+    """Numbers of a load, means of lengths; of a trace how many requests it has."""
     if isinstance(load, Trace):
         return {"requests": len(load.arrival_s)}
-    return {f.name: v for f in fields(load) if isinstance(v := getattr(load, f.name), int | float | str)}
+    figures = {f.name: v for f in fields(load) if isinstance(v := getattr(load, f.name), int | float | str)}
+    return {name: mean_tokens(getattr(load, name)) for name in ("isl", "osl")} | figures

@@ -23,11 +23,30 @@ SIZES: dict[str, Any] = {"model": MODEL, "gpu": "l4", "isl": 512, "osl": 64}
             {"request_rate": 2, "arrivals": "uniform", "seed": 4, "replicas": 2},
             Open(request_rate=2.0, num_prompts=1024, isl=512, osl=64, arrivals="uniform", seed=4),
         ),
+        ({"concurrency": 1, "isl": "512"}, Closed(concurrency=1, num_prompts=32, isl=512, osl=64)),
+        ({"concurrency": 1, "isl": "512/7/9"}, Closed(concurrency=1, num_prompts=32, isl=[512, 7, 9], osl=64)),
+        (
+            {"concurrency": 1, "isl": "410..512"},
+            Closed(
+                concurrency=1,
+                num_prompts=32,
+                osl=64,
+                isl=Lengths(mean=461.0, shape="uniform", cv=51 / 461 / 3**0.5, longest=512),
+            ),
+        ),
+        (
+            {"request_rate": 2, "burstiness": 0.25},
+            Open(request_rate=2.0, num_prompts=512, isl=512, osl=64, arrivals="gamma", cv=2.0),
+        ),
+        (
+            {"stages": "4:60s,16:30s"},
+            Open(request_rate=8.0, num_prompts=720, isl=512, osl=64, stages=((4.0, 60.0), (16.0, 30.0))),
+        ),
     ],
-    ids=["batch", "concurrency", "clients", "offline", "rate"],
+    ids=["batch", "concurrency", "clients", "offline", "rate", "length", "turns", "range", "bursts", "stages"],
 )
 def test_resolve_makes_the_load_of_words(words: dict[str, Any], load: Load) -> None:
-    assert Serving(**SIZES, **words).resolve().load == load
+    assert Serving(**SIZES | words).resolve().load == load
 
 
 def test_resolve_cuts_drawn_lengths_to_the_context() -> None:
@@ -50,8 +69,18 @@ def test_resolve_makes_a_setup_of_the_same_names() -> None:
         ({"batch": 1, "concurrency": 2}, "batch", "is another load than concurrency"),
         ({"batch": 1, "num_prompts": 2}, "batch", "is another load than num_prompts"),
         ({"batch": 1, "isl": None}, "isl", "is missing: give tokens"),
-        ({"batch": 1, "osl": 2.5}, "osl", "equal lengths are whole numbers"),
+        ({"batch": 1, "osl": 2.5}, "osl", "lengths that are not drawn are whole numbers"),
         ({"batch": 1, "isl_cv": 0.5}, "batch", "has requests of equal lengths"),
+        ({"batch": 1, "isl": "9..12"}, "batch", "has requests of equal lengths"),
+        ({"concurrency": 1, "isl": "12..9"}, "isl", "is no range: write it like 819..1024"),
+        ({"concurrency": 1, "osl": "9..12..15"}, "osl", "is no range"),
+        ({"concurrency": 1, "osl": "0..12"}, "osl", "is out of range"),
+        ({"concurrency": 1, "osl": "9/2.5"}, "osl", "2.5: lengths that are not drawn are whole numbers"),
+        ({"concurrency": 1, "osl": "9/x"}, "osl", "'x' is not a number"),
+        ({"concurrency": 1, "osl": "9..12", "osl_cv": 0.1}, "osl_cv", "osl states each length"),
+        ({"stages": "4:60s", "num_prompts": 9}, "stages", "is another load than num_prompts"),
+        ({"stages": "4:60s,16"}, "stages", "'16' is no rate with its time"),
+        ({"request_rate": 1, "arrivals": "uniform", "burstiness": 2}, "burstiness", "of intervals that are drawn"),
         ({"batch": 1, "seed": 3}, "seed", "draws nothing"),
         ({"batch": 1, "kv_link": "nvlink"}, "kv_link", "give prefill"),
         ({"batch": 1, "host_cache": 1e9}, "host_cache", "give a trace with a column session"),
@@ -81,6 +110,7 @@ def test_resolve_refuses_words_of_a_load_beside_a_load() -> None:
         ({"router": "least-loaded"}, "router least-loaded has no effect: there is one replica"),
         ({"network": "400Gb/s", "tp": 8}, "network has no effect: it joins nodes, and all 8 devices"),
         ({"arrivals": "uniform"}, "arrivals uniform has no effect"),
+        ({"burstiness": 2.0}, "burstiness 2 has no effect"),
         ({"osl_shape": "uniform"}, "osl_shape has no effect: all lengths are equal"),
         ({"isl_shape": "exponential", "isl_cv": 2.0}, "isl_cv has no effect"),
     ],

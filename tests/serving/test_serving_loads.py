@@ -160,3 +160,31 @@ def test_a_trace_of_no_or_of_unequal_columns_is_refused(tmp_path: Path) -> None:
         read_trace(tmp_path / "empty.csv")
     with pytest.raises(LoadError, match="columns of"):
         Trace(arrival_s=np.zeros(2), prompt_tokens=np.ones(3), output_tokens=np.ones(2))
+
+
+@pytest.mark.parametrize("arrivals", ["poisson", "uniform", "gamma"])
+def test_stages_bring_their_rates_one_after_the_other(arrivals: str) -> None:
+    stages = ((40.0, 100.0), (10.0, 100.0), (80.0, 100.0))
+    load = Open(request_rate=130 / 3, num_prompts=13_000, isl=1, osl=1, arrivals=arrivals, cv=1.5, stages=stages)
+    arrived = np.histogram(load.requests().arrival_s, [0, 100, 200, 300])[0]
+    assert arrived == pytest.approx([4000, 1000, 8000], abs=5 * 1.5 * 8000**0.5)
+
+
+def test_one_stage_is_a_rate_and_a_share_of_stages_keeps_their_times() -> None:
+    same = {"num_prompts": 50, "isl": 1, "osl": 1}
+    at_rate, staged = Open(request_rate=8, **same), Open(request_rate=8, stages=((3.0, 10.0),), **same)
+    assert staged.requests().arrival_s == pytest.approx(at_rate.requests().arrival_s)
+    halves = Open(request_rate=4, arrivals="uniform", stages=((4.0, 10.0), (12.0, 10.0)), **same).requests()
+    assert np.sum(halves.arrival_s <= 10 + 1e-9) == 20
+
+
+@pytest.mark.parametrize("stages", [((0.0, 5.0),), ((3.0, -1.0),), ((3.0, 5.0), (float("inf"), 1.0))])
+def test_stages_without_a_rate_or_a_time_are_refused(stages: tuple[tuple[float, float], ...]) -> None:
+    with pytest.raises(LoadError, match="give more than 0"):
+        Open(request_rate=1, num_prompts=9, isl=1, osl=1, stages=stages).requests()
+
+
+def test_lengths_between_two_are_drawn_evenly_from_both_on() -> None:
+    tokens = Lengths.between(819, 1024).draw(N, np.random.default_rng(0))
+    assert (tokens.min(), tokens.max()) == (819, 1024)
+    assert np.histogram(tokens, 5)[0] == pytest.approx(N / 5, rel=0.05)
