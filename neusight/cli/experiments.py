@@ -72,8 +72,8 @@ def list_(output: opt.Formatted) -> None:
 def run(
     options: Annotated[RunOptions, described(out="Output folder. Default, in a checkout: that of the experiment.")],
 ) -> None:
-    """Run experiments and write results.json, summary.json, report.md and figures, and docs/accuracy.md if
-    one has a part there. Row by row, results stay out of the repository; their summary is committed.
+    """Run experiments and write results.json, summary.json, report.md and figures, and docs/accuracy.md. Row by row,
+    results stay out of the repository; their summary is committed.
 
     Trainings are shared among processes or the cores of a cluster, whose hosts need NEUSIGHT_DATA as well.
 
@@ -98,7 +98,7 @@ def run(
         raise typer.BadParameter("give ids of `neusight experiments list`, or --all", param_hint="ID")
     listed = list_experiments() if options.all else [find_experiment(name) for name in options.ids]
     results = {experiment.id: _run(experiment, options) for experiment in listed}
-    if out is None and any(experiment.declared.readme for experiment in listed):
+    if out is None:
         accuracy()
     rows = [
         {"experiment": name, **row, "short": ", ".join(row["short"])}
@@ -142,9 +142,9 @@ def accuracy() -> None:
 
     ran = {e.id: e for e in list_experiments() if (e.folder / SUMMARY).is_file()}
     summaries = {name: read_results(experiment.folder / SUMMARY) for name, experiment in ran.items()}
-    shown = [each for name, each in summaries.items() if ran[name].declared.readme and is_current(each)]
+    shown = [each for each in summaries.values() if is_current(each)]
     blocks = {
-        "docs/accuracy.md": "\n\n".join(accuracy_part(results) for results in shown),
+        "docs/accuracy.md": "\n\n".join(filter(None, map(accuracy_part, shown))),
         "README.md": headline_block(summaries),
     }
     for name, block in blocks.items():

@@ -20,7 +20,7 @@ BEGIN, END = "<!-- accuracy:begin -->", "<!-- accuracy:end -->"
 
 
 def accuracy_part(results: Results) -> str:
-    """An experiment's part of docs/accuracy.md: those of its groups that show any figure there."""
+    """An experiment's part of docs/accuracy.md: those of its groups that show any figure there; '' without one."""
     declared = declared_in(results)
     tables = []
     for group in declared.groups:
@@ -28,7 +28,7 @@ def accuracy_part(results: Results) -> str:
             names = len(group.by) - len(group.average)
             tables.append(listing(rows, columns_of(rows, group, group.accuracy), words=names))
     details = f"Details: `experiments/{results['experiment']}/report.md`."
-    return "\n\n".join([f"**{declared.title}.** {declared.question}\n{details}", *tables])
+    return "\n\n".join([f"**{declared.title}.** {declared.question}\n{details}", *tables]) if tables else ""
 
 
 def headline_block(summaries: Mapping[str, Results], root: Path | None = None) -> str:

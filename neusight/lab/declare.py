@@ -247,13 +247,10 @@ class Simulation(StrictModel):
 
 
 class Declaration(StrictModel):
-    """The content of ``experiment.toml``; ``notes`` are items on how it is done, ``readme``: whether docs/accuracy.md
-    has a part of it.
-    """
+    """The content of ``experiment.toml``; ``notes`` are items on how it is done."""
 
     title: str
     question: str
-    readme: bool = False
     notes: tuple[str, ...] = ()
     tables: tuple[RowsTable, ...] = ()
     simulation: Simulation | None = None

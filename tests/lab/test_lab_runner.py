@@ -17,7 +17,6 @@ from neusight.lab.run import rounds_of
 DECLARED = """
 title = "Products"
 question = "How wrong?"
-readme = true
 
 [[tables]]
 files = ["kernels/mine-gemm.csv"]
