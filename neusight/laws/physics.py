@@ -238,10 +238,6 @@ class Matrix:
     widening: float = 4.0
     """Lane cycles in which a weight of few bits is made one that is multiplied (ggml-cuda, mmq.cuh, load_tiles_*: some
     thirty instructions for eight of 4 bits, with their scales and copies to shared memory; counted, assumption)."""
-    pack_kernels: float = constant(
-        4.0, 0.4, "DeepGEMM for tcgen05: scales become powers of two, four to a word, transposed: small kernels"
-    )
-    """Starts of kernels that turn scales into the layout of matrix units which apply them."""
     unpack_cost: float = constant(0.3, 0.7, "guess: weights of 8 or 4 bits are widened before they are multiplied")
     """Share that products with narrow weights take longer."""
     quantise_start: float = constant(0.5, 0.5, "guess: a small kernel between others")

@@ -22,8 +22,8 @@ from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.physics.problem import Measurements, Problem
 from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.learn.sums import robust_spread
-from neusight.measured import kernel_part
-from neusight.measured.folder import kernel_files, kernel_rows
+from neusight.measured import kernel_part, read_table
+from neusight.measured.folder import kernel_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +63,7 @@ def read_arrays(options: FitOptions, report: Report | None = None) -> Evidence[A
     files = kernel_files(options.data, lambda family, gpu: family != "collective", SystolicSpec)
     if not files:
         raise DataError(f"{options.data} has no kernels of systolic accelerators: give the folder of measured rows")
-    frame = pd.concat([kernel_rows(path) for path in files], ignore_index=True)
+    frame = pd.concat([read_table(path).frame for path in files], ignore_index=True)
     names = [name for name in ("source", "table", "row") if name in frame]
     of_tables = frame.sort_values(names).groupby(names[:-1]) if names else [("", frame)]
     parts = [part for _, rows in of_tables for part in _sampled(rows, np.random.default_rng(options.seed))]

@@ -23,8 +23,8 @@ from neusight.laws.routes import ranks_of
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.physics.problem import Measurements, Problem
-from neusight.measured import kernel_part
-from neusight.measured.folder import device_in, kernel_files, kernel_rows, sound
+from neusight.measured import kernel_part, read_table
+from neusight.measured.folder import device_in, kernel_files, sound
 
 GROUP_WEIGHT = 4.0
 """Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
@@ -76,7 +76,7 @@ def read_links(options: FitOptions, report: Report | None = None) -> Evidence[Li
 
 
 def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
-    frame = kernel_rows(path)
+    frame = read_table(path).frame
     names = [name for name in ("table", "gpu") if name in frame]
     for _, rows in frame[frame["family"] == "collective"].groupby(names, observed=True):
         device = device_in(path, str(rows["gpu"].iloc[0]))

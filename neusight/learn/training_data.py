@@ -19,8 +19,9 @@ from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
-from neusight.measured.folder import alike, devices_beside, kernel_rows, sound, stated, suspected
+from neusight.measured.folder import alike, devices_beside, sound, stated, suspected
 from neusight.measured.kernels import KernelPart, Skip, column, computed_rows, kernel_parts
+from neusight.measured.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +118,7 @@ def load_corpus(files: Sequence[Path], gpus: Sequence[str] = (), hold_out: Seque
     described: dict[Path, None] = {}
     for file in files:
         beside = devices_beside(file)
-        frame = _wanted(kernel_rows(file), gpus, hold_out)
+        frame = _wanted(read_table(file).frame, gpus, hold_out)
         described |= {beside[gpu][0]: None for gpu in frame["gpu"].unique() if gpu in beside}
         devices = {gpu: beside[gpu][1] if gpu in beside else load_device(gpu) for gpu in frame["gpu"].unique()}
         found: dict[tuple[str, str], list[DeviceRows]] = {}

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 FITTED = "fit"
 """``split`` of rows that constants learn from, in tables of whole runs."""
-AGAIN = "re-measured"
-"""In the ``software`` of rows that their source measured again after constants had learned from them."""
-
 ALIKE = ("table", "gpu", "family", "op", "dtype", "weight_dtype", "scaling", "quantised")
 """Columns that rows share of which more tell no more, beside libraries and whether attention decodes."""
 DECODED = 2
@@ -176,15 +173,6 @@ def hashes(files: Iterable[Path]) -> dict[str, str]:
         name = f"{file.parent.name}/{file.name}"
         names[f"{file.parent.parent.name}/{name}" if name in names else name] = file_sha256(file)
     return names
-
-
-def kernel_rows(file: Path) -> pd.DataFrame:
-    """Rows of a table of kernels without those of ``AGAIN``."""
-    frame = read_table(file).frame
-    if "software" not in frame:
-        return frame
-    again = [name for name in frame["software"].unique() if AGAIN in str(name)]
-    return frame[~frame["software"].isin(again)].reset_index(drop=True) if again else frame
 
 
 def alike(frame: pd.DataFrame) -> list[np.ndarray]:

@@ -90,16 +90,6 @@ def test_only_libraries_with_such_kernels_cut_narrow_products() -> None:
     assert parts("block", "trtllm", "trtllm") == 1.0
 
 
-def test_scales_are_packed_for_units_that_apply_them_alone() -> None:
-    batch = products(64, dtype="float8", scaling="block", quantised=True)
-    start_s = {
-        gpu: PHYSICS.start.cycles / load_device(gpu).boost_clock_hz for gpu in ("b200-sxm-180gb", "h100-sxm-80gb")
-    }
-    for gpu, kernels in (("b200-sxm-180gb", PHYSICS.matrix.pack_kernels), ("h100-sxm-80gb", 0.0)):
-        own, other = (times(batch, gpu, engine, "deepgemm").fixed_overhead_s[0] for engine in ("sglang", "trtllm"))
-        assert own - other == pytest.approx(kernels * start_s[gpu], abs=1e-12)
-
-
 @pytest.mark.parametrize(("gpu", "shares"), [("b200-sxm-180gb", True), ("h100-sxm-80gb", False), ("l40s", False)])
 def test_small_clusters_fetch_panels_more_often_where_large_ones_could_share_them(gpu: str, shares: bool) -> None:
     batch = products(8192, dtype="float8", scaling="tensor")

@@ -27,10 +27,10 @@ from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import HALF
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.measured.folder import hashes, kernel_files, kernel_rows, sound
+from neusight.measured.folder import hashes, kernel_files, sound
 from neusight.measured.kernels import KernelPart, Skip, computed_rows, kernel_parts, skipped_counts
 from neusight.measured.suspects import find_suspects
-from neusight.measured.table import MeasuredTable
+from neusight.measured.table import MeasuredTable, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,7 +110,7 @@ def read_rows(data: Path, gpu: str) -> tuple[pd.DataFrame, dict[str, str]]:
     import pandas as pd
 
     files = kernel_files(data)
-    frames = [kernel_rows(file) for file in files]
+    frames = [read_table(file).frame for file in files]
     frame = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame({"gpu": []})
     if not (frame["gpu"] == gpu).any():
         known = ", ".join(sorted(frame["gpu"].unique())) or "no kernels"

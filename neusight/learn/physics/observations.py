@@ -35,7 +35,6 @@ from neusight.measured.folder import (
     device_in,
     is_of_lone_launches,
     kernel_files,
-    kernel_rows,
     states_rates,
     suspected,
     timings_of,
@@ -124,7 +123,7 @@ class ObservationReader:
         return parts
 
     def _of_file(self, path: Path) -> Iterator[ProblemPart]:
-        frame = kernel_rows(path)
+        frame = read_table(path).frame
         frame = frame[~frame["gpu"].isin(self.options.hold_out)]
         faults = _faults(frame)
         self.skipped.update({reason: int(faulty.sum()) for reason, faulty in faults.items() if faulty.any()})

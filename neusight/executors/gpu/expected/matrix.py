@@ -452,12 +452,10 @@ def _quantisation_s(batch: KernelBatch, device: GpuSpec, conditions: Conditions,
     threads = np.where(batch["scaling"] == "micro", np.minimum(batch["k"] / MICRO_ELEMENTS, MICRO_THREADS), ROW_THREADS)
     at_once = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1.0, device.max_blocks_per_sm)
     rows_s = rows / at_once * matrix.quantise_row_cycles / device.boost_clock_hz
-    launch_s = further_kernel_s(device, physics)
-    start = matrix.quantise_start * launch_s
+    start = matrix.quantise_start * further_kernel_s(device, physics)
     own_s = start + np.where(searched, start + matrix.search_s, 0.0)
     own_s = own_s + np.maximum(moved_s, np.where(traits["quantise_rows"], rows_s, 0.0))
-    packed = traits["packs_scales"] & (batch["scaling"] == "block") & device.facts.applies_block_scales
-    return np.where(batch["quantised"], own_s + np.where(packed, matrix.pack_kernels * launch_s, 0.0), 0.0)
+    return np.where(batch["quantised"], own_s, 0.0)
 
 
 def product_energy_j(p: Product, dtype: np.ndarray, device: GpuSpec, physics: Physics) -> np.ndarray:
