@@ -130,6 +130,12 @@ class Engine:
         dispatcher: how tokens get to experts: ``alltoall``, a row for each, ``once`` to each rank or node that has
             any, or ``allgather``.
         grouped_experts: all experts of a rank in one kernel, else one after the other.
+        shared_tokens: of served passes up to which experts that all tokens share run with the routed ones, as some
+            experts more or in another stream beside them.
+        routes_in_experts: the kernels of served experts choose them as well.
+        reduced_norm_bytes: of what ranks that share matrices sum up, up to which one kernel adds it to the residual
+            stream and normalises it as well.
+        joined_latent_norms: norms of latent queries and keys run as one.
         quantises_in_products: 8-bit products make their inputs 8-bit within their own time.
         grouped_queries: decodes read keys and values once for all query heads that share them, else once for each.
         calibrated_scales: one scale of a tensor's 8-bit activations was found before, so that what makes them writes
@@ -261,6 +267,10 @@ class Engine:
     loss: Literal["written out", "torch", "fused", "generated"] = "torch"
     dispatcher: Literal["alltoall", "once", "allgather"] = "alltoall"
     grouped_experts: bool = True
+    shared_tokens: int = 0
+    routes_in_experts: bool = False
+    reduced_norm_bytes: float = 0.0
+    joined_latent_norms: bool = False
     quantises_in_products: bool = False
     grouped_queries: bool = True
     calibrated_scales: bool = False

@@ -1,4 +1,4 @@
-"""The library whose kernels a serving engine runs, by what they work on and the GPU, and how it runs few bits."""
+"""The library whose kernels a serving engine runs, by operands and GPU; how it runs few bits and composes passes."""
 
 from __future__ import annotations
 
@@ -40,6 +40,14 @@ def scheme_run(scheme: Quantisation, engine: Engine, device: DeviceSpec) -> Quan
             becomes = changes.pop("becomes", "")
             scheme = replace(scheme_named(becomes, chosen=scheme), **changes)
     return scheme
+
+
+def engine_run(engine: Engine, device: DeviceSpec) -> Engine:
+    """An engine as its version composes passes on a device, by the rules ``passes`` of ``libraries.toml``."""
+    for rule in _rules()["passes"]:
+        if _is_run(rule, engine, device):
+            engine = replace(engine, **{name: value for name, value in rule.items() if name not in _CONDITIONS})
+    return engine
 
 
 _CONDITIONS = (

@@ -115,6 +115,14 @@ class MoeConstants:
     """The same of CUTLASS's kernels where FlashInfer chooses without tuning, on GPUs where that matters."""
     block_rate: float = constant(0.7, 0.4, "DeepSeek-V3 report, 3.3.2: sums go to ordinary pipelines each 128 elements")
     """Share of the rate that is left where blocks of 128 values carry scales of their own."""
+    promoted_rate: float = constant(
+        0.5, 0.4, "CUDA Guide, tcgen05: sums lie in tensor memory, from where they are loaded to be scaled and added"
+    )
+    """The same of kernels that scale and add sums themselves, on units that keep sums in memory of their own."""
+    routed_rate: float = constant(0.8, 0.3, "guess: tuned kernels of one fused launch reach most of the rate")
+    """The same of kernels that route, gather and activate within one launch."""
+    widened_rate: float = constant(0.6, 0.5, "guess: a weight of 4 bits takes lanes a few instructions to widen")
+    """Share of the rate that is left where weights are widened to 16 bits before they are multiplied."""
     tail_share: float = constant(0.7, 0.3, "guess: blocks of many groups are uneven, so that whole rounds count more")
     """Share of the quantisation to whole rounds of blocks that remains."""
     padded_share: float = constant(
@@ -128,16 +136,26 @@ class MoeConstants:
     """Starts that a layer in Triton holds with few tokens, products included."""
     cutlass_kernels: float = constant(8.0, 0.5, "kernels of TensorRT-LLM's MOE plugin: sort, permute, products, passes")
     """The same in CUTLASS."""
+    routed_kernels: float = constant(
+        3.0, 0.5, "FlashInfer's TRTLLM-Gen layer: two products and a sum, each started before the last ends"
+    )
+    """The same of one fused launch."""
     sort_kernels: float = constant(3.0, 0.5, "vLLM and TensorRT-LLM sort many tokens in three kernels instead of one")
     """Starts that many tokens add."""
     scale_kernels: float = constant(1.5, 0.5, "guess: one pass that quantises tokens, often another before the second")
     """Starts that 8-bit products add."""
+    micro_kernels: float = constant(
+        4.0, 0.5, "TensorRT-LLM's moe_kernels.cu for NVFP4: scales of each expert are laid out before both products"
+    )
+    """Starts that operands of which few values share a scale add in a chain of kernels."""
     pair_cycles: float = constant(2.0, 1.0, "guess: one block of 1,024 threads sorts, with some memory accesses a pair")
     """Core cycles of sorting a token-expert pair."""
     triton_passes: float = constant(1.0, 0.5, "counted bytes")
     """Bytes of the passes beside the products in Triton, over those counted."""
     cutlass_passes: float = constant(1.0, 0.5, "counted bytes")
     """The same in CUTLASS."""
+    routed_passes: float = constant(1.0, 0.5, "counted bytes")
+    """The same of one fused launch."""
 
 
 @dataclass(frozen=True, kw_only=True)

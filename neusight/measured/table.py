@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from math import isnan
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from neusight.engines import ENGINES
 from neusight.errors import DataError, nearest
@@ -58,7 +58,7 @@ def provenance() -> Mapping[str, str]:
     return _resource("provenance.toml")
 
 
-def _resource(name: str) -> Mapping[str, str]:
+def _resource(name: str) -> Mapping[str, Any]:
     return tomllib.loads((files("neusight.measured") / name).read_text(encoding="utf-8"))
 
 
@@ -103,7 +103,7 @@ def read_table(path: Path) -> MeasuredTable:
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise DataError(f"{path} has column {twice} twice, under an old and a new name: leave out one of them")
-    table = MeasuredTable(path, kind, frame)
+    table = MeasuredTable(path, kind, _with_variants_that_ran(frame))
     if not table.quantities:
         raise DataError(f"{path} has no measured column: name it latency_ms, step_ms, ttft_ms, tokens_per_s, …")
     if frame.empty:
@@ -124,6 +124,20 @@ def _with_engines_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
     frame["engine"] = frame["engine"].astype(object).where(~replaced, ran)
     if "gradient_dtype" in frame:
         frame["gradient_dtype"] = frame["gradient_dtype"].astype(object).mask(replaced, None)
+    return frame
+
+
+def _with_variants_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
+    """Kernels by the narrower variants that ``variants.toml`` knows for what their source calls them."""
+    if not {"software", "variant"} <= {*frame}:
+        return frame
+    names = frame["software"].dropna().unique()
+    for rule in _resource("variants.toml")["variants"]:
+        rows = frame["software"].isin([name for name in names if name.rpartition(" ")[2] == rule["software"]])
+        for column, value in rule.get("with", {}).items():
+            rows &= column in frame and frame[column] == value
+        if rows.any():
+            frame["variant"] = frame["variant"].astype(object).mask(rows, rule["variant"])
     return frame
 
 

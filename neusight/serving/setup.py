@@ -9,7 +9,7 @@ from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of, usual_
 from neusight.devices.slices import core_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine, server_named
-from neusight.engines.libraries import scheme_run
+from neusight.engines.libraries import engine_run, scheme_run
 from neusight.engines.limits import Site
 from neusight.errors import DeviceError, LoadError, ModelError, shown
 from neusight.kernels.moe import check_distribution
@@ -111,7 +111,7 @@ class ReplicaSetup:
                 device=rank_on,
                 plan=self.plan,
                 precision=precision,
-                engine=engine.started_on(site, graphs=self.graphs),
+                engine=engine_run(engine.started_on(site, graphs=self.graphs), device),
                 pricer=pricer,
                 cluster=self._cluster(device, rank_on),
                 speculation=self.speculation,

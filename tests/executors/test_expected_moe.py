@@ -109,7 +109,7 @@ def test_shape_is_finite_for_every_kind() -> None:
 
 def test_constants_say_where_their_prior_comes_from() -> None:
     stated = {name: prior for name, prior in priors(PHYSICS).items() if name.startswith("moe.")}
-    assert len(stated) == 15
+    assert len(stated) == 21
     assert all(prior.why and prior.spread > 0 for prior in stated.values())
 
 
@@ -145,3 +145,44 @@ def test_marlin_has_warps_own_instructions(gpu: str) -> None:
         for variant in ("marlin", "cutlass")
     )
     assert marlin > 2.0 * other if device.facts.reads_shared_memory else marlin == other
+
+
+def test_moe_times_fused_launch_starts_fewer_kernels() -> None:
+    """A routed launch of few tokens against a chain, on the device that has both."""
+    device = load_device("b200-sxm-180gb")
+    for scaling, dtype in (("micro", "float4"), ("tensor", "float8"), ("", "bfloat16")):
+        batch = layers(dtype, scaling=scaling)
+        fused, chain = (
+            moe_times(batch, device, taken(("trtllm", variant)), PHYSICS).fixed_overhead_s[0]
+            for variant in ("trtllm_gen", "cutlass")
+        )
+        assert fused < 0.7 * chain
+
+
+@pytest.mark.parametrize("gpu", ["b200-sxm-180gb", "rtx-pro-6000-server"])
+@pytest.mark.parametrize(("scaling", "dtype", "weights"), [("micro", "float4", ""), ("block", "float8", "mxfp4")])
+def test_moe_shape_tiles_of_few_scaled_values_have_128_rows(gpu: str, scaling: str, dtype: str, weights: str) -> None:
+    """One token gives eight experts a row each: an eighth of a tile of 16 rows, or 1 of 128."""
+    batch = layers(dtype, scaling=scaling, weight_dtype=weights)
+    chain, fused = (
+        moe_shape(batch, load_device(gpu), taken(("vllm", variant)), PHYSICS)["row_fill"][0]
+        for variant in ("cutlass", "trtllm_gen")
+    )
+    assert chain <= 1.0 / 128.0 + 1e-9
+    assert fused > chain
+
+
+def test_moe_times_units_with_tensor_memory_promote_sums_of_blocks_slowly() -> None:
+    batch = layers("float8", scaling="block")
+    for gpu, slower in (("b200-sxm-180gb", True), ("h100-sxm-80gb", False), ("rtx-pro-6000-server", False)):
+        promoted, applied = (
+            moe_times(batch, load_device(gpu), taken(("trtllm", variant)), PHYSICS).compute_s[-1]
+            for variant in ("cutlass", "deepgemm")
+        )
+        assert promoted > 1.5 * applied if slower else promoted == applied
+
+
+def test_moe_times_widened_weights_leave_a_share_of_the_rate() -> None:
+    device, kind = load_device("b200-sxm-180gb"), taken(("vllm", "trtllm_gen"))
+    wide, narrow = (moe_times(layers(weight_dtype=dtype), device, kind, PHYSICS) for dtype in ("", "mxfp4"))
+    assert narrow.compute_s[-1] == pytest.approx(wide.compute_s[-1] / PHYSICS.moe.widened_rate)

@@ -47,6 +47,18 @@ def test_read_table_names_what_is_wrong(tmp_path: Path, text: str, message: str)
     assert "\n" not in str(caught.value)
 
 
+def test_read_table_tells_variants_apart_that_their_source_names(tmp_path: Path) -> None:
+    head = "op,engine,variant,gpu,dtype,weight_dtype,software,tokens,latency_ms\n"
+    cells = (
+        "cutlass,b200-sxm-180gb,float4,,trtllm 1.3 moe_torch_flow_min_latency",
+        "cutlass,b200-sxm-180gb,float4,,trtllm 1.3 moe_torch_flow_cutlass",
+        "cutlass,b200-sxm-180gb,float8,mxfp4,trtllm 1.3 moe_torch_flow",
+        "triton,h100-sxm-80gb,bfloat16,mxfp4,trtllm 1.3 moe_torch_flow",
+    )
+    frame = read_table(table(tmp_path, head + "".join(f"forward,trtllm,{each},8,1\n" for each in cells))).frame
+    assert frame["variant"].tolist() == ["trtllm_gen", "cutlass", "trtllm_gen", "triton"]
+
+
 def test_read_table_refuses_truncated_parquet(tmp_path: Path) -> None:
     path = tmp_path / "cut.parquet"
     path.write_bytes(b"PAR1" + bytes(64))

@@ -1,5 +1,6 @@
 """Whose kernels engines run: rules by family, GPU, era and operands, and no more than tile models tell apart."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,13 +8,15 @@ import pytest
 from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
-from neusight.engines.libraries import variant_of
+from neusight.engines.libraries import engine_run, variant_of
 from neusight.engines.limits import Site
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.schemes import Quantisation
 from neusight.serving import Setup
+from neusight.serving.passes import ReplicaPricer
 from neusight.workloads.decoders.known import known_decoder
+from neusight.workloads.decoders.shares import Steps
 
 ATTENTION = {
     "batch": 4, "heads": 8, "kv_heads": 2, "q_len": 1, "kv_len": 64, "head_dim": 128, "causal": True,
@@ -105,3 +108,91 @@ def test_kernels_that_load_vectors_come_closer_to_the_memory(
 def test_of_other_families_nobody_needs_to_know() -> None:
     batch = KernelBatch.from_columns("collective", op="all_reduce", ranks=2, bytes=1024, dtype="bfloat16")
     assert ran("vllm", "h100-sxm-80gb", batch) == ""
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "columns", "expected"),
+    [
+        ("trtllm", "b200-sxm-180gb", {"dtype": "float4", "scaling": "micro"}, "trtllm_gen"),
+        ("trtllm", "b200-sxm-180gb", {"dtype": "float8", "scaling": "block", "weight_dtype": "mxfp4"}, "trtllm_gen"),
+        ("trtllm", "b200-sxm-180gb", {"dtype": "float8", "scaling": "tensor"}, "cutlass"),
+        ("trtllm", "rtx-pro-6000-server", {"dtype": "float4", "scaling": "micro"}, "cutlass"),
+        ("vllm", "b200-sxm-180gb", {"dtype": "float4", "scaling": "micro"}, "flashinfer"),
+    ],
+)
+def test_variant_of_experts(engine: str, gpu: str, columns: dict[str, Any], expected: str) -> None:
+    shape = {"tokens": 8, "hidden": 512, "ffn": 256, "experts": 8, "all_experts": 8, "top_k": 2}
+    assert ran(engine, gpu, KernelBatch.from_columns("moe", **shape, **columns)) == expected
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "gpu", "shared", "routes", "norms"),
+    [
+        ("trtllm", "1.2", "b200-sxm-180gb", 1024, True, True),
+        ("trtllm", "0.17", "h100-sxm-80gb", 0, False, False),
+        ("sglang", "0.5.9", "h200-sxm-141gb", 1024, False, True),
+        ("sglang", "0.5.2", "b200-sxm-180gb", 1024, True, False),
+        ("vllm", "0.10.2", "h100-sxm-80gb", 0, False, False),
+        ("vllm", "0.15.1", "b200-sxm-180gb", 256, True, False),
+        ("vllm", "0.19", "h200-sxm-141gb", 256, False, True),
+        ("vllm", "0.19", "a100-sxm-80gb", 256, False, False),
+        ("vllm", "0.19", "mi300x", 0, False, False),
+    ],
+)
+def test_engine_run_composes_passes_by_version_and_device(
+    engine: str, version: str, gpu: str, shared: int, routes: bool, norms: bool
+) -> None:
+    found = engine_run(server_named(engine, version), load_device(gpu))
+    assert (found.shared_tokens, found.routes_in_experts, found.reduced_norm_bytes > 0) == (shared, routes, norms)
+
+
+def replica(engine: str, version: str, gpu: str, model: str = "deepseek-ai/DeepSeek-R1", **plan: int) -> ReplicaPricer:
+    setup = Setup(engine=engine, engine_version=version, **{"tp": 8, **plan})
+    return setup.replica(known_decoder(model), load_device(gpu), lambda *_: None)  # type: ignore[arg-type, return-value]
+
+
+def runs(pricer: ReplicaPricer, name: str, tokens: int) -> float:
+    """Of parts whose names begin so, in all layers of a pass that decodes."""
+    parts = pricer._parts(Steps.of(decodes=tokens, decode_cached=64), ("products", "experts", "rest", "collectives"))
+    return float(sum(part.runs.sum() for part in parts if part.name.startswith(name)))
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "most"), [("trtllm", "1.2", 1024), ("sglang", "0.5.9", 1024), ("vllm", "0.16", 256)]
+)
+def test_shared_experts_run_with_routed_ones_up_to_some_tokens(engine: str, version: str, most: int) -> None:
+    pricer = replica(engine, version, "h200-sxm-141gb")
+    assert runs(pricer, "shared", most) == 0.0
+    assert runs(pricer, "shared", most + 1) == 4 * 58
+    (few,), (many,) = (
+        {
+            int(part.batch["top_k"][0])
+            for part in pricer._parts(Steps.of(decodes=tokens, decode_cached=64), ("experts",))
+        }
+        for tokens in (most, most + 1)
+    )
+    assert (few, many) == (9, 8)
+
+
+def test_shared_experts_of_another_precision_run_alone() -> None:
+    """Experts alone are narrow: products of shared ones cannot be groups of theirs."""
+    pricer = replica("vllm", "0.19", "h200-sxm-141gb", "meta-llama/Llama-4-Scout-17B-16E-Instruct")
+    assert runs(pricer, "shared up", 8) == 0.0 and runs(pricer, "shared gate up", 8) == 0.0
+    scheme = pricer.precision.quantisation
+    narrow = replace(scheme, method="fp8", weights="float8", activations="float8", kinds=frozenset({"experts"}))
+    apart = replace(pricer, precision=replace(pricer.precision, quantisation=narrow))
+    assert runs(apart, "shared", 8) > 0.0
+
+
+def test_norms_run_within_reductions_of_few_bytes_alone() -> None:
+    """vLLM on Hopper: 512 KiB, 36 rows of 7,168 values in 16 bits."""
+    pricer = replica("vllm", "0.19", "h200-sxm-141gb")
+    assert runs(pricer, "add and norm", 36) == 0.0
+    assert runs(pricer, "add and norm", 37) == 2 * 61
+    assert runs(replica("vllm", "0.19", "h200-sxm-141gb", tp=1, dp=8, ep=8), "add and norm", 36) == 2 * 61
+
+
+def test_routing_is_a_kernel_where_experts_do_not_route() -> None:
+    assert runs(replica("trtllm", "1.2", "h200-sxm-141gb"), "routing", 8) == 0.0
+    assert runs(replica("sglang", "0.5.9", "h200-sxm-141gb"), "routing", 8) == 58
+    assert runs(replica("sglang", "0.5.9", "b200-sxm-180gb"), "routing", 8) == 0.0

@@ -195,10 +195,12 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
     for name in ("query", "latent"):
         if name in parts:
             yield from _down(rank, parts[name])
-    if mixer.normed:
-        if mixer.q_rank:
-            yield normalised(rank, "query norm", "rms_norm", (own, mixer.q_rank), weights=1)
-        yield normalised(rank, "key norm", "rms_norm", (own, mixer.kv_rank), weights=1)
+    latents = {"query norm": mixer.q_rank, "key norm": mixer.kv_rank}
+    if rank.engine.joined_latent_norms:
+        latents = {"latent norms": mixer.q_rank + mixer.kv_rank}
+    for name, width in latents.items():
+        if mixer.normed and width:
+            yield normalised(rank, name, "rms_norm", (own, width), weights=1)
     yield entering(rank, mixer.q_rank + mixer.latent_dim, "attention", "latent")
     if mixer.q_rank:
         yield from within("mla_up_proj", product(rank, parts["query up"], rank.tokens))

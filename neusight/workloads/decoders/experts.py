@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import STORED_BYTES
 from neusight.workloads.decoders.adapters import adapted
 from neusight.workloads.decoders.feed_forwards import activated, dense, inner
-from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
+from neusight.workloads.decoders.layers import Experts, FeedForward, Projection, shared_evenly
 from neusight.workloads.decoders.operations import (
     Operation,
     exchanged,
@@ -56,13 +57,27 @@ def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
     yield from product(rank, part.router(rank.hidden), rows)
     yield from [_served(part, rank)] if rank.serves else _routed(part, rank)
     if part.shared:
-        yield from dense(part.shared, rank, of="shared ", reduced=not rank.serves)
-        gradients = rank.pointwise("shared add gradients", "add", rows, rank.hidden)
-        yield Operation(forward=(rank.pointwise("shared add", "add", rows, rank.hidden),), backward=(gradients,))
+        yield from _shared(part.shared, rank, alone=~_joins(part, rank))
     if part.shared_gate:
         yield from product(rank, Projection(name="shared gate", k=rank.hidden, parts=(1,), kind="router"), rows)
     if rank.serves:
         yield leaving(rank, rank.hidden, "experts")
+
+
+def _shared(shared: FeedForward, rank: Rank, alone: Any) -> Iterator[Operation]:
+    """Experts that all tokens share, as kernels of their own in passes where they are ``alone``."""
+    rows = rank.resident_tokens
+    gradients = rank.pointwise("shared add gradients", "add", rows, rank.hidden)
+    added = Operation(forward=(rank.pointwise("shared add", "add", rows, rank.hidden),), backward=(gradients,))
+    for done in (*dense(shared, rank, of="shared ", reduced=not rank.serves), added):
+        runs = tuple(replace(part, runs=part.runs * alone) for part in done.forward) if rank.serves else done.forward
+        yield replace(done, forward=runs)
+
+
+def _joins(part: Experts, rank: Rank) -> Any:
+    """Whether shared experts run with the routed ones, for each pass: up to some tokens, in the same arithmetic."""
+    alike = rank.arithmetic("experts") == rank.arithmetic("feed_forward")
+    return np.less_equal(rank.tokens, rank.engine.shared_tokens if part.shared and alike else 0)
 
 
 def _served(part: Experts, rank: Rank) -> Operation:
@@ -80,14 +95,17 @@ def _served(part: Experts, rank: Rank) -> Operation:
     experts = shared_evenly(everyone, ep, "experts with redundant_experts" if part.redundant else "number of experts")
     up, down = part.expert.projections(rank.hidden, slices, "experts")
     scores = rank.size * tokens * part.experts
+    # Of shared ones each rank computes as much as of whole experts that its share of all tokens goes to.
+    more = _joins(part, rank) * max(1, round(part.shared.ffn / part.expert.ffn)) if part.shared else 0
     batch = KernelBatch.from_columns(
-        "moe", tokens=np.maximum(rank.tokens * dp, 1), hidden=rank.hidden, ffn=ffn, experts=experts,
-        all_experts=everyone, top_k=part.top_k, gated=part.expert.gated, distribution=routing_of(part, ep),
-        **rank.arithmetic("experts"),
+        "moe", tokens=np.maximum(rank.tokens * dp, 1), hidden=rank.hidden, ffn=ffn, experts=experts + more,
+        all_experts=everyone + more * ep, top_k=part.top_k + more, gated=part.expert.gated,
+        distribution=routing_of(part, ep), **rank.arithmetic("experts"),
     )  # fmt: skip
+    chosen = rank.reduced("routing", "softmax", (tokens, part.experts), scores, 8 * tokens * part.top_k)
     return Operation(
         forward=(
-            rank.reduced("routing", "softmax", (tokens, part.experts), scores, 8 * tokens * part.top_k),
+            *(() if rank.engine.routes_in_experts else (chosen,)),
             *_handed(part, rank),
             rank.part("experts", batch),
             *_handed(part, rank, back=True),

@@ -89,6 +89,9 @@ def stream_norm(
     masks = int(shape[0] * shape[1]) if rank.engine.hidden_dropout and rank.engine.generated else 0
     more, more_back = (waiting * stream, summed + masks - narrowed), (met + masks, masks * rank.size)
     done = normalised(rank, name, op, shape, weights=norm.weights, more=more, more_back=more_back, readers=readers)
+    if rank.serves and rank.tp > 1 and adds:
+        alone = stream > rank.engine.reduced_norm_bytes
+        done = replace(done, forward=tuple(replace(part, runs=part.runs * alone) for part in done.forward))
     yield replace(done, saved=_saved(rank, norm))
 
 

@@ -264,7 +264,7 @@ def _is_aligned(p: Product) -> np.ndarray:
     return np.asarray(p.copy_bytes >= WIDEST_COPY_BYTES)
 
 
-Shape = tuple[np.ndarray | int, np.ndarray | int]
+Shape = tuple[np.ndarray | float, np.ndarray | float]
 """(tile_m, tile_n) [elements]."""
 
 

@@ -7,20 +7,16 @@ compute mostly padding, which costs nothing as long as the weights take longer t
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.matrix import (
-    BLOCKS_OF_SM,
-    MatrixUnit,
-    Product,
-    product_energy_j,
-)
+from neusight.executors.gpu.expected.matrix import BLOCKS_OF_SM, MatrixUnit, Product, Shape, product_energy_j
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.implementations import traits_of
+from neusight.kernels.implementations import Traits, traits_of
 from neusight.kernels.moe import products_of
 from neusight.kernels.work import by_distinct, element_bytes, filled_groups, result_bytes, weight_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
@@ -68,10 +64,17 @@ class Groups:
     even: np.ndarray
     dtype: np.ndarray
     block: np.ndarray
-    gathers_rows: np.ndarray
-    asynchronous: np.ndarray
+    micro: np.ndarray
+    widened: np.ndarray
+    promoted: np.ndarray
     usual: np.ndarray
     fallback: np.ndarray
+    traits: Traits
+
+    @property
+    def activates_apart(self) -> np.ndarray:
+        """Whether a pass activates what the first product wrote: one that promotes sums leaves that to it."""
+        return np.asarray(self.traits["activates_apart"] | self.promoted)
 
     @property
     def pairs(self) -> np.ndarray:
@@ -149,7 +152,7 @@ def moe_shape(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physi
         "hot": hot_share(device, conditions.cycled_bytes, physics),
         "block": groups.block.astype(float),
         "narrow": np.log2(2.0 / p.a_bytes),
-        "triton": groups.gathers_rows.astype(float),
+        "triton": groups.traits["by_registers"].astype(float),
         "usual": groups.usual.astype(float),
     }
 
@@ -191,17 +194,21 @@ def _mean_product(batch: KernelBatch, filled: np.ndarray, device: GpuSpec) -> Pr
     return Product(batch["tokens"] / filled, n, k, filled, size, weight_bytes(batch), result_bytes(batch), rates)
 
 
-def _kinds(batch: KernelBatch, conditions: Conditions, device: GpuSpec) -> dict[str, np.ndarray]:
+def _kinds(batch: KernelBatch, conditions: Conditions, device: GpuSpec) -> dict[str, Any]:
     """Which kernels run."""
     narrow, block, traits = element_bytes(batch) < WIDE, batch["scaling"] == "block", traits_of("moe", conditions)
+    mixed, facts = weight_bytes(batch) < element_bytes(batch), device.facts
+    from_memory = facts.reads_shared_memory and facts.applies_block_scales
     return {
         "dtype": batch["dtype"],
         "block": block,
-        "gathers_rows": traits["gathers_rows"],
-        "asynchronous": traits["asynchronous"],
+        "micro": (batch["scaling"] == "micro") | (narrow & mixed),
+        "widened": mixed & ~narrow,
+        "promoted": block & ~mixed & ~traits["applies_scales"] & from_memory,
+        "traits": traits,
         "usual": ~traits["tuned"] & ~block,
         "fallback": np.where(narrow, ~traits["tuned_narrow"] & ~block, ~traits["tuned_wide"])
-        & device.facts.stalls_untuned_groups,
+        & facts.stalls_untuned_groups,
     }
 
 
@@ -212,7 +219,7 @@ def _row_tiles(groups: Groups, tile_m: np.ndarray | float, physics: Physics) -> 
     spread = 1.0 / -np.expm1(-1.0 / share)
     tiles = p.batch * np.where(groups.even, np.ceil(share - 1e-9), spread)
     padded = np.maximum(p.batch * np.ceil(groups.fullest / tile_m) - tiles, 0.0)
-    return np.asarray(tiles + physics.moe.padded_share * padded * (groups.block & ~groups.gathers_rows))
+    return np.asarray(tiles + physics.moe.padded_share * padded * (groups.block & ~groups.traits["gathers_rows"]))
 
 
 @dataclass(frozen=True)
@@ -230,13 +237,14 @@ class _Rates:
         """The rates of kernels by what they are like."""
         device, physics = setting.device, setting.physics
         moe, unit = physics.moe, MatrixUnit(device, physics)
-        share = np.where(groups.gathers_rows, moe.triton_rate, moe.cutlass_rate)
+        share = groups.traits.constants("rate_constant", moe)
         share = np.where(groups.usual, moe.usual_rate, np.where(groups.fallback, moe.fallback_rate, share))
-        share *= np.where(groups.block, moe.block_rate, 1.0)
+        scaled = np.where(groups.promoted, moe.promoted_rate, np.where(groups.block, moe.block_rate, 1.0))
+        share *= scaled * np.where(groups.widened, moe.widened_rate, 1.0)
         share *= traits_of("matrix", setting.conditions).constants("share_constant", physics.matrix)
-        share *= np.where(groups.asynchronous, 1.0, unit.synchronous_share(groups.product))
-        # Triton gathers rows of A, so that operands pass through registers on any architecture.
-        registers = groups.gathers_rows | ~groups.asynchronous
+        asynchronous = groups.traits["asynchronous"]
+        share *= np.where(asynchronous, 1.0, unit.synchronous_share(groups.product))
+        registers = groups.traits["by_registers"] | ~asynchronous
         half = np.where(registers, unit.half_by_registers(groups.product), unit.half(groups.product))
         return cls(unit.sustained(groups.product) / device.sm_count * share, half, unit.port)
 
@@ -245,12 +253,12 @@ def _tiles(groups: Groups, setting: _Setting) -> tuple[np.ndarray, np.ndarray]:
     """(tile_m, tile_n) of least time, or what an engine takes without looking."""
     least = np.full(len(groups.tokens), np.inf)
     best = np.zeros(len(least), dtype=int)
-    rates = _Rates.of(groups, setting)
+    rates, fewest = _Rates.of(groups, setting), np.where(groups.micro, groups.traits["least_scaled_rows"], 0.0)
     for row, tile_m in enumerate(TILE_ROWS):
         row_tiles = _row_tiles(groups, tile_m, setting.physics)
         for col, tile_n in enumerate(TILE_COLUMNS):
             compute_s, l2_s = _clocked_s(groups, (tile_m, tile_n), row_tiles, rates, setting)
-            better = compute_s + l2_s < least
+            better = (compute_s + l2_s < least) & (tile_m >= fewest)
             least = np.where(better, compute_s + l2_s, least)
             best[better] = row * len(TILE_COLUMNS) + col
     tile_m, tile_n = np.array(TILE_ROWS)[best // len(TILE_COLUMNS)], np.array(TILE_COLUMNS)[best % len(TILE_COLUMNS)]
@@ -262,11 +270,7 @@ def _tiles(groups: Groups, setting: _Setting) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _clocked_s(
-    groups: Groups,
-    tile: tuple[np.ndarray | float, np.ndarray | float],
-    row_tiles: np.ndarray,
-    rates: _Rates,
-    setting: _Setting,
+    groups: Groups, tile: Shape, row_tiles: np.ndarray, rates: _Rates, setting: _Setting
 ) -> tuple[np.ndarray, np.ndarray]:
     """(arithmetic, panels through the ports between L2 and SMs) of tiles [s]."""
     p, (tile_m, tile_n), device, physics = groups.product, tile, setting.device, setting.physics
@@ -289,7 +293,8 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
     hot = hot_share(device, setting.conditions.cycled_bytes, physics)
     activations = groups.pairs * (p.k * p.a_bytes + p.n * p.c_bytes)
     cold = p.batch * p.n * p.k * p.b_bytes * (1.0 - hot)
-    cold += activations * (1.0 - _held(activations, setting))
+    # L2 holds a share of them from the kernel that wrote them to the one that reads them.
+    cold += activations * (1.0 - hot_share(device, activations, physics))
     tiles = row_tiles * np.ceil(p.n / tile_n)
     chain = np.ceil(tiles / (BLOCKS_OF_SM * device.sm_count)) * p.k * p.a_bytes / WIDE
     step_s = MatrixUnit(device, physics).step_s * (1.0 - (1.0 - matrix.step_hot) * hot)
@@ -297,7 +302,7 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
         compute_s=compute_s,
         dram_s=cold / sustained_dram_bytes_per_s(device, physics),
         l2_s=l2_s,
-        serial_s=chain * step_s + _empty_s(groups, tile_m, tile_n, tiles, setting),
+        serial_s=chain * step_s + _empty_s(groups, (tile_m, tile_n), tiles, setting),
         fixed_overhead_s=np.zeros(len(hot)),
         switching_j=2.0 * groups.pairs * p.n * p.k * product_energy_j(p, groups.dtype, device, physics),
         dram_bytes=cold,
@@ -305,58 +310,46 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
     )
 
 
-def _empty_s(
-    groups: Groups, tile_m: np.ndarray, tile_n: np.ndarray, tiles: np.ndarray, setting: _Setting
-) -> np.ndarray:
+def _empty_s(groups: Groups, tile: Shape, tiles: np.ndarray, setting: _Setting) -> np.ndarray:
     """Time of blocks that find nothing to do [s]: Triton's grid has tiles for all pairs, and one more an expert."""
-    grid = (groups.offered / tile_m + groups.groups) * np.ceil(groups.product.n / tile_n)
+    grid = (groups.offered / tile[0] + groups.groups) * np.ceil(groups.product.n / tile[1])
     device = setting.device
-    empty = np.where(groups.gathers_rows, np.maximum(grid - tiles, 0.0), 0.0)
+    empty = np.where(groups.traits["worst_grid"], np.maximum(grid - tiles, 0.0), 0.0)
     return np.asarray(empty / device.sm_count * setting.physics.moe.empty_cycles / device.boost_clock_hz)
-
-
-def _held(touched: np.ndarray, setting: _Setting) -> np.ndarray:
-    """Share of bytes that L2 holds from the kernel that wrote them to the one that reads them."""
-    return hot_share(setting.device, touched, setting.physics)
 
 
 def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarray:
     """Time of starts, of sorting and of passes [s]; of the products' starts where they do the rest on their way."""
     device, physics = setting.device, setting.physics
-    moe, alone_s = physics.moe, start_s(device, setting.conditions, physics)
-    kernels = np.where(up.gathers_rows, moe.triton_kernels, moe.cutlass_kernels) + moe.scale_kernels * (
-        up.product.a_bytes < WIDE
-    )
+    moe, alone_s, traits = physics.moe, start_s(device, setting.conditions, physics), up.traits
+    kernels = traits.constants("kernels_constant", moe) + moe.scale_kernels * (up.product.a_bytes < WIDE)
+    kernels += traits["routes"] + up.promoted + moe.micro_kernels * (up.micro & traits["activates_apart"])
     kernels += moe.sort_kernels * up.offered / (up.offered + MANY_PAIRS)
     sort_s = up.offered * moe.pair_cycles / device.boost_clock_hz
-    moved = _pass_bytes(up, down) * np.where(up.gathers_rows, moe.triton_passes, moe.cutlass_passes)
-    held = _held(moved / 2.0, setting)
+    moved = _pass_bytes(up, down) * traits.constants("passes_constant", moe)
+    held = hot_share(device, moved / 2.0, physics)
     ports = physics.memory.l2_share * device.sustained_l2_bytes_per_s
     pass_s = moved * ((1.0 - held) / sustained_dram_bytes_per_s(device, physics) + held / ports)
-    return np.where(_passes_apart(setting), kernels * alone_s + sort_s + pass_s, PRODUCTS * alone_s)
-
-
-def _passes_apart(setting: _Setting) -> np.ndarray:
-    """Whether kernels of their own do what is beside the products."""
-    return traits_of("moe", setting.conditions)["passes_apart"]
+    return np.where(traits["passes_apart"], kernels * alone_s + sort_s + pass_s, PRODUCTS * alone_s)
 
 
 def _sums_s(down: Groups, setting: _Setting) -> np.ndarray:
     """Time [s] of memory where the second product adds its rows to their tokens' sums, which it reads and writes."""
     moved_s = 2.0 * WIDE * down.pairs * down.product.n / sustained_dram_bytes_per_s(setting.device, setting.physics)
-    return np.where(_passes_apart(setting), 0.0, moved_s)
+    return np.where(down.traits["passes_apart"], 0.0, moved_s)
 
 
 def _pass_bytes(up: Groups, down: Groups) -> np.ndarray:
     """Bytes that passes read and write.
 
-    Triton's products gather their rows, and its passes run over the pairs of all experts; CUTLASS's need rows in
-    order. 8-bit products have their operands quantised, each read in 16 bits and written in 8.
+    Products that gather their rows need none in order; Triton's passes run over the pairs of all experts. Narrow
+    products have their operands quantised, each read in 16 bits and written in few, but for the second where the first
+    activates and scales what it writes.
     """
-    hidden, ffn, size = up.product.k, down.product.k, up.product.a_bytes
-    rows = np.where(up.gathers_rows, up.offered, up.pairs)
-    quantised = (size < WIDE) * (WIDE + size) * (np.minimum(up.tokens, up.pairs) * hidden + rows * ffn)
-    permuted = np.where(up.gathers_rows, 0.0, 2.0 * size * up.pairs * hidden)
-    activated = WIDE * rows * (up.product.n + ffn)
+    hidden, ffn, size, traits = up.product.k, down.product.k, up.product.a_bytes, up.traits
+    rows, apart = np.where(traits["worst_grid"], up.offered, up.pairs), up.activates_apart
+    quantised = (size < WIDE) * (WIDE + size) * (np.minimum(up.tokens, up.pairs) * hidden + apart * rows * ffn)
+    permuted = np.where(traits["gathers_rows"], 0.0, 2.0 * size * up.pairs * hidden)
+    activated = WIDE * apart * rows * (up.product.n + ffn)
     summed = WIDE * (rows + up.tokens) * hidden
     return np.asarray(quantised + permuted + activated + summed)
