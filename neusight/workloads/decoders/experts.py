@@ -18,7 +18,7 @@ from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import STORED_BYTES
 from neusight.workloads.decoders.adapters import adapted
 from neusight.workloads.decoders.feed_forwards import activated, dense, inner
-from neusight.workloads.decoders.layers import Experts, FeedForward, Projection, shared_evenly
+from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
 from neusight.workloads.decoders.operations import (
     Operation,
     exchanged,
@@ -57,21 +57,16 @@ def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
     yield from product(rank, part.router(rank.hidden), rows)
     yield from [_served(part, rank)] if rank.serves else _routed(part, rank)
     if part.shared:
-        yield from _shared(part.shared, rank, alone=~_joins(part, rank))
+        alone = rank.tokens * ~_joins(part, rank)
+        lone = replace(rank, tokens=alone, resident_tokens=alone) if rank.serves else rank
+        yield from dense(part.shared, lone, of="shared ", reduced=not rank.serves)
+        gradients = rank.pointwise("shared add gradients", "add", rows, rank.hidden)
+        added = lone.pointwise("shared add", "add", lone.resident_tokens, rank.hidden)
+        yield Operation(forward=(added,), backward=(gradients,))
     if part.shared_gate:
         yield from product(rank, Projection(name="shared gate", k=rank.hidden, parts=(1,), kind="router"), rows)
     if rank.serves:
         yield leaving(rank, rank.hidden, "experts")
-
-
-def _shared(shared: FeedForward, rank: Rank, alone: Any) -> Iterator[Operation]:
-    """Experts that all tokens share, as kernels of their own in passes where they are ``alone``."""
-    rows = rank.resident_tokens
-    gradients = rank.pointwise("shared add gradients", "add", rows, rank.hidden)
-    added = Operation(forward=(rank.pointwise("shared add", "add", rows, rank.hidden),), backward=(gradients,))
-    for done in (*dense(shared, rank, of="shared ", reduced=not rank.serves), added):
-        runs = tuple(replace(part, runs=part.runs * alone) for part in done.forward) if rank.serves else done.forward
-        yield replace(done, forward=runs)
 
 
 def _joins(part: Experts, rank: Rank) -> Any:
@@ -274,16 +269,12 @@ def _sorted(routed: Routed, name: str) -> Iterator[Operation]:
         yield moved(_rearranged(routed, name, routed.pairs))
 
 
-def _slices_gathered(routed: Routed, size: int) -> Iterator[Operation]:
-    """Tokens of all ranks that have a slice of the same experts, where each has its own."""
+def _slices(routed: Routed, name: str, op: str, size: int) -> Iterator[Operation]:
+    """What ranks exchange that have a slice of the same experts, where each has tokens of its own: these gathered, or
+    their results added up at each token's rank.
+    """
     if routed.gathers:
-        yield exchanged(routed.rank, "gather for expert", "all_gather", "etp", size)
-
-
-def _slices_scattered(routed: Routed, size: int) -> Iterator[Operation]:
-    """Their results added up at each token's rank."""
-    if routed.gathers:
-        yield exchanged(routed.rank, "scatter of expert", "reduce_scatter", "etp", size)
+        yield exchanged(routed.rank, f"{name} expert", op, "etp", size)
 
 
 def _dispatched(routed: Routed) -> Iterator[Operation]:
@@ -296,7 +287,7 @@ def _dispatched(routed: Routed) -> Iterator[Operation]:
     add = rank.reduced("permute gradient", "sum", (routed.tokens * rank.hidden, top_k), sent, sent // top_k)
     yield Operation(forward=(_rearranged(routed, "permute", routed.sent),), backward=(add,))
     yield exchanged(rank, "dispatch", "all_to_all", "ep", sent)
-    yield from _slices_gathered(routed, sent * rank.share.etp)
+    yield from _slices(routed, "gather for", "all_gather", sent * rank.share.etp)
     yield from _sorted(routed, "sort by expert")
 
 
@@ -306,7 +297,7 @@ def _dispatched_once(routed: Routed) -> Iterator[Operation]:
     """
     rank, sent = routed.rank, routed.rank.row_bytes(routed.sent_once)
     yield exchanged(rank, "dispatch", "all_to_all", "ep", sent)
-    yield from _slices_gathered(routed, sent * rank.share.etp)
+    yield from _slices(routed, "gather for", "all_gather", sent * rank.share.etp)
     rows, arrived = routed.sent_once * rank.share.etp, rank.row_bytes(routed.pairs)
     shape = (rows * rank.hidden, max(1, routed.pairs // rows))
     add = rank.reduced("permute gradient", "sum", shape, arrived, rank.row_bytes(rows))
@@ -319,12 +310,12 @@ def _combined(routed: Routed) -> Iterator[Operation]:
     if rank.engine.dispatcher == "once":
         # Each rank adds up what its own experts give of a token before that goes back.
         yield _weighted(routed, routed.sent_once * rank.share.etp, routed.pairs)
-        yield from _slices_scattered(routed, rank.row_bytes(routed.sent_once) * rank.share.etp)
+        yield from _slices(routed, "scatter of", "reduce_scatter", rank.row_bytes(routed.sent_once) * rank.share.etp)
         yield exchanged(rank, "combine", "all_to_all", "ep", rank.row_bytes(routed.sent_once))
         return
     sent = rank.row_bytes(routed.sent)
     yield from _sorted(routed, "sort by rank")
-    yield from _slices_scattered(routed, sent * rank.share.etp)
+    yield from _slices(routed, "scatter of", "reduce_scatter", sent * rank.share.etp)
     yield exchanged(rank, "combine", "all_to_all", "ep", sent)
     yield _weighted(routed, routed.tokens, routed.sent)
 
@@ -333,7 +324,7 @@ def _collected(routed: Routed) -> Iterator[Operation]:
     """All ranks' tokens at every rank, of which it takes those of its experts."""
     rank, local = routed.rank, routed.rank.share
     own = rank.row_bytes(routed.tokens) * (local.etp if routed.gathers else 1)
-    yield from _slices_gathered(routed, own)
+    yield from _slices(routed, "gather for", "all_gather", own)
     yield exchanged(rank, "gather tokens", "all_gather", "ep", own * local.ep)
     yield moved(_rearranged(routed, "permute", routed.pairs))
 
@@ -344,7 +335,7 @@ def _returned(routed: Routed) -> Iterator[Operation]:
     everyone = routed.tokens * local.ep * (local.etp if routed.gathers else 1)
     yield _weighted(routed, everyone, routed.pairs)
     yield exchanged(rank, "scatter results", "reduce_scatter", "ep", rank.row_bytes(everyone))
-    yield from _slices_scattered(routed, rank.row_bytes(everyone) // local.ep)
+    yield from _slices(routed, "scatter of", "reduce_scatter", rank.row_bytes(everyone) // local.ep)
 
 
 def _weighted(routed: Routed, tokens: int, pairs: int) -> Operation:
