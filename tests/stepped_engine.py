@@ -63,6 +63,8 @@ class SteppedEngine:
         self.passes: list[tuple[float, list[tuple[int, int]], int, int]] = []
         self.kv_blocks: list[int] = []
         self.rounds = 0
+        self.begun_s = self.looked_s = -np.inf
+        self.unlooked = 0
 
     def gained(self) -> int:
         """Tokens that the next pass gives each sequence that generates: their mean, carried over."""
@@ -83,6 +85,8 @@ class SteppedEngine:
         return np.inf if tokens is None else tokens // self.block - self.limits.prefix_tokens // self.block
 
     def step(self) -> None:
+        if self.unlooked >= self.limits.recv_interval:
+            self.looked_s, self.unlooked = self.begun_s if self.limits.overlapped else self.time_s, 0
         apart = self.limits.scheduler.prompts_apart
         evicted = False if apart else self.make_room()
         beside = [] if apart else [s for s in self.running if s.generates]
@@ -91,7 +95,8 @@ class SteppedEngine:
             self.make_room()
             beside = [s for s in self.running if s.generates]
         if not chunks and not beside:
-            self.time_s = max(self.time_s, self.waiting[0].arrival_s)
+            self.time_s = self.looked_s = max(self.time_s, self.waiting[0].arrival_s)
+            self.unlooked = 0
             return
         self.run(chunks, beside)
 
@@ -101,6 +106,8 @@ class SteppedEngine:
         new = sum(n for n, _ in shapes) + len(decodes) * self.limits.queries
         gained = self.gained()
         self.rounds += bool(decodes)
+        self.unlooked += self.limits.recv_interval if chunks else 1
+        self.begun_s = self.time_s
         self.time_s += self.times.pass_s(new, shapes, len(decodes), context)
         self.passes.append((self.time_s, shapes, len(decodes), context))
         for s in decodes:
@@ -150,7 +157,7 @@ class SteppedEngine:
         return chunks
 
     def fits(self, s: Sequence, budget: int, beside: list[Sequence]) -> bool:
-        if s.arrival_s > self.time_s or len(self.running) >= self.limits.max_num_seqs:
+        if s.arrival_s > self.looked_s or len(self.running) >= self.limits.max_num_seqs:
             return False
         if not self.limits.chunked_prefill and s.known - s.prefix > budget:
             return False

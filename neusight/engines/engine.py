@@ -348,9 +348,9 @@ class Engine:
             )
         return self.server
 
-    def started_on(self, site: Site, *, graphs: bool = True) -> Engine:
-        """One that serves, as it runs at a site; without ``graphs`` it launches kernel by kernel."""
-        server = self.serving.started_on(site, graphs=graphs)
+    def started_on(self, site: Site, *, graphs: bool = True, overlap: bool | None = None) -> Engine:
+        """One that serves, as it runs at a site; see ``Server.started_on``."""
+        server = self.serving.started_on(site, graphs=graphs, overlap=overlap)
         return replace(self, server=server, grouped_queries=server.rocm_native or site.device.vendor != "amd")
 
     @property

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from neusight.devices.spec import DeviceSpec
 
 _FILE = Path(__file__).with_name("defaults.toml")
-_CONDITIONS = ("from", "vendor", "device", "least_bytes", "least_ranks", "large_passes", "speculates")
+_CONDITIONS = ("from", "vendor", "device", "least_bytes", "least_ranks", "least_stages", "large_passes", "speculates")
 _MIB = 1 << 20
 NEWEST = (inf,)
 
@@ -93,6 +93,7 @@ def _is_for(table: Mapping[str, Any], site: Site | None) -> bool:
         and table.get("device", board.id) == board.id
         and device.usable_bytes >= table.get("least_bytes", 0)
         and site.ranks >= table.get("least_ranks", 1)
+        and site.stages >= table.get("least_stages", 1)
         and site.speculates >= table.get("speculates", False)
         and not (table.get("large_passes") and device.facts.small_serving_limits)
     )

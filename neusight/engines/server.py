@@ -22,7 +22,7 @@ from neusight.quick_dataclasses import dataclass
 
 GROUPS = ("products", "experts", "context", "decode", "collectives", "rest")
 """Kinds of kernels that an engine may run slower or faster than the same kernels by themselves."""
-HOST = ("pass_s", "rank_s", "sequence_s", "mixture_s", "operator_s")
+HOST = ("pass_s", "rank_s", "sequence_s", "mixture_s", "operator_s", "gap_s")
 """Constants of an engine's own time."""
 FILE = "engines.json"
 COMMON = "common"
@@ -36,12 +36,11 @@ NATIVE_OPERATOR_S = 1e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Era:
-    """Versions of an engine that are one program, and which of its passes are CUDA graphs.
+    """Versions of an engine that are one program, whose constants are fitted together.
 
     Attributes:
         engine: its name.
         before: the version that ends it; None for the newest.
-        graph_tokens: new tokens up to which passes with prompts are graphs; those that only generate always are.
         rocm_native: whether AMD's GPUs have such graphs, and decode attention of their own. V0's host launched kernel
             by kernel there, and its paged attention read keys and values anew for each query head
             (``csrc/attention/attention_kernels.cu``; ``csrc/rocm`` came with 0.6.2).
@@ -50,7 +49,6 @@ class Era:
 
     engine: str
     before: tuple[int, int] | None = None
-    graph_tokens: float = 0.0
     rocm_native: bool = True
     writes_scores: bool = False
 
@@ -60,26 +58,22 @@ class Era:
         return self.engine + (" before {}.{}".format(*self.before) if self.before else "")
 
 
-PIECEWISE = 512
-"""Largest of vLLM's ``cudagraph_capture_sizes``: up to so many tokens V1 captures all but attention, whatever a pass
-is made of."""
-BUILT = float("inf")
-"""Each pass is one call of an engine that TensorRT built."""
 ERAS = (
     Era(engine="vllm", before=(0, 8), rocm_native=False),
-    Era(engine="vllm", before=(0, 14), graph_tokens=PIECEWISE),
-    Era(engine="vllm", graph_tokens=PIECEWISE),
-    Era(engine="tensorrt-llm", before=(0, 12), graph_tokens=BUILT),
-    Era(engine="tensorrt-llm", before=(0, 19), graph_tokens=BUILT),
+    Era(engine="vllm", before=(0, 14)),
+    Era(engine="vllm"),
+    Era(engine="tensorrt-llm", before=(0, 12)),
+    Era(engine="tensorrt-llm", before=(0, 20)),
     Era(engine="tensorrt-llm"),
+    Era(engine="sglang", before=(0, 4)),
     Era(engine="sglang"),
     Era(engine="transformers-neuronx", before=(2, 19), writes_scores=True),
     Era(engine="transformers-neuronx"),
 )
 """Older ones first. vLLM's V1 became the default with 0.8 and its asynchronous scheduling with 0.14; V0 captured passes
-that only generate. TensorRT-LLM's executor replaced its Python sessions with 0.12 and its PyTorch backend built engines
-in the overviews from 0.19 on. Versions of Transformers NeuronX are those of AWS Neuron, whose 2.19 brought flash
-attention (release notes)."""
+that only generate. TensorRT-LLM's executor replaced its Python sessions with 0.12; its PyTorch backend with overlapped
+scheduling is the default from 0.20 on, SGLang's overlapped scheduling from 0.4 on (``defaults.toml``). Versions of
+Transformers NeuronX are those of AWS Neuron, whose 2.19 brought flash attention (release notes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,12 +127,15 @@ SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 class Server:
     """How an engine serves requests.
 
-    Besides its kernels a pass takes ``pass_s``, where several ranks must meet ``rank_s`` more, ``sequence_s`` for each
-    sequence in it, and ``mixture_s`` for each layer of experts: scheduling, sampling, copies to and from the host, what
-    sorts tokens by expert. ``request_s`` is what a server and its client add to the first token of a request.
-    Passes that are no CUDA graph take no less than the host needs to launch their kernels, ``operator_s`` for one of a
-    pointwise operator (``workloads.dispatch``): those that only generate unless ``decode_graphs``, those with prompts
-    beyond ``graph_tokens`` new tokens.
+    Beside its kernels a pass takes the host ``pass_s``, where several ranks must meet ``rank_s`` more, ``sequence_s``
+    for each sequence in it, and ``mixture_s`` for each layer of experts: scheduling, sampling, copies to and from the
+    host, what sorts tokens by expert. ``request_s`` is what a server and its client add to a request's first token.
+    The host also launches the kernels of passes that are no CUDA graph, ``operator_s`` for one of a pointwise operator
+    (``workloads.dispatch``): of those that only generate unless ``decode_graphs``, of those with prompts beyond
+    ``graph_tokens`` new tokens.
+    Where the schedule is ``overlapped`` the host prepares a pass while the device runs the one before, and between two
+    passes the device rests for ``gap_s``; a pass has begun to be prepared before requests that arrive during the one
+    before it are looked at.
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
     the device's ``total`` memory for everything, of that memory for ``weights`` and cache alone, or of what is ``free``
     after weights and activations for the cache, or no more than its ``sequences`` keep.
@@ -165,6 +162,8 @@ class Server:
     sequence_s: float = 0.0
     mixture_s: float = 0.0
     operator_s: float = 9.8e-6
+    gap_s: float = 0.0
+    overlapped: bool = False
     decode_graphs: bool = True
     graph_tokens: float = 0.0
     rocm_native: bool = True
@@ -178,6 +177,22 @@ class Server:
         """
         fixed_s = self.pass_s + (self.rank_s if ranks > 1 else 0.0) + self.mixture_s * mixtures
         return np.asarray(fixed_s + self.sequence_s * sequences, dtype=float)
+
+    def waits_s(self, kernels_s: np.ndarray, host_s: np.ndarray, launches_s: np.ndarray) -> np.ndarray:
+        """By how much passes last longer than kernels and what the device rests, since the host is not ready [s].
+
+        Args:
+            kernels_s: time of the kernels [s], shape (n,).
+            host_s: the host's time without launches [s], see ``host_s``.
+            launches_s: its time to launch kernels that are in no graph [s].
+        """
+        return np.maximum(launches_s + (host_s if self.overlapped else 0.0) - kernels_s, 0.0)
+
+    def rests_s(self, host_s: np.ndarray) -> np.ndarray:
+        """How long the device rests between passes, however long their kernels take [s]: for ``gap_s``, or while the
+        host prepares the next pass where it does so after the one before; shape (n,).
+        """
+        return np.full_like(host_s, self.gap_s) if self.overlapped else host_s
 
     def with_constants(self, constants: Mapping[str, float]) -> Server:
         """The same with other constants: those of ``HOST``, ``GROUPS``, ``request_s`` and ``spread``."""
@@ -198,8 +213,8 @@ class Server:
         """
         era = era_of(engine, version)
         server = replace(
-            self, engine=engine, version=version, era=era.name, graph_tokens=era.graph_tokens,
-            rocm_native=era.rocm_native, **defaults_of(engine, version),
+            self, engine=engine, version=version, era=era.name, rocm_native=era.rocm_native,
+            **defaults_of(engine, version),
         )  # fmt: skip
         return server._fitted(artifact or tile_models_dir() / FILE)
 
@@ -223,20 +238,22 @@ class Server:
             return ""
         return " to ".join(".".join(map(str, each)) for each in (oldest, newest))
 
-    def started_on(self, site: Site, *, graphs: bool = True) -> Server:
+    def started_on(self, site: Site, *, graphs: bool = True, overlap: bool | None = None) -> Server:
         """With the limits that it starts with at a site where no flag is given, and as its vendor's libraries are.
 
         Args:
             site: that it runs on.
             graphs: False where it is told to launch kernel by kernel.
+            overlap: whether a flag says that scheduling overlaps with passes, None where none says it.
         """
         server = self
         if site.device.vendor == "amd":
             server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE)
             graphs = graphs and self.rocm_native
-        if not graphs:
-            server = replace(server, decode_graphs=False, graph_tokens=0.0)
-        return replace(server, **defaults_of(self.engine, self.version, site))
+        server = replace(server, **defaults_of(self.engine, self.version, site))
+        if overlap is not None:
+            server = replace(server, overlapped=overlap)
+        return server if graphs else replace(server, decode_graphs=False, graph_tokens=0.0)
 
     def pass_tokens(self, context: int) -> int:
         """Most new tokens of a pass where no flag is given.

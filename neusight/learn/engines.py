@@ -121,17 +121,19 @@ def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.nd
 
 def terms_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndarray:
     """Terms of the passes that rounds of the scheduler take as long as, shape (n, constants); ``costs`` are theirs. A
-    pass whose kernels wait for their launches takes what the host does.
+    pass that waits for its host takes what the host does; where scheduling is overlapped, any other takes its kernels.
     """
-    steps = deployment.in_flight(rounds)
+    steps, server = deployment.in_flight(rounds), deployment.server
     ones = np.ones(len(steps))
+    decides = np.where(server.overlapped, costs.waits_s > 0, True)
     ranks, mixtures = deployment.replica.plan.world, deployment.replica.mixtures
     host = {
-        "pass_s": ones,
-        "rank_s": ones * (ranks > 1),
-        "sequence_s": ones * steps.sequences,
-        "mixture_s": ones * mixtures,
+        "pass_s": decides,
+        "rank_s": decides * (ranks > 1),
+        "sequence_s": decides * steps.sequences,
+        "mixture_s": decides * mixtures,
         "operator_s": deployment.replica.dispatches(steps) * (costs.waits_s > 0),
+        "gap_s": ones * server.overlapped,
     }
     kernels_s = (np.where(costs.waits_s > 0, 0.0, costs.groups_s[group]) for group in GROUPS)
     return np.stack([*(host[name] for name in HOST), *kernels_s], axis=1)
@@ -143,6 +145,7 @@ PRIORS: dict[str, tuple[float, float]] = {
     "sequence_s": (2e-5, 1.5),
     "mixture_s": (5e-5, 1.5),
     "operator_s": (9.8e-6, 0.41),
+    "gap_s": (2e-4, 1.0),
     "products": (1.0, 0.1),
     "experts": (1.0, 0.2),
     "context": (1.0, 0.1),

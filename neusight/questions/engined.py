@@ -61,6 +61,14 @@ class Engined(Configured, WithExperts, OnNodes):
     )  # fmt: skip
     chunked_prefill: bool = switch("Prompts may be cut where a pass is full.", ENGINE, True)
     graphs: bool = switch("Passes are launched as CUDA graphs; --no-graphs is vLLM's enforce-eager.", ENGINE, True)
+    overlap: bool | None = switch(
+        "The host prepares a pass while the one before it runs; --no-overlap is vLLM's no-async-scheduling. Default: "
+        "the engine's, by version.",
+        ENGINE, None,
+    )  # fmt: skip
+    scheduler_recv_interval: int | None = whole(
+        "Passes that only generate between two looks of SGLang's scheduler at new requests.", ENGINE, high=1 << 16
+    )
     prefix_cached_tokens: int = whole(
         "Tokens that all prompts begin with and the cache holds.",
         ENGINE, 0, low=0, high=MOST_TOKENS, former=("prefix_cached",),
@@ -90,7 +98,4 @@ class Engined(Configured, WithExperts, OnNodes):
     admitted: int | None = whole("Requests at a replica, beyond which others wait at the router.", PLAN, high=1 << 20)
     num_scheduler_steps: int | None = whole(
         "Passes between two turns of vLLM 0.6's scheduler.", RECORDED, high=1024, estimated=False
-    )
-    scheduler_recv_interval: int | None = whole(
-        "Passes between two looks of SGLang's scheduler at new requests.", RECORDED, high=1024, estimated=False
     )

@@ -117,6 +117,7 @@ class BatchingEngine:
         self.max_tokens = limits.max_num_batched_tokens or maxsize
         self.block = limits.block_tokens
         self.queries, self.gain, self.overshoot = limits.queries, limits.gain, limits.overshoot
+        self.ahead, self.interval = int(limits.overlapped), limits.recv_interval
         self.prefix_blocks = limits.prefix_tokens // self.block
         self.capacity = maxsize if limits.kv_tokens is None else limits.kv_tokens // self.block - self.prefix_blocks
         self.prompt, self.output, self.cached, self.target = ledger.prompt, ledger.output, ledger.cached, ledger.target
@@ -132,6 +133,9 @@ class BatchingEngine:
         self.finished: list[int] = []
         self.preempted: list[int] = []
         self.places: list[int] = []
+        # When the queue was looked at last for a pass that is not composed yet, and the passes since, less than
+        # ``interval`` of them.
+        self.looked_s, self.unlooked = 0.0, 0
 
         # Who runs: one prompt at most is begun and not ended, and all that generate, with their tokens in the cache.
         self.time_s, self.clock, self.rounds = 0.0, 0, 0
@@ -179,7 +183,8 @@ class BatchingEngine:
             self.planned = self.alike(most=1 if evicted and self.gain > 1 else maxsize)
             self.end_s = self.time_s + self.last_s(self.planned)
         elif self.next < len(self.queue):
-            self.time_s = max(self.time_s, self.arrival_s[self.next])
+            self.time_s = self.looked_s = max(self.time_s, self.arrival_s[self.next])
+            self.unlooked = 0
             return self.plan()
         else:
             self.end_s = inf
@@ -241,7 +246,7 @@ class BatchingEngine:
         """The request that is to start next, -1 where none waits."""
         if self.preempted:
             return self.preempted[-1]
-        waits = self.next < len(self.queue) and self.arrival_s[self.next] <= self.time_s
+        waits = self.next < len(self.queue) and self.arrival_s[self.next] <= self.looked_s
         return self.queue[self.next] if waits else -1
 
     def make_room(self) -> bool:
@@ -280,6 +285,7 @@ class BatchingEngine:
         start_s = self.time_s
         running = self.decodes + len(done) + (self.partial >= 0)
         self.time_s, self.restored = self.end_s, 0
+        self.looked_s, self.unlooked = start_s if self.ahead else self.end_s, self.ahead % self.interval
         gained = 0
         if decodes:
             gained = 1 if self.gain == 1 else self.gained(1)
@@ -296,6 +302,7 @@ class BatchingEngine:
         """Passes that only generate."""
         n, start_s, gained = self.decodes, self.time_s, self.gained(passes)
         self.time_s = self.end_s
+        self.look(start_s, passes)
         self.gain_tokens(gained, passes)
         self.rows.extend((start_s, self.time_s, passes, 0, 0, 0, 0, n, gained, n, self.kv_tokens()))
         self.finish_due()
@@ -306,9 +313,24 @@ class BatchingEngine:
         passes = min(self.passes_until(self.end_clocks[0]), max(STRIDE, context // n // GROWTH))
         passes = self.until_full(min(passes, most))
         if not self.preempted and n < self.max_seqs and self.next < len(self.queue):
-            wait_s = self.arrival_s[self.next] - self.time_s
-            passes = self.until_arrival(passes, wait_s) if wait_s > 0 else passes
+            passes = self.until_seen(passes, self.arrival_s[self.next])
         return passes
+
+    def until_seen(self, passes: int, arrival_s: float) -> int:
+        """The passes, at most as many, after which one is composed from what was there when a request arrived."""
+        if arrival_s <= self.looked_s:
+            return passes
+        wait_s = arrival_s - self.time_s
+        arrived = self.until_arrival(passes, wait_s) if wait_s > 0 else 0
+        return max(1, min(passes, arrived + -(self.unlooked + arrived) % self.interval + self.ahead))
+
+    def look(self, start_s: float, passes: int) -> None:
+        """Note the last look at the queue, each ``interval`` passes, that was for a pass after some that ran."""
+        seen = passes - self.ahead
+        last = seen - (self.unlooked + seen) % self.interval
+        if last >= 0:
+            self.looked_s = self.time_s if last == passes else start_s + (self.last_s(last) if last else 0.0)
+        self.unlooked = (self.unlooked + passes) % self.interval
 
     def decode_s(self, context: float) -> float:
         """Time of a pass of all that generate, with so many tokens in the cache."""

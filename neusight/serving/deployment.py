@@ -208,6 +208,8 @@ class Deployment:
             block_tokens=self.server.block_tokens,
             max_model_len=self.setup.max_model_len,
             scheduler=self.server.scheduler,
+            overlapped=self.server.overlapped,
+            recv_interval=self.setup.scheduler_recv_interval,
             speculation=self.replica.speculation,
         )
 

@@ -158,6 +158,8 @@ def _values(d: Deployment) -> dict[str, Any]:
         "kv_dtype": None if precision.kv_cache == precision.dtype else cache,
         "chunked_prefill": None if d.setup.chunked_prefill else False,
         "graphs": None if d.server.decode_graphs else False,
+        "overlap": d.setup.overlap,
+        "scheduler_recv_interval": _above_one(d.setup.scheduler_recv_interval),
         "attention_dp": True if plan.dp > 1 else None,
         "policy": "GUARANTEED_NO_EVICT" if d.server.scheduler.reserved_output else "MAX_UTILIZATION",
         "draft": None,

@@ -32,6 +32,8 @@ class EngineLimits:
         block_tokens: tokens of a block, in which the cache is given out.
         max_model_len: the longest sequence, prompt and output, None for any.
         scheduler: one of ``SCHEDULERS``, or one's own.
+        overlapped: a pass is composed when the one before it begins, else when that ends.
+        recv_interval: passes that only generate between two looks at new requests.
         speculation: what decodes bring beside their last token, None for nothing.
     """
 
@@ -46,6 +48,8 @@ class EngineLimits:
     block_tokens: int = 16
     max_model_len: int | None = None
     scheduler: Scheduler = VLLM
+    overlapped: bool = False
+    recv_interval: int = 1
     speculation: Speculation | None = None
 
     def __post_init__(self) -> None:

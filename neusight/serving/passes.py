@@ -209,17 +209,19 @@ class ReplicaPricer:
         padded = PassSizes(longest_bucket(sizes.tokens), sizes.sequences, longest_bucket(sizes.length))
         tables = TabulatedPasses(
             padded if self.engine.buckets else sizes,
-            tokens=lambda steps: self._groups_s(steps, _SHARED_GROUPS) + self._host_s(steps),
+            tokens=lambda steps: self._groups_s(steps, _SHARED_GROUPS),
             decodes=lambda steps: self._groups_s(steps, ("decode",)),
             chunks=lambda steps: self._groups_s(steps, ("context",)),
             queries=self.queries,
         )
         drafts = self.draft and self.speculation and self.speculation.tokens
+        server, sequences = self.engine.serving, Steps.of(decodes=np.arange(sizes.sequences + 1))
         return ReplicaTimes(
             tables=tables,
             buckets=self.engine.buckets,
-            server=self.engine.serving,
-            launched_s=self._launched_s(sizes.sequences),
+            server=server,
+            ready_s=self._ready_s(sizes.sequences),
+            rests_s=server.rests_s(self._host_s(sequences)).tolist(),
             encoded_s=float(self._encoded(1).latency_s[0]) if self.images else 0.0,
             speculation=self.speculation,
             draft=self.draft.tables(sizes) if self.draft and drafts else None,
@@ -248,16 +250,18 @@ class ReplicaPricer:
         launched = np.where(steps.prompts > 0, steps.tokens > server.graph_tokens, not server.decode_graphs)
         return np.asarray(launched * self._dispatches(steps) if launched.any() else np.zeros(len(steps)))
 
-    def _launched_s(self, most: int) -> list[list[float]]:
-        """Times that the host needs for passes that are no graph; see ``ReplicaTimes.launched_s``."""
-        sequences = np.arange(most + 1)
+    def _ready_s(self, most: int) -> list[list[float]]:
+        """Times before which passes do not end since their host is not ready; see ``ReplicaTimes.ready_s``."""
+        sequences, server = np.arange(most + 1), self.engine.serving
         host_s = self._host_s(Steps.of(decodes=sequences))
         kinds = [
             Steps.of(prompts=prompts, prompt_tokens=16, decodes=decodes * sequences, decode_cached=16)
             for decodes in (0, 1)
             for prompts in (0, 1)
         ]
-        return [(self.engine.serving.operator_s * self._dispatches(steps) + host_s).tolist() for steps in kinds]
+        none_s = np.zeros(most + 1)
+        launches_s = [none_s, *(server.operator_s * self._dispatches(steps) for steps in kinds)]
+        return [server.waits_s(none_s, host_s, each_s).tolist() for each_s in launches_s]
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
         """What kernels of some groups take in each pass [s]."""
@@ -362,14 +366,15 @@ class ReplicaPricer:
         parts_s = {what: column for (kind, what), column in columns.items() if kind == PART}
         groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
         kernels_s = sum(parts_s.values(), np.zeros(len(steps)))
-        launches_s = self.engine.serving.operator_s * self.dispatches(steps)
-        waits_s = np.maximum(launches_s - kernels_s, 0.0)
-        host_s = self._host_s(steps) + waits_s
+        server, own_s = self.engine.serving, self._host_s(steps)
+        launches_s = server.operator_s * self.dispatches(steps)
+        waits_s = server.waits_s(kernels_s, own_s, launches_s)
+        host_s = server.rests_s(own_s) + waits_s
         latency_s = kernels_s + host_s
         drawn = EnergyUse(**{f.name: columns[ENERGY, f.name] for f in fields(EnergyUse)}).plus(self._sampling(steps))
-        device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, self.engine.serving.spread
+        device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, server.spread
         host = self._host_spread(launches_s, kernels_s)
-        unmeasured = self.precision.quantisation and not self.engine.serving.fitted_to
+        unmeasured = self.precision.quantisation and not server.fitted_to
         scheme = (SCHEME_SPREAD if unmeasured else 0.0) * kernels_s / latency_s
         factor = np.exp(NORMAL_90 * np.sqrt(device**2 + own + composition**2 + host**2 + scheme**2))
         return PassCosts(
@@ -441,9 +446,10 @@ def _ceil(count: np.ndarray, parts: np.ndarray | int) -> np.ndarray:
 class ReplicaTimes:
     """Times of passes as an engine runs them, from tables of what kernels and host take.
 
-    ``buckets``: its programs have fixed shapes, see ``Engine.buckets``. Passes that are no graph are no shorter than
-    their host needs: ``launched_s`` by what is in them (prompts, 2 for sequences that generate, or the sum) and the
-    number of sequences. ``encoded_s`` take the images of a prompt, which are encoded with its first tokens.
+    ``buckets``: its programs have fixed shapes, see ``Engine.buckets``. Kernels of passes take no less than until their
+    host is ready: ``ready_s`` of graphs, and of passes that are none by what is in them (1 for nothing, and prompts, 2
+    for sequences that generate, or the sum), all by the number of sequences, as is ``rests_s``, for which the device
+    rests between passes. ``encoded_s`` take the images of a prompt, which are encoded with its first tokens.
 
     ``draft`` has times of passes of the model that drafts, as many before each as ``speculation`` has levels. Its first
     also reads the prompts. The engine's own time counts in each: it prepares and launches them all.
@@ -452,7 +458,8 @@ class ReplicaTimes:
     tables: PassTimes
     buckets: bool
     server: Server
-    launched_s: list[list[float]]
+    ready_s: list[list[float]]
+    rests_s: list[float]
     encoded_s: float = 0.0
     speculation: Speculation | None = None
     draft: PassTimes | None = None
@@ -460,9 +467,11 @@ class ReplicaTimes:
     def pass_s(self, new_tokens: int, chunks: Chunks, decodes: int, decode_cached_sum: float) -> float:
         """As ``PassTimes``."""
         kernels_s = self._padded_s if self.buckets else self.tables.pass_s
-        time_s = kernels_s(new_tokens, chunks, decodes, decode_cached_sum)
-        if new_tokens > self.server.graph_tokens if chunks else not self.server.decode_graphs:
-            time_s = max(time_s, self.launched_s[bool(chunks) + 2 * bool(decodes)][len(chunks) + decodes])
+        launched = new_tokens > self.server.graph_tokens if chunks else not self.server.decode_graphs
+        ready_s = self.ready_s[1 + bool(chunks) + 2 * bool(decodes) if launched else 0]
+        sequences = len(chunks) + decodes
+        time_s = max(kernels_s(new_tokens, chunks, decodes, decode_cached_sum), ready_s[sequences])
+        time_s += self.rests_s[sequences]
         if self.encoded_s:
             # What is behind tokens in the cache has its images there.
             time_s += sum(not cached for _, cached in chunks) * self.encoded_s

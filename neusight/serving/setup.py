@@ -43,7 +43,8 @@ class ReplicaSetup:
     ``Moe.distribution``, "" as is usual; ``redundant_experts`` copies of those with most tokens are held by all ranks.
 
     ``engine_version`` picks constants of older engines; without ``graphs`` it launches kernel by kernel
-    (``--enforce-eager``).
+    (``--enforce-eager``). ``overlap`` says whether scheduling overlaps with passes, None as the version does by
+    default.
     """
 
     engine: str = "vllm"
@@ -62,6 +63,7 @@ class ReplicaSetup:
     moe_routing: str = ""
     redundant_experts: int = 0
     graphs: bool = True
+    overlap: bool | None = None
 
     def __post_init__(self) -> None:
         """Raises:
@@ -111,7 +113,7 @@ class ReplicaSetup:
                 device=rank_on,
                 plan=self.plan,
                 precision=precision,
-                engine=engine_run(engine.started_on(site, graphs=self.graphs), device),
+                engine=engine_run(engine.started_on(site, graphs=self.graphs, overlap=self.overlap), device),
                 pricer=pricer,
                 cluster=self._cluster(device, rank_on),
                 speculation=self.speculation,
@@ -189,7 +191,8 @@ class Setup(ReplicaSetup):
 
     Limits are None where they are the engine's default. ``max_model_len`` is the longest sequence,
     ``gpu_memory_utilization`` the ``memory_share`` of ``Server``, ``prefix_cached_tokens`` those that all prompts begin
-    with and the cache holds, ``prefix_hit`` the share of each prompt that is found there; ``host_cache`` bytes of the
+    with and the cache holds, ``prefix_hit`` the share of each prompt that is found there; the scheduler looks at new
+    requests after ``scheduler_recv_interval`` passes that only generate; ``host_cache`` bytes of the
     host's memory, of all devices of a replica together, keep what sessions leave.
 
     ``prefill`` names devices of their own for prompts, ``gpu=h100,tp=4,replicas=2``, each key by default as here; their
@@ -200,6 +203,7 @@ class Setup(ReplicaSetup):
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
     chunked_prefill: bool = True
+    scheduler_recv_interval: int = 1
     prefix_cached_tokens: int = 0
     prefix_hit: float = 0.0
     host_cache: float = 0.0

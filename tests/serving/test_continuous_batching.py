@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -70,6 +71,32 @@ def test_events_are_what_going_token_by_token_gives(load: Load, scheduler: Sched
         gaps = Spread.of(np.concatenate([np.diff(s.times_s) for s in sequences]))
         assert run.itl_s.mean == pytest.approx(gaps.mean, rel=1e-9, nan_ok=True)
         assert run.itl_s.p99 == pytest.approx(gaps.p99, rel=0.01, nan_ok=True)
+
+
+@pytest.mark.parametrize("overlapped", [True, False], ids=["overlapped", "one after the other"])
+@pytest.mark.parametrize("scheduler", [VLLM, SGLANG], ids=lambda scheduler: scheduler.name)
+@pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
+def test_requests_are_looked_at_as_going_token_by_token(load: Load, scheduler: Scheduler, overlapped: bool) -> None:
+    for cache, interval in product((None, TIGHT), (1, 3, 40)):
+        limits = replace(limits_of(scheduler, cache, 64, 0), overlapped=overlapped, recv_interval=interval)
+        run, stepped = simulate(load, limits, TIMES), SteppedEngine(load, limits, TIMES)
+        sequences = stepped.serve()
+        assert run.first_token_s == pytest.approx([s.times_s[0] for s in sequences], rel=1e-9)
+        assert run.finish_s == pytest.approx([s.times_s[-1] for s in sequences], rel=1e-9)
+
+
+def test_an_overlapped_engine_lets_a_request_wait_for_one_pass_more() -> None:
+    """Two requests: the second comes in the third pass of the first, whose passes take 10 ms each."""
+    times = LinearTimes(floor_s=0.01, token_s=0.0, cached_s=0.0, pair_s=0.0)
+    load = Trace(arrival_s=(0.0, 0.025), prompt_tokens=(8, 8), output_tokens=(20, 20))
+    firsts_s = {
+        (overlapped, interval): float(
+            simulate(load, replace(UNLIMITED, overlapped=overlapped, recv_interval=interval), times).first_token_s[1]
+        )
+        for overlapped in (False, True)
+        for interval in (1, 8)
+    }
+    assert firsts_s == pytest.approx({(False, 1): 0.04, (True, 1): 0.05, (False, 8): 0.1, (True, 8): 0.1})
 
 
 @pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)

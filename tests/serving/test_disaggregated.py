@@ -136,11 +136,13 @@ def test_an_estimate_has_both_pools(predictor: Predictor) -> None:
 
 
 def test_prompts_alone_take_what_they_take_by_themselves(predictor: Predictor) -> None:
-    """With a cache that travels in no time, answers begin a pass of one token after their prompts end."""
+    """With a cache that travels in no time, answers begin a pass of one token after their prompts end, once the pass
+    that runs then and the one that is prepared already have ended.
+    """
     apart = estimate(predictor, prefill="replicas=1", kv_link="none")
     alone = estimate(predictor, Open(request_rate=4, num_prompts=200, isl=1000, osl=1))
     assert apart.transfer_s == 0
-    assert alone.ttft_s.mean < apart.ttft_s.mean < alone.ttft_s.mean + 2 * apart.itl_s.mean
+    assert alone.ttft_s.mean < apart.ttft_s.mean < alone.ttft_s.mean + 3 * apart.itl_s.mean
     assert apart.itl_s.p99 is not None
     together = estimate(predictor).itl_s.p99
     assert together is not None

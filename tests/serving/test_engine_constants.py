@@ -26,8 +26,8 @@ from neusight.serving import Closed, Deployment, Load, Setup, Static, serve
 from neusight.workloads.decoders.architecture import decoder_of
 
 TRUE = {
-    "pass_s": 2e-3, "rank_s": 8e-4, "sequence_s": 4e-5, "mixture_s": 6e-5, "operator_s": 9e-6, "products": 1.05,
-    "experts": 0.9, "context": 1.02, "decode": 1.3, "collectives": 1.4, "rest": 1.0,
+    "pass_s": 2e-3, "rank_s": 8e-4, "sequence_s": 4e-5, "mixture_s": 6e-5, "operator_s": 9e-6, "gap_s": 3e-4,
+    "products": 1.05, "experts": 0.9, "context": 1.02, "decode": 1.3, "collectives": 1.4, "rest": 1.0,
 }  # fmt: skip
 CONFIG = {
     "model_type": "llama", "hidden_size": 1024, "intermediate_size": 2048, "num_hidden_layers": 6,
@@ -46,6 +46,7 @@ def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Engine
             passes * random.integers(1, 200, n),
             passes * random.integers(0, 60, n),
             passes * random.integers(0, 2, n) * 900,
+            np.zeros(n),
         ],
         1,
     )
@@ -89,9 +90,10 @@ def test_a_deployment_takes_constants_of_its_own_era_alone(predictor: Predictor)
         ("vllm", "0.15.1", "vllm"),
         ("vllm", "", "vllm"),
         ("tensorrt-llm", "0.9.0", "tensorrt-llm before 0.12"),
-        ("tensorrt-llm", "0.17.0", "tensorrt-llm before 0.19"),
+        ("tensorrt-llm", "0.17.0", "tensorrt-llm before 0.20"),
         ("tensorrt-llm", "1.0", "tensorrt-llm"),
-        ("sglang", "0.1", "sglang"),
+        ("sglang", "0.3.6", "sglang before 0.4"),
+        ("sglang", "0.4.3", "sglang"),
     ],
 )
 def test_eras_by_version(name: str, version: str, era: str) -> None:
@@ -105,12 +107,13 @@ def test_eras_by_version(name: str, version: str, era: str) -> None:
         (Setup(), Static(batch=8, isl=256, osl=64), "e2e_max_ms"),
         (Setup(), Static(batch=8, isl=256, osl=64), "ttft_max_ms"),
         (Setup(graphs=False), Static(batch=8, isl=256, osl=64), "e2e_max_ms"),
+        (Setup(overlap=False), Static(batch=8, isl=256, osl=64), "e2e_max_ms"),
         (Setup(pp=2), Static(batch=8, isl=256, osl=64), "e2e_max_ms"),
         (Setup(), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "tokens_per_s"),
         # Three clients of two replicas: one of these serves two, the other one.
         (Setup(replicas=2), Closed(concurrency=3, num_prompts=12, isl=256, osl=64), "tokens_per_s"),
     ],
-    ids=["batch", "prefill", "launched", "pipeline", "clients", "clients of replicas"],
+    ids=["batch", "prefill", "launched", "one after the other", "pipeline", "clients", "clients of replicas"],
 )
 def test_an_observation_of_what_is_predicted_has_its_constants(
     predictor: Predictor, setup: Setup, load: Load, quantity: str
@@ -159,7 +162,7 @@ def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
     """A batch of 8 with answers of 64 takes 64 passes; two stages of a pipeline have half of its sequences each."""
     load = Static(batch=8, isl=256, osl=64)
     for pp in (1, 2):
-        deployment = with_true_constants(deployed(predictor, Setup(pp=pp)))
+        deployment = with_true_constants(deployed(predictor, Setup(pp=pp, overlap=False)))
         seen = observed(row_of(load, {"e2e_max_ms": 1.0}, deployment))
         terms = dict(zip(NAMES, seen.terms, strict=True))
         assert terms["pass_s"] == pytest.approx(64, abs=1)

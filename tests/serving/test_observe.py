@@ -19,7 +19,7 @@ SLOW = {"pass_s": 5.0, "sequence_s": 5.0}
 
 @pytest.fixture(scope="module")
 def deployment(predictor: Predictor) -> Deployment:
-    return predictor.deployment(MODEL, "h100-sxm-80gb", 1024)
+    return predictor.deployment(MODEL, "h100-sxm-80gb", 1024, overlap=False)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +159,7 @@ def test_lines_of_vllm_give_times_of_a_steady_load_back(
 
 
 def test_lines_of_sglang_give_a_slow_hosts_times_back(predictor: Predictor, tmp_path: Path) -> None:
-    deployment = predictor.deployment(MODEL, "h100-sxm-80gb", 1024, engine="sglang")
+    deployment = predictor.deployment(MODEL, "h100-sxm-80gb", 1024, engine="sglang", overlap=False)
     shipped = shipped_constants("sglang")
     slow = deployment.with_constants({name: factor * shipped[name] for name, factor in SLOW.items()})
     answers = np.random.default_rng(1).integers(50, 350, 600).tolist()
