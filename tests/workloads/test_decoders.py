@@ -314,6 +314,15 @@ METHODS = {
         {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "re:.*self_attn.*", "mlp.gate"]},
         replace(scheme_named("fp8"), kinds=frozenset({"feed_forward", "experts"})),
     ),
+    "half of layers kept": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4",
+         "ignore": ["lm_head", *(f"model.layers.{n}.self_attn*" for n in range(4)), "model.layers.0.mlp*"]},
+        replace(scheme_named("nvfp4"), kinds=frozenset({"feed_forward", "experts"})),
+    ),
+    "experts alone": (
+        {"quant_method": "quark", "exclude": ["*self_attn*", "re:.*shared_experts.*"]},
+        replace(scheme_named("mxfp4"), kinds=frozenset({"experts"})),
+    ),
     "single layers kept": ({"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.q_proj"]}, scheme_named("fp8")),
 }  # fmt: skip
 
@@ -321,7 +330,7 @@ METHODS = {
 @pytest.mark.parametrize("what", METHODS)
 def test_quantisation_is_read(what: str) -> None:
     said, expected = METHODS[what]
-    assert quantisation_of({"quantization_config": said}, "mine") == expected
+    assert quantisation_of({"num_hidden_layers": 8, "quantization_config": said}, "mine") == expected
 
 
 def test_nothing_said_is_nothing_quantised() -> None:

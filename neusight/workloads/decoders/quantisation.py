@@ -17,9 +17,11 @@ _PLAIN = ("float16", "bfloat16", "float32")
 _UNQUANTISED_BY_NAME = {
     "attention": ("self_attn", "attention", "q_proj", "qkv_proj", "q_a_proj", "o_proj"),
     "experts": ("experts", "block_sparse_moe"),
-    "feed_forward": ("mlp", "gate_proj", "feed_forward", "gate_up_proj"),
+    "feed_forward": ("mlp", "gate_proj", "feed_forward", "gate_up_proj", "shared_experts", "shared_expert"),
 }
 """Words in the names of modules that are left out of a scheme, by kind of projection."""
+_LEFT_OUT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude", "exclude_modules")
+"""Keys that list these modules, of transformers, compressed-tensors and ModelOpt, fp8, Quark, TensorRT-LLM."""
 
 
 def _named_activations(scheme: Quantisation) -> str:
@@ -97,20 +99,22 @@ def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
             f"{where}: quant_method '{shown(method)}' is not read: one of {', '.join(readers)}, or leave "
             "quantization_config out and name a precision"
         )
-    return replace(readers[method](stated), kinds=_kinds(stated, method), expert_weights=experts)
+    kinds = _kinds(stated, method, int(config.get("num_hidden_layers") or 0))
+    return replace(readers[method](stated), kinds=kinds, expert_weights=experts)
 
 
-def _kinds(stated: Mapping[str, Any], method: str) -> frozenset[str]:
-    """Kinds of projections that are quantised: all but those whose modules the configuration leaves out.
-
-    Lists name modules of single layers too (``model.layers.0.self_attn``): a kind counts as left out where it stands
-    for half of the names at least, since few exempt layers change little.
+def _kinds(stated: Mapping[str, Any], method: str, layers: int) -> frozenset[str]:
+    """Kinds of projections that are quantised: all but those whose modules the configuration leaves out, by names for
+    all layers, or by the numbers (``model.layers.0.self_attn``) of half of them at least: few layers change little.
     """
-    names = stated.get("modules_to_not_convert") or stated.get("ignore") or stated.get("ignored_layers") or []
     if method == "mxfp4":  # gpt-oss keeps all but its experts in 16 bits, whatever the list says of them
         return frozenset({"experts"})
-    generic = [name for name in names if not any(part.isdigit() for part in str(name).split("."))]
-    out = {kind for kind, words in _UNQUANTISED_BY_NAME.items() for name in generic if _means(str(name), words)}
+    names = [str(name) for key in _LEFT_OUT for name in stated.get(key) or ()]
+    out = set()
+    for kind, words in _UNQUANTISED_BY_NAME.items():
+        numbers = {next(filter(str.isdigit, name.split(".")), "") for name in names if _means(name, words)}
+        if "" in numbers or (numbers and 2 * len(numbers) >= layers):
+            out.add(kind)
     return frozenset(EVERYWHERE - out)
 
 
