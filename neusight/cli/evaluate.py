@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from neusight.cli import options as opt
-from neusight.cli.output import Output, busy, figures, note
+from neusight.cli.output import Output, busy, figures, line, note
 from neusight.errors import DataError
 from neusight.questions.field import required, switch, text, whole
 from neusight.questions.parts import OnGpu, Seeded
@@ -16,6 +16,8 @@ from neusight.units import decimal
 
 _KINDS = ("kernels", "models", "steps", "programs", "serving", "training", "memory", "energy", "rates", "what-if")
 """Words that named a kind of table once."""
+_MANY = 30
+"""Rows of a group from which on its median tells which of two predictors is ahead."""
 _REASONS = 8
 """Reasons of skipped rows that have a line each."""
 
@@ -86,6 +88,9 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
     - `neusight evaluate mine.csv --by gpu,quantity --worst 5`
 
     - `neusight evaluate $NEUSIGHT_DATA/serving/*.parquet --limit 50 --jobs 2`
+
+    - `neusight evaluate $NEUSIGHT_DATA/serving/inferencex.parquet --by gpu,engine,quantity --pairs tp --against
+      $NEUSIGHT_DATA/serving/peers/aiconfigurator.parquet`
     """
     from neusight.measured import SOUGHT, RowChoice, compare_peers, decisions, files_of, peers_of, summarise
     from neusight.measured import evaluate as compared
@@ -168,13 +173,19 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     costs = ">rank correlation = rank:.2f | >best chosen = best:.0f | >regret = regret:.1f | >worst = worst:.1f"
     title = "\nChoosing by prediction. regret: percent by which the chosen is worse than best.\n"
     figures(f"choice of = column | by = quantity | >choices = choices:, | {costs}", data["decisions"], title)
-    ratios = ">predicted = predicted:.2f | >measured = measured:.2f"
-    title = "\nRatios of rows that differ in nothing else: medians, and errors in percent.\n"
+    ratios = ">predicted = predicted:.2f | >measured = measured:.2f | >sign = sign:.0f"
+    title = (
+        "\nRatios of rows that differ in nothing else, above 1 a gain: medians, errors in percent. sign:\n"
+        "percent of gains and losses beyond 5 % that are predicted as such.\n"
+    )
     figures(f"quantity | ~base | ~value | >pairs = pairs:, | {ratios} | {sizes}", data.get("pairs", ()), title)
     theirs = ">their median = their_median:.1f | >their mean = their_mean:.1f | >their bias = their_bias:+.1f"
-    title = "\nOther predictors, over the rows that both predict.\n"
-    peers = [_named(row, ("peer", *by)) for row in data.get("against", ())]
-    figures(f"{keys} | >rows = rows:, | {sizes} | {theirs}", peers, title)
+    names = dict.fromkeys(row["peer"] for row in data.get("against", ()))
+    title = f"\nBeside {', '.join(names)}, over the rows that both predict.\n"
+    peers = [_named(row, by if len(names) == 1 else ("peer", *by)) for row in data.get("against", ())]
+    figures(f"{keys} | >rows = rows:, | {sizes} | {theirs} | ahead", peers, title)
+    if sure := [row["ahead"] for row in peers if row["rows"] >= _MANY]:
+        line(f"\nahead in {sure.count('ours')} of {len(sure)} groups of {_MANY} rows or more")
     columns = "~question | quantity | >predicted = predicted:.4g | >measured = measured:.4g | >error = error:+.0f"
     figures(columns, data.get("worst", ()), "\nRows that err most.\n")
 

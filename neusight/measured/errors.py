@@ -100,7 +100,8 @@ def peers_of(path: Path) -> pd.DataFrame:
 
 
 def compare_peers(lines: pd.DataFrame, peers: pd.DataFrame, by: Sequence[str]) -> list[dict[str, Any]]:
-    """Errors of rows that both predicted, in percent: median, mean and bias of ours, and theirs.
+    """Errors of rows that both predicted, in percent: median, mean and bias of ours, and theirs; ``ahead`` is whose
+    median is smaller.
 
     Raises:
         DataError: no row of the other predictors is among the lines.
@@ -116,5 +117,6 @@ def compare_peers(lines: pd.DataFrame, peers: pd.DataFrame, by: Sequence[str]) -
         mine = figures(part)
         errors = {f"{of}{name}": each[name] for of, each in (("", mine), ("their_", theirs))
                   for name in ("median", "mean", "bias")}  # fmt: skip
-        found.append({**dict(zip(("peer", *by), values, strict=True)), "rows": len(part), **errors})
+        ahead = "ours" if errors["median"] < errors["their_median"] else "theirs"
+        found.append({**dict(zip(("peer", *by), values, strict=True)), "rows": len(part), **errors, "ahead": ahead})
     return found

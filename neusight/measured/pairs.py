@@ -24,8 +24,16 @@ _TOGETHER = {
     "engine": ("engine_version",),
     "backend": ("variant",),
     "launch": ("host_call_us", "host_operator_us", "host_spread"),
+    "concurrency": ("num_prompts", "warmup_requests", "max_num_seqs"),
+    "request_rate": ("num_prompts",),
+    "isl": ("isl_cv",),
+    "osl": ("osl_cv",),
 }
 """Columns that differ with another one."""
+LARGE = 0.05
+"""Gains and losses of which it counts whether their sign is predicted."""
+EVERY = "all"
+"""In place of two values, all pairs of values together."""
 _ODD = np.uint64(6364136223846793005)
 """Tells columns apart that have the same cells."""
 _MEASURED_BY = ("source", "host", "measured_on")
@@ -69,18 +77,31 @@ def ratios(lines: pd.DataFrame, column: str, also: Sequence[str] = ()) -> pd.Dat
 
 
 def summarise_ratios(tables: Sequence[pd.DataFrame], column: str) -> list[dict[str, Any]]:
-    """Median ratios, predicted and measured, and errors of ratios in percent, of each quantity and pair of values."""
+    """Ratios of each quantity: those of all values together, then of each pair of values.
+
+    ``predicted`` and ``measured`` are medians, ``large`` counts measured gains and losses beyond ``LARGE``, ``sign`` is
+    the percent of these whose prediction gains or loses too, and the rest are errors of ratios in percent.
+    """
     import pandas as pd
 
     found = []
     lines = pd.concat([ratios(table, column) for table in tables if column in table])
-    for values, part in lines.groupby(["of", "base", column], sort=False, observed=True, dropna=False):
-        quantity, base, value = (None if each != each else each for each in values)
-        medians = {name: float(part[name].median()) for name in ("predicted", "measured")}
-        found.append(
-            {"quantity": quantity, "base": base, "value": value, "pairs": len(part), **medians, **figures(part)}
-        )
+    for quantity, pairs in lines.groupby("of", sort=False, observed=True):
+        found.append({"quantity": quantity, "base": EVERY, "value": EVERY, **_summary(pairs)})
+        for values, part in pairs.groupby(["base", column], sort=False, observed=True, dropna=False):
+            base, value = (None if one != one else one for one in values)
+            found.append({"quantity": quantity, "base": base, "value": value, **_summary(part)})
     return found
+
+
+def _summary(pairs: pd.DataFrame) -> dict[str, Any]:
+    """Medians, signs and errors of the ratios of some pairs."""
+    gains = {name: pairs[name].to_numpy(float) - 1.0 for name in ("predicted", "measured")}
+    large = np.abs(gains["measured"]) > LARGE
+    right = np.sign(gains["predicted"]) == np.sign(gains["measured"])
+    sign = 100.0 * float(right[large].mean()) if large.any() else None
+    medians = {name: 1.0 + float(np.median(gain)) for name, gain in gains.items()}
+    return {"pairs": len(pairs), **medians, "large": int(large.sum()), "sign": sign, **figures(pairs)}
 
 
 def _order(values: pd.Series) -> np.ndarray:

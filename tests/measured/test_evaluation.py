@@ -99,8 +99,34 @@ def test_ratios_are_of_rows_that_differ_in_one_column() -> None:
     assert set(found["of"]) == {"latency_ms"}
     rates = ratios(table.assign(quantity="tokens_per_s"), "launch")
     assert sorted(rates["predicted"]) == [0.25, 0.5]
-    (first, _) = summarise_ratios([table], "launch")
+    (every, first, _) = summarise_ratios([table], "launch")
+    assert (every["value"], every["pairs"], every["median"]) == ("all", 2, pytest.approx(100 / 3))
     assert (first["base"], first["value"], first["pairs"], first["measured"]) == (None, "compiled", 1, 3)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "large", "sign"),
+    [
+        ([8.0, 4.0, 9.0], [9.0, 3.0, 12.0], 2, 100.0),
+        ([8.0, 4.0, 7.0], [9.0, 3.0, 12.0], 2, 50.0),
+        ([8.0, 8.0, 8.0], [9.0, 3.0, 12.0], 2, 0.0),
+        ([8.0, 9.0, 7.0], [9.0, 8.8, 12.0], 1, 0.0),
+        ([8.0, 9.0, 7.0], [9.0, 8.8, 9.2], 0, None),
+    ],
+)
+def test_summarise_ratios_counts_signs_of_large_gains(
+    predicted: list[float], measured: list[float], large: int, sign: float | None
+) -> None:
+    table = lines(predicted, measured).assign(tp=[1, 2, 4], batch=1)
+    every = summarise_ratios([table], "tp")[0]
+    assert (every["pairs"], every["large"], every["sign"]) == (2, large, sign)
+
+
+def test_ratios_of_clients_may_differ_in_what_follows_from_them() -> None:
+    clients = {"concurrency": [4, 8], "num_prompts": [40, 80], "warmup_requests": [8, 16], "max_num_seqs": [4, 8]}
+    table = lines([4.0, 5.0], [4.0, 6.0]).assign(**clients, kind="serving", tp=1)
+    assert list(ratios(table, "concurrency")["measured"]) == pytest.approx([4 / 6])
+    assert ratios(table.assign(tp=[1, 2]), "concurrency").empty
 
 
 def test_evaluate_leaves_out_what_is_suspect_or_not_chosen(gemms: Path, predictor: Predictor) -> None:
@@ -139,6 +165,7 @@ def test_peers_are_compared_where_both_predict(gemms: Path, predictor: Predictor
     rows = compare_peers(columns, peers_of(tmp_path / "theirs.csv"), ["gpu"])
     assert [(row["peer"], row["gpu"], row["rows"]) for row in rows] == [("theirs", "l4", 3), ("theirs", "t4", 2)]
     assert rows[0]["their_bias"] == pytest.approx(100)
+    assert all(row["ahead"] == ("ours" if row["median"] < 100 else "theirs") for row in rows)
 
 
 def test_worst_rows_are_told_as_questions(gemms: Path, predictor: Predictor) -> None:
