@@ -22,12 +22,10 @@ _FILE = Path(__file__).with_name("libraries.toml")
 
 def variant_of(engine: Engine, device: DeviceSpec, batch: KernelBatch) -> str:
     """``Conditions.variant`` of kernels of one family that are alike in their dtypes, "" where nobody knows it."""
-    rules = _rules().get(batch.family, ())
-    if not rules or device.vendor != "nvidia":
+    if batch.family not in _rules() or device.vendor != "nvidia":
         return ""
-    era, operands = engine.serving.era, _operands(batch)
-    held = (r["variant"] for r in reversed(rules) if _holds(r, engine.library or engine.name, era, device, operands))
-    return str(next(held, ""))
+    known = (engine.library or engine.name, engine.serving.era, device, _operands(batch))
+    return str(next((rule["variant"] for rule in reversed(_rules()[batch.family]) if _holds(rule, *known)), ""))
 
 
 def scheme_run(scheme: Quantisation, engine: Engine, device: DeviceSpec) -> Quantisation:
@@ -68,18 +66,16 @@ def _concerns(rule: Mapping[str, Any], scheme: Quantisation) -> bool:
 def _is_run(rule: Mapping[str, Any], engine: Engine, device: DeviceSpec) -> bool:
     """Whether a rule is for an engine of a version on a device."""
     name, release = engine.name, release_of(engine.name, engine.serving.version)
-    older, newer = (release_of(name, rule.get(key, "")) for key in ("from", "before"))
-    vendor, facts = device.vendor == rule.get("vendor", device.vendor), device.facts
     capability = getattr(device, "compute_capability", None) or "0.0"
     return (
         name in rule.get("engine", (name,))
-        and vendor
+        and device.vendor == rule.get("vendor", device.vendor)
         and (device.vendor != "nvidia" or is_between(capability, rule.get("since", "0.0"), rule.get("until", "99.0")))
-        and ("from" not in rule or release >= older)
-        and ("before" not in rule or release < newer)
+        and ("from" not in rule or release >= release_of(name, rule["from"]))
+        and ("before" not in rule or release < release_of(name, rule["before"]))
         and ("lacks" not in rule or not device.multiplies(rule["lacks"]))
         and ("has" not in rule or device.multiplies(rule["has"]))
-        and (not rule.get("applies_block_scales") or facts.applies_block_scales)
+        and (not rule.get("applies_block_scales") or device.facts.applies_block_scales)
     )
 
 
@@ -95,6 +91,10 @@ def _holds(rule: Mapping[str, Any], library: str, era: str, device: DeviceSpec, 
 def _operands(batch: KernelBatch) -> str:
     """What operands lie in, as rules name it."""
     if batch.family == "attention":
+        if batch["op"][0] == "indexer":
+            return "scores"
+        if batch["selected"][0] > 0:
+            return "chosen"
         narrow = str(batch["kv_dtype"][0]) or str(batch["dtype"][0])
         return "8 bit" if stored_bytes(narrow) < 2.0 else "16 bit"
     if "scaling" not in batch.columns:

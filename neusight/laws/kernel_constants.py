@@ -13,9 +13,7 @@ class AttentionConstants:
     synchronous: float = constant(1.2, 0.2, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
     """16-bit FLOP a clock of an SM's matrix units, over an A100's, that warps' own instructions reach where these
     read shared memory by themselves."""
-    narrow: float = constant(
-        0.8, 0.1, "FlashAttention-3 (Shah et al. 2024): 1.2 of 1.98 PFLOP/s in fp8, 0.74 of 0.99 in fp16"
-    )
+    narrow: float = constant(0.8, 0.1, "Shah et al. 2024: 1.2 of 1.98 PFLOP/s in fp8, 0.74 of 0.99 in fp16")
     """The same for 8-bit arithmetic, whose values are transposed on the way."""
     promoted: float = constant(1.5, 0.4, "guess: vLLM's FlashAttention-3 adds 8-bit products up in float32 registers")
     """By how much longer 8-bit products take with sums that are promoted."""
@@ -57,6 +55,10 @@ class AttentionConstants:
     """The same in FlashInfer."""
     triton: float = constant(1.2, 0.3, "guess: Triton reaches most of the rate")
     """The same in Triton."""
+    contiguous: float = constant(0.85, 0.2, "guess: no table of pages, and more queries for keys that a warp fetches")
+    """Time of a score with keys in a row over that with keys in pages, in FlashAttention-2."""
+    scalar_loads: float = constant(2.0, 0.5, "guess: an element a thread is loaded instead of eight, and shows in part")
+    """Time of a score of heads whose columns are loaded one by one, over that of others."""
 
 
 @dataclass(frozen=True, kw_only=True)

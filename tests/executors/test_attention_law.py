@@ -8,14 +8,9 @@ import numpy as np
 import pytest
 
 from neusight.devices import load_device
-from neusight.executors.gpu.expected.attention import (
-    PASSING_TRIPS,
-    _AttentionBlocks,
-    _padding,
-    _Scores,
-    attention_shape,
-    attention_times,
-)
+from neusight.executors.gpu.expected.attention import PASSING_TRIPS, attention_shape, attention_times
+from neusight.executors.gpu.expected.attention_blocks import AttentionBlocks
+from neusight.executors.gpu.expected.attention_scores import Scores, padding
 from neusight.executors.gpu.expected.matrix import MatrixUnit
 from neusight.executors.gpu.expected.times import Times, further_kernel_s
 from neusight.kernels import Conditions, KernelBatch, work_of
@@ -107,10 +102,10 @@ def prompt(tokens: int = 8192, **fixed: object) -> KernelBatch:
     return KernelBatch.from_columns("attention", **{**columns, "causal": True, "dtype": "bfloat16", **fixed})
 
 
-def blocks(gpu: str = "a100-sxm-80gb", **fixed: object) -> _AttentionBlocks:
+def blocks(gpu: str = "a100-sxm-80gb", **fixed: object) -> AttentionBlocks:
     shape = {"batch": 1, "heads": 32, "kv_heads": 8, "q_len": 1024, "kv_len": 1024, "head_dim": 128, "window": 0}
     batch = some(1, **{**shape, **fixed})
-    return _AttentionBlocks.of(_Scores(batch, load_device(gpu), Conditions.of(1), PHYSICS))
+    return AttentionBlocks.of(Scores(batch, load_device(gpu), Conditions.of(1), PHYSICS))
 
 
 def test_tiles_of_a_causal_prefill() -> None:
@@ -157,18 +152,18 @@ def test_tiles_are_those_of_the_sources(
     gpu: str, kind: tuple[str, str], head_dim: int, rows: float, keys: float
 ) -> None:
     conditions = Conditions.of(1, engine=kind[0], variant=kind[1])
-    cut = _AttentionBlocks.of(_Scores(prompt(head_dim=head_dim), load_device(gpu), conditions, PHYSICS))
+    cut = AttentionBlocks.of(Scores(prompt(head_dim=head_dim), load_device(gpu), conditions, PHYSICS))
     assert (cut.rows[0], cut.keys[0]) == (rows, keys)
 
 
 def test_warps_own_instructions_are_no_faster_on_units_that_read_shared_memory() -> None:
     """As many FLOP a clock on Blackwell as on Hopper; all of the peak where there are no other instructions."""
-    product = _Scores(prompt(), load_device("a100-sxm-80gb"), Conditions.of(1), PHYSICS).product
+    product = Scores(prompt(), load_device("a100-sxm-80gb"), Conditions.of(1), PHYSICS).product
     assert MatrixUnit(load_device("a100-sxm-80gb"), PHYSICS).synchronous_share(product) == 1.0
     flops = []
     for gpu in ("h100-sxm-80gb", "b200-sxm-180gb"):
         device = load_device(gpu)
-        scores = _Scores(prompt(), device, Conditions.of(1), PHYSICS)
+        scores = Scores(prompt(), device, Conditions.of(1), PHYSICS)
         share = MatrixUnit(device, PHYSICS).synchronous_share(scores.product)
         assert share[0] < 1.0
         flops.append(share[0] * device.gemm_flops_per_s("bfloat16") / device.sm_count / device.boost_clock_hz)
@@ -213,7 +208,7 @@ def test_engines_start_kernels_of_their_own_for_an_8_bit_cache() -> None:
 
 def test_a_prompt_of_one_token_is_decoded_by_some() -> None:
     batch, device = prompt(1), load_device("h100-sxm-80gb")
-    decode = {e: _Scores(batch, device, Conditions.of(1, engine=e), PHYSICS).decode[0] for e in ("vllm", "sglang")}
+    decode = {e: Scores(batch, device, Conditions.of(1, engine=e), PHYSICS).decode[0] for e in ("vllm", "sglang")}
     assert decode == {"vllm": True, "sglang": False}
 
 
@@ -252,7 +247,7 @@ def test_before_hopper_tensorrt_llm_widens_8_bit_heads_of_most_widths() -> None:
         device, conditions = load_device(gpu), Conditions.of(1, engine="trtllm", variant="trtllm")
         narrow, wide = device.matrix_flops_per_s["float8"], device.matrix_flops_per_s["float16"]
         rates = {
-            head_dim: _Scores(prompt(head_dim=head_dim, dtype="float8"), device, conditions, PHYSICS).flops_per_s[0]
+            head_dim: Scores(prompt(head_dim=head_dim, dtype="float8"), device, conditions, PHYSICS).flops_per_s[0]
             for head_dim in (128, 256)
         }
         assert rates == {128: narrow, 256: wide if widened else narrow}
@@ -261,7 +256,7 @@ def test_before_hopper_tensorrt_llm_widens_8_bit_heads_of_most_widths() -> None:
 def test_tall_tiles_of_flashinfer_hold_the_queries_of_one_head() -> None:
     conditions = Conditions.of(1, engine="sglang", variant="flashinfer")
     counts = {
-        gpu: _AttentionBlocks.of(_Scores(prompt(32), load_device(gpu), conditions, PHYSICS)).count[0]
+        gpu: AttentionBlocks.of(Scores(prompt(32), load_device(gpu), conditions, PHYSICS)).count[0]
         for gpu in ("h100-sxm-80gb", "b200-sxm-180gb")
     }
     assert counts == {"h100-sxm-80gb": 2 * 4 * 2, "b200-sxm-180gb": 2 * 32}
@@ -279,7 +274,7 @@ def test_heads_are_computed_with_the_columns_of_a_compiled_kernel(gpu: str, widt
 
 
 def test_heads_beyond_all_compiled_widths_are_computed_as_they_are() -> None:
-    assert _padding(np.array([288, 96, 65, 72]), np.array(["32 64 96 256"] * 3 + [""])) == pytest.approx(
+    assert padding(np.array([288, 96, 65, 72]), np.array(["32 64 96 256"] * 3 + [""])) == pytest.approx(
         [1, 1, 96 / 65, 1]
     )
 
@@ -293,9 +288,9 @@ def test_backward_passes_take_longer_a_flop_where_units_read_shared_memory(gpu: 
     assert slow / fast == pytest.approx(longer, rel=0.02)
 
 
-def cut(gpu: str, engine: str, variant: str, **shape: object) -> _AttentionBlocks:
-    s = _Scores(prompt(**shape), load_device(gpu), Conditions.of(1, engine=engine, variant=variant), PHYSICS)
-    return _AttentionBlocks.of(s)
+def cut(gpu: str, engine: str, variant: str, **shape: object) -> AttentionBlocks:
+    s = Scores(prompt(**shape), load_device(gpu), Conditions.of(1, engine=engine, variant=variant), PHYSICS)
+    return AttentionBlocks.of(s)
 
 
 LATENT = {"kv_heads": 1, "head_dim": 576, "value_dim": 512, "shared_kv": True}
@@ -346,3 +341,42 @@ def test_keys_made_of_a_latent_cache_are_not_copied_before_a_prompt() -> None:
     given = prompt(heads=128, kv_heads=128, head_dim=192)
     times = [total_s(batch, "h200-sxm-141gb", engine="trtllm", variant="trtllm")[0] for batch in (made, given)]
     assert times[0] < 0.83 * times[1]  # 5 / 6 of the arithmetic, and less than that of the rest
+
+
+def test_no_cache_holds_the_keys_of_an_encoder() -> None:
+    """One kernel writes keys and values into vLLM's cache before attention; a vision tower has no cache."""
+    device = load_device("h100-sxm-80gb")
+    for causal, kernels in ((True, 1.0), (False, 0.0)):
+        batch = prompt(64, kv_heads=32, head_dim=64, causal=causal)
+        times = [
+            attention_times(batch, device, Conditions.of(1, engine=engine, variant="fa3"), PHYSICS)
+            for engine in ("vllm", "x")
+        ]
+        longer_s = times[0].fixed_overhead_s[0] - times[1].fixed_overhead_s[0]
+        assert (
+            kernels * further_kernel_s(device, PHYSICS) <= longer_s <= 1.4 * kernels * further_kernel_s(device, PHYSICS)
+        )
+
+
+@pytest.mark.parametrize(("gpu", "least", "most"), [("b200-sxm-180gb", 2.0, 6.0), ("h100-sxm-80gb", 0.8, 1.1)])
+def test_heads_without_a_kernel_for_tall_tiles_run_on_older_instructions(gpu: str, least: float, most: float) -> None:
+    batches = [prompt(16384, kv_heads=32, head_dim=width, causal=False) for width in (72, 80)]
+    times = [total_s(batch, gpu, engine="trtllm", variant="trtllm")[0] for batch in batches]
+    assert least < times[0] / times[1] < most
+
+
+@pytest.mark.parametrize(
+    ("engine", "variant", "longer"), [("sglang", "triton", 1.5), ("vllm", "triton", 1.9), ("x", "", 1)]
+)
+def test_heads_whose_stride_16_does_not_divide_are_loaded_one_by_one(engine: str, variant: str, longer: float) -> None:
+    device, conditions = load_device("rtx-pro-6000-server"), Conditions.of(1, engine=engine, variant=variant)
+    times = [
+        attention_times(prompt(kv_heads=32, head_dim=width, causal=False), device, conditions, PHYSICS).compute_s[0]
+        for width in (72, 80)
+    ]
+    assert times[0] / times[1] == pytest.approx(longer, rel=0.15)
+
+
+def test_flash_attention_2_has_larger_blocks_without_pages() -> None:
+    paged, plain = (cut("l40s", "vllm", "fa2", kv_heads=32, head_dim=64, causal=causal) for causal in (True, False))
+    assert (paged.rows[0], plain.rows[0]) == (64, 128)

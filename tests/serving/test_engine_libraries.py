@@ -52,6 +52,14 @@ def test_attention(engine: str, version: str, gpu: str, cache: str, expected: st
     assert ran(engine, gpu, KernelBatch.from_columns("attention", **ATTENTION, kv_dtype=cache), version) == expected
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("gpu", ["h200-sxm-141gb", "b200-sxm-180gb"])
+def test_sparse_attention(engine: str, gpu: str) -> None:
+    scores = KernelBatch.from_columns("attention", **ATTENTION, op="indexer")
+    chosen = KernelBatch.from_columns("attention", **ATTENTION, selected=2048, kv_dtype="float8")
+    assert (ran(engine, gpu, scores), ran(engine, gpu, chosen)) == ("deepgemm", "flashmla")
+
+
 @pytest.mark.parametrize(
     ("engine", "gpu", "columns", "expected"),
     [

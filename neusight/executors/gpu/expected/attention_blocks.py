@@ -1,0 +1,111 @@
+"""Blocks of fused attention: tiles of queries that walk over tiles of keys, as libraries cut them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from neusight.executors.gpu.expected.attention_scores import HOPPER_ROWS, Scores
+from neusight.kernels import KernelBatch
+from neusight.kernels.work import attention_keys, attention_pairs
+from neusight.quick_dataclasses import dataclass
+
+NARROW_HEAD = 64
+"""Width of a head up to which blocks have room for more queries."""
+LARGE_SHARED_BYTES = 128.0 * 1024
+"""Shared memory of an SM that holds two blocks of 128 queries with keys and values."""
+TILE_ELEMENTS = 16384.0
+"""Of a tile of keys, roughly, in kernels for long rows: 256 keys of 64, 128 of 128, 64 of 256."""
+
+
+@dataclass(frozen=True)
+class AttentionBlocks:
+    """How scores are cut: ``count`` blocks of ``rows`` queries, each over ``tiles`` tiles of ``keys``, the longest
+    over ``longest``, and passes over ``passed`` of them; ``small`` are those of which many share an SM, ``parts``
+    may cut them along the keys up to ``tiles``."""
+
+    rows: np.ndarray
+    keys: np.ndarray
+    count: np.ndarray
+    tiles: np.ndarray
+    longest: np.ndarray
+    passed: tuple[np.ndarray, np.ndarray]
+    small: np.ndarray
+    divisible: np.ndarray
+
+    @classmethod
+    def of(cls, s: Scores) -> AttentionBlocks:
+        """Tiles as libraries choose them by width of a head and by rows at hand."""
+        b, traits = s.batch, s.traits
+        heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
+        group, windowed = heads / kv_heads, b["window"] > 0
+        packed = s.decode | s.chosen | (traits["packs_prefill"] & (traits["packs_tall"] | ~s.tall))
+        packed &= ~windowed | traits["packs_windows"]
+        packed &= b["shared_kv"] | (group <= traits["most_packed_group"])
+        together = np.where(packed, group, 1.0)
+        at_hand = np.where(s.chosen, together, s.q * together)
+        # FlashMLA, flash_mla_sparse_fwd: heads of a query fill the rows of matrix units.
+        full = np.ceil(together / s.device.facts.matrix_rows) * s.device.facts.matrix_rows
+        at_hand = np.where(s.chosen & ~s.decode, full, at_hand)
+        rows, keys = _tile_rows(s, at_hand), _tile_keys(s)
+        down = np.where(s.chosen, s.q, 1.0) * np.ceil(at_hand / rows)
+        queries = np.where(s.chosen, 1.0, np.maximum(1.0, np.floor(rows / together)))
+        tiles, longest = _key_tiles(b, queries, keys)
+        everything = KernelBatch(b.family, {**b.columns, "window": np.zeros_like(b["window"])})
+        light = s.narrowed | ~packed | (group == 1.0)
+        small, cuts = traits["small_decode_blocks"], traits["cuts_prefill"]
+        cut = (cuts == "always") | ((at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short"))
+        return cls(
+            rows=rows,
+            keys=keys,
+            count=b["batch"] * np.where(packed, kv_heads, heads) * down,
+            tiles=tiles,
+            longest=longest,
+            passed=_key_tiles(everything, queries, keys),
+            small=s.decode & ((small == "always") | ((small == "light") & light)),
+            divisible=np.where(s.decode, ~s.whole, cut & ~s.sparse),
+        )
+
+
+def _tile_rows(s: Scores, at_hand: np.ndarray) -> np.ndarray:
+    """Rows of a block: the fewest that a kernel is compiled for and that hold what is at hand."""
+    traits, head = s.traits, s.batch["head_dim"]
+    narrow_head = (head <= NARROW_HEAD) & (traits["narrow_head_rows"] > 0.0)
+    most = np.where(narrow_head, traits["narrow_head_rows"], traits["most_rows"])
+    if s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES:
+        most = np.minimum(most, traits["small_sm_rows"])
+    taller = np.where(s.asynchronous & ~s.sparse, s.device.facts.matrix_rows / HOPPER_ROWS, 1.0)
+    most = most * taller
+    most = np.where(s.decode, np.minimum(most, traits["most_decode_rows"]), most)
+    most = np.where(s.encoder & (traits["encoder_rows"] > 0.0), traits["encoder_rows"], most)
+    least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64, at_hand <= 128], [16.0, 32.0, 64.0, 128.0], most)
+    fits = (traits["fits_rows"] & ~s.chosen) | s.decode
+    rows = np.where(fits & ~s.whole, np.minimum(least, most), most)
+    return np.where(head > traits["wide_head"], np.minimum(rows, traits["wide_head_rows"] * taller), rows)
+
+
+def _tile_keys(s: Scores) -> np.ndarray:
+    """Keys of a tile."""
+    traits = s.traits
+    least = np.where(s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES, traits["small_sm_least_keys"], 64.0)
+    wide = np.clip(2.0 ** np.floor(np.log2(TILE_ELEMENTS / s.batch["head_dim"])), least, 256.0)
+    gain = np.where(s.size < 2.0, traits["narrow_tile_gain"], 1.0)
+    able = (traits["wide_tiles"] == "always") | (~s.decode & s.asynchronous)
+    widest = traits["widest_key_tile"]
+    return np.where(able & (widest > 0.0), np.minimum(wide, widest) * gain, traits["key_tile"])
+
+
+def _key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(tiles of keys that a block walks over, on average; of the longest). Queries of a block see, taken together,
+    the keys of their mean and of half of the block's length, or all of it where a window moves along."""
+    touched, q = attention_keys(b), b["q_len"].astype(float)
+    kv, window = b["kv_len"].astype(float), b["window"]
+    seen = attention_pairs(b) / q
+    apart = np.where(window > 0, queries - 1.0, (queries - 1.0) / 2.0)
+    alone = q <= queries
+    union = np.where(alone, touched, np.minimum(seen + apart, touched))
+    tiles = np.where(alone, np.ceil(union / keys), np.minimum(union / keys + 0.5, np.ceil(kv / keys)))
+    most = np.where(window > 0, np.minimum(window, kv), kv)
+    most = np.where(b["selected"] > 0, np.minimum(b["selected"], most), most)
+    widest = np.minimum(np.where(b["selected"] > 0, most, touched), most + np.where(window > 0, queries, 0.0))
+    longest = np.where(alone, tiles, np.ceil(widest / keys))
+    return np.maximum(tiles, 1.0), np.maximum(np.maximum(longest, tiles), 1.0)
