@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -51,6 +51,7 @@ class FittedConstants:
     skipped: dict[str, int] = field(default_factory=dict)
     protocol: int = PROTOCOL
 
+    @cached_property
     def _constants(self) -> Any:
         """The prior's constants with the fitted values.
 
@@ -132,7 +133,7 @@ class FittedPhysics(FittedToDevices):
     @property
     def physics(self) -> Physics:
         """The constants; see ``FittedConstants``."""
-        constants: Physics = self._constants()
+        constants: Physics = self._constants
         return constants
 
 
@@ -156,7 +157,7 @@ class FittedLinks(FittedToDevices):
     @property
     def links(self) -> LinkPhysics:
         """The constants; see ``FittedConstants``."""
-        constants: LinkPhysics = self._constants()
+        constants: LinkPhysics = self._constants
         return constants
 
 
@@ -176,7 +177,7 @@ class FittedArrays(FittedConstants):
     @property
     def physics(self) -> ArrayPhysics:
         """The constants; see ``FittedConstants``."""
-        constants: ArrayPhysics = self._constants()
+        constants: ArrayPhysics = self._constants
         return constants
 
 
@@ -196,7 +197,7 @@ class FittedBoards(FittedConstants):
     @property
     def physics(self) -> BoardPhysics:
         """The constants; see ``FittedConstants``."""
-        constants: BoardPhysics = self._constants()
+        constants: BoardPhysics = self._constants
         return constants
 
     def spread_of(self, kind: str) -> float:
@@ -222,7 +223,7 @@ class FittedMicrocontrollers(FittedConstants):
     @property
     def physics(self) -> IntegerPhysics:
         """The constants; see ``FittedConstants``."""
-        constants: IntegerPhysics = self._constants()
+        constants: IntegerPhysics = self._constants
         return constants
 
 

@@ -43,9 +43,8 @@ def known_decoder(name: str) -> Decoder:
     """
     if name.endswith(".json") or name.startswith((".", "/", "~")):
         return _from_file(user_path(name))
-    if known := hub_config(name):
-        full, config = known
-        return decoder_of(config, full)
+    if full := _names().get(_plain(name)):
+        return _shipped(full)
     if ready := canonical_name(name):
         return decoder_of(catalogue_config(ready), ready)
     if traced := traced_name(name):
@@ -58,6 +57,12 @@ def known_decoder(name: str) -> Decoder:
         raise no_decoder(shown(name), "a model of a library or a module")
     hint = nearest_models(name, ("causal-lm",))
     raise ModelError(f"unknown model '{shown(name)}'{hint}: not in the catalogue, give the path of its config.json")
+
+
+@cache
+def _shipped(full: str) -> Decoder:
+    """One of ``known_decoders``."""
+    return decoder_of(_config(full), full)
 
 
 def _of_hub(name: str, config: dict[str, Any]) -> Decoder:
