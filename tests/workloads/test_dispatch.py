@@ -12,6 +12,7 @@ from neusight.workloads.decoders.shares import Local
 from neusight.workloads.dispatch import (
     DISPATCHES,
     dispatches,
+    exchange_dispatches,
     node_dispatches,
     operator_kinds,
     part_dispatches,
@@ -83,3 +84,18 @@ def test_node_dispatches_of_compiled_code_are_those_of_the_described_part(kernel
 def test_node_dispatches_counts_kernels_written_by_hand_as_steps_do():
     node = Node(id=0, operator="triton.add", phase="forward", kernels=(RELU, RELU))
     assert node_dispatches(node, "eager") == pytest.approx(2 * DISPATCHES["hand_written"])
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernels", "tables"),
+    [
+        ("aten._embedding_bag.default", (Collective(op="all_to_all", ranks=8, bytes=64), RELU), 1),
+        ("aten._embedding_bag.default", (Collective(op="all_to_all", ranks=8, bytes=64),) * 2, 2),
+        ("aten._embedding_bag.default", (Collective(op="host_copy", ranks=2, bytes=64), RELU), 0),
+        ("aten.all_to_all.default", (Collective(op="all_to_all", ranks=8, bytes=64),), 0),
+    ],
+)
+@pytest.mark.parametrize("launch", ["eager", "compiled"])
+def test_node_dispatches_of_shared_tables_count_what_surrounds_each_exchange(operator, kernels, tables, launch):
+    node = Node(id=0, operator=operator, phase="forward", kernels=kernels)
+    assert node_dispatches(node, launch) == pytest.approx(exchange_dispatches(launch) + tables * DISPATCHES["bags"])
