@@ -136,6 +136,8 @@ class Engine:
         reduced_norm_bytes: of what ranks that share matrices sum up, up to which one kernel adds it to the residual
             stream and normalises it as well.
         joined_latent_norms: norms of latent queries and keys run as one.
+        absorbed_scaling: how 8-bit operands of products around absorbed attention are scaled, where attention's weights
+            are 8-bit; "": those products are in the model's dtype.
         quantises_in_products: 8-bit products make their inputs 8-bit within their own time.
         grouped_queries: decodes read keys and values once for all query heads that share them, else once for each.
         calibrated_scales: one scale of a tensor's 8-bit activations was found before, so that what makes them writes
@@ -271,6 +273,7 @@ class Engine:
     routes_in_experts: bool = False
     reduced_norm_bytes: float = 0.0
     joined_latent_norms: bool = False
+    absorbed_scaling: str = ""
     quantises_in_products: bool = False
     grouped_queries: bool = True
     calibrated_scales: bool = False

@@ -24,7 +24,7 @@ def variant_of(engine: Engine, device: DeviceSpec, batch: KernelBatch) -> str:
     """``Conditions.variant`` of kernels of one family that are alike in their dtypes, "" where nobody knows it."""
     if batch.family not in _rules() or device.vendor != "nvidia":
         return ""
-    known = (engine.library or engine.name, engine.serving.era, device, _operands(batch))
+    known = (engine, device, _operands(batch))
     return str(next((rule["variant"] for rule in reversed(_rules()[batch.family]) if _holds(rule, *known)), ""))
 
 
@@ -65,23 +65,30 @@ def _concerns(rule: Mapping[str, Any], scheme: Quantisation) -> bool:
 
 def _is_run(rule: Mapping[str, Any], engine: Engine, device: DeviceSpec) -> bool:
     """Whether a rule is for an engine of a version on a device."""
-    name, release = engine.name, release_of(engine.name, engine.serving.version)
+    name = engine.name
     capability = getattr(device, "compute_capability", None) or "0.0"
     return (
         name in rule.get("engine", (name,))
         and device.vendor == rule.get("vendor", device.vendor)
         and (device.vendor != "nvidia" or is_between(capability, rule.get("since", "0.0"), rule.get("until", "99.0")))
-        and ("from" not in rule or release >= release_of(name, rule["from"]))
-        and ("before" not in rule or release < release_of(name, rule["before"]))
+        and _is_of_version(rule, engine)
         and ("lacks" not in rule or not device.multiplies(rule["lacks"]))
         and ("has" not in rule or device.multiplies(rule["has"]))
         and (not rule.get("applies_block_scales") or device.facts.applies_block_scales)
     )
 
 
-def _holds(rule: Mapping[str, Any], library: str, era: str, device: DeviceSpec, operands: str) -> bool:
+def _is_of_version(rule: Mapping[str, Any], engine: Engine) -> bool:
+    name, release = engine.name, release_of(engine.name, engine.serving.version)
+    older, newer = release_of(name, rule.get("from", "0.0")), release_of(name, rule.get("before", ""))
+    return older <= release and ("before" not in rule or release < newer)
+
+
+def _holds(rule: Mapping[str, Any], engine: Engine, device: DeviceSpec, operands: str) -> bool:
+    era = engine.serving.era
     return (
-        library in rule["engine"]
+        (engine.library or engine.name) in rule["engine"]
+        and _is_of_version(rule, engine)
         and is_between(device.compute_capability, rule.get("since", "0.0"), rule.get("until", "99.0"))
         and era in rule.get("eras", (era,))
         and operands in rule.get("operands", (operands,))

@@ -32,6 +32,7 @@ class Quantisation:
         kinds: of projections that are quantised (``layers.Projection``), and ``table``, of what is looked up.
         expert_weights: dtype of experts' weights, which are computed in the model's own, unless that is "".
         two_of_four: two of four weights are zero and not there.
+        cache: dtype in which keys and values are cached, "" for the model's own.
         quantised_on_device: a matrix at a time comes in 16 bits and in float32 to be quantised there.
 
     Arithmetic:
@@ -63,6 +64,7 @@ class Quantisation:
     group_bytes: float = 2.0
     kinds: frozenset[str] = EVERYWHERE
     expert_weights: str = ""
+    cache: str = ""
     fused_rows: float = inf
     block_rows: int = 0
     scale_group: int = 0

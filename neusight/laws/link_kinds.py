@@ -24,7 +24,8 @@ def kinds_of(batch: KernelBatch, conditions: Conditions, network_known: bool = F
     """
     traits = traits_of("collective", conditions)
     own = traits["own_all_reduce"] & (batch["op"] == "all_reduce")
-    who = np.where(own | traits["own_runtime"], conditions.engine, "nccl")
+    whose = np.where(traits["owner"] == "", conditions.engine, traits["owner"])
+    who = np.where(own | traits["own_runtime"], whose, "nccl")
     ranks, within = ranks_of(batch)
     alone = np.isin(conditions.timing, ("stream", "wall"))
     how = np.select([within < ranks, alone], [FABRIC if network_known else NETWORK, " stream"], "")

@@ -129,15 +129,16 @@ def _with_engines_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _with_variants_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
     """Kernels by the narrower variants that ``variants.toml`` knows for what their source calls them."""
-    if not {"software", "variant"} <= {*frame}:
+    if "software" not in frame:
         return frame
     names = frame["software"].dropna().unique()
     for rule in _resource("variants.toml")["variants"]:
-        rows = frame["software"].isin([name for name in names if name.rpartition(" ")[2] == rule["software"]])
+        rows = frame["software"].isin([name for name in names if f" {rule['software']} " in f" {name} "])
         for column, value in rule.get("with", {}).items():
             rows &= column in frame and frame[column] == value
         if rows.any():
-            frame["variant"] = frame["variant"].astype(object).mask(rows, rule["variant"])
+            frame["variant"] = frame["variant"].astype(object) if "variant" in frame else None
+            frame.loc[rows, "variant"] = rule["variant"]
     return frame
 
 

@@ -59,6 +59,12 @@ def test_read_table_tells_variants_apart_that_their_source_names(tmp_path: Path)
     assert frame["variant"].tolist() == ["trtllm_gen", "cutlass", "trtllm_gen", "triton"]
 
 
+def test_read_table_tells_older_all_reduces_of_sglang_apart(tmp_path: Path) -> None:
+    head = "op,family,engine,gpu,ranks,bytes,software,latency_ms\n"
+    rows = "".join(f"all_reduce,collective,sglang,h100,8,8,sglang {v} graph,1\n" for v in ("0.5.9", "0.5.14", "0.5.12"))
+    assert read_table(table(tmp_path, head + rows)).frame["variant"].eq("vllm").tolist() == [True, False, True]
+
+
 def test_read_table_refuses_truncated_parquet(tmp_path: Path) -> None:
     path = tmp_path / "cut.parquet"
     path.write_bytes(b"PAR1" + bytes(64))

@@ -204,3 +204,62 @@ def test_routing_is_a_kernel_where_experts_do_not_route() -> None:
     assert runs(replica("trtllm", "1.2", "h200-sxm-141gb"), "routing", 8) == 0.0
     assert runs(replica("sglang", "0.5.9", "h200-sxm-141gb"), "routing", 8) == 58
     assert runs(replica("sglang", "0.5.9", "b200-sxm-180gb"), "routing", 8) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "gpu", "expected"),
+    [
+        ("sglang", "0.5.9", "h200-sxm-141gb", "vllm"),
+        ("sglang", "0.5.13", "b200-sxm-180gb", "vllm"),
+        ("sglang", "0.5.14", "h200-sxm-141gb", ""),
+        ("sglang", "", "h200-sxm-141gb", ""),
+        ("vllm", "0.15", "h200-sxm-141gb", ""),
+    ],
+)
+def test_all_reduce_is_of_its_version(engine: str, version: str, gpu: str, expected: str) -> None:
+    batch = KernelBatch.from_columns("collective", op="all_reduce", ranks=8, bytes=65536)
+    assert ran(engine, gpu, batch, version) == expected
+
+
+def test_older_all_reduce_of_sglang_takes_what_that_of_vllm_takes(predictor: Predictor) -> None:
+    """One kernel; short messages, which pass no switch."""
+    batch = KernelBatch.from_columns("collective", op="all_reduce", ranks=8, bytes=[4096, 65536])
+    device = load_device("h100-sxm-80gb")
+    older, vllm, newer = (
+        predictor._priced(batch, device, Conditions.of(2, timing="graph", engine=engine, variant=variant)).latency_s
+        for engine, variant in (("sglang", "vllm"), ("vllm", ""), ("sglang", ""))
+    )
+    assert older.tolist() == pytest.approx(vllm.tolist())
+    assert (older > 1.2 * newer).all()
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "model", "expected"),
+    [
+        ("sglang", "h200-sxm-141gb", "deepseek-ai/DeepSeek-R1", ("float8", "tensor")),
+        ("trtllm", "h200-sxm-141gb", "deepseek-ai/DeepSeek-R1", ("float8", "block")),
+        ("trtllm", "b200-sxm-180gb", "deepseek-ai/DeepSeek-R1", ("bfloat16", "")),
+        ("vllm", "h200-sxm-141gb", "deepseek-ai/DeepSeek-R1", ("bfloat16", "")),
+        ("sglang", "a100-sxm-80gb", "deepseek-ai/DeepSeek-V2", ("bfloat16", "")),
+    ],
+)
+def test_products_around_absorbed_attention_are_narrow_by_engine(
+    engine: str, gpu: str, model: str, expected: tuple[str, str]
+) -> None:
+    pricer = replica(engine, "", gpu, model)
+    parts = pricer._parts(Steps.of(decodes=8, decode_cached=64), ("products",))
+    found = {
+        (str(p.batch["dtype"][0]), str(p.batch["scaling"][0]))
+        for p in parts
+        if p.name in ("query into latent", "value out of latent")
+    }
+    assert found == {expected}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"), [("h200-sxm-141gb", "triton"), ("l40s", "marlin"), ("b200-sxm-180gb", "flashinfer")]
+)
+def test_variant_of_mxfp4_experts(gpu: str, expected: str) -> None:
+    shape = {"tokens": 8, "hidden": 512, "ffn": 256, "experts": 8, "all_experts": 8, "top_k": 2}
+    batch = KernelBatch.from_columns("moe", **shape, dtype="bfloat16", weight_dtype="mxfp4")
+    assert {ran(engine, gpu, batch) for engine in ("vllm", "sglang")} == {expected}

@@ -323,8 +323,19 @@ METHODS = {
         {"quant_method": "quark", "exclude": ["*self_attn*", "re:.*shared_experts.*"]},
         replace(scheme_named("mxfp4"), kinds=frozenset({"experts"})),
     ),
+    "cache": (
+        {"quant_method": "modelopt", "quant_algo": "NVFP4", "kv_cache_scheme": {"num_bits": 8, "type": "float"}},
+        replace(scheme_named("nvfp4"), cache="float8"),
+    ),
     "single layers kept": ({"quant_method": "fp8", "ignore": ["model.layers.0.self_attn.q_proj"]}, scheme_named("fp8")),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kv", "cache"), [("", "float8"), ("bf16", "bfloat16")])
+def test_serving_precision_caches_as_the_checkpoint_says_unless_told(kv: str, cache: str) -> None:
+    own = replace(scheme_named("nvfp4"), cache="float8")
+    assert ServingPrecision.named("", own=own, kv=kv).kv_cache == cache
+    assert ServingPrecision.named("bf16", own=own).kv_cache == "bfloat16"
 
 
 @pytest.mark.parametrize("what", METHODS)

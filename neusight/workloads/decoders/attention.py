@@ -274,11 +274,12 @@ def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[s
 
 
 def per_head(rank: Rank, name: str, rows: Count, shape: tuple[int, int, int], runs: Any = None) -> Operation:
-    """A product of (heads, n, k) in serving, with weights in the model's own dtype."""
-    heads, n, k = shape
-    batch = KernelBatch.from_columns(
-        "gemm", op="bmm", layout="nn", batch=heads, m=np.maximum(rows, 1), n=n, k=k, dtype=rank.dtype
-    )
+    """A product of (heads, n, k) in serving, in the model's own dtype unless the engine has it in 8 bits."""
+    (heads, n, k), rows, scaling = shape, np.maximum(rows, 1), rank.engine.absorbed_scaling
+    how: dict[str, Any] = {"layout": "nn", "dtype": rank.dtype}
+    if scaling and rank.quantisation.of("attention").activations == "float8":
+        how = {"layout": "tn", "dtype": "float8", "scaling": scaling, "quantised": True}
+    batch = KernelBatch.from_columns("gemm", op="bmm", batch=heads, m=rows, n=n, k=k, **how)
     return Operation(forward=(rank.part(name, batch, runs),))
 
 

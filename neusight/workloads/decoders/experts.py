@@ -128,16 +128,10 @@ def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...
         if back:
             return rank.exchanged("scatter results", "reduce_scatter", "dp", every)
         return rank.exchanged("gather tokens", "all_gather", "dp", every * narrow)
-    sent = _sent_bytes(part, rank)
-    if back:
-        return rank.exchanged("combine", "all_to_all", "ep", sent)
-    return rank.exchanged("dispatch", "all_to_all", "ep", sent * narrow)
-
-
-def _sent_bytes(part: Experts, rank: Rank) -> np.ndarray:
-    """A rank's share of its group's tokens, each to the ranks that hold any of its experts."""
-    ranks = distinct(rank.ranks["ep"], part.top_k)
-    return np.asarray(rank.row_bytes(np.ceil(rank.tokens / rank.tp) * ranks))
+    # A rank's share of its group's tokens, each to the ranks that hold any of its experts.
+    sent = rank.row_bytes(np.ceil(rank.tokens / rank.tp) * distinct(rank.ranks["ep"], part.top_k))
+    name, size = ("combine", sent) if back else ("dispatch", sent * narrow)
+    return rank.exchanged(name, "all_to_all", "ep", size)
 
 
 def distinct(places: int, experts: int) -> float:

@@ -75,7 +75,8 @@ class ServingPrecision:
         """
         chosen, word = scheme_named(name, chosen=own), name.strip().lower()
         dtype = plain if (plain := ALIASES.get(word, word)) in _PLAIN else dtype
-        return cls(dtype=dtype, kv_cache=dtype_named(kv, CACHE_DTYPES) if kv else dtype, quantisation=chosen)
+        cache = dtype_named(kv, CACHE_DTYPES) if kv else chosen.cache or dtype
+        return cls(dtype=dtype, kv_cache=cache, quantisation=chosen)
 
 
 def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
@@ -100,7 +101,9 @@ def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
             "quantization_config out and name a precision"
         )
     kinds = _kinds(stated, method, int(config.get("num_hidden_layers") or 0))
-    return replace(readers[method](stated), kinds=kinds, expert_weights=experts)
+    scheme, cached = replace(readers[method](stated), kinds=kinds), stated.get("kv_cache_scheme") or {}
+    narrow = stated.get("kv_cache_quant_algo") == "FP8" or (cached.get("num_bits"), cached.get("type")) == (8, "float")
+    return replace(scheme, expert_weights=experts, cache="float8" if narrow else "")
 
 
 def _kinds(stated: Mapping[str, Any], method: str, layers: int) -> frozenset[str]:
