@@ -3,28 +3,21 @@
 ``list_experiments(root=None)``, ``find_experiment(id, root=None)``: id, folder, declaration;
 ``run(experiment, quick=False, jobs=1, report=None) -> results``; ``write_results(folder, results) -> [Path]``:
 results.json, summary.json, report.md and figures; ``read_results(path)``: what a run left;
-``compare(old, new, tolerance=10) -> Comparison``: two runs, row by row;
-``predictor_without(boards, data)``: what ships as if some boards had never been measured.
+``compare(old, new, tolerance=10) -> Comparison``: two runs, row by row.
 """
 
-from neusight.lab.accuracy import accuracy_part
 from neusight.lab.compare import Comparison, compare
-from neusight.lab.declare import Declaration, Experiment, find_experiment, list_experiments
-from neusight.lab.left_out import constants_without, predictor_without
+from neusight.lab.declare import Experiment, find_experiment, list_experiments
 from neusight.lab.report import write_results
 from neusight.lab.results import read_results, summary_of
 from neusight.lab.run import run
 
 __all__ = [
     "Comparison",
-    "Declaration",
     "Experiment",
-    "accuracy_part",
     "compare",
-    "constants_without",
     "find_experiment",
     "list_experiments",
-    "predictor_without",
     "read_results",
     "run",
     "summary_of",

@@ -16,7 +16,6 @@ from neusight.lab.left_out import predictor_without, trait_of
 from neusight.laws.constants import with_values
 from neusight.measured import SOUGHT, MeasuredTable, compare, files_of, peers_of
 from neusight.measured.compare import Compared, Progress
-from neusight.measured.score import Scored, joined
 from neusight.paths import tile_models_from
 
 if TYPE_CHECKING:
@@ -111,20 +110,19 @@ def _said_by_peer(table: MeasuredTable, progress: Progress | None = None, *, pee
     """Predictions of others, in files."""
     frame, names = table.frame, list(SOUGHT)
     if not {*names} <= {*frame}:
-        return _without_interval([], "", np.empty(0), np.empty(0)), []
+        return _without_interval([], "", [], []), []
     keys = dict.fromkeys(names, object)
     both = frame.assign(place=frame.index).astype(keys).merge(peers.astype(keys), on=names)
     measured = np.array([row.get(row["quantity"], np.nan) for row in both.to_dict("records")], dtype=float)
     kept = both[measured > 0.0]
-    said = kept["theirs"].to_numpy(float)
-    return _without_interval(kept["place"], kept["quantity"], said, measured[measured > 0.0]), []
+    return _without_interval(kept["place"], kept["quantity"], kept["theirs"], measured[measured > 0.0]), []
 
 
-def _without_interval(place: Any, quantity: Any, predicted: np.ndarray, measured: np.ndarray) -> Scored:
+def _without_interval(place: Any, quantity: Any, predicted: Any, measured: Any) -> pd.DataFrame:
     import pandas as pd
 
-    unknown = np.full(len(predicted), np.nan)
-    return Scored(pd.DataFrame({"place": place, "quantity": quantity}), predicted, unknown, unknown, measured)
+    figures = {"predicted": np.array(predicted, dtype=float), "measured": np.array(measured, dtype=float)}
+    return pd.DataFrame({"place": np.array(place), "quantity": quantity, **figures}).assign(low=np.nan, high=np.nan)
 
 
 def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:
@@ -139,13 +137,14 @@ def make_peer(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant 
 
 def _said_in_column(table: MeasuredTable, progress: Progress | None = None, *, prefix: str) -> Compared:
     """Predictions in a column of the rows, or in those that begin with a word: ``dense_cycles`` beside ``cycles``."""
-    parts = [_without_interval([], "", np.empty(0), np.empty(0))]
+    import pandas as pd
+
+    parts = [_without_interval([], "", [], [])]
     for quantity in table.quantities:
         column = prefix if prefix in table.frame else f"{prefix}_{quantity}"
         rows = table.frame.reindex(columns=[*{*table.frame, column}]).dropna(subset=[quantity, column])
-        predicted, measured = (rows[name].to_numpy(float) for name in (column, quantity))
-        parts.append(_without_interval(rows.index, quantity, predicted, measured))
-    return joined(parts), []
+        parts.append(_without_interval(rows.index, quantity, rows[column], rows[quantity]))
+    return pd.concat(parts, ignore_index=True), []
 
 
 def make_column(contestant: Contestant, _: int, turn: Round, lab: Lab) -> Entrant | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from neusight.executors.costs import NORMAL_90
 from neusight.lab.declare import DeclaredFigure, declared_in
 from neusight.lab.page import SMALL, canvas, legend, save, style
 from neusight.lab.results import Results
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Rows = Sequence[Mapping[str, Any]]
 _LEVELS = np.linspace(0.05, 0.99, 40)
-_NORMAL_90 = 1.6448536269514722
 _LONG = 24
 """Characters of all words along an axis; of longer ones the ends are marked."""
 WIDE = 4.0
@@ -147,7 +147,7 @@ def calibration(rows: Rows, drawing: DeclaredFigure) -> Figure:
     panels = _panels(rows, drawing)
     for at, (name, part) in enumerate(panels.items()):
         levels = np.array([row["level"] for row in part])
-        scales = ndtri(0.5 + 0.5 * _LEVELS) / _NORMAL_90
+        scales = ndtri(0.5 + 0.5 * _LEVELS) / NORMAL_90
         shares = [100.0 * float((levels <= scale).mean()) for scale in scales]
         axes.plot(100.0 * _LEVELS, shares, label=name, color=style(at)["color"])
     axes.plot([0, 100], [0, 100], color="black", linewidth=0.8)

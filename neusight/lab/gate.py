@@ -95,11 +95,9 @@ def _rows(path: Path, predictor: Predictor, keys: Sequence[str]) -> list[Row]:
         return []
     wanted = [name for name in table.quantities if name != "latency_ms"]
     frame, known = table.frame.drop(columns=wanted), [key for key in keys if key in table.frame]
-    scored, _ = compare(replace(table, frame=_sample(frame, known)), predictor)
-    words = {key: scored.keys[key].astype(object).fillna("") if key in known else "" for key in keys}
-    figures = {name: getattr(scored, name) for name in ("predicted", "low", "high", "measured")}
-    lines = scored.keys.assign(**words, **figures)
-    return [{"data": path.stem, **_rounded(row, keys)} for row in errors.summarise(lines, keys)]
+    lines, _ = compare(replace(table, frame=_sample(frame, known)), predictor)
+    words = {key: lines[key].astype(object).fillna("") if key in known else "" for key in keys}
+    return [{"data": path.stem, **_rounded(row, keys)} for row in errors.summarise(lines.assign(**words), keys)]
 
 
 def _sample(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -23,14 +22,8 @@ def _groups(path: Path) -> dict[Group, list[TimedCall]]:
 
 def with_hosts_of_others(part: MeasuredTable, table: MeasuredTable) -> MeasuredTable:
     """Rows of a table, whose hosts' times are those that rows of other hosts tell that launch as they do."""
-    groups = _groups(table.path)
-    known: dict[Group, Any] = {}
-    times = []
-    for row in part.frame.to_dict("records"):
-        group = group_of(row)
-        if group not in known:
-            host = others(groups, group)
-            known[group] = (1e6 * host.call_s, 1e6 * host.operator_s, host.spread)
-        times.append(known[group])
+    groups, wanted = _groups(table.path), [group_of(row) for row in part.frame.to_dict("records")]
+    known = {group: others(groups, group) for group in set(wanted)}
+    times = [(1e6 * known[group].call_s, 1e6 * known[group].operator_s, known[group].spread) for group in wanted]
     columns = dict(zip(("host_call_us", "host_operator_us", "host_spread"), np.array(times).T, strict=True))
     return replace(part, frame=part.frame.assign(**columns))

@@ -56,10 +56,11 @@ def constants_without(
         report: called with progress.
     """
     fits = _fits_without(boards, data, names, quick)
-    return kept(_folder_of(fits), partial(_fill, _options(data, quick), fits, tuple(sorted(boards)), report))
+    return kept(_folder_of(fits), partial(_fill, fit_options(data, quick), fits, tuple(sorted(boards)), report))
 
 
-def _options(data: Path, quick: bool) -> FitOptions:
+def fit_options(data: Path, quick: bool) -> FitOptions:
+    """How constants are fitted again: with fewer rows and steps than those that ship."""
     each, steps = (QUICK_ROWS, QUICK_STEPS) if quick else (CONSTANT_ROWS, CONSTANT_STEPS)
     return FitOptions(data=data, each=each, steps=steps, again=True)
 
@@ -74,7 +75,7 @@ def _fits_without(
 ) -> dict[str, Path]:
     """Folders of the cache for constants, by their name, each with the file that a fit without some boards leaves."""
     shipped = _sha256(tile_models_dir(), "*.*")
-    options = _options(data, quick)
+    options = fit_options(data, quick)
     request = [sorted(boards), options.each, options.steps, data_sha256(data), shipped, file_sha256(Path(__file__))]
     keys = {name: key_of([name, request, code_sha256(*modules_of(name))]) for name in sorted(set(names) or NAMES)}
     return {name: cache_dir() / "left-out" / f"{name}-{key}" for name, key in keys.items()}
@@ -82,8 +83,7 @@ def _fits_without(
 
 def modules_of(name: str) -> tuple[str, ...]:
     """Modules whose functions fit constants; what these import is found from there."""
-    fit = FITS[name]
-    return tuple(sorted({function.__module__ for function in (fit.read, fit.solve, fit.judge) if function}))
+    return tuple(sorted({function.__module__ for function in FITS[name].functions}))
 
 
 def _folder_of(fits: Mapping[str, Path]) -> Path:

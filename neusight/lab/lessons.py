@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from neusight.lab.baselines import rows_of
 from neusight.lab.cache import code_sha256, key_of
-from neusight.lab.left_out import QUICK_ROWS, QUICK_STEPS, constants_without
+from neusight.lab.left_out import constants_without, fit_options
 from neusight.lab.targets import StrictModel
 from neusight.laws.fitted import FittedPhysics
 from neusight.learn import Report
-from neusight.learn.evidence import Evidence, FitOptions
+from neusight.learn.evidence import Evidence
 from neusight.learn.physics.fit import solve_physics
 from neusight.learn.physics.observations import ObservationReader
-from neusight.learn.training import CONSTANT_ROWS, CONSTANT_STEPS
 from neusight.learn.training_data import DeviceRows, load_corpus, thinned
 from neusight.measured import files_of
 from neusight.measured.folder import hashes
@@ -60,9 +60,10 @@ class Lessons(StrictModel):
             )
         files, gpus = self.tables(data), self.kept(left_out)
         out = () if gpus else tuple(sorted(left_out))
-        each, steps = (QUICK_ROWS, QUICK_STEPS) if quick else (CONSTANT_ROWS, CONSTANT_STEPS)
-        options = FitOptions(data=files[0].parent, files=files, hold_out=out, each=each, steps=steps)
-        key = key_of([out, each, steps, gpus, self.split, hashes(files), code_sha256("neusight.learn.training")])
+        options = replace(fit_options(files[0].parent, quick), files=files, hold_out=out)
+        key = key_of(
+            [out, options.each, options.steps, gpus, self.split, hashes(files), code_sha256("neusight.learn.training")]
+        )
         path = cache_dir() / "experiments" / f"physics-{key}.json"
         if not path.is_file():
             corpus = load_corpus(files, gpus, out).of_split(self.split)

@@ -79,11 +79,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) ->
 
 
 def _line(row: Sequence[str], widths: Sequence[int], words: int) -> str:
-    padded = [
-        text.ljust(width) if place < words else text.rjust(width)
-        for place, (text, width) in enumerate(zip(row, widths, strict=True))
-    ]
-    return f"| {' | '.join(padded)} |"
+    sides = "<" * words + ">" * (len(row) - words)
+    return f"| {' | '.join(map(format, row, map('{}{}'.format, sides, widths)))} |"
 
 
 def listing(rows: Iterable[Mapping[str, Any]], columns: Sequence[tuple[str, str]], words: int = 1) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from neusight.errors import DataError
+from neusight.learn.card import versions_of
 from neusight.paths import read_json
 
 RESULTS, SUMMARY = "results.json", "summary.json"
@@ -21,19 +21,12 @@ DIGITS = 5
 """Significant digits in results: more would differ between machines."""
 ROW_DECIMALS = 1
 """Decimals of a single row's errors in percent: a report on measurements, not a copy of them."""
-_PACKAGES = ("neusight", "numpy", "torch", "lightgbm", "scikit-learn")
 Results = Mapping[str, Any]
 
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that figures depend on."""
-    known = {}
-    for package in _PACKAGES:
-        try:
-            known[package] = version(package)
-        except PackageNotFoundError:
-            known[package] = "unknown"
-    return known
+    return versions_of("neusight", "numpy", "torch", "lightgbm", "scikit-learn")
 
 
 def rounded(value: Any, key: str = "") -> Any:

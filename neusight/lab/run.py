@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from math import nan
 from pathlib import Path
@@ -233,7 +232,8 @@ def _compared(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Lines of one table, and how many of its rows are skipped for which reason."""
     without = f" without {named['fold']}" if named["fold"] else ""
-    advance = partial(_advance, f"{named['contestant']}{without}: {name}", lab.report)
+    task, report = f"{named['contestant']}{without}: {name}", lab.report
+    advance = report and (lambda done, of: report(task, done, of, nan))
     (parts,) = answers([table], entrant, advance, jobs, ray)
     lines = lines_of(name, table, [scored for scored, _ in parts])
     lines = lines[lines["predicted"].notna()] if named["contestant"] != lab.declared.contestants[0].name else lines
@@ -263,11 +263,6 @@ def _ratios(lines: pd.DataFrame, pairs: Any) -> pd.DataFrame:
         return lines.iloc[:0].assign(pairs=pairs.column)
     kept = lines.drop(columns=[name for name in pairs.ignore if name in lines])
     return ratios(kept, pairs.column, pairs.also).assign(pairs=pairs.column)
-
-
-def _advance(name: str, report: Report | None, done: int, of: int) -> None:
-    if report:
-        report(name, done, of, nan)
 
 
 def _assumed(tables: Sequence[tuple[str, MeasuredTable]]) -> list[dict[str, Any]]:

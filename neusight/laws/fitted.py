@@ -142,8 +142,8 @@ class FittedLinks(FittedToDevices):
     """What ``neusight fit links`` found.
 
     ``intervals`` enclose 90 % of measured over predicted times of devices that were left out, by path (``nccl links``);
-    ``intervals_seen`` those of devices in the fit. ``errors`` are mean errors by device, kind and size of message: with
-    the device in the fit (``seen``) and left out.
+    ``intervals_seen`` those of devices in the fit. ``errors`` are errors in percent by device, kind and size of
+    message: seen, left out.
     """
 
     file: ClassVar[str] = "links.json"
@@ -164,7 +164,7 @@ class FittedLinks(FittedToDevices):
 @dataclass(frozen=True, kw_only=True)
 class FittedArrays(FittedConstants):
     """What ``neusight fit arrays`` found. ``scatter`` is the standard deviation of the log error of single kernels
-    by family; ``errors`` are mean and median errors in percent by device and family: seen, left out, larger half.
+    by family; ``errors`` are errors in percent by device and family: seen, left out.
     """
 
     file: ClassVar[str] = "arrays.json"
@@ -184,7 +184,7 @@ class FittedArrays(FittedConstants):
 @dataclass(frozen=True, kw_only=True)
 class FittedBoards(FittedConstants):
     """What ``neusight fit boards`` found. ``spread`` is the standard deviation of the log power of GPUs that were
-    left out; ``errors`` are mean and median errors in percent by device and source: seen, left out.
+    left out; ``errors`` are errors in percent by device and source: seen, left out.
     """
 
     file: ClassVar[str] = "boards.json"
@@ -209,7 +209,8 @@ class FittedBoards(FittedConstants):
 class FittedMicrocontrollers(FittedConstants):
     """What ``neusight fit microcontrollers`` found. ``spread`` are standard deviations of logarithms: of what a
     ``board`` and a ``library`` have of their own in time, and of a board's ``power``; ``effects`` those of measured
-    boards, by ``latency`` and ``power``. ``errors`` are mean errors in percent of each kind of core left out.
+    boards, by ``latency`` and ``power``, and of each ``library``. ``errors`` are errors in percent by kind of core and
+    model: seen, left out.
     """
 
     file: ClassVar[str] = "microcontrollers.json"

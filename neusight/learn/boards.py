@@ -7,7 +7,7 @@ constant each. Meters were read beside kernels that sustain a known rate, and be
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -24,9 +24,9 @@ from neusight.laws.fitted import FittedBoards, shipped_boards, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, traffic_pj_per_byte
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Folds, significant, together
 from neusight.learn.served import ServedRow, read_served
-from neusight.learn.sums import SumFit, SumObservation, fit_sums, robust_spread
+from neusight.learn.sums import SumObservation, fit_sums, robust_spread
 from neusight.measured import read_table
 from neusight.serving.serve import sampled
 
@@ -102,68 +102,31 @@ def read_boards(options: FitOptions, report: Report | None = None) -> Evidence[S
 
 
 def solve_boards(evidence: Evidence[SumObservation], options: FitOptions, report: Report | None = None) -> FittedBoards:
-    """All constants, and errors on the observations that they are fitted to."""
-    fit = _solved(evidence.rows)
-    seen = _errors("seen", evidence.rows, fit.place)
-    found = {
-        "values": {name: float(f"{value:.4g}") for name, value in fit.values.items()},
-        "deviations": {name: float(f"{d:.3g}") for name, d in fit.deviations.items()},
-        "error": round(float(np.mean([row["mean"] for row in seen])) / 100.0, 4),
-    }
-    return FittedBoards(**(evidence.about() | found), spread=0.0, errors=seen)
+    """All constants, by boards below their limits."""
+    prior = {name: (known.value, known.spread) for name, known in priors(PRIOR).items()}
+    fit = fit_sums([o for o in evidence.rows if o.measured < AT_LIMIT * o.terms[0]], prior)
+    found = {"values": significant(fit.values), "deviations": significant(fit.deviations, 3)}
+    return FittedBoards(**evidence.about(), **found, error=round(fit.error, 4), spread=0.0)
 
 
-def judge_boards(
-    evidence: Evidence[SumObservation], fitted: FittedBoards, options: FitOptions, report: Report | None = None
-) -> FittedBoards:
-    """The same with spread and errors where each GPU is left out."""
-    folds = [rest for _, rest in evidence.folds(lambda one: one.gpu) if rest.rows]
-    held = [(_solved(rest.rows).place, rest.held) for rest in folds]
-    missed = [_log_errors(own, place) for place, rows in held for own in _by_source(rows)]
-    left_out = [row for place, rows in held for row in _errors("left out", rows, place)]
-    return replace(fitted, spread=_spread(missed, len(fitted.gpus)), errors=fitted.errors + left_out)
+def errors_of(observations: Sequence[SumObservation], fitted: FittedBoards) -> Errors:
+    """Errors by source and device."""
+    place = np.array([fitted.values[name] for name in priors(PRIOR)])
+    for o in observations:
+        yield {"source": o.source, "gpu": o.gpu}, np.log(min(o.terms @ place, o.terms[0]) / o.measured)
 
 
-def _spread(missed: Sequence[np.ndarray], gpus: int) -> float:
-    """Of boards that nobody measured: each source on each GPU counts alike, however many its readings. So few GPUs tell
-    of others as Student's t distribution has it.
+def _with_spread(fitted: FittedBoards, folds: Folds) -> FittedBoards:
+    """With the spread of boards that nobody measured: each source on each GPU counts alike, however many its readings.
+    So few GPUs tell of others as Student's t distribution has it.
     """
     from scipy.stats import t
 
+    missed = [off for held, other in folds for off in together(errors_of(held, other)).values()]
     if not missed:
-        return 0.0
+        return fitted
     seen = robust_spread(np.concatenate([np.quantile(each, QUANTILES) for each in missed]))
-    return round(seen * float(t.ppf(0.95, gpus - 1)) / NORMAL_90, 3)
+    return replace(fitted, spread=round(seen * float(t.ppf(0.95, len(fitted.gpus) - 1)) / NORMAL_90, 3))
 
 
-def _solved(observations: Sequence[SumObservation]) -> SumFit:
-    """Constants of boards below their limits."""
-    prior = {name: (known.value, known.spread) for name, known in priors(PRIOR).items()}
-    return fit_sums([o for o in observations if o.measured < AT_LIMIT * o.terms[0]], prior)
-
-
-def _log_errors(observations: Sequence[SumObservation], place: np.ndarray) -> np.ndarray:
-    """Logarithm of predicted over measured power, shape (n,)."""
-    terms, watts = np.array([o.terms for o in observations]), np.array([o.measured for o in observations])
-    return np.log(np.minimum(terms @ place, terms[:, 0]) / watts)
-
-
-def _by_source(observations: Iterable[SumObservation]) -> list[list[SumObservation]]:
-    groups: dict[tuple[str, str], list[SumObservation]] = {}
-    for each in observations:
-        groups.setdefault((each.source, each.gpu), []).append(each)
-    return list(groups.values())
-
-
-def _errors(how: str, observations: Iterable[SumObservation], place: np.ndarray) -> list[dict[str, Any]]:
-    """Errors in percent by source and device."""
-    rows = []
-    for own in _by_source(observations):
-        off = 100.0 * np.expm1(_log_errors(own, place))
-        figures = {"mean": np.abs(off).mean(), "median": np.median(np.abs(off)), "bias": off.mean()}
-        names = {"fit": how, "source": own[0].source, "gpu": own[0].gpu, "rows": len(own)}
-        rows.append(names | {name: round(float(value), 1) for name, value in figures.items()})
-    return rows
-
-
-BOARDS = ConstantsFit(read=read_boards, solve=solve_boards, judge=judge_boards)
+BOARDS = ConstantsFit(read=read_boards, solve=solve_boards, errors=errors_of, finish=_with_spread)

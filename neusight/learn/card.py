@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 
 from neusight.executors.gpu.tile_models.artifact import SIZES, Manifest
 from neusight.executors.gpu.tile_models.doubts import ANY
@@ -52,6 +54,15 @@ def card_of(manifest: Manifest, purpose: str, command: str, training: Mapping[st
     return "\n\n".join(parts) + "\n"
 
 
+def versions_of(*packages: str) -> dict[str, str]:
+    """Versions of packages; those that are not installed are unknown."""
+    versions = dict.fromkeys(packages, "unknown")
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions
+
+
 def setting(values: Mapping[str, object], sign: str = " ") -> str:
     """Names and values in one line."""
     return ", ".join(f"{name}{sign}{value}" for name, value in values.items())
@@ -62,9 +73,10 @@ def bullets(entries: Mapping[str, str]) -> str:
     return "\n".join(f"- {name}: {value}" for name, value in entries.items())
 
 
-def markdown_table(head: str, lines: Iterable[str]) -> str:
-    """A table in Markdown whose first column is text: cells of the head and of each line have " | " between them."""
-    return "\n".join([f"| {head} |", f"|---|{'---:|' * head.count('|')}", *(f"| {line} |" for line in lines)])
+def markdown_table(head: str, lines: Iterable[str], words: int = 1) -> str:
+    """A table in Markdown whose first columns are text: cells of the head and of each line have " | " between them."""
+    rule = "---|" * words + "---:|" * (head.count("|") + 1 - words)
+    return "\n".join([f"| {head} |", f"|{rule}", *(f"| {line} |" for line in lines)])
 
 
 def _ranges(manifest: Manifest) -> str:
@@ -82,35 +94,32 @@ def _errors(manifest: Manifest) -> str:
     if not table:
         return "Not measured: the model was trained on one GPU, so that none was left out."
     ops = sorted({op for errors in table.values() for op in errors})
-    cells = {gpu: [f"{errors[op]:.1f}" if op in errors else "" for op in ops] for gpu, errors in table.items()}
-    shown = markdown_table(" | ".join(["GPU left out", *ops]), (" | ".join([gpu, *row]) for gpu, row in cells.items()))
+    rows = ([gpu, *(f"{errors[op]:.1f}" if op in errors else "" for op in ops)] for gpu, errors in table.items())
+    shown = markdown_table(" | ".join(["GPU left out", *ops]), map(" | ".join, rows))
     return f"Mean absolute error in percent, all rows of the GPU, launch included.\n\n{shown}"
 
 
 def _worth(manifest: Manifest) -> str:
     """What of the learning ships for whom, and what it is worth there."""
-    means = manifest.left_out()
+    means, siblings = manifest.left_out(), manifest.metrics.get("sibling")
     if "as_shipped" not in means:
         return ""
-    return (
-        f"Mean of these: {means['as_shipped']:.1f} % as it ships; {means['physics']:.1f} % by physics alone, "
-        f"{means['learned']:.1f} % with all that was learned. On kinds of SM that were not in training "
-        f"{manifest.shrinkage:.0%} of what was learned counts, "
-        f"{manifest.sibling_shrinkage:.0%} on siblings of GPUs in training, on these all of it.{_beside(manifest)}"
-    )
+    text = _WORTH + (_WORTH_BESIDE if siblings else "")
+    shares = {"strangers": manifest.shrinkage, "siblings": manifest.sibling_shrinkage}
+    return text.format(**means, **shares, boards=", ".join(siblings or ()))
 
 
-def _beside(manifest: Manifest) -> str:
-    """What siblings of a GPU tell of it."""
-    table = manifest.metrics.get("sibling")
-    if not table:
-        return ""
-    means = manifest.left_out()
-    told = f"{means['sibling']:.1f} %, by physics alone {means['sibling_physics']:.1f} %"
-    return f" With a sibling left in: {told} ({', '.join(table)})."
+_WORTH = (
+    "Mean of these: {as_shipped:.1f} % as it ships; {physics:.1f} % by physics alone, {learned:.1f} % with all that "
+    "was learned. On kinds of SM that were not in training {strangers:.0%} of what was learned counts, {siblings:.0%} "
+    "on siblings of GPUs in training, on these all of it."
+)
+_WORTH_BESIDE = " With a sibling left in: {sibling:.1f} %, by physics alone {sibling_physics:.1f} % ({boards})."
+_COVERAGE = "{family} | {kinship} | {gpus} | {rows:,} | {inside:.1f} | {width:.2f} | {crps:.3f}"
 
 
 def _intervals(manifest: Manifest) -> str:
+    coverage = map(_COVERAGE.format_map, manifest.coverage)
     (low, high), (low_seen, high_seen) = manifest.interval, manifest.doubt(ANY, "own")[:2]
     if not manifest.metrics.get("as_shipped"):
         return (
@@ -118,19 +127,18 @@ def _intervals(manifest: Manifest) -> str:
             f"predicted with its own bias; for any other GPU x {low:g} to x {high:g} is assumed, those rows widened "
             "and a factor of two at least."
         )
-    lines = [
-        f"Interval: execution time x {low:g} to x {high:g} for kernels of all kinds on GPUs that are strangers, "
-        f"x {low_seen:g} to x {high_seen:g} on those of training, predicted with their own bias.",
-        "Put to devices that they were learned without (a die for strangers, a GPU for others; rows that were not "
-        "learned from for GPUs of training): rows inside in percent, width over what 90 % of the errors span, CRPS "
-        "of log time.",
-        "",
-        "| kernels | known as | GPUs | rows | inside | width | CRPS |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {r['family']} | {r['kinship']} | {r['gpus']} | {r['rows']:,} | {r['inside']:.1f} | {r['width']:.2f} "
-        f"| {r['crps']:.3f} |"
-        for r in manifest.coverage
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            f"Interval: execution time x {low:g} to x {high:g} for kernels of all kinds on GPUs that are strangers, "
+            f"x {low_seen:g} to x {high_seen:g} on those of training, predicted with their own bias.",
+            "Put to devices that they were learned without (a die for strangers, a GPU for others; rows that were not "
+            "learned from for GPUs of training): rows inside in percent, width over what 90 % of the errors span, CRPS "
+            "of log time.",
+            "",
+            markdown_table(
+                "kernels | known as | GPUs | rows | inside | width | CRPS",
+                coverage,
+                words=2,
+            ),
+        ]
+    )

@@ -7,10 +7,12 @@ fold or boards that a person names, is left out by ``Evidence.folds`` or ``witho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
+
+import numpy as np
 
 from neusight.errors import DataError
 from neusight.laws.fitted import FittedConstants
@@ -97,6 +99,38 @@ class FoundConstants(FittedConstants):
     errors: list[dict[str, Any]] = field(default_factory=list)
 
 
+Errors = Iterable[tuple[Mapping[str, Any], Any]]
+"""Words, and logarithms of predicted over measured values of the rows that they are of."""
+
+
+def together(errors: Errors) -> dict[tuple[tuple[str, Any], ...], np.ndarray]:
+    """Errors of all rows that share their words."""
+    groups: dict[tuple[tuple[str, Any], ...], list[np.ndarray]] = {}
+    for words, log_errors in errors:
+        groups.setdefault(tuple(words.items()), []).append(np.atleast_1d(log_errors))
+    return {words: np.concatenate(parts) for words, parts in groups.items()}
+
+
+def error_rows(fit: str, errors: Errors) -> list[dict[str, Any]]:
+    """Errors in percent, a row for all that share their words: ``rows``, ``mean``, ``median`` and ``bias``."""
+    rows = []
+    for words, log_errors in together(errors).items():
+        off = 100.0 * np.expm1(log_errors)
+        figures = {"mean": np.abs(off).mean(), "median": np.median(np.abs(off)), "bias": off.mean()}
+        rounded = {name: round(float(value), 2) for name, value in figures.items()}
+        rows.append({"fit": fit, **dict(words), "rows": len(off), **rounded})
+    return rows
+
+
+def significant(values: Mapping[str, float], digits: int = 4) -> dict[str, float]:
+    """Values with so many significant digits."""
+    return {name: float(f"{value:.{digits}g}") for name, value in values.items()}
+
+
+Folds = Sequence[tuple[Sequence[Any], Any]]
+"""Rows that were left out in turn, with the constants that are fitted to all others."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ConstantsFit:
     """A fit of constants.
@@ -104,16 +138,27 @@ class ConstantsFit:
     Attributes:
         read: evidence in a folder of measured rows.
         solve: constants of evidence.
-        judge: the same with their errors, and what those decide, where devices are left out in turn.
-        kept: figures that those decide which stay as they ship where boards are left out: finding them takes long.
+        errors: of rows by constants; listed of those that constants are fitted to and of those that are left out.
+        fold: rows that are left out together, by default those of a device.
+        finish: constants with figures that rows left out decide.
+        judge: the same in place of ``errors``, ``fold`` and ``finish``.
+        kept: figures that rows left out decide which stay as they ship where boards are: finding them takes long.
         unfitted: constants without evidence; default an error.
     """
 
     read: Callable[[FitOptions, Report | None], Evidence[Any]]
     solve: Callable[[Evidence[Any], FitOptions, Report | None], Any]
+    errors: Callable[[Sequence[Any], Any], Errors] | None = None
+    fold: Callable[[Any], str] = lambda row: row.gpu
+    finish: Callable[[Any, Folds], Any] = lambda fitted, folds: fitted
     judge: Callable[[Evidence[Any], Any, FitOptions, Report | None], Any] | None = None
     kept: tuple[str, ...] = ()
     unfitted: Any = None
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """All that decide what a fit finds."""
+        return tuple(filter(None, (self.read, self.solve, self.errors, self.finish, self.judge)))
 
     def fitted(self, options: FitOptions, report: Report | None = None) -> Any:
         """Constants that are fitted to a folder of measured rows.
@@ -141,7 +186,16 @@ class ConstantsFit:
         return self._judged(rest, fitted, options, None)
 
     def _judged(self, evidence: Evidence[Any], fitted: Any, options: FitOptions, report: Report | None) -> Any:
-        return self.judge(evidence, fitted, options, report) if self.judge else fitted
+        """With errors where each fold is left out, and what those decide."""
+        if self.judge:
+            return self.judge(evidence, fitted, options, report)
+        if not self.errors:
+            return fitted
+        rests = [rest for _, rest in evidence.folds(self.fold, report, "constants") if rest.rows]
+        folds = [(rest.held, self.solve(rest, options, None)) for rest in rests]
+        found = error_rows("seen", self.errors(evidence.rows, fitted))
+        found += error_rows("left out", (each for held, other in folds for each in self.errors(held, other)))
+        return self.finish(replace(fitted, errors=found), folds)
 
 
 def most_common(left_out: Counter[str], most: int = 3) -> str:

@@ -17,14 +17,14 @@ import numpy as np
 
 from neusight.engines import Host
 from neusight.errors import NeusightError
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, significant
 from neusight.learn.physics.solve import solve_alone
 from neusight.measured import read_table
 from neusight.measured.compare import question_of
 from neusight.measured.folder import program_files, sound
 from neusight.measured.table import filled
 from neusight.questions import Step
-from neusight.workloads.dispatch import DISPATCHES, dispatches, step_kinds
+from neusight.workloads.dispatch import DISPATCHES, step_kinds
 
 if TYPE_CHECKING:
     from neusight.api import Predictor
@@ -91,7 +91,7 @@ def solve_hosts(evidence: Evidence[TimedCall], options: FitOptions, report: Repo
     hosts = {group: fitted(calls, others(groups, group)) for group, calls in sorted(groups.items())}
     errors = [_row(group, host, groups[group]) for group, host in hosts.items()]
     mean = sum(row["mean"] * row["rows"] for row in errors) / max(len(evidence.rows), 1)
-    values = {name: float(f"{value:.4g}") for name, value in (_units(groups) | _usual(hosts)).items()}
+    values = significant(_units(groups) | _usual(hosts))
     return FoundConstants(**evidence.about(), values=values, error=round(mean / 100.0, 4), errors=errors)
 
 
@@ -137,6 +137,27 @@ def others(groups: Mapping[Group, Sequence[TimedCall]], group: Group) -> Host:
     return fitted([call for calls in alike for call in calls], _PRIOR, _OTHERS)
 
 
+class _Calls:
+    """Calls of several hosts in columns; a host has times of its own for a call and an operator."""
+
+    def __init__(self, groups: Sequence[Sequence[TimedCall]]) -> None:
+        calls = [call for group in groups for call in group]
+        self.host = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
+        self.measured_s, self.kernels_s = (np.array([call[column] for call in calls]) for column in (0, 1))
+        self.counts = np.array([[call.kinds.get(kind, 0) for kind in DISPATCHES] for call in calls], dtype=float)
+
+    def errors(self, times: np.ndarray, units: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Log errors by times of calls and operators, shape (2, hosts), and the share that kernels take."""
+        call_s, operator_s = times[:, self.host]
+        expected_s = call_s + np.maximum(self.counts @ units * operator_s, self.kernels_s)
+        return np.log(expected_s / self.measured_s), self.kernels_s / expected_s
+
+    def scaled(self, times: np.ndarray, units: np.ndarray) -> np.ndarray:
+        """Log errors in standard deviations."""
+        error, share = self.errors(times, units)
+        return np.asarray(error / np.hypot(_OWN, _KERNELS * share))
+
+
 def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     """The host that explains calls best, robust to kernels that take something else than they should.
 
@@ -150,60 +171,44 @@ def fitted(calls: Sequence[TimedCall], prior: Host, least: float = 0.0) -> Host:
     """
     if not calls:
         return prior
-    measured_s, kernels_s = (np.array([call[at] for call in calls]) for at in (0, 1))
-    operators = np.array([dispatches(call.kinds) for call in calls])
+    one, units = _Calls([calls]), np.array([*DISPATCHES.values()])
     known = {"centre": np.log([prior.call_s, prior.operator_s]), "spread": np.full(2, prior.spread)}
-
-    def errors(at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        call_s, operator_s = np.exp(at)
-        expected_s = call_s + np.maximum(operators * operator_s, kernels_s)
-        return np.log(expected_s / measured_s), kernels_s / expected_s
-
     # The shortest call is hardly more than the host's.
-    starts = known["centre"], np.array([np.log(measured_s.min()), known["centre"][1]])
+    starts = known["centre"], np.array([np.log(one.measured_s.min()), known["centre"][1]])
     none = np.zeros(len(calls))
-    solved = [solve_alone(none, lambda at: _scaled(*errors(at)), known, noise=1.0, start=start) for start in starts]
-    found = min(solved, key=lambda fit: fit.loss).place
-    error, share = errors(found)
+
+    def scaled(at: np.ndarray) -> np.ndarray:
+        return one.scaled(np.exp(at)[:, None], units)
+
+    solved = [solve_alone(none, scaled, known, noise=1.0, start=start) for start in starts]
+    times = np.exp(min(solved, key=lambda fit: fit.loss).place)
+    error, share = one.errors(times[:, None], units)
     decided = error[share < 0.5]
     spread = max(least, _UNSEEN, 1.4826 * float(np.median(np.abs(decided)))) if len(decided) else prior.spread
-    call_s, operator_s = np.exp(found).tolist()
-    return Host(call_s=call_s, operator_s=operator_s, spread=spread)
-
-
-def _scaled(error: np.ndarray, share: np.ndarray) -> np.ndarray:
-    """Logarithmic errors of calls, of which kernels take a share, in standard deviations."""
-    return np.asarray(error / np.hypot(_OWN, _KERNELS * share))
+    return Host(call_s=float(times[0]), operator_s=float(times[1]), spread=spread)
 
 
 def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]:
     """What all hosts do for an operator of each kind, in units of a pointwise one, see ``workloads.dispatch``.
 
     Args:
-        groups: calls, those of each host by themselves, which has times of its own for a call and an operator.
+        groups: calls, those of each host by themselves.
     """
-    calls = [call for group in groups for call in group]
-    at = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-    measured_s, kernels_s = (np.array([call[column] for call in calls]) for column in (0, 1))
-    counts = np.array([[call.kinds.get(kind, 0) for kind in DISPATCHES] for call in calls], dtype=float)
-    one = list(DISPATCHES).index("pointwise")
-    hosts = np.repeat(np.log([[_PRIOR.call_s], [_PRIOR.operator_s]]), len(groups), axis=1)
-    prior = {
-        "centre": np.concatenate([hosts.ravel(), np.zeros(len(DISPATCHES) - 1)]),
-        "spread": np.repeat([_PRIOR.spread, _UNIT], [hosts.size, len(DISPATCHES) - 1]),
-    }
+    calls, others, one = _Calls(groups), len(DISPATCHES) - 1, list(DISPATCHES).index("pointwise")
+    hosts = np.repeat(np.log([_PRIOR.call_s, _PRIOR.operator_s]), len(groups))
+    spread = np.repeat([_PRIOR.spread, _UNIT], [len(hosts), others])
+    prior = {"centre": np.append(hosts, np.zeros(others)), "spread": spread}
 
-    def errors(found: np.ndarray) -> np.ndarray:
-        call_s, operator_s = np.exp(found[: hosts.size]).reshape(hosts.shape)
-        units = counts @ np.insert(np.exp(found[hosts.size :]), one, 1.0)
-        expected_s = call_s[at] + np.maximum(units * operator_s[at], kernels_s)
-        return _scaled(np.log(expected_s / measured_s), kernels_s / expected_s)
+    def units(place: np.ndarray) -> np.ndarray:
+        return np.insert(np.exp(place[len(hosts) :]), one, 1.0)
+
+    def scaled(place: np.ndarray) -> np.ndarray:
+        return calls.scaled(np.exp(place[: len(hosts)]).reshape(2, -1), units(place))
 
     alone = [fitted(group, _PRIOR) for group in groups]
-    times = np.log([[host.call_s for host in alone], [host.operator_s for host in alone]]).ravel()
-    start = np.append(times, np.zeros(len(DISPATCHES) - 1))
-    found = np.exp(solve_alone(np.zeros(len(calls)), errors, prior, noise=1.0, start=start).place[hosts.size :])
-    return dict(zip(DISPATCHES, np.insert(found, one, 1.0).tolist(), strict=True))
+    start = np.append(np.log([*(h.call_s for h in alone), *(h.operator_s for h in alone)]), np.zeros(others))
+    place = solve_alone(np.zeros(len(calls.host)), scaled, prior, noise=1.0, start=start).place
+    return dict(zip(DISPATCHES, units(place).tolist(), strict=True))
 
 
 def _units(groups: Mapping[Group, Sequence[TimedCall]]) -> dict[str, float]:
@@ -224,12 +229,11 @@ def _usual(hosts: Mapping[Group, Host]) -> dict[str, float]:
 
 
 def _row(group: Group, host: Host, calls: Sequence[TimedCall]) -> dict[str, Any]:
-    expected_s = [host.call_s + max(dispatches(c.kinds) * host.operator_s, c.kernels_s) for c in calls]
-    off = [abs(seconds / call.measured_s - 1.0) for seconds, call in zip(expected_s, calls, strict=True)]
+    """The words of a group, how many calls, their mean error in percent and the times of its host."""
+    error, _ = _Calls([calls]).errors(np.array([[host.call_s], [host.operator_s]]), np.array([*DISPATCHES.values()]))
     times = {"call_us": 1e6 * host.call_s, "operator_us": 1e6 * host.operator_s, "spread": host.spread}
-    figures = {"mean": 100.0 * float(np.mean(off))} | times
-    words = dict(zip(_WORDS, group, strict=True))
-    return words | {"rows": len(calls)} | {name: float(f"{value:.4g}") for name, value in figures.items()}
+    figures = {"mean": 100.0 * float(np.mean(np.abs(np.expm1(error))))} | times
+    return dict(zip(_WORDS, group, strict=True)) | {"rows": len(calls)} | significant(figures)
 
 
 HOSTS = ConstantsFit(read=read_hosts, solve=solve_hosts)

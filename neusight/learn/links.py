@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from neusight.laws.link_kinds import kinds_by_size, paths_of
 from neusight.laws.links import collective_s
 from neusight.laws.routes import ranks_of
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Folds
 from neusight.learn.physics.problem import Measurements, Problem
 from neusight.measured import kernel_part, read_table
 from neusight.measured.folder import device_in, kernel_files, sound
@@ -127,58 +127,41 @@ def problem_of(parts: Sequence[LinkRows]) -> Problem[LinkRows]:
 
 
 def solve_links(evidence: Evidence[LinkRows], options: FitOptions, report: Report | None = None) -> FittedLinks:
-    """All constants, and errors on the rows that they are fitted to."""
+    """All constants, and intervals of rows that they are fitted to."""
     problem = problem_of(evidence.rows)
-    solution = problem.fit(STEPS)
-    fitted = FittedLinks(**(evidence.about() | problem.found_beside_effects(solution)))
-    effects = dict(zip(problem.effects, solution.effects.tolist(), strict=True))
-    seen = [LinkErrors.of(part, fitted.links, effects) for part in evidence.rows]
-    return replace(fitted, intervals_seen=_intervals(seen, fitted), errors=_errors("seen", seen))
+    fitted = FittedLinks(**(evidence.about() | problem.found_beside_effects(problem.fit(STEPS))))
+    return replace(fitted, intervals_seen=_intervals([(evidence.rows, fitted)]))
 
 
-def judge_links(
-    evidence: Evidence[LinkRows], fitted: FittedLinks, options: FitOptions, report: Report | None = None
-) -> FittedLinks:
-    """The same with intervals and errors where each architecture is left out."""
-    missed: list[LinkErrors] = []
-    for _, rest in evidence.folds(lambda part: part.device.architecture, report, "links"):
-        if rest.rows:
-            problem = problem_of(rest.rows)
-            links = problem.at(problem.fit(STEPS).place)
-            missed += [LinkErrors.of(part, links, {}) for part in rest.held]
-    left_out = {_named(row): row for row in _errors("left_out", missed)}
-    errors = [row | left_out.get(_named(row), {}) for row in fitted.errors]
-    return replace(fitted, intervals=_intervals(missed, fitted), errors=errors)
+def _log_error(part: LinkRows, fitted: FittedLinks) -> np.ndarray:
+    """Logarithm of predicted over measured times, with the effects of devices that are in the fit."""
+    effects = by_distinct(part.kind, lambda kind: fitted.effects.get(kind, {}).get(part.gpu, 0.0))
+    return np.log(part.times_s(fitted.links) / part.latency_s) + effects
 
 
-def _named(row: Mapping[str, Any]) -> tuple[Any, ...]:
-    return row["gpu"], row["kind"], row["bytes"]
+def errors_of(parts: Sequence[LinkRows], fitted: FittedLinks) -> Errors:
+    """Errors by device, kind and size of message."""
+    ends = [end for _, end in CLASSES]
+    for part in parts:
+        sizes, off = np.searchsorted(ends, part.batch["bytes"], side="right"), _log_error(part, fitted)
+        for kind, size, one in zip(part.kind.tolist(), sizes.tolist(), off.tolist(), strict=True):
+            yield {"gpu": part.gpu, "kind": kind, "bytes": CLASSES[size][0]}, one
 
 
-@dataclass(frozen=True)
-class LinkErrors:
-    """What a fit says of rows: ``error`` is the logarithm of predicted over measured times, shape (n,)."""
-
-    rows: LinkRows
-    error: np.ndarray
-
-    @classmethod
-    def of(cls, rows: LinkRows, links: LinkPhysics, effects: dict[tuple[str, str], float]) -> LinkErrors:
-        """With the effects of devices that are in the fit."""
-        own = by_distinct(rows.kind, lambda kind: effects.get((rows.device.id, kind), 0.0))
-        return cls(rows, np.log(rows.times_s(links) / rows.latency_s) + own)
-
-
-def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, list[float]]:
+def _intervals(folds: Folds) -> dict[str, list[float]]:
     """Factors between which 90 % of measured over predicted times lie, rows by their weight, by path.
 
     Launches by themselves tell of a host; what is not known of it counts beside.
     """
-    if not errors:
+    judged = [(part.take(np.flatnonzero(~_alone(part))), other) for parts, other in folds for part in parts]
+    judged = [(part, other) for part, other in judged if len(part)]
+    if not judged:
         return {}
-    errors = [LinkErrors(t.rows.take(inside), t.error[inside]) for t in errors if (inside := ~_alone(t.rows)).any()]
-    paths = np.concatenate([paths_of(t.rows.batch, t.rows.device, t.rows.conditions, fitted.links) for t in errors])
-    error, weight = (np.concatenate(v) for v in ([-t.error for t in errors], [t.rows.weight for t in errors]))
+    names = [paths_of(part.batch, part.device, part.conditions, other.links) for part, other in judged]
+    paths, error, weight = (
+        np.concatenate(each)
+        for each in (names, [-_log_error(*one) for one in judged], [part.weight for part, _ in judged])
+    )
     intervals = {}
     for path in sorted({str(name) for name in paths}):
         mine = np.flatnonzero(paths == path)
@@ -189,24 +172,11 @@ def _intervals(errors: Sequence[LinkErrors], fitted: FittedLinks) -> dict[str, l
     return intervals
 
 
-def _errors(fit: str, parts: Sequence[LinkErrors]) -> list[dict[str, Any]]:
-    """Mean errors in percent by device, kind and size of message, rows by their weight."""
-    sums: dict[tuple[str, str, str], np.ndarray] = {}
-    for each in parts:
-        size = np.searchsorted([end for _, end in CLASSES], each.rows.batch["bytes"], side="right")
-        for kind in np.unique(each.rows.kind):
-            for number, (name, _) in enumerate(CLASSES):
-                mine = (each.rows.kind == kind) & (size == number)
-                if mine.any():
-                    weight, off = each.rows.weight[mine], np.abs(np.expm1(each.error[mine]))
-                    key = (each.rows.device.id, str(kind), name)
-                    own = np.array([(weight * off).sum(), weight.sum(), mine.sum()])
-                    sums[key] = own + sums.get(key, 0.0)
-    return [
-        dict(zip(("gpu", "kind", "bytes"), key, strict=True))
-        | {"rows": int(sums[key][2]), fit: round(100.0 * float(sums[key][0] / sums[key][1]), 1)}
-        for key in sorted(sums)
-    ]
-
-
-LINKS = ConstantsFit(read=read_links, solve=solve_links, judge=judge_links, kept=("intervals", "intervals_seen"))
+LINKS = ConstantsFit(
+    read=read_links,
+    solve=solve_links,
+    errors=errors_of,
+    fold=lambda part: part.device.architecture,
+    finish=lambda fitted, folds: replace(fitted, intervals=_intervals(folds)),
+    kept=("intervals", "intervals_seen"),
+)

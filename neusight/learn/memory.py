@@ -17,7 +17,7 @@ from neusight.distributed.training_run import TrainingRun
 from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, significant
 from neusight.learn.physics.solve import likeliest
 from neusight.learn.served import resolved_rows
 from neusight.measured.folder import FITTED, learned_tables
@@ -88,16 +88,14 @@ def solve_memory(evidence: Evidence[MeasuredPeak], options: FitOptions, report: 
     """The load of experts by rows that constants learn from, how far off peaks are by all, and what trainers reserve
     beyond that.
     """
-    allocated = [peak for peak in evidence.rows if not peak.reserved]
+    reserved, allocated = ([peak for peak in evidence.rows if peak.reserved is is_] for is_ in (True, False))
     ranks = [peak.rank() for peak in allocated]
     measured = np.array([peak.measured_bytes for peak in allocated])
     found = {"expert_load": expert_load([peak for peak in allocated if peak.taught])} | spreads(ranks, measured)
-    reserved = [peak for peak in evidence.rows if peak.reserved]
     found |= memory_spreads([(one.run.engine.name, *_reserved(one.run, one.measured_bytes)) for one in reserved])
     off = np.abs(np.array([rank.allocated for rank in ranks]) / measured - 1.0)
-    values = {name: float(f"{value:.4g}") for name, value in found.items()}
     about = replace(evidence, rows=allocated).about()
-    return FoundConstants(**about, values=values, error=round(float(off.mean()), 4))
+    return FoundConstants(**about, values=significant(found), error=round(float(off.mean()), 4))
 
 
 def expert_load(peaks: Sequence[MeasuredPeak]) -> float:

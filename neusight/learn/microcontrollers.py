@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from neusight.errors import DataError, NeusightError
 from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
-from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, LayerCycles, active_power_w, kernel_cycles
+from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, active_power_w, kernel_cycles
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, significant
 from neusight.learn.physics.solve import solve_alone
 from neusight.measured.folder import step_files
 from neusight.measured.table import columns_of, filled, read_table
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 NOISE, LIBRARY, BOARD, POWER = 0.1, 0.5, 0.1, 0.2
 """Standard deviations of logarithms (assumptions): of an inference; of what a library, and a board, have of their own;
 of a board's power."""
-LINE = replace(PRIOR, layers=LayerCycles(**dict.fromkeys(vars(PRIOR.layers), 1.0) | {"run": 0.0, "element": 0.0}))
-"""Time in proportion to multiply-adds whatever the layer (Banbury et al. 2021, MicroNets, arXiv 2010.11267, figure 3).
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,29 +47,12 @@ class Inferences:
         """Id of the board at its usual clock."""
         return (self.device.original or self.device).id
 
-    def cycles(self, physics: IntegerPhysics) -> float:
-        """By the middle of libraries."""
-        return sum(float(counts @ kernel_cycles(batch, self.device, physics)) for batch, counts in self.kernels)
-
-    def time_s(self, physics: IntegerPhysics) -> float:
-        """The same [s], with calls of layers."""
+    def log_error(self, physics: IntegerPhysics) -> float:
+        """Logarithm of the time by the middle of libraries, with calls of layers, over the measured one."""
+        cycles = sum(float(counts @ kernel_cycles(batch, self.device, physics)) for batch, counts in self.kernels)
         calls = sum(float(counts.sum()) for _, counts in self.kernels)
-        return self.cycles(physics) / self.device.clock_hz + calls * self.device.launch_overhead_s
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """Constants, and what libraries and boards have of their own, as logarithms."""
-
-    physics: IntegerPhysics
-    libraries: Mapping[str, float]
-    boards: Mapping[str, float]
-    deviations: Mapping[str, float]
-
-    def off(self, rows: Sequence[Inferences]) -> np.ndarray:
-        """Logarithms of expected over measured times; a board that is not in the fit has nothing of its own."""
-        own = np.array([self.libraries[one.library] + self.boards.get(one.gpu, 0.0) for one in rows])
-        return own + np.log([one.time_s(self.physics) / one.latency_s for one in rows])
+        time_s = cycles / self.device.clock_hz + calls * self.device.launch_overhead_s
+        return float(np.log(time_s / self.latency_s))
 
 
 def read_inferences(path: Path) -> list[Inferences]:
@@ -123,78 +103,52 @@ def read_microcontrollers(options: FitOptions, report: Report | None = None) -> 
 def solve_microcontrollers(
     evidence: Evidence[Inferences], options: FitOptions, report: Report | None = None
 ) -> FittedMicrocontrollers:
-    """All constants, and what libraries and boards have of their own."""
-    fit, (share, own_power) = _solved(evidence.rows), _power(evidence.rows)
-    found = values(with_values(fit.physics, {"power.share": share}))
-    content = evidence.about() | {
-        "values": {name: float(f"{found[name]:.5g}") for name in priors(PRIOR)},
-        "deviations": {name: float(f"{fit.deviations[name]:.3g}") for name in priors(PRIOR)},
-        "error": round(float(np.mean(np.abs(np.expm1(fit.off(evidence.rows))))), 4),
-        "spread": {"board": BOARD, "library": round(float(np.std(list(fit.libraries.values()))), 4), "power": POWER},
+    """Least squares around the priors: cycles of layers, and what libraries and boards have of their own."""
+    rows, known = evidence.rows, priors(PRIOR)
+    layers = [name for name in known if name.startswith("layers.")]
+    libraries, library = np.unique([one.library for one in rows], return_inverse=True)
+    boards, board = np.unique([one.gpu for one in rows], return_inverse=True)
+    centre = [encode(known[name], known[name].value) for name in layers]
+    spread = [known[name].spread for name in layers]
+    widths = np.repeat([LIBRARY, BOARD], [len(libraries), len(boards)])
+    prior = {"centre": np.append(centre, 0.0 * widths), "spread": np.append(spread, widths)}
+
+    def physics_at(place: np.ndarray) -> IntegerPhysics:
+        return with_values(PRIOR, {name: decode(known[name], at) for name, at in zip(layers, place, strict=False)})
+
+    def errors(place: np.ndarray) -> np.ndarray:
+        physics, (of_libraries, of_boards) = physics_at(place), np.split(place[len(layers) :], [len(libraries)])
+        return of_libraries[library] + of_boards[board] + [one.log_error(physics) for one in rows]
+
+    solved = solve_alone(np.zeros(len(rows)), errors, prior, noise=NOISE, outlier=np.inf)
+    physics, own = physics_at(solved.place), solved.place[len(layers) :].tolist()
+    share, of_power = _power(rows)
+    spreads = {name: each.spread for name, each in known.items()}
+    effects = {
+        "latency": dict(zip(boards.tolist(), own[len(libraries) :], strict=True)),
+        "power": of_power,
+        "library": dict(zip(libraries.tolist(), own, strict=False)),
     }
-    effects = {"latency": fit.boards, "power": own_power}
-    rounded = {name: {board: round(own, 4) for board, own in boards.items()} for name, boards in effects.items()}
-    return FittedMicrocontrollers(**content, effects=rounded)
+    return FittedMicrocontrollers(
+        **evidence.about(),
+        values=significant(values(with_values(physics, {"power.share": share})), 5),
+        deviations=significant(spreads | dict(zip(layers, solved.deviation.tolist(), strict=False)), 3),
+        error=round(float(np.mean(np.abs(np.expm1(errors(solved.place))))), 4),
+        spread={"board": BOARD, "library": round(float(np.std(own[: len(libraries)])), 4), "power": POWER},
+        effects={kind: {name: round(effect, 4) for name, effect in each.items()} for kind, each in effects.items()},
+    )
 
 
-def _solved(rows: Sequence[Inferences], prior: IntegerPhysics | None = None) -> _Fit:
-    """Least squares around the priors; with constants that are given only libraries and boards have something of their
-    own.
-    """
-    known = priors(PRIOR)
-    free = [name for name in known if name.startswith("layers.")] if prior is None else []
-    libraries, boards = (sorted({getattr(one, name) for one in rows}) for name in ("library", "gpu"))
-    centre = [*(encode(known[name], known[name].value) for name in free), *[0.0] * len(libraries + boards)]
-    spread = [*(known[name].spread for name in free), *[LIBRARY] * len(libraries), *[BOARD] * len(boards)]
-    prior_of_all = {"centre": np.array(centre), "spread": np.array(spread)}
-
-    def at(place: np.ndarray) -> _Fit:
-        constants = {name: decode(known[name], value) for name, value in zip(free, place, strict=False)}
-        own = place[len(free) :].tolist()
-        return _Fit(
-            with_values(prior or PRIOR, constants),
-            dict(zip(libraries, own[: len(libraries)], strict=True)),
-            dict(zip(boards, own[len(libraries) :], strict=True)),
-            {},
-        )
-
-    none = np.zeros(len(rows))
-    solved = solve_alone(none, lambda place: at(place).off(rows), prior_of_all, noise=NOISE, outlier=np.inf)
-    return replace(at(solved.place), deviations=_deviations(free, solved.deviation))
-
-
-def _deviations(free: Sequence[str], found: np.ndarray) -> dict[str, float]:
-    return {name: prior.spread for name, prior in priors(PRIOR).items()} | dict(zip(free, found.tolist(), strict=False))
-
-
-def judge_microcontrollers(
-    evidence: Evidence[Inferences], fitted: FittedMicrocontrollers, options: FitOptions, report: Report | None = None
-) -> FittedMicrocontrollers:
-    """The same with mean errors in percent on each kind of core that nothing was fitted to, of libraries that others
-    were measured with, by model and of all; and those of a line through the multiply-adds.
-    """
-    errors: list[dict[str, Any]] = []
-    for core, rest in evidence.folds(lambda one: one.device.architecture):
-        kept, shared = rest.rows, {one.library for one in rest.rows}
-        held = [one for one in rest.held if one.library in shared]
-        if not held:
-            continue
-        law, line = (np.abs(np.expm1(_solved(kept, prior).off(held))) for prior in (None, _line(kept)))
-        for model in ("all", *sorted({one.model for one in held})):
-            mine = [model in ("all", one.model) for one in held]
-            means = {"law": law[mine].mean(), "line": line[mine].mean()}
-            percent = {name: round(100.0 * float(mean), 1) for name, mean in means.items()}
-            errors.append({"core": core, "model": model, "rows": sum(mine)} | percent)
-        share, _ = _power(kept)
-        errors += _power_errors(core, held, share)
-    return replace(fitted, errors=errors)
-
-
-def _line(rows: Sequence[Inferences]) -> IntegerPhysics:
-    """Cycles of a multiply-add of the middle of all rows."""
-    each = float(np.exp(np.mean([np.log(one.latency_s * one.device.clock_hz / one.cycles(LINE)) for one in rows])))
-    names = {f"layers.{name}": each for name in vars(LINE.layers) if name not in ("run", "element")}
-    return with_values(LINE, names)
+def errors_of(rows: Sequence[Inferences], fitted: FittedMicrocontrollers) -> Errors:
+    """Errors by kind of core and model, of libraries that others were measured with, and of the boards' power."""
+    effects = fitted.effects
+    for one in (one for one in rows if one.library in effects["library"]):
+        own = effects["library"][one.library] + effects["latency"].get(one.gpu, 0.0)
+        yield {"core": one.device.architecture, "model": one.model}, own + one.log_error(fitted.physics)
+    cores = {one.gpu: one.device.architecture for one in rows}
+    for board, off in _metered(rows).items():
+        own = np.log(fitted.physics.power.share) + effects["power"].get(board, 0.0)
+        yield {"core": cores[board], "model": "power"}, own - off
 
 
 def _power(rows: Sequence[Inferences]) -> tuple[float, dict[str, float]]:
@@ -218,13 +172,9 @@ def _metered(rows: Sequence[Inferences]) -> dict[str, float]:
     return {board: float(np.median(each)) for board, each in offs.items()}
 
 
-def _power_errors(core: str, held: Sequence[Inferences], share: float) -> list[dict[str, Any]]:
-    off = [abs(np.expm1(np.log(share) - each)) for each in _metered(held).values()]
-    return (
-        [{"core": core, "model": "power", "rows": len(off), "law": round(100.0 * float(np.mean(off)), 1)}]
-        if off
-        else []
-    )
-
-
-MICROCONTROLLERS = ConstantsFit(read=read_microcontrollers, solve=solve_microcontrollers, judge=judge_microcontrollers)
+MICROCONTROLLERS = ConstantsFit(
+    read=read_microcontrollers,
+    solve=solve_microcontrollers,
+    errors=errors_of,
+    fold=lambda one: one.device.architecture,
+)

@@ -33,6 +33,7 @@ from neusight.learn.training_data import DeviceRows
 if TYPE_CHECKING:
     import torch
 
+OPS = ("linear", "bmm")
 PENALTY = 1e-3
 OWN_PENALTY = 3e-3
 """What a library and each of its tables add to what all share must be worth it."""
@@ -50,6 +51,14 @@ class ObservedTiles:
     device: GpuSpec
     batch: KernelBatch
     tile: np.ndarray
+
+    def known(self, op: str) -> np.ndarray:
+        """Positions of an operator's products whose tile is known."""
+        return np.flatnonzero((self.batch["op"] == op) & (self.tile >= 0))
+
+    def products(self, rows: np.ndarray) -> Products:
+        """Extents of some products."""
+        return Products(*(self.batch[name][rows].astype(float) for name in ("m", "n", "k", "batch")))
 
 
 def tile_index(tile_m: np.ndarray, tile_n: np.ndarray) -> np.ndarray:
@@ -75,7 +84,7 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
     intercepts: dict[str, np.ndarray] = {}
     weights: dict[str, np.ndarray] = {}
     accuracy: dict[str, float] = {}
-    for op in ("linear", "bmm"):
+    for op in OPS:
         groups = [group for d in observed if (group := _sample(d, op, rows_per_device, rng))]
         if not groups:
             raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
@@ -91,11 +100,9 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
 def hit_rates(choice: TileChoice, observed: ObservedTiles) -> dict[str, float]:
     """Share of rows, by op, whose likeliest tile is the one that ran."""
     rates = {}
-    for op in ("linear", "bmm"):
-        rows = np.flatnonzero((observed.batch["op"] == op) & (observed.tile >= 0))
-        if len(rows):
-            b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
-            tile_m, tile_n = choice.pick(op, Products(m, n, k, b), observed.device, PRIOR)
+    for op in OPS:
+        if len(rows := observed.known(op)):
+            tile_m, tile_n = choice.pick(op, observed.products(rows), observed.device, PRIOR)
             rates[op] = round(float((tile_index(tile_m, tile_n) == observed.tile[rows]).mean()), 4)
     return rates
 
@@ -110,13 +117,12 @@ class _Sample:
 
 
 def _sample(observed: ObservedTiles, op: str, limit: int, rng: np.random.Generator) -> _Sample | None:
-    rows = np.flatnonzero((observed.batch["op"] == op) & (observed.tile >= 0))
+    rows = observed.known(op)
     if not len(rows):
         return None
     size = np.prod([observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k")], axis=0) ** SIZE_EXPONENT
     rows = rng.choice(rows, size=min(limit, len(rows)), replace=True, p=size / size.sum())
-    b, m, n, k = (observed.batch[c][rows].astype(float) for c in ("batch", "m", "n", "k"))
-    features = np.stack(choice_features(Products(m, n, k, b), observed.device), axis=-1)
+    features = np.stack(choice_features(observed.products(rows), observed.device), axis=-1)
     return _Sample(observed.device, features.transpose(1, 0, 2), observed.tile[rows])
 
 
@@ -193,5 +199,5 @@ def choices_without(rows: Sequence[DeviceRows], seed: int) -> Callable[[frozense
 
 def _learned(rows: Sequence[DeviceRows], seed: int) -> TileChoice:
     observed = [ObservedTiles(r.device, r.batch, tile_index(r.observed_m, r.observed_n)) for r in rows]
-    known = [sum(int(((o.batch["op"] == op) & (o.tile >= 0)).sum()) for o in observed) for op in ("linear", "bmm")]
+    known = [sum(len(o.known(op)) for o in observed) for op in OPS]
     return fit_choice(observed, seed=seed) if min(known) >= LEARNABLE_ROWS else shipped_choice()

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from hashlib import sha256
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +36,7 @@ from neusight.laws.fitted import FILE as PHYSICS_FILE
 from neusight.laws.fitted import FittedPhysics, shipped_physics
 from neusight.laws.physics import Physics
 from neusight.learn import Report
-from neusight.learn.card import render_card
+from neusight.learn.card import render_card, versions_of
 from neusight.learn.doubts import coverage, doubts_by_kinship
 from neusight.learn.evidence import FitOptions
 from neusight.learn.folds import (
@@ -202,7 +201,7 @@ def train_model(run: FoldRun, options: TrainOptions) -> Artifact:
         metrics=_metrics(folds, shares) | _rivals(run, options, rows),
         versions=_versions(options.backend),
         cleaning=_cleaning(run.corpus, run.model),
-        vendors=_vendors(rows),
+        vendors=dict(sorted(Counter({r.device.id: r.device.vendor for r in rows}.values()).items())),
         limited=limited_kinds(run.corpus.rows[run.model], known),
         shrinkage=shares["stranger"],
         silicon={r.device.id: list(vars(Silicon.of(r.device)).values()) for r in rows},
@@ -247,10 +246,6 @@ def _rivals(run: FoldRun, options: TrainOptions, rows: Sequence[DeviceRows]) -> 
         named = {"stranger": "as_shipped", "sibling": "sibling", "own": "own"}
         metrics |= {f"{rival}: {kinship}": found[name] for kinship, name in named.items()}
     return metrics
-
-
-def _vendors(rows: Sequence[DeviceRows]) -> dict[str, int]:
-    return dict(sorted(Counter(vendor for _, vendor in {(r.device.id, r.device.vendor) for r in rows}).items()))
 
 
 def _device_bias(model: TileModel, run: FoldRun, known: Knowledge) -> dict[str, float]:
@@ -298,13 +293,7 @@ def _cleaning(corpus: Corpus, model: str) -> dict[str, int]:
 
 def _versions(backend: str) -> dict[str, str]:
     library = {"mlp": ("torch",), "gbm": ("lightgbm",), "linear": ("scikit-learn",)}.get(backend, ())
-    versions = {}
-    for package in ("neusight", "numpy", *library):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = "unknown"
-    return versions
+    return versions_of("neusight", "numpy", *library)
 
 
 def _key(options: TrainOptions, corpus: Corpus, contracts: Mapping[str, FeatureContract]) -> str:

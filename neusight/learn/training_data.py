@@ -113,7 +113,7 @@ def load_corpus(files: Sequence[Path], gpus: Sequence[str] = (), hold_out: Seque
     Raises:
         DataError: no row is left, with the first reason why. DeviceError: a GPU that nothing describes.
     """
-    states: dict[str, dict[str, list[DeviceRows]]] = {name: {model: [] for model in MODELS} for name in _STATES}
+    parts_of: dict[tuple[str, str], list[DeviceRows]] = {}
     left_out: Counter[tuple[str, str]] = Counter()
     described: dict[Path, None] = {}
     for file in files:
@@ -124,14 +124,14 @@ def load_corpus(files: Sequence[Path], gpus: Sequence[str] = (), hold_out: Seque
         found: dict[tuple[str, str], list[DeviceRows]] = {}
         for state, model, part in _read(frame, devices, left_out):
             found.setdefault((state, model), []).append(part)
-        for (state, model), parts in found.items():
-            states[state][model] += [part.take(np.argsort(part.place)) for part in _joined(parts)]
-    if not any(map(any, (models.values() for models in states.values()))):
+        for key, parts in found.items():
+            parts_of.setdefault(key, []).extend(part.take(np.argsort(part.place)) for part in _joined(parts))
+    if not parts_of:
         named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
         why = f": {next(iter(left_out))[1]}" if left_out else ""
         place = commonpath(files) if files else "the data"
         raise DataError(f"{place} has no kernels on {named or 'any GPU that is not held out'}{why}")
-    rows, throttled = ({model: _joined(parts) for model, parts in states[name].items()} for name in _STATES)
+    rows, throttled = ({model: _joined(parts_of.get((name, model), ())) for model in MODELS} for name in _STATES)
     return Corpus(rows, throttled, left_out, (*files, *described))
 
 

@@ -2,7 +2,7 @@
 
 ``read_table(path) -> MeasuredTable``: a parquet or CSV file of one kind of rows, its columns checked;
 ``kernel_parts(frame)``: rows of kernels as batches with their conditions and devices;
-``compare(table, predictor) -> (Scored, skipped)``: predictions beside what was measured;
+``compare(table, predictor) -> (lines, skipped)``: predictions beside what was measured;
 ``evaluate(files, predictor) -> Evaluation``: the same of many files, by any choice of rows, on several processes;
 ``summarise(lines, by)``, ``decisions(tables)``: errors by group, and what they cost who decides by predictions;
 ``ratios(lines, column)``: predicted and measured ratios of rows that differ in nothing but a column.

@@ -16,7 +16,6 @@ from neusight.kernels.work import work_of
 from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of, memory_figure
 from neusight.measured.folder import table_parts
 from neusight.measured.kernels import ROW_BY_ROW, KernelPart, Skip
-from neusight.measured.score import Scored, joined
 from neusight.measured.table import NOUNS, MeasuredTable, changes, columns_of, filled
 from neusight.plans.fits import verdict
 from neusight.questions import Training, WhatIfQuestion
@@ -24,6 +23,8 @@ from neusight.questions.files import question_of as kernel_question
 from neusight.questions.question import Question
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from neusight.api import Predictor
     from neusight.executors import Costs
     from neusight.what_if import WhatIf
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 Row = Mapping[Any, Any]
-Compared = tuple[Scored, list[Skip]]
+FIGURES = ("predicted", "low", "high", "measured")
+"""Columns of predictions beside measurements in one unit; ends of 90 % intervals are NaN where none is stated."""
+Compared = tuple["pd.DataFrame", list[Skip]]
+"""Lines of measured figures, and rows without an answer: reasons and positions."""
 Figures = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Predictions and the ends of their intervals."""
 
@@ -45,9 +49,11 @@ def compare(table: MeasuredTable, predictor: Predictor, progress: Progress | Non
         progress: called with (done, of) rows.
 
     Returns:
-        Predictions and measurements; keys are the columns of the table, ``kind``, ``quantity`` and ``place``, the row's
-        label in the frame. Rows that are no question or that the product refuses, as (reason, positions).
+        Columns of the table, ``kind``, ``quantity``, ``place`` (the row's label in the frame) and ``FIGURES``; rows
+        that are no question or that the product refuses, as (reason, positions).
     """
+    import pandas as pd
+
     if lists := _lists(table):
         return _compare_best(table, lists, predictor)
     if table.kind != "kernels":
@@ -56,12 +62,12 @@ def compare(table: MeasuredTable, predictor: Predictor, progress: Progress | Non
     if not alone.any():
         return _compare_kernels(table, predictor, progress)
     ways = ((_compare_models, alone), (_compare_kernels, ~alone))
-    scored, skipped = [], []
+    parts, skipped = [], []
     for answer, rows in ways:
         part, left_out = answer(replace(table, frame=table.frame[rows]), predictor, progress)
-        scored += [part] if len(part) else []
+        parts += [part] if len(part) else []
         skipped += [(reason, np.flatnonzero(rows)[places]) for reason, places in left_out]
-    return joined(scored) if scored else part, skipped
+    return pd.concat(parts, ignore_index=True) if parts else part, skipped
 
 
 def _lists(table: MeasuredTable) -> list[str]:
@@ -72,13 +78,11 @@ def _lists(table: MeasuredTable) -> list[str]:
 
 def _compare_best(table: MeasuredTable, lists: list[str], predictor: Predictor) -> Compared:
     """Rates of the best of several products, whose extents are lists."""
-    import pandas as pd
-
     products = table.frame.explode(lists).infer_objects()
-    scored, skipped = _compare_kernels(replace(table, frame=products), predictor, None)
-    best = pd.Series(scored.predicted).groupby([scored.keys["place"], scored.keys["quantity"]]).idxmax()
+    lines, skipped = _compare_kernels(replace(table, frame=products), predictor, None)
+    best = lines.groupby(["place", "quantity"])["predicted"].idxmax()
     rows = [(reason, np.unique(table.frame.index.get_indexer(products.index[each]))) for reason, each in skipped]
-    return scored.take(best.to_numpy()), rows
+    return lines.loc[best].reset_index(drop=True), rows
 
 
 def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progress | None) -> Compared:
@@ -133,19 +137,15 @@ KERNEL_FIGURES = {"latency_ms": _latency, "execution_ms": _execution, "power_w":
 """Figures of kernels by measured column, with the ends of their intervals."""
 
 
-def _scored(table: MeasuredTable, kind: str, lines: Iterable[tuple[str, np.ndarray, Any, np.ndarray]]) -> Scored:
+def _scored(table: MeasuredTable, kind: str, lines: Iterable[tuple[str, np.ndarray, Any, np.ndarray]]) -> pd.DataFrame:
     import pandas as pd
 
-    listed = list(lines)
-    if not listed:
-        return Scored(pd.DataFrame(), *(np.empty(0) for _ in range(4)))
     parts = [
-        table.frame.iloc[rows].assign(kind=kind, quantity=quantity, place=table.frame.index[rows])
-        for quantity, rows, _, _ in listed
-    ]
-    keys = pd.concat(parts, ignore_index=True)
-    predicted, low, high = (np.concatenate([figures[at] for _, _, figures, _ in listed]) for at in range(3))
-    return Scored(keys, predicted, low, high, np.concatenate([measured for *_, measured in listed]))
+        table.frame.iloc[rows].assign(kind=kind, quantity=quantity, place=table.frame.index[rows],
+                                      **dict(zip(FIGURES, (*figures, measured), strict=True)))
+        for quantity, rows, figures, measured in lines
+    ]  # fmt: skip
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["place", "quantity", *FIGURES])
 
 
 def _compare_models(table: MeasuredTable, predictor: Predictor, progress: Progress | None) -> Compared:

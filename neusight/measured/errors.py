@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from neusight.errors import DataError
+from neusight.executors.costs import NORMAL_90
 from neusight.measured.table import TRUTH, is_quantity, read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_NORMAL_90 = 1.6448536269514722
-"""Standard deviations to the ends of a normal's 90 % interval."""
 SOUGHT = ("source", "table", "row")
 """Columns that name a row."""
 
@@ -64,7 +63,7 @@ def crps(low: np.ndarray, high: np.ndarray, measured: np.ndarray) -> np.ndarray:
     """
     from scipy.special import ndtr
 
-    sigma = np.maximum(np.log(high / low) / (2.0 * _NORMAL_90), 1e-9)
+    sigma = np.maximum(np.log(high / low) / (2.0 * NORMAL_90), 1e-9)
     z = (np.log(measured) - 0.5 * np.log(low * high)) / sigma
     density = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
     score: np.ndarray = 100.0 * sigma * (z * (2.0 * ndtr(z) - 1.0) + 2.0 * density - 1.0 / np.sqrt(np.pi))

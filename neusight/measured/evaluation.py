@@ -13,10 +13,9 @@ import numpy as np
 
 from neusight.errors import DataError, nearest
 from neusight.measured.choice import RowChoice
-from neusight.measured.compare import KERNEL_FIGURES, Compared, Progress, compare, kinds_of
+from neusight.measured.compare import FIGURES, KERNEL_FIGURES, Compared, Progress, compare, kinds_of
 from neusight.measured.errors import SOUGHT
 from neusight.measured.kernels import skipped_counts
-from neusight.measured.score import Scored
 from neusight.measured.table import TRUTH, MeasuredTable, columns_of, read_table
 from neusight.workers import hired, shared
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
     from neusight.api import Predictor
 
-FIGURES = ("predicted", "low", "high", "measured")
 _FIGURES_OF_ROWS = ("kind", "quantity", *FIGURES, "ape", "inside", "suspect")
 _ROWS = 16
 """Rows that a process answers before it takes others."""
@@ -171,7 +169,7 @@ def _compared(table: MeasuredTable) -> Compared:
     return _asked[0](table)
 
 
-def lines_of(file: str, table: MeasuredTable, answers: Sequence[Scored]) -> pd.DataFrame:
+def lines_of(file: str, table: MeasuredTable, answers: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """A row for each measured figure that a prediction could be of."""
     import pandas as pd
 
@@ -181,9 +179,9 @@ def lines_of(file: str, table: MeasuredTable, answers: Sequence[Scored]) -> pd.D
     kinds = pd.Categorical(kinds_of(table))
     figures = np.full((len(quantities), 3, len(frame)), np.nan)
     for scored in (scored for scored in answers if len(scored)):
-        rows = frame.index.get_indexer(scored.keys["place"])
-        places = pd.Index(quantities).get_indexer(scored.keys["quantity"].astype(str))
-        figures[places, :, rows] = np.stack([scored.predicted, scored.low, scored.high], axis=1)
+        rows = frame.index.get_indexer(scored["place"])
+        places = pd.Index(quantities).get_indexer(scored["quantity"].astype(str))
+        figures[places, :, rows] = scored[["predicted", "low", "high"]].to_numpy(float)
     parts = []
     for quantity, (predicted, low, high) in zip(quantities, figures, strict=True):
         columns = {"predicted": predicted, "low": low, "high": high, "measured": frame[quantity]}

@@ -57,8 +57,7 @@ def kernel_files(
 
 def step_files(data: Path, kind: type[DeviceSpec]) -> list[Path]:
     """Tables of steps on a kind of devices in a folder of measured rows and in sets that were added to it, by name."""
-    folder = data
-    files = [*sorted(folder.glob("steps/*.parquet")), *sorted(folder.glob("*/steps/*.parquet"))]
+    files = [*sorted(data.glob("steps/*.parquet")), *sorted(data.glob("*/steps/*.parquet"))]
     return [file for file in files if any(_is_of(kind, gpu, file) for gpu in _cells(file, "gpu")["gpu"])]
 
 

@@ -114,16 +114,6 @@ def test_a_kind_that_was_not_measured_gets_the_noise_of_its_family(
     assert log_width(other) <= log_width(uncorrected(predictor, bmm, device)) + 1e-9
 
 
-def test_one_row_far_off_pulls_little(predictor: KernelPredictor, device: DeviceSpec) -> None:
-    rows = measured(products(25), predictor, device, 1.1)
-    stalled = rows.assign(latency_ms=rows["latency_ms"] * np.where(np.arange(25) == 7, 3.0, 1.0))
-    batch = kernels(products(100, seed=1))
-    found = [
-        corrected(predictor, fit_calibration(predictor, device, frame), batch, device) for frame in (rows, stalled)
-    ]
-    assert np.median(factors(*found)) == pytest.approx(1.0, abs=0.03)
-
-
 def test_more_rows_never_widen_the_interval_on_average(predictor: KernelPredictor, device: DeviceSpec) -> None:
     rows = measured(products(80), predictor, device, 1.2, noise=0.05)
     batch = kernels(products(100, seed=1))
@@ -177,19 +167,6 @@ def test_a_timed_execution_tells_both_apart(predictor: KernelPredictor, device: 
     before, after = uncorrected(predictor, batch, device), corrected(predictor, calibration, batch, device)
     np.testing.assert_allclose(after.overhead_s / before.overhead_s, 1.5, rtol=0.05)
     assert np.median(factors(before, after)) == pytest.approx(1.2, rel=0.03)
-
-
-def test_rows_of_others_and_of_no_kernel_are_left_out(predictor: KernelPredictor, device: DeviceSpec) -> None:
-    own = measured(products(20), predictor, device, 1.2)
-    others = own.assign(gpu="t4", latency_ms=own["latency_ms"] * 9)
-    broken = own.assign(latency_ms=0.0)
-    foreign = own.assign(dtype="float4")
-    everything = pd.concat([own, others, broken, foreign], ignore_index=True)
-    calibration = fit_calibration(predictor, device, everything)
-    assert calibration.data["rows"] == 20
-    assert calibration.data["left_out"] == 60
-    expected = fit_calibration(predictor, device, own)
-    np.testing.assert_array_equal(calibration.observations.log_ratio, expected.observations.log_ratio)
 
 
 def test_a_training_set_is_no_calibration(predictor: KernelPredictor, device: DeviceSpec) -> None:

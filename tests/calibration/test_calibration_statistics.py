@@ -115,15 +115,6 @@ def test_nine_of_ten_further_measurements_lie_within_the_interval() -> None:
     assert 0.85 < np.mean(inside) < 0.97
 
 
-def test_outliers_weigh_little() -> None:
-    prior, where = CorrectionPrior(), near(50, seed=9)
-    clean, dirty = (planted(prior, 60, 5, outliers) for outliers in (0, 3))
-    robust = [Posterior(prior, observe(rows, prior)[0]).execution(where)[0] for rows in (clean, dirty)]
-    gaussian = [Posterior(prior, linearised(rows, prior)).execution(where)[0] for rows in (clean, dirty)]
-    assert np.abs(np.subtract(*robust)).mean() < 0.5 * np.abs(np.subtract(*gaussian)).mean()
-    assert (observe(dirty, prior)[0].noise[:3] > 3 * prior.models["gemm"].noise).all()
-
-
 def test_one_outlier_among_few_rows_is_judged_by_the_others() -> None:
     prior, moved, trusted = CorrectionPrior(), [], []
     for seed in range(8):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -28,7 +29,6 @@ from neusight.kernels import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import bound_of
 from neusight.measured import compare, read_table
-from neusight.measured.score import joined
 
 ROWS = 32
 FAMILIES = ("gemm", "elementwise", "row_reduction", "memory")
@@ -164,7 +164,7 @@ def test_tile_models_train_on_it_and_are_evaluated_on_it(history: History, tmp_p
     assert neusight("train", "--data", out, "--out", trained, "--regressor", "linear").exit_code == 0
     assert {path.parent.name for path in trained.glob("*/manifest.json")} == {"gemm", "stream"}
     tables = [read_table(out / place_of(family)) for family in FAMILIES]
-    scores = [joined(compare(table, Predictor.load(folder))[0] for table in tables) for folder in (trained, None)]
+    scores = [pd.concat([compare(table, Predictor.load(folder))[0] for table in tables]) for folder in (trained, None)]
     assert [len(scored) for scored in scores] == 2 * [len(rows_of(out))]
     own, shipped = (float(np.median(np.abs(scored.predicted / scored.measured - 1.0))) for scored in scores)
     # What learned from this machine knows it better than what never saw a CPU.

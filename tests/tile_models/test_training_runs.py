@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -22,7 +21,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import Physics
-from neusight.learn.folds import SHRINKAGES, best_share
+from neusight.learn.folds import best_share
 from neusight.learn.training import TrainOptions, limited_kinds, train
 from neusight.learn.training_data import DeviceRows, load_corpus
 from neusight.learn.training_sets import Knowledge, launch_floors
@@ -246,14 +245,6 @@ def test_constants_of_strangers_are_fitted_without_any_board_of_their_kind(
     assert [gpus for gpus in left_out if gpus] == list(boards.values())
 
 
-def test_what_kinds_left_out_bear_is_trusted(options: Callable[..., TrainOptions]) -> None:
-    """The tiles' share of the limit is the same on all boards, so that what is learned of it holds on others."""
-    manifest = train(options(backend="gbm", parameters=(("rounds", 60),)))["gemm"].manifest
-    mean = manifest.left_out()
-    assert manifest.shrinkage in SHRINKAGES
-    assert mean["as_shipped"] <= max(mean["physics"], mean["learned"])
-
-
 def left_out(*slopes: float) -> pd.DataFrame:
     """A row of each of some devices whose error, in log time, is lowest at a share of what was learned."""
     learned = {"learned": 1.0, "prior": 0.0, "bound_s": 1.0, "floor_s": 1.0, "weight": 1.0, "real": True}
@@ -280,12 +271,6 @@ def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callabl
         with pytest.raises(error, match=message):
             train(options(**changes))
         assert not list(options().out.glob("*/manifest.json")), changes
-
-
-def test_manifests_are_plain_json(finished: Path) -> None:
-    content = json.loads((finished / "gemm" / "manifest.json").read_text())
-    assert content["protocol"] == 6
-    assert content["contract"]["target"] == "logit_utilisation"
 
 
 def test_kinds_that_a_board_only_ran_limited_by_power_are_named() -> None:

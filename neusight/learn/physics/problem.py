@@ -14,6 +14,7 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.constants import decode, encode, priors, values, with_values
+from neusight.learn.evidence import significant
 from neusight.learn.physics.solve import NO_EFFECT, NOISE, STEP, Rows, Solution, solve
 
 
@@ -151,10 +152,10 @@ class Problem(Generic[P]):
 
     def found(self, solution: Solution) -> dict[str, Any]:
         """Constants and how well they are known, rounded: fields of ``FittedConstants``."""
-        constants = values(self.at(solution.place))
+        constants, deviations = values(self.at(solution.place)), dict(zip(self.names, solution.deviation, strict=True))
         return {
-            "values": {name: float(f"{constants[name]:.5g}") for name in self.names},
-            "deviations": {name: float(f"{d:.3g}") for name, d in zip(self.names, solution.deviation, strict=True)},
+            "values": significant({name: constants[name] for name in self.names}, 5),
+            "deviations": significant(deviations, 3),
             "gpus": sorted({part.device.id for part in self.parts}),
             "rows": sum(map(len, self.parts)),
             "error": round(solution.error, 4),

@@ -13,14 +13,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from neusight import __version__
 from neusight.errors import NeusightError
 from neusight.executors.gpu.tile_models import Artifact, load_artifact, new_model, save_artifact
 from neusight.executors.gpu.tile_models.artifact import Manifest, file_sha256
@@ -35,7 +33,7 @@ from neusight.executors.tensordash.tile_model import (
     training_set,
 )
 from neusight.learn import Report
-from neusight.learn.card import card_of, markdown_table, setting
+from neusight.learn.card import card_of, markdown_table, setting, versions_of
 from neusight.learn.folds import progress
 from neusight.learn.tensordash.dataset import NAME as DATASET
 from neusight.learn.tensordash.dataset import PARTS, PassPart, make_dataset
@@ -91,7 +89,7 @@ def train(
         domain={name: [float(f"{value:.4g}") for value in values] for name, values in ends.items()},
         launch_floors_s={},
         metrics={},
-        versions={"neusight": __version__, **{name: version(name) for name in ("numpy", "scipy", "torch")}},
+        versions=versions_of("neusight", "numpy", "scipy", "torch"),
         simulator="neusight.executors.tensordash",
     )
     manifest = _with_errors(Artifact(manifest, model), rows[held])
