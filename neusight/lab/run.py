@@ -232,8 +232,11 @@ def _compared(
 ) -> tuple[pd.DataFrame, list[dict[str, Any]]]:
     """Lines of one table, and how many of its rows are skipped for which reason."""
     without = f" without {named['fold']}" if named["fold"] else ""
-    task, report = f"{named['contestant']}{without}: {name}", lab.report
-    advance = report and (lambda done, of: report(task, done, of, nan))
+
+    def advance(done: int, of: int) -> None:
+        if lab.report:
+            lab.report(f"{named['contestant']}{without}: {name}", done, of, nan)
+
     (parts,) = answers([table], entrant, advance, jobs, ray)
     lines = lines_of(name, table, [scored for scored, _ in parts])
     lines = lines[lines["predicted"].notna()] if named["contestant"] != lab.declared.contestants[0].name else lines

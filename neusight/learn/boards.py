@@ -106,7 +106,7 @@ def solve_boards(evidence: Evidence[SumObservation], options: FitOptions, report
     prior = {name: (known.value, known.spread) for name, known in priors(PRIOR).items()}
     fit = fit_sums([o for o in evidence.rows if o.measured < AT_LIMIT * o.terms[0]], prior)
     found = {"values": significant(fit.values), "deviations": significant(fit.deviations, 3)}
-    return FittedBoards(**evidence.about(), **found, error=round(fit.error, 4), spread=0.0)
+    return FittedBoards(**(evidence.about() | found), error=round(fit.error, 4), spread=0.0)
 
 
 def errors_of(observations: Sequence[SumObservation], fitted: FittedBoards) -> Errors:
