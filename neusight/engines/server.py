@@ -119,7 +119,11 @@ MEASURED: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 UNMEASURED_SPREAD = 0.31
 """Standard deviation of the logarithm of times of versions that constants were not fitted to: whole answers of 40 rows
 of vLLM 0.5 and 0.6, and of 40 of TensorRT-LLM 0.11, miss by 0.31 each (root mean square) by constants of their newest
-versions. Another vendor's libraries and runtime are taken to differ as much again (assumption)."""
+versions."""
+PLATFORM_SPREAD = 0.45
+"""The same of another vendor's libraries and runtime, whose back ends are not told: those of vLLM's attention on ROCm,
+with and without AITER, differ by up to 4.4 in the throughput of one version (vLLM's blog of 2026-02-20 on attention
+backends of ROCm), which is taken for the width of a 90 % interval: ln 4.4 / (2 x 1.645)."""
 SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 
 
@@ -225,7 +229,7 @@ class Server:
         if self.era in constants:
             fitted = replace(self.with_constants(constants[self.era]), fitted_to=self.era)
             return replace(fitted, spread=hypot(fitted.spread, beyond))
-        platform = UNMEASURED_SPREAD if self.era.endswith(ROCM) else 0.0
+        platform = PLATFORM_SPREAD if self.era.endswith(ROCM) else 0.0
         other = max(constants.get(COMMON, {}).get("spread", 0.0), hypot(UNMEASURED_SPREAD, platform, beyond))
         return replace(self, spread=max(self.spread, other))
 

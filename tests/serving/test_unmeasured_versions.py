@@ -9,7 +9,7 @@ import pytest
 from neusight.devices import load_device
 from neusight.engines import server_named
 from neusight.engines.limits import Site
-from neusight.engines.server import MEASURED, UNMEASURED_SPREAD, shipped_constants
+from neusight.engines.server import MEASURED, PLATFORM_SPREAD, UNMEASURED_SPREAD, shipped_constants
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,12 @@ def test_measured_versions_keep_their_spread(engine: str) -> None:
         assert server.spread == shipped_constants(server.era)["spread"]
 
 
-@pytest.mark.parametrize(("device", "steps"), [("mi300x", 2), ("mi355x", 2), ("h100-sxm-80gb", 0)])
-def test_unmeasured_platform_is_as_uncertain_as_another_version_twice(device: str, steps: int) -> None:
+@pytest.mark.parametrize(("device", "other"), [("mi300x", True), ("mi355x", True), ("h100-sxm-80gb", False)])
+def test_unmeasured_platform_is_more_uncertain_than_another_version(device: str, other: bool) -> None:
     server = server_named("vllm", "0.19.0").serving.started_on(Site(device=load_device(device)))
-    if steps:
-        assert server.spread == pytest.approx(UNMEASURED_SPREAD * steps**0.5)
-    assert (server.fitted_to == server.era) == (not steps)
+    if other:
+        assert server.spread == pytest.approx(hypot(UNMEASURED_SPREAD, PLATFORM_SPREAD))
+    assert (server.fitted_to == server.era) == (not other)
 
 
 def test_measured_version_on_another_platform_keeps_its_constants() -> None:
