@@ -98,12 +98,10 @@ def _holds(rule: Mapping[str, Any], engine: Engine, device: DeviceSpec, operands
 def _operands(batch: KernelBatch) -> str:
     """What operands lie in, as rules name it."""
     if batch.family == "attention":
-        if batch["op"][0] == "indexer":
-            return "scores"
-        if batch["selected"][0] > 0:
-            return "chosen"
-        narrow = str(batch["kv_dtype"][0]) or str(batch["dtype"][0])
-        return "8 bit" if stored_bytes(narrow) < 2.0 else "16 bit"
+        scores, chosen = batch["op"][0] == "indexer", batch["selected"][0] > 0
+        kinds = {"scores": scores, "chosen": chosen, "latent": batch["shared_kv"][0]}
+        width = "8 bit" if stored_bytes(str(batch["kv_dtype"][0]) or str(batch["dtype"][0])) < 2.0 else "16 bit"
+        return next((kind for kind, holds in kinds.items() if holds), width)
     if "scaling" not in batch.columns:
         return ""
     scaling = str(batch["scaling"][0])

@@ -52,6 +52,16 @@ def test_attention(engine: str, version: str, gpu: str, cache: str, expected: st
     assert ran(engine, gpu, KernelBatch.from_columns("attention", **ATTENTION, kv_dtype=cache), version) == expected
 
 
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [("l40s", "triton"), ("a100-sxm-80gb", "triton"), ("h200-sxm-141gb", "fa3"), ("b200-sxm-180gb", "trtllm_gen")],
+)
+@pytest.mark.parametrize("cache", ["", "float8"])
+def test_latent_attention(gpu: str, expected: str, cache: str) -> None:
+    latent = {**ATTENTION, "head_dim": 576, "value_dim": 512, "kv_heads": 1, "shared_kv": True, "kv_dtype": cache}
+    assert ran("vllm", gpu, KernelBatch.from_columns("attention", **latent)) == expected
+
+
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("gpu", ["h200-sxm-141gb", "b200-sxm-180gb"])
 def test_sparse_attention(engine: str, gpu: str) -> None:
