@@ -61,7 +61,7 @@ class Factors(FittedConstants):
     @property
     def physics(self) -> StepPhysics:
         """The constants; see ``FittedConstants``."""
-        constants: StepPhysics = self._constants()
+        constants: StepPhysics = self._constants
         return constants
 
     def of(self, part: Part, engine: Engine) -> float:
