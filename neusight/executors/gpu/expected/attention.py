@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.attention_blocks import NARROW_HEAD, AttentionBlocks
+from neusight.executors.gpu.expected.attention_blocks import NARROW_HEAD, AttentionBlocks, key_tiles
 from neusight.executors.gpu.expected.attention_scores import HOPPER_ROWS, WIDE_BYTES, Scores, padding
 from neusight.executors.gpu.expected.matrix import BLOCKS_OF_SM, MatrixUnit, product_energy_j
 from neusight.executors.gpu.expected.streams import issue_slots
@@ -149,7 +149,8 @@ def _shared_times(
     stream_s = tile_bytes / under_way * (1.0 - (1.0 - s.physics.matrix.step_hot) * (1.0 - first * (1.0 - s.hot)))
     waiting_s = (turns - np.minimum(turns, 1.0)) * law.chain_s + turns * tiles * stream_s
     alone = ~s.traits["pipelined"] & ~s.decode
-    compute_s = compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0)
+    if alone.any():
+        compute_s = compute_s + np.where(alone, _fetching_s(s, blocks, share), 0.0)
     return compute_s, moved / (port * np.minimum(count, device.sm_count)), np.where(alone, 0.0, waiting_s)
 
 
@@ -158,7 +159,8 @@ def _fetching_s(s: Scores, blocks: AttentionBlocks, share: np.ndarray) -> np.nda
     to agree on whether a window holds any of it, and then for keys and values one after the other."""
     # Blocks for narrow heads have half of the warps, so that two share an SM.
     share = share / np.where(s.batch["head_dim"] <= NARROW_HEAD, BLOCKS_OF_SM, 1.0)
-    trips = PASSING_TRIPS * _busiest_tiles(s, share, *blocks.passed)
+    everything = KernelBatch(s.batch.family, {**s.batch.columns, "window": np.zeros_like(s.batch["window"])})
+    trips = PASSING_TRIPS * _busiest_tiles(s, share, *key_tiles(everything, blocks.queries, blocks.keys))
     return (trips + _busiest_tiles(s, share, blocks.tiles, blocks.longest)) * s.physics.stream.latency_s
 
 

@@ -19,16 +19,17 @@ TILE_ELEMENTS = 16384.0
 
 @dataclass(frozen=True)
 class AttentionBlocks:
-    """How scores are cut: ``count`` blocks of ``rows`` queries, each over ``tiles`` tiles of ``keys``, the longest
-    over ``longest``, and passes over ``passed`` of them; ``small`` are those of which many share an SM, ``parts``
-    may cut them along the keys up to ``tiles``."""
+    """Cut of scores: ``count`` blocks of ``rows``, which are heads of ``queries`` tokens, each over ``tiles`` tiles of
+    ``keys``, the longest over ``longest``; of ``small`` ones many share an SM, ``divisible`` ones may be cut along the
+    keys into as many parts as they have tiles.
+    """
 
     rows: np.ndarray
     keys: np.ndarray
     count: np.ndarray
     tiles: np.ndarray
     longest: np.ndarray
-    passed: tuple[np.ndarray, np.ndarray]
+    queries: np.ndarray
     small: np.ndarray
     divisible: np.ndarray
 
@@ -49,8 +50,7 @@ class AttentionBlocks:
         rows, keys = _tile_rows(s, at_hand), _tile_keys(s)
         down = np.where(s.chosen, s.q, 1.0) * np.ceil(at_hand / rows)
         queries = np.where(s.chosen, 1.0, np.maximum(1.0, np.floor(rows / together)))
-        tiles, longest = _key_tiles(b, queries, keys)
-        everything = KernelBatch(b.family, {**b.columns, "window": np.zeros_like(b["window"])})
+        tiles, longest = key_tiles(b, queries, keys)
         light = s.narrowed | ~packed | (group == 1.0)
         small, cuts = traits["small_decode_blocks"], traits["cuts_prefill"]
         cut = (cuts == "always") | ((at_hand <= 2 * s.device.facts.matrix_rows) & (cuts == "short"))
@@ -60,7 +60,7 @@ class AttentionBlocks:
             count=b["batch"] * np.where(packed, kv_heads, heads) * down,
             tiles=tiles,
             longest=longest,
-            passed=_key_tiles(everything, queries, keys),
+            queries=queries,
             small=s.decode & ((small == "always") | ((small == "light") & light)),
             divisible=np.where(s.decode, ~s.whole, cut & ~s.sparse),
         )
@@ -94,7 +94,7 @@ def _tile_keys(s: Scores) -> np.ndarray:
     return np.where(able & (widest > 0.0), np.minimum(wide, widest) * gain, traits["key_tile"])
 
 
-def _key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def key_tiles(b: KernelBatch, queries: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(tiles of keys that a block walks over, on average; of the longest). Queries of a block see, taken together,
     the keys of their mean and of half of the block's length, or all of it where a window moves along."""
     touched, q = attention_keys(b), b["q_len"].astype(float)
