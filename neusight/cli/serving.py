@@ -189,8 +189,8 @@ class ServingCommand:
         from neusight.serving.setup import ReplicaSetup
 
         question = self.asked.questions[0]
-        question.refuse(("replicas", "num_prompts", "batch", "trace"), "is looked for by --slo: leave it out")
-        question.refuse(("prefill", "arrivals"), "is not searched: give a load instead of --slo")
+        question.refuse(("replicas", "num_prompts", "batch", "stages", "trace"), "is looked for by --slo: leave it out")
+        question.refuse(("prefill", "arrivals", "burstiness"), "is not searched: give a load instead of --slo")
         self._check(question)
         names, searched = ([one.name for one in fields(noun)] for noun in (Setup, ReplicaSetup))
         for axis in self.asked.axes:

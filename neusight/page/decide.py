@@ -34,7 +34,7 @@ EVERY = "all"
 """In place of names of optimisations: all that apply, ranked."""
 _COMMON = ("compile", "amp-bf16", "bf16", "flash", "fused-optimizer", "checkpointing", "cuda-graphs")
 """Switches; all others are in a list."""
-_SEARCHED = ("replicas", "num_prompts", "batch", "trace", "prefill")
+_SEARCHED = ("replicas", "num_prompts", "batch", "stages", "burstiness", "trace", "prefill")
 """Fields that a service level leaves no room for."""
 _LIMITS, _MINUTES, _ENGINE = 3, 1.0, "maxtext"
 """Of a search for a device to build: limits of area and of power, how long, and what else its command takes."""

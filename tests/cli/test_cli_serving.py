@@ -219,6 +219,8 @@ def test_loads_that_contradict_each_other_are_usage_errors() -> None:
         (*ON_L40S, "--frontier", "--figure", "x.txt"),
         (*ON_L40S, "--trace", "nowhere.csv"),
         (*ON_L40S, "--slo", "tpot=1s", "--replicas", "2"),
+        (*ON_L40S, "--slo", "tpot=1s", "--stages", "4:60s"),
+        (*ON_L40S, "--slo", "tpot=1s", "--burstiness", "0.5"),
         ("serving", "Qwen/Qwen3-8B", "--gpu", "l40s", "--osl", "8", "--batch", "1"),
         ("serving", "Qwen/Qwen3-8B", "--isl", "8", "--osl", "8", "--batch", "1"),
     ):
