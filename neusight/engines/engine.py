@@ -133,6 +133,8 @@ class Engine:
         shared_tokens: of served passes up to which experts that all tokens share run with the routed ones, as some
             experts more or in another stream beside them.
         routes_in_experts: the kernels of served experts choose them as well.
+        block_product_time: of a product whose operands carry a scale for each block, over that of the kernels that laws
+            are of; ``block_experts_time`` the same of experts.
         reduced_norm_bytes: of what ranks that share matrices sum up, up to which one kernel adds it to the residual
             stream and normalises it as well.
         joined_latent_norms: norms of latent queries and keys run as one.
@@ -272,6 +274,8 @@ class Engine:
     shared_tokens: int = 0
     routes_in_experts: bool = False
     reduced_norm_bytes: float = 0.0
+    block_product_time: float = 1.0
+    block_experts_time: float = 1.0
     joined_latent_norms: bool = False
     absorbed_scaling: str = ""
     quantises_in_products: bool = False

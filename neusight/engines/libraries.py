@@ -28,6 +28,12 @@ def variant_of(engine: Engine, device: DeviceSpec, batch: KernelBatch) -> str:
     return str(next((rule["variant"] for rule in reversed(_rules()[batch.family]) if _holds(rule, *known)), ""))
 
 
+def slowdown(engine: Engine, batch: KernelBatch) -> float:
+    """Time of an engine's kernels of one family, alike in their dtypes, over that of those which laws are of."""
+    times = {"gemm": engine.block_product_time, "moe": engine.block_experts_time}
+    return times.get(batch.family, 1.0) if _operands(batch) == "block" else 1.0
+
+
 def scheme_run(scheme: Quantisation, engine: Engine, device: DeviceSpec) -> Quantisation:
     """A scheme as an engine of a version runs it on a device, by the rules ``few_bits`` of ``libraries.toml``: which
     arithmetic, and up to which rows weights are widened within a product. Of rules that hold all count, in their order.
@@ -40,17 +46,19 @@ def scheme_run(scheme: Quantisation, engine: Engine, device: DeviceSpec) -> Quan
     return scheme
 
 
-def engine_run(engine: Engine, device: DeviceSpec) -> Engine:
-    """An engine as its version composes passes on a device, by the rules ``passes`` of ``libraries.toml``."""
+def engine_run(engine: Engine, device: DeviceSpec, *, aiter: bool = False) -> Engine:
+    """An engine as its version composes passes on a device, by the rules ``passes`` of ``libraries.toml``; ``aiter``
+    where AMD's kernels for engines run.
+    """
     for rule in _rules()["passes"]:
-        if _is_run(rule, engine, device):
+        if _is_run(rule, engine, device) and rule.get("aiter", aiter) == aiter:
             engine = replace(engine, **{name: value for name, value in rule.items() if name not in _CONDITIONS})
     return engine
 
 
 _CONDITIONS = (
     "engine", "since", "until", "from", "before", "vendor", "formats", "methods", "experts_alone", "lacks", "has",
-    "applies_block_scales",
+    "applies_block_scales", "aiter",
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from neusight.devices.cluster import USUAL_PER_NODE, Cluster, cluster_of
 from neusight.devices.spec import DeviceSpec
 from neusight.engines import Engine
-from neusight.engines.libraries import variant_of
+from neusight.engines.libraries import slowdown, variant_of
 from neusight.engines.server import GROUPS, HOST, Server
 from neusight.errors import ModelError
 from neusight.executors.costs import NORMAL_90, Costs
@@ -308,7 +308,8 @@ class ReplicaPricer:
             ran = {"engine": self.engine.library, "variant": variant_of(self.engine, self.device, batch)}
             conditions = Conditions.of(len(batch), timing="graph", launches=MANY_LAUNCHES, **ran)
             place = self.cluster if self.cluster and batch.family == "collective" else self.device
-            return self.pricer(batch, place, conditions)
+            costs, factor = self.pricer(batch, place, conditions), slowdown(self.engine, batch)
+            return costs.times(factor) if factor > 1.0 else costs
 
         return zip(parts, price(parts, cost, energy=energy), strict=True)
 

@@ -44,7 +44,7 @@ class ReplicaSetup:
 
     ``engine_version`` picks constants of older engines; without ``graphs`` it launches kernel by kernel
     (``--enforce-eager``). ``overlap`` says whether scheduling overlaps with passes, None as the version does by
-    default.
+    default; ``aiter`` that AMD's kernels run.
     """
 
     engine: str = "vllm"
@@ -64,6 +64,7 @@ class ReplicaSetup:
     redundant_experts: int = 0
     graphs: bool = True
     overlap: bool | None = None
+    aiter: bool = False
 
     def __post_init__(self) -> None:
         """Raises:
@@ -113,7 +114,9 @@ class ReplicaSetup:
                 device=rank_on,
                 plan=self.plan,
                 precision=precision,
-                engine=engine_run(engine.started_on(site, graphs=self.graphs, overlap=self.overlap), device),
+                engine=engine_run(
+                    engine.started_on(site, graphs=self.graphs, overlap=self.overlap), device, aiter=self.aiter
+                ),
                 pricer=pricer,
                 cluster=self._cluster(device, rank_on),
                 speculation=self.speculation,

@@ -8,7 +8,7 @@ import pytest
 from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
-from neusight.engines.libraries import engine_run, variant_of
+from neusight.engines.libraries import engine_run, slowdown, variant_of
 from neusight.engines.limits import Site
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -273,3 +273,36 @@ def test_variant_of_mxfp4_experts(gpu: str, expected: str) -> None:
     shape = {"tokens": 8, "hidden": 512, "ffn": 256, "experts": 8, "all_experts": 8, "top_k": 2}
     batch = KernelBatch.from_columns("moe", **shape, dtype="bfloat16", weight_dtype="mxfp4")
     assert {ran(engine, gpu, batch) for engine in ("vllm", "sglang")} == {expected}
+
+
+@pytest.mark.parametrize(
+    ("engine", "gpu", "aiter", "times"),
+    [
+        ("vllm", "mi300x", False, (2.0, 3.0)),
+        ("sglang", "mi355x", False, (2.0, 3.0)),
+        ("vllm", "mi300x", True, (1.0, 1.0)),
+        ("sglang", "mi300x", True, (1.0, 1.0)),
+        ("vllm", "h100-sxm-80gb", False, (1.0, 1.0)),
+        ("trtllm", "b200-sxm-180gb", True, (1.0, 1.0)),
+    ],
+)
+def test_engine_run_without_the_kernels_of_a_vendor_takes_longer_for_scaled_blocks(
+    engine: str, gpu: str, aiter: bool, times: tuple[float, float]
+) -> None:
+    device = load_device(gpu)
+    run = engine_run(server_named(engine).started_on(Site(device=device)), device, aiter=aiter)
+    columns = {"m": 64, "n": 512, "k": 512, "dtype": "float8"}
+    experts = {"tokens": 64, "hidden": 512, "ffn": 256, "experts": 8, "all_experts": 8, "top_k": 2, "dtype": "float8"}
+    assert slowdown(run, KernelBatch.from_columns("gemm", **columns, scaling="block")) == times[0]
+    assert slowdown(run, KernelBatch.from_columns("moe", **experts, scaling="block")) == times[1]
+    assert slowdown(run, KernelBatch.from_columns("gemm", **columns, scaling="tensor")) == 1.0
+    assert slowdown(run, KernelBatch.from_columns("attention", **ATTENTION)) == 1.0
+
+
+def test_block_scaled_mixtures_answer_faster_with_the_kernels_of_a_vendor() -> None:
+    load = {"gpu": "mi300x", "batch": 8, "isl": 512, "osl": 64}
+    slow, fast, wide = (
+        Predictor.load().serving("Qwen/Qwen3-30B-A3B", dtype=dtype, aiter=aiter, **load).tpot_s.mean
+        for dtype, aiter in (("fp8_block", False), ("fp8_block", True), ("bf16", False))
+    )
+    assert 1.2 * fast < slow < 3.0 * fast and fast < 1.5 * wide
