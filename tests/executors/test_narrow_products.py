@@ -62,6 +62,25 @@ def test_rows_with_a_block_each_take_long_where_many_are_short() -> None:
     assert times(long, "h100-sxm-80gb", "vllm", "cutlass").fixed_overhead_s[0] < by_row[0]
 
 
+@pytest.mark.parametrize("gpu", ["h200-sxm-141gb", "b200-sxm-180gb"])
+@pytest.mark.parametrize(("scaling", "passes"), [("tensor", 5.0 / 3.0), ("block", 1.0)])
+def test_rows_of_heads_take_a_block_each_whatever_their_length(gpu: str, scaling: str, passes: float) -> None:
+    """Four warps a row: 16 blocks share an SM; a search reads two of the five bytes that both passes move."""
+
+    def added_s(m: int, k: int) -> float:
+        given, made = (
+            products(m, k, 128, batch=16, dtype="float8", scaling=scaling, quantised=q) for q in (False, True)
+        )
+        own, other = (times(batch, gpu, "sglang", "torch").fixed_overhead_s[0] for batch in (made, given))
+        return float(own - other)
+
+    device = load_device(gpu)
+    row_s = passes * PHYSICS.matrix.quantise_row_cycles / device.boost_clock_hz / (16 * device.sm_count)
+    assert added_s(8192, 128) - added_s(4096, 128) == pytest.approx(16 * 4096 * row_s)
+    assert added_s(4096, 512) == pytest.approx(added_s(4096, 128))
+    assert added_s(1, 128) < 1.1 * PHYSICS.matrix.quantise_start * PHYSICS.start.cycles / device.boost_clock_hz
+
+
 def test_steps_around_quantisation_cost_the_same_on_any_gpu() -> None:
     batch = products(1, dtype="float8", scaling="tensor", quantised=True)
     bare = products(1, dtype="float8", scaling="tensor")

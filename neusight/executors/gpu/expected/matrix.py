@@ -70,6 +70,8 @@ ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 MICRO_THREADS, MICRO_ELEMENTS = 512.0, 8.0
 """Threads of such a block, at most, and elements of each, where few values share a scale (ibid., fp4)."""
+HEAD_THREADS = 128.0
+"""Of a row of a head (Triton, ``num_warps``: four of them)."""
 UNPACKING = 1.0
 """Instructions of a lane for a weight of few bits that it multiplies itself (ggml-cuda, vecdotq.cuh, vec_dot_q4_K_q8_1:
 a load, a shift and a mask for four of them; exllamav2_ext, qdq_4.cuh: for two; counted, assumption)."""
@@ -440,22 +442,24 @@ def _promotion_s(batch: KernelBatch, products: np.ndarray, device: GpuSpec, phys
 
 def _quantisation_s(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> np.ndarray:
     """Time [s] of what makes 16-bit activations narrow: they are read and written, and before that read by a pass which
-    looks for the largest of all, where an engine has one scale for a whole tensor; rows may each take a block.
+    looks for the largest of all, where an engine has one scale for a whole tensor; rows may each take a block. Those of
+    heads, which lie apart, do in both passes (SGLang, ``per_tensor_quant_mla_fp8``).
     """
     if batch.family != "gemm":
         return np.zeros(len(batch))
-    matrix, traits = physics.matrix, traits_of("matrix", conditions)
-    searched = (batch["scaling"] == "tensor") & traits["quantise_searches"]
+    matrix, traits, apart = physics.matrix, traits_of("matrix", conditions), batch["batch"] > 1
+    whole, once, searches = batch["scaling"] == "tensor", 2.0 + element_bytes(batch), traits["quantise_searches"]
+    bytes_, searched = once + np.where(whole & (searches | apart), 2.0, 0.0), whole & searches
     rows = batch["batch"] * batch["m"].astype(float)
-    bytes_ = np.where(searched, 4.0, 2.0) + element_bytes(batch)
     moved_s = matrix.quantise_cost * bytes_ * rows * batch["k"] / sustained_dram_bytes_per_s(device, physics)
-    threads = np.where(batch["scaling"] == "micro", np.minimum(batch["k"] / MICRO_ELEMENTS, MICRO_THREADS), ROW_THREADS)
+    widths = HEAD_THREADS, np.minimum(batch["k"] / MICRO_ELEMENTS, MICRO_THREADS)
+    threads = np.select([apart, batch["scaling"] == "micro"], widths, ROW_THREADS)
     at_once = device.sm_count * np.clip(device.max_threads_per_sm // threads, 1.0, device.max_blocks_per_sm)
-    rows_s = rows / at_once * matrix.quantise_row_cycles / device.boost_clock_hz
+    rows_s = rows * bytes_ / once / at_once * matrix.quantise_row_cycles / device.boost_clock_hz
     start = matrix.quantise_start * further_kernel_s(device, physics)
-    own_s = start + np.where(searched, start + matrix.search_s, 0.0)
-    own_s = own_s + np.maximum(moved_s, np.where(traits["quantise_rows"], rows_s, 0.0))
-    return np.where(batch["quantised"], own_s, 0.0)
+    starts_s = start + np.where(searched, start + matrix.search_s, 0.0)
+    longest_s = np.maximum(moved_s, np.where(traits["quantise_rows"] | apart, rows_s, 0.0))
+    return np.where(batch["quantised"], starts_s + longest_s, 0.0)
 
 
 def product_energy_j(p: Product, dtype: np.ndarray, device: GpuSpec, physics: Physics) -> np.ndarray:

@@ -34,8 +34,6 @@ MANY_PAIRS = 1024.0
 """Token-expert pairs from which on sorting takes several kernels (vLLM's and SGLang's ``moe_align_block_size``)."""
 WIDE = 2.0
 """Bytes of an element of activations between passes."""
-PRODUCTS = 2.0
-"""Of a layer."""
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,8 @@ def moe_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physi
     first, second = (_product_times(groups, setting) for groups in (up, down))
     joined = {f.name: getattr(first, f.name) + getattr(second, f.name) for f in fields(Times) if f.name != "overlap"}
     joined["dram_s"] = joined["dram_s"] + _sums_s(down, setting)
-    beside = _auxiliary_kernel_s(up, down, setting)
-    return Times(**{**joined, "fixed_overhead_s": beside}, overlap=physics.matrix.overlap)
+    joined["fixed_overhead_s"] = _auxiliary_kernel_s(up, down, setting)
+    return Times(**joined, overlap=physics.matrix.overlap)
 
 
 def grouped_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:
@@ -330,7 +328,7 @@ def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarr
     held = hot_share(device, moved / 2.0, physics)
     ports = physics.memory.l2_share * device.sustained_l2_bytes_per_s
     pass_s = moved * ((1.0 - held) / sustained_dram_bytes_per_s(device, physics) + held / ports)
-    return np.where(traits["passes_apart"], kernels * alone_s + sort_s + pass_s, PRODUCTS * alone_s)
+    return np.where(traits["passes_apart"], kernels * alone_s + sort_s + pass_s, 2.0 * alone_s)
 
 
 def _sums_s(down: Groups, setting: _Setting) -> np.ndarray:
