@@ -99,6 +99,7 @@ def test_mxfp4_experts_take_mxfp8_where_units_apply_scales_of_blocks() -> None:
         "float8",
         "mxfp4",
     )
+    assert scheme("sglang", "b200-sxm-180gb") == scheme("trtllm", "b200-sxm-180gb")
     for engine, gpu in (("trtllm", "h100-sxm-80gb"), ("vllm", "b200-sxm-180gb"), ("trtllm", "rtx-pro-6000-server")):
         assert scheme(engine, gpu).activations == ""
 

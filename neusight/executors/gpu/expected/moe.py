@@ -196,13 +196,13 @@ def _kinds(batch: KernelBatch, conditions: Conditions, device: GpuSpec) -> dict[
     """Which kernels run."""
     narrow, block, traits = element_bytes(batch) < WIDE, batch["scaling"] == "block", traits_of("moe", conditions)
     mixed, facts = weight_bytes(batch) < element_bytes(batch), device.facts
-    from_memory = facts.reads_shared_memory and facts.applies_block_scales
+    promotes = block & ~mixed & ~traits["applies_scales"]
     return {
         "dtype": batch["dtype"],
         "block": block,
         "micro": (batch["scaling"] == "micro") | (narrow & mixed),
         "widened": mixed & ~narrow,
-        "promoted": block & ~mixed & ~traits["applies_scales"] & from_memory,
+        "promoted": promotes & (facts.reads_shared_memory and facts.applies_block_scales),
         "traits": traits,
         "usual": ~traits["tuned"] & ~block,
         "fallback": np.where(narrow, ~traits["tuned_narrow"] & ~block, ~traits["tuned_wide"])
@@ -260,8 +260,7 @@ def _tiles(groups: Groups, setting: _Setting) -> tuple[np.ndarray, np.ndarray]:
             least = np.where(better, compute_s + l2_s, least)
             best[better] = row * len(TILE_COLUMNS) + col
     tile_m, tile_n = np.array(TILE_ROWS)[best // len(TILE_COLUMNS)], np.array(TILE_COLUMNS)[best % len(TILE_COLUMNS)]
-    few = groups.tokens <= groups.groups
-    unsought = [groups.fallback, groups.usual & few, groups.usual]
+    unsought = [groups.fallback, groups.usual & (groups.tokens <= groups.groups), groups.usual]
     return tuple(  # type: ignore[return-value]
         np.select(unsought, [FIRST[side], FEW[side], MANY[side]], tile) for side, tile in enumerate((tile_m, tile_n))
     )
