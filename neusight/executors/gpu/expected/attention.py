@@ -99,7 +99,9 @@ def _score_cycles(s: Scores, blocks: AttentionBlocks) -> np.ndarray:
     narrow, flops = s.size < WIDE_BYTES, s.flops * padding(s.batch["head_dim"], widths)
     share = np.where(narrow & (s.batch["op"] != "indexer"), law.narrow, 1.0)
     share = np.where(narrow & traits["promotes_sums"], share / law.promoted, share)
-    reads = _reads_shared_memory(s, blocks)
+    # Instructions that read shared memory by themselves take 64 rows and more.
+    able = device.facts.reads_shared_memory & ~s.decode & (blocks.rows >= HOPPER_ROWS)
+    reads = s.asynchronous | (~traits["pipelined"] & able)
     unit = MatrixUnit(device, s.physics)
     share = share * np.where(reads, 1.0, unit.synchronous_share(s.product))
     rate = unit.sustained(s.product) / device.sm_count * share
@@ -115,12 +117,6 @@ def _score_cycles(s: Scores, blocks: AttentionBlocks) -> np.ndarray:
     exponential = np.where(s.batch["op"] == "indexer", 0.0, 1.0 / device.facts.exponentials_per_clock)
     exposed = np.where(traits["pipelined"] | s.decode, law.exposed, 1.0)
     return longer * (products + fetched + exposed * (exponential + VECTOR_OPERATIONS / device.cuda_cores_per_sm))
-
-
-def _reads_shared_memory(s: Scores, blocks: AttentionBlocks) -> np.ndarray:
-    """Whether products run on instructions that read shared memory by themselves: they take 64 rows and more."""
-    able = s.device.facts.reads_shared_memory & ~s.decode & (blocks.rows >= HOPPER_ROWS)
-    return s.asynchronous | (~s.traits["pipelined"] & able)
 
 
 def _shared_times(
@@ -199,9 +195,9 @@ def _pick_parts(s: Scores, blocks: AttentionBlocks, score_cycles: np.ndarray) ->
 
 def _unlimited_s(s: Scores, blocks: AttentionBlocks, score_cycles: np.ndarray, parts: np.ndarray) -> np.ndarray:
     """Time at full clock [s], with the usual ``overlap`` of four: near enough to choose by."""
-    compute_s, l2_s, serial_s = _shared_times(s, blocks, score_cycles, parts)
     dram_s = s.cold_bytes / sustained_dram_bytes_per_s(s.device, s.physics)
-    return np.sqrt(np.sqrt(sum(np.square(np.square(time_s)) for time_s in (compute_s, l2_s, serial_s, dram_s))))
+    times_s = (*_shared_times(s, blocks, score_cycles, parts), dram_s)
+    return np.sqrt(np.sqrt(sum(np.square(np.square(time_s)) for time_s in times_s)))
 
 
 def _auxiliary_kernel_s(s: Scores, parts: np.ndarray) -> np.ndarray:
@@ -256,5 +252,4 @@ def attention_shape(
         "log2_width": np.log2(s.width),
         "cache_size": s.cache_size,
         "window_share": np.where(batch["window"] > 0, np.minimum(batch["window"] / batch["kv_len"], 1.0), 1.0),
-        "hot_share": s.hot,
     }

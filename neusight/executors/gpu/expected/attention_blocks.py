@@ -40,13 +40,11 @@ class AttentionBlocks:
         heads, kv_heads = b["heads"].astype(float), b["kv_heads"].astype(float)
         group, windowed = heads / kv_heads, b["window"] > 0
         packed = s.decode | s.chosen | (traits["packs_prefill"] & (traits["packs_tall"] | ~s.tall))
-        packed &= ~windowed | traits["packs_windows"]
-        packed &= b["shared_kv"] | (group <= traits["most_packed_group"])
+        packed &= (~windowed | traits["packs_windows"]) & (b["shared_kv"] | (group <= traits["most_packed_group"]))
         together = np.where(packed, group, 1.0)
-        at_hand = np.where(s.chosen, together, s.q * together)
         # FlashMLA, flash_mla_sparse_fwd: heads of a query fill the rows of matrix units.
         full = np.ceil(together / s.device.facts.matrix_rows) * s.device.facts.matrix_rows
-        at_hand = np.where(s.chosen & ~s.decode, full, at_hand)
+        at_hand = np.where(s.chosen, np.where(s.decode, together, full), s.q * together)
         rows, keys = _tile_rows(s, at_hand), _tile_keys(s)
         down = np.where(s.chosen, s.q, 1.0) * np.ceil(at_hand / rows)
         queries = np.where(s.chosen, 1.0, np.maximum(1.0, np.floor(rows / together)))
@@ -74,12 +72,10 @@ def _tile_rows(s: Scores, at_hand: np.ndarray) -> np.ndarray:
     if s.device.shared_memory_per_sm_bytes < LARGE_SHARED_BYTES:
         most = np.minimum(most, traits["small_sm_rows"])
     taller = np.where(s.asynchronous & ~s.sparse, s.device.facts.matrix_rows / HOPPER_ROWS, 1.0)
-    most = most * taller
-    most = np.where(s.decode, np.minimum(most, traits["most_decode_rows"]), most)
+    most = np.minimum(most * taller, np.where(s.decode, traits["most_decode_rows"], np.inf))
     most = np.where(s.encoder & (traits["encoder_rows"] > 0.0), traits["encoder_rows"], most)
     least = np.select([at_hand <= 16, at_hand <= 32, at_hand <= 64, at_hand <= 128], [16.0, 32.0, 64.0, 128.0], most)
-    fits = (traits["fits_rows"] & ~s.chosen) | s.decode
-    rows = np.where(fits & ~s.whole, np.minimum(least, most), most)
+    rows = np.where(((traits["fits_rows"] & ~s.chosen) | s.decode) & ~s.whole, np.minimum(least, most), most)
     return np.where(head > traits["wide_head"], np.minimum(rows, traits["wide_head_rows"] * taller), rows)
 
 
