@@ -307,3 +307,10 @@ def test_block_scaled_mixtures_answer_faster_with_the_kernels_of_a_vendor() -> N
         for dtype, aiter in (("fp8_block", False), ("fp8_block", True), ("bf16", False))
     )
     assert 1.2 * fast < slow < 3.0 * fast and fast < 1.5 * wide
+
+
+def test_norms_over_all_heads_add_up_squares_of_ranks() -> None:
+    """One exchange a layer for queries and keys; ranks that have all heads, and norms of single heads, need none."""
+    assert runs(replica("vllm", "0.19", "h200-sxm-141gb", "MiniMaxAI/MiniMax-M2.5"), "reduce squares", 8) == 62
+    assert runs(replica("vllm", "0.19", "h200-sxm-141gb", "MiniMaxAI/MiniMax-M2.5", tp=1), "reduce squares", 8) == 0
+    assert runs(replica("vllm", "0.19", "h200-sxm-141gb", "Qwen/Qwen3-235B-A22B"), "reduce squares", 8) == 0

@@ -13,9 +13,9 @@ import numpy as np
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.cores import CORE_MODULE, Heads, core
 from neusight.workloads.decoders.layers import CrossAttention, Indexer, LatentAttention, Projection, SelfAttention
-from neusight.workloads.decoders.operations import Operation, moved, pointwise, within
+from neusight.workloads.decoders.operations import Operation, exchanged, moved, pointwise, within
 from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
-from neusight.workloads.decoders.rank import Count, Rank
+from neusight.workloads.decoders.rank import FLOAT_BYTES, Count, Rank
 from neusight.workloads.decoders.stream import normalised
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
@@ -95,7 +95,11 @@ def _saved_heads(mixer: SelfAttention, rank: Rank, qkv: Projection) -> Iterator[
 
 
 def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> Iterator[Operation]:
-    """Norms of queries and of keys: each head as a row, or all as one."""
+    """Norms of queries and of keys: each head as a row, or all as one, for which ranks that serve first add up sums of
+    squares of both (vLLM, ``MiniMaxText01RMSNormTP.forward_qk``).
+    """
+    if mixer.qk_norm == "all" and rank.serves:
+        yield exchanged(rank, "reduce squares", "all_reduce", "tp", 2 * FLOAT_BYTES * rank.tokens)
     for name, count in (("query norm", heads), ("key norm", kv_heads)):
         rows, cols = (count, mixer.head_dim) if mixer.qk_norm == "head" else (1, count * mixer.head_dim)
         yield normalised(rank, name, mixer.qk_norm_op, (rank.tokens * rows, cols), weights=mixer.qk_norm_weights)

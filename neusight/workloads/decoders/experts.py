@@ -42,9 +42,7 @@ def routing_of(part: Experts, ep: int) -> str:
     """How tokens fall on the experts of ``ep`` ranks: as stated, else as is usual. Where copies of the fullest are
     held, ranks have about as many tokens each: they are made and placed for that (DeepSeek-AI 2024, section 3.4.1).
     """
-    if part.redundant:
-        return ROUTED
-    return part.routing or (ROUTED if ep == 1 else SHARED_OUT)
+    return ROUTED if part.redundant else part.routing or (ROUTED if ep == 1 else SHARED_OUT)
 
 
 def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
@@ -173,8 +171,7 @@ class Routed:
     @property
     def gathers(self) -> bool:
         """Whether ranks that share experts have tokens of their own: else all have the same already."""
-        local = self.rank.share
-        return local.sequence_parallel or local.tp == 1
+        return self.rank.share.sequence_parallel or self.rank.share.tp == 1
 
     @property
     def pairs(self) -> int:
