@@ -108,13 +108,15 @@ def serving_memory(replica: ReplicaPricer, sizes: PassSizes, *, share: float | N
         beside += tower.parameters * stored_bytes(tower.served_dtype) / plan.tp
 
     def of(stage: Stage) -> ServingMemory:
-        layers = replace(decoder, layers=tuple((decoder.layers[kind][0], 1) for kind in stage.kinds))
+        counted = Counter(stage.kinds).items()
+        layers = replace(decoder, layers=tuple((decoder.layers[kind][0], count) for kind, count in counted))
         states = layers.state_bytes_per_sequence(plan.tp)
         per_token = _token_bytes(layers, precision, plan, sizes.length) + draft_token_bytes
-        weights = weight_bytes(stage_weights(stage, program), precision) + beside
+        held = [*stage_weights(stage, program)]
+        weights = weight_bytes(held, precision) + beside
         # Every rank gathers the logits of all.
         activations = activation_bytes(stage, program, sizes.tokens, plan.tp * sizes.sequences)
-        activations = max(activations, quantising_bytes(stage_weights(stage, program), precision))
+        activations = max(activations, quantising_bytes(held, precision))
         total, used, part = replica.device.usable_bytes, weights + activations + buffers, server.memory_share
         kept_free = (1.0 - part) * (max(total - used, 0.0) if server.memory_of == "free" else total)
         if server.memory_of == "weights":
@@ -184,6 +186,6 @@ def activation_bytes(stage: Stage, program: Program, tokens: int, sampled: int) 
     """Most that the activations of a pass take [B]: the residual stream twice and what enters and leaves the widest
     operation, or logits of ``sampled`` rows.
     """
-    widest = max(float(program.layers[kind].widest_bytes[0]) for kind in stage.kinds)
+    widest = max(float(program.layers[kind].widest_bytes[0]) for kind in set(stage.kinds))
     rows = tokens * (2.0 * float(program.before.input_bytes[0]) + widest)
     return max(rows, LOGITS_BYTES * sampled * float(program.after.logits[0]) if stage.last else 0.0)
