@@ -40,9 +40,9 @@ class MeasuredFiles(opt.Models, opt.Workers, opt.Formatted):
         "quantity, predicted, and peer where there are several.",
         opt.OUTPUT,
     )
-    pairs: str = text(
-        "Compare ratios of rows that differ in this column alone, such as num_gpus, launch or dtype, as well.",
-        opt.OUTPUT, metavar="COLUMN",
+    pairs: tuple[str, ...] = text(
+        "Compare ratios of rows that differ in one of these columns alone, such as tp, launch or dtype, as well.",
+        opt.OUTPUT, (), listable=True, metavar="COLUMN[,COLUMN…]",
     )  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
 
     - `neusight evaluate $NEUSIGHT_DATA/serving/*.parquet --limit 50 --jobs 2`
 
-    - `neusight evaluate $NEUSIGHT_DATA/serving/inferencex.parquet --by gpu,engine,quantity --pairs tp --against
+    - `neusight evaluate $NEUSIGHT_DATA/serving/inferencex.parquet --by gpu,engine,quantity --pairs tp,ep --against
       $NEUSIGHT_DATA/serving/peers/aiconfigurator.parquet`
     """
     from neusight.measured import SOUGHT, RowChoice, compare_peers, decisions, files_of, peers_of, summarise
@@ -102,7 +102,7 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
         gpus=tuple(map(opt.named_gpu, rows.gpu)), split=rows.split, source=rows.source,
         limit=rows.limit, seed=rows.seed, suspect=rows.suspect,
     )  # fmt: skip
-    needed = [*options.by, *(SOUGHT if peers is not None else ()), *([options.pairs] if options.pairs else ())]
+    needed = [*options.by, *(SOUGHT if peers is not None else ()), *options.pairs]
     files, predictor = files_of(options.files), opt.loaded(options.tile_models, options.calibration)
     with busy("predicting") as advance:
         if rows.leave_out:
@@ -115,13 +115,13 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
             evaluation = compared(files, predictor, choice, advance, needed=needed, **options.keywords)
     data: dict[str, Any] = {
         "summary": summarise(evaluation.columns(options.by), options.by),
-        "decisions": decisions(evaluation.tables, *([(options.pairs,), 1] if options.pairs else ())),
+        "decisions": decisions(evaluation.tables, *([options.pairs, 1] if options.pairs else ())),
         "skipped": evaluation.skipped,
     }
     if peers is not None:
         data["against"] = compare_peers(evaluation.columns(needed), peers, options.by)
     if options.pairs:
-        data["pairs"] = summarise_ratios(evaluation.tables, options.pairs)
+        data["pairs"] = [row for name in options.pairs for row in summarise_ratios(evaluation.tables, name)]
     if options.worst:
         data["worst"] = evaluation.worst(options.worst)
     if options.form != "human":
@@ -175,10 +175,14 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     figures(f"choice of = column | by = quantity | >choices = choices:, | {costs}", data["decisions"], title)
     ratios = ">predicted = predicted:.2f | >measured = measured:.2f | >sign = sign:.0f"
     title = (
-        "\nRatios of rows that differ in nothing else, above 1 a gain: medians, errors in percent. sign:\n"
-        "percent of gains and losses beyond 5 % that are predicted as such.\n"
+        "\nRatios of rows that differ in nothing else, above 1 a gain: medians; errors in\n"
+        "percent; sign: percent of gains and losses beyond 5 % predicted as such.\n"
     )
-    figures(f"quantity | ~base | ~value | >pairs = pairs:, | {ratios} | {sizes}", data.get("pairs", ()), title)
+    pairs = data.get("pairs", ())
+    several = len({row["column"] for row in pairs}) > 1
+    of = "column | quantity" if several else "quantity | ~base | ~value"
+    shown = [row for row in pairs if not several or row["base"] == row["value"] == "all"]
+    figures(f"{of} | >pairs = pairs:, | {ratios} | {sizes}", shown, title)
     theirs = ">their median = their_median:.1f | >their mean = their_mean:.1f | >their bias = their_bias:+.1f"
     names = dict.fromkeys(row["peer"] for row in data.get("against", ()))
     title = f"\nBeside {', '.join(names)}, over the rows that both predict.\n"

@@ -87,10 +87,10 @@ def summarise_ratios(tables: Sequence[pd.DataFrame], column: str) -> list[dict[s
     found = []
     lines = pd.concat([ratios(table, column) for table in tables if column in table])
     for quantity, pairs in lines.groupby("of", sort=False, observed=True):
-        found.append({"quantity": quantity, "base": EVERY, "value": EVERY, **_summary(pairs)})
+        found.append({"column": column, "quantity": quantity, "base": EVERY, "value": EVERY, **_summary(pairs)})
         for values, part in pairs.groupby(["base", column], sort=False, observed=True, dropna=False):
             base, value = (None if one != one else one for one in values)
-            found.append({"quantity": quantity, "base": base, "value": value, **_summary(part)})
+            found.append({"column": column, "quantity": quantity, "base": base, "value": value, **_summary(part)})
     return found
 
 
