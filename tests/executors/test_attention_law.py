@@ -380,3 +380,18 @@ def test_heads_whose_stride_16_does_not_divide_are_loaded_one_by_one(engine: str
 def test_flash_attention_2_has_larger_blocks_without_pages() -> None:
     paged, plain = (cut("l40s", "vllm", "fa2", kv_heads=32, head_dim=64, causal=causal) for causal in (True, False))
     assert (paged.rows[0], plain.rows[0]) == (64, 128)
+
+
+def test_one_kernel_quantises_for_a_latent_cache() -> None:
+    """SGLang starts three kernels for an 8-bit cache of keys and values, and one for a latent one."""
+    device, conditions = load_device("b200-sxm-180gb"), Conditions.of(1, engine="sglang", variant="trtllm_gen")
+    kernels = {}
+    for name, shape in (("given", {}), ("latent", LATENT)):
+        wide, narrow = (
+            attention_times(
+                prompt(batch=1, q_len=1, kv_len=64, dtype=dtype, **shape), device, conditions, PHYSICS
+            ).fixed_overhead_s[0]
+            for dtype in ("bfloat16", "float8")
+        )
+        kernels[name] = (narrow - wide) / further_kernel_s(device, PHYSICS)
+    assert kernels == pytest.approx({"given": 3, "latent": 1}, abs=0.1)

@@ -219,7 +219,9 @@ def _auxiliary_kernel_s(s: Scores, parts: np.ndarray) -> np.ndarray:
     written = traits["writes_cache"] & ~s.encoder
     before = np.maximum(traits["cache_kernels"] - traits["overlapped_start"], 0.0) * (written | ~traits["writes_cache"])
     kernels = np.where(merged, 1.0, 0.0) + before + np.where(context, law.context_kernels, 0.0)
-    kernels += np.where(cast, traits["cast_kernels"], 0.0) + SWAP_KERNELS * swapped
+    # One kernel turns and quantises queries and keys of a latent cache (FlashInfer, mla_rope_quantize_fp8).
+    casts = np.where(b["shared_kv"], np.minimum(traits["cast_kernels"], 1.0), traits["cast_kernels"])
+    kernels += np.where(cast, casts, 0.0) + SWAP_KERNELS * swapped
     moved = np.where(context, law.passes * (new + queries), np.where(written, COPIED * new, 0.0))
     moved += np.where(cast & (traits["cast_kernels"] > 0.0), NARROWING_BYTES * s.query_bytes, 0.0)
     summed = np.where((b["op"] == "backward") & (s.stored_size == WIDE_BYTES), 1.0, 0.0)
