@@ -60,7 +60,7 @@ class Lessons(StrictModel):
             )
         files, gpus = self.tables(data), self.kept(left_out)
         out = () if gpus else tuple(sorted(left_out))
-        options = replace(fit_options(files[0].parent, quick), files=files, hold_out=out)
+        options = replace(fit_options(data, quick), hold_out=out)
         key = key_of(
             [out, options.each, options.steps, gpus, self.split, hashes(files), code_sha256("neusight.learn.training")]
         )

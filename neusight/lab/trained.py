@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import nan
 from pathlib import Path
 from time import monotonic
@@ -90,9 +90,7 @@ def training_of(contestant: Contestant, seed: int, turn: Round, lab: Lab) -> Tra
         refit_to=lab.data if lessons.refits else None,
         **{**contestant.options, "parameters": tuple(sorted(parameters.items()))},
     )
-    skipped = ("files", "out", "resume", "refit_to")
-    request = {name: value for name, value in asdict(options).items() if name not in skipped}
-    key = key_of([request, lessons.refits, hashes(options.files), code_sha256("neusight.learn.training")])
+    key = key_of([options.request(), lessons.refits, hashes(options.files), code_sha256("neusight.learn.training")])
     return replace(options, out=cache_dir() / "experiments" / key)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt_of, levels
 from neusight.learn.physics.solve import USUAL_COUNT as ALIKE
+from neusight.learn.sums import weighted_quantiles
 from neusight.measured.errors import crps
 
 COVERAGE = 0.90
@@ -71,8 +72,7 @@ class _Pool:
         """Factors and spread for another device."""
         from scipy.stats import t as student
 
-        order = np.argsort(self.values)
-        ends = np.interp(TAILS, np.cumsum(self.weights[order]), self.values[order])
+        ends = weighted_quantiles(self.values, self.weights, TAILS)
         total = float(self.weights @ self.values**2)
         shared, n = min(self.shared, total), max(self.devices, 1.0)
         # Squares about none, which nothing estimates, have as many degrees of freedom as there are devices.
@@ -193,8 +193,7 @@ def _covered(pairs: Sequence[tuple[Residuals, Doubt]]) -> dict[str, Any]:
     values, shares = _spread_out(residuals, rows / rows.sum())
     counts = [len(r.quantiles) for r in residuals]
     low, high = (np.repeat([np.log(doubt[end]) for _, doubt in pairs], counts) for end in (0, 1))
-    order = np.argsort(values)
-    needed = float(np.diff(np.interp(TAILS, np.cumsum(shares[order]), values[order]))[0])
+    needed = float(np.diff(weighted_quantiles(values, shares, TAILS))[0])
     return {
         "gpus": len({r.gpu for r in residuals}),
         "rows": int(rows.sum()),

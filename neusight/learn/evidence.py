@@ -37,7 +37,7 @@ class FitOptions:
     """What to fit to: measured rows in the folder ``data`` without devices ``hold_out``; ``each`` rows, at most, of
     what is alike, drawn by ``seed``. Physics takes ``steps`` at most.
 
-    ``files`` are the tables that are read where these are not all. ``again``: in one round, from constants that ship.
+    ``again``: in one round, from constants that ship.
     """
 
     data: Path
@@ -45,7 +45,6 @@ class FitOptions:
     each: int = 200
     steps: int = 15
     seed: int = 0
-    files: tuple[Path, ...] = ()
     again: bool = False
 
 

@@ -24,6 +24,7 @@ from neusight.executors.gpu.tile_models.protocol import device_biases, new_model
 from neusight.kernels.work import by_distinct
 from neusight.learn import Report
 from neusight.learn.doubts import Residuals
+from neusight.learn.sums import weighted_quantiles
 from neusight.learn.training_data import Corpus, DeviceRows, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
 
@@ -37,6 +38,7 @@ OWN_FOLD = 5
 """One in so many rows is left out to see how well the GPUs are known that were learned from."""
 FOLD_ROWS = 4000
 """Of each GPU and family that a fold learns from and is measured on: there are many folds."""
+PERCENT = np.linspace(0.0, 1.0, 101)
 SHRINKAGES = (0.0, 0.25, 0.5, 0.75, 1.0)
 """Shares of what was learned that are tried on devices of kinds that were left out."""
 COLUMNS = (
@@ -225,17 +227,9 @@ def residuals_of(rows: pd.DataFrame, share: float) -> list[Residuals]:
     chosen = scored[scored["real"].astype(bool)]
     return [
         Residuals(gpu=gpu, die=part["die"].iloc[0], family=part["family"].iloc[0], name=name, rows=len(part),
-                  quantiles=quantiles(part["ratio"].to_numpy(float), part["weight"].to_numpy(float)))
+                  quantiles=weighted_quantiles(*part[["ratio", "weight"]].to_numpy(float).T, PERCENT).tolist())
         for (gpu, name), part in chosen.groupby(["gpu", "name"])
     ]  # fmt: skip
-
-
-def quantiles(values: np.ndarray, weight: np.ndarray) -> list[float]:
-    """Weighted quantiles at 0, 1, … 100 %: a device's residuals in little space."""
-    order = np.argsort(values)
-    cumulated = np.cumsum(weight[order])
-    grid = np.linspace(0, 1, 101) * cumulated[-1]
-    return np.interp(grid, cumulated, values[order]).tolist()
 
 
 def best_share(rows: pd.DataFrame) -> float:

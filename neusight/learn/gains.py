@@ -14,6 +14,7 @@ from neusight.executors.costs import NORMAL_90
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants
 from neusight.learn.physics.solve import likeliest
+from neusight.learn.sums import weighted_quantiles
 from neusight.measured import MeasuredTable
 from neusight.measured.compare import gain_of, question_of
 from neusight.measured.folder import learned_tables
@@ -103,9 +104,7 @@ def fitted(pairs: Sequence[Residual]) -> Doubt:
         return float(weights @ (np.log(deviations(shape)) + tails))
 
     shape = likeliest(surprise, [0.15, 0.02])
-    scores = np.abs(errors) / deviations(shape)
-    order = np.argsort(scores)
-    most = scores[order][np.searchsorted(np.cumsum(weights[order]), _INSIDE)] / NORMAL_90
+    most = weighted_quantiles(np.abs(errors) / deviations(shape), weights, _INSIDE) / NORMAL_90
     return Doubt(float(most), *(most * shape).tolist())
 
 

@@ -219,13 +219,12 @@ def _units(groups: Mapping[Group, Sequence[TimedCall]]) -> dict[str, float]:
 
 def _usual(hosts: Mapping[Group, Host]) -> dict[str, float]:
     """Geometric means over hosts, by how they launch."""
-    launches = sorted({group[-1] for group in hosts})
-    alike = {launch: [host for group, host in hosts.items() if group[-1] == launch] for launch in launches}
-    return {
-        f"{launch}.{name}": geometric_mean([getattr(host, name) for host in several])
-        for launch, several in alike.items()
-        for name in ("call_s", "operator_s")
-    }
+    alike: dict[str, list[Host]] = {}
+    for group, host in sorted(hosts.items()):
+        alike.setdefault(group[-1], []).append(host)
+    names = ("call_s", "operator_s")
+    return {f"{launch}.{name}": geometric_mean([getattr(host, name) for host in several])
+            for launch, several in sorted(alike.items()) for name in names}  # fmt: skip
 
 
 def _row(group: Group, host: Host, calls: Sequence[TimedCall]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from neusight.laws.routes import ranks_of
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Folds
 from neusight.learn.physics.problem import Measurements, Problem
+from neusight.learn.sums import weighted_quantiles
 from neusight.measured import kernel_part, read_table
 from neusight.measured.folder import device_in, kernel_files, sound
 
@@ -164,10 +165,7 @@ def _intervals(folds: Folds) -> dict[str, list[float]]:
     )
     intervals = {}
     for path in sorted({str(name) for name in paths}):
-        mine = np.flatnonzero(paths == path)
-        order = mine[np.argsort(error[mine])]
-        place = (np.cumsum(weight[order]) - 0.5 * weight[order]) / weight[order].sum()
-        ends = np.interp([0.05, 0.95], place, error[order])
+        ends = weighted_quantiles(error[paths == path], weight[paths == path], [0.05, 0.95])
         intervals[path] = [round(float(np.exp(end)), 4) for end in ends]
     return intervals
 

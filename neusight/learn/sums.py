@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +45,6 @@ class SumFit:
     values: dict[str, float]
     deviations: dict[str, float]
     log_error: np.ndarray
-
-    @property
-    def place(self) -> np.ndarray:
-        """The constants, shape (c,)."""
-        return np.array([*self.values.values()])
 
     @property
     def error(self) -> float:
@@ -97,6 +93,13 @@ def fit_sums(
         deviations=dict(zip(prior, solution.deviation.tolist(), strict=True)),
         log_error=evaluate(solution.place) - target,
     )
+
+
+def weighted_quantiles(values: np.ndarray, weight: np.ndarray, shares: Any) -> np.ndarray:
+    """Quantiles of values that count by their weights, at some shares of the whole weight."""
+    order = np.argsort(values)
+    cumulated = np.cumsum(weight[order])
+    return np.interp(np.asarray(shares) * cumulated[-1], cumulated, values[order])
 
 
 def robust_spread(log_errors: np.ndarray) -> float:

@@ -88,8 +88,8 @@ def fit_choice(observed: Sequence[ObservedTiles], rows_per_device: int = 4000, s
         groups = [group for d in observed if (group := _sample(d, op, rows_per_device, rng))]
         if not groups:
             raise DataError(f"no {op} row has a tile in its kernel name: cannot learn the library's choice")
-        weights[op], own_weights, by_owner = _maximise(groups)
-        weights |= {f"{table}/{op}": values for table, values in own_weights.items()}
+        shared, by_table, by_owner = _maximise(groups)
+        weights |= {op: shared} | {f"{table}/{op}": values for table, values in by_table.items()}
         intercepts |= {f"{owner}/{op}": values for owner, values in by_owner.items()}
     choice = TileChoice(intercepts, weights, accuracy)
     for d in observed:

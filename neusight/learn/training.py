@@ -10,7 +10,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -95,6 +95,11 @@ class TrainOptions:
     refit_to: Path | None = None
     against: tuple[str, ...] = ()
     fold_rows: int = FOLD_ROWS
+
+    def request(self) -> dict[str, Any]:
+        """All that decides what is trained, but for the content of files, as plain data."""
+        skipped = ("files", "out", "resume", "refit_to")
+        return {name: value for name, value in asdict(self).items() if name not in skipped}
 
     def model_parameters(self, backend: str) -> dict[str, Any]:
         """Arguments of a backend's constructor: those that are given for the backend that ships, and the seed."""
@@ -298,9 +303,7 @@ def _versions(backend: str) -> dict[str, str]:
 
 def _key(options: TrainOptions, corpus: Corpus, contracts: Mapping[str, FeatureContract]) -> str:
     """What a fold depends on: a run with another key starts afresh."""
-    counts = {model: sum(len(r.latency_s) for r in parts) for model, parts in corpus.rows.items()}
-    features = [list(contract.features) for contract in contracts.values()]
-    gpus = [corpus.gpus(model) for model in corpus.rows]
     constants = (options.physics or shipped_physics()).values
-    settings = [options.backend, options.seed, options.split, gpus, options.parameters, constants]
-    return sha256(json.dumps([*settings, counts, hashes(corpus.files), features]).encode()).hexdigest()
+    features = [contract.features for contract in contracts.values()]
+    request = [options.request(), constants, hashes(corpus.files), features]
+    return sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()

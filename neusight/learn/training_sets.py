@@ -41,8 +41,6 @@ UNORDERED = 0.05
 """Rank correlation of work with place, at most: in tables that are sorted by shape the work itself rises."""
 SHORT_SHARE, QUANTILE = 0.1, 0.1
 """Rows with the least work that show the launch, and how many of them lie below the floor (assumption)."""
-QUANTILE_STEPS = 100
-"""Of reweighting, at most."""
 
 
 @dataclass(frozen=True)
@@ -187,30 +185,19 @@ def drifting_floor_s(place: np.ndarray, latency_s: np.ndarray, least_s: np.ndarr
         latency_s: t, with launch [s].
         least_s: what the work takes at least [s].
 
-    Source: quantile regression (Koenker and Bassett 1978) by reweighted least squares.
+    Source: quantile regression (Koenker and Bassett 1978).
     Validity: a thousand rows and more of one operator on one GPU, timed by single launches.
     """
-    if len(place) < LEAST_ROWS or abs(_rank_correlation(place, least_s)) > UNORDERED:
+    from scipy.stats import spearmanr
+    from sklearn.linear_model import QuantileRegressor
+
+    if len(place) < LEAST_ROWS or abs(spearmanr(place, least_s).statistic) > UNORDERED:
         return None
     low, high = place.min(), place.max()
     powers = np.vander((place - low) / max(high - low, 1), 3)
     short = least_s <= np.quantile(least_s, SHORT_SHARE)
-    floor_s = powers @ _quantile_fit(powers[short], (latency_s - least_s)[short])
+    regressor = QuantileRegressor(quantile=QUANTILE, alpha=0.0, fit_intercept=False)
+    # In microseconds, as the tolerance of the linear program asks for.
+    floor_s = 1e-6 * regressor.fit(powers[short], 1e6 * (latency_s - least_s)[short]).predict(powers)
     grown = floor_s[np.argmax(place)] >= LEAST_GROWTH * floor_s[np.argmin(place)]
     return floor_s if grown and floor_s.min() > 0 else None
-
-
-def _rank_correlation(a: np.ndarray, b: np.ndarray) -> float:
-    return float(np.corrcoef(np.argsort(np.argsort(a)), np.argsort(np.argsort(b)))[0, 1])
-
-
-def _quantile_fit(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Coefficients of least asymmetric absolute error."""
-    weight = np.ones(len(target))
-    for _ in range(QUANTILE_STEPS):
-        weighted = columns * weight[:, None]
-        coefficients = np.linalg.solve(weighted.T @ columns, weighted.T @ target)
-        residual = target - columns @ coefficients
-        # Below a microsecond every error counts the same, lest a row be met exactly and keep the others out.
-        weight = np.where(residual > 0, QUANTILE, 1.0 - QUANTILE) / np.maximum(np.abs(residual), 1e-6)
-    return coefficients

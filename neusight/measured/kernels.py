@@ -147,7 +147,7 @@ def column(frame: pd.DataFrame, name: str, rows: np.ndarray) -> np.ma.MaskedArra
 def _objects(cells: pd.Series, empty: np.ndarray) -> np.ndarray:
     """Truth values with gaps as such, everything else as text."""
     values = cells.to_numpy(dtype=object)
-    if all(isinstance(value, bool) for value in values[~empty]):
+    if not empty.all() and all(isinstance(value, bool) for value in values[~empty]):
         return np.where(empty, False, values).astype(bool)
     return np.where(empty, "", values).astype(str)
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, replace
@@ -13,6 +12,7 @@ from functools import cache
 from pathlib import Path, PurePath
 
 from neusight.errors import DataError, nearest
+from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.paths import checkout_dir, data_dir, read_json
 
 PROTOCOL = 2
@@ -148,7 +148,7 @@ def _hashed(folder: Path, file: DataFile) -> DataFile:
     path = folder / file.path
     if not path.is_file():
         raise DataError(f"{path} is not there: correct the manifest, or point NEUSIGHT_DATA at the measured rows")
-    return replace(file, sha256=sha256(path), size_bytes=path.stat().st_size, rows=_rows(path))
+    return replace(file, sha256=file_sha256(path), size_bytes=path.stat().st_size, rows=_rows(path))
 
 
 def _rows(path: Path) -> int | None:
@@ -179,9 +179,3 @@ def facts(description: DataDescription) -> str:
 
 def _nested(file: DataFile) -> bool:
     return len(PurePath(file.path).parts) > 2
-
-
-def sha256(path: Path) -> str:
-    """Hash of a file's bytes, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

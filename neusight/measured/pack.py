@@ -8,7 +8,8 @@ from io import BytesIO
 from pathlib import Path
 
 from neusight.errors import DataError
-from neusight.measured.manifest import UNLICENSED, DataDescription, DataFile, list_descriptions, sha256
+from neusight.executors.gpu.tile_models.artifact import file_sha256
+from neusight.measured.manifest import UNLICENSED, DataDescription, DataFile, list_descriptions
 from neusight.paths import checkout_dir
 
 _README = """# Measured rows: questions with their answers
@@ -51,7 +52,7 @@ def _add_source(tar: tarfile.TarFile, data: Path, description: DataDescription) 
     folder = f"datasets/{description.name}"
     for file in description.files:
         path = data / file.path
-        if not path.is_file() or sha256(path) != file.sha256:
+        if not path.is_file() or file_sha256(path) != file.sha256:
             raise DataError(f"{path} is missing or changed: `neusight datasets verify {data}` names all that are")
         tar.add(path, file.path)
     tar.add(checkout_dir("datasets") / description.name / "card.md", f"{folder}/card.md")

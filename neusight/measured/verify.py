@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from neusight.errors import DataError, NeusightError
+from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.measured.choice import filled_cells
 from neusight.measured.compare import question_of
 from neusight.measured.folder import table_parts
 from neusight.measured.kernels import Skip
-from neusight.measured.manifest import DataDescription, list_descriptions, read_description, sha256
+from neusight.measured.manifest import DataDescription, list_descriptions, read_description
 from neusight.measured.suspects import RULES
 from neusight.measured.table import MeasuredTable, read_table
 from neusight.paths import checkout_dir
@@ -166,7 +167,7 @@ def _descriptions(path: Path) -> list[DataDescription]:
 
 
 def _hash_finding(file: Path, expected: str) -> Iterator[Finding]:
-    state = "missing" if not file.is_file() else "changed" if sha256(file) != expected else ""
+    state = "missing" if not file.is_file() else "changed" if file_sha256(file) != expected else ""
     if state:
         why = f"the file is {state}: copy it again from its source"
         yield Finding(file=str(file), rule=f"{state} file", rows=0, example=why, fault=True)

@@ -8,11 +8,12 @@ import pandas as pd
 import pytest
 
 from neusight.errors import DataError
+from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.measured import manifest as manifests
 from neusight.measured import pack as packing
 from neusight.measured import read_table
 from neusight.measured import verify as verifying
-from neusight.measured.manifest import DataDescription, DataFile, describe, list_descriptions, read_description, sha256
+from neusight.measured.manifest import DataDescription, DataFile, describe, list_descriptions, read_description
 from neusight.measured.overview import import_tables, overview
 from neusight.measured.pack import pack
 from neusight.measured.suspects import find_suspects
@@ -93,7 +94,7 @@ def test_describe_writes_hashes_and_keeps_text(described: Path) -> None:
     folder = described / "datasets" / "mine"
     (found,) = list_descriptions()
     assert found.rows == 2 and found.licences == ("MIT", "none")
-    assert found.files[0].sha256 == sha256(described / "data" / "kernels" / "free.parquet")
+    assert found.files[0].sha256 == file_sha256(described / "data" / "kernels" / "free.parquet")
     card = folder / "card.md"
     card.write_text(card.read_text() + "Text.\n")
     describe(found, folder, described / "data")

@@ -29,7 +29,7 @@ from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import PRIOR
 from neusight.learn.training import TrainOptions, train
 from neusight.learn.training_data import COLUMNS, MODELS, DeviceRows, load_corpus
-from neusight.learn.training_sets import Knowledge, launch_floors, row_floors, training_set
+from neusight.learn.training_sets import Knowledge, drifting_floor_s, launch_floors, row_floors, training_set
 from neusight.paths import tile_models_dir
 
 ROWS = 60
@@ -277,6 +277,18 @@ def test_floors_by_hand() -> None:
     # No replay anywhere: the fastest of enough rows, and none that is slow.
     assert launch_floors([timed([20e-6] * 20, [float("nan")] * 20)]) == {"copy": pytest.approx(0.97 * 20e-6)}
     assert launch_floors([timed([80e-6] * 20, [float("nan")] * 20)]) == {}
+
+
+def test_drifting_floor_s_finds_a_launch_that_grows_and_none_that_stays() -> None:
+    rng, place = np.random.default_rng(0), np.arange(2000)
+    least_s = 10 ** (3.0 * (0.618034 * place % 1.0) - 6.0)
+    for growth in (2.0, 0.0):
+        launch_s = 8e-6 * (1.0 + growth * (place / 2000) ** 2)
+        floor_s = drifting_floor_s(place, least_s + launch_s * np.exp(np.abs(rng.normal(0, 0.1, 2000))), least_s)
+        if growth:
+            assert floor_s == pytest.approx(launch_s, rel=0.05)
+        else:
+            assert floor_s is None
 
 
 def test_rows_weigh_by_the_share_that_is_work_and_measured_shares_by_their_square() -> None:

@@ -181,19 +181,6 @@ def test_preferences_for_bmm_carry_over_to_other_capabilities_where_they_cost_li
     assert np.array_equal(choice.pick("linear", two_rows, other, PHYSICS)[0], thin[0])
 
 
-def test_tables_keep_their_own_preferences(subtests: pytest.Subtests) -> None:
-    for gpus in [("p4", "a100-pcie-40gb"), ("p4", "p100-pcie-16gb")]:
-        with subtests.test(gpus=gpus):
-            both = [planted(gpu, seed) for seed, gpu in enumerate(gpus)]
-            both = [
-                ObservedTiles(d.device, d.batch, np.full(300, tile))
-                for d, tile in zip(both, (LARGE, SMALL), strict=True)
-            ]
-            choice = fit_choice(both, rows_per_device=300)
-            assert hit_rates(choice, both[0])["linear"] > 0.9
-            assert hit_rates(choice, both[1])["linear"] > 0.9
-
-
 def test_fit_is_deterministic_for_a_seed() -> None:
     one, same, other = (fit_choice([planted("t4", 1)], rows_per_device=200, seed=seed) for seed in (0, 0, 1))
     assert np.array_equal(one.weights["linear"], same.weights["linear"])

@@ -221,12 +221,19 @@ def _doubted(frame: pd.DataFrame) -> np.ndarray:
     return np.asarray((marked.transform("mean") > MOST_SUSPECT) & (marked.transform("sum") >= MANY))
 
 
+def by_law(batch: KernelBatch, device: GpuSpec) -> Iterator[tuple[str, np.ndarray]]:
+    """Laws of kernels, "" where there is none, with the positions of theirs."""
+    laws = law_names(batch, device)
+    for law in np.unique(laws):
+        yield str(law), np.flatnonzero(laws == law)
+
+
 def _with_laws(part: KernelPart, latency_s: np.ndarray) -> Iterator[ProblemPart]:
-    laws = law_names(part.batch, gpu_of(part.device))
-    for law in sorted({str(name) for name in laws} - {""}):
-        chosen = np.flatnonzero(laws == law)
-        own, conditions = part.batch.take(chosen), part.conditions.take(chosen)
-        yield _part(gpu_of(part.device), kind_of(law, own), own, conditions, latency_s[chosen])
+    device = gpu_of(part.device)
+    for law, chosen in by_law(part.batch, device):
+        if law:
+            own, conditions = part.batch.take(chosen), part.conditions.take(chosen)
+            yield _part(device, kind_of(law, own), own, conditions, latency_s[chosen])
 
 
 def _part(

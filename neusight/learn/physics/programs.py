@@ -16,7 +16,6 @@ import numpy as np
 from neusight.devices import load_gpu
 from neusight.devices.spec import GpuSpec
 from neusight.errors import NeusightError
-from neusight.executors.gpu.expected.laws import law_names
 from neusight.executors.gpu.features.situation import situate
 from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
@@ -25,7 +24,7 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import Kernel, group_by_family
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
-from neusight.learn.physics.observations import GROUP_WEIGHT, ProblemPart
+from neusight.learn.physics.observations import GROUP_WEIGHT, ProblemPart, by_law
 from neusight.measured import read_table
 from neusight.measured.folder import program_files, sound
 from neusight.transforms.precision import as_computed
@@ -166,8 +165,6 @@ def _by_law(device: GpuSpec, programs: list[Workload]) -> tuple[Kernels, ...]:
     numbers, counts = (np.array(column) for column in list(zip(*listed, strict=True))[1:])
     parts = []
     for batch, places in group_by_family(kernel for kernel, *_ in listed):
-        laws = law_names(batch, device)
-        for law in np.unique(laws):
-            own = np.flatnonzero(laws == law)
+        for _, own in by_law(batch, device):
             parts.append(Kernels(batch=batch.take(own), program=numbers[places[own]], count=counts[places[own]]))
     return tuple(parts)

@@ -63,12 +63,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Solution:
-    """Constants on their scales with covariance, effects with standard deviations, and spreads by number of kind."""
+    """Constants on their scales with covariance, effects, and spreads by number of kind."""
 
     place: np.ndarray
     covariance: np.ndarray
     effects: np.ndarray
-    effect_deviation: np.ndarray
     spread: np.ndarray
     error: float
     """Weighted mean of |predicted / measured - 1| with the effects."""
@@ -141,9 +140,8 @@ def solve(
         if loss - new_loss < tolerance * loss:
             break
     count = len(at.constants)
-    deviation = np.sqrt(np.diag(inverse)[count:])
     error, loss = _error(at.residual(rows), rows.weight), at.loss(rows, known, spread[rows.kind_of_effect])
-    return Solution(at.constants, inverse[:count, :count], at.effects, deviation, spread, error, loss)
+    return Solution(at.constants, inverse[:count, :count], at.effects, spread, error, loss)
 
 
 def solve_alone(
