@@ -227,7 +227,7 @@ def residuals_of(rows: pd.DataFrame, share: float) -> list[Residuals]:
     chosen = scored[scored["real"].astype(bool)]
     return [
         Residuals(gpu=gpu, die=part["die"].iloc[0], family=part["family"].iloc[0], name=name, rows=len(part),
-                  quantiles=weighted_quantiles(*part[["ratio", "weight"]].to_numpy(float).T, PERCENT).tolist())
+                  quantiles=weighted_quantiles(part["ratio"].to_numpy(float), part["weight"].to_numpy(float), PERCENT).tolist())
         for (gpu, name), part in chosen.groupby(["gpu", "name"])
     ]  # fmt: skip
 
