@@ -224,12 +224,13 @@ def percent_by_kind(rows: pd.DataFrame, share: float) -> dict[str, dict[str, flo
 def residuals_of(rows: pd.DataFrame, share: float) -> list[Residuals]:
     """What predictions missed by with a share of what was learned, in rows that count as shapes of real models."""
     scored = with_share(rows, share)
-    chosen = scored[scored["real"].astype(bool)]
-    return [
-        Residuals(gpu=gpu, die=part["die"].iloc[0], family=part["family"].iloc[0], name=name, rows=len(part),
-                  quantiles=weighted_quantiles(part["ratio"].to_numpy(float), part["weight"].to_numpy(float), PERCENT).tolist())
-        for (gpu, name), part in chosen.groupby(["gpu", "name"])
-    ]  # fmt: skip
+    residuals = []
+    for (gpu, name), part in scored[scored["real"].astype(bool)].groupby(["gpu", "name"]):
+        ratio, weight = (part[column].to_numpy(float) for column in ("ratio", "weight"))
+        words = {"gpu": gpu, "die": part["die"].iloc[0], "family": part["family"].iloc[0], "name": name}
+        quantiles = weighted_quantiles(ratio, weight, PERCENT).tolist()
+        residuals.append(Residuals(**words, rows=len(part), quantiles=quantiles))
+    return residuals
 
 
 def best_share(rows: pd.DataFrame) -> float:
