@@ -59,6 +59,16 @@ def test_read_table_tells_variants_apart_that_their_source_names(tmp_path: Path)
     assert frame["variant"].tolist() == ["trtllm_gen", "cutlass", "trtllm_gen", "triton"]
 
 
+def test_compare_asks_rows_whose_variant_nobody_knows(tmp_path: Path, predictor: Predictor) -> None:
+    """Of one device all cells are empty, of another one the source names the kernel."""
+    head = "op,engine,variant,gpu,dtype,scaling,software,tokens,hidden,ffn,experts,all_experts,top_k,latency_ms\n"
+    layer = "8,512,256,8,8,2,1\n"
+    named = f"moe,trtllm,cutlass,b200-sxm-180gb,float4,micro,trtllm 1.3 moe_torch_flow_min_latency,{layer}"
+    unnamed = f"moe,vllm,,h100-sxm-80gb,bfloat16,,vllm,{layer}"
+    scored, skipped = compare(read_table(table(tmp_path, head + named + unnamed)), predictor)
+    assert (len(scored), skipped) == (2, [])
+
+
 def test_read_table_tells_older_all_reduces_of_sglang_apart(tmp_path: Path) -> None:
     head = "op,family,engine,gpu,ranks,bytes,software,latency_ms\n"
     rows = "".join(f"all_reduce,collective,sglang,h100,8,8,sglang {v} graph,1\n" for v in ("0.5.9", "0.5.14", "0.5.12"))
