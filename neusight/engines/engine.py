@@ -7,7 +7,7 @@ runs a traced module, training frameworks and serving engines as they run a deco
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from neusight.engines.limits import Site
 from neusight.engines.server import Server
@@ -355,9 +355,9 @@ class Engine:
             )
         return self.server
 
-    def started_on(self, site: Site, *, graphs: bool = True, overlap: bool | None = None) -> Engine:
+    def started_on(self, site: Site, **flags: Any) -> Engine:
         """One that serves, as it runs at a site; see ``Server.started_on``."""
-        server = self.serving.started_on(site, graphs=graphs, overlap=overlap)
+        server = self.serving.started_on(site, **flags)
         return replace(self, server=server, grouped_queries=server.rocm_native or site.device.vendor != "amd")
 
     @property

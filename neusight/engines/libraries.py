@@ -46,12 +46,12 @@ def scheme_run(scheme: Quantisation, engine: Engine, device: DeviceSpec) -> Quan
     return scheme
 
 
-def engine_run(engine: Engine, device: DeviceSpec, *, aiter: bool = False) -> Engine:
+def engine_run(engine: Engine, device: DeviceSpec, *, aiter: bool | None = None) -> Engine:
     """An engine as its version composes passes on a device, by the rules ``passes`` of ``libraries.toml``; ``aiter``
     where AMD's kernels for engines run.
     """
     for rule in _rules()["passes"]:
-        if _is_run(rule, engine, device) and rule.get("aiter", aiter) == aiter:
+        if _is_run(rule, engine, device) and rule.get("aiter", bool(aiter)) == bool(aiter):
             engine = replace(engine, **{name: value for name, value in rule.items() if name not in _CONDITIONS})
     return engine
 

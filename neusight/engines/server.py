@@ -121,7 +121,8 @@ UNMEASURED_SPREAD = 0.31
 of vLLM 0.5 and 0.6, and of 40 of TensorRT-LLM 0.11, miss by 0.31 each (root mean square) by constants of their newest
 versions."""
 PLATFORM_SPREAD = 0.45
-"""The same of another vendor's libraries and runtime, whose back ends are not told: those of vLLM's attention on ROCm,
+"""The same of another vendor's libraries and runtime, as much as of versions where it is said whether AITER runs. Else
+those of vLLM's attention on ROCm,
 with and without AITER, differ by up to 4.4 in the throughput of one version (vLLM's blog of 2026-02-20 on attention
 backends of ROCm), which is taken for the width of a 90 % interval: ln 4.4 / (2 x 1.645)."""
 SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
@@ -222,14 +223,15 @@ class Server:
         )  # fmt: skip
         return server._fitted(artifact or tile_models_dir() / FILE)
 
-    def _fitted(self, artifact: Path) -> Server:
-        """With constants of its era where they were fitted; what it has instead is as uncertain as all engines are."""
+    def _fitted(self, artifact: Path, platform: float = 0.0) -> Server:
+        """With constants of its era where they were fitted; what it has instead is as uncertain as all engines are, and
+        as another ``platform``.
+        """
         constants = _constants(artifact)
         beyond = UNMEASURED_SPREAD if self.unmeasured_version else 0.0
         if self.era in constants:
             fitted = replace(self.with_constants(constants[self.era]), fitted_to=self.era)
             return replace(fitted, spread=hypot(fitted.spread, beyond))
-        platform = PLATFORM_SPREAD if self.era.endswith(ROCM) else 0.0
         other = max(constants.get(COMMON, {}).get("spread", 0.0), hypot(UNMEASURED_SPREAD, platform, beyond))
         return replace(self, spread=max(self.spread, other))
 
@@ -242,17 +244,21 @@ class Server:
             return ""
         return " to ".join(".".join(map(str, each)) for each in (oldest, newest))
 
-    def started_on(self, site: Site, *, graphs: bool = True, overlap: bool | None = None) -> Server:
+    def started_on(
+        self, site: Site, *, graphs: bool = True, overlap: bool | None = None, aiter: bool | None = None
+    ) -> Server:
         """With the limits that it starts with at a site where no flag is given, and as its vendor's libraries are.
 
         Args:
             site: that it runs on.
             graphs: False where it is told to launch kernel by kernel.
             overlap: whether a flag says that scheduling overlaps with passes, None where none says it.
+            aiter: whether AMD's kernels run, None where nobody says it.
         """
         server = self
         if site.device.vendor == "amd":
-            server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE)
+            platform = PLATFORM_SPREAD if aiter is None else UNMEASURED_SPREAD
+            server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE, platform)
             graphs = graphs and self.rocm_native
         server = replace(server, **defaults_of(self.engine, self.version, site))
         if overlap is not None:

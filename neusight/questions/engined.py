@@ -66,7 +66,7 @@ class Engined(Configured, WithExperts, OnNodes):
         "the engine's, by version.",
         ENGINE, None,
     )  # fmt: skip
-    aiter: bool = switch("AMD's kernels for engines run (VLLM_ROCM_USE_AITER=1, SGLANG_USE_AITER=1).", ENGINE)
+    aiter: bool | None = switch("AMD's AITER runs (VLLM_ROCM_USE_AITER=1). Default: off, less certainly.", ENGINE, None)
     scheduler_recv_interval: int | None = whole(
         "Passes that only generate between two looks of SGLang's scheduler at new requests.", ENGINE, high=1 << 16
     )

@@ -244,7 +244,7 @@ class Serving(Loaded, Engined):
             yield f"network has no effect: it joins nodes, and {devices} in one"
         if not searched and self.router != "round-robin" and self.replicas * (self.dp or 1) == 1:
             yield f"router {self.router} has no effect: there is one replica"
-        if self.aiter and self.gpu and self.device().vendor != "amd":
+        if self.aiter is not None and self.gpu and self.device().vendor != "amd":
             yield "aiter has no effect: its kernels are of AMD's GPUs"
         for name in ("arrivals", "burstiness"):
             if name in self.words() and not self.arrives:

@@ -44,7 +44,7 @@ class ReplicaSetup:
 
     ``engine_version`` picks constants of older engines; without ``graphs`` it launches kernel by kernel
     (``--enforce-eager``). ``overlap`` says whether scheduling overlaps with passes, None as the version does by
-    default; ``aiter`` that AMD's kernels run.
+    default; ``aiter`` whether AMD's kernels for engines run, None as engines start, without.
     """
 
     engine: str = "vllm"
@@ -64,7 +64,7 @@ class ReplicaSetup:
     redundant_experts: int = 0
     graphs: bool = True
     overlap: bool | None = None
-    aiter: bool = False
+    aiter: bool | None = None
 
     def __post_init__(self) -> None:
         """Raises:
@@ -105,6 +105,7 @@ class ReplicaSetup:
         rank_on = core_of(device) if engine.ranks == "core" else device
         precision = self._precision(decoder, engine, device)
         _check_arithmetic(device, precision)
+        flags = {"graphs": self.graphs, "overlap": self.overlap, "aiter": self.aiter}
         site = Site(
             device=device, ranks=self.tp * self.dp, stages=self.pp, groups=self.dp, speculates=bool(self.speculate)
         )  # fmt: skip
@@ -114,9 +115,7 @@ class ReplicaSetup:
                 device=rank_on,
                 plan=self.plan,
                 precision=precision,
-                engine=engine_run(
-                    engine.started_on(site, graphs=self.graphs, overlap=self.overlap), device, aiter=self.aiter
-                ),
+                engine=engine_run(engine.started_on(site, **flags), device, aiter=self.aiter),
                 pricer=pricer,
                 cluster=self._cluster(device, rank_on),
                 speculation=self.speculation,

@@ -153,7 +153,7 @@ def test_shipped_constants_of_an_era_hold_on_rocm_until_some_are_fitted_there(tm
     file = tmp_path / "engines.json"
     file.write_text(json.dumps({"engines": fitted, "common": {"values": {"spread": 0.3}}}))
     nvidia = server_named("vllm", "", file).serving
-    amd = replace(nvidia, era="vllm on ROCm")._fitted(file)
+    amd = replace(nvidia, era="vllm on ROCm")._fitted(file, PLATFORM_SPREAD)
     assert (nvidia.fitted_to, nvidia.spread) == ("vllm", 0.1)
     assert (amd.fitted_to, amd.pass_s) == ("vllm", TRUE["pass_s"])
     assert amd.spread == max(0.3, hypot(UNMEASURED_SPREAD, PLATFORM_SPREAD))

@@ -40,6 +40,15 @@ def test_unmeasured_platform_is_more_uncertain_than_another_version(device: str,
     assert (server.fitted_to == server.era) == (not other)
 
 
+@pytest.mark.parametrize("aiter", [True, False])
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_platform_whose_back_ends_are_said_is_less_uncertain(engine: str, aiter: bool) -> None:
+    server, site = server_named(engine).serving, Site(device=load_device("mi300x"))
+    said, unsaid = server.started_on(site, aiter=aiter), server.started_on(site)
+    assert said.spread == pytest.approx(UNMEASURED_SPREAD * 2**0.5)
+    assert said.spread < unsaid.spread
+
+
 def test_measured_version_on_another_platform_keeps_its_constants() -> None:
     server = server_named("vllm", "0.6.1").serving.started_on(Site(device=load_device("mi300x")))
     assert server.fitted_to == server.era == "vllm before 0.8 on ROCm"
