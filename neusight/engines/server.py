@@ -144,6 +144,7 @@ class Server:
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
     the device's ``total`` memory for everything, of that memory for ``weights`` and cache alone, or of what is ``free``
     after weights and activations for the cache, or no more than its ``sequences`` keep.
+    A table of embeddings that is no head as well may be kept in the host's memory (``embedding_on_host``).
     Limits hold where no flag is given, those of passes and of sequences where ``tokens_of_context`` and
     ``seqs_of_cache`` are empty (all as in ``defaults.toml``).
     ``era`` tells which versions it is of, ``fitted_to`` which its constants were fitted to, ``spread`` is the standard
@@ -172,6 +173,7 @@ class Server:
     decode_graphs: bool = True
     graph_tokens: float = 0.0
     rocm_native: bool = True
+    embedding_on_host: bool = False
     request_s: float = 0.0
     factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0), hash=False)
     spread: float = 0.2

@@ -87,17 +87,17 @@ LLAMA_CPP = replace(
     residual="eager",
     server=Server(
         scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1, max_num_batched_tokens=512,
-        operator_s=NATIVE_OPERATOR_S, decode_graphs=False,
+        operator_s=NATIVE_OPERATOR_S, decode_graphs=False, embedding_on_host=True,
     ),
 )  # fmt: skip
 """llama.cpp: ``ggml-cuda`` launches a kernel for each node of its graph, from C++; prompts in passes of ``n_ubatch``
-tokens, 512 unless stated."""
+tokens, 512 unless stated; the input layer is always the CPU's (``dev_input`` of ``src/llama-model.cpp``)."""
 EXLLAMAV2 = replace(
     LLAMA_CPP,
     name="exllamav2",
     attention="flash",
     residual="norm",
-    server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048),
+    server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048, embedding_on_host=False),
 )
 """ExLlamaV2: extensions in C++ that launch kernel by kernel, one for attention's part of a layer and one for the rest
 (``exllamav2_ext``), FlashAttention, prompts in chunks (``ExLlamaV2Config.max_input_len``)."""
@@ -106,7 +106,7 @@ MLC_LLM = replace(
     name="mlc-llm",
     joined_projections=True,
     residual="norm",
-    server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048, decode_graphs=True),
+    server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048, decode_graphs=True, embedding_on_host=False),
 )
 """MLC LLM: kernels that TVM compiles for a model, which fuse what is element by element; each token one CUDA graph
 (``CompilationConfig``, ``cudagraph``); prompts in chunks (``prefill_chunk_size``)."""

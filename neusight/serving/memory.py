@@ -114,6 +114,8 @@ def serving_memory(replica: ReplicaPricer, sizes: PassSizes, *, share: float | N
         per_token = _token_bytes(layers, precision, plan, sizes.length) + draft_token_bytes
         held = [*stage_weights(stage, program)]
         weights = weight_bytes(held, precision) + beside
+        if server.embedding_on_host and stage.first and not program.after.tied_parameters:
+            weights -= weight_bytes(program.before.held, precision)
         # Every rank gathers the logits of all.
         activations = activation_bytes(stage, program, sizes.tokens, plan.tp * sizes.sequences)
         activations = max(activations, quantising_bytes(held, precision))

@@ -181,3 +181,18 @@ def test_versions_are_numbers() -> None:
     assert server_named("vllm", "v0.7.3").serving.era == "vllm before 0.8"
     with pytest.raises(ModelError, match="version 'newest' of vllm is no number: write it like"):
         server_named("vllm", "newest")
+
+
+@pytest.mark.parametrize(
+    ("engine", "name", "left_out"),
+    [
+        ("llama.cpp", "meta-llama/Llama-3.1-8B", 128_256 * 4096),
+        ("llama.cpp", "meta-llama/Llama-3.2-1B", 0),
+        ("mlc-llm", "meta-llama/Llama-3.1-8B", 0),
+        ("exllamav2", "meta-llama/Llama-3.1-8B", 0),
+    ],
+)
+def test_serving_memory_leaves_out_a_table_that_the_host_keeps(engine: str, name: str, left_out: int) -> None:
+    decoder = known_decoder(name)
+    memory = serving_memory(replica_of(decoder, Plan(), engine=engine), PassSizes(512, 1, 1024))
+    assert memory.weights == pytest.approx(2 * (decoder.parameters - left_out), rel=1e-6)
