@@ -39,14 +39,10 @@ class ArrayRows(Measurements):
 
     device: SystolicSpec
 
-    def times_s(self, physics: ArrayPhysics) -> np.ndarray:
+    def timed(self, constants: ArrayPhysics, held: None = None) -> tuple[np.ndarray, None]:
         """Expected times [s] by the law."""
-        executed = times_of(self.batch, self.device, physics).execution_s
-        return launch_s(self.device, self.conditions, physics) + executed
-
-    def log_error(self, physics: ArrayPhysics) -> np.ndarray:
-        """Logarithm of expected over measured times."""
-        return np.log(self.times_s(physics) / self.latency_s)
+        executed = times_of(self.batch, self.device, constants).execution_s
+        return launch_s(self.device, self.conditions, constants) + executed, None
 
 
 def read_arrays(options: FitOptions, report: Report | None = None) -> Evidence[ArrayRows]:
@@ -84,7 +80,7 @@ def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[Arr
 def solve_arrays(evidence: Evidence[ArrayRows], options: FitOptions, report: Report | None = None) -> FittedArrays:
     """All constants, and how single kernels scatter by family. Families of many rows count the same."""
     parts = [replace(part, idle=set()) for part in evidence.rows]
-    problem = Problem(parts, PRIOR, lambda part, at, _: (part.times_s(at), None), noise=NOISE, unseen=True)
+    problem = Problem(parts, PRIOR, noise=NOISE, unseen=True)
     solution = problem.fit(MOST_STEPS, tolerance=CONVERGED)
     scatter = _scatter(evidence.rows, problem.at(solution.place))
     return FittedArrays(**(evidence.about() | problem.found(solution)), scatter=scatter)

@@ -54,9 +54,9 @@ class LinkRows(Measurements):
             device=gpu_of(device), kind=kind, batch=batch, conditions=conditions, latency_s=latency_s, weight=weight
         )
 
-    def times_s(self, links: LinkPhysics) -> np.ndarray:
+    def timed(self, constants: LinkPhysics, held: None = None) -> tuple[np.ndarray, None]:
         """Expected times [s] by the law alone."""
-        return collective_s(self.batch, self.device, self.conditions, links)[1]
+        return collective_s(self.batch, self.device, self.conditions, constants)[1], None
 
 
 def _alone(rows: LinkRows) -> np.ndarray:
@@ -122,14 +122,9 @@ def _sampled(groups: np.ndarray, seed: int) -> np.ndarray:
     return kept
 
 
-def problem_of(parts: Sequence[LinkRows]) -> Problem[LinkRows]:
-    """The fit of all constants of collectives; see ``Problem``."""
-    return Problem(parts, PRIOR, lambda part, links, _: (part.times_s(links), None))
-
-
 def solve_links(evidence: Evidence[LinkRows], options: FitOptions, report: Report | None = None) -> FittedLinks:
     """All constants, and intervals of rows that they are fitted to."""
-    problem = problem_of(evidence.rows)
+    problem = Problem(evidence.rows, PRIOR)
     fitted = FittedLinks(**(evidence.about() | problem.found_beside_effects(problem.fit(STEPS))))
     return replace(fitted, intervals_seen=_intervals([(evidence.rows, fitted)]))
 
@@ -137,7 +132,7 @@ def solve_links(evidence: Evidence[LinkRows], options: FitOptions, report: Repor
 def _log_error(part: LinkRows, fitted: FittedLinks) -> np.ndarray:
     """Logarithm of predicted over measured times, with the effects of devices that are in the fit."""
     effects = by_distinct(part.kind, lambda kind: fitted.effects.get(kind, {}).get(part.gpu, 0.0))
-    return np.log(part.times_s(fitted.links) / part.latency_s) + effects
+    return part.log_error(fitted.links) + effects
 
 
 def errors_of(parts: Sequence[LinkRows], fitted: FittedLinks) -> Errors:

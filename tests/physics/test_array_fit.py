@@ -1,6 +1,5 @@
 """Constants of systolic accelerators: found again from programs of the law, and how wrong they are on real ones."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -48,14 +47,3 @@ def test_a_fit_finds_the_constants_of_programs_of_the_law(tmp_path: Path) -> Non
 def test_folders_without_arrays_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no kernels of systolic accelerators"):
         ARRAYS.fitted(FitOptions(data=tmp_path))
-
-
-@pytest.mark.skipif("NEUSIGHT_DATA" not in os.environ, reason="needs the measured data")
-def test_errors_on_measured_programs() -> None:
-    fitted = ARRAYS.fitted(FitOptions(data=Path(os.environ["NEUSIGHT_DATA"])))
-    errors = {(row["fit"], row["gpu"], row["family"]): row for row in fitted.errors}
-    products = errors["seen", "tpu-v4", "gemm"]
-    assert products["median"] <= 6
-    assert products["mean"] <= 10
-    assert errors["seen", "tpu-v4", "elementwise"]["mean"] <= 10
-    assert errors["left out", "tpu-v6e", "gemm"]["mean"] <= 12

@@ -16,7 +16,8 @@ from neusight.laws.constants import with_values
 from neusight.laws.link_constants import PRIOR
 from neusight.laws.links import collective_s
 from neusight.learn.evidence import FitOptions
-from neusight.learn.links import LINKS, LinkRows, problem_of
+from neusight.learn.links import LINKS, LinkRows
+from neusight.learn.physics.problem import Problem
 
 TRUE = {"nccl.start_cycles": 14e3, "rates.nvlink_share": 0.65, "own.vllm_cycles": 12e3, "own.rate": 0.4}
 
@@ -33,7 +34,7 @@ def test_constants_that_made_the_rows_are_found() -> None:
     gpus = ("a100-sxm-80gb", "h100-sxm-80gb")
     asked = (("torch", "all_reduce"), ("torch", "all_gather"), ("vllm", "all_reduce"))
     parts = [rows_of(gpu, engine, op) for gpu in gpus for engine, op in asked]
-    problem = problem_of(parts)
+    problem = Problem(parts, PRIOR)
     found = problem.fit(25)
     links = problem.at(found.place)
     assert links.nccl.start_cycles == pytest.approx(TRUE["nccl.start_cycles"], rel=0.05)

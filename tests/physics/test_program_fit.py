@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import nn
 
-from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.laws.constants import values, with_values
 from neusight.laws.physics import PRIOR
 from neusight.learn.physics.problem import Problem
@@ -69,19 +68,19 @@ def test_timings_that_tell_nothing_are_counted(data: Path) -> None:
 def test_a_program_takes_as_long_as_its_kernels_and_its_hosts_agree_by_the_middle(data: Path) -> None:
     (part,), _ = parts_of(data, *({"gpu": "l40s", "model": "conv.pt2", "latency_ms": ms} for ms in (2.0, 3.0, 9.0)))
     assert part.latency_s == pytest.approx([3e-3])
-    total_s, tilings = part.expected_s(PRIOR, shipped_choice(), None)
+    total_s, tilings = part.timed(PRIOR)
     assert [kernels.batch.family for kernels in part.kernels] == ["conv2d", "elementwise"]
-    again_s, _ = part.expected_s(PRIOR, shipped_choice(), tilings)
+    again_s, _ = part.timed(PRIOR, tilings)
     assert total_s == pytest.approx(again_s) and total_s > 0
 
 
 def test_programs_move_the_constants_of_convolutions_alone(data: Path) -> None:
     truth = with_values(PRIOR, TRUTH)
     first, _ = parts_of(data, *every())
-    seconds = {part.device.id: part.expected_s(truth, shipped_choice(), None)[0][0] for part in first}
+    seconds = {part.device.id: part.timed(truth)[0][0] for part in first}
     rows = [{"gpu": gpu, "model": "conv.pt2", "latency_ms": 1e3 * s} for gpu, s in seconds.items()]
     parts, _ = parts_of(data, *rows)
-    problem = Problem(parts, PRIOR, lambda part, physics, tiling: part.expected_s(physics, shipped_choice(), tiling))
+    problem = Problem(parts, PRIOR)
     found, before = values(problem.at(problem.fit(8).place)), values(PRIOR)
     moved = {name for name in before if found[name] != pytest.approx(before[name], rel=1e-9)}
     assert moved and {name.partition(".")[0] for name in moved} == {"implicit"}

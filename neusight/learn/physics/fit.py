@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from neusight.errors import DataError
-from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR, Physics
 from neusight.learn import Report
@@ -39,8 +38,7 @@ def solve_physics(
     evidence: Evidence[ProblemPart], options: FitOptions, report: Report | None = None, start: Physics | None = None
 ) -> FittedPhysics:
     """Estimate all constants, setting out from ``start``, by default from the centres of the priors."""
-    choice = shipped_choice()
-    problem = Problem(evidence.rows, PRIOR, lambda part, physics, tiling: part.expected_s(physics, choice, tiling))
+    problem = Problem(evidence.rows, PRIOR)
 
     def step(done: int, error: float) -> None:
         if report:

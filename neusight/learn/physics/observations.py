@@ -19,7 +19,7 @@ from neusight.errors import DataError, NeusightError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
 from neusight.executors.gpu.expected.times import launch_s, lone_s
 from neusight.executors.gpu.features.situation import situate
-from neusight.executors.gpu.tiling import TileChoice
+from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.bounds import peak_flops_per_s
@@ -81,12 +81,12 @@ class ProblemPart(Measurements):
         self.idle.update(name for name, group in groups.items() if OWN.get(group, model) != model)
         self.idle.update(name for name, group in groups.items() if group == BORROWED.get(model))
 
-    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Any) -> tuple[np.ndarray, Any]:
-        """Time with launch [s], and the tiles it was computed with."""
-        s = situate(self.batch, self.device, choice, tiling, physics=physics, conditions=self.conditions)
+    def timed(self, constants: Physics, held: Any = None) -> tuple[np.ndarray, Any]:
+        """Times with launch [s], and the tiles that they were computed with."""
+        s = situate(self.batch, self.device, shipped_choice(), held, physics=constants, conditions=self.conditions)
         if np.isnan(self.floor_s[0]):
-            return s.expected_s + launch_s(self.conditions, physics), s.tiling
-        return lone_s(self.floor_s, s.expected_s, s.fixed_overhead_s, physics), s.tiling
+            return s.expected_s + launch_s(self.conditions, constants), s.tiling
+        return lone_s(self.floor_s, s.expected_s, s.fixed_overhead_s, constants), s.tiling
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 
@@ -42,6 +42,14 @@ class Measurements:
         """Id of the device."""
         return self.device.id
 
+    def timed(self, constants: Any, held: Any = None) -> tuple[np.ndarray, Any]:
+        """Times [s] that constants expect with the choices that are held (None: made anew), and the choices made."""
+        raise NotImplementedError
+
+    def log_error(self, constants: Any) -> np.ndarray:
+        """Logarithm of expected over measured times."""
+        return np.log(self.timed(constants)[0] / self.latency_s)
+
     def take(self, index: np.ndarray) -> Self:
         """The rows that ``index`` (integers or a mask) selects."""
         cells = {item.name: getattr(self, item.name) for item in fields(self)}
@@ -50,21 +58,15 @@ class Measurements:
         return replace(self, **columns)
 
 
-P = TypeVar("P", bound=Measurements)
-Times = Callable[[P, Any, Any], tuple[np.ndarray, Any]]
-"""Times [s] that constants expect of a part with the choices that are held (None: made anew), and the choices made."""
-
-
 @dataclass
-class Problem(Generic[P]):
-    """All parts, and the constants that are to be found, around ``prior``; ``times`` see ``Times``.
+class Problem:
+    """All parts, and the constants that are to be found, around ``prior``.
 
     ``noise`` see ``Rows``. With ``unseen`` no device has effects: too few tell what each has of its own.
     """
 
-    parts: Sequence[P]
+    parts: Sequence[Measurements]
     prior: Any
-    times: Times[P]
     noise: float = NOISE
     unseen: bool = False
     _held: list[Any] = field(default_factory=list)
@@ -105,7 +107,7 @@ class Problem(Generic[P]):
     def evaluate(self, place: np.ndarray) -> np.ndarray:
         """Log times with the choices of least time."""
         constants = self.at(place)
-        times_s = [self.times(part, constants, None) for part in self.parts]
+        times_s = [part.timed(constants) for part in self.parts]
         self._held = [choices for _, choices in times_s]
         return np.concatenate([np.log(times) for times, _ in times_s])
 
@@ -127,7 +129,7 @@ class Problem(Generic[P]):
         return slopes
 
     def _log_times(self, number: int, constants: Any) -> np.ndarray:
-        return np.log(self.times(self.parts[number], constants, self._held[number])[0])
+        return np.log(self.parts[number].timed(constants, self._held[number])[0])
 
     def fit(
         self,

@@ -17,7 +17,6 @@ from neusight.devices import load_gpu
 from neusight.devices.spec import GpuSpec
 from neusight.errors import NeusightError
 from neusight.executors.gpu.features.situation import situate
-from neusight.executors.gpu.tiling import TileChoice
 from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -61,12 +60,12 @@ class ProgramPart(ProblemPart):
     def __post_init__(self) -> None:
         self.idle.update(name for name in priors(PRIOR) if not name.startswith(TAUGHT))
 
-    def expected_s(self, physics: Physics, choice: TileChoice, tiling: Any) -> tuple[np.ndarray, Any]:
+    def timed(self, constants: Physics, held: Any = None) -> tuple[np.ndarray, Any]:
         """Sums of the times of kernels [s], and the tiles of each law's."""
         total_s, tilings = np.zeros(len(self)), []
         for number, part in enumerate(self.kernels):
-            held = None if tiling is None else tiling[number]
-            s = situate(part.batch, self.device, choice, held, physics=physics)
+            tiling = None if held is None else held[number]
+            s = situate(part.batch, self.device, shipped_choice(), tiling, physics=constants)
             np.add.at(total_s, part.program, part.count * s.expected_s)
             tilings.append(s.tiling)
         return total_s, tuple(tilings)
