@@ -66,7 +66,9 @@ class _Launch:
         """The text for a shell."""
         words = [f"--{name}" if value is None else f"--{name} {value}" for name, value in self.options]
         across = self.flags.before_across.format(ranks=self.of.replica.plan.world) if self.of.replica.cluster else ""
-        start = f"{across}{self.flags.command} {self.of.replica.decoder.name}"
+        aiter, variable = self.of.setup.aiter, self.flags.fields.get("aiter", ())
+        variables = f"{variable[0]}={int(aiter)} " if variable and aiter is not None else ""
+        start = f"{variables}{across}{self.flags.command} {self.of.replica.decoder.name}"
         command = " \\\n  ".join([start, *words])
         file = [f"cat > {_FILE} <<'EOF'", *self.file, "EOF"] if self.file else []
         return "\n".join([*(f"# {remark}" for remark in self.remarks), *file, command])
