@@ -183,7 +183,7 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     of = "column | quantity" if several else "quantity | ~base | ~value"
     shown = [row for row in pairs if not several or row["base"] == row["value"] == "all"]
     figures(f"{of} | >pairs = pairs:, | {ratios} | {sizes}", shown, title)
-    theirs = ">their median = their_median:.1f | >their mean = their_mean:.1f | >their bias = their_bias:+.1f"
+    theirs = ">their median = their_median:.1f | >their bias = their_bias:+.1f"
     names = dict.fromkeys(row["peer"] for row in data.get("against", ()))
     title = f"\nBeside {', '.join(names)}, over the rows that both predict.\n"
     peers = [_named(row, by if len(names) == 1 else ("peer", *by)) for row in data.get("against", ())]
