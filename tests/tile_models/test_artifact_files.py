@@ -161,16 +161,6 @@ def test_a_directory_of_models(saved: Saved, tmp_path: Path) -> None:
     assert list(load_artifacts(tmp_path)) == ["toy"]
 
 
-def test_levels_of_training_devices_only(saved: Saved) -> None:
-    artifact = load_artifact(saved())
-    t4, p4, l4 = (load_device(gpu) for gpu in ("t4", "p4", "l4"))
-    assert artifact.device_bias(t4, "linear") == 0.25
-    assert artifact.device_bias(t4, "conv") == 0.5  # the mean of what it ran
-    assert artifact.device_bias(p4, "bmm") == -0.5
-    assert artifact.device_bias(l4, "linear") is None
-    assert artifact.device_bias(t4.model_copy(update={"id": "t"}), "linear") is None
-
-
 def test_what_was_only_met_limited_by_power_tells_nothing_where_power_is_shared(saved: Saved) -> None:
     artifact = load_artifact(saved())
     limited = replace(artifact, manifest=replace(artifact.manifest, limited=["t4/linear"]))
