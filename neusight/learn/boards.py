@@ -17,7 +17,6 @@ import numpy as np
 
 from neusight.devices import load_gpu
 from neusight.devices.spec import DeviceSpec, GpuSpec
-from neusight.executors.costs import NORMAL_90
 from neusight.laws.board_power import PRIOR, metered
 from neusight.laws.constants import priors
 from neusight.laws.fitted import FittedBoards, shipped_boards, shipped_physics
@@ -26,7 +25,7 @@ from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, t
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Folds, significant, together
 from neusight.learn.served import ServedRow, read_served
-from neusight.learn.sums import SumObservation, fit_sums, robust_spread
+from neusight.learn.sums import SumObservation, fit_sums, robust_spread, students_widening
 from neusight.measured import read_table
 from neusight.serving.serve import sampled
 
@@ -120,13 +119,11 @@ def _with_spread(fitted: FittedBoards, folds: Folds) -> FittedBoards:
     """With the spread of boards that nobody measured: each source on each GPU counts alike, however many its readings.
     So few GPUs tell of others as Student's t distribution has it.
     """
-    from scipy.stats import t
-
     missed = [off for held, other in folds for off in together(errors_of(held, other)).values()]
     if not missed:
         return fitted
     seen = robust_spread(np.concatenate([np.quantile(each, QUANTILES) for each in missed]))
-    return replace(fitted, spread=round(seen * float(t.ppf(0.95, len(fitted.gpus) - 1)) / NORMAL_90, 3))
+    return replace(fitted, spread=round(seen * students_widening(len(fitted.gpus) - 1), 3))
 
 
 BOARDS = ConstantsFit(read=read_boards, solve=solve_boards, errors=errors_of, finish=_with_spread)

@@ -17,7 +17,7 @@ import numpy as np
 from neusight.executors.costs import NORMAL_90
 from neusight.executors.gpu.tile_models.doubts import ANY, Doubt, Kinship, doubt_of, levels
 from neusight.learn.physics.solve import USUAL_COUNT as ALIKE
-from neusight.learn.sums import weighted_quantiles
+from neusight.learn.sums import students_widening, weighted_quantiles
 from neusight.measured.errors import crps
 
 COVERAGE = 0.90
@@ -70,13 +70,11 @@ class _Pool:
 
     def doubt(self) -> Doubt:
         """Factors and spread for another device."""
-        from scipy.stats import t as student
-
         ends = weighted_quantiles(self.values, self.weights, TAILS)
         total = float(self.weights @ self.values**2)
         shared, n = min(self.shared, total), max(self.devices, 1.0)
         # Squares about none, which nothing estimates, have as many degrees of freedom as there are devices.
-        widened = shared * (student.ppf(TAILS[1], n) / NORMAL_90) ** 2
+        widened = shared * students_widening(n) ** 2
         low, high = np.exp(ends * np.sqrt((total - shared + widened) / max(total, 1e-12)))
         return [round(min(float(low), 1.0), 4), round(max(float(high), 1.0), 4), round(float(np.sqrt(widened)), 4)]
 

@@ -20,6 +20,7 @@ from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, significant
 from neusight.learn.physics.solve import likeliest
 from neusight.learn.served import resolved_rows
+from neusight.learn.sums import students_widening
 from neusight.measured.folder import FITTED, learned_tables
 from neusight.measured.table import MeasuredTable, read_table
 from neusight.plans.fits import verdict
@@ -146,16 +147,13 @@ def memory_spreads(rows: Sequence[tuple[str, float, float]]) -> dict[str, float]
     Args:
         rows: name of the engine, whose variants have it before a dash, error and spread.
     """
-    from scipy.stats import t as student
-
     squares: dict[str, list[float]] = {}
     for name, error, spread in rows:
         squares.setdefault(name.partition("-")[0], []).append(error**2 - spread**2)
     excess = {name: max(0.0, float(np.mean(of))) for name, of in squares.items()}
     if not excess:
         return {}
-    wider = float(student.ppf(0.95, len(excess))) / NORMAL_90
-    unseen = wider * float(np.mean([*excess.values()])) ** 0.5
+    unseen = students_widening(len(excess)) * float(np.mean([*excess.values()])) ** 0.5
     return {f"memory_spread.{name}": value**0.5 for name, value in excess.items()} | {"memory_spread": unseen}
 
 

@@ -102,6 +102,13 @@ def weighted_quantiles(values: np.ndarray, weight: np.ndarray, shares: Any) -> n
     return np.interp(np.asarray(shares) * cumulated[-1], cumulated, values[order])
 
 
+def students_widening(freedom: float) -> float:
+    """How many times as wide the 90 % interval of Student's t distribution is as that of a normal one."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.95, freedom)) / NORMAL_90
+
+
 def robust_spread(log_errors: np.ndarray) -> float:
     """Standard deviation of errors from their 90 % quantile: of a normal distribution 1.645 of it."""
     return float(np.quantile(np.abs(log_errors), 0.9) / NORMAL_90)
