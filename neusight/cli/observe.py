@@ -31,7 +31,7 @@ _LONGEST = 8192
 """Tokens of a sequence, where neither the command nor the model says fewer."""
 _MEANING = {
     "pass_s": "each pass", "rank_s": "several ranks", "sequence_s": "each sequence", "mixture_s": "layers of experts",
-    "operator_s": "operators outside of graphs",
+    "operator_s": "operators outside of graphs", "gap_s": "between overlapped passes",
 }  # fmt: skip
 
 

@@ -132,15 +132,17 @@ SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 class Server:
     """How an engine serves requests.
 
-    Beside its kernels a pass takes the host ``pass_s``, where several ranks must meet ``rank_s`` more, ``sequence_s``
-    for each sequence in it, and ``mixture_s`` for each layer of experts: scheduling, sampling, copies to and from the
-    host, what sorts tokens by expert. ``request_s`` is what a server and its client add to a request's first token.
-    The host also launches the kernels of passes that are no CUDA graph, ``operator_s`` for one of a pointwise operator
-    (``workloads.dispatch``): of those that only generate unless ``decode_graphs``, of those with prompts beyond
-    ``graph_tokens`` new tokens.
-    Where the schedule is ``overlapped`` the host prepares a pass while the device runs the one before, and between two
-    passes the device rests for ``gap_s``; a pass has begun to be prepared before requests that arrive during the one
-    before it are looked at.
+    For a pass the host takes ``pass_s``, where several ranks must meet ``rank_s`` more, and ``sequence_s`` for each
+    sequence in it: scheduling, sampling, copies to and from the host. It also launches the kernels of passes that are
+    no CUDA graph, ``operator_s`` for one of a pointwise operator (``workloads.dispatch``), and ``mixture_s`` for what
+    else it does in each layer of experts unless passes are ``compiled``: of passes that only generate unless
+    ``decode_graphs``, of those with prompts beyond ``graph_tokens`` new tokens. Launches overlap with kernels, the rest
+    adds to the longer of both.
+    Where the schedule is ``overlapped``, all that the host does for a pass overlaps with kernels of the pass before,
+    and between two passes the device rests for ``gap_s``. A pass is composed when the one before it begins: requests
+    that arrive later wait for the next.
+    ``request_s`` is what a server and its client add to a request's first token, ``first_spread`` the standard
+    deviation of the logarithm of what is left unexplained of that alone.
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
     the device's ``total`` memory for everything, of that memory for ``weights`` and cache alone, or of what is ``free``
     after weights and activations for the cache, or no more than its ``sequences`` keep.
@@ -170,20 +172,33 @@ class Server:
     operator_s: float = 9.8e-6
     gap_s: float = 0.0
     overlapped: bool = False
+    compiled: bool = False
     decode_graphs: bool = True
     graph_tokens: float = 0.0
     rocm_native: bool = True
     embedding_on_host: bool = False
     request_s: float = 0.0
+    first_spread: float = 0.0
     factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0), hash=False)
     spread: float = 0.2
 
-    def host_s(self, sequences: np.ndarray, ranks: int, mixtures: int) -> np.ndarray:
-        """What the engine adds to each pass [s], shape (n,), of so many sequences and a model with so many layers of
-        experts.
-        """
-        fixed_s = self.pass_s + (self.rank_s if ranks > 1 else 0.0) + self.mixture_s * mixtures
+    def host_s(self, sequences: np.ndarray, ranks: int) -> np.ndarray:
+        """What the host does for each pass of so many sequences, beside launching kernels [s], shape (n,)."""
+        fixed_s = self.pass_s + (self.rank_s if ranks > 1 else 0.0)
         return np.asarray(fixed_s + self.sequence_s * sequences, dtype=float)
+
+    def launches_s(self, dispatches: np.ndarray, mixtures: int) -> np.ndarray:
+        """How long the host launches the kernels of passes [s], shape (n,).
+
+        Args:
+            dispatches: of each pass, none where it is a graph; see ``workloads.dispatch``.
+            mixtures: layers of experts.
+        """
+        return np.asarray(self.operator_s * dispatches + self.mixture_s * self.interpreted(dispatches, mixtures))
+
+    def interpreted(self, dispatches: np.ndarray, mixtures: int) -> np.ndarray:
+        """Layers of experts whose Python runs in passes of so many ``dispatches``, of ``mixtures``; shape (n,)."""
+        return np.asarray((dispatches > 0) * (0 if self.compiled else mixtures))
 
     def waits_s(self, kernels_s: np.ndarray, host_s: np.ndarray, launches_s: np.ndarray) -> np.ndarray:
         """By how much passes last longer than kernels and what the device rests, since the host is not ready [s].
@@ -202,8 +217,10 @@ class Server:
         return np.full_like(host_s, self.gap_s) if self.overlapped else host_s
 
     def with_constants(self, constants: Mapping[str, float]) -> Server:
-        """The same with other constants: those of ``HOST``, ``GROUPS``, ``request_s`` and ``spread``."""
-        host: dict[str, Any] = {name: constants[name] for name in (*HOST, "request_s", "spread") if name in constants}
+        """The same with other constants: those of ``HOST``, ``GROUPS``, ``request_s`` and spreads."""
+        host: dict[str, Any] = {
+            name: constants[name] for name in (*HOST, "request_s", "spread", "first_spread") if name in constants
+        }
         factors = {group: constants.get(group, self.factors[group]) for group in GROUPS}
         return replace(self, **host, factors=factors)
 

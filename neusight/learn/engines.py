@@ -1,7 +1,9 @@
 """``neusight fit engines``: what serving engines add to their kernels, from measured runs.
 
 A measured time is a sum over the passes of a run: kernels by group, each with the engine's factor, and host time by the
-pass, the sequence and the layer of experts. What a run is made of comes from a simulation with the constants so far;
+pass, the sequence and the kernel; the time to a first token is one over the passes that requests wait for, and what a
+server adds. A pass takes the longer of what its kernels and its host say, which is solved for in turns: constants by
+the side that is longer, sides by the constants. What a run is made of comes from a simulation with constants so far;
 ``EngineObservation.terms`` times those constants is what the simulation took, rounds of pipelines, clients that wait
 and all. Simulation and fit are repeated, since faster passes run with fewer sequences.
 """
@@ -22,49 +24,73 @@ from neusight.errors import DataError
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.served import ServedRow, ServedRows, read_served
-from neusight.learn.sums import SumObservation, fit_sums
+from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums
 from neusight.serving.deployment import Deployment
-from neusight.serving.load import Open, Trace
+from neusight.serving.load import Closed, Open, Trace
 from neusight.serving.passes import PassCosts
 from neusight.serving.run import ServingRun
 from neusight.workloads.decoders.shares import Steps
 
 NAMES = (*HOST, *GROUPS)
+REQUEST = "request_s"
 ROUNDS = 2
 """Of simulation and fit; the first runs with the constants that ship."""
+EACH = round(GROUP_WEIGHT)
+"""Rows of a deployment that are simulated: more count no more."""
 ROWS = 48
 """Passes of a run that are priced part by part, for the sums over all of them."""
-WAITING_SHARE = 0.2
-"""Of the time to the first token: where requests wait longer, that tells more of the queue than of the server."""
+WAITING_SHARE = 0.5
+"""Share of the time to the first token: where requests that arrive by themselves wait longer, it tells more of the
+queue than of the server."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EngineObservation(SumObservation):
-    """A measured time [s] whose terms are by ``NAMES``; a model on a GPU shares what no constant explains. ``era`` is
-    the engine's.
+class EngineObservation:
+    """A measured time [s] of passes by an engine of an ``era``; a model on a GPU shares what no constant explains.
+
+    ``sides`` are terms by ``NAMES`` of each pass if its kernels decide, and if its host does, shape (p, 2, constants).
+    ``first``: it is the time to a first token, to which a server adds ``REQUEST``.
     """
 
     era: str
-    late_s: float = np.nan
-    """By how much the first token came later than simulated, where requests hardly wait; else NaN."""
+    gpu: str
+    alike: str
+    measured: float
+    sides: np.ndarray
+    first: bool = False
+
+    def terms(self, constants: Mapping[str, float]) -> np.ndarray:
+        """Terms of the sum over all passes, each with the side that takes longer with these constants."""
+        longer = (self.sides @ [constants[name] for name in NAMES]).argmax(axis=1)
+        return np.asarray(self.sides[np.arange(len(longer)), longer].sum(axis=0))
 
 
-def observed(served: ServedRow) -> EngineObservation:
-    """What a row tells of its engine, by a simulation of it: the time of a batch or of all requests, or of a token
-    where clients wait for answers or arrive by themselves.
+def observed(served: ServedRow) -> list[EngineObservation]:
+    """Observations of a row, by a simulation of it: the time of a batch or of all requests, or of a token where clients
+    wait for answers or requests arrive by themselves, and of these the time to the first token.
 
     Raises:
         LoadError: a load that cannot run. DataError: neither was measured.
     """
-    row, deployment, run = served.row, served.deployment, served.simulated()
-    seconds, weight = _timed(served, run)
+    run = served.simulated()
+    times = [(*_timed(served, run), False)]
+    if first_ms := _first_ms(served, run):
+        times.append((first_ms / 1e3, _of_a_first_token(run), True))
+    return [_observation(served, run, *each) for each in times]
+
+
+def _observation(
+    served: ServedRow, run: ServingRun, seconds: float, weight: np.ndarray, first: bool
+) -> EngineObservation:
+    row, deployment = served.row, served.deployment
+    alike = f"{row['source']} {row['model']} {row.get('dtype')} {row['gpu']} {deployment.devices}"
     return EngineObservation(
         era=deployment.server.era,
         gpu=row["gpu"],
-        alike=f"{row['source']} {row['model']} {row.get('dtype')} {row['gpu']} {deployment.devices}",
+        alike=alike + " first" * first,
         measured=seconds,
-        terms=summed(deployment, run, weight),
-        late_s=_late_s(served, run),
+        sides=summed(deployment, run, weight),
+        first=first,
     )
 
 
@@ -101,14 +127,34 @@ def _of_a_token(run: ServingRun, median: bool) -> np.ndarray:
     return np.asarray((decoding_alone if decoding_alone.any() else decoding) / (decoding_alone.sum() or decoding.sum()))
 
 
-def _late_s(served: ServedRow, run: ServingRun) -> float:
-    first_ms = served.measured("ttft_ms", "ttft_p50_ms")
+def _first_ms(served: ServedRow, run: ServingRun) -> float | None:
+    """Measured time to the first token [ms] that lasts as much longer as passes do."""
+    if isinstance(served.load, Closed):
+        return served.measured("ttft_ms")
     waiting = run.queue_s.mean > WAITING_SHARE * run.ttft_s.mean
-    return np.nan if first_ms is None or waiting else first_ms / 1e3 - run.ttft_s.mean
+    return None if waiting or not isinstance(served.load, Open) else served.measured("ttft_ms", "ttft_p50_ms")
+
+
+def _of_a_first_token(run: ServingRun) -> np.ndarray:
+    """How often each row of passes is waited for by a request without a token, on average."""
+    passes = run.passes
+
+    def waited_s(at_s: np.ndarray) -> np.ndarray:
+        return _elapsed_s(run.arrival_s, at_s) - _elapsed_s(run.first_token_s, at_s)
+
+    present = (waited_s(passes.end_s) - waited_s(passes.start_s)) / passes.lasts_s
+    return np.asarray(present * passes.count / len(run.arrival_s))
+
+
+def _elapsed_s(since_s: np.ndarray, at_s: np.ndarray) -> np.ndarray:
+    """Sum of the times that have elapsed since each of many instants, at others [s], shape (n,)."""
+    ordered_s = np.sort(since_s)
+    past = np.searchsorted(ordered_s, at_s, side="right")
+    return np.asarray(past * at_s - np.append(0.0, np.cumsum(ordered_s))[past])
 
 
 def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.ndarray:
-    """Terms of the sum over a run's rows of passes, ``weight`` of each, shape (m,); by ``NAMES``."""
+    """``EngineObservation.sides`` of some rows of a run's passes, for all of them, ``weight`` of each, shape (m,)."""
     lasts_s = run.passes.lasts_s * weight / np.maximum(run.passes.count, 1)
     ends_s = np.cumsum(lasts_s)
     picked = np.unique(np.searchsorted(ends_s, (np.arange(ROWS) + 0.5) / ROWS * ends_s[-1]))
@@ -116,48 +162,64 @@ def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.nd
     rounds = run.passes.steps(picked)
     costs = deployment.interpolate(rounds)
     # A picked pass stands for the time of its neighbours, however many they are.
-    return np.bincount(standing, lasts_s) / costs.latency_s @ terms_of(deployment, rounds, costs)
+    return (np.bincount(standing, lasts_s) / costs.latency_s)[:, None, None] * sides_of(deployment, rounds, costs)
 
 
 def terms_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndarray:
-    """Terms of the passes that rounds of the scheduler take as long as, shape (n, constants); ``costs`` are theirs. A
-    pass that waits for its host takes what the host does; where scheduling is overlapped, any other takes its kernels.
+    """Terms of the passes that rounds of the scheduler take as long as, with the constants of their ``costs``, shape
+    (n, constants).
+    """
+    return np.asarray(sides_of(deployment, rounds, costs)[np.arange(len(rounds)), (costs.waits_s > 0).astype(int)])
+
+
+def sides_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndarray:
+    """Terms of the passes that rounds of the scheduler take as long as, if their kernels decide and if their host does,
+    shape (n, 2, constants); ``costs`` are theirs.
     """
     steps, server = deployment.in_flight(rounds), deployment.server
-    ones = np.ones(len(steps))
-    decides = np.where(server.overlapped, costs.waits_s > 0, True)
-    ranks, mixtures = deployment.replica.plan.world, deployment.replica.mixtures
-    host = {
-        "pass_s": decides,
-        "rank_s": decides * (ranks > 1),
-        "sequence_s": decides * steps.sequences,
-        "mixture_s": decides * mixtures,
-        "operator_s": deployment.replica.dispatches(steps) * (costs.waits_s > 0),
-        "gap_s": ones * server.overlapped,
+    ones, zeros, dispatches = np.ones(len(steps)), np.zeros(len(steps)), deployment.replica.dispatches(steps)
+    prepares = {
+        "pass_s": ones,
+        "rank_s": ones * (deployment.replica.plan.world > 1),
+        "sequence_s": ones * steps.sequences,
     }
-    kernels_s = (np.where(costs.waits_s > 0, 0.0, costs.groups_s[group]) for group in GROUPS)
-    return np.stack([*(host[name] for name in HOST), *kernels_s], axis=1)
+    launches = {
+        "mixture_s": server.interpreted(dispatches, deployment.replica.mixtures),
+        "operator_s": dispatches,
+    }
+    rests = {"gap_s": ones} if server.overlapped else prepares
+    either = (costs.groups_s | rests, prepares | launches | rests)
+    return np.stack([np.stack([side.get(name, zeros) for name in NAMES], axis=1) for side in either], axis=1)
 
 
 PRIORS: dict[str, tuple[float, float]] = {
     "pass_s": (1e-3, 1.5),
     "rank_s": (5e-4, 1.5),
     "sequence_s": (2e-5, 1.5),
-    "mixture_s": (5e-5, 1.5),
+    "mixture_s": (2e-3, 1.0),
     "operator_s": (9.8e-6, 0.41),
-    "gap_s": (2e-4, 1.0),
+    "gap_s": (2e-4, 0.5),
     "products": (1.0, 0.1),
     "experts": (1.0, 0.2),
     "context": (1.0, 0.1),
     "decode": (1.0, 0.3),
     "collectives": (1.0, 0.3),
     "rest": (1.0, 0.1),
+    REQUEST: (2e-2, 0.5),
 }
 """Centre and spread of the logarithm. Host times: orders of magnitude of a Python loop, of a process that waits for
-others, of the bookkeeping of a request, of a few launches. Factors: kernels were timed by themselves in graphs of the
-same engines. Versions differ most in decode attention and in ranks that wait for each other; of prompts' attention and
-of small kernels runs tell little, so that those stay near what was measured. An operator takes what it takes on the
-hosts of programs (``Engine.host_s_per_operator``)."""
+others, of the bookkeeping of a request, of two hundred launches, of copies between two passes, of a request over
+HTTP and its tokens. Factors: kernels were timed by themselves in graphs of the same engines. Versions differ most in
+decode attention and in ranks that wait for each other; of prompts' attention and of small kernels runs tell little,
+so that those stay near what was measured. An operator takes what it takes on the hosts of programs
+(``Engine.host_s_per_operator``)."""
+FIRST = ("mixture_s", "operator_s", REQUEST)
+"""Constants that first tokens tell of, beside what times of passes tell."""
+HELD = 1e-3
+"""Spread of the logarithm of a constant that a fit is to leave where it is."""
+TURNS, BEGIN_S = 10, 5e-3
+"""Of sides and constants, and what launches in a layer of experts take at first: more than any was seen to, so that it
+shows where they decide."""
 OWN_HOST, OWN_FACTORS = 0.5, 1 / 3
 """Share of the spreads of priors that eras keep about what all have in common: hosts differ more than kernels do."""
 
@@ -170,11 +232,17 @@ def read_engines(options: FitOptions, report: Report | None = None) -> Evidence[
     """
     from neusight.api import Predictor
 
-    rows = read_served(options.data, Predictor.load())
+    rows = _evenly(read_served(options.data, Predictor.load()))
     observations, left_out = observe(rows, {}, report, 1)
     for number in range(1, 1 if options.again else ROUNDS):
         observations, left_out = observe(rows, fit_eras(observations), report, number + 1)
     return Evidence(rows=observations, files=rows.files, skipped=left_out)
+
+
+def _evenly(rows: ServedRows) -> ServedRows:
+    """At most ``EACH`` rows of each deployment, at even distances in its table."""
+    places = ((group, np.linspace(0, len(group) - 1, min(EACH, len(group))).astype(int)) for group in rows.groups)
+    return replace(rows, groups=[[group[place] for place in each] for group, each in places])
 
 
 def solve_engines(
@@ -198,9 +266,10 @@ def observe(
     """What rows tell, simulated with constants that were fitted before, and why others tell nothing, each reason with
     the number of rows.
     """
-    observations, left_out = [], Counter(rows.left_out)
-    for observation in rows.answers(observed, left_out, lambda deployment: with_fitted(deployment, fitted)):
-        observations.append(observation)
+    observations: list[EngineObservation] = []
+    left_out = Counter(rows.left_out)
+    for several in rows.answers(observed, left_out, lambda deployment: with_fitted(deployment, fitted)):
+        observations += several
         if report:
             report(f"round {number}: rows", len(observations), 0, float("nan"))
     return observations, left_out
@@ -257,7 +326,8 @@ class FittedEngine:
 
 def priors_around(constants: Mapping[str, float]) -> dict[str, tuple[float, float]]:
     """Priors of one era, or of one server, around what others have in common."""
-    shares = {name: OWN_HOST if name in HOST else OWN_FACTORS for name in NAMES}
+    shares = {name: OWN_FACTORS if name in GROUPS else OWN_HOST for name in PRIORS if name in constants}
+    shares |= {"mixture_s": 1.0}
     return {name: (constants[name], share * PRIORS[name][1]) for name, share in shares.items()}
 
 
@@ -268,10 +338,19 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
         observations: of it.
         centre: where priors are centred, as what all eras have in common; their spreads are then smaller.
     """
-    fit = fit_sums(observations, priors_around(centre) if centre else PRIORS)
+    priors = priors_around(centre) if centre else PRIORS
+    firsts = [o for o in observations if o.first]
+    fit = _solve([o for o in observations if not o.first], priors)
+    values, deviations = fit.values, fit.deviations
+    if firsts:
+        first = _solve(firsts, _of_first_tokens(fit, priors))
+        # Of the times of passes first tokens have their share already.
+        beyond = max(0.0, first.spread**2 - fit.spread**2) ** 0.5
+        values = values | {name: first.values[name] for name in FIRST} | {"first_spread": beyond}
+        deviations = deviations | {name: first.deviations[name] for name in FIRST}
     return FittedEngine(
-        values=fit.values | {"request_s": _request_s(observations)},
-        deviations=fit.deviations,
+        values=values,
+        deviations=deviations,
         spread=fit.spread,
         cells=len(observations),
         gpus=sorted({o.gpu for o in observations}),
@@ -279,10 +358,26 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
     )
 
 
-def _request_s(observations: Sequence[EngineObservation]) -> float:
-    """The middle of what first tokens came late; 0 where none tells."""
-    late = [o.late_s for o in observations if not np.isnan(o.late_s)]
-    return max(0.0, float(np.median(late))) if late else 0.0
+def _of_first_tokens(fit: SumFit, priors: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+    """Priors of what first tokens tell, around what times of passes have told; all else is held there."""
+    told = {name: (fit.values[name], fit.deviations[name] if name in FIRST else HELD) for name in NAMES}
+    return told | {REQUEST: priors[REQUEST]}
+
+
+def _solve(observations: Sequence[EngineObservation], priors: Mapping[str, tuple[float, float]]) -> SumFit:
+    """Constants of sums of passes, beginning where the host decides; half of each turn's change is taken, since a side
+    that no pass is on any more has nothing to tell.
+    """
+    values = {name: centre for name, (centre, _) in priors.items()}
+    values["mixture_s"] = max(values["mixture_s"], BEGIN_S)
+    for _ in range(TURNS):
+        sums = [
+            SumObservation(gpu=o.gpu, alike=o.alike, measured=o.measured, terms=np.append(o.terms(values), o.first))
+            for o in observations
+        ]
+        fit = fit_sums(sums, {name: priors.get(name, PRIORS[name]) for name in PRIORS})
+        values = {name: (values.get(name, value) * value) ** 0.5 for name, value in fit.values.items()}
+    return fit
 
 
 def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngine]:
@@ -290,15 +385,8 @@ def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngin
     common = fit_era(observations).values
     eras = sorted({o.era for o in observations})
     fitted = {era: fit_era([o for o in observations if o.era == era], common) for era in eras}
-    return {era: _with_request(each, era, observations) for era, each in fitted.items()}
-
-
-def _with_request(fitted: FittedEngine, era: str, observations: Sequence[EngineObservation]) -> FittedEngine:
-    """With what first tokens come late by in its era, else with the same engine, else with all that tell."""
-    tells = [o for o in observations if not np.isnan(o.late_s)]
-    alike = ([o for o in tells if o.era == era], [o for o in tells if _engine(o.era) == _engine(era)], tells)
-    chosen = next((each for each in alike if each), tells)
-    return replace(fitted, values=fitted.values | {"request_s": _request_s(chosen)})
+    usual = {"first_spread": common.get("first_spread", 0.0)}
+    return {era: replace(each, values=usual | each.values) for era, each in fitted.items()}
 
 
 def _engine(era: str) -> str:

@@ -69,7 +69,9 @@ def _fitted(terms: np.ndarray, pass_s: np.ndarray, shipped: Mapping[str, float])
     ]
     each = np.hstack([np.eye(len(NAMES)), np.ones((len(NAMES), 1))])
     places = np.broadcast_to(each, (*terms.shape, len(NAMES) + 1))
-    found = fit_sums(windows, priors_around(shipped) | {"server": (1.0, shipped["spread"])}, places).values
+    found = fit_sums(
+        windows, priors_around({name: shipped[name] for name in NAMES}) | {"server": (1.0, shipped["spread"])}, places
+    ).values
     return dict(shipped) | {name: found[name] * found["server"] for name in NAMES}
 
 

@@ -140,7 +140,8 @@ def learned_tables(data: Path, kind: str) -> list[MeasuredTable]:
 
 
 def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "") -> list[MeasuredTable]:
-    """Tables of a kind, such as ``serving``, with the rows alone that constants learn from, whose ``split`` is ``fit``.
+    """Tables of a kind, such as ``serving``, with the rows alone that constants learn from: those whose ``split`` is
+    ``fit``, of tables without this column all that nobody doubts.
 
     Args:
         data: folder of measured rows.
@@ -153,10 +154,12 @@ def rows_to_fit(data: Path, kind: str, left_out: Counter[str], quantity: str = "
     """
     chosen = []
     for file in sorted((data / kind).glob("*.parquet")):
+        if _is_later(file):
+            continue
         table = read_table(file)
-        frame = table.frame.reindex(columns=[*{*table.frame, "split", "suspect", quantity or "split"}])
-        measured = frame[quantity or "split"].notna()
-        taught = measured & (frame["split"] == FITTED)
+        frame = table.frame.reindex(columns=[*{*table.frame, "split", "suspect", quantity or "source"}])
+        measured = frame[quantity or "source"].notna()
+        taught = measured & (frame["split"] == FITTED if "split" in table.frame else frame["suspect"].isna())
         if taught.any():
             left_out.update(frame.loc[measured & ~taught, "suspect"].dropna())
             chosen.append(replace(table, frame=table.frame[taught]))

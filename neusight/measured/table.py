@@ -103,7 +103,7 @@ def read_table(path: Path) -> MeasuredTable:
     if frame.columns.has_duplicates:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise DataError(f"{path} has column {twice} twice, under an old and a new name: leave out one of them")
-    table = MeasuredTable(path, kind, _with_variants_that_ran(frame))
+    table = MeasuredTable(path, kind, _with_options_that_were_set(_with_variants_that_ran(frame)))
     if not table.quantities:
         raise DataError(f"{path} has no measured column: name it latency_ms, step_ms, ttft_ms, tokens_per_s, …")
     if frame.empty:
@@ -124,6 +124,17 @@ def _with_engines_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
     frame["engine"] = frame["engine"].astype(object).where(~replaced, ran)
     if "gradient_dtype" in frame:
         frame["gradient_dtype"] = frame["gradient_dtype"].astype(object).mask(replaced, None)
+    return frame
+
+
+def _with_options_that_were_set(frame: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the options of ``options.toml``, unless the table has a column of them."""
+    for rule in _resource("options.toml")["options"]:
+        if not {*rule["of"]} <= {*frame}:
+            continue
+        rows = frame[[*rule["of"]]].isin(rule["of"]).all(axis=1)
+        for name in (rule["with"].keys() - {*frame}) if rows.any() else ():
+            frame[name] = rows.map({True: rule["with"][name], False: None}).astype(object)
     return frame
 
 

@@ -233,7 +233,7 @@ class ReplicaPricer:
         return sum(count for layer, count in self.decoder.layers if isinstance(layer.feed_forward, Experts))
 
     def _host_s(self, steps: Steps) -> np.ndarray:
-        return self.engine.serving.host_s(steps.sequences, self.plan.world, self.mixtures)
+        return self.engine.serving.host_s(steps.sequences, self.plan.world)
 
     def _dispatches(self, steps: Steps) -> np.ndarray:
         """Of passes, whether they are graphs or not: see ``workloads.dispatch``; shape (n,)."""
@@ -260,7 +260,7 @@ class ReplicaPricer:
             for prompts in (0, 1)
         ]
         none_s = np.zeros(most + 1)
-        launches_s = [none_s, *(server.operator_s * self._dispatches(steps) for steps in kinds)]
+        launches_s = [none_s, *(server.launches_s(self._dispatches(steps), self.mixtures) for steps in kinds)]
         return [server.waits_s(none_s, host_s, each_s).tolist() for each_s in launches_s]
 
     def _groups_s(self, steps: Steps, groups: Collection[str]) -> np.ndarray:
@@ -368,7 +368,7 @@ class ReplicaPricer:
         groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
         kernels_s = sum(parts_s.values(), np.zeros(len(steps)))
         server, own_s = self.engine.serving, self._host_s(steps)
-        launches_s = server.operator_s * self.dispatches(steps)
+        launches_s = server.launches_s(self.dispatches(steps), self.mixtures)
         waits_s = server.waits_s(kernels_s, own_s, launches_s)
         host_s = server.rests_s(own_s) + waits_s
         latency_s = kernels_s + host_s

@@ -101,11 +101,14 @@ class _RunInterval:
     factor: float
     ends: tuple[ServingRun, ServingRun, ServingRun] | None
 
-    def time(self, of: Callable[[ServingRun], Spread], server_s: float = 0.0) -> Metric:
-        """A time, of the run by a function, and what a server adds to it, as uncertain as the passes."""
+    def time(self, of: Callable[[ServingRun], Spread], server_s: float = 0.0, beside: float = 0.0) -> Metric:
+        """A time, of the run by a function, and what a server adds to it, as uncertain as the passes; ``beside`` is the
+        standard deviation of its logarithm by what has nothing to do with them.
+        """
         spread, f = of(self.run), self.factor
         low, high = (spread.mean * by for by in self.factors(lambda run: of(run).mean))
         low, high = low + server_s / f, high + server_s * f
+        low, high = (_widened(end, spread.mean + server_s, beside) for end in (low, high))
         mean = spread.mean + server_s
         percentiles = {p.name: getattr(spread, p.name) + server_s for p in fields(Spread) if p.name != "mean"}
         return Metric(mean=mean, low=min(low, mean), high=max(high, mean), **percentiles)
@@ -122,6 +125,14 @@ class _RunInterval:
         mean = groups * of(self.run)
         fast, slow = (mean * by for by in self.factors(of)) if self.ends else (mean * self.factor, mean / self.factor)
         return Metric(mean=mean, low=min(slow, mean), high=max(fast, mean))
+
+
+def _widened(end: float, mean: float, beside: float) -> float:
+    """The end of a 90 % interval around a mean, farther by another error of its logarithm."""
+    if not (end and mean):
+        return end
+    distance = float(np.log(end / mean))
+    return mean * float(np.exp(np.copysign(hypot(distance, NORMAL_90 * beside), distance)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +261,7 @@ def _estimate(pools: Sequence[UsedPool], load: Load, run: ServingRun, interval: 
         replicas=deployment.setup.replicas,
         devices=sum(pool.deployment.devices for pool in pools),
         load={"kind": type(load).__name__.lower()} | _load_figures(load),
-        ttft_s=interval.time(lambda r: r.ttft_s, request_s),
+        ttft_s=interval.time(lambda r: r.ttft_s, request_s, deployment.server.first_spread if request_s else 0.0),
         tpot_s=interval.time(lambda r: r.tpot_s),
         itl_s=interval.time(lambda r: r.itl_s),
         e2e_s=e2e_s,

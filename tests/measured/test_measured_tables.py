@@ -1,5 +1,6 @@
 """Tables that people write: what is wrong with them is one line, and what is right is asked."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from neusight.devices import load_device
 from neusight.engines.torch import TORCH
 from neusight.errors import DataError
 from neusight.measured import compare, read_table
+from neusight.measured.folder import rows_to_fit
 from neusight.measured.kernels import skipped_counts
 from neusight.plans.states import workspace_bytes
 
@@ -160,3 +162,28 @@ def test_read_table_asks_the_software_that_ran_where_another_engine_stands_in(tm
     read = read_table(path).frame
     assert read["engine"].tolist() == ["deepspeed", "fsdp", "fsdp", "fsdp"]
     assert read["gradient_dtype"].isna().tolist() == [True, False, False, False]
+
+
+def test_rows_have_options_that_scripts_of_their_source_set(tmp_path: Path) -> None:
+    rows = [
+        {"source": source, "engine": "vllm", "engine_version": version, "model": "m", "concurrency": 4, "tpot_ms": 9.0}
+        for source in ("inferencex", "other")
+        for version in ("0.10.2", "0.15.1")
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "rows.csv", index=False)
+    assert read_table(tmp_path / "rows.csv").frame["overlap"].tolist() == [True, None, None, None]
+    pd.DataFrame(rows).assign(overlap="false").to_csv(tmp_path / "told.csv", index=False)
+    assert {*read_table(tmp_path / "told.csv").frame["overlap"].astype(str).str.lower()} == {"false"}
+
+
+def test_rows_to_fit_are_those_of_a_split_or_all_that_nobody_doubts(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"source": "s", "model": "m", "concurrency": [1, 2, 4], "tpot_ms": 9.0})
+    (tmp_path / "serving").mkdir()
+    rows.assign(split=["fit", "check", "fit"]).to_parquet(tmp_path / "serving" / "split.parquet")
+    rows.assign(suspect=[None, "why", None]).to_parquet(tmp_path / "serving" / "whole.parquet")
+    rows.to_parquet(tmp_path / "serving" / "public.parquet")
+    left_out: Counter[str] = Counter()
+    tables = rows_to_fit(tmp_path, "serving", left_out)
+    learned = {table.path.stem: table.frame["concurrency"].tolist() for table in tables}
+    assert learned == {"split": [1, 4], "whole": [1, 4]}
+    assert left_out == {"why": 1}

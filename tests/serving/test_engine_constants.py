@@ -1,6 +1,7 @@
 """Constants of serving engines: found again where they are known, and never those of another engine."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from math import hypot
 from pathlib import Path
@@ -27,7 +28,7 @@ from neusight.serving import Closed, Deployment, Load, Setup, Static, serve
 from neusight.workloads.decoders.architecture import decoder_of
 
 TRUE = {
-    "pass_s": 2e-3, "rank_s": 8e-4, "sequence_s": 4e-5, "mixture_s": 6e-5, "operator_s": 9e-6, "gap_s": 3e-4,
+    "pass_s": 2e-3, "rank_s": 8e-4, "sequence_s": 4e-5, "mixture_s": 2e-3, "operator_s": 9e-6, "gap_s": 3e-4,
     "products": 1.05, "experts": 0.9, "context": 1.02, "decode": 1.3, "collectives": 1.4, "rest": 1.0,
 }  # fmt: skip
 CONFIG = {
@@ -55,7 +56,9 @@ def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Engine
     terms = np.concatenate([host, kernels], axis=1)
     seconds = terms @ np.array([TRUE[name] for name in NAMES])
     return [
-        EngineObservation(era=era, gpu=gpu, alike=f"{gpu} {i % 12}", measured=float(seconds[i]), terms=terms[i])
+        EngineObservation(
+            era=era, gpu=gpu, alike=f"{gpu} {i % 12}", measured=float(seconds[i]), sides=terms[i] * np.ones((1, 2, 1))
+        )
         for i in range(n)
     ]
 
@@ -72,7 +75,7 @@ def test_an_era_that_was_not_met_has_those_of_the_same_engine() -> None:
     old, new = observations("vllm before 0.8", "l4"), observations("vllm", "t4", seed=1)
     options, evidence = FitOptions(data=Path("measured")), Evidence(rows=[*old, *new], files=[])
     constants = ENGINES.without(evidence, ["t4"], options, {}).engines["vllm"].values
-    errors = [float(o.terms @ np.array([constants[name] for name in NAMES])) / o.measured - 1.0 for o in new]
+    errors = [lasts_s(o, constants) / o.measured - 1.0 for o in new]
     assert np.abs(errors).mean() < 0.05
 
 
@@ -127,8 +130,8 @@ def test_an_observation_of_what_is_predicted_has_its_constants(
         "ttft_max_ms": 1e3 * estimate.ttft_s.mean,
         "tokens_per_s": estimate.output_tokens_per_s.mean,
     }
-    seen = observed(row_of(load, {quantity: figures[quantity]}, deployment))
-    assert float(seen.terms @ np.array([TRUE[name] for name in NAMES])) == pytest.approx(seen.measured, rel=1e-3)
+    seen, *_ = observed(row_of(load, {quantity: figures[quantity]}, deployment))
+    assert lasts_s(seen, TRUE) == pytest.approx(seen.measured, rel=1e-3)
 
 
 def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertain_as_all_engines() -> None:
@@ -140,12 +143,44 @@ def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertai
     assert chosen.spread == common.spread > fitted["vllm before 0.8"].spread
 
 
-def test_first_tokens_come_as_late_as_those_of_the_same_engine_where_an_era_does_not_tell() -> None:
-    late = [replace(o, late_s=0.02) for o in observations("vllm", "l4", 40)]
-    later = [replace(o, late_s=0.3) for o in observations("tensorrt-llm", "l4", 80)]
-    fitted = fit_eras([*late, *later, *observations("vllm before 0.8", "l4"), *observations("sglang", "l4")])
-    delays = {era: each.values["request_s"] for era, each in fitted.items()}
-    assert delays == {"vllm": 0.02, "tensorrt-llm": 0.3, "vllm before 0.8": 0.02, "sglang": 0.3}
+def test_first_tokens_tell_what_a_server_adds_to_them() -> None:
+    passes = observations("vllm", "l4", 60)
+    firsts = [
+        replace(o, first=True, measured=0.1 * o.measured + 0.04, sides=0.1 * o.sides, alike=o.alike + " first")
+        for o in passes
+    ]
+    fitted = fit_eras([*passes, *firsts, *observations("sglang", "l4", 60)])
+    assert fitted["vllm"].values["request_s"] == pytest.approx(0.04, rel=0.1)
+    assert max(each.values["first_spread"] for each in fitted.values()) < 0.01
+
+
+def test_launches_are_told_by_the_passes_that_wait_for_them() -> None:
+    """First tokens of prompts of four layers of experts, some of which last as long as their kernels."""
+    graphs = np.array([name != "mixture_s" for name in NAMES])
+    passes = [replace(o, sides=o.sides * graphs) for o in observations("sglang", "l4", 60)]
+    passes = [replace(o, measured=lasts_s(o, TRUE)) for o in passes]
+    places, kernels_s = [NAMES.index(name) for name in ("mixture_s", "products")], np.geomspace(1e-3, 1.0, 40)
+    sides = np.zeros((40, 1, 2, len(NAMES)))
+    sides[:, 0, 0, places[1]] = kernels_s
+    sides[:, 0, 1, places[0]] = 40
+    firsts = [
+        EngineObservation(
+            era="sglang", gpu="l4", alike=f"first {i}", first=True, sides=sides[i],
+            measured=max(1.05 * kernels_s[i], 40 * 2e-3) + 0.01,
+        )
+        for i in range(40)
+    ]  # fmt: skip
+    assert fit_era([*passes, *firsts]).values["mixture_s"] == pytest.approx(2e-3, rel=0.1)
+
+
+def test_first_tokens_of_clients_last_as_long_as_passes_that_they_wait_for(predictor: Predictor) -> None:
+    deployment = with_true_constants(deployed(predictor, Setup()))
+    load = Closed(concurrency=3, num_prompts=12, isl=256, osl=64)
+    estimate = serve(deployment, load)
+    measured = {"tpot_ms": 1e3 * estimate.tpot_s.mean, "ttft_ms": 1e3 * estimate.ttft_s.mean}
+    seen = [each for each in observed(row_of(load, measured, deployment)) if each.first]
+    expected = [lasts_s(o, TRUE) + 0.02 for o in seen]
+    assert expected == pytest.approx([estimate.ttft_s.mean], rel=1e-3)
 
 
 def test_shipped_constants_of_an_era_hold_on_rocm_until_some_are_fitted_there(tmp_path: Path) -> None:
@@ -164,11 +199,15 @@ def test_terms_count_passes_and_what_is_in_them(predictor: Predictor) -> None:
     load = Static(batch=8, isl=256, osl=64)
     for pp in (1, 2):
         deployment = with_true_constants(deployed(predictor, Setup(pp=pp, overlap=False)))
-        seen = observed(row_of(load, {"e2e_max_ms": 1.0}, deployment))
-        terms = dict(zip(NAMES, seen.terms, strict=True))
+        (seen,) = observed(row_of(load, {"e2e_max_ms": 1.0}, deployment))
+        terms = dict(zip(NAMES, seen.terms(TRUE), strict=True))
         assert terms["pass_s"] == pytest.approx(64, abs=1)
         assert terms["sequence_s"] == pytest.approx(64 * 8 / pp, rel=0.02)
         assert (terms["rank_s"] > 0) == (pp > 1)
+
+
+def lasts_s(observation: EngineObservation, constants: Mapping[str, float]) -> float:
+    return float(observation.terms(constants) @ [constants[name] for name in NAMES])
 
 
 def deployed(predictor: Predictor, setup: Setup) -> Deployment:
