@@ -46,7 +46,7 @@ def observations(era: str, gpu: str, n: int = 120, seed: int = 0) -> list[Engine
             passes,
             passes * random.integers(0, 2, n),
             passes * random.integers(1, 200, n),
-            passes * random.integers(0, 60, n),
+            passes * random.integers(0, 60, n) * 0.03,
             passes * random.integers(0, 2, n) * 900,
             np.zeros(n),
         ],

@@ -66,7 +66,7 @@ def test_replica_serves_in_float32_by_each_of_its_names(predictor: Predictor) ->
             pricer = replica(predictor, "h100-sxm-80gb", engine, name)
             assert (pricer.precision.dtype, pricer.precision.kv_cache) == ("float32", "float32")
             assert pricer.precision.quantisation == NONE
-    single, half = (prompt_s(predictor, "h100-sxm-80gb", "vllm", name, 512) for name in ("fp32", "fp16"))
+    single, half = (prompt_s(predictor, "h100-sxm-80gb", "vllm", name, 4096) for name in ("fp32", "fp16"))
     assert single > 3 * half
 
 
