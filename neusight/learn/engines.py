@@ -122,7 +122,8 @@ def _of_a_token(run: ServingRun, median: bool) -> np.ndarray:
     decoding = (passes.decodes * passes.count).astype(float)
     if not median:
         # Passes for prompts alone delay all that generate.
-        return np.asarray(np.where(passes.decodes > 0, decoding, passes.running * passes.count) / decoding.sum())
+        delayed = (passes.running - passes.prompts) * passes.count
+        return np.asarray(np.where(passes.decodes > 0, decoding, delayed) / decoding.sum())
     decoding_alone = np.where(passes.prompts > 0, 0.0, decoding)
     return np.asarray((decoding_alone if decoding_alone.any() else decoding) / (decoding_alone.sum() or decoding.sum()))
 
