@@ -21,7 +21,7 @@ _UNITS: dict[str, dict[str, float]] = {
     "flops_per_s": {f"{p}{w}/s": f for p, f in _DECIMAL.items() for w in ("FLOP", "OP")},
     "hz": {f"{p}Hz": f for p, f in _DECIMAL.items()},
     "w": {f"{p}W": f for p, f in (_DECIMAL | {"m": 1e-3}).items()},
-    "s": {f"{p}s": f for p, f in _SMALL.items()},
+    "s": {f"{p}s": f for p, f in _SMALL.items()} | {"min": 60.0, "h": 3600.0},
     "m": {f"{p}m": f for p, f in _SMALL.items()},
     "j": {f"{p}J": f for p, f in _SMALL.items()},
     "coremark": {"CoreMark/MHz": 1.0},

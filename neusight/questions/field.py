@@ -23,6 +23,11 @@ MOST = 10**9
 _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 _LONGEST = 400
 """Characters of a number that is read."""
+_LIKE = {
+    "whole": "a whole number: write it like 8", "number": "a number: write it like 1.5",
+    "lengths": "a length: write it like 1024, 819..1024 or 512/64",
+}  # fmt: skip
+"""How numbers are written, by kind of field."""
 
 
 class FieldError(ModelError):
@@ -139,8 +144,7 @@ class FieldSpec:
                 raise ValueError
             return int(text) if self.kind == "whole" else float(text)
         except ValueError:
-            what = "a whole number: write it like 8" if self.kind == "whole" else "a number: write it like 1.5"
-            raise FieldError(name, f"'{shown(text)}' is not {what}") from None
+            raise FieldError(name, f"'{shown(text)}' is not {_LIKE[self.kind]}") from None
 
     def _within(self, name: str, value: Any) -> Any:
         whole = self.kind in ("whole", "image")

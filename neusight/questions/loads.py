@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ from neusight.devices.chosen import version_of
 from neusight.errors import UnitError, shown
 from neusight.paths import user_path
 from neusight.questions.field import RANGE, FieldError, numbers_of
+from neusight.questions.parts import MOST_ARRIVALS
 from neusight.serving.load import Lengths, Load, Offline, Open, Static, TokenCounts, Trace, read_trace
 from neusight.serving.planning import ARRIVALS, closed
 from neusight.units import parse
@@ -48,9 +50,13 @@ def load_of(question: Serving, context: int) -> Load:
 def _open(question: Serving, count: int, isl: TokenCounts, osl: TokenCounts) -> Open:
     """Requests that arrive at a rate, ``count`` of them, or at those of stages, which give their number."""
     rate, stages = question.request_rate or 0.0, _stages(question.stages)
+    expected: float = count
     if stages:
-        count = max(1, round(sum(rate * lasts_s for rate, lasts_s in stages)))
-        rate = count / sum(lasts_s for _, lasts_s in stages)
+        expected = sum(rate * lasts_s for rate, lasts_s in stages)
+        rate = expected / sum(lasts_s for _, lasts_s in stages)
+    if expected > MOST_ARRIVALS:
+        raise FieldError(question.load, f"brings {expected:.3g} requests: give a load of up to {MOST_ARRIVALS:,}")
+    count = max(1, round(expected))
     # The coefficient of variation of a gamma distribution is its shape to the power of -1/2.
     arrivals, cv = ("gamma" if question.burstiness != 1 else question.arrivals), question.burstiness**-0.5
     drawn: dict[str, Any] = {"isl": isl, "osl": osl, "arrivals": arrivals, "cv": cv, "seed": question.seed}
@@ -61,13 +67,15 @@ def _stages(text: str) -> tuple[tuple[float, float], ...]:
     """Rates [1/s] with how long each lasts [s].
 
     Raises:
-        FieldError: what is no rate and time.
+        FieldError: what is no rate and time, or one of them is not above 0.
     """
     stages = []
-    for stage in filter(None, text.split(",")):
+    for stage in text.split(",") if text else ():
         rate, _, lasts = stage.partition(":")
         try:
             stages.append((float(rate), parse(lasts, "s")))
+            if not all(0 < part < inf for part in stages[-1]):
+                raise FieldError("stages", f"'{shown(stage)}': give a rate and a time above 0, like 4:60s")
         except (ValueError, UnitError):
             raise FieldError("stages", f"'{shown(stage)}' is no rate with its time: write it like 4:60s") from None
     return tuple(stages)

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MODEL, DEVICE, ENGINE = "Model and step", "Device", "Precision and engine"
 PLAN, CLUSTER, LOAD = "Parallelism", "Cluster", "Load"
 RECORDED, OUTPUT = "Conditions that a measurement recorded", "Prediction and output"
+MOST_ARRIVALS = 10**6
+"""Requests of a load, by ``num_prompts`` or by the rates of stages."""
 DEGREE = 2**20
 """Devices that share anything, at most."""
 

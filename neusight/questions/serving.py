@@ -11,7 +11,7 @@ from neusight.devices import DeviceSpec
 from neusight.devices.cluster import USUAL_PER_NODE
 from neusight.questions.engined import MOST_TOKENS, Engined
 from neusight.questions.field import RANGE, FieldError, lengths, number, numbers_of, text, whole
-from neusight.questions.parts import LOAD, Seeded
+from neusight.questions.parts import LOAD, MOST_ARRIVALS, Seeded
 from neusight.questions.question import plain_number
 from neusight.questions.unset import usual
 from neusight.quick_dataclasses import dataclass
@@ -70,7 +70,7 @@ class Loaded(Seeded):
     trace: str = text("File of arrivals and lengths: .csv, .jsonl or .parquet.", LOAD, metavar="FILE")
     num_prompts: int | None = whole(
         "Requests of a rate or of clients; without another load, all of them wait at the start (offline).",
-        LOAD, high=10**6, former=("requests",),
+        LOAD, high=MOST_ARRIVALS, former=("requests",),
     )  # fmt: skip
     warmup_requests: int | None = whole("Requests that are sent and answered before those that count.", LOAD, low=0)
 
@@ -207,6 +207,12 @@ class Serving(Loaded, Engined):
             self.refuse(("kv_link", "kv_overlap"), "is of a cache that travels: give prefill")
         if not sessions:
             self.refuse(("host_cache",), "keeps what sessions leave: give a trace with a column session")
+        if self.scheduler_recv_interval:
+            self._check_option("scheduler_recv_interval")
+        if self.isl and not self.isl_cv and self.prefix_cached_tokens > max(numbers_of(self.isl)):
+            self.refuse(
+                ("prefix_cached_tokens",), f"are among those of prompts, isl {plain_number(self.isl)}: give fewer"
+            )
         if not (self.is_drawn("isl") or self.is_drawn("osl") or self.arrives):
             self.refuse(("seed",), "draws nothing: lengths are not drawn, and requests do not arrive at random")
         for name in ("isl", "osl"):
@@ -214,6 +220,16 @@ class Serving(Loaded, Engined):
                 self.refuse((f"{name}_cv", f"{name}_shape"), f"has no place: {name} states each length: leave it out")
         if self.arrivals != "poisson":
             self.refuse(("burstiness",), f"is of intervals that are drawn: leave out arrivals {self.arrivals}")
+
+    def _check_option(self, name: str) -> None:
+        """Raises:
+        FieldError: the engine has no option for the field, and others have.
+        """
+        from neusight.engines.launch_flags import engines_with_flags, flags_of
+
+        engines = [engine for engine in engines_with_flags() if name in flags_of(engine).fields]
+        if self.engine not in engines:
+            raise FieldError(name, f"is an option of {', '.join(engines)} alone: leave it out")
 
     def check_images(self, model: Decoder) -> None:
         """Raises:

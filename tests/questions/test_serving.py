@@ -76,10 +76,20 @@ def test_resolve_makes_a_setup_of_the_same_names() -> None:
         ({"concurrency": 1, "osl": "9..12..15"}, "osl", "is no range"),
         ({"concurrency": 1, "osl": "0..12"}, "osl", "is out of range"),
         ({"concurrency": 1, "osl": "9/2.5"}, "osl", "2.5: lengths that are not drawn are whole numbers"),
-        ({"concurrency": 1, "osl": "9/x"}, "osl", "'x' is not a number"),
+        ({"concurrency": 1, "osl": "9/x"}, "osl", "'x' is not a length: write it like 1024, 819..1024"),
+        ({"concurrency": 1, "isl": "819.."}, "isl", "'' is not a length"),
         ({"concurrency": 1, "osl": "9..12", "osl_cv": 0.1}, "osl_cv", "osl states each length"),
         ({"stages": "4:60s", "num_prompts": 9}, "stages", "is another load than num_prompts"),
         ({"stages": "4:60s,16"}, "stages", "'16' is no rate with its time"),
+        ({"stages": "4:60s,,4:60s"}, "stages", "'' is no rate with its time"),
+        ({"stages": "4:0s"}, "stages", "give a rate and a time above 0"),
+        ({"stages": "4:60s,nan:60s"}, "stages", "give a rate and a time above 0"),
+        ({"stages": "inf:1s"}, "stages", "give a rate and a time above 0"),
+        ({"stages": "1e9:60s"}, "stages", "brings 6e\\+10 requests"),
+        ({"stages": "4:1e308s"}, "stages", "brings inf requests"),
+        ({"request_rate": 1, "replicas": 10**6}, "request_rate", "brings 5.12e\\+08 requests"),
+        ({"batch": 1, "scheduler_recv_interval": 10}, "scheduler_recv_interval", "is an option of sglang alone"),
+        ({"batch": 1, "prefix_cached_tokens": 513}, "prefix_cached_tokens", "are among those of prompts, isl 512"),
         ({"request_rate": 1, "arrivals": "uniform", "burstiness": 2}, "burstiness", "of intervals that are drawn"),
         ({"batch": 1, "seed": 3}, "seed", "draws nothing"),
         ({"batch": 1, "kv_link": "nvlink"}, "kv_link", "give prefill"),
@@ -120,3 +130,13 @@ def test_without_effect_names_words_that_change_nothing(words: dict[str, Any], l
     (text,) = Serving(**SIZES, batch=1, **words).without_effect()
     assert text.startswith(line)
     assert not list(Serving(**SIZES, batch=1).without_effect())
+
+
+def test_stages_keep_their_mean_rate_and_take_minutes() -> None:
+    def load(stages: str) -> Open:
+        asked = Serving(**SIZES, stages=stages).resolve().load
+        assert isinstance(asked, Open)
+        return asked
+
+    assert (load("0.01:30s").request_rate, load("0.01:30s").num_prompts) == (0.01, 1)
+    assert load("4:1min,2:0.5h") == load("4:60s,2:1800s")
