@@ -194,6 +194,7 @@ class StepAnswers:
             fused_optimizer=setting.fused_optimizer,
             cache=setting.cache,
             passes=setting.passes,
+            step=setting.step,
         )
         asked = str(model), version_of(model), request, remembered
         first = self._first_targets.get((*asked, target.tf32), target)

@@ -12,7 +12,7 @@ from neusight.devices import DeviceSpec
 from neusight.devices.chosen import Gpu, as_device
 from neusight.engines import Host, Libraries
 from neusight.engines.torch import run_on
-from neusight.errors import ModelError
+from neusight.errors import ModelError, shown
 from neusight.executors import Options
 from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import OWN_PRECISION, Precision
@@ -186,6 +186,8 @@ def checked(gpu: Gpu, request: Request, setting: Setting) -> tuple[DeviceSpec, R
         raise ModelError("fused_optimizer: there is no optimizer to fuse: name one, such as adam, or leave it out")
     if setting.fused_optimizer and not optimizer_named(request.optimizer).fused:
         raise ModelError(f"{request.optimizer} has no fused form: leave out fused_optimizer")
+    if not (setting.step is None or callable(setting.step)):
+        raise ModelError(f"step: {shown(setting.step)} is no function: give one of the module, optimizer and inputs")
     if setting.step is not None and (request.mode != "training" or request.grad_scaler or setting.plan is not None):
         raise ModelError("step: runs a training step on one device, and scales the loss itself: mode='training' alone")
     device = as_device(gpu, setting.overrides)

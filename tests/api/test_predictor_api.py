@@ -302,3 +302,19 @@ def test_a_sweep_says_the_same_whoever_does_it(predictor: Predictor, monkeypatch
     two = predictor.shared(jobs=2).sweep(**grid, progress=lambda *each: done.append(each))
     pd.testing.assert_frame_equal(two, predictor.sweep(**grid))
     assert sorted(done) == [(2, 8), (4, 8), (6, 8), (8, 8)]
+
+
+def test_estimate_runs_the_step_of_a_named_model(predictor: Predictor) -> None:
+    def forward_alone(model: Any, _: Any, **inputs: Any) -> None:
+        model(**inputs)
+
+    words = {"mode": "training", "optimizer": "sgd", "batch": 1, "seq_len": 64}
+    own, usual = (predictor.estimate("gpt2", "l4", **words, **more) for more in ({"step": forward_alone}, {}))
+    assert {"backward", "optimizer"}.isdisjoint(own.by_phase)
+    assert {"backward", "optimizer"} <= {*usual.by_phase}
+
+
+@pytest.mark.parametrize("step", [3, "learn"])
+def test_estimate_refuses_a_step_that_is_no_function(predictor: Predictor, step: Any) -> None:
+    with pytest.raises(ModelError, match="is no function: give one of the module, optimizer and inputs"):
+        predictor.estimate("gpt2", "l4", mode="training", step=step)

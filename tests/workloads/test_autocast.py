@@ -108,6 +108,19 @@ def test_a_scaler_passes_over_gradients_once_before_the_step():
     assert kernel.read_bytes == kernel.write_bytes == 4 * scaled.parameters
 
 
+def test_a_scaler_of_one_s_own_step_is_updated_by_one_element():
+    def learn(model, optimizer, x):
+        scaler = torch.amp.GradScaler("cuda")
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+    request = Request.of("twice", dtype="amp", mode="training", optimizer="sgd")
+    scaled = trace(Twice, (TensorSpec((8, WIDTH)),), request, step=learn)
+    (kernel,) = next(n for n in scaled.nodes if n.operator.startswith("aten._amp_update_scale_")).kernels
+    assert kernel.elements == 1
+
+
 def test_a_scaler_needs_a_step():
     with pytest.raises(ModelError, match="no optimizer to scale gradients for"):
         Request.of(mode="training", grad_scaler=True)

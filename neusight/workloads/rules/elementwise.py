@@ -30,6 +30,7 @@ ALIASES = {
     "cauchy": "random",
     "log_normal": "random",
     "geometric": "random",
+    "_amp_update_scale_": "mul",
 }
 LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
 """Of each element, then summed up where that is asked for."""
