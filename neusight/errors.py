@@ -99,9 +99,16 @@ def close_names(name: str, known: Iterable[str]) -> list[str]:
     from difflib import get_close_matches
 
     word, names = shown(name.lower()), {each.lower(): each for each in known}
+    if same := [names[each] for each in names if _letters(each) == _letters(word)]:
+        return same
     alike = {each: _likeness(word, each) for each in get_close_matches(word, names, n=20, cutoff=0.5)}
     family = [names[each] for each, likeness in alike.items() if likeness == 1.0]
     return family or [names[each] for each, likeness in alike.items() if likeness >= _LEAST_LIKENESS]
+
+
+def _letters(name: str) -> str:
+    """A name without what separates its words."""
+    return "".join(filter(str.isalnum, name))
 
 
 _LEAST_LIKENESS = 0.7

@@ -22,3 +22,9 @@ def test_nearest_is_of_the_same_family(name: str, suggested: str) -> None:
 @pytest.mark.parametrize("name", ["granite-4.0-h-small", "h100-pcie-80gb", "xlarge", "small", "dgx-large", "gru"])
 def test_nearest_is_nothing_for_another_family(name: str) -> None:
     assert nearest(name, [known for known in MODELS if not known.startswith("granite")]) == ""
+
+
+def test_nearest_is_the_name_of_the_same_letters_alone() -> None:
+    known = ("reduce_scatter", "all_reduce", "gpt2-large", "gpt2-xl")
+    for name, same in (("allreduce", "all_reduce"), ("All-Reduce", "all_reduce"), ("gpt2large", "gpt2-large")):
+        assert nearest(name, known) == f"; did you mean {same}?"

@@ -226,6 +226,7 @@ class Engine:
         buckets: a program is compiled for each of a few lengths, powers of two: attention reads the cache, and prompts
             are padded, up to the next one.
         padded_heads: heads that ranks cannot share evenly are padded to more of them.
+        vendors: those of whose devices it runs on, any unless given: what is written for one vendor's libraries.
 
     Serving:
         server: scheduler, limits and own time of an engine that serves requests; None of one that trains or runs steps.
@@ -335,6 +336,7 @@ class Engine:
     ranks: Literal["device", "core"] = "device"
     buckets: bool = False
     padded_heads: bool = False
+    vendors: tuple[str, ...] = ()
 
     server: Server | None = None
 
@@ -356,7 +358,16 @@ class Engine:
         return self.server
 
     def started_on(self, site: Site, **flags: Any) -> Engine:
-        """One that serves, as it runs at a site; see ``Server.started_on``."""
+        """One that serves, as it runs at a site; see ``Server.started_on``.
+
+        Raises:
+            ModelError: it serves no requests, or runs on no device of the vendor.
+        """
+        if self.vendors and site.device.vendor not in self.vendors:
+            vendors = " or ".join(self.vendors)
+            raise ModelError(
+                f"{self.name} runs on devices of {vendors} alone, not on {site.device.id}: name another engine"
+            )
         server = self.serving.started_on(site, **flags)
         return replace(self, server=server, grouped_queries=server.rocm_native or site.device.vendor != "amd")
 

@@ -261,7 +261,7 @@ class Server:
         release = release_of(self.engine, self.version) if self.version else newest
         if oldest <= release[:2] and release[: len(newest)] <= newest:
             return ""
-        return " to ".join(".".join(map(str, each)) for each in (oldest, newest))
+        return " to ".join(dict.fromkeys(".".join(map(str, each)) for each in (oldest, newest)))
 
     def started_on(
         self, site: Site, *, graphs: bool = True, overlap: bool | None = None, aiter: bool | None = None

@@ -29,6 +29,7 @@ SGLANG = replace(
 TENSORRT_LLM = replace(
     SERVING,
     name="tensorrt-llm",
+    vendors=("nvidia",),
     library="trtllm",
     calibrated_scales=True,
     fused_cache_write=True,
@@ -72,6 +73,7 @@ each token one CUDA graph of what ``torch.compile(mode="reduce-overhead")`` gene
 TINYCHAT = replace(
     TRANSFORMERS,
     name="tinychat",
+    vendors=("nvidia",),
     joined_projections=True,
     grouped_queries=True,
     eager_passes=False,
@@ -113,6 +115,7 @@ MLC_LLM = replace(
 LMDEPLOY = replace(
     SERVING,
     name="lmdeploy",
+    vendors=("nvidia",),
     library="",
     launch="eager",
     server=Server(scheduler=VLLM, memory_of="free", operator_s=NATIVE_OPERATOR_S, decode_graphs=False),
@@ -122,6 +125,7 @@ LMDEPLOY = replace(
 TRANSFORMERS_NEURONX = replace(
     SERVING,
     name="transformers-neuronx",
+    vendors=("aws",),
     library="",
     residual="norm",
     attention_does="",
@@ -139,6 +143,7 @@ which heads are padded to be shared evenly."""
 OPTIMUM_HABANA = replace(
     GPT_FAST,
     name="optimum-habana",
+    vendors=("intel",),
     joined_projections=False,
     server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1, decode_graphs=True),
 )

@@ -320,8 +320,8 @@ def _assumptions(deployment: Deployment, load: Load, run: ServingRun) -> Iterato
     if not run.settled and not run.diverges:
         yield "the load ended before the deployment reached a steady state: with more requests all means move"
     if (cluster := deployment.replica.cluster) and cluster.network is None:
-        nodes = f"{cluster.nodes} nodes of {cluster.per_node}"
-        yield f"a replica spans {nodes}, whose network nobody tells: it exchanges what was measured of others"
+        nodes = f"{cluster.nodes} nodes of {cluster.per_node} devices"
+        yield f"a replica spans {nodes}, whose network is unknown: it exchanges as over measured ones; give network"
     scheme = deployment.replica.precision.quantisation
     if other := with_kernels_for(scheme):
         yield f"{scheme.method} is unpacked before each product, for want of kernels that read it: {other} has some"

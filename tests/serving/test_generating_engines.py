@@ -8,6 +8,7 @@ import pytest
 from neusight.api import Predictor
 from neusight.devices import load_device
 from neusight.engines import server_named
+from neusight.errors import ModelError
 from neusight.kernels.precision import GGUF_BITS, stored_bytes
 from neusight.kernels.schemes import scheme_named, schemes_by_name
 from neusight.requests import Plan
@@ -56,6 +57,20 @@ def test_every_engine_that_generates_answers_and_is_called_by_a_program(predicto
         answer = predictor.serving(decoder_of(CONFIG, "small"), "l4", Static(batch=1, isl=8, osl=8), engine=engine)
         assert engine in answer.launch
         assert answer.output_tokens_per_s.mean > 0
+
+
+@pytest.mark.parametrize(
+    ("engine", "device", "others"),
+    [
+        ("tensorrt-llm", "mi300x", "nvidia"), ("lmdeploy", "gaudi2", "nvidia"), ("transformers-neuronx", "l4", "aws"),
+        ("optimum-habana", "h100-sxm-80gb", "intel"),
+    ],
+)  # fmt: skip
+def test_engines_of_one_vendor_refuse_devices_of_others(
+    predictor: Predictor, engine: str, device: str, others: str
+) -> None:
+    with pytest.raises(ModelError, match=f"{engine} runs on devices of {others} alone, not on {device}"):
+        predictor.serving(decoder_of(CONFIG, "small"), device, Static(batch=1, isl=8, osl=8), engine=engine)
 
 
 def test_a_cache_is_as_large_as_its_sequences(predictor: Predictor) -> None:

@@ -73,7 +73,7 @@ def test_an_unknown_network_is_stated(predictor: Predictor) -> None:
     load = Closed(concurrency=2, num_prompts=4, isl=64, osl=8)
     unknown = predictor.serving(MODEL, "h100-sxm-80gb", load, tp=16)
     known = predictor.serving(MODEL, "h100-sxm-80gb", load, tp=16, network="8 x 400Gb/s")
-    assert any("2 nodes of 8, whose network nobody tells" in text for text in unknown.warnings)
+    assert any("2 nodes of 8 devices, whose network is unknown" in text for text in unknown.warnings)
     assert not any("network" in text for text in known.warnings)
 
 
