@@ -24,6 +24,8 @@ from neusight.workloads.decoders.shares import AdapterSlots
 from neusight.workloads.decoders.vision import Images
 
 _EXAMPLE = "gpu=h100,tp=4"
+_MOST = 4096
+"""Of devices of a kind of parallelism, or of replicas, that compute prompts."""
 PREFILL_KEYS = ("gpu", "tp", "pp", "ep", "dp", "replicas")
 """Of the devices that compute prompts."""
 
@@ -231,7 +233,7 @@ class Setup(ReplicaSetup):
         """
         given = words_by_key(self.prefill, "prefill", PREFILL_KEYS, _EXAMPLE)
         for key, value in given.items():
-            if key != "gpu" and not value.isdigit():
-                raise LoadError(f"prefill: {key} = '{shown(value)}' is no number: write it like {_EXAMPLE}")
+            if key != "gpu" and not (value.isdecimal() and len(value) <= len(str(_MOST)) and 1 <= int(value) <= _MOST):
+                raise LoadError(f"prefill: {key} = '{shown(value)}' is no number from 1 to {_MOST:,}: write {_EXAMPLE}")
         degrees: dict[str, Any] = {key: int(value) for key, value in given.items() if key != "gpu"}
         return given.get("gpu", ""), replace(self, prefill="", speculate="", **degrees)

@@ -171,7 +171,9 @@ def test_fewer_ranks_send_longer(predictor: Predictor) -> None:
     assert transfer_s(1, 1) == pytest.approx(4 * transfer_s(4, 4), rel=0.05)
 
 
-@pytest.mark.parametrize("words", ["tp=two", "gpus=h100", "tp=-1", "tp=2,tp=4"])
+@pytest.mark.parametrize(
+    "words", ["tp=two", "gpus=h100", "tp=-1", "tp=0", "replicas=0", "replicas=4097", "tp=²", "tp=2,tp=4"]
+)
 def test_words_that_name_no_pool_are_refused(predictor: Predictor, words: str) -> None:
     with pytest.raises(LoadError, match="prefill"):
         estimate(predictor, prefill=words)
