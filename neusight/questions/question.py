@@ -102,7 +102,7 @@ class Question:
         axes: dict[str, list[Any]] = {}
         for name, value in words.items():
             declared = cls.fields()[cls.today(name)].field
-            several = isinstance(value, list | tuple) and declared.kind != "texts"
+            several = isinstance(value, list | tuple) and not (declared.joined or declared.kind == "texts")
             if several and not declared.listable:
                 raise FieldError(name, f"{shown(value)}: give one value")
             axes[name] = list(value) if several else [value]

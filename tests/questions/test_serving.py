@@ -140,3 +140,8 @@ def test_stages_keep_their_mean_rate_and_take_minutes() -> None:
 
     assert (load("0.01:30s").request_rate, load("0.01:30s").num_prompts) == (0.01, 1)
     assert load("4:1min,2:0.5h") == load("4:60s,2:1800s")
+
+
+def test_several_takes_a_list_of_stages_as_one_load() -> None:
+    (asked,) = Serving.several({**SIZES, "stages": ["4:60s", "16:30s"]})
+    assert asked.stages == "4:60s,16:30s"
