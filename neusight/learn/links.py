@@ -86,6 +86,8 @@ def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
         part = kernel_part(rows, device, "collective", np.arange(len(rows)))
         groups, octaves = _groups(rows, part.batch)
         index = np.flatnonzero(sound(rows) & _of_known_route(part.batch) & _sampled(octaves, seed))
+        if not len(index):
+            continue
         latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
         weight = _balanced(groups[index], octaves[index])
         yield LinkRows.of(part.device, part.batch.take(index), part.conditions.take(index), latency_s, weight)

@@ -81,6 +81,7 @@ def test_doubted_collectives_tell_nothing_of_links(tmp_path: Path) -> None:
         "timing": "profiler",
     }
     rows = [told | {"bytes": 2**20, "suspect": None}, told | {"bytes": 2**12, "suspect": "waiting_ranks: they wait"}]
+    rows.append(rows[1] | {"gpu": "a100-sxm-80gb"})  # Of which nothing is left.
     pd.DataFrame(rows).to_parquet(tmp_path / "collective.parquet")
     (read,) = LINKS.read(FitOptions(data=tmp_path), None).rows
     assert read.batch["bytes"].tolist() == [2**20]
