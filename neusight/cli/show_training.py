@@ -126,7 +126,8 @@ def _facts(e: TrainingEstimate, whole: WholeRun) -> Iterator[tuple[str, ...]]:
     yield "throughput", f"{e.tokens_per_s:,.0f} {e.run.unit}/s, {e.tokens_per_s / e.devices:,.0f} a GPU"
     yield "utilisation", f"MFU {e.mfu:.1%}, HFU {e.hfu:.1%} of {scaled(e.peak_flops_per_s, 'FLOP/s')} a GPU"
     exposed = f"{milliseconds(e.exposed_s)} for communication that nothing hides ({e.exposed_s / e.latency_s:.1%})"
-    yield "waits", f"{exposed}; pipeline bubble {e.bubble:.1%}"
+    host = f"; launches of the host decide {e.host_share:.1%} of the passes" if e.host_share >= 0.05 else ""
+    yield "waits", f"{exposed}; pipeline bubble {e.bubble:.1%}{host}"
     yield "longest path", _shares({what: value / e.latency_s for what, value in path_s(e).items()})
     yield "error", f"{_shares(e.errors)} (std. dev.)"
     yield "memory", str(e.fit)

@@ -33,12 +33,15 @@ COMPUTING = ("forward", "backward", "weights", "recompute", "optimizer")
 """Times of a step that are of kernels, or of collectives that stand in their way; the others are of exchanges."""
 
 
+_FIGURES = ("tokens_per_s", "mfu", "hfu", "exposed_s", "bubble", "host_share")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingEstimate(EstimateCore):
     """One training step of a model on the devices of a cluster. Times in seconds.
 
     Attributes:
-        run: what was question.
+        run: what was asked.
         latency_s: of a step, from its first pass to the end of its last update.
         interval: (low, high), which enclose 90 % [s].
         errors: source → standard deviation as a share of the latency.
@@ -51,6 +54,7 @@ class TrainingEstimate(EstimateCore):
         peak_flops_per_s: of a device, in the fastest dtype that products of the step run in.
         memory: of a rank of each kind.
         board_energy: what the boards of all devices draw in a step.
+        host_share: share of the passes' time that launches of the host decide.
         warnings: what was assumed or approximated.
         question: the words that were asked with their kind; empty of a ``TrainingRun``.
     """
@@ -68,6 +72,7 @@ class TrainingEstimate(EstimateCore):
     peak_flops_per_s: float
     memory: tuple[RankMemory, ...]
     board_energy: BoardEnergy | None = None
+    host_share: float = 0.0
     warnings: tuple[str, ...] = ()
     question: Mapping[str, Any] = field(default_factory=dict)
 
@@ -82,8 +87,8 @@ class TrainingEstimate(EstimateCore):
 
     @property
     def limiter(self) -> str:
-        """The resource that most of the parts' time is limited by."""
-        return largest(self.limited_s)
+        """The resource that most of the parts' time is limited by; ``host`` where that decides most of the passes."""
+        return "host" if self.host_share > 0.5 else largest(self.limited_s)
 
     @property
     def memory_terms(self) -> Mapping[str, float]:
@@ -178,7 +183,7 @@ class TrainingEstimate(EstimateCore):
             "dtype": run.precision,
             "engine": run.engine.name,
             "plan": asdict(self.plan),
-            **{name: getattr(self, name) for name in ("tokens_per_s", "mfu", "hfu", "exposed_s", "bubble")},
+            **{name: getattr(self, name) for name in _FIGURES},
             "critical_path_s": dict(self.schedule.path_s),
             "parts_s": dict(self.parts_s),
             "limiters": dict(self.limiters),
@@ -215,6 +220,7 @@ def estimated(timed: TimedStep) -> TrainingEstimate:
         peak_flops_per_s=_peak_flops_per_s(timed),
         memory=source_of(question).memory(question, timed.stages),
         board_energy=step_energy(timed, factor),
+        host_share=timed.host_share,
         warnings=(*question.decoder.notes, *question.cluster.device.likeness),
     )
 
