@@ -38,7 +38,8 @@ LOGITS_BYTES = 12.0
 @dataclass(frozen=True, kw_only=True)
 class ServingMemory:
     """Of each device of a replica, in bytes. ``kv_tokens`` are those that the cache holds, in sequences of a stated
-    length; ``state_bytes`` what a sequence keeps beside, whatever its length.
+    length; ``state_bytes`` what a sequence keeps beside, whatever its length; ``on_host`` of the weights are not on the
+    device.
     """
 
     capacity: float
@@ -50,16 +51,18 @@ class ServingMemory:
     kv_bytes_per_token: float
     state_bytes: float
     kv_tokens: int
+    on_host: float = 0.0
 
     @property
     def terms(self) -> dict[str, float]:
-        """What is allocated, by name [B]."""
-        return {name: getattr(self, name) for name in ("weights", "kv_cache", "activations", "buffers")}
+        """What is allocated, by name [B]: of all weights, those that stay with the host are taken off again."""
+        sizes = {name: getattr(self, name) for name in ("weights", "kv_cache", "activations", "buffers")}
+        return sizes | ({"on_host": -self.on_host} if self.on_host else {})
 
     @property
     def shares(self) -> dict[str, float]:
         """Terms of the capacity in words: what is allocated, and what the engine keeps free [B]."""
-        sizes = {"weights": self.weights, "activations": self.activations, "buffers": self.buffers}
+        sizes = {"weights": self.weights - self.on_host, "activations": self.activations, "buffers": self.buffers}
         return {**sizes, "KV cache": self.kv_cache, "kept free": self.reserve}
 
     @property
@@ -114,12 +117,12 @@ def serving_memory(replica: ReplicaPricer, sizes: PassSizes, *, share: float | N
         per_token = _token_bytes(layers, precision, plan, sizes.length) + draft_token_bytes
         held = [*stage_weights(stage, program)]
         weights = weight_bytes(held, precision) + beside
-        if server.embedding_on_host and stage.first and not program.after.tied_parameters:
-            weights -= weight_bytes(program.before.held, precision)
+        apart = server.embedding_on_host and stage.first and not program.after.tied_parameters
+        on_host = weight_bytes(program.before.held, precision) if apart else 0.0
         # Every rank gathers the logits of all.
         activations = activation_bytes(stage, program, sizes.tokens, plan.tp * sizes.sequences)
         activations = max(activations, quantising_bytes(held, precision))
-        total, used, part = replica.device.usable_bytes, weights + activations + buffers, server.memory_share
+        total, used, part = replica.device.usable_bytes, weights - on_host + activations + buffers, server.memory_share
         kept_free = (1.0 - part) * (max(total - used, 0.0) if server.memory_of == "free" else total)
         if server.memory_of == "weights":
             kept_free = max(kept_free - activations - buffers, 0.0)
@@ -136,6 +139,7 @@ def serving_memory(replica: ReplicaPricer, sizes: PassSizes, *, share: float | N
             kv_bytes_per_token=per_token,
             state_bytes=states,
             kv_tokens=int(left / per_token) if per_token else 2**40,
+            on_host=on_host,
         )
 
     stages = (of(stage) for stage in stages_of(decoder.order, plan))
