@@ -15,6 +15,7 @@ from neusight.devices import DeviceSpec, load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.tile_models.artifact import file_sha256
 from neusight.kernels.conditions import TIMERS
+from neusight.kernels.named import family_of
 from neusight.measured.kernels import KernelPart, Skip, kernel_parts
 from neusight.measured.manifest import unlearned_files
 from neusight.measured.table import MeasuredTable, columns_of, read_table
@@ -92,9 +93,13 @@ def devices_beside(table: Path) -> dict[str, tuple[Path, DeviceSpec]]:
 
 
 def _kinds(file: Path) -> set[tuple[str, str]]:
-    """Families and devices of a table; none of another table."""
+    """Families, by their operators where none are stated, and devices of a table; none of another table."""
     cells = _cells(file, "family", "gpu")
-    return {*zip(cells["family"], cells["gpu"], strict=True)} if len(cells.columns) == 2 else set()
+    if {*cells.columns} == {"gpu"}:
+        cells = _cells(file, "op", "gpu").rename(columns={"op": "family"})
+    if len(cells.columns) < 2:
+        return set()
+    return {(family_of(str(name)), gpu) for name, gpu in zip(cells["family"], cells["gpu"], strict=True)}
 
 
 def _cells(file: Path, *names: str) -> pd.DataFrame:

@@ -37,3 +37,12 @@ def test_lone_launches_are_known_by_any_name_of_their_timer(tmp_path: Path) -> N
     names = {"events": True, "stream": True, "cuda_graph": False, "graph": False}
     for name, alone in names.items():
         assert is_of_lone_launches(written(tmp_path / f"{name}.parquet", timer=name)) == alone
+
+
+def test_kernel_files_know_families_by_operators(tmp_path: Path) -> None:
+    kept = tmp_path / "kernels" / "mine.parquet"
+    kept.parent.mkdir()
+    row = {name: value for name, value in ROW.items() if name != "family"}
+    pd.DataFrame([row | {"op": "linear"}]).to_parquet(kept)
+    pd.DataFrame([row]).to_parquet(kept.with_name("other.parquet"))
+    assert kernel_files(tmp_path, lambda family, gpu: (family, gpu) == ("gemm", "l4")) == [kept]
