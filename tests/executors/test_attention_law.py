@@ -14,6 +14,7 @@ from neusight.executors.gpu.expected.attention_scores import Scores, padding
 from neusight.executors.gpu.expected.matrix import MatrixUnit
 from neusight.executors.gpu.expected.times import Times, further_kernel_s
 from neusight.kernels import Conditions, KernelBatch, work_of
+from neusight.laws.constants import with_values
 from neusight.laws.fitted import shipped_physics
 
 PHYSICS = shipped_physics().physics
@@ -370,8 +371,9 @@ def test_heads_without_a_kernel_for_tall_tiles_run_on_older_instructions(gpu: st
 )
 def test_heads_whose_stride_16_does_not_divide_are_loaded_one_by_one(engine: str, variant: str, longer: float) -> None:
     device, conditions = load_device("rtx-pro-6000-server"), Conditions.of(1, engine=engine, variant=variant)
+    physics = with_values(PHYSICS, {"attention.scalar_loads": 2.0})
     times = [
-        attention_times(prompt(kv_heads=32, head_dim=width, causal=False), device, conditions, PHYSICS).compute_s[0]
+        attention_times(prompt(kv_heads=32, head_dim=width, causal=False), device, conditions, physics).compute_s[0]
         for width in (72, 80)
     ]
     assert times[0] / times[1] == pytest.approx(longer, rel=0.15)

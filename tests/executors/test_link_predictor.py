@@ -189,7 +189,7 @@ def test_what_ships_is_what_the_law_and_the_data_sets_have() -> None:
     assert set(fitted.values) == set(priors(LINKS)) == set(fitted.deviations)
     cards = {path.parent.name for path in checkout_dir("datasets").glob("*/manifest.json")}
     assert {Path(name).stem.removesuffix("-collective") for name in fitted.data} <= cards
-    assert len(fitted.data) == 4
+    assert len(fitted.data) == 5
     # Nothing is known better without a device than with it.
     for path, (low, high) in fitted.intervals.items():
         assert fitted.intervals_seen[path][1] / fitted.intervals_seen[path][0] < high / low
