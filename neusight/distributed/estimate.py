@@ -87,8 +87,8 @@ class TrainingEstimate(EstimateCore):
 
     @property
     def limiter(self) -> str:
-        """The resource that most of the parts' time is limited by; ``host`` where that decides most of the passes."""
-        return "host" if self.host_share > 0.5 else largest(self.limited_s)
+        """The resource that most of the parts' time is limited by."""
+        return largest(self.limited_s)
 
     @property
     def memory_terms(self) -> Mapping[str, float]:
