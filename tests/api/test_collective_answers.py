@@ -31,13 +31,19 @@ def bus_gb_per_s(predictor: Predictor, gpu: str, ranks: int, size: int, **words:
         ("h100-sxm-80gb", 8, 16 * GIB, 476.0),
         ("h200-sxm-141gb", 8, 16 * GIB, 482.0),
         ("h200-sxm-141gb", 4, 8 * GIB, 363.0),
-        ("b200-sxm-180gb", 8, 4 * GIB, 741.0),
+        pytest.param(
+            "b200-sxm-180gb",
+            8,
+            4 * GIB,
+            741.0,
+            marks=pytest.mark.xfail(strict=True, reason="6.1 % too fast since links learn from collectives of 2026"),
+        ),
     ],
 )
 def test_kernel_reaches_published_bandwidths_of_sums_in_switches(
     predictor: Predictor, gpu: str, ranks: int, size: int, measured: float
 ) -> None:
-    assert bus_gb_per_s(predictor, gpu, ranks, size) == pytest.approx(measured, rel=0.065)
+    assert bus_gb_per_s(predictor, gpu, ranks, size) == pytest.approx(measured, rel=0.06)
 
 
 def test_kernel_without_sums_in_switches_runs_in_rings(predictor: Predictor) -> None:
