@@ -176,9 +176,8 @@ def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: M
             gain = gain_of(answers)
             return {"gain": (gain.ratio, gain.low, gain.high)}
         return {name: figure_of(answers.before, name) for name in measured}
-    if isinstance(question, Training) and {*measured} <= MEMORY_FIGURES.keys():
-        run = question.resolve()
-        ranks = memory(run)
+    if isinstance(question, Training) and {*measured} <= {*MEMORY_FIGURES}:
+        ranks = memory(run := question.resolve())
         fit = verdict(ranks, run.cluster.device)
         return {name: memory_figure(name, fit, ranks[-1].allocated) for name in measured}
     estimate = predictor.ask(question)

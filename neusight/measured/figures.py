@@ -10,7 +10,7 @@ from neusight.engines.torch import TORCH
 from neusight.errors import DataError
 from neusight.estimates.energy import around
 from neusight.measured.table import STATISTIC
-from neusight.plans.margins import MemoryFit
+from neusight.plans.margins import MemoryFit, interval_bytes
 from neusight.plans.states import workspace_bytes
 
 Figure = tuple[float, float, float]
@@ -53,8 +53,16 @@ def _allocated(estimate: Any) -> float:
 
 
 def memory_figure(name: str, fit: MemoryFit, allocated: float) -> Figure:
-    """A measured column of ``MEMORY_FIGURES``: what the fullest rank needs, and the peak that is allocated [B]."""
-    return float(MEMORY_FIGURES[name](fit, allocated)), _NO, _NO
+    """A measured column of ``MEMORY_FIGURES`` with its interval: what the fullest rank needs, and the peak that is
+    ``allocated`` [B], on whichever rank that is, with the same doubt as a share.
+    """
+    if name not in OMITS:
+        return float(fit.fits is (name == "fits")), _NO, _NO
+    terms = {term: size for term, size in fit.terms.items() if term not in OMITS[name]}
+    total = sum(terms.values())
+    scale = allocated / total if name == "peak_allocated_bytes" and total else 1.0
+    low, high = interval_bytes(terms, fit.shares)
+    return scale * total, scale * low, scale * high
 
 
 _LATENCIES = ("ttft_ms", "tpot_ms", "itl_ms", "e2e_ms")
@@ -104,11 +112,6 @@ _FIGURES: Mapping[str, Callable[[Any], Figure]] = {
     "power_w": _power,
     "mean_batch": lambda estimate: (estimate.mean_batch, _NO, _NO),
 }
-MEMORY_FIGURES: Mapping[str, Callable[[MemoryFit, float], float]] = {
-    "fits": lambda fit, _: fit.fits,
-    "oom": lambda fit, _: not fit.fits,
-    "peak_reserved_bytes": lambda fit, _: sum(fit.terms.values()) - fit.terms.get("context", 0.0),
-    "peak_device_bytes": lambda fit, _: fit.needed_bytes,
-    "peak_allocated_bytes": lambda _, allocated: allocated,
-}
-"""Figures of memory, from the verdict on the fullest rank and the peak that is allocated [B]."""
+OMITS = {"peak_device_bytes": (), "peak_reserved_bytes": ("context",), "peak_allocated_bytes": ("context", "fragments")}
+"""Peaks of memory, and the terms of a process that each omits."""
+MEMORY_FIGURES = ("fits", "oom", *OMITS)

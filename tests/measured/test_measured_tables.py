@@ -145,6 +145,10 @@ def test_compare_answers_peaks_of_memory_of_one_device(tmp_path: Path) -> None:
     # PyTorch's allocator holds workspaces of cuBLAS, too.
     workspaces = workspace_bytes(load_device("l4"), TORCH, backward=True)
     assert scored.predicted.tolist() == [estimate.peak_bytes + workspaces, estimate.fit.needed_bytes]
+    ends = np.stack([scored.low, scored.high])
+    assert tuple(ends[:, 1]) == estimate.fit.interval and (ends[0] < scored.predicted).all()
+    # What is allocated has no doubt of the context.
+    assert np.ptp(ends, axis=0)[0] < np.ptp(ends, axis=0)[1]
 
 
 def test_read_table_asks_the_software_that_ran_where_another_engine_stands_in(tmp_path: Path) -> None:
