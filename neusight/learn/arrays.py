@@ -10,12 +10,11 @@ import numpy as np
 
 from neusight.devices import load_device
 from neusight.devices.spec import SystolicSpec
-from neusight.errors import DataError
 from neusight.executors.systolic.times import launch_s, times_of
 from neusight.laws.array_constants import PRIOR, ArrayPhysics
 from neusight.laws.fitted import FittedArrays
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, grouped, sample
 from neusight.learn.physics.problem import Measurements, Problem
 from neusight.learn.physics.solve import CONVERGED, MOST_STEPS
 from neusight.learn.sums import robust_spread
@@ -46,16 +45,12 @@ class ArrayRows(Measurements):
 
 
 def read_arrays(options: FitOptions, report: Report | None = None) -> Evidence[ArrayRows]:
-    """Programs in a folder of measured rows, a table, device and family each; long tables are sampled.
-
-    Raises:
-        DataError: none there.
-    """
+    """Programs in a folder of measured rows, a table, device and family each; long tables are sampled."""
     import pandas as pd
 
     files = kernel_files(options.data, lambda family, gpu: family != "collective", SystolicSpec)
     if not files:
-        raise DataError(f"{options.data} has no kernels of systolic accelerators: give the folder of measured rows")
+        return Evidence(rows=[], files=[])
     frame = pd.concat([read_table(path).frame for path in files], ignore_index=True)
     names = [name for name in ("source", "table", "row") if name in frame]
     of_tables = frame.sort_values(names).groupby(names[:-1]) if names else [("", frame)]
@@ -66,21 +61,17 @@ def read_arrays(options: FitOptions, report: Report | None = None) -> Evidence[A
 def _sampled(rows: pd.DataFrame, generator: np.random.Generator) -> Iterator[ArrayRows]:
     for gpu, own in rows[rows["family"] != "collective"].groupby("gpu", sort=True):
         device = load_device(str(gpu))
-        if not isinstance(device, SystolicSpec):
-            continue
-        for family in own["family"].unique():
+        for family in own["family"].unique() if isinstance(device, SystolicSpec) else ():
             mine = own[own["family"] == family]
-            mine = mine.iloc[np.sort(generator.permutation(len(mine))[:EACH])]
-            part, count = kernel_part(mine, device, str(family), np.arange(len(mine))), len(mine)
-            latency_s, weight = 1e-3 * mine["latency_ms"].to_numpy(float), np.full(count, min(WEIGHT / count, 1.0))
-            columns = {"batch": part.batch, "conditions": part.conditions, "latency_s": latency_s, "weight": weight}
-            yield ArrayRows(device=device, kind=str(family), **columns)
+            mine = mine.iloc[sample(len(mine), EACH, generator)]
+            part, latency_s = kernel_part(mine, device, family, np.arange(len(mine))), 1e-3 * mine["latency_ms"]
+            yield ArrayRows.of(part, latency_s.to_numpy(float), kind=family, worth=WEIGHT, most=1.0)
 
 
 def solve_arrays(evidence: Evidence[ArrayRows], options: FitOptions, report: Report | None = None) -> FittedArrays:
     """All constants, and how single kernels scatter by family. Families of many rows count the same."""
     parts = [replace(part, idle=set()) for part in evidence.rows]
-    problem = Problem(parts, PRIOR, noise=NOISE, unseen=True)
+    problem = Problem(parts, PRIOR, noise=NOISE, factors=())
     solution = problem.fit(MOST_STEPS, tolerance=CONVERGED)
     scatter = _scatter(evidence.rows, problem.at(solution.place))
     return FittedArrays(**(evidence.about() | problem.found(solution)), scatter=scatter)
@@ -88,11 +79,11 @@ def solve_arrays(evidence: Evidence[ArrayRows], options: FitOptions, report: Rep
 
 def _scatter(parts: Sequence[ArrayRows], physics: ArrayPhysics) -> dict[str, float]:
     """Robust standard deviation of the log error of single kernels, by family, without what a table's share."""
-    offs: dict[str, list[np.ndarray]] = {}
-    for part in parts:
-        off = part.log_error(physics)
-        offs.setdefault(part.batch.family, []).append(off - np.median(off))
-    return {family: round(float(robust_spread(np.concatenate(each))), 4) for family, each in offs.items()}
+    scatter = {}
+    for family, several in grouped(parts, lambda part: part.batch.family).items():
+        offs = [part.log_error(physics) for part in several]
+        scatter[family] = round(robust_spread(np.concatenate([off - np.median(off) for off in offs])), 4)
+    return scatter
 
 
 def errors_of(parts: Sequence[ArrayRows], fitted: FittedArrays) -> Errors:
@@ -101,4 +92,4 @@ def errors_of(parts: Sequence[ArrayRows], fitted: FittedArrays) -> Errors:
         yield {"gpu": part.device.id, "family": part.batch.family}, part.log_error(fitted.physics)
 
 
-ARRAYS = ConstantsFit(read=read_arrays, solve=solve_arrays, errors=errors_of)
+ARRAYS = ConstantsFit(read=read_arrays, solve=solve_arrays, errors=errors_of, rows="kernels of systolic accelerators")

@@ -17,7 +17,7 @@ import numpy as np
 from neusight.errors import DataError
 from neusight.laws.fitted import FittedConstants
 from neusight.learn import Report
-from neusight.measured.folder import hashes
+from neusight.measured.folder import hashes, sources_of
 from neusight.quick_dataclasses import dataclass as quick_dataclass
 
 
@@ -30,6 +30,8 @@ class OfDevice(Protocol):
 
 
 R = TypeVar("R", bound=OfDevice)
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,40 @@ class Evidence(Generic[R]):
         )
 
 
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items that have the same key, in the order of their first ones."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def source_of(table: Path) -> str:
+    """Who measured the kernels of a table."""
+    return ", ".join(sorted(sources_of([table])))
+
+
+def sample(rows: int, most: int, seed: int | np.random.Generator) -> np.ndarray:
+    """Positions of ``most`` of so many rows at most, drawn by chance, in their order."""
+    return np.sort(np.random.default_rng(seed).permutation(rows)[:most])
+
+
+def group_weights(
+    groups: np.ndarray, worth: float, within: np.ndarray | float = 1.0, most: float = np.inf
+) -> np.ndarray:
+    """Weights of rows by which each group counts as much, however many rows it has: what these have in common is one
+    observation and not thousands.
+
+    Args:
+        groups: number of each row's group, shape (n,).
+        worth: rows that a group counts as.
+        within: weights of rows within their group.
+        most: weight of a row at most: of a group with few rows, that counts as less.
+    """
+    share = np.broadcast_to(within, groups.shape)
+    return np.asarray(np.minimum(worth * share / np.bincount(groups, share)[groups], most))
+
+
 @quick_dataclass(frozen=True, kw_only=True)
 class FoundConstants(FittedConstants):
     """Constants that stand in code, as a fit finds them again."""
@@ -104,10 +140,8 @@ Errors = Iterable[tuple[Mapping[str, Any], Any]]
 
 def together(errors: Errors) -> dict[tuple[tuple[str, Any], ...], np.ndarray]:
     """Errors of all rows that share their words."""
-    groups: dict[tuple[tuple[str, Any], ...], list[np.ndarray]] = {}
-    for words, log_errors in errors:
-        groups.setdefault(tuple(words.items()), []).append(np.atleast_1d(log_errors))
-    return {words: np.concatenate(parts) for words, parts in groups.items()}
+    groups = grouped(errors, lambda error: tuple(error[0].items()))
+    return {words: np.concatenate([np.atleast_1d(off) for _, off in parts]) for words, parts in groups.items()}
 
 
 def error_rows(fit: str, errors: Errors) -> list[dict[str, Any]]:
@@ -136,6 +170,7 @@ class ConstantsFit:
 
     Attributes:
         read: evidence in a folder of measured rows.
+        rows: what it has rows of, for the error where there are none.
         solve: constants of evidence.
         errors: of rows by constants; listed of those that constants are fitted to and of those that are left out.
         fold: rows that are left out together, by default those of a device.
@@ -153,6 +188,7 @@ class ConstantsFit:
     judge: Callable[[Evidence[Any], Any, FitOptions, Report | None], Any] | None = None
     kept: tuple[str, ...] = ()
     unfitted: Any = None
+    rows: str = "rows to learn from"
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -166,6 +202,8 @@ class ConstantsFit:
             DataError: no rows to learn from there.
         """
         evidence = self.read(options, report)
+        if not evidence.rows:
+            raise DataError(f"{options.data} has no {self.rows}: give the folder of measured rows")
         return self._judged(evidence, self.solve(evidence, options, report), options, report)
 
     def without(

@@ -24,6 +24,7 @@ from neusight.executors.gpu.tile_models.protocol import device_biases, new_model
 from neusight.kernels.work import by_distinct
 from neusight.learn import Report
 from neusight.learn.doubts import Residuals
+from neusight.learn.evidence import grouped
 from neusight.learn.sums import weighted_quantiles
 from neusight.learn.training_data import Corpus, DeviceRows, thinned
 from neusight.learn.training_sets import Knowledge, group_names, training_set
@@ -114,9 +115,7 @@ class FoldRun:
         """Each kind of SM, unless there is only one: constants are learned without all boards of that kind, whichever
         table has them.
         """
-        held: dict[str, list[DeviceRows]] = {}
-        for rows in self._rows():
-            held.setdefault(sm_kind(rows.device), []).append(rows)
+        held = grouped(self._rows(), lambda rows: sm_kind(rows.device))
         for kind, several in held.items() if len(held) > 1 else ():
             gpus = frozenset(r.device.id for r in several)
             boards = gpus.union(device.id for device in list_gpus() if sm_kind(device) == kind)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from neusight.errors import DataError, NeusightError
+from neusight.errors import NeusightError
 from neusight.executors.costs import NORMAL_90
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, group_weights
 from neusight.learn.physics.solve import likeliest
 from neusight.learn.sums import weighted_quantiles
 from neusight.measured import MeasuredTable
@@ -41,11 +41,7 @@ class Residual:
 
 
 def read_gains(options: FitOptions, report: Report | None = None) -> Evidence[Residual]:
-    """Pairs in a folder of measured rows, beside their predicted gains.
-
-    Raises:
-        DataError: no gains there.
-    """
+    """Pairs in a folder of measured rows, beside their predicted gains."""
     from neusight.api import Predictor
 
     tables, left_out = learned_tables(options.data, "gains"), Counter[str]()
@@ -54,8 +50,6 @@ def read_gains(options: FitOptions, report: Report | None = None) -> Evidence[Re
         if report:
             report(f"gains of {table.path.stem}", done, len(tables), float("nan"))
         pairs += residuals(table, predictor, left_out)
-    if not pairs:
-        raise DataError(f"{options.data} has no gains that are answered: give the folder of measured rows")
     return Evidence(rows=pairs, files=[table.path for table in tables], skipped=left_out)
 
 
@@ -90,8 +84,9 @@ def fitted(pairs: Sequence[Residual]) -> Doubt:
     """The doubt under which nine of ten pairs lie inside their intervals, where every set counts alike: the likeliest
     shape, then the width.
     """
-    names = [pair.of_set for pair in pairs]
-    weights = np.array([names.count(name) ** -0.5 for name in names])
+    sets = np.unique([pair.of_set for pair in pairs], return_inverse=True)[1]
+    # A set counts as the root of its pairs.
+    weights = np.sqrt(group_weights(sets, 1.0))
     weights /= weights.sum()
     errors, sources, effects = np.array([(pair.error, pair.sources, np.log(pair.ratio)) for pair in pairs]).T
 
@@ -108,4 +103,4 @@ def fitted(pairs: Sequence[Residual]) -> Doubt:
     return Doubt(float(most), *(most * shape).tolist())
 
 
-GAINS = ConstantsFit(read=read_gains, solve=solve_gains)
+GAINS = ConstantsFit(read=read_gains, solve=solve_gains, rows="gains that are answered")

@@ -17,7 +17,7 @@ import numpy as np
 
 from neusight.engines import Host
 from neusight.errors import NeusightError
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
 from neusight.learn.physics.solve import solve_alone
 from neusight.measured import read_table
 from neusight.measured.compare import question_of
@@ -97,10 +97,7 @@ def solve_hosts(evidence: Evidence[TimedCall], options: FitOptions, report: Repo
 
 def by_group(calls: Iterable[TimedCall]) -> dict[Group, list[TimedCall]]:
     """Calls that one host takes alike."""
-    groups: dict[Group, list[TimedCall]] = {}
-    for call in calls:
-        groups.setdefault(call.group, []).append(call)
-    return groups
+    return grouped(calls, lambda call: call.group)
 
 
 def group_of(row: Mapping[Any, Any]) -> Group:
@@ -219,11 +216,8 @@ def _units(groups: Mapping[Group, Sequence[TimedCall]]) -> dict[str, float]:
 
 def _usual(hosts: Mapping[Group, Host]) -> dict[str, float]:
     """Geometric means over hosts, by how they launch."""
-    alike: dict[str, list[Host]] = {}
-    for group, host in sorted(hosts.items()):
-        alike.setdefault(group[-1], []).append(host)
-    names = ("call_s", "operator_s")
-    return {f"{launch}.{name}": geometric_mean([getattr(host, name) for host in several])
+    alike, names = grouped(sorted(hosts.items()), lambda item: item[0][-1]), ("call_s", "operator_s")
+    return {f"{launch}.{name}": geometric_mean([getattr(host, name) for _, host in several])
             for launch, several in sorted(alike.items()) for name in names}  # fmt: skip
 
 

@@ -9,11 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from neusight.devices.load import gpu_of
-from neusight.devices.spec import DeviceSpec, GpuSpec
-from neusight.errors import DataError
+from neusight.devices.spec import GpuSpec
 from neusight.kernels import KernelBatch
-from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.fitted import FittedLinks
 from neusight.laws.link_constants import PRIOR, LinkPhysics
@@ -21,14 +18,21 @@ from neusight.laws.link_kinds import kinds_by_size, paths_of
 from neusight.laws.links import collective_s
 from neusight.laws.routes import ranks_of
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, Folds
-from neusight.learn.physics.problem import Measurements, Problem
+from neusight.learn.evidence import (
+    ConstantsFit,
+    Errors,
+    Evidence,
+    FitOptions,
+    Folds,
+    group_weights,
+    sample,
+    source_of,
+)
+from neusight.learn.physics.problem import GROUP_WEIGHT, Measurements, Problem
 from neusight.learn.sums import weighted_quantiles
 from neusight.measured import kernel_part, read_table
 from neusight.measured.folder import device_in, kernel_files, sound
 
-GROUP_WEIGHT = 4.0
-"""Rows that a group counts as against the priors: sizes of one collective on one machine tell of few constants."""
 STEPS = 25
 EACH = 8
 """Rows of a group and octave of sizes, at most."""
@@ -44,36 +48,15 @@ class LinkRows(Measurements):
 
     device: GpuSpec
 
-    @classmethod
-    def of(
-        cls, device: DeviceSpec, batch: KernelBatch, conditions: Conditions, latency_s: np.ndarray, weight: np.ndarray
-    ) -> LinkRows:
-        """With their kinds."""
-        kind = kinds_by_size(batch, device, conditions)
-        return cls(
-            device=gpu_of(device), kind=kind, batch=batch, conditions=conditions, latency_s=latency_s, weight=weight
-        )
-
     def timed(self, constants: LinkPhysics, held: None = None) -> tuple[np.ndarray, None]:
         """Expected times [s] by the law alone."""
         return collective_s(self.batch, self.device, self.conditions, constants)[1], None
 
 
-def _alone(rows: LinkRows) -> np.ndarray:
-    return np.asarray(rows.conditions.timing == "stream")
-
-
 def read_links(options: FitOptions, report: Report | None = None) -> Evidence[LinkRows]:
-    """Collectives of GPUs in a folder of measured rows, a table and device each; groups of many rows are sampled.
-
-    Raises:
-        DataError: none there.
-    """
+    """Collectives of GPUs in a folder of measured rows, a table and device each; groups of many rows are sampled."""
     files = kernel_files(options.data, lambda family, gpu: family == "collective", GpuSpec)
-    parts = [rows for path in files for rows in _of_file(path, options.seed)]
-    if not parts:
-        raise DataError(f"{options.data} has no collectives of GPUs: give the folder of measured rows")
-    return Evidence(rows=parts, files=files)
+    return Evidence(rows=[rows for path in files for rows in _of_file(path, options.seed)], files=files)
 
 
 def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
@@ -86,11 +69,12 @@ def _of_file(path: Path, seed: int) -> Iterator[LinkRows]:
         part = kernel_part(rows, device, "collective", np.arange(len(rows)))
         groups, octaves = _groups(rows, part.batch)
         index = np.flatnonzero(sound(rows) & _of_known_route(part.batch) & _sampled(octaves, seed))
-        if not len(index):
-            continue
-        latency_s = 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
-        weight = _balanced(groups[index], octaves[index])
-        yield LinkRows.of(part.device, part.batch.take(index), part.conditions.take(index), latency_s, weight)
+        if len(index):
+            chosen, latency_s = part.take(index), 1e-3 * rows["latency_ms"].to_numpy(dtype=float)[index]
+            kind = kinds_by_size(chosen.batch, device, chosen.conditions)
+            # Groups count the same, and in a group its octaves.
+            weight = group_weights(groups[index], GROUP_WEIGHT, group_weights(octaves[index], 1.0))
+            yield LinkRows.of(chosen, latency_s, kind=kind, weight=weight, source=source_of(path))
 
 
 def _of_known_route(batch: KernelBatch) -> np.ndarray:
@@ -109,18 +93,11 @@ def _groups(rows: Any, batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
     return groups, octaves
 
 
-def _balanced(groups: np.ndarray, octaves: np.ndarray) -> np.ndarray:
-    """Weights by which groups count the same, and in a group its octaves."""
-    within = 1.0 / np.bincount(octaves)[octaves]
-    return np.asarray(GROUP_WEIGHT * within / np.bincount(groups, within)[groups])
-
-
 def _sampled(groups: np.ndarray, seed: int) -> np.ndarray:
-    kept = np.zeros(len(groups), dtype=bool)
-    generator = np.random.default_rng(seed)
+    kept, generator = np.zeros(len(groups), dtype=bool), np.random.default_rng(seed)
     for group in np.unique(groups):
         rows = np.flatnonzero(groups == group)
-        kept[generator.permutation(rows)[:EACH]] = True
+        kept[rows[sample(len(rows), EACH, generator)]] = True
     return kept
 
 
@@ -151,7 +128,7 @@ def _intervals(folds: Folds) -> dict[str, list[float]]:
 
     Launches by themselves tell of a host; what is not known of it counts beside.
     """
-    judged = [(part.take(np.flatnonzero(~_alone(part))), other) for parts, other in folds for part in parts]
+    judged = [(part.take(part.conditions.timing != "stream"), other) for parts, other in folds for part in parts]
     judged = [(part, other) for part, other in judged if len(part)]
     if not judged:
         return {}
@@ -174,4 +151,5 @@ LINKS = ConstantsFit(
     fold=lambda part: part.device.architecture,
     finish=lambda fitted, folds: replace(fitted, intervals=_intervals(folds)),
     kept=("intervals", "intervals_seen"),
+    rows="collectives of GPUs",
 )

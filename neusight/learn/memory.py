@@ -14,10 +14,9 @@ import numpy as np
 
 from neusight.distributed.sources import memory
 from neusight.distributed.training_run import TrainingRun
-from neusight.errors import DataError
 from neusight.executors.costs import NORMAL_90
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, significant
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, FoundConstants, grouped, significant
 from neusight.learn.physics.solve import likeliest
 from neusight.learn.served import resolved_rows
 from neusight.learn.sums import students_widening
@@ -36,14 +35,12 @@ RESERVED = "peak_reserved_bytes"
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredPeak:
-    """A step, what the allocator of its last rank held at most, and whether constants learn from it; or what the
-    fullest rank ``reserved``.
-    """
+    """A step, its measured ``PEAK`` or ``RESERVED`` bytes, and whether constants learn from it."""
 
     run: TrainingRun
+    quantity: str
     measured_bytes: float
     taught: bool
-    reserved: bool = False
 
     @property
     def gpu(self) -> str:
@@ -59,25 +56,17 @@ class MeasuredPeak:
 
 
 def read_memory(options: FitOptions, report: Report | None = None) -> Evidence[MeasuredPeak]:
-    """Peaks of memory in a folder of measured rows.
-
-    Raises:
-        DataError: none there.
-    """
+    """Peaks of memory in a folder of measured rows."""
     left_out: Counter[str] = Counter()
-    tables = _with(PEAK, learned_tables(options.data, "training"))
+    every = map(read_table, sorted((options.data / "training").glob("*.parquet")))
+    tables = {PEAK: _with(PEAK, learned_tables(options.data, "training")), RESERVED: _with(RESERVED, every)}
     peaks = [
-        MeasuredPeak(run=run, measured_bytes=row[PEAK], taught=row.get("split") == FITTED)
-        for row, run in resolved_rows(tables, left_out)
+        MeasuredPeak(run=run, measured_bytes=row[column], quantity=column, taught=row.get("split") == FITTED)
+        for column, several in tables.items()
+        for row, run in resolved_rows(several, left_out)
     ]
-    if not peaks:
-        raise DataError(f"{options.data} has no peaks of memory: give the folder of measured rows")
-    reserved = _with(RESERVED, map(read_table, sorted((options.data / "training").glob("*.parquet"))))
-    peaks += [
-        MeasuredPeak(run=run, measured_bytes=row[RESERVED], taught=False, reserved=True)
-        for row, run in resolved_rows(reserved, left_out)
-    ]
-    return Evidence(rows=peaks, files=[table.path for table in (*tables, *reserved)], skipped=left_out)
+    files = [table.path for several in tables.values() for table in several]
+    return Evidence(rows=peaks if tables[PEAK] else [], files=files, skipped=left_out)
 
 
 def _with(column: str, tables: Iterable[MeasuredTable]) -> list[MeasuredTable]:
@@ -89,7 +78,7 @@ def solve_memory(evidence: Evidence[MeasuredPeak], options: FitOptions, report: 
     """The load of experts by rows that constants learn from, how far off peaks are by all, and what trainers reserve
     beyond that.
     """
-    reserved, allocated = ([peak for peak in evidence.rows if peak.reserved is is_] for is_ in (True, False))
+    reserved, allocated = ([one for one in evidence.rows if one.quantity == name] for name in (RESERVED, PEAK))
     ranks = [peak.rank() for peak in allocated]
     measured = np.array([peak.measured_bytes for peak in allocated])
     found = {"expert_load": expert_load([peak for peak in allocated if peak.taught])} | spreads(ranks, measured)
@@ -147,9 +136,8 @@ def memory_spreads(rows: Sequence[tuple[str, float, float]]) -> dict[str, float]
     Args:
         rows: name of the engine, whose variants have it before a dash, error and spread.
     """
-    squares: dict[str, list[float]] = {}
-    for name, error, spread in rows:
-        squares.setdefault(name.partition("-")[0], []).append(error**2 - spread**2)
+    of_trainer = grouped(rows, lambda row: row[0].partition("-")[0])
+    squares = {name: [error**2 - spread**2 for _, error, spread in several] for name, several in of_trainer.items()}
     excess = {name: max(0.0, float(np.mean(of))) for name, of in squares.items()}
     if not excess:
         return {}
@@ -157,4 +145,4 @@ def memory_spreads(rows: Sequence[tuple[str, float, float]]) -> dict[str, float]
     return {f"memory_spread.{name}": value**0.5 for name, value in excess.items()} | {"memory_spread": unseen}
 
 
-MEMORY = ConstantsFit(read=read_memory, solve=solve_memory)
+MEMORY = ConstantsFit(read=read_memory, solve=solve_memory, rows="peaks of memory")

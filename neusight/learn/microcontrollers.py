@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from neusight.devices.spec import MicrocontrollerSpec
-from neusight.errors import DataError, NeusightError
+from neusight.errors import NeusightError
 from neusight.kernels.families import KernelBatch
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.laws.fitted import FittedMicrocontrollers
 from neusight.laws.integer_kernels import PRIOR, IntegerPhysics, active_power_w, kernel_cycles
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, significant
+from neusight.learn.evidence import ConstantsFit, Errors, Evidence, FitOptions, grouped, significant
 from neusight.learn.physics.solve import solve_alone
 from neusight.measured.folder import step_files
 from neusight.measured.table import columns_of, filled, read_table
@@ -26,6 +25,8 @@ from neusight.steps.answers import StepAnswers
 if TYPE_CHECKING:
     import pandas as pd
 
+ALIKE = ["gpu", "model", "libraries", "overrides"]
+"""Columns that repetitions of an inference share."""
 NOISE, LIBRARY, BOARD, POWER = 0.1, 0.5, 0.1, 0.2
 """Standard deviations of logarithms (assumptions): of an inference; of what a library, and a board, have of their own;
 of a board's power."""
@@ -55,18 +56,11 @@ class Inferences:
         return float(np.log(time_s / self.latency_s))
 
 
-def read_inferences(path: Path) -> list[Inferences]:
-    """All inferences of a table, repetitions as their medians.
-
-    Raises:
-        DataError: none of a board that is known.
-    """
-    answers = StepAnswers({})
-    groups = read_table(path).frame.groupby(["gpu", "model", "libraries", "overrides"], dropna=False, sort=False)
-    found = [one for _, rows in groups if (one := _inferences(rows, answers)) is not None]
-    if not found:
-        raise DataError(f"{path}: no inferences of microcontrollers")
-    return found
+def read_microcontrollers(options: FitOptions, report: Report | None = None) -> Evidence[Inferences]:
+    """Inferences in a folder of measured rows, repetitions as their medians."""
+    answers, files = StepAnswers({}), step_files(options.data, MicrocontrollerSpec)
+    groups = (rows for path in files for _, rows in read_table(path).frame.groupby(ALIKE, dropna=False, sort=False))
+    return Evidence(rows=[one for rows in groups if (one := _inferences(rows, answers))], files=files)
 
 
 def _inferences(rows: pd.DataFrame, answers: StepAnswers) -> Inferences | None:
@@ -87,17 +81,6 @@ def _inferences(rows: pd.DataFrame, answers: StepAnswers) -> Inferences | None:
         latency_s=1e-3 * float(rows["latency_ms"].median()),
         power_w=float(powers.median()) if len(powers) else 0.0,
     )
-
-
-def read_microcontrollers(options: FitOptions, report: Report | None = None) -> Evidence[Inferences]:
-    """Inferences in a folder of measured rows.
-
-    Raises:
-        DataError: none there.
-    """
-    if not (files := step_files(options.data, MicrocontrollerSpec)):
-        raise DataError(f"{options.data} has no inferences of microcontrollers: give the folder of measured rows")
-    return Evidence(rows=[one for path in files for one in read_inferences(path)], files=files)
 
 
 def solve_microcontrollers(
@@ -165,11 +148,9 @@ def _power(rows: Sequence[Inferences]) -> tuple[float, dict[str, float]]:
 def _metered(rows: Sequence[Inferences]) -> dict[str, float]:
     """Logarithm of measured power over what datasheets state, by board: the median of its inferences."""
     stated = with_values(PRIOR, {"power.share": 1.0})
-    offs: dict[str, list[float]] = {}
-    for one in rows:
-        if one.power_w:
-            offs.setdefault(one.gpu, []).append(float(np.log(one.power_w / active_power_w(one.device, stated))))
-    return {board: float(np.median(each)) for board, each in offs.items()}
+    boards = grouped((one for one in rows if one.power_w), lambda one: one.gpu)
+    offs = {board: [one.power_w / active_power_w(one.device, stated) for one in own] for board, own in boards.items()}
+    return {board: float(np.median(np.log(each))) for board, each in offs.items()}
 
 
 MICROCONTROLLERS = ConstantsFit(
@@ -177,4 +158,5 @@ MICROCONTROLLERS = ConstantsFit(
     solve=solve_microcontrollers,
     errors=errors_of,
     fold=lambda one: one.device.architecture,
+    rows="inferences of microcontrollers",
 )

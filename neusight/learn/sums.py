@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from neusight.executors.costs import NORMAL_90
+from neusight.learn.evidence import group_weights
 from neusight.learn.physics.solve import Rows, solve
 
 GROUP_WEIGHT = 6.0
@@ -84,9 +85,9 @@ def fit_sums(
 
     names = sorted({o.alike for o in observations})
     effect = np.array([names.index(o.alike) for o in observations])
-    weight = GROUP_WEIGHT / np.maximum(np.bincount(effect)[effect], GROUP_WEIGHT)
+    weight = group_weights(effect, GROUP_WEIGHT, most=1.0)
     target = np.log([o.measured for o in observations])
-    rows = Rows(target=target, weight=weight, effect=effect, kind_of_effect=np.zeros(len(names), dtype=int))
+    rows = Rows(target=target, weight=weight, effect=effect[None], kind_of_effect=np.zeros(len(names), dtype=int))
     solution = solve(rows, evaluate, jacobian, {"centre": np.log(centre), "spread": spread}, steps=MOST_STEPS)
     return SumFit(
         values=dict(zip(prior, np.exp(solution.place).tolist(), strict=True)),

@@ -19,6 +19,7 @@ from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
+from neusight.learn.evidence import grouped, sample
 from neusight.measured.folder import alike, devices_beside, sound, stated, suspected
 from neusight.measured.kernels import KernelPart, Skip, column, computed_rows, kernel_parts
 from neusight.measured.table import read_table
@@ -33,6 +34,7 @@ EACH = 2500
 up to a million)."""
 THROTTLED = "throttled_split"
 """Rule by which rows are suspect that their GPU ran much slower than at another time."""
+STATES = ("rows", "throttled")
 COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n", "place")
 """Of ``DeviceRows``, beside the kernels themselves."""
 
@@ -69,7 +71,7 @@ class DeviceRows:
 
 def thinned(rows: Sequence[DeviceRows], most: int) -> list[DeviceRows]:
     """At most so many rows of each GPU and family, drawn by a fixed seed."""
-    return [r.take(np.sort(np.random.default_rng(0).permutation(len(r))[:most])) if len(r) > most else r for r in rows]
+    return [r.take(sample(len(r), most, 0)) if len(r) > most else r for r in rows]
 
 
 @dataclass(frozen=True)
@@ -121,21 +123,16 @@ def load_corpus(files: Sequence[Path], gpus: Sequence[str] = (), hold_out: Seque
         frame = _wanted(read_table(file).frame, gpus, hold_out)
         described |= {beside[gpu][0]: None for gpu in frame["gpu"].unique() if gpu in beside}
         devices = {gpu: beside[gpu][1] if gpu in beside else load_device(gpu) for gpu in frame["gpu"].unique()}
-        found: dict[tuple[str, str], list[DeviceRows]] = {}
-        for state, model, part in _read(frame, devices, left_out):
-            found.setdefault((state, model), []).append(part)
-        for key, parts in found.items():
-            parts_of.setdefault(key, []).extend(part.take(np.argsort(part.place)) for part in _joined(parts))
+        for key, found in grouped(_read(frame, devices, left_out), lambda found: found[:2]).items():
+            parts = _joined([part for *_, part in found])
+            parts_of.setdefault(key, []).extend(part.take(np.argsort(part.place)) for part in parts)
     if not parts_of:
         named = ", ".join(gpu for gpu in gpus if gpu not in hold_out)
         why = f": {next(iter(left_out))[1]}" if left_out else ""
         place = commonpath(files) if files else "the data"
         raise DataError(f"{place} has no kernels on {named or 'any GPU that is not held out'}{why}")
-    rows, throttled = ({model: _joined(parts_of.get((name, model), ())) for model in MODELS} for name in _STATES)
+    rows, throttled = ({model: _joined(parts_of.get((name, model), ())) for model in MODELS} for name in STATES)
     return Corpus(rows, throttled, left_out, (*files, *described))
-
-
-_STATES = ("rows", "throttled")
 
 
 def _wanted(frame: pd.DataFrame, gpus: Sequence[str], hold_out: Sequence[str]) -> pd.DataFrame:
@@ -149,7 +146,7 @@ def _wanted(frame: pd.DataFrame, gpus: Sequence[str], hold_out: Sequence[str]) -
     frame = frame[kept & ~suspected(frame, "host_time")].reset_index(drop=True)
     if "split" in frame:
         return frame
-    sampled = [np.sort(rows[np.random.default_rng(len(rows)).permutation(len(rows))[:EACH]]) for rows in alike(frame)]
+    sampled = [rows[sample(len(rows), EACH, len(rows))] for rows in alike(frame)]
     return frame.iloc[np.concatenate(sampled)].reset_index(drop=True) if sampled else frame
 
 
@@ -201,15 +198,11 @@ def _device_rows(part: KernelPart, device: GpuSpec, frame: pd.DataFrame) -> Devi
 
 def _joined(parts: Sequence[DeviceRows]) -> list[DeviceRows]:
     """Rows of one GPU and family as one, by GPU."""
-    alike: dict[tuple[str, str], list[DeviceRows]] = {}
-    for part in parts:
-        alike.setdefault((part.device.id, part.batch.family), []).append(part)
-    return sorted((_one(several) for several in alike.values()), key=lambda rows: rows.device.id)
+    alike = grouped(parts, lambda part: (part.device.id, part.batch.family))
+    return sorted(map(_one, alike.values()), key=lambda rows: rows.device.id)
 
 
 def _one(parts: Sequence[DeviceRows]) -> DeviceRows:
-    first = parts[0]
-    kernels = {name: np.concatenate([p.batch[name] for p in parts]) for name in first.batch.columns}
     columns: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS}
-    conditions = Conditions.joined([p.conditions for p in parts])
-    return replace(first, batch=KernelBatch(first.batch.family, kernels), conditions=conditions, **columns)
+    columns["batch"] = KernelBatch.joined([p.batch for p in parts])
+    return replace(parts[0], conditions=Conditions.joined([p.conditions for p in parts]), **columns)

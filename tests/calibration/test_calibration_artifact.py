@@ -47,16 +47,6 @@ def test_what_is_read_predicts_the_same(
     assert (tmp_path / "deep" / "rtx-a6000.json").stat().st_size < 40e3
 
 
-def test_the_file_says_what_it_was_fitted_on(
-    calibration: Calibration, predictor: KernelPredictor, device: DeviceSpec, tmp_path: Path
-) -> None:
-    content = json.loads(calibration.save(tmp_path / "rtx-a6000.json").read_text())
-    assert content["tile_models"] == {n: a.manifest.weights_sha256 for n, a in predictor.artifacts.items()}
-    assert content["device"]["sm_count"] == device.sm_count
-    data = {"rows": 30, "left_out": 0, "reasons": {}, "sha256": {"gemm.parquet": "ab" * 32}}
-    assert content["data"] == data | {"kinds": {"elementwise": "elementwise", "linear": "linear"}}
-
-
 def test_another_tile_model_is_refused(calibration: Calibration, predictor: KernelPredictor, tmp_path: Path) -> None:
     path = calibration.save(tmp_path / "rtx-a6000.json")
     gemm = predictor.artifacts["gemm"]
@@ -98,21 +88,11 @@ def test_a_variant_of_a_device_keeps_its_correction(
     assert changed_s[0] / changed_s[1] == pytest.approx(factor[0] / factor[1])
 
 
-def other_inputs(content: dict[str, Any]) -> None:
-    content["inputs"]["gemm"]["log2_waves"] *= 2
-
-
-def another_model(content: dict[str, Any]) -> None:
-    content["observations"][0]["model"] = "poetry"
-
-
 DAMAGES: tuple[tuple[Callable[[dict[str, Any]], Any], str], ...] = (
     (lambda content: content.update(protocol=99), "protocol 99 is not 2"),
-    (lambda content: content.pop("noise"), "no calibration of this version"),
-    (lambda content: content["prior"].update(mood=1.0), "no calibration of this version"),
     (lambda content: content["observations"][0].pop("log_ratio"), "no calibration of this version"),
-    (other_inputs, "gemm has other inputs"),
-    (another_model, "poetry"),
+    (lambda content: content["inputs"]["gemm"].update(log2_waves=99.0), "gemm has other inputs"),
+    (lambda content: content["observations"][0].update(model="poetry"), "poetry"),
 )
 
 
@@ -123,14 +103,11 @@ def test_a_damaged_file_is_refused(calibration: Calibration, tmp_path: Path) -> 
         content = json.loads(whole)
         damage(content)
         path.write_text(json.dumps(content))
-        with pytest.raises(ArtifactError, match=said) as caught:
+        with pytest.raises(ArtifactError, match=rf"^[^\n]*rtx-a6000\.json[^\n]*{said}[^\n]*$"):
             Calibration.load(path)
-        assert "rtx-a6000.json" in str(caught.value)
-        assert "\n" not in str(caught.value)
-    for text in ("{", "[]", '"calibration"'):
-        path.write_text(text)
-        with pytest.raises(ArtifactError, match=r"rtx-a6000\.json"):
-            Calibration.load(path)
+    path.write_text("{")
+    with pytest.raises(ArtifactError, match=r"rtx-a6000\.json"):
+        Calibration.load(path)
     with pytest.raises(ArtifactError, match="nowhere"):
         load_calibrations(tmp_path / "nowhere.json", KernelPredictor.load())
 

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from neusight.devices import load_device
-from neusight.errors import DataError
 from neusight.executors.systolic.times import launch_s, times_of
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -42,8 +41,3 @@ def test_a_fit_finds_the_constants_of_programs_of_the_law(tmp_path: Path) -> Non
     assert fitted.error < 0.01
     left_out = {row["gpu"]: row for row in fitted.errors if row["fit"] == "left out"}
     assert left_out["tpu-v6e"]["mean"] < 3
-
-
-def test_folders_without_arrays_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no kernels of systolic accelerators"):
-        ARRAYS.fitted(FitOptions(data=tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,16 @@ import pandas as pd
 import pytest
 
 from neusight.devices import load_device
-from neusight.errors import DataError
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.laws.constants import with_values
+from neusight.laws.constants import values, with_values
 from neusight.laws.link_constants import PRIOR
+from neusight.laws.link_kinds import kinds_by_size
 from neusight.laws.links import collective_s
 from neusight.learn.evidence import FitOptions
 from neusight.learn.links import LINKS, LinkRows
 from neusight.learn.physics.problem import Problem
+from neusight.measured import KernelPart
 
 TRUE = {"nccl.start_cycles": 14e3, "rates.nvlink_share": 0.65, "own.vllm_cycles": 12e3, "own.rate": 0.4}
 
@@ -27,7 +29,9 @@ def rows_of(gpu: str, engine: str = "torch", op: str = "all_reduce") -> LinkRows
     batch = KernelBatch.from_columns("collective", op=op, ranks=ranks.ravel(), bytes=sizes.ravel())
     conditions, device = Conditions.of(len(batch), timing="graph", engine=engine), load_device(gpu)
     times = collective_s(batch, device, conditions, with_values(PRIOR, TRUE))[0]
-    return LinkRows.of(device, batch, conditions, times, np.full(len(batch), 1.0))
+    part = KernelPart(device=device, batch=batch, conditions=conditions, rows=np.arange(len(batch)))
+    weight = np.full(len(batch), 1.0)
+    return LinkRows.of(part, times, kind=kinds_by_size(batch, device, conditions), weight=weight)
 
 
 def test_constants_that_made_the_rows_are_found() -> None:
@@ -37,13 +41,24 @@ def test_constants_that_made_the_rows_are_found() -> None:
     problem = Problem(parts, PRIOR)
     found = problem.fit(25)
     links = problem.at(found.place)
-    assert links.nccl.start_cycles == pytest.approx(TRUE["nccl.start_cycles"], rel=0.05)
-    assert links.rates.nvlink_share == pytest.approx(TRUE["rates.nvlink_share"], rel=0.05)
-    assert links.own.vllm_cycles == pytest.approx(TRUE["own.vllm_cycles"], rel=0.05)
-    assert links.own.rate == pytest.approx(TRUE["own.rate"], rel=0.05)
+    assert {name: values(links)[name] for name in TRUE} == pytest.approx(TRUE, rel=0.05)
     assert found.error < 0.03
-    kinds = {f"{'nccl' if engine == 'torch' else engine} {op}" for engine, op in asked}
-    assert set(problem.effects) == {(g, f"{kind}{size}") for g in gpus for kind in kinds for size in ("", " short")}
+    kinds = {f"{'nccl' if engine == 'torch' else engine} {op}{size}" for engine, op in asked for size in ("", " short")}
+    assert {effect[1:] for effect in problem.effects} == {(gpu, kind) for gpu in gpus for kind in kinds}
+
+
+def test_factors_tell_devices_and_sources_apart() -> None:
+    gpus, slower = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s"), {"one": 1.0, "other": 1.4}
+    parts = [rows_of(gpu) for gpu in gpus]
+    parts = [replace(p, latency_s=by * p.latency_s, source=source) for p in parts for source, by in slower.items()]
+    problem = Problem(parts, PRIOR, factors=("gpu", "source"))
+    found = problem.fit(25)
+    effects = {effect[1:]: value for effect, value in zip(problem.effects, found.effects, strict=True)}
+    apart = effects["other", "nccl all_reduce"] - effects["one", "nccl all_reduce"]
+    assert apart == pytest.approx(np.log(1.4), rel=0.2)
+    assert max(abs(effects[gpu, "nccl all_reduce"]) for gpu in gpus) < 0.2 * apart
+    assert problem.components[-1] == ("source", "") and found.spread[-1] > max(found.spread[:-1])
+    assert problem.found_beside_effects(found)["effects"]["nccl all_reduce"].keys() == set(gpus)
 
 
 def table(gpu: str, slower: float) -> pd.DataFrame:
@@ -85,5 +100,3 @@ def test_doubted_collectives_tell_nothing_of_links(tmp_path: Path) -> None:
     pd.DataFrame(rows).to_parquet(tmp_path / "collective.parquet")
     (read,) = LINKS.read(FitOptions(data=tmp_path), None).rows
     assert read.batch["bytes"].tolist() == [2**20]
-    with pytest.raises(DataError, match="is not there"):
-        LINKS.read(FitOptions(data=tmp_path / "nowhere"), None)

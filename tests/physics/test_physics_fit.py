@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-from neusight.cli.app import app
 from neusight.devices import load_device
 from neusight.errors import DataError
 from neusight.executors.gpu.expected.times import launch_s
@@ -20,6 +17,7 @@ from neusight.laws.constants import priors, values, with_values
 from neusight.laws.fitted import FittedPhysics
 from neusight.laws.physics import PRIOR
 from neusight.learn.evidence import FitOptions
+from neusight.learn.fits import FITS, fit_constants
 from neusight.learn.physics.fit import PHYSICS
 from neusight.measured import kernel_part
 
@@ -47,13 +45,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "physics.json"
-    told = CliRunner().invoke(app, ["fit", "--data", str(data), "--out", str(out), "--rows", "40", "--format", "json"])
-    assert told.exit_code == 0, told.output
+    fit_constants("physics", FitOptions(data=data, each=40), out, lambda *_: None)
     found = FittedPhysics.load(out)
-    assert json.loads(told.stdout) == found.values
-    assert found.gpus == sorted(GPUS)
-    assert found.rows == 120
-    assert list(found.data) == ["kernels/toy-gemm.parquet"]
+    assert (found.gpus, found.rows, list(found.data)) == (sorted(GPUS), 120, ["kernels/toy-gemm.parquet"])
     assert found.values.keys() == priors(PRIOR).keys()
     assert found.error < 0.03
     for name, truth in TRUTH.items():
@@ -66,16 +60,14 @@ def test_constants_move_to_what_the_kernels_say(data: Path, tmp_path: Path) -> N
 
 def test_devices_that_are_held_out_say_nothing(data: Path) -> None:
     found = PHYSICS.fitted(FitOptions(data=data, hold_out=("l40s",), each=10, steps=1))
-    assert found.gpus == ["a100-sxm-80gb", "h100-sxm-80gb"]
-    assert found.held_out == ["l40s"]
-    assert found.rows == 20
+    assert (found.gpus, found.held_out, found.rows) == (["a100-sxm-80gb", "h100-sxm-80gb"], ["l40s"], 20)
 
 
-def test_a_folder_without_data_sets_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="give the folder of measured rows"):
-        PHYSICS.fitted(FitOptions(data=tmp_path))
-    with pytest.raises(DataError, match="is no folder"):
-        PHYSICS.fitted(FitOptions(data=tmp_path / "nowhere"))
+@pytest.mark.parametrize("name", FITS)
+def test_a_folder_without_rows_to_learn_from_is_named(tmp_path: Path, name: str) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(DataError, match=str(tmp_path)):
+            FITS[name].fitted(FitOptions(data=folder))
 
 
 def test_rows_that_tell_nothing_are_counted_by_reason(data: Path, tmp_path: Path) -> None:
@@ -87,11 +79,7 @@ def test_rows_that_tell_nothing_are_counted_by_reason(data: Path, tmp_path: Path
     path.parent.mkdir(parents=True)
     pd.concat([rows, faulty], ignore_index=True).to_parquet(path)
     options = FitOptions(data=tmp_path / "measured", each=5, steps=1)
-    found = PHYSICS.fitted(options)
-    assert found.rows == 5
-    lacking = "a100-sxm-80gb does not compute in float8: it has bfloat16, float16, float32, float64, int4, int8, tf32"
-    assert found.skipped == {"suspect": 3, lacking: 4}
-    found.save(tmp_path / "physics.json")
-    assert FittedPhysics.load(tmp_path / "physics.json").skipped == found.skipped
-    told = CliRunner().invoke(app, ["fit", "--data", str(options.data), "--out", str(tmp_path / "p.json")])
-    assert f"7 rows were left out: {lacking} (4); suspect (3)" in " ".join(told.output.split())
+    content, _, lines = fit_constants("physics", options, tmp_path / "physics.json", lambda *_: None)
+    found = FittedPhysics.load(tmp_path / "physics.json")
+    assert (found.rows, sorted(found.skipped.values()), found.values) == (5, [3, 4], content)
+    assert "7 rows were left out: a100-sxm-80gb does not compute in float8" in lines[-1]

@@ -11,7 +11,6 @@ import pytest
 
 from neusight.errors import DataError, LoadError
 from neusight.learn import served, training_steps
-from neusight.learn.evidence import most_common
 from neusight.learn.sums import SumObservation, fit_sums, robust_spread
 
 TRUE = np.array([2e-3, 1.3, 0.8])
@@ -45,12 +44,6 @@ def test_a_constant_of_two_terms_is_one_and_products_of_constants_multiply() -> 
 
 def test_the_spread_is_that_of_a_normal_error() -> None:
     assert robust_spread(np.random.default_rng(1).normal(0, 0.2, 100_000)) == pytest.approx(0.2, rel=0.02)
-
-
-def test_reasons_are_told_the_commonest_first() -> None:
-    assert most_common(Counter({"a": 1, "b": 1200})) == "b (1,200); a (1)"
-    assert most_common(Counter("abcd")).endswith("; …")
-    assert most_common(Counter()) == ""
 
 
 def test_rows_that_cannot_be_simulated_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,22 +53,12 @@ def test_round_trip(saved: Saved, fitted: Callable[[str], Any]) -> None:
         assert again.folder == folder
 
 
-def test_everyone_may_read_what_was_saved(saved: Saved) -> None:
-    folder = saved("mlp")
-    assert stat.S_IMODE(folder.stat().st_mode) & 0o555 == 0o555
-    assert all(stat.S_IMODE(p.stat().st_mode) & 0o444 == 0o444 for p in folder.iterdir())
-
-
-def test_saving_replaces_the_whole_folder(saved: Saved) -> None:
+def test_saving_replaces_the_whole_folder_or_nothing(saved: Saved) -> None:
     folder = saved("linear")
     (folder / "stray").write_text("")
     assert saved("gbm") == folder
     assert sorted(p.name for p in folder.iterdir()) == ["card.md", "manifest.json", "weights.txt"]
-    assert [p.name for p in folder.parent.iterdir()] == ["toy"]
-
-
-def test_a_save_that_fails_leaves_the_old_one(saved: Saved) -> None:
-    folder = saved("linear")
+    assert all(stat.S_IMODE(p.stat().st_mode) & 0o444 == 0o444 for p in (folder, *folder.iterdir()))
     before = {p.name: p.read_bytes() for p in folder.iterdir()}
 
     class Broken:
@@ -85,16 +75,13 @@ def test_a_save_that_fails_leaves_the_old_one(saved: Saved) -> None:
 
 
 def test_malformed_manifests(saved: Saved, tmp_path: Path) -> None:
-    assert one_line(refusal(tmp_path / "toy"), tmp_path / "toy", "cannot read the tile model", "neusight train")
+    assert one_line(refusal(tmp_path / "toy"), tmp_path / "toy", "neusight train")
     folder = saved()
-    for content in ("", "{", "[]", "3", "null", '{"protocol": 1}'):
-        (folder / "manifest.json").write_text(content)
+    for content in (b"", b"{", b"[]", b'{"protocol": 1}', b"\xff\xfe\x00\x81"):
+        (folder / "manifest.json").write_bytes(content)
         assert one_line(refusal(folder), folder, "manifest.json", "neusight train")
-    (folder / "manifest.json").write_bytes(b"\xff\xfe\x00\x81")
-    assert one_line(refusal(folder), folder, "manifest.json")
 
 
-NO_CONTRACT = ("manifest.json", "a feature contract has the keys family, features, target, version")
 WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
     (lambda m: m.update(protocol=99), ("protocol 99 is not 6", "neusight train")),
     (lambda m: m.update(colour="blue"), ("colour",)),
@@ -102,14 +89,10 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
     (lambda m: m["contract"].update(target="latency"), ("target 'latency'",)),
     (lambda m: m["contract"]["features"].__setitem__(1, "colour"), ("feature 'colour' is unknown", "neusight train")),
     (lambda m: m["contract"].update(features=[*FEATURES, "log2_depth"]), ("take 3 features, the manifest names 4",)),
-    *[
-        (lambda m, content=content: m.update(contract=content), NO_CONTRACT)
-        for content in (4, None, [], {}, {"family": "gemm"})
-    ],
-    *[
-        (lambda m, key=key: m.pop(key), (key, "neusight train"))
-        for key in ("backend", "device_bias", "doubts", "domain", "contract", "launch_floors_s")
-    ],
+    (lambda m: m.update(contract={"family": "gemm"}), ("manifest.json", "a feature contract has the keys")),
+    (lambda m: m.update(backend="forest"), ("no tile-model backend 'forest'",)),
+    (lambda m: m.pop("doubts"), ("doubts", "neusight train")),
+    (lambda m: m.pop("contract"), ("contract", "neusight train")),
 ]
 
 
@@ -118,12 +101,6 @@ def test_manifests_with_a_wrong_part(saved: Saved) -> None:
         folder = saved()
         edit(folder, change)
         assert one_line(refusal(folder), folder, *said)
-    folder = saved("mlp")
-    edit(folder, lambda m: m["contract"].update(features=[*FEATURES, "log2_depth"]))
-    assert one_line(refusal(folder), folder, "weights take 3 features, the manifest names 4")
-    edit(folder, lambda m: m.update(backend="forest"))
-    with pytest.raises(ArtifactError, match="no tile-model backend 'forest': one of mlp"):
-        load_artifact(folder)
 
 
 def test_damaged_weights(saved: Saved) -> None:
@@ -134,9 +111,6 @@ def test_damaged_weights(saved: Saved) -> None:
     assert one_line(refusal(path.parent), path.parent, "weights.safetensors", "sha256")
     path.unlink()
     assert one_line(refusal(path.parent), path.parent, "weights.safetensors is missing")
-    path = saved("gbm") / "weights.txt"
-    path.write_bytes(path.read_bytes()[:100])
-    assert one_line(refusal(path.parent), path.parent, "weights.txt", "sha256")
 
 
 def contract(*features: str) -> FeatureContract:

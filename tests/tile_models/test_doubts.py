@@ -34,8 +34,6 @@ def test_a_name_is_one_of_what_is_alike() -> None:
         *("linear float16 int4, throttled", "* float16 int4, throttled"),
         *("*, throttled", "*"),
     )
-    assert levels("linear") == ("linear", "*")
-    assert doubt_of({"* float16": [0.9, 1.1, 0.1], "*": [0.5, 2.0, 0.3]}, "bmm float16") == [0.9, 1.1, 0.1]
     one_kind = {"linear": [0.9, 1.1, 0.1], "*": [0.5, 2.0, 0.3]}
     assert doubt_of(one_kind, "bmm float16, throttled") == one_kind["*"]
     assert doubt_of(one_kind, "linear, throttled") == one_kind["linear"], "nothing limited was measured"

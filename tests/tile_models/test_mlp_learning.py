@@ -59,18 +59,6 @@ def test_no_epochs_leave_the_prior_as_it_is() -> None:
     assert np.allclose(model.logits(data.features, data.prior), data.prior)
 
 
-def test_fit_leaves_torch_s_threads_alone() -> None:
-    import torch
-
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        MlpModel(**OPTIONS | {"epochs": 1}).fit(planted(100))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-
-
 def test_weights_count() -> None:
     # A row that weighs nothing teaches nothing.
     data, lies = planted(400, seed=1), planted(400, seed=2, offsets=(2.0,))

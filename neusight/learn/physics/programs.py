@@ -23,8 +23,8 @@ from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import Kernel, group_by_family
 from neusight.laws.constants import priors
 from neusight.laws.physics import PRIOR, Physics
-from neusight.learn.physics.observations import GROUP_WEIGHT, ProblemPart, by_law
-from neusight.measured import read_table
+from neusight.learn.physics.observations import ProblemPart, by_law
+from neusight.measured import KernelPart, read_table
 from neusight.measured.folder import program_files, sound
 from neusight.transforms.precision import as_computed
 from neusight.workloads import load_workload
@@ -136,14 +136,12 @@ def _part(device: GpuSpec, measured_ms: pd.Series, traces: dict[str, Workload]) 
             chosen.append(name)
             largest.append(kernels[number].batch.kernel(int(np.argmax(products[number]))))
     if chosen:
-        yield ProgramPart(
-            device=device,
+        batch, conditions = KernelBatch.of(largest), Conditions.requested(len(chosen))
+        yield ProgramPart.of(
+            KernelPart(device=device, batch=batch, conditions=conditions, rows=np.arange(len(chosen))),
+            1e-3 * measured_ms[chosen].to_numpy(dtype=float),
             kind=KIND,
-            batch=KernelBatch.of(largest),
-            conditions=Conditions.requested(len(chosen)),
-            latency_s=1e-3 * measured_ms[chosen].to_numpy(dtype=float),
-            weight=np.full(len(chosen), GROUP_WEIGHT / len(chosen)),
-            floor_s=np.zeros(len(chosen)),
+            source=KIND,
             kernels=_by_law(device, [traces[name] for name in chosen]),
         )
 

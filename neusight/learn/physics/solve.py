@@ -1,9 +1,10 @@
-"""Robust non-linear least squares in log time, with priors and a random effect of each (device, kind of kernel).
+"""Robust non-linear least squares in log time, with priors and crossed random effects, such as devices and sources.
 
-The model of a row is ``log t = f(constants, row) + e(device, kind) + noise``: constants are the same for all devices,
-``e`` is what a device has of its own, normal around zero with a spread that is estimated. A device that nobody
-measured has effect 0, give or take that spread. Outliers count by the pseudo-Huber loss (Charbonnier et al. 1997).
-Levenberg-Marquardt; the spreads are re-estimated after each step (EM for variance components, Laird and Ware 1982).
+The model of a row is ``log t = f(constants, row) + e(device, kind) + e(source, kind) + … + noise``: constants are the
+same for all rows, each ``e`` is what a device (or source) has of its own, normal around zero with a spread that is
+estimated. A device that nobody measured has effect 0, give or take that spread. Outliers count by the pseudo-Huber loss
+(Charbonnier et al. 1997). Levenberg-Marquardt; the spreads are re-estimated after each step (EM for variance
+components, Laird and Ware 1982).
 Every fit of constants is a call of ``solve``, or of ``solve_alone`` where devices are too few to have effects.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -20,8 +22,6 @@ NOISE = 0.12
 18 %)."""
 STEP = 1e-3
 """Of a constant on its scale, for its derivative."""
-NO_EFFECT = -1
-"""Number in place of an effect's of rows that have none."""
 SMALL_STEP, MOST_STEPS, CONVERGED = 1e-5, 100, 1e-12
 """The same where no choice is held, most steps, and share of the loss at which those end."""
 LONGEST_STEP, TRIES = 0.5, 8
@@ -38,8 +38,9 @@ Evaluate = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True)
 class Rows:
-    """``target`` log times, ``weight`` of each, ``effect`` its number of (device, kind) or ``NO_EFFECT``, ``kind`` that
-    of its kind. ``noise`` is the scale of residuals; those of more than ``outlier`` times it count as outliers.
+    """``target`` log times, ``weight`` of each, ``effect`` the number of its effect by each factor, shape (factors,
+    rows), and ``kind_of_effect`` the number of each effect's kind; effects of a kind share their spread. ``noise`` is
+    the scale of residuals; those of more than ``outlier`` times it count as outliers.
     """
 
     target: np.ndarray
@@ -50,24 +51,32 @@ class Rows:
     outlier: float = 1.0
 
     def of_effects(self, values: np.ndarray) -> np.ndarray:
-        """The value of each row's effect, 0 where it has none."""
-        return np.asarray(np.append(values, 0.0)[self.effect])
+        """The sum of each row's effects."""
+        return np.asarray(values[self.effect].sum(axis=0))
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Sums of the rows' values (or vectors of them) over each effect, shape (effects, …)."""
-        count = len(self.kind_of_effect)
-        totals = np.zeros((count + 1, *values.shape[1:]))
-        np.add.at(totals, self.effect, values)
-        return totals[:count]
+        totals = np.zeros((len(self.kind_of_effect), *values.shape[1:]))
+        for numbers in self.effect:
+            np.add.at(totals, numbers, values)
+        return totals
+
+    def shared(self, weight: np.ndarray) -> np.ndarray:
+        """Sums of the weights of rows that two effects have in common, shape (effects, effects)."""
+        totals = np.zeros((len(self.kind_of_effect),) * 2)
+        for pair in product(self.effect, repeat=2):
+            np.add.at(totals, pair, weight)
+        return totals
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Constants on their scales with covariance, effects, and spreads by number of kind."""
+    """Constants on their scales with covariance, effects with their variances, and spreads by number of kind."""
 
     place: np.ndarray
     covariance: np.ndarray
     effects: np.ndarray
+    variance: np.ndarray
     spread: np.ndarray
     error: float
     """Weighted mean of |predicted / measured - 1| with the effects."""
@@ -141,7 +150,8 @@ def solve(
             break
     count = len(at.constants)
     error, loss = _error(at.residual(rows), rows.weight), at.loss(rows, known, spread[rows.kind_of_effect])
-    return Solution(at.constants, inverse[:count, :count], at.effects, spread, error, loss)
+    variance = np.diag(inverse)[count:]
+    return Solution(at.constants, inverse[:count, :count], at.effects, variance, spread, error, loss)
 
 
 def solve_alone(
@@ -154,8 +164,8 @@ def solve_alone(
     start: np.ndarray | None = None,
 ) -> Solution:
     """Estimate constants of rows without effects, to convergence, by differences; arguments as of ``solve``."""
-    none, effect = np.zeros(0, dtype=int), np.full(len(target), NO_EFFECT)
-    rows = Rows(target, np.ones(len(target)), effect, none, noise, outlier)
+    effect, kinds = np.zeros((0, len(target)), dtype=int), np.zeros(0, dtype=int)
+    rows = Rows(target, np.ones(len(target)), effect, kinds, noise, outlier)
 
     def jacobian(place: np.ndarray) -> np.ndarray:
         moves = SMALL_STEP * np.eye(len(place))
@@ -245,7 +255,7 @@ def _normal(rows: Rows, slopes: np.ndarray, residual: np.ndarray) -> tuple[np.nd
     normal[:constants, :constants] = weighted.T @ slopes
     across = rows.sums(weighted)
     normal[constants:, :constants], normal[:constants, constants:] = across, across.T
-    normal[constants:, constants:][np.diag_indices(count)] = rows.sums(weight)
+    normal[constants:, constants:] = rows.shared(weight)
     gradient = np.concatenate([weighted.T @ residual, rows.sums(weight * residual)])
     return normal, gradient
 

@@ -153,19 +153,15 @@ def simulate_passes(count: int, seed: int = 0, start: int = 0, ranges: TileRange
     Raises:
         DataError: a negative count, seed or start.
     """
-    known = _pass_configs(count, seed, start, ranges or PARTS[0].ranges)
+    configs = sample_configs(count, seed, start, ranges or PARTS[0].ranges)
+    configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
+    known = {name: configs[name] for name in CONFIG}
     draws = [_cycles({k: v[i].item() for k, v in known.items()}, seed) for i in range(count)]
     return known | {
         "draws": np.array([len(cycles) for cycles in draws], dtype=np.int64),
         "cycles": np.array([cycles.mean() for cycles in draws], dtype=float),
         "scatter": np.array([cycles.std() / cycles.mean() for cycles in draws], dtype=float),
     }
-
-
-def _pass_configs(count: int, seed: int, start: int, ranges: TileRanges) -> Columns:
-    configs = sample_configs(count, seed, start, ranges)
-    configs["rows"] = np.minimum(configs["rows"], configs["row_streams"])
-    return {name: configs[name] for name in CONFIG}
 
 
 def make_dataset(
