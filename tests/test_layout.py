@@ -47,6 +47,7 @@ ROOMS = [
     "api",
     "design",
     "measured",
+    "check",
     "learn",
     "collect",
     "lab",

@@ -95,6 +95,7 @@ _COMMANDS = {
     "calibrate": "learn:calibrate",
     "collect": "collect:app",
     "evaluate": "evaluate:evaluate",
+    "check": "check:check",
     "devices": "devices:devices",
     "clusters": "devices:clusters",
     "datasets": "datasets:app",

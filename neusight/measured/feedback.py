@@ -17,14 +17,14 @@ def fillable_rows(questions: Sequence[Question], figures: Sequence[Mapping[str, 
     """Words of each question, empty cells of measured columns, and its predicted figures as ``predicted_`` columns."""
     rows = []
     for question, own in zip(questions, figures, strict=True):
-        words = _words(question)
+        words = cells_of(question)
         measured = _SERVED if isinstance(question, Serving) else ("latency_ms",)
         predicted = {f"predicted_{name}": value for name, value in own.items() if name not in words}
         rows.append({"command": question.KIND, **words, **dict.fromkeys(measured), **predicted})
     return rows
 
 
-def _words(question: Question) -> dict[str, str]:
+def cells_of(question: Question) -> dict[str, str]:
     """Words as cells of a table."""
     fields = {name: question.fields()[name].field for name in question.words()}
     return {

@@ -97,7 +97,16 @@ def read_table(path: Path) -> MeasuredTable:
         DataError: no such file, an empty or truncated one, another format, an unknown column, none that is measured,
             or no row.
     """
-    frame = read_frame(path).reset_index(drop=True)
+    return table_of(path, read_frame(path))
+
+
+def table_of(path: Path, frame: pd.DataFrame) -> MeasuredTable:
+    """Rows of a frame as those of the file that they are of.
+
+    Raises:
+        DataError: as ``read_table``.
+    """
+    frame = frame.reset_index(drop=True)
     kind = "gains" if "gain" in frame else "kernels" if {"family", "op", "name"} & {*frame} else "models"
     frame = _with_engines_that_ran(frame.rename(columns={name: _known(path, kind, str(name)) for name in frame}))
     if frame.columns.has_duplicates:
