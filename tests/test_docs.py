@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from cli_runs import run
 
-from neusight.laws.fitted import UNMOVED
 from neusight.paths import checkout_dir
 
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in
@@ -107,6 +107,6 @@ def test_accuracy_page_has_the_intervals_and_constants_that_ship() -> None:
             cells = [f"{row['gpus']}", f"{row['rows']:,}", *(f"{row[k]:.{d}f}" for k, d in FIGURES.items())]
             assert [f"{title}: {row['family']}", DEVICES[row["kinship"]], *cells] in shown
     constants = json.loads(run("tile-models", "show", "physics", "--format", "json").stdout)
-    unmoved = sum(row["kept"] >= UNMOVED for row in constants)
-    assert f"{len(constants)}, fitted to" in PAGES["accuracy.md"]
-    assert f"no data move {unmoved} of them" in PAGES["accuracy.md"]
+    counts = Counter(row["origin"] for row in constants if row["file"] == "physics.json")
+    said = f"{counts['fitted']} fitted, {counts['cited']} cited, {counts['prior']} at their prior"
+    assert said in PAGES["accuracy.md"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -44,13 +45,13 @@ def list_models(models: opt.WithTileModels, output: opt.Formatted) -> None:
 @app.command("show")
 def show_model(
     model: Annotated[
-        opt.Named, described(name="A name of `neusight tile-models list`, or physics: constants of all laws.")
+        opt.Named, described(name="A name of `neusight tile-models list`, or physics: numbers of all laws.")
     ],
     models: opt.WithTileModels,
     output: opt.Formatted,
 ) -> None:
-    """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest. Of `physics` the
-    fitted constants, and which of them no data move.
+    """Show the card of a tile model: training and held-out GPUs, data, errors. JSON is the manifest. Of `physics` all
+    numbers of the laws by origin, and which rows would move those that no data move.
     """
     from neusight.errors import ArtifactError, nearest
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
@@ -69,17 +70,27 @@ def show_model(
 
 
 def _show_constants(tile_models: Path | None, form: str) -> None:
-    """Constants of all laws, those that no data move first."""
-    from neusight.laws.fitted import UNMOVED, shipped_physics
+    """Numbers of all laws by origin, and those that stay at their prior with the rows that would move them."""
+    from neusight.distributed.factors import shipped_factors
+    from neusight.laws.fitted import STORES, UNMOVED, shipped
+    from neusight.laws.origins import numbers_in_code
 
-    fitted = shipped_physics(tile_models)
-    rows = sorted(fitted.constants(), key=lambda row: -row["kept"])
-    unmoved = [row for row in rows if row["kept"] >= UNMOVED]
+    stores = (*(shipped(kind, tile_models) for kind in STORES), shipped_factors(tile_models))
+    rows = [row for numbers in (*(store.constants() for store in stores), numbers_in_code()) for row in numbers]
 
     def human() -> None:
-        line(f"{len(rows)} constants from {fitted.rows:,} rows of {len(fitted.gpus)} devices.")
-        line(f"No data move {len(unmoved)}: they keep {UNMOVED:.0%} of their prior's width and more. JSON has all.")
-        figures("constant = name | >value = value:decimal | >prior = prior:decimal | >kept = kept:.0%", unmoved)
+        line(f"{len(rows)} numbers of the laws by file or room of code, and origin:")
+        origins: dict[str, Counter[str]] = {}
+        for row in rows:
+            origins.setdefault(row["file"].partition("/")[0], Counter())[row["origin"]] += 1
+        figures(_ORIGINS, [{"file": file, **counts} for file, counts in origins.items()])
+        line()
+        line(f"No data move these: they keep {UNMOVED:.0%} of their prior's width and more. JSON has all.")
+        unmoved = [row for row in rows if row["origin"] == "prior"]
+        for wanted in dict.fromkeys(row["moved_by"] for row in unmoved):
+            line(f"- {wanted} would move")
+            for row in (row for row in unmoved if row["moved_by"] == wanted):
+                line(f"  {row['name']} {row['value']:.4g} {row['unit']}".rstrip() + f", keeps {row['kept']:.0%}")
 
     Output(form).data(rows, rows, human)
 
@@ -102,6 +113,7 @@ _LEFT_OUT = (
     ">measured\nphysics = own_physics:.1f | >measured\nships = own:.1f"
 )
 """Columns of the errors of ``Manifest.left_out``."""
+_ORIGINS = "file | >fitted | >datasheet | >cited | >prior | >assumption | >definition | >numerics"
 _COVERAGE = (
     "name | kernels = family | known as = kinship | >GPUs = gpus | >rows = rows:, | >inside = inside:.1f | "
     ">width = width:.2f | >CRPS = crps:.3f"

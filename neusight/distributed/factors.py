@@ -44,7 +44,7 @@ def names_of(kind: str, first: bool) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Factors(FittedConstants):
+class Factors(FittedConstants[StepPhysics]):
     """What ``neusight fit training`` gives, or what is thought before any step is looked at.
 
     ``spread`` is the standard deviation of the logarithm of steps on a GPU whose steps were left out, ``left_out`` the
@@ -57,12 +57,6 @@ class Factors(FittedConstants):
 
     spread: float
     left_out: dict[str, dict[str, float]]
-
-    @property
-    def physics(self) -> StepPhysics:
-        """The constants; see ``FittedConstants``."""
-        constants: StepPhysics = self._constants
-        return constants
 
     def of(self, part: Part, engine: Engine) -> float:
         """By what the time of a part is multiplied: 1 for engines that no step was fitted of."""

@@ -61,7 +61,7 @@ class LinkPredictor:
             raise CoverageError(f"links answer collectives, not kernels of '{batch.family}': ask the device's executor")
         place, device = device, device_of(device)
         known = Conditions.requested(len(batch)) if conditions is None else conditions
-        bound_s, (alone_s, whole_s) = least_s(batch, place), collective_s(batch, place, known, self.fitted.links)
+        bound_s, (alone_s, whole_s) = least_s(batch, place), collective_s(batch, place, known, self.fitted.physics)
         kinds = kinds_by_size(batch, place, known)
         own = np.exp(self._effects(batch, place, known))
         passing = batch["ranks"] > 1
@@ -97,7 +97,7 @@ class LinkPredictor:
         return ()
 
     def _transfer_s(self, batch: KernelBatch, place: Place) -> np.ndarray:
-        return np.asarray(work_of(batch).read_bytes / route(batch, place, self.fitted.links).bytes_per_s)
+        return np.asarray(work_of(batch).read_bytes / route(batch, place, self.fitted.physics).bytes_per_s)
 
     def _effects(self, batch: KernelBatch, place: Place, conditions: Conditions) -> np.ndarray:
         """Logarithms of what a measured device has of its own, of long and short messages by ``long_share``."""
@@ -131,7 +131,7 @@ class LinkPredictor:
         """Of the 90 % interval, by path: a measured device's own, that of others the further a variant lies from it."""
         device = device_of(place)
         far = min(device.distance, 1.0) if self._learned_id(device) in self.fitted.gpus else 1.0
-        paths = paths_of(batch, place, known, self.fitted.links)
+        paths = paths_of(batch, place, known, self.fitted.physics)
         others, own = (_enclosing(table, paths) for table in (self.fitted.intervals, self.fitted.intervals_seen))
         low, high = others**far * own ** (1.0 - far)
         return np.minimum(low, 1.0), np.maximum(high, 1.0)

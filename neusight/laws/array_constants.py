@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from neusight.laws.constants import constant
+from neusight.laws.constants import constant, group
 from neusight.quick_dataclasses import dataclass
 
 
@@ -58,11 +56,10 @@ class ProgramLaunch:
 class ArrayPhysics:
     """All of them."""
 
-    launch: ProgramLaunch = field(default_factory=ProgramLaunch)
-
-    products: ArrayProducts = field(default_factory=ArrayProducts)
-    vectors: VectorRates = field(default_factory=VectorRates)
-    memory: DeviceMemory = field(default_factory=DeviceMemory)
+    launch: ProgramLaunch = group(ProgramLaunch, "programs of one small kernel, by clock of the host and of the device")
+    products: ArrayProducts = group(ArrayProducts, "products by shape, on each kind of array")
+    vectors: VectorRates = group(VectorRates, "pointwise kernels with many operations a byte, and reductions over rows")
+    memory: DeviceMemory = group(DeviceMemory, "copies, and products larger than on-chip memory")
 
 
 PRIOR = ArrayPhysics()

@@ -6,13 +6,13 @@ shows. One form holds for all kinds of boards, with constants of each kind.
 
 from __future__ import annotations
 
-from dataclasses import field, fields
+from dataclasses import fields
 from math import exp, hypot
 
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec, GpuSpec
-from neusight.laws.constants import constant
+from neusight.laws.constants import cited, constant, group
 from neusight.laws.physics import Physics
 from neusight.laws.power import REFERENCE_NM, PowerDemand, traffic_pj_per_byte
 from neusight.quick_dataclasses import dataclass
@@ -74,27 +74,34 @@ class GpuBoard:
 class SystolicBoard:
     """Chips with systolic arrays, whose meters nobody published beside kernels."""
 
-    idle_share: float = 0.47
-    """As of GPUs (Google Cloud, TPU versions, "min/mean/max power": 90/170/192 W of v4, 123/220/262 W of v3)."""
-    flop_pj: float = 0.3
-    """Energy of a FLOP of 16 bits at 7 nm [pJ] (Jouppi et al. 2021, Ten Lessons, table 2: bfloat16 multiply 0.21,
-    float32 add 0.38)."""
-    node_exponent: float = 0.55
-    """By which it grows with the process node (the same table, 45 to 7 nm: products 2.8 times, sums 2.4)."""
-    narrow_energy: float = 0.6
-    """Factor for half the bits (assumption: as of matrix units)."""
-    sram_pj_per_byte: float = 5.0
-    """Written to and read from a megabyte of SRAM [pJ/B] (the same table: 14 pJ for 64 bits, each way, and wires)."""
-    dram_pj_per_byte: float = 44.0
-    """Of HBM [pJ/B] (the same table: 250 to 450 pJ for 64 bits)."""
+    idle_share: float = cited(
+        0.47, "datasheet: Google Cloud, TPU versions, min/mean/max power: 90/170/192 W of v4, 123/220/262 W of v3"
+    )
+    """As of GPUs."""
+    flop_pj: float = cited(
+        0.3, "Jouppi et al. 2021, Ten Lessons, table 2: bfloat16 multiply 0.21 pJ, float32 add 0.38 pJ"
+    )
+    """Energy of a FLOP of 16 bits at 7 nm [pJ]."""
+    node_exponent: float = cited(
+        0.55, "Jouppi et al. 2021, Ten Lessons, table 2, 45 to 7 nm: products 2.8 times, sums 2.4"
+    )
+    """By which it grows with the process node."""
+    narrow_energy: float = constant(0.6, 0.3, "guess: as of matrix units")
+    """Factor for half the bits."""
+    sram_pj_per_byte: float = cited(
+        5.0, "Jouppi et al. 2021, Ten Lessons, table 2: 14 pJ for 64 bits, each way, and wires"
+    )
+    """Written to and read from a megabyte of SRAM [pJ/B]."""
+    dram_pj_per_byte: float = cited(44.0, "Jouppi et al. 2021, Ten Lessons, table 2: 250 to 450 pJ for 64 bits")
+    """Of HBM [pJ/B]."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoardPhysics:
     """Constants of all kinds of boards; other kinds have energies of their own, with all that they draw."""
 
-    gpu: GpuBoard = field(default_factory=GpuBoard)
-    systolic: SystolicBoard = field(default_factory=SystolicBoard)
+    gpu: GpuBoard = group(GpuBoard, "what meters of boards show of kernels that last")
+    systolic: SystolicBoard = group(SystolicBoard, "what meters of chips show of products in 16 and 8 bit")
 
     def of(self, device: DeviceSpec) -> GpuBoard | SystolicBoard | None:
         """Those of a device's kind."""

@@ -1,12 +1,13 @@
-"""Constants of a law that data estimate: each declared where its law stands, with what was known of it beforehand.
+"""Constants of a law: each declared where its law stands, with what was known of it before any fit.
 
-A field beside them without a prior is an assumption: its docstring tells where it comes from, and no fit changes it.
+A number has one of four origins: it is ``fitted`` to measured rows, stands in a ``datasheet``, is ``cited`` from a
+document, or stays at its ``prior``, with a word on the rows that would move it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import Field, field, fields, is_dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import field, fields, is_dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -15,6 +16,12 @@ from neusight.quick_dataclasses import dataclass
 
 Scale = Literal["log", "linear", "share"]
 T = TypeVar("T")
+UNITS = {
+    "bytes_per_s": "B/s", "bytes_per_cycle": "B/cycle", "pj_per_byte": "pJ/B", "pj_per_flop": "pJ/FLOP",
+    "flop_pj": "pJ/FLOP", "lane_pj": "pJ/FLOP", "cycles": "cycles", "instructions": "instructions", "ops": "operations",
+    "flops": "FLOP", "bytes": "B", "s": "s", "w": "W",
+}  # fmt: skip
+"""Units by the last words of a constant's name; others are ratios."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Prior:
     scale: Scale
 
 
-def constant(value: float, spread: float, why: str, scale: Scale = "log") -> Any:
+def constant(value: float, spread: float, why: str, scale: Scale = "log", moved_by: str = "") -> Any:
     """A field of a group of constants, with its prior.
 
     Args:
@@ -40,18 +47,37 @@ def constant(value: float, spread: float, why: str, scale: Scale = "log") -> Any
         spread: standard deviation of the prior: of the logarithm, or with ``scale`` "linear" of the value itself.
         why: where the prior comes from.
         scale: "log" for what is positive, "share" for a share of something, which never is above 1.
+        moved_by: rows that would move it, where those that would move its group do not.
     """
-    return field(default=value, metadata={"prior": Prior(value, spread, why, scale)})
+    rows = {"moved_by": moved_by} if moved_by else {}
+    return field(default=value, metadata={"prior": Prior(value, spread, why, scale), **rows})
+
+
+def cited(value: float, source: str) -> Any:
+    """A field of a group of constants that no fit changes, with the document that states it; "datasheet: …" of a
+    vendor's figure of a device.
+    """
+    return field(default=value, metadata={"source": source})
+
+
+def group(kind: Callable[[], Any], moved_by: str) -> Any:
+    """A field of all constants of a law: one group of them, and the rows that would move those at their prior."""
+    return field(default_factory=kind, metadata={"moved_by": moved_by})
 
 
 def priors(physics: Any) -> dict[str, Prior]:
     """The prior of every constant by its name, ``group.constant``."""
-    return {name: item.metadata["prior"] for name, item, _ in _walk(physics) if "prior" in item.metadata}
+    return {name: known["prior"] for name, known, _ in declarations(physics) if "prior" in known}
 
 
 def values(physics: Any) -> dict[str, float]:
-    """The value of every constant by its name, assumptions included."""
-    return {name: value for name, _, value in _walk(physics)}
+    """The value of every constant by its name, cited ones included."""
+    return {name: value for name, _, value in declarations(physics)}
+
+
+def unit_of(name: str) -> str:
+    """The unit of a constant by the end of its name; "" for ratios, exponents and counts."""
+    return next((unit for end, unit in UNITS.items() if f"_{name.rpartition('.')[2]}".endswith(f"_{end}")), "")
 
 
 def with_values(physics: T, new: Mapping[str, float]) -> T:
@@ -85,10 +111,11 @@ def decode(prior: Prior, place: float) -> float:
     return float(np.exp(place)) if prior.scale == "log" else place
 
 
-def _walk(physics: Any) -> Iterator[tuple[str, Field[Any], float]]:
-    for group in fields(physics):
-        content = getattr(physics, group.name)
+def declarations(physics: Any) -> Iterator[tuple[str, dict[str, Any], float]]:
+    """Name, metadata (``prior`` or ``source``, ``moved_by``) and value of every constant."""
+    for owner in fields(physics):
+        content = getattr(physics, owner.name)
         if not is_dataclass(content):
             continue
         for item in fields(content):
-            yield f"{group.name}.{item.name}", item, getattr(content, item.name)
+            yield f"{owner.name}.{item.name}", {**owner.metadata, **item.metadata}, getattr(content, item.name)

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, field
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from neusight.errors import ArtifactError
 from neusight.laws import array_constants, board_power, integer_kernels, link_constants, physics
 from neusight.laws.array_constants import ArrayPhysics
 from neusight.laws.board_power import BoardPhysics
-from neusight.laws.constants import priors, with_values
+from neusight.laws.constants import declarations, priors, unit_of, with_values
 from neusight.laws.integer_kernels import IntegerPhysics
 from neusight.laws.link_constants import LinkPhysics
 from neusight.laws.physics import Physics
@@ -28,8 +28,11 @@ _LISTED = ("errors", "covariance")
 """Tables that are written a row a line."""
 
 
+P = TypeVar("P")
+
+
 @dataclass(frozen=True, kw_only=True)
-class FittedConstants:
+class FittedConstants(Generic[P]):
     """What a fit found.
 
     ``values`` by name (``group.constant``), ``deviations`` their standard deviations on the scale on which each is
@@ -52,7 +55,7 @@ class FittedConstants:
     protocol: int = PROTOCOL
 
     @cached_property
-    def _constants(self) -> Any:
+    def physics(self) -> P:
         """The prior's constants with the fitted values.
 
         Raises:
@@ -62,18 +65,25 @@ class FittedConstants:
             raise ArtifactError(
                 f"{self.file} has a constant {min(foreign)!r} that this version lacks: run {self.command}"
             )
-        return with_values(self.prior, self.values)
+        constants: P = with_values(self.prior, self.values)
+        return constants
 
     def constants(self) -> list[dict[str, Any]]:
-        """A row a constant: ``name``, ``value``, ``prior`` (its centre), ``kept`` (the share of the prior's width that
-        the fit left; from ``UNMOVED`` on no data move it) and ``why`` (where the prior comes from).
+        """A row a constant: ``file``, ``name``, ``value``, ``unit``, ``origin`` (fitted, datasheet, cited, prior),
+        ``prior`` (its centre), ``kept`` (the share of the prior's width that the fit left; from ``UNMOVED`` on no data
+        move it), ``why`` (where the prior or the number comes from) and ``moved_by`` (rows that would move a prior).
         """
-        known = priors(self.prior)
-        kept = {name: deviation / known[name].spread for name, deviation in self.deviations.items()}
-        return [
-            {"name": name, "value": value, "prior": known[name].value, "kept": kept[name], "why": known[name].why}
-            for name, value in self.values.items()
-        ]
+        return [self._described(*declared) for declared in declarations(self.physics)]
+
+    def _described(self, name: str, known: Mapping[str, Any], value: float) -> dict[str, Any]:
+        row = {"file": self.file, "name": name, "value": value, "unit": unit_of(name)}
+        row |= {"prior": None, "kept": None, "moved_by": ""}
+        if (prior := known.get("prior")) is None:
+            source = known.get("source", "")
+            return row | {"origin": "datasheet" if source.startswith("datasheet") else "cited", "why": source}
+        kept = self.deviations.get(name, prior.spread) / prior.spread
+        stated = {"prior": prior.value, "kept": kept, "why": prior.why, "moved_by": known.get("moved_by", "")}
+        return row | stated | {"origin": "fitted" if kept < UNMOVED else "prior"}
 
     def save(self, path: Path) -> None:
         """Write as JSON, rows of tables a line each."""
@@ -106,7 +116,7 @@ class FittedConstants:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedToDevices(FittedConstants):
+class FittedToDevices(FittedConstants[P]):
     """Constants of all devices, fitted beside what each has of its own.
 
     ``covariance`` is that of the constants on their scales in the order of ``values``. ``spread`` is the standard
@@ -121,7 +131,7 @@ class FittedToDevices(FittedConstants):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedPhysics(FittedToDevices):
+class FittedPhysics(FittedToDevices[Physics]):
     """What ``neusight fit`` found, without the devices ``held_out``."""
 
     file: ClassVar[str] = FILE
@@ -130,15 +140,9 @@ class FittedPhysics(FittedToDevices):
 
     held_out: list[str] = field(default_factory=list)
 
-    @property
-    def physics(self) -> Physics:
-        """The constants; see ``FittedConstants``."""
-        constants: Physics = self._constants
-        return constants
-
 
 @dataclass(frozen=True, kw_only=True)
-class FittedLinks(FittedToDevices):
+class FittedLinks(FittedToDevices[LinkPhysics]):
     """What ``neusight fit links`` found.
 
     ``intervals`` enclose 90 % of measured over predicted times of devices that were left out, by path (``nccl links``);
@@ -154,15 +158,9 @@ class FittedLinks(FittedToDevices):
     intervals_seen: dict[str, list[float]] = field(default_factory=dict)
     errors: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def links(self) -> LinkPhysics:
-        """The constants; see ``FittedConstants``."""
-        constants: LinkPhysics = self._constants
-        return constants
-
 
 @dataclass(frozen=True, kw_only=True)
-class FittedArrays(FittedConstants):
+class FittedArrays(FittedConstants[ArrayPhysics]):
     """What ``neusight fit arrays`` found. ``scatter`` is the standard deviation of the log error of single kernels
     by family; ``errors`` are errors in percent by device and family: seen, left out.
     """
@@ -174,15 +172,9 @@ class FittedArrays(FittedConstants):
     scatter: dict[str, float]
     errors: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def physics(self) -> ArrayPhysics:
-        """The constants; see ``FittedConstants``."""
-        constants: ArrayPhysics = self._constants
-        return constants
-
 
 @dataclass(frozen=True, kw_only=True)
-class FittedBoards(FittedConstants):
+class FittedBoards(FittedConstants[BoardPhysics]):
     """What ``neusight fit boards`` found. ``spread`` is the standard deviation of the log power of GPUs that were
     left out; ``errors`` are errors in percent by device and source: seen, left out.
     """
@@ -194,19 +186,13 @@ class FittedBoards(FittedConstants):
     spread: float
     errors: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def physics(self) -> BoardPhysics:
-        """The constants; see ``FittedConstants``."""
-        constants: BoardPhysics = self._constants
-        return constants
-
     def spread_of(self, kind: str) -> float:
         """Standard deviation of the log energy of a kind's boards."""
         return self.spread if kind == "gpu" else board_power.UNKNOWN_SPREAD
 
 
 @dataclass(frozen=True, kw_only=True)
-class FittedMicrocontrollers(FittedConstants):
+class FittedMicrocontrollers(FittedConstants[IntegerPhysics]):
     """What ``neusight fit microcontrollers`` found. ``spread`` are standard deviations of logarithms: of what a
     ``board`` and a ``library`` have of their own in time, and of a board's ``power``; ``effects`` those of measured
     boards, by ``latency`` and ``power``, and of each ``library``. ``errors`` are errors in percent by kind of core and
@@ -221,14 +207,21 @@ class FittedMicrocontrollers(FittedConstants):
     effects: dict[str, dict[str, float]]
     errors: list[dict[str, Any]] = field(default_factory=list)
 
-    @property
-    def physics(self) -> IntegerPhysics:
-        """The constants; see ``FittedConstants``."""
-        constants: IntegerPhysics = self._constants
-        return constants
+
+_Constants = TypeVar("_Constants", bound=FittedConstants[Any])
 
 
-_Constants = TypeVar("_Constants", bound=FittedConstants)
+STORES = (FittedPhysics, FittedLinks, FittedArrays, FittedBoards, FittedMicrocontrollers)
+"""Files of constants that ship beside the tile models."""
+
+
+def shipped(kind: type[_Constants], directory: Path | None = None) -> _Constants:
+    """The constants beside the tile models in ``directory``, or those that ship where it has none.
+
+    Raises:
+        ArtifactError: they do not load.
+    """
+    return _shipped(kind, directory, chosen_tile_models())
 
 
 @lru_cache(maxsize=32)
@@ -239,27 +232,23 @@ def _shipped(kind: type[_Constants], directory: Path | None, chosen: Path | None
 
 
 def shipped_microcontrollers(directory: Path | None = None) -> FittedMicrocontrollers:
-    """The constants beside the tile models in ``directory``, or those that ship where it has none.
-
-    Raises:
-        ArtifactError: they do not load.
-    """
-    return _shipped(FittedMicrocontrollers, directory, chosen_tile_models())
+    """See ``shipped``."""
+    return shipped(FittedMicrocontrollers, directory)
 
 
 def shipped_boards(directory: Path | None = None) -> FittedBoards:
-    """As ``shipped_microcontrollers``."""
-    return _shipped(FittedBoards, directory, chosen_tile_models())
+    """See ``shipped``."""
+    return shipped(FittedBoards, directory)
 
 
 def shipped_arrays(directory: Path | None = None) -> FittedArrays:
-    """As ``shipped_microcontrollers``."""
-    return _shipped(FittedArrays, directory, chosen_tile_models())
+    """See ``shipped``."""
+    return shipped(FittedArrays, directory)
 
 
 def shipped_links(directory: Path | None = None) -> FittedLinks:
-    """As ``shipped_microcontrollers``."""
-    return _shipped(FittedLinks, directory, chosen_tile_models())
+    """See ``shipped``."""
+    return shipped(FittedLinks, directory)
 
 
 def shipped_physics(directory: Path | None = None) -> FittedPhysics:

@@ -9,7 +9,6 @@ cores take fewer or more cycles as their CoreMark tells, and multiply-adds as th
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from neusight.devices.spec import MicrocontrollerSpec
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.work import by_distinct, conv_output, work_of
 from neusight.laws.bounds import GEMM_FAMILIES
-from neusight.laws.constants import constant
+from neusight.laws.constants import constant, group
 from neusight.quick_dataclasses import dataclass
 
 REFERENCE_COREMARK, REFERENCE_LANES = 3.41, 2.0
@@ -56,8 +55,8 @@ class ActivePower:
 class IntegerPhysics:
     """All constants."""
 
-    layers: LayerCycles = field(default_factory=LayerCycles)
-    power: ActivePower = field(default_factory=ActivePower)
+    layers: LayerCycles = group(LayerCycles, "single layers on a core, by kind")
+    power: ActivePower = group(ActivePower, "currents of boards while they multiply")
 
 
 PRIOR = IntegerPhysics()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.laws.constants import constant
+from neusight.laws.constants import cited, constant
 from neusight.quick_dataclasses import dataclass
 
 
@@ -42,9 +42,22 @@ class AttentionConstants:
     """Of what microbenchmarks sustain between SMs and L2, what attention does."""
     widening: float = constant(2.0, 1.0, "guess: some instructions for a few elements that share a register")
     """Operations by which an element of a float8 cache is widened for 16-bit arithmetic."""
-    widening_integers: float = 2.0
-    """The same of integers, which permuted bytes make floats whose exponent a subtraction takes off, two at once (Kim
-    et al. 2022, Who Says Elephants Can't Run, section 4), and scale; counted, assumption."""
+    widening_integers: float = constant(
+        2.0,
+        0.7,
+        "counted in Kim et al. 2022, Who Says Elephants Can't Run, section 4: permuted bytes are floats whose exponent "
+        "a subtraction takes off, two at once, and are scaled",
+        moved_by="attention over an int8 cache",
+    )
+    """The same of integers."""
+    passing_trips: float = constant(
+        2.0,
+        0.5,
+        "a tile of SGLang's extend kernel takes 1.8 us beside its arithmetic on three GPUs, one outside of a window "
+        "0.9 to 1.4",
+        moved_by="windowed attention of SGLang's extend kernel, by length",
+    )
+    """Trips to memory for a tile of keys that a kernel without a pipeline passes over."""
     passes: float = constant(2.0, 0.3, "a tensor is read and written")
     """Times that new keys and values, and in TensorRT-LLM queries, move before the kernel."""
     context_kernels: float = constant(2.0, 0.5, "TensorRT-LLM: one for positions and cache, one for lengths")
@@ -71,8 +84,8 @@ class Convolution:
     """The same of fused Winograd with its own tiles."""
     steps_share: float = constant(0.8, 0.3, "guess: batched products of small tiles")
     """The same of the products of Winograd in three steps."""
-    narrow: float = 4.0
-    """By how much a tile of intensity 1 is slower than one without end (assumption, as for plain products)."""
+    narrow: float = constant(4.0, 0.3, "guess: as for plain products")
+    """By how much a tile of intensity 1 is slower than one without end."""
     fused_depth: float = constant(16.0, 0.7, "guess: fill of the pipeline and transform of the outputs")
     """Channels whose time a block of fused Winograd spends before and after its main loop."""
     ampere: float = constant(1.0, 0.15, "guess: kernels that were compiled anew rather than tuned by hand")
@@ -89,9 +102,8 @@ class ImplicitGemm:
         0.75, 0.7, "guess: addresses and masks of every tap take issue slots that plain products have", scale="share"
     )
     """Of a plain product's rate that implicit ones sustain."""
-    synchronous: float = 0.62
-    """Share of that where matrix units read shared memory, which kernels compiled for Ampere do not use (Luo et al.
-    2024: mma.sync reaches 62 % of the peak of wgmma on H100)."""
+    synchronous: float = cited(0.62, "Luo et al. 2024: mma.sync reaches 62 % of the peak of wgmma on H100")
+    """Share of that where matrix units read shared memory, which kernels compiled for Ampere do not use."""
     fill: float = constant(
         0.7, 1.0, "CUTLASS, IteratorAlgorithm: kernels for few channels fill a step from several taps", scale="share"
     )
@@ -177,26 +189,28 @@ class StreamConstants:
     that partitions of L2 keep no copies."""
     follow: float = constant(1.5, 0.3, "guess: between writing and reading a tensor its kernels touch little else")
     """Bytes touched between a kernel's operands being written and read, over those that the kernel itself touches."""
-    plain_instructions: float = 6.0
-    """Instructions an element of vectorised kernels, beside the arithmetic (PyTorch, vectorized_elementwise_kernel:
-    four elements a load)."""
+    plain_instructions: float = cited(6.0, "PyTorch, vectorized_elementwise_kernel: four elements a load")
+    """Instructions an element of vectorised kernels, beside the arithmetic."""
     strided_instructions: float = constant(
         40.0, 0.4, "PyTorch, OffsetCalculator: a division by multiplication for each dimension of each tensor"
     )
     """The same where tensors do not lie in one piece."""
     flop_instructions: float = constant(1.0, 0.5, "counts of the table of operators")
     """Instructions an operation of the arithmetic."""
-    tap_instructions: float = 8.0
-    """Instructions for each value of a window that a depthwise convolution reads, beside the arithmetic (PyTorch,
-    DepthwiseConv2d.cu: two comparisons, two sums, two loads, two conversions)."""
-    input_tap_instructions: float = 16.0
-    """The same of its gradient of the input (ibid.: four comparisons, and what the stride leaves over, in each
-    direction)."""
-    weight_tap_instructions: float = 40.0
-    """The same of its gradient of the filters (ibid.: the place of each value follows from a division by the width,
-    20 instructions)."""
+    tap_instructions: float = cited(
+        8.0, "PyTorch, DepthwiseConv2d.cu: two comparisons, two sums, two loads, two conversions"
+    )
+    """Instructions for each value of a window that a depthwise convolution reads, beside the arithmetic."""
+    input_tap_instructions: float = cited(
+        16.0, "PyTorch, DepthwiseConv2d.cu: four comparisons, and what the stride leaves over, in each direction"
+    )
+    """The same of its gradient of the input."""
+    weight_tap_instructions: float = cited(
+        40.0, "PyTorch, DepthwiseConv2d.cu: the place of a value follows from a division by the width, 20 instructions"
+    )
+    """The same of its gradient of the filters."""
     window_instructions: float = constant(
-        100.0, 0.7, "ibid.: four divisions of integers by the extents, each of 20 to 30 instructions"
+        100.0, 0.7, "PyTorch, DepthwiseConv2d.cu: four divisions of integers, each of 20 to 30 instructions"
     )
     """Instructions for the place of a value that PyTorch's depthwise convolution writes; cuDNN has none in float32."""
     norm_instructions: float = constant(40.0, 0.7, "guess: Welford's update has a division an element")
@@ -217,6 +231,11 @@ class StreamConstants:
     """Core cycles that a block takes for a row beside its steps along it."""
     dram_gain: float = constant(1.03, 0.04, "gpu-benches, DRAM bandwidth: simple streams leave a tenth of the peak")
     """By which streams sustain more of DRAM than the panels and pages that products and attention gather."""
-    latency_s: float = 6e-7
-    """Latency of DRAM [s] while others use it (gpu-benches, DRAM bandwidth by occupancy: 0.46 to 0.77 us by
-    Little's law on nine GPUs)."""
+    latency_s: float = cited(
+        6e-7, "gpu-benches, DRAM bandwidth by occupancy: 0.46 to 0.77 us by Little's law on nine GPUs"
+    )
+    """Latency of DRAM [s] while others use it."""
+    channel_loads: float = constant(
+        2.0, 0.5, "guess: of one tensor or more", moved_by="batch normalisation in training in NCHW, by size of images"
+    )
+    """Loads that a thread of cuDNN's batch normalisation in training has under way."""

@@ -6,9 +6,7 @@ of its own cost model (``src/graph/tuning.cc``, tables ``baseLat`` and ``hwLat``
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from neusight.laws.constants import constant
+from neusight.laws.constants import constant, group
 from neusight.quick_dataclasses import dataclass
 
 
@@ -118,10 +116,10 @@ class LaunchPhysics:
 class LinkPhysics:
     """All constants of collectives."""
 
-    nccl: Nccl = field(default_factory=Nccl)
-    own: Own = field(default_factory=Own)
-    rates: Rates = field(default_factory=Rates)
-    launch: LaunchPhysics = field(default_factory=LaunchPhysics)
+    nccl: Nccl = group(Nccl, "nccl-tests by size, algorithm and protocol, on 2 to 8 devices and several nodes")
+    own: Own = group(Own, "all-reduce kernels of serving engines, by size and ranks")
+    rates: Rates = group(Rates, "long messages over each kind of link")
+    launch: LaunchPhysics = group(LaunchPhysics, "single collectives as engines and XLA launch them, by size")
 
 
 PRIOR = LinkPhysics()

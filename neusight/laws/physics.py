@@ -7,9 +7,7 @@ kernels, and predictions use what it wrote (``shipped_physics``).
 
 from __future__ import annotations
 
-from dataclasses import field
-
-from neusight.laws.constants import constant
+from neusight.laws.constants import cited, constant, group
 from neusight.laws.kernel_constants import AttentionConstants, Convolution, ImplicitGemm, MoeConstants, StreamConstants
 from neusight.quick_dataclasses import dataclass
 
@@ -40,29 +38,28 @@ class MemoryPhysics:
 
 @dataclass(frozen=True, kw_only=True)
 class CachePhysics:
-    """What L2 keeps, and what it misses; assumptions have the magnitude seen in float32 kernels."""
+    """What L2 keeps, and what it misses."""
 
-    miss_slope: float = 0.64
-    """Steepness with which re-reads between waves miss L2, an octave of panel bytes (assumption)."""
-    miss_centre: float = 1.0
-    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss (assumption)."""
-    always_missed: float = 0.05
-    """Share of them that misses however small the panels are (assumption)."""
-    drift_slope: float = 1.2
-    """Steepness with which blocks lose step, an octave of panel bytes (assumption)."""
-    drift_centre: float = 7.0
-    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step, in the first round (assumption)."""
-    drift_rounds: float = 0.25
-    """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good
-    (assumption)."""
+    miss_slope: float = constant(0.64, 0.3, "magnitude seen in float32 kernels")
+    """Steepness with which re-reads between waves miss L2, an octave of panel bytes."""
+    miss_centre: float = constant(1.0, 0.3, "magnitude seen in float32 kernels", scale="linear")
+    """log2 of (panel bytes / L2) at which half of the re-reads between waves miss."""
+    always_missed: float = constant(0.05, 0.5, "magnitude seen in float32 kernels", scale="share")
+    """Share of them that misses however small the panels are."""
+    drift_slope: float = constant(1.2, 0.3, "magnitude seen in float32 kernels")
+    """Steepness with which blocks lose step, an octave of panel bytes."""
+    drift_centre: float = constant(7.0, 0.5, "magnitude seen in float32 kernels", scale="linear")
+    """log2 of (panel bytes / L2) at which half of the blocks no longer run in step, in the first round."""
+    drift_rounds: float = constant(0.25, 0.3, "magnitude seen in float32 kernels")
+    """By how much of that each doubling of the rounds brings the point nearer: lost step is not made good."""
     drift: float = constant(3.5, 0.2, "magnitude seen in float32 kernels")
     """Bytes fetched for a byte used by a block that has lost step: its slice of a row is less than a DRAM
     access."""
-    drift_unified: float = 0.5
+    drift_unified: float = constant(0.5, 0.4, "magnitude seen in float32 kernels")
     """The same on NVIDIA GPUs from Volta on, whose kernels lose hardly any: the unified L1 holds what a slice
-    leaves (assumption)."""
-    row_miss_slope: float = 2.1
-    """Steepness with which second passes over rows miss L2, an octave of bytes in flight (assumption)."""
+    leaves."""
+    row_miss_slope: float = constant(2.1, 0.3, "magnitude seen in float32 kernels")
+    """Steepness with which second passes over rows miss L2, an octave of bytes in flight."""
     row_miss_centre: float = constant(-0.8, 0.2, "magnitude seen in float32 kernels", scale="linear")
     """log2 of (bytes of rows in flight / L2) at which half of the second passes over a row miss."""
 
@@ -107,7 +104,7 @@ class Power:
 
 @dataclass(frozen=True, kw_only=True)
 class CudaCores:
-    """Products on the ordinary pipelines of an SM; assumptions have the magnitude seen in float32 kernels."""
+    """Products on the ordinary pipelines of an SM."""
 
     issue_contended: float = constant(
         0.88,
@@ -121,20 +118,20 @@ class CudaCores:
     """Share of peak FLOP/s that an SM sustains when nothing else limits it."""
     shared_memory_half: float = constant(14.0, 0.2, "magnitude seen in float32 kernels")
     """Tile intensity below which operands from shared memory take as long as the arithmetic, on an SM of 64 lanes."""
-    shared_memory_sharpness: float = 2.0
-    """Exponent of the norm that joins the two (assumption)."""
+    shared_memory_sharpness: float = constant(2.0, 0.3, "magnitude seen in float32 kernels")
+    """Exponent of the norm that joins the two."""
     fill_s: float = constant(
         1.5e-6, 0.5, "gpu-benches, latency: two trips to DRAM of 0.5 to 0.8 us, and a barrier each"
     )
     """What a tile waits for before its main loop [s], which other blocks of the SM hide."""
     exposed_write: float = constant(0.4, 0.5, "guess: blocks that began together write their tiles together")
     """Share of the time in which DRAM takes a tile of the result that nothing hides."""
-    misaligned_cost: float = 0.034
-    """Share that products of extents that are no multiples of four take longer (assumption)."""
+    misaligned_cost: float = constant(0.034, 0.5, "magnitude seen in float32 kernels")
+    """Share that products of extents that are no multiples of four take longer."""
     tail_share: float = constant(0.43, 0.2, "magnitude seen in float32 kernels")
     """Share of the quantisation to whole rounds of blocks that remains when several share an SM out of step."""
-    idle_cost: float = 0.15
-    """Slow-down of an SM whose resident blocks hold next to no accumulators (assumption)."""
+    idle_cost: float = constant(0.15, 0.5, "magnitude seen in float32 kernels")
+    """Slow-down of an SM whose resident blocks hold next to no accumulators."""
     overlap: float = constant(4.0, 0.2, "magnitude seen in float32 kernels")
     """Exponent of the norm that joins resource times of products: infinity would be perfect overlap, 1 none."""
 
@@ -187,9 +184,8 @@ class Matrix:
     a clock."""
     asynchronous: float = constant(0.5, 0.3, "guess: warpgroup instructions read shared memory by themselves")
     """Factor on it for Hopper and datacentre Blackwell, whose matrix units read shared memory."""
-    pair_half: float = 0.5
-    """Factor beside that for datacentre Blackwell (PTX ISA 8.6: tcgen05 multiplies 128 rows and more at once, and
-    pairs of SMs hold half of an operand)."""
+    pair_half: float = cited(0.5, "PTX ISA 8.6: tcgen05 takes 128 rows and more at once, pairs of SMs share an operand")
+    """Factor beside that for datacentre Blackwell."""
     mfma_half: float = constant(
         5.0,
         0.25,
@@ -197,10 +193,13 @@ class Matrix:
         "for each element of a tile's edge and step, at 128 bytes a clock: ``half`` is 48 where nothing hides it",
     )
     """Factor on ``half`` for AMD's matrix units."""
-    untuned_share: float = 0.8
-    """Share of the rate of a vendor's tuned library that kernels sustain of those that nobody tuned for a device
-    (PyTorch, pull request 120480: rocBLAS "is pretty bad for MI300", where hipBLASLt became the default;
-    assumption)."""
+    untuned_share: float = constant(
+        0.8,
+        0.2,
+        'guess; PyTorch, pull request 120480: rocBLAS "is pretty bad for MI300", where hipBLASLt became the default',
+        moved_by="the same products by rocBLAS and hipBLASLt on one device",
+    )
+    """Share of the rate of a vendor's tuned library that kernels sustain of those that nobody tuned for a device."""
     mfma_prologue: float = constant(1.5, 0.5, "guess: fewer waves hide the fill of the pipeline")
     """Factor on ``prologue_depth`` for them."""
     prologue_depth: float = constant(64.0, 0.7, "guess: one to two steps of a main loop")
@@ -209,6 +208,34 @@ class Matrix:
     """Exponent of the norm that joins the times of resources."""
     l2_share: float = constant(1.2, 0.3, "panels that neighbouring blocks read at once cross fewer ports")
     """The same of products, for panels that neighbouring blocks share."""
+    cluster_gain: float = constant(
+        2.0**0.5,
+        0.1,
+        "CUTLASS, TMA multicast: as many blocks share rows of A as share columns of B, each panel fetched once",
+        moved_by="large products by cluster size, on Hopper and datacentre Blackwell",
+    )
+    """By which each doubling of the blocks of a cluster lessens what crosses their ports."""
+    blocks_of_sm: float = constant(2.0, 0.3, "the registers of an SM hold two blocks of 128x128 accumulators")
+    """Blocks of small tiles that share an SM, and wait for memory at a time."""
+    idle_rounds: float = constant(
+        1.5, 0.3, "grids of measured kernels", moved_by="names and grids of products with few tiles and a long extent"
+    )
+    """Blocks an SM from which no cut along the depth pays."""
+    least_depth: float = constant(
+        128.0, 0.7, "guess: what the stages of a main loop hold", moved_by="grids of products that are cut"
+    )
+    """Inner extent [elements] that is left to a part of a product that is cut, at least."""
+    least_cut_extent: float = constant(
+        2048.0,
+        0.5,
+        "products of 8 to 256 rows: the chain of smaller ones grows with it on every GPU",
+        moved_by="grids of products of 8 to 256 rows, by inner extent",
+    )
+    """Inner extent [elements] from which products are cut."""
+    least_stage_bytes: float = constant(
+        1.0, 0.3, "guess: 4-bit elements come with scales", moved_by="short products of 4-bit operands"
+    )
+    """Of an element in a stage of a main loop, at least."""
     step_s: float = constant(4e-9, 0.5, "CUTLASS for Ampere: three to five stages of 32 elements, a latency of 0.6 us")
     """Latency that a block waits for an element of its inner extent [s]."""
     step_asynchronous: float = constant(
@@ -232,12 +259,30 @@ class Matrix:
         0.5, 0.4, "DeepSeek-V3 report, 3.3.2: on Hopper one warpgroup adds up while another one multiplies"
     )
     """Share of it that nothing hides where matrix units read operands from shared memory by themselves."""
-    group_cycles: float = 8.0
-    """Lane cycles of a partial sum of 32 products of integers (ggml-cuda, mmq.cuh, vec_dot_*_q8_1_mma: it becomes
-    float32, two scales and a minimum are loaded and multiplied, and two products added; counted, assumption)."""
-    widening: float = 4.0
-    """Lane cycles in which a weight of few bits is made one that is multiplied (ggml-cuda, mmq.cuh, load_tiles_*: some
-    thirty instructions for eight of 4 bits, with their scales and copies to shared memory; counted, assumption)."""
+    group_cycles: float = constant(
+        8.0,
+        0.5,
+        "counted in ggml-cuda, mmq.cuh, vec_dot_*_q8_1_mma: it becomes float32, two scales and a minimum are loaded "
+        "and multiplied, and two products added",
+        moved_by="kernels of llama.cpp for prompts, by format of weights",
+    )
+    """Lane cycles of a partial sum of 32 products of integers."""
+    widening: float = constant(
+        4.0,
+        0.5,
+        "counted in ggml-cuda, mmq.cuh, load_tiles_*: some thirty instructions for eight weights of 4 bits, with their "
+        "scales and copies to shared memory",
+        moved_by="kernels of llama.cpp for prompts, by format of weights",
+    )
+    """Lane cycles in which a weight of few bits is made one that is multiplied."""
+    unpacking: float = constant(
+        1.0,
+        0.5,
+        "counted in ggml-cuda, vecdotq.cuh, vec_dot_q4_K_q8_1: a load, a shift and a mask for four weights; in "
+        "exllamav2_ext, qdq_4.cuh: for two",
+        moved_by="kernels of llama.cpp and ExLlamaV2 for single tokens, by format of weights",
+    )
+    """Instructions of a lane for a weight of few bits that it multiplies itself."""
     unpack_cost: float = constant(0.3, 0.7, "guess: weights of 8 or 4 bits are widened before they are multiplied")
     """Share that products with narrow weights take longer."""
     quantise_start: float = constant(0.5, 0.5, "guess: a small kernel between others")
@@ -256,9 +301,13 @@ class Matrix:
     """By which it falls with an SM's FLOP a clock."""
     narrow_energy: float = constant(0.6, 0.3, "guess: half the bits, most of half the energy")
     """Energy of an 8-bit FLOP over that of a 16-bit one."""
-    quiet_energy: float = 0.85
-    """Energy with operands that are not random, over that with random ones (assumption: 12 to 28 % faster where
-    operands are not random)."""
+    quiet_energy: float = constant(
+        0.85,
+        0.1,
+        "large products are 12 to 28 % faster where operands are not random",
+        moved_by="board power of large products of constant and of random operands",
+    )
+    """Energy with operands that are not random, over that with random ones."""
     boost_gain: float = constant(1.08, 0.05, "GeForce boards run above their datasheet's boost clock by some percent")
     """By which consumer boards exceed the boost clock of their datasheet while no power limit acts."""
 
@@ -267,18 +316,18 @@ class Matrix:
 class Physics:
     """All constants, in groups."""
 
-    memory: MemoryPhysics = field(default_factory=MemoryPhysics)
-    cache: CachePhysics = field(default_factory=CachePhysics)
-    power: Power = field(default_factory=Power)
-    cuda_cores: CudaCores = field(default_factory=CudaCores)
-    convolution: Convolution = field(default_factory=Convolution)
-    implicit: ImplicitGemm = field(default_factory=ImplicitGemm)
-    start: Start = field(default_factory=Start)
-    residency: Residency = field(default_factory=Residency)
-    matrix: Matrix = field(default_factory=Matrix)
-    attention: AttentionConstants = field(default_factory=AttentionConstants)
-    moe: MoeConstants = field(default_factory=MoeConstants)
-    stream: StreamConstants = field(default_factory=StreamConstants)
+    memory: MemoryPhysics = group(MemoryPhysics, "copies of large tensors on each kind of memory, with and without ECC")
+    cache: CachePhysics = group(CachePhysics, "products and reductions whose operands are larger than L2, in float32")
+    power: Power = group(Power, "power and clocks of boards at several limits, of arithmetic and of traffic alone")
+    cuda_cores: CudaCores = group(CudaCores, "products in float32 by tile (kernel names), of all depths")
+    convolution: Convolution = group(Convolution, "convolutions in float32, timed by algorithm")
+    implicit: ImplicitGemm = group(ImplicitGemm, "convolutions in TF32 with strides and few channels")
+    start: Start = group(Start, "empty kernels by themselves, in graphs and under a profiler")
+    residency: Residency = group(Residency, "streams over operands of 0.5 to 4 times L2, used again and again")
+    matrix: Matrix = group(Matrix, "products by tile and cut (kernel names), on each kind of matrix unit")
+    attention: AttentionConstants = group(AttentionConstants, "attention by library, dtype of its cache and pass")
+    moe: MoeConstants = group(MoeConstants, "layers of experts by engine, with each of their kernels timed")
+    stream: StreamConstants = group(StreamConstants, "pointwise kernels and reductions, by layout of their operands")
 
 
 PRIOR = Physics()

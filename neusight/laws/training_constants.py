@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from neusight.laws.constants import constant
+from neusight.laws.constants import constant, group
+from neusight.quick_dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,4 +44,4 @@ class StepFactors:
 class StepPhysics:
     """All constants of training steps."""
 
-    step: StepFactors = field(default_factory=StepFactors)
+    step: StepFactors = group(StepFactors, "training steps with the time of each kind of kernel")

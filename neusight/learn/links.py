@@ -111,7 +111,7 @@ def solve_links(evidence: Evidence[LinkRows], options: FitOptions, report: Repor
 def _log_error(part: LinkRows, fitted: FittedLinks) -> np.ndarray:
     """Logarithm of predicted over measured times, with the effects of devices that are in the fit."""
     effects = by_distinct(part.kind, lambda kind: fitted.effects.get(kind, {}).get(part.gpu, 0.0))
-    return part.log_error(fitted.links) + effects
+    return part.log_error(fitted.physics) + effects
 
 
 def errors_of(parts: Sequence[LinkRows], fitted: FittedLinks) -> Errors:
@@ -132,7 +132,7 @@ def _intervals(folds: Folds) -> dict[str, list[float]]:
     judged = [(part, other) for part, other in judged if len(part)]
     if not judged:
         return {}
-    names = [paths_of(part.batch, part.device, part.conditions, other.links) for part, other in judged]
+    names = [paths_of(part.batch, part.device, part.conditions, other.physics) for part, other in judged]
     paths, error, weight = (
         np.concatenate(each)
         for each in (names, [-_log_error(*one) for one in judged], [part.weight for part, _ in judged])

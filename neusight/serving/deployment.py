@@ -218,7 +218,7 @@ class Deployment:
         """What a token takes from the host's memory over a device's link [s]; 0 where none is kept there."""
         if not self.setup.host_cache:
             return 0.0
-        share: float = shipped_links().links.rates.host_share
+        share: float = shipped_links().physics.rates.host_share
         return self.memory.kv_bytes_per_token / (share * host_link(self.replica.device).bandwidth_bytes_per_s)
 
     @cached_property

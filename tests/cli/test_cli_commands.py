@@ -213,9 +213,10 @@ def test_tile_models_and_data_sets_have_cards() -> None:
     assert "gemm" in run("tile-models", "show", "gemm").stdout
     constants = as_json("tile-models", "show", "physics")
     shown = run("tile-models", "show", "physics").stdout.splitlines()
-    assert shown[0].startswith(f"{len(constants)} constants")
-    unmoved = {row["name"] for row in constants if row["kept"] >= 0.6}
-    assert unmoved == {line.split(" ")[0] for line in shown} & {row["name"] for row in constants}
+    assert shown[0].startswith(f"{len(constants)} numbers")
+    unmoved = {row["name"] for row in constants if (row["kept"] or 0.0) >= 0.6}
+    assert unmoved == {line.split()[0] for line in shown if line} & {row["name"] for row in constants}
+    assert all(row["moved_by"] in "\n".join(shown) for row in constants if row["origin"] == "prior")
     names = [row["name"] for row in as_json("datasets", "list")]
     assert "neusight-fp32" in names
     assert "MIT" in run("datasets", "show", "neusight-fp32").stdout

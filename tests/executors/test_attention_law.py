@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neusight.devices import load_device
-from neusight.executors.gpu.expected.attention import PASSING_TRIPS, attention_shape, attention_times
+from neusight.executors.gpu.expected.attention import attention_shape, attention_times
 from neusight.executors.gpu.expected.attention_blocks import AttentionBlocks
 from neusight.executors.gpu.expected.attention_scores import Scores, padding
 from neusight.executors.gpu.expected.matrix import MatrixUnit
@@ -221,7 +221,7 @@ def test_without_a_pipeline_every_tile_waits_for_memory_and_those_outside_of_a_w
     """SGLang's extend kernel, one head: the last block passes over all tiles of 64 keys before it."""
     trip_s = PHYSICS.stream.latency_s
     single = {"batch": 1, "heads": 1, "kv_heads": 1, "head_dim": 256}
-    for window, trips in ((0, 3.0), (128, PASSING_TRIPS)):
+    for window, trips in ((0, 3.0), (128, PHYSICS.attention.passing_trips)):
         short, long = (
             times(prompt(n, window=window, **single), "b200-sxm-180gb", "sglang", "triton") for n in (4096, 8192)
         )

@@ -196,7 +196,7 @@ def test_other_families_that_stream_have_times() -> None:
 
 def test_constants_say_where_their_prior_comes_from() -> None:
     stated = [prior for name, prior in priors(PHYSICS).items() if name.startswith("stream.")]
-    assert len(stated) == 15
+    assert len(stated) == 16
     assert all(prior.why and prior.spread > 0 for prior in stated)
 
 

@@ -24,7 +24,7 @@ from neusight.laws.fitted import FittedLinks, shipped_links
 from neusight.laws.link_kinds import kinds_of
 from neusight.paths import checkout_dir
 
-LINKS = shipped_links().links
+LINKS = shipped_links().physics
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -202,7 +202,7 @@ def test_an_artifact_comes_back_as_it_was_and_says_what_is_wrong_with_it(tmp_pat
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"values": content["values"] | {"nccl.nonsense": 1.0}}))
     with pytest.raises(ArtifactError, match=r"nccl\.nonsense"):
-        _ = FittedLinks.load(path).links
+        _ = FittedLinks.load(path).physics
     path.write_text(json.dumps(content | {"protocol": 0}))
     with pytest.raises(ArtifactError, match="another protocol"):
         FittedLinks.load(path)

@@ -16,11 +16,11 @@ from neusight.kernels.named import COLLECTIVES
 from neusight.laws.fitted import shipped_links
 from neusight.laws.links import TREE_SHARE, collective_s, least_out_s, least_s, nccl_s, tree
 
-LINKS = shipped_links().links
+LINKS = shipped_links().physics
 
 SIZES = 2 ** np.arange(0, 34)
 CLUSTERS = ("dgx-a100", "dgx-h100", "aws-p4d", "l40s-server", "gb200-nvl72", "mi300x-platform", "gcp-a2-ultragpu")
-FITTED = shipped_links().links
+FITTED = shipped_links().physics
 
 
 def collectives(ranks: int, per_node: int, op: str = "all_reduce", size: np.ndarray | int = SIZES) -> KernelBatch:

@@ -12,7 +12,7 @@ from neusight.laws.fitted import shipped_links
 from neusight.laws.links import least_s, nccl_s
 from neusight.laws.tuning import ALGORITHMS, algorithms_of, tuning_of
 
-LINKS = shipped_links().links
+LINKS = shipped_links().physics
 SIZES = 2 ** np.arange(8, 35)
 
 

@@ -9,7 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from neusight.laws.constants import Prior, constant, decode, encode, priors, values, with_values
+from neusight.laws.constants import (
+    Prior,
+    cited,
+    constant,
+    declarations,
+    decode,
+    encode,
+    group,
+    priors,
+    unit_of,
+    values,
+    with_values,
+)
 from neusight.laws.physics import PRIOR
 
 
@@ -32,6 +44,34 @@ def test_names_values_and_priors_go_together() -> None:
     assert values(changed) == values(Constants()) | {"one.rate": 3.0}
     # A prior is what was known before, whatever the value became.
     assert priors(changed) == priors(Constants())
+
+
+@dataclass(frozen=True)
+class Stated:
+    wait_s: float = cited(1e-6, "a manual")
+    rate: float = constant(2.0, 0.5, "guess", moved_by="rows of rates")
+    shift: float = constant(-1.0, 0.2, "guess", scale="linear")
+
+
+@dataclass
+class Law:
+    stated: Stated = group(Stated, "rows of shifts")  # noqa: RUF009
+
+
+def test_declarations_know_a_source_or_the_rows_that_would_move_a_prior() -> None:
+    known = {name: metadata for name, metadata, _ in declarations(Law())}
+    assert known["stated.wait_s"]["source"] == "a manual"
+    assert priors(Law()).keys() == {"stated.rate", "stated.shift"}
+    assert [known[f"stated.{name}"]["moved_by"] for name in ("rate", "shift")] == ["rows of rates", "rows of shifts"]
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [("start.fill_s", "s"), ("own.peer_bytes_per_s", "B/s"), ("start.cycles", "cycles"), ("power.static_w", "W"),
+     ("power.core_pj_per_byte", "pJ/B"), ("moe.passes", ""), ("matrix.share", "")],
+)  # fmt: skip
+def test_unit_of_is_read_from_the_end_of_a_name(name: str, unit: str) -> None:
+    assert unit_of(name) == unit
 
 
 def test_a_share_is_estimated_where_it_never_reaches_one() -> None:

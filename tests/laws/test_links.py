@@ -18,12 +18,12 @@ from neusight.laws.fitted import shipped_links
 from neusight.laws.links import collective_s, least_s, nccl_s, own_s
 from neusight.laws.routes import inside, network_bytes_per_s, usual_network
 
-LINKS = shipped_links().links
+LINKS = shipped_links().physics
 
 SIZES = 2 ** np.arange(0, 34)
 ENGINES = ("torch", "vllm", "sglang", "trtllm")
 GPUS = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s", "a100-pcie-80gb", "v100-sxm2-32gb", "mi300x", "t4")
-FITTED = shipped_links().links
+FITTED = shipped_links().physics
 
 
 def collectives(

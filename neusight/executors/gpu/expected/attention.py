@@ -11,7 +11,7 @@ import numpy as np
 from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.attention_blocks import NARROW_HEAD, AttentionBlocks, key_tiles
 from neusight.executors.gpu.expected.attention_scores import HOPPER_ROWS, WIDE_BYTES, Scores, padding
-from neusight.executors.gpu.expected.matrix import BLOCKS_OF_SM, MatrixUnit, product_energy_j
+from neusight.executors.gpu.expected.matrix import MatrixUnit, product_energy_j
 from neusight.executors.gpu.expected.streams import issue_slots
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, start_s
 from neusight.kernels import KernelBatch
@@ -31,9 +31,6 @@ PARTIAL_BYTES = 8.0
 """Of an element of a part's result [B]: float32, written and read."""
 COPIED = 2.0
 """Times that a copy moves a byte: read and written."""
-PASSING_TRIPS = 2.0
-"""To memory, for a tile of keys that a kernel without a pipeline passes over (assumption; a tile of SGLang's extend
-kernel takes 1.8 us beside its arithmetic on three GPUs, one outside of a window 0.9 to 1.4)."""
 FLOAT_CACHES = ("float8", "nvfp4")
 """Narrow dtypes of a cache that are no integers."""
 SWAP_KERNELS = 2.0
@@ -137,7 +134,8 @@ def _shared_times(
     # A pair of blocks that share a query's heads share the keys that it chose (PTX ISA, tcgen05, cta_group::2).
     sharing = np.where(s.chosen & s.asynchronous & ~s.decode, device.facts.matrix_rows / HOPPER_ROWS, 1.0)
     moved = count * tiles * tile_bytes / sharing + s.query_bytes + 2.0 * s.result_elements + partial
-    turns = rounds(share / np.where(blocks.small, law.resident_small, BLOCKS_OF_SM), 1, s.physics.cuda_cores.tail_share)
+    resident = np.where(blocks.small, law.resident_small, s.physics.matrix.blocks_of_sm)
+    turns = rounds(share / resident, 1, s.physics.cuda_cores.tail_share)
     under_way = law.stream_bytes_per_s / np.where(s.asynchronous, s.physics.matrix.step_asynchronous, 1.0)
     # What another block of the same heads has brought is in L2.
     distinct_keys = s.batch["batch"] * s.batch["kv_heads"].astype(float) * attention_keys(s.batch)
@@ -154,9 +152,10 @@ def _fetching_s(s: Scores, blocks: AttentionBlocks, share: np.ndarray) -> np.nda
     """Time [s] that blocks without a pipeline wait for memory: for the page of every tile that they pass over and
     to agree on whether a window holds any of it, and then for keys and values one after the other."""
     # Blocks for narrow heads have half of the warps, so that two share an SM.
-    share = share / np.where(s.batch["head_dim"] <= NARROW_HEAD, BLOCKS_OF_SM, 1.0)
+    share = share / np.where(s.batch["head_dim"] <= NARROW_HEAD, s.physics.matrix.blocks_of_sm, 1.0)
     everything = KernelBatch(s.batch.family, {**s.batch.columns, "window": np.zeros_like(s.batch["window"])})
-    trips = PASSING_TRIPS * _busiest_tiles(s, share, *key_tiles(everything, blocks.queries, blocks.keys))
+    passed = _busiest_tiles(s, share, *key_tiles(everything, blocks.queries, blocks.keys))
+    trips = s.physics.attention.passing_trips * passed
     return (trips + _busiest_tiles(s, share, blocks.tiles, blocks.longest)) * s.physics.stream.latency_s
 
 

@@ -25,7 +25,6 @@ from neusight.executors.gpu.expected.products import (
 )
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, hot_share, start_s
 from neusight.executors.gpu.tiling.decompose import Tiling
-from neusight.executors.gpu.tiling.library import IDLE_ROUNDS
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
@@ -48,33 +47,18 @@ SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 """Parts into which the inner extent may be cut."""
 WIDE_BYTES = 2.0
 """Bytes of an operand's element from which every library has kernels that are cut along their depth."""
-LEAST_DEPTH = 128.0
-"""Inner extent [elements] that is left to a part, at least: what the stages of a main loop hold (assumption)."""
-LEAST_CUT_EXTENT = 2048.0
-"""Inner extent [elements] from which products are cut: the chain of smaller ones grows with it on every GPU
-(assumption, seen in products of 8 to 256 rows)."""
 PARTIAL_BYTES = 4.0
 """Of an element of a partial result [B], kept in float32."""
-LEAST_STAGE_BYTES = 1.0
-"""Of an element in a stage, at least: 4-bit elements come with scales (assumption)."""
 REFERENCE_RATE = 2048.0
 """FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (whitepaper, 2020)."""
 REFERENCE_NM = 7.0
 """Process node on which the energy is stated."""
-BLOCKS_OF_SM = 2.0
-"""Blocks of small tiles that share an SM (assumption: two of 128x128 fit its registers)."""
-CLUSTER_GAIN = 2.0**0.5
-"""By which each doubling of the blocks of a cluster lessens what crosses their ports: as many of them share rows of A
-as share columns of B, each panel fetched once (CUTLASS, TMA multicast)."""
 ROW_THREADS = 1024
 """Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 MICRO_THREADS, MICRO_ELEMENTS = 512.0, 8.0
 """Threads of such a block, at most, and elements of each, where few values share a scale (ibid., fp4)."""
 HEAD_THREADS = 128.0
 """Of a row of a head (Triton, ``num_warps``: four of them)."""
-UNPACKING = 1.0
-"""Instructions of a lane for a weight of few bits that it multiplies itself (ggml-cuda, vecdotq.cuh, vec_dot_q4_K_q8_1:
-a load, a shift and a mask for four of them; exllamav2_ext, qdq_4.cuh: for two; counted, assumption)."""
 REGISTER_BYTES = 4.0
 """Of the register whose values an instruction multiplies (CUDA C++ Programming Guide: ``__dp4a``, ``__hfma2``)."""
 
@@ -106,13 +90,13 @@ class MatrixUnit:
         """Bytes a second between L2 and one SM, of kernels that share panels as often as the device can."""
         matrix, levels = self.physics.matrix, self.device.facts.panel_sharing_levels
         ports = matrix.l2_share * self.device.sustained_l2_bytes_per_s / self.device.sm_count
-        return ports * CLUSTER_GAIN**levels
+        return ports * matrix.cluster_gain**levels
 
     def sharing(self, conditions: Conditions) -> np.ndarray:
         """Panels that cross the ports, at least 1, over those of kernels that share them as often as the device can."""
         levels = self.device.facts.panel_sharing_levels
         fewer = np.maximum(levels - traits_of("matrix", conditions)["panel_sharing_levels"], 0)
-        return np.asarray(CLUSTER_GAIN ** fewer.astype(float))
+        return np.asarray(self.physics.matrix.cluster_gain ** fewer.astype(float))
 
     @property
     def step_s(self) -> float:
@@ -200,6 +184,7 @@ def pick_tiles(
     where the tiles leave SMs idle.
     """
     seconds, split_s = _tile_costs(p, device, physics), further_kernel_s(device, physics)
+    matrix = physics.matrix
     able = np.flatnonzero((p.batch == 1) & cuttable)
     bounds = (p.most_parts, p.least_rows, p.least_columns, p.all_heights)
     most, least_m, least_n, fine, _ = np.broadcast_arrays(*bounds, p.m)
@@ -214,9 +199,10 @@ def pick_tiles(
         better = time_s < least
         least = np.where(better, time_s, least)
         best[better], parts[better] = number, 1.0
-        idle = able[tiles[able] < IDLE_ROUNDS * device.sm_count]
+        idle = able[tiles[able] < matrix.idle_rounds * device.sm_count]
         for cut in SPLITS[1:]:
-            rows = idle[(p.k[idle] >= max(cut * LEAST_DEPTH, LEAST_CUT_EXTENT)) & (most[idle] >= cut)]
+            least_extent = max(cut * matrix.least_depth, matrix.least_cut_extent)
+            rows = idle[(p.k[idle] >= least_extent) & (most[idle] >= cut)]
             if not len(rows):
                 break
             time_s = seconds(shape, tiles[rows], cut, rows) + split_s + unable_s[rows]
@@ -239,7 +225,8 @@ def _tile_costs(p: Product, device: GpuSpec, physics: Physics) -> Callable[..., 
         work = (shape[0] * shape[1] + half[rows] * _edges(some, shape)) * (depth + prologue_depth[rows])
         compute_s = np.ceil(share) * work * each_s[rows]
         panels_s = _l2_bytes(some, shape, tiles, parts) / (unit.port * np.minimum(blocks, count))
-        waiting_s = np.ceil(share / BLOCKS_OF_SM) * depth * step_s[rows] * _stage_share(some, shape)
+        chain = np.ceil(share / physics.matrix.blocks_of_sm) * depth
+        waiting_s = chain * step_s[rows] * _stage_share(some, shape, physics)
         return np.asarray(np.sqrt(compute_s**2 + panels_s**2 + waiting_s**2))
 
     return seconds
@@ -277,9 +264,9 @@ def _edges(p: Product, shape: Shape) -> np.ndarray:
     return np.asarray(shape[0] + shape[1] * np.minimum(p.b_bytes / p.a_bytes, 1.0))
 
 
-def _stage_share(p: Product, shape: Shape) -> np.ndarray:
+def _stage_share(p: Product, shape: Shape, physics: Physics) -> np.ndarray:
     """Share of the stages of a pipeline that an element of the inner extent takes, over one of 16 bit, shape (n,)."""
-    wide = np.maximum(p.a_bytes, LEAST_STAGE_BYTES) / WIDE_BYTES
+    wide = np.maximum(p.a_bytes, physics.matrix.least_stage_bytes) / WIDE_BYTES
     return np.asarray(wide * _edges(p, shape) / (shape[0] + shape[1]))
 
 
@@ -368,7 +355,7 @@ def matrix_times(
     cold = (missed + dram) * once / compulsory(p)
     active = np.minimum(tiles, device.sm_count)
     dram_s = cold / sustained_dram_bytes_per_s(device, physics)
-    step_s = law.waiting_s(p) * _stage_share(p, shape) * (1.0 - (1.0 - matrix.step_hot) * hot)
+    step_s = law.waiting_s(p) * _stage_share(p, shape, physics) * (1.0 - (1.0 - matrix.step_hot) * hot)
     energy_j = 2.0 * p.batch * p.m * p.n * p.k * _unit_energy_j(p, device, physics)
     loading_s = dram_s + p.batch * p.n * p.k * t.down * matrix.widening / _lane_clocks(device)
     compute_s = compute_s * _conversion(batch, physics) + promoted_s + np.where(traits["pipelined"], 0.0, loading_s)
@@ -379,7 +366,7 @@ def matrix_times(
         compute_s=compute_s,
         dram_s=dram_s,
         l2_s=l2 * law.sharing(conditions) / (law.port * active),
-        serial_s=np.ceil(share / BLOCKS_OF_SM) * depth * step_s,
+        serial_s=np.ceil(share / matrix.blocks_of_sm) * depth * step_s,
         fixed_overhead_s=start_s(device, conditions, physics) * traits.constants("start_constant", matrix)
         + np.where(t.parts > 1.0, further_kernel_s(device, physics), 0.0)
         + _quantisation_s(batch, device, conditions, physics)
@@ -418,7 +405,7 @@ def _lanes_s(batch: KernelBatch, p: Product, device: GpuSpec, physics: Physics) 
     register at once; partial sums of groups are scaled.
     """
     scaled = np.where(among(batch["scaling"], ("group",)), physics.matrix.group_cycles / GROUP, 0.0)
-    cycles = UNPACKING + p.m * (p.a_bytes / REGISTER_BYTES + scaled)
+    cycles = physics.matrix.unpacking + p.m * (p.a_bytes / REGISTER_BYTES + scaled)
     return np.asarray(p.batch * p.n * p.k * cycles / _lane_clocks(device))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.matrix import BLOCKS_OF_SM, MatrixUnit, Product, Shape, product_energy_j
+from neusight.executors.gpu.expected.matrix import MatrixUnit, Product, Shape, product_energy_j
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -293,7 +293,7 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
     # L2 holds a share of them from the kernel that wrote them to the one that reads them.
     cold += activations * (1.0 - hot_share(device, activations, physics))
     tiles = row_tiles * np.ceil(p.n / tile_n)
-    chain = np.ceil(tiles / (BLOCKS_OF_SM * device.sm_count)) * p.k * p.a_bytes / WIDE
+    chain = np.ceil(tiles / (matrix.blocks_of_sm * device.sm_count)) * p.k * p.a_bytes / WIDE
     step_s = MatrixUnit(device, physics).step_s * (1.0 - (1.0 - matrix.step_hot) * hot)
     return Times(
         compute_s=compute_s,

@@ -36,10 +36,10 @@ VECTOR = 4.0
 BY_HAND = ("silu_and_mul", "rms_norm", "rope")
 """Operators that serving engines first wrote by hand, with one element a thread at a time (vLLM,
 ``activation_kernels.cu``, ``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
-CHANNEL_THREADS, CHANNEL_LOADS, CHANNEL_WALKS = 512.0, 2.0, 2.0
-"""Of cuDNN's batch normalisation in training, which in NCHW has a block for a channel: its threads, the loads that a
-thread has under way, of one tensor or more, and how often it walks along the channel, for the statistics and to apply
-them (the names of its kernels, ``bn_fw_tr_1C11_kernel_NCHW`` with 512; loads: assumption)."""
+CHANNEL_THREADS, CHANNEL_WALKS = 512.0, 2.0
+"""Of cuDNN's batch normalisation in training, which in NCHW has a block for a channel: its threads, and how often it
+walks along the channel, for the statistics and to apply them (cited: the names of its kernels,
+``bn_fw_tr_1C11_kernel_NCHW`` with 512)."""
 NORMS = ("layer_norm", "rms_norm")
 """Normalisations whose kernels were written with a value a thread at a time."""
 STRIDED = ("rope_eager",)
@@ -87,7 +87,7 @@ class Stream:
     by_hand: np.ndarray
 
     @classmethod
-    def of(cls, batch: KernelBatch, conditions: Conditions) -> Stream:
+    def of(cls, batch: KernelBatch, conditions: Conditions, physics: Physics) -> Stream:
         """Those of a batch of ``elementwise``, ``row_reduction``, ``memory`` or ``optimizer`` kernels."""
         work, none = work_of(batch), np.zeros(len(batch))
         by_row = batch.family == "row_reduction"
@@ -112,7 +112,7 @@ class Stream:
             rows=np.where(channels & (batch["image_layout"] == "nhwc"), none, rows) if by_row else none,
             cols=cols,
             threads=_threads(batch["op"], rows, cols, by_hand),
-            vector=_vector(batch["op"], by_hand),
+            vector=_vector(batch["op"], by_hand, physics),
             walks=np.where(channels, CHANNEL_WALKS, 1.0),
             several=among(batch["op"], REDUCED) & by_row,
             by_hand=by_hand,
@@ -143,7 +143,7 @@ def stream_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, ph
     Source: Little's law; PyTorch's and vLLM's kernels for what a thread does; constants fitted.
     Validity: contiguous tensors; instructions an element are those of the engines' versions that were measured.
     """
-    s, stream = Stream.of(batch, conditions), physics.stream
+    s, stream = Stream.of(batch, conditions, physics), physics.stream
     hot = _hot(s, device.l2_capacity_bytes, conditions, physics)
     near = s.bytes * (_hot(s, device.cached_bytes, conditions, physics) - hot)
     missed = s.bytes * (1.0 - hot) + s.again_bytes * _missed(s, batch, device, physics)
@@ -170,7 +170,7 @@ def stream_shape(
     batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics
 ) -> dict[str, np.ndarray]:
     """Dimensionless inputs of a learned correction; columns of shape (n,)."""
-    s, t = Stream.of(batch, conditions), stream_times(batch, device, conditions, physics)
+    s, t = Stream.of(batch, conditions, physics), stream_times(batch, device, conditions, physics)
     total = t.unlimited_s + t.fixed_overhead_s
     blocks = np.where(s.rows > 0, s.rows * s.threads, s.elements / VECTOR) / BLOCK_THREADS
     return {
@@ -237,11 +237,11 @@ def _power_of_two(values: np.ndarray) -> np.ndarray:
     return np.asarray(2.0 ** np.floor(np.log2(np.maximum(values, 1.0))))
 
 
-def _vector(op: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
+def _vector(op: np.ndarray, by_hand: np.ndarray, physics: Physics) -> np.ndarray:
     """Elements of a row that a thread takes in a step: of its loads, those of one tensor."""
     tensors = by_distinct(op, lambda name: 2.0 if name.endswith("backward") else 1.0)
     torch = np.where(op == "add_rms_norm", 2.0 * VECTOR, VECTOR)
-    return np.where(by_hand, 1.0, np.where(among(op, CHANNELS), CHANNEL_LOADS / tensors, torch))
+    return np.where(by_hand, 1.0, np.where(among(op, CHANNELS), physics.stream.channel_loads / tensors, torch))
 
 
 def _blocks_of_sm(s: Stream, device: GpuSpec) -> np.ndarray:

@@ -45,8 +45,6 @@ SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
 """Parts that are considered; those seen in the grids of measured kernels reach from 2 to about 16."""
 LEAST_DEPTH = 256.0
 """Inner extent [elements] that is left to a part, at least (assumption)."""
-IDLE_ROUNDS = 1.5
-"""Blocks an SM from which no cut along the depth pays."""
 PARTIAL_BYTES = 4.0
 """Of an element of a partial result [B], which is kept in float32."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
@@ -197,7 +195,7 @@ def best_cut(
     cost = partial(tile_costs, products, tiles, element_bytes, flops_per_s, device=device, physics=physics)
     least = cost()
     blocks = np.ceil(products.m / tiles[0]) * np.ceil(products.n / tiles[1])
-    best, idle = np.ones_like(least), blocks < IDLE_ROUNDS * device.sm_count
+    best, idle = np.ones_like(least), blocks < physics.matrix.idle_rounds * device.sm_count
     for parts in SPLITS[1:] if cuttable else ():
         able = (products.b == 1.0) & (products.k / parts >= LEAST_DEPTH) & idle
         time_s = cost(float(parts))
