@@ -20,13 +20,12 @@ ATTENTIONS = ("eager", "sdpa", "flash")
 """Forms of attention that a request may ask PyTorch for."""
 AttentionForm = Literal["eager", "sdpa", "flash", "cudnn"]
 EXPERT_LOAD = 1.1
-"""Rows of the experts of the fullest rank over an even share, in the fullest of a run's first
-steps: routers without capacity are not even. Fitted by ``neusight fit memory`` to runs on
-a100 alone; runs on h100 ask for 1.16."""
+"""Rows of the experts of the fullest rank over an even share, in the fullest of a run's first steps: routers without
+capacity are not even (fitted: ``neusight fit memory``, to runs on a100 alone; runs on h100 ask for 1.16)."""
 
 TRAINER_SPREAD = 0.044
 """``Engine.memory_spread`` of trainers without measured peaks: that between the two that have any, widened as Student's
-t of two is against a normal distribution. Fitted by ``neusight fit memory``."""
+t of two is against a normal distribution (fitted: ``neusight fit memory``)."""
 
 
 @dataclass(frozen=True, kw_only=True)

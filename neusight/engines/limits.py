@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _FILE = Path(__file__).with_name("defaults.toml")
 _CONDITIONS = ("from", "vendor", "device", "least_bytes", "least_ranks", "least_stages", "large_passes", "speculates")
 _MIB = 1 << 20
+"""Bytes of a MiB (definition)."""
 NEWEST = (inf,)
 
 

@@ -31,7 +31,7 @@ ROCM = " on ROCm"
 """Ends the name of an era on AMD's GPUs, whose libraries and runtime are others."""
 NATIVE_OPERATOR_S = 1e-6
 """Of a program in C++, in units of ``workloads.dispatch``, of which a product has 3.85: launches follow each other by
-3.8 us (A. Gray 2019, Getting started with CUDA graphs, NVIDIA's developer blog)."""
+3.8 us (cited: A. Gray 2019, Getting started with CUDA graphs, NVIDIA's developer blog)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,8 @@ ERAS = (
 )
 """Older ones first. vLLM's V1 became the default with 0.8 and its asynchronous scheduling with 0.14; V0 captured passes
 that only generate. TensorRT-LLM's executor replaced its Python sessions with 0.12; its PyTorch backend with overlapped
-scheduling is the default from 0.20 on, SGLang's overlapped scheduling from 0.4 on (``defaults.toml``). Versions of
-Transformers NeuronX are those of AWS Neuron, whose 2.19 brought flash attention (release notes)."""
+scheduling is the default from 0.20 on, SGLang's overlapped scheduling from 0.4 on (cited: ``defaults.toml``). Versions
+of Transformers NeuronX are those of AWS Neuron, whose 2.19 brought flash attention (release notes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,29 +102,30 @@ VLLM = Scheduler(name="vllm")
 documentation, Optimization and Tuning: Preemption, Chunked Prefill; ``vllm/v1/core/sched/scheduler.py``), and starts a
 request when its whole prompt fits (``scheduler_reserve_full_isl``)."""
 TRTLLM = Scheduler(name="trtllm", reserved_output=1.0)
-"""In-flight batching with GUARANTEED_NO_EVICT, the default: what has started is never paused (TensorRT-LLM
+"""In-flight batching with GUARANTEED_NO_EVICT, the default: what has started is never paused (cited: TensorRT-LLM
 documentation, Useful Runtime Options: Capacity Scheduler Policy)."""
 TRTLLM_MAX_UTILIZATION = Scheduler(name="trtllm-max-utilization")
 """In-flight batching with MAX_UTILIZATION: as many as fit now, at the risk of pausing some (the same page)."""
 SGLANG = Scheduler(name="sglang", prompts_apart=True, reserved_output=0.7 * 0.14)
 """Prompts first unless ``--enable-mixed-chunk`` is set. The share of the output that is reserved starts from 0.7 and
-falls within 600 decodes to 0.14 of that (``SGLANG_INIT_NEW_TOKEN_RATIO``, ``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), where
-it stays unless requests are retracted; it is held there (assumption: most of a run is past the first 600)."""
+falls within 600 decodes to 0.14 of that (cited: ``SGLANG_INIT_NEW_TOKEN_RATIO``,
+``SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR``), where it stays unless requests are retracted; it is held there (assumption: most
+of a run is past the first 600)."""
 ALL_AT_ONCE = Scheduler(name="all-at-once")
 """A batch that a program generates for: all prompts in one pass, then a token of each."""
 MEASURED: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "vllm": ((0, 5), (0, 19)), "tensorrt-llm": ((0, 11), (1, 2)), "sglang": ((0, 5), (0, 5)),
 }  # fmt: skip
-"""Oldest and newest versions among measured runs of each engine."""
+"""Oldest and newest versions among measured runs of each engine (fitted: rows of ``neusight fit engines``)."""
 UNMEASURED_SPREAD = 0.31
 """Standard deviation of the logarithm of times of versions that constants were not fitted to: whole answers of 40 rows
-of vLLM 0.5 and 0.6, and of 40 of TensorRT-LLM 0.11, miss by 0.31 each (root mean square) by constants of their newest
-versions."""
+of vLLM 0.5 and 0.6, and of 40 of TensorRT-LLM 0.11, miss by 0.31 each (fitted: root mean square) by constants of their
+newest versions."""
 PLATFORM_SPREAD = 0.45
 """The same of another vendor's libraries and runtime, as much as of versions where it is said whether AITER runs. Else
-those of vLLM's attention on ROCm,
-with and without AITER, differ by up to 4.4 in the throughput of one version (vLLM's blog of 2026-02-20 on attention
-backends of ROCm), which is taken for the width of a 90 % interval: ln 4.4 / (2 x 1.645)."""
+those of vLLM's attention on ROCm, with and without AITER, differ by up to 4.4 in the throughput of one version (cited:
+vLLM's blog of 2026-02-20 on attention backends of ROCm), which is taken for the width of a 90 % interval: ln 4.4 / (2 x
+1.645)."""
 SCHEDULERS = {s.name: s for s in (VLLM, TRTLLM, TRTLLM_MAX_UTILIZATION, SGLANG)}
 
 

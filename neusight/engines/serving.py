@@ -22,7 +22,8 @@ SERVING = Engine(
     sequence_parallel=False,
     server=Server(scheduler=VLLM),
 )
-"""vLLM, with limits of ``defaults.toml``; vocabularies are padded to ``DEFAULT_VOCAB_PADDING_SIZE``."""
+"""vLLM, with limits of ``defaults.toml``; vocabularies are padded to ``DEFAULT_VOCAB_PADDING_SIZE`` (cited: vLLM,
+``vocab_parallel_embedding.py``)."""
 SGLANG = replace(
     SERVING, name="sglang", library="sglang", server=Server(scheduler=SGLANG_SCHEDULER, memory_of="weights")
 )
@@ -55,7 +56,7 @@ TRANSFORMERS = replace(
     server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1, decode_graphs=False),
 )
 """``generate`` of transformers in eager PyTorch: modules as ``modeling_llama.py`` writes them, ``repeat_kv`` before
-attention, ``DynamicCache``, which joins each new key to those before it."""
+attention, ``DynamicCache``, which joins each new key to those before it (cited: transformers, ``cache_utils.py``)."""
 GPT_FAST = replace(
     TRANSFORMERS,
     name="gpt-fast",
@@ -69,7 +70,7 @@ GPT_FAST = replace(
 )
 """gpt-fast and what torchao generates with: ``wqkv`` in one, a cache of the longest sequence that is written in place,
 each token one CUDA graph of what ``torch.compile(mode="reduce-overhead")`` generates; prompts run eagerly unless
-``--compile_prefill``."""
+``--compile_prefill`` (cited: gpt-fast, ``generate.py``)."""
 TINYCHAT = replace(
     TRANSFORMERS,
     name="tinychat",
@@ -93,7 +94,7 @@ LLAMA_CPP = replace(
     ),
 )  # fmt: skip
 """llama.cpp: ``ggml-cuda`` launches a kernel for each node of its graph, from C++; prompts in passes of ``n_ubatch``
-tokens, 512 unless stated; the input layer is always the CPU's (``dev_input`` of ``src/llama-model.cpp``)."""
+tokens, 512 unless stated; the input layer is always the CPU's (cited: ``dev_input`` of ``src/llama-model.cpp``)."""
 EXLLAMAV2 = replace(
     LLAMA_CPP,
     name="exllamav2",
@@ -102,7 +103,7 @@ EXLLAMAV2 = replace(
     server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048, embedding_on_host=False),
 )
 """ExLlamaV2: extensions in C++ that launch kernel by kernel, one for attention's part of a layer and one for the rest
-(``exllamav2_ext``), FlashAttention, prompts in chunks (``ExLlamaV2Config.max_input_len``)."""
+(``exllamav2_ext``), FlashAttention, prompts in chunks (cited: ``ExLlamaV2Config.max_input_len``)."""
 MLC_LLM = replace(
     LLAMA_CPP,
     name="mlc-llm",
@@ -111,7 +112,7 @@ MLC_LLM = replace(
     server=replace(LLAMA_CPP.serving, max_num_batched_tokens=2048, decode_graphs=True, embedding_on_host=False),
 )
 """MLC LLM: kernels that TVM compiles for a model, which fuse what is element by element; each token one CUDA graph
-(``CompilationConfig``, ``cudagraph``); prompts in chunks (``prefill_chunk_size``)."""
+(``CompilationConfig``, ``cudagraph``); prompts in chunks (cited: ``prefill_chunk_size``)."""
 LMDEPLOY = replace(
     SERVING,
     name="lmdeploy",
@@ -138,8 +139,8 @@ TRANSFORMERS_NEURONX = replace(
     server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1),
 )
 """Transformers NeuronX: a program of Neuron's compiler for each length of the cache, powers of two from 128 on, and of
-prompts (Developer Guide, Bucketing: ``n_positions``, ``context_length_estimate``); ``tp_degree`` counts cores, among
-which heads are padded to be shared evenly."""
+prompts (cited: Developer Guide, Bucketing: ``n_positions``, ``context_length_estimate``); ``tp_degree`` counts cores,
+among which heads are padded to be shared evenly."""
 OPTIMUM_HABANA = replace(
     GPT_FAST,
     name="optimum-habana",
@@ -148,5 +149,5 @@ OPTIMUM_HABANA = replace(
     server=Server(scheduler=ALL_AT_ONCE, memory_of="sequences", block_tokens=1, decode_graphs=True),
 )
 """``generate`` of Optimum for Intel Gaudi with HPU graphs: ``reuse_cache`` writes in place into a cache of the longest
-sequence, of which attention reads buckets of 128 tokens (``bucket_size``, ``bucket_internal``); prompts of a batch are
-one pass."""
+sequence, of which attention reads buckets of 128 tokens (cited: ``bucket_size``, ``bucket_internal``); prompts of a
+batch are one pass."""

@@ -28,9 +28,9 @@ TORCH = Engine(
 weights, gradients and the optimizer's states in the module's dtype."""
 TORCHSCRIPT = replace(TORCH, name="torchscript", host_s_per_operator=0.52 * TORCH.host_s_per_operator)
 """The same operators called by an interpreter in C++ (``torch.jit.trace``), without modules in Python: those of a BERT
-of 12 layers, on numbers so small that they count for nothing, take one thread of a CPU 0.54 ms instead of 1.75
-(PyTorch 2.13); each of the 210 kernels of a GPU adds a launch of 3.8 us to both (A. Gray 2019, Getting started with
-CUDA graphs, NVIDIA's developer blog)."""
+of 12 layers, on numbers so small that they count for nothing, take one thread of a CPU 0.54 ms instead of 1.75 (fitted:
+calls of PyTorch 2.13); each of the 210 kernels of a GPU adds a launch of 3.8 us to both (A. Gray 2019, Getting started
+with CUDA graphs, NVIDIA's developer blog)."""
 TORCH_COMPILED = replace(
     TORCH,
     name="torch-compiled",
@@ -45,10 +45,10 @@ TORCH_COMPILED = replace(
     logit_bytes=4.0,
     held_logit_bytes=2.0,
 )
-"""The same through ``torch.compile``: pointwise operators and norms are fused (Ansel et al. 2024, PyTorch 2, section
-4); what is cheap is computed again from what goes into it (ibid., section 5.4). A call costs what ``neusight evaluate
-programs`` fits to calls of compiled programs beyond those of eager ones: 19 to 66 us on nine hosts, 29 to 90 where a
-graph is started; the middle of all is taken."""
+"""The same through ``torch.compile``: pointwise operators and norms are fused (cited: Ansel et al. 2024, PyTorch 2,
+section 4); what is cheap is computed again from what goes into it (ibid., section 5.4). A call costs what ``neusight
+evaluate programs`` fits to calls of compiled programs beyond those of eager ones: 19 to 66 us on nine hosts, 29 to 90
+where a graph is started; the middle of all is taken."""
 TORCH_GRAPH = replace(TORCH_COMPILED, name="torch-graph", launch="graph", copies_inputs=True)
 """The same as one CUDA graph (``mode="reduce-overhead"``), whose replays copy what is not a weight to where the graph
 reads it (``torch/_inductor/cudagraph_trees.py``, ``_copy_inputs_and_remove_from_src``)."""
@@ -70,8 +70,8 @@ TORCH_STATIC = replace(
     epilogues=True,
 )
 """The same through a compiler that works ahead of time: C++ that calls kernels whose epilogues have bias, activation
-and addition (AITemplate; TensorRT, Layer fusion). A kernel costs its host a launch and nothing else, which is the
-device's interval."""
+and addition (cited: AITemplate; TensorRT, Layer fusion). A kernel costs its host a launch and nothing else, which is
+the device's interval."""
 TENSORFLOW_XLA = replace(
     TORCH_STATIC,
     name="tensorflow-xla",

@@ -33,9 +33,9 @@ by ``--make-vocab-size-divisible-by`` (128); sequence parallelism as in Korthika
 Hopper it takes cuDNN's attention (``get_attention_backend``), which runs as fast as FlashAttention 3 (Shah et al. 2024,
 figures 5 and 6). A logit is kept in 16 bits and, for the loss, once in 32 (``VocabParallelCrossEntropy`` works in
 place: megatron/core/tensor_parallel/cross_entropy.py). Its users share optimizer states among replicas and run what
-those exchange beside other work (NeMo's recipes; ``--use-distributed-optimizer``, ``--overlap-grad-reduce``,
-``--overlap-param-gather``). Its layers are functions of autograd in
-Python (``_LayerNormLinear``, ``_Linear``, ``FusedAttnFunc``, ``_ReduceFromModelParallelRegion``; in Megatron-LM of 2022
+those exchange beside other work (cited: NeMo's recipes; ``--use-distributed-optimizer``, ``--overlap-grad-reduce``,
+``--overlap-param-gather``). Its layers are functions of autograd in Python (``_LayerNormLinear``, ``_Linear``,
+``FusedAttnFunc``, ``_ReduceFromModelParallelRegion``; in Megatron-LM of 2022
 ``LinearWithGradAccumulationAndAsyncCommunication``, ``FusedLayerNormAffineFunction``,
 ``ScaledUpperTriangMaskedSoftmax``). What ``--tp-comm-overlap`` hides, products in pieces lose: steps of H100 that have
 it come out as if they had not, by factors of A100's."""
@@ -67,7 +67,7 @@ MEGATRON_DEEPSPEED = replace(
     bucket_parameters=500_000_000,
 )
 """Megatron-LM of 2022 under DeepSpeed, as BLOOM was trained: ``BF16_Optimizer`` sums gradients up in float32 beside
-those in bfloat16 (deepspeed/runtime/bf16_optimizer.py, ``fp32_groups_gradients_flat``; pipe/engine.py,
+those in bfloat16 (cited: deepspeed/runtime/bf16_optimizer.py, ``fp32_groups_gradients_flat``; pipe/engine.py,
 ``update_hp_grads(clear_lp_grads=False)``), float16 ones stay as they are and are widened in the step
 (zero/stage_1_and_2.py); buffers as ``DEEPSPEED``."""
 MEGATRON_FLEX = replace(MEGATRON, name="megatron-flex", dispatcher="once")
@@ -101,7 +101,7 @@ DEEPSPEED = replace(
     bucket_parameters=500_000_000,
 )
 """Models of Hugging Face under DeepSpeed's ZeRO: weights in 16 bits beside ``fp32_partitioned_groups_flat`` with their
-moments, of which ``sub_group_size`` are stepped at once with gradients in float32 (zero/stage3.py,
+moments, of which ``sub_group_size`` are stepped at once with gradients in float32 (cited: zero/stage3.py,
 ``_prepare_fp32_grad_for_sub_group``), gradients in ``grad_partitions_flat_buffer``, reduced in a buffer of
 ``reduce_bucket_size`` (``__ipg_bucket_flat_buffer``), and up to ``stage3_max_live_parameters`` gathered, all by their
 defaults (deepspeed/runtime/zero/config.py); sums of gradients as ``get_data_types`` of runtime/engine.py has them. The
@@ -118,7 +118,7 @@ TORCHTITAN = replace(
 """torchtitan of 2024 with ``compile = false`` and ``norm_type = "fused_rmsnorm"``: separate ``wq``, ``wk``, ``wv``,
 ``w1``, ``w3``; scaled-dot-product attention by FlashAttention 2; ``F.cross_entropy`` of logits in float32; DTensor
 keeps what it gathered, of sequences that lie one after the other; FSDP2, each of whose parameters is sharded by itself
-(torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``foreach_all_gather_copy_out``,
+(cited: torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, ``foreach_all_gather_copy_out``,
 ``foreach_reduce_scatter_copy_in``); ``torch.utils.checkpoint`` that stops early. Asynchronous tensor parallelism gains
 some 8 % of a step of Llama 3 on 64 H100, of whose time exchanges are a fifth (H. Wang et al. 2024, Introducing Async
 Tensor Parallelism in PyTorch)."""
@@ -146,14 +146,14 @@ MAXTEXT = Engine(
     logit_bytes=4.0,
 )
 """MaxText: a whole step is one program of XLA, which fuses pointwise work, so that of logits only they and their
-gradient, in 16 bits, are ever written; weights, gradients and states are shared among the chips of a slice
-(``ici_fsdp_parallelism``), each gathered where its product reads it; attention is a Pallas kernel (``attention:
+gradient, in 16 bits, are ever written; weights, gradients and states are shared among the chips of a slice (cited:
+``ici_fsdp_parallelism``), each gathered where its product reads it; attention is a Pallas kernel (``attention:
 flash``)."""
 NEURON = replace(MAXTEXT, name="neuron", shard="zero1", ranks="core")
 """NeuronX Distributed and neuronx-nemo-megatron: Megatron's tensor and pipeline parallelism among cores in programs of
 Neuron's compiler, with ZeRO-1."""
 NEURON_EAGER = replace(NEURON, name="neuron-eager", attention="eager", probability_bytes=2)
-"""The same before release 2.19, which brought flash attention (release notes of neuronx-distributed 0.8 and
+"""The same before release 2.19, which brought flash attention (cited: release notes of neuronx-distributed 0.8 and
 neuronx-nemo-megatron 0.6): scores are products of their own, softmax a loop between them."""
 NEURON_NEMO = replace(NEURON_EAGER, name="neuron-nemo", attention_dropout=True, hidden_dropout=True)
 """GPT of neuronx-nemo-megatron as then (``test.sh``: ``hidden_dropout=0.1``)."""
@@ -168,4 +168,4 @@ COMPOSER = replace(
 )
 """llm-foundry's MPT in Composer, until the end of 2023: ``Wqkv`` in one, FlashAttention in Triton (``attn_impl:
 triton``), reentrant or complete checkpoints; FlashAttention's cross entropy, whose gradient takes the place of the
-logits in 16 bits (llm-foundry, ``loss_fn: fused_crossentropy``, its default)."""
+logits in 16 bits (cited: llm-foundry, ``loss_fn: fused_crossentropy``, its default)."""

@@ -14,10 +14,10 @@ from neusight.laws.power import PowerDemand
 from neusight.quick_dataclasses import dataclass
 
 NORMAL_90 = 1.645
-"""Standard deviations to either side that enclose 90 % of a normal distribution."""
+"""Standard deviations to either side that enclose 90 % of a normal distribution (definition)."""
 LAUNCH_SPREAD = 0.25
 """Standard deviation of the logarithm of a launch's time (assumption: hosts of one generation differ by up to half
-either way, ln(1.5) / 1.645)."""
+either way, ln(1.5) / 1.645; launches on more hosts would tell)."""
 
 
 @dataclass(frozen=True, kw_only=True)

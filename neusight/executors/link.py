@@ -24,15 +24,21 @@ from neusight.laws.routes import Place, device_of, fastest, network_of, route
 MEASURED_LINKS = ("nvlink", "pcie")
 """Kinds of links between devices of which collectives were measured."""
 UNKNOWN_SPREAD = 0.3
-"""Of kinds of collectives that nobody measured (assumption)."""
+"""Of kinds of collectives that nobody measured (assumption: as kinds differ that were measured; each kind on two
+devices would tell)."""
 TOLD_SPREAD = 0.2
+"""Standard deviation of the log error of collectives over a network that is given (assumption: as ``TOLD_FACTORS``;
+nccl-tests on more clusters would tell)."""
 TOLD_FACTORS = (0.8, 1.6)
 """Of collectives over a network that is told, and measured over predicted times of them (assumption: from what vendors
-publish of theirs to three quarters of it, as users report of clouds and of hundreds of nodes; ``tests/laws`` has both).
-"""
+publish of theirs to three quarters of it, as users report of clouds and of hundreds of nodes; nccl-tests on more
+clusters would tell)."""
 UNKNOWN_NETWORK_SPREAD = 0.4
+"""The same where no network is given (assumption: as ``UNKNOWN_NETWORK_FACTORS``; which networks users have would
+tell)."""
 UNKNOWN_NETWORK_FACTORS = (0.5, 8.0)
-"""The same where no network is given (assumption: from two adapters a device to 50 Gb/s a device of 400)."""
+"""The same where no network is given (assumption: from two adapters a device to 50 Gb/s a device of 400; which networks
+users have would tell)."""
 SOURCE = "links"
 
 

@@ -24,7 +24,7 @@ SOURCE = "integer kernels"
 NOT_INTEGERS = "kernels of int8 alone were measured: others run in plain loops"
 KERNEL_SPREAD = 0.3
 """Standard deviation of the logarithm of a single layer's time (assumption: models alone were measured, and kinds of
-layers differ by so much from one library to the next)."""
+layers differ by so much from one library to the next; layers timed one by one would tell)."""
 
 
 @dataclass(frozen=True, kw_only=True)

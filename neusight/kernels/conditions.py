@@ -24,7 +24,8 @@ COLD = np.inf
 USUAL_ENGINE = "torch"
 """Who runs kernels of which nothing else is said."""
 MANY_LAUNCHES = 1e3
-"""Kernels in the graph of a model's step, of the magnitude: each has next to nothing of the graph's launch."""
+"""Kernels in the graph of a model's step, of the magnitude: each has next to nothing of the graph's launch
+(numerics)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,12 +17,12 @@ from neusight.errors import CoverageError
 from neusight.kernels.families import KernelBatch
 
 DRAWS = 32
-"""Routings that a mean is taken of; that of the benchmarks is of five."""
+"""Routings that a mean is taken of; that of the benchmarks is of five (numerics)."""
 POWER_LAW = "power_law_"
 DISTRIBUTIONS = ("balanced", "uniform", f"{POWER_LAW}1.01", f"{POWER_LAW}1.2")
 """Those that measurements use; power laws take any exponent above zero."""
 MOST_EXPERTS = 1 << 16
-"""Of one layer, so that draws of them stay small."""
+"""Of one layer, so that draws of them stay small (numerics)."""
 Routing = tuple[float, float, float]
 """Token-expert pairs on the device, its experts that have any, and the pairs of the fullest of them."""
 _ROUTED = ("tokens", "top_k", "experts", "all_experts", "distribution")

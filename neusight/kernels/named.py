@@ -36,7 +36,7 @@ PUBLIC_NAMES = {"window": "sliding_window", "hidden": "hidden_size"}
 _FIELD_NAMES = {public: name for name, public in PUBLIC_NAMES.items()}
 _TRUE, _FALSE = ("true", "1", "yes"), ("false", "0", "no")
 _LARGEST = 2**60
-"""Sums of counts stay whole in 64 bits."""
+"""Sums of counts stay whole in 64 bits (numerics)."""
 
 Columns = Mapping[str, np.ma.MaskedArray[Any, Any]]
 """Fields by name, each of shape (n,); empty cells are masked."""

@@ -16,11 +16,12 @@ Each = tuple[int, int, int]
 """How many an element, a row and a column."""
 
 _NONE: Each = (0, 0, 0)
+"""Nothing (definition)."""
 _DIV, _SQRT, _EXP, _LOG, _ERF, _TANH, _POW, _SIN = 8, 8, 8, 10, 20, 16, 24, 16
 """Instructions of special functions in float32, range reduction and polynomial (assumption: counts of CUDA's maths
-functions, rounded)."""
+functions, rounded; their compiled code would tell)."""
 _PHILOX = 10
-"""Integer operations a random number: 10 rounds of about 4, for four numbers (Salmon et al. 2011)."""
+"""Integer operations a random number: 10 rounds of about 4, for four numbers (cited: Salmon et al. 2011)."""
 
 
 class Operator(NamedTuple):
@@ -40,8 +41,11 @@ class Operator(NamedTuple):
 
 
 _ONE, _TWO, _THREE = (1, 0, 0), (2, 0, 0), (3, 0, 0)
+"""Values an element of as many tensors (definition)."""
 _MASK, _INDEX_A_ROW = (1, 0, 0), (0, 8, 0)
+"""Bytes of a mask and of an index a row (definition)."""
 _A_ROW, _TWO_A_ROW = (0, 1, 0), (0, 2, 0)
+"""Values a row (definition)."""
 
 _OF_ONE_TENSOR: dict[str, int] = {
     "neg": 1, "abs": 1, "sign": 2, "sgn": 2, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,
@@ -55,6 +59,7 @@ _OF_ONE_TENSOR: dict[str, int] = {
     "tanh": _TANH, "silu": _EXP + _DIV + 2, "gelu": _ERF + 4, "elu": _EXP + 2, "softplus": _EXP + _LOG,
     "mish": _EXP + _LOG + _TANH + 1,
 }  # fmt: skip
+"""Operations an element, of one tensor (cited: PyTorch's kernels, counted)."""
 _OF_TWO_TENSORS: dict[str, int] = {
     "add": 1, "sub": 1, "mul": 1, "div": _DIV, "pow": _POW, "maximum": 1, "minimum": 1, "lerp": 3, "bitwise_and": 1,
     "bitwise_or": 1, "bitwise_xor": 1, "remainder": _DIV + 2, "fmod": _DIV + 2, "floor_divide": _DIV + 1,
@@ -64,20 +69,22 @@ _OF_TWO_TENSORS: dict[str, int] = {
     "gelu_backward": _ERF + _EXP + 8, "elu_backward": _EXP + 4, "softplus_backward": _EXP + _DIV + 2,
     "mish_backward": _EXP + _LOG + _TANH + 8,
 }  # fmt: skip
+"""The same of two tensors (cited: PyTorch's kernels, counted)."""
 _COMPARED: dict[str, tuple[int, Each]] = {
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"), (1, _TWO)),
     "logical_not": (1, _ONE), "isnan": (1, _ONE), "isinf": (2, _ONE),
 }  # fmt: skip
-"""FLOP and values read; the result is a byte an element."""
+"""FLOP and values read; the result is a byte an element (cited: PyTorch's kernels, counted)."""
 _OF_OTHER_OPERANDS: dict[str, int] = {
     "batch_norm": 2, "isin": 1, "log_sigmoid": _EXP + _LOG + 2, "glu_backward": _EXP + _DIV + 6, "_prelu_kernel": 2,
     "_prelu_kernel_backward": 4, "mse_loss": 2, "mse_loss_backward": 3, "smooth_l1_loss": 4,
     "smooth_l1_loss_backward": 5, "huber_loss": 4, "huber_loss_backward": 5,
     "binary_cross_entropy_with_logits": _EXP + _LOG + 6, "polar": 2 * _SIN + 2, "complex": 0,
 }  # fmt: skip
-"""Operands that are broadcast, reduced, optional or of a dtype of their own."""
+"""Operands that are broadcast, reduced, optional or of a dtype of their own (cited: PyTorch's kernels, counted)."""
 _SERIES = _EXP + _LOG + _DIV + 20
-"""A special function by two expansions, of which one is taken: rational of degree 8 to 10 (Cephes, Moshier 1989)."""
+"""A special function by two expansions, of which one is taken: rational of degree 8 to 10 (cited: Cephes, Moshier
+1989)."""
 _OF_MATHEMATICS: dict[str, int] = {
     "tan": _SIN + _DIV, "asin": _SQRT + _SIN, "acos": _SQRT + _SIN, "atan2": _SIN + _DIV, "asinh": _LOG + _SQRT + 2,
     "acosh": _LOG + _SQRT + 2, "atanh": _LOG + _DIV + 2, "hypot": _SQRT + 3, "frac": 2, "log10": _LOG, "square": 1,
@@ -95,14 +102,17 @@ _OF_MATHEMATICS: dict[str, int] = {
     "_standard_gamma": 4 * _PHILOX + 2 * _SERIES, "_sample_dirichlet": 4 * _PHILOX + 2 * _SERIES,
     "poisson": 4 * _PHILOX + _SERIES, "binomial": 4 * _PHILOX + _SERIES,
 }  # fmt: skip
-"""Of one or two tensors, which calls tell; a sampler by rejection takes a few tries."""
+"""Of one or two tensors, which calls tell; a sampler by rejection takes a few tries (cited: PyTorch's kernels,
+counted)."""
 _SIGMOID = _EXP + _DIV + 1
+"""An exponential, a sum and a quotient (definition)."""
 _OF_RECURRENT_CELLS: dict[str, int] = {
     # Sums of two products and two biases for each gate, the gates, and the new state.
     "rnn_cell": 3 + _TANH, "gru_cell": 9 + 2 * _SIGMOID + _TANH + 5, "lstm_cell": 12 + 3 * _SIGMOID + 2 * _TANH + 4,
     "rnn_cell_backward": 4, "gru_cell_backward": 20, "lstm_cell_backward": 24 + _TANH,
 }  # fmt: skip
-"""Pointwise part of a step of a recurrent layer, an element of its state (Appleyard et al. 2016, section 3.1.2)."""
+"""Pointwise part of a step of a recurrent layer, an element of its state (cited: Appleyard et al. 2016, section
+3.1.2)."""
 
 ELEMENTWISE: dict[str, Operator] = {
     **{op: Operator(flops) for op, flops in _OF_ONE_TENSOR.items()},
@@ -118,7 +128,7 @@ ELEMENTWISE: dict[str, Operator] = {
     "random": Operator(_PHILOX, _NONE),
     "glu": Operator(_EXP + _DIV + 2, _TWO),
 }
-"""Pointwise operators, an element of the result."""
+"""Pointwise operators, an element of the result (cited: PyTorch's kernels, counted)."""
 
 ROW_REDUCTION: dict[str, Operator] = {
     "softmax": Operator(2 * _EXP + 4),  # max; exp and sum; exp again and divide (as a multiplication)
@@ -158,7 +168,7 @@ ROW_REDUCTION: dict[str, Operator] = {
     **{op: Operator(1, None) for op in ("nonzero", "unique_dim", "bincount", "trace", "segment_reduce")},
     "topk": Operator(8, None),
 }
-"""Reductions over rows, an element of the input."""
+"""Reductions over rows, an element of the input (cited: PyTorch's kernels, counted)."""
 
 MEMORY: dict[str, Operator] = {
     "copy": Operator(0),
@@ -171,15 +181,15 @@ MEMORY: dict[str, Operator] = {
     "gather": Operator(0, bytes_read=_INDEX_A_ROW),
     "scatter": Operator(0, bytes_read=_INDEX_A_ROW),
 }
-"""Data movement; an index stands for a row."""
+"""Data movement; an index stands for a row (cited: PyTorch's kernels, counted)."""
 
 _FOREACH = (
     *("add", "sub", "mul", "neg", "abs", "div", "reciprocal", "sqrt", "rsqrt", "addcmul", "addcdiv", "lerp", "pow"),
     *("maximum", "minimum", "clamp_min", "clamp_max", "exp", "sign"),
 )
 _ADAM = 3 + 4 + (_SQRT + 2) + (2 + _DIV) + 2
-"""Kingma and Ba 2015, algorithm 1: first moment (lerp), second (scale, addcmul), its corrected root, the step (addcdiv)
-and the decay."""
+"""First moment (lerp), second (scale, addcmul), its corrected root, the step (addcdiv) and the decay (cited: Kingma and
+Ba 2015, algorithm 1)."""
 
 OPTIMIZER: dict[str, Operator] = {
     **{f"foreach_{op}": Operator(ELEMENTWISE[op].flops, None) for op in _FOREACH},
@@ -196,13 +206,13 @@ OPTIMIZER: dict[str, Operator] = {
     # Parameter, gradient and momentum: both interpolations, a sign, decay and step (Chen et al. 2023, algorithm 2).
     "lion_fused": Operator(3 + 2 + 3 + 4, _THREE, _TWO),
 }
-"""Passes over lists of tensors, an element of one list."""
+"""Passes over lists of tensors, an element of one list (cited: PyTorch's kernels, counted)."""
 
 _SILU = _OF_ONE_TENSOR["silu"]
 _ROTATED = 4
-"""Two products, a sum and the change of a sign."""
+"""Two products, a sum and the change of a sign (definition)."""
 _ANGLES = (1, 128, 0), (0, 8, 0)
-"""A position's sines and cosines, 64 of each, and its number: those of one head of 128 serve them all."""
+"""A position's sines and cosines, 64 of each, and its number: those of one head of 128 serve them all (definition)."""
 
 SERVING_ELEMENTWISE: dict[str, Operator] = {
     # Queries and keys of a token as one row.
@@ -217,7 +227,8 @@ SERVING_ELEMENTWISE: dict[str, Operator] = {
     ),
     "silu_mul_eager": Operator(_SILU + 1, _THREE, _TWO, passes=2),
 }
-"""Pointwise operators of serving engines, fused by hand, and the same written out in simpler ones (``_eager``)."""
+"""Pointwise operators of serving engines, fused by hand, and the same written out in simpler ones (``_eager``) (cited:
+their kernels, counted)."""
 
 SERVING_ROWS: dict[str, Operator] = {
     "add_rms_norm": Operator(5, (2, 0, 1), _TWO),
@@ -226,7 +237,7 @@ SERVING_ROWS: dict[str, Operator] = {
         ROW_REDUCTION["rms_norm"].flops, (2, 0, 1), _TWO, bytes_read=(16, 12, 0), bytes_written=(12, 12, 0), passes=8
     ),
 }
-"""The same of operators on rows."""
+"""The same of operators on rows (cited: their kernels, counted)."""
 
 _GELU, _SILU_BACKWARD, _GELU_BACKWARD = (
     _OF_ONE_TENSOR["gelu"],
@@ -253,7 +264,8 @@ TRAINING_ELEMENTWISE: dict[str, Operator] = {
     # Gradients of a micro-batch to the sum in float32.
     "accumulate": Operator(1, _ONE, _NONE, bytes_read=(4, 0, 0), bytes_written=(4, 0, 0)),
 }
-"""Pointwise operators of training frameworks, fused by hand or by a compiler, and the same written out."""
+"""Pointwise operators of training frameworks, fused by hand or by a compiler, and the same written out (cited: their
+kernels, counted)."""
 
 OPERATORS: dict[str, dict[str, Operator]] = {
     "elementwise": {**ELEMENTWISE, **SERVING_ELEMENTWISE, **TRAINING_ELEMENTWISE},

@@ -13,7 +13,7 @@ _FILE = Path(__file__).with_name("optimizers.toml")
 READS_ONLY = "norm"
 """The operator of a pass that writes no list."""
 NEWTON_SCHULZ = 5
-"""Iterations that make a momentum orthogonal (Jordan et al. 2024, Muon; five in its code)."""
+"""Iterations that make a momentum orthogonal (cited: Jordan et al. 2024, Muon; five in its code)."""
 ITERATED_DTYPE = "bfloat16"
 """In which PyTorch multiplies there, whatever the dtype of weights is (``torch/optim/_muon.py``,
 ``_zeropower_via_newtonschulz``)."""

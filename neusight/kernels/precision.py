@@ -18,15 +18,16 @@ DTYPE_BYTES: dict[str, int] = {
     "uint8": 1,
     "bool": 1,
 }
-"""Bytes of one element as it lies in memory. A tf32 product reads and writes float32."""
+"""Bytes of one element as it lies in memory (definition). A tf32 product reads and writes float32."""
 
 GGUF_BITS = {
     "q2_k": 3.35, "q3_k_s": 3.50, "q3_k_m": 3.91, "q3_k_l": 4.27, "q4_0": 4.50, "q4_1": 5.00, "q4_k_s": 4.58,
     "q4_k_m": 4.85, "q5_0": 5.50, "q5_1": 6.00, "q5_k_s": 5.54, "q5_k_m": 5.69, "q6_k": 6.59, "q8_0": 8.50,
 }  # fmt: skip
-"""Bits of a weight with its scales in files of llama.cpp, mean over a model (``examples/quantize/README.md``)."""
+"""Bits of a weight with its scales in files of llama.cpp, mean over a model (cited:
+``examples/quantize/README.md``)."""
 EXL2_BITS = {f"exl2_{bits:g}": bits for bits in (2.0, 2.4, 2.5, 3.0, 3.5, 4.0, 4.25, 4.5, 4.65, 5.0, 6.0, 6.5, 8.0)}
-"""The same in files of ExLlamaV2, which are named by them."""
+"""The same in files of ExLlamaV2, which are named by them (definition)."""
 
 STORED_BYTES: dict[str, float] = {
     **DTYPE_BYTES,
@@ -43,9 +44,9 @@ STORED_BYTES: dict[str, float] = {
     **{"int16": 2, "uint16": 2, "uint32": 4, "uint64": 8, "complex32": 4, "complex64": 8, "complex128": 16},
 }
 """The same, with those that tensors have beside: a kernel moves them, and of them computes products in float4 alone,
-whose scales ``Gemm.scaling`` tells. Two int4 values
-lie in a byte; of 4-bit floats 32 values (mxfp4, OCP Microscaling Formats 1.0) or 16 (nvfp4) share one more byte, of NF4
-64 a float32, or a byte once those are quantised too (Dettmers et al. 2023, QLoRA, section 3)."""
+whose scales ``Gemm.scaling`` tells. Two int4 values lie in a byte; of 4-bit floats 32 values (cited: mxfp4, OCP
+Microscaling Formats 1.0) or 16 (nvfp4) share one more byte, of NF4 64 a float32, or a byte once those are quantised too
+(Dettmers et al. 2023, QLoRA, section 3)."""
 
 PRODUCT_DTYPES = (*DTYPE_BYTES, "float4")
 """Dtypes that a kernel may compute in."""

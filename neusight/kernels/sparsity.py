@@ -44,6 +44,7 @@ class OperandSparsity:
 
 
 DENSE = OperandSparsity(0.0)
+"""No zeros (definition)."""
 Zeros = tuple[OperandSparsity, OperandSparsity]
 """Of the first and the second operand of a product."""
 MAPPED = ("conv2d", "gemm")

@@ -44,9 +44,9 @@ class Work:
 
 
 COMPARED = 16
-"""Distinct names that are compared with one by one, before the rest is sorted."""
+"""Distinct names that are compared with one by one, before the rest is sorted (numerics)."""
 FEW = 256
-"""Entries that are looked up one by one: fewer than a column's operations cost."""
+"""Entries that are looked up one by one: fewer than a column's operations cost (numerics)."""
 
 
 def by_distinct(column: np.ndarray, value: Callable[[str], float]) -> np.ndarray:
@@ -109,15 +109,16 @@ def _stored_as(batch: KernelBatch, column: str) -> np.ndarray:
 
 
 ACCUMULATOR_BYTES = 4.0
-"""Of an element that products are added to."""
+"""Of an element that products are added to (definition: float32)."""
 SCALE_BYTES, SCALE_BLOCK = 4.0, 128.0
-"""Scales of 8-bit operands are float32; a block of them is 128 wide (DeepSeek-V3 technical report, section 3.3.2)."""
+"""Scales of 8-bit operands are float32; a block of them is 128 wide (cited: DeepSeek-V3 technical report, section
+3.3.2)."""
 MICRO_BLOCK = 16.0
-"""Values of a row that share a scale of one byte in NVFP4, which matrix units apply (PTX ISA 8.7, tcgen05.mma
+"""Values of a row that share a scale of one byte in NVFP4, which matrix units apply (cited: PTX ISA 8.7, tcgen05.mma
 block_scale)."""
 GROUP = 32.0
-"""Values of a row of A that share a scale and a sum of 16 bits each (ggml-common.h, block_q8_1); those of weights are
-among the bits of their dtype."""
+"""Values of a row of A that share a scale and a sum of 16 bits each (cited: ggml-common.h, block_q8_1); those of
+weights are among the bits of their dtype."""
 
 
 def scale_bytes(batch: KernelBatch, rows: np.ndarray, matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

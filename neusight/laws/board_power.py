@@ -18,9 +18,10 @@ from neusight.laws.power import REFERENCE_NM, PowerDemand, traffic_pj_per_byte
 from neusight.quick_dataclasses import dataclass
 
 METER = 1.05
-"""By which a meter may read more than the limit (NVML API reference, nvmlDeviceGetPowerUsage: within 5 %)."""
+"""By which a meter may read more than the limit (cited: NVML API reference, nvmlDeviceGetPowerUsage: within 5 %)."""
 UNKNOWN_SPREAD = 0.3
-"""Standard deviation of the log energy of kinds whose boards nobody measured (assumption: twice that of GPUs)."""
+"""Standard deviation of the log energy of kinds whose boards nobody measured (assumption: twice that of GPUs; meters of
+such boards would tell)."""
 
 
 @dataclass(frozen=True, kw_only=True)

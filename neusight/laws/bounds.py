@@ -22,7 +22,7 @@ GEMM_FAMILIES = ("gemm", "conv2d", "attention", "grouped_gemm", "moe")
 LIMITERS = np.array(["compute", "dram", "l2"])
 """Names of the laws, in the order of ``Bound``'s columns."""
 TINY_S = 1e-12
-"""Bound of a kernel without work [s]: less than a clock, so that it never binds (assumption)."""
+"""Bound of a kernel without work [s]: less than a clock, so that it never binds (numerics)."""
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,10 @@ from neusight.paths import chosen_tile_models, read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 1
+"""Version of the files (definition)."""
 FILE = "physics.json"
 UNMOVED = 0.6
-"""Of the width of its prior, what a constant keeps at least that no data move."""
+"""Of the width of its prior, what a constant keeps at least that no data move (definition)."""
 _LISTED = ("errors", "covariance")
 """Tables that are written a row a line."""
 
@@ -221,7 +222,7 @@ def shipped(kind: type[_Constants], directory: Path | None = None) -> _Constants
     Raises:
         ArtifactError: they do not load.
     """
-    return _shipped(kind, directory, chosen_tile_models())
+    return _shipped(kind, directory, chosen_tile_models())  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=32)

@@ -21,7 +21,8 @@ from neusight.laws.constants import constant, group
 from neusight.quick_dataclasses import dataclass
 
 REFERENCE_COREMARK, REFERENCE_LANES = 3.41, 2.0
-"""Of the core that the constants are of: CoreMark/MHz of a Cortex-M4, and 16-bit multiply-adds of one SMLAD."""
+"""Of the core that the constants are of: CoreMark/MHz of a Cortex-M4, and 16-bit multiply-adds of one SMLAD (datasheet:
+Arm, Cortex-M4)."""
 
 
 @dataclass(frozen=True, kw_only=True)

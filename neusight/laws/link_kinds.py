@@ -13,7 +13,8 @@ from neusight.laws.routes import Place, network_of, ranks_of, route
 
 FABRIC, NETWORK, SHORT = " fabric", " network", " short"
 HALF_S = 15e-6
-"""Bound of a message of which what is sent takes about as long as starts and hops (assumption)."""
+"""Bound of a message of which what is sent takes about as long as starts and hops (assumption: NCCL's starts and hops
+in a node; messages that reach half of the bandwidth would tell)."""
 
 
 def kinds_of(batch: KernelBatch, conditions: Conditions, network_known: bool = False) -> np.ndarray:

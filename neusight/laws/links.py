@@ -39,7 +39,8 @@ from neusight.laws.routes import (
 from neusight.laws.tuning import allowed, tuning_of
 
 TREE_SHARE = 0.92
-"""Of what links and adapters sustain, for a tree (NCCL 2.28.3, ``src/graph/tuning.cc``: bus bandwidth times 0.92)."""
+"""Of what links and adapters sustain, for a tree (cited: NCCL 2.28.3, ``src/graph/tuning.cc``: bus bandwidth times
+0.92)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +167,7 @@ def least_out_s(batch: KernelBatch, cluster: Cluster, network: Network) -> np.nd
 
 ONE_SHOT_BYTES = (512 * 1024, 256 * 1024)
 """From how many bytes on an engine's own all-reduce runs in two halves with up to 4 ranks, and with more, if it ever
-does; with two ranks never (``custom_all_reduce.cuh``)."""
+does; with two ranks never (cited: vLLM, ``custom_all_reduce.cuh``)."""
 
 
 def nccl_s(batch: KernelBatch, place: Place, links: LinkPhysics) -> np.ndarray:

@@ -49,8 +49,10 @@ def _text(statement: ast.stmt | None) -> str:
     return ""
 
 
-def _is_numeric(value: ast.expr | None) -> bool:
-    """Whether numbers stand in an expression, but for those within functions."""
-    return value is not None and any(
-        isinstance(node, ast.Constant) and type(node.value) in (int, float) for node in ast.walk(value)
-    )
+def _is_numeric(value: ast.AST | None) -> bool:
+    """Whether numbers stand in an expression, but for places in a sequence and what functions hold."""
+    if isinstance(value, ast.Lambda | ast.Subscript) or value is None:
+        return False
+    if isinstance(value, ast.Constant):
+        return type(value.value) in (int, float)
+    return any(map(_is_numeric, ast.iter_child_nodes(value)))

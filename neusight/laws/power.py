@@ -20,15 +20,17 @@ from neusight.laws.physics import Physics
 from neusight.quick_dataclasses import dataclass
 
 LEAST_CLOCK = 0.1
-"""Share of the boost clock below which no limiter goes (assumption: idle clocks of about 200 MHz)."""
+"""Share of the boost clock below which no limiter goes (assumption: idle clocks of about 200 MHz; clocks under the
+lowest limits would tell)."""
 ROOT_STEPS = 14
-"""Of false position: no clock of 20,000 random demands lay further than 2e-12 from that of bisection."""
+"""Of false position: no clock of 20,000 random demands lay further than 2e-12 from that of bisection (numerics)."""
 _NODES_NM = np.array([4.0, 5.0, 8.0, 12.0, 16.0, 28.0])
+"""Process nodes of ``_USUAL_HZ`` [nm] (datasheet: of the same boards)."""
 _USUAL_HZ = np.array([2.52e9, 2.5e9, 1.8e9, 1.71e9, 1.73e9, 1.1e9])
-"""Boost clocks [Hz] of desktop boards of these process nodes [nm] (datasheets of RTX 4090, RX 7900 XTX, RTX 3080, RTX
+"""Boost clocks [Hz] of desktop boards of these process nodes [nm] (datasheet: RTX 4090, RX 7900 XTX, RTX 3080, RTX
 2080, GTX 1080, GTX TITAN X)."""
 REFERENCE_NM = 7.0
-"""Process node on which energies are stated."""
+"""Process node on which energies are stated (definition)."""
 
 
 def flop_energy_j(device: GpuSpec, physics: Physics) -> float:

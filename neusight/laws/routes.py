@@ -12,14 +12,17 @@ from neusight.laws.link_constants import LinkPhysics
 from neusight.quick_dataclasses import dataclass
 
 MESH_PEERS = 7.0
-"""Peers among which the lanes of a mesh are divided: nodes of eight (assumption; MI300X has a link to each)."""
+"""Peers among which the lanes of a mesh are divided: nodes of eight (datasheet: MI300X has a link to each of the seven
+others)."""
 TORUS = {"torus-2d": 2.0, "torus-3d": 3.0}
-"""Dimensions of links that close, by what a link's topology says."""
+"""Dimensions of links that close, by what a link's topology says (definition)."""
 TORUS_BLOCK = 4.0
-"""Devices along a dimension from which on its links close to a ring."""
+"""Devices along a dimension from which on its links close to a ring (cited: Google Cloud, TPU v4: links wrap around in
+multiples of 4 x 4 x 4)."""
 ADAPTER_SHARE = 25.0 / 31.5
 """Network adapter of a device over its PCIe link where no network is known, one adapter a device: 200 Gb/s at PCIe 4.0
-x16 and 400 Gb/s at 5.0 (NVIDIA DGX A100 and DGX H100 datasheets: eight ConnectX-6 and ConnectX-7 for eight GPUs)."""
+x16 and 400 Gb/s at 5.0 (datasheet: NVIDIA DGX A100 and DGX H100 datasheets: eight ConnectX-6 and ConnectX-7 for eight
+GPUs)."""
 
 Place = DeviceSpec | Cluster
 """Where collectives run: nodes of a device with its usual network, or a cluster."""

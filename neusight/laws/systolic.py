@@ -10,11 +10,11 @@ Dataflow = Literal["ws", "os", "is"]
 """What stays in the array: weights, outputs or inputs."""
 HIDDEN_ROWS = 0.5
 """Of an array's rows, those that must stream past a stationary tile for the next one to be loaded meanwhile: a tile of
-128 x 128 takes ``max(N, 64)`` cycles (AWS Neuron documentation, NKI, cost of ``nc_matmul``)."""
+128 x 128 takes ``max(N, 64)`` cycles (cited: AWS Neuron documentation, NKI, cost of ``nc_matmul``)."""
 
 BYTES_PER_RESULT = 16.0
 """Of a working set, for an element of the result's tile: a sum in float32, two results of up to four bytes that leave
-in turn, and operands on their way in (assumption: as much as a sum)."""
+in turn, and operands on their way in (assumption: as much as a sum; products by size of on-chip memory would tell)."""
 
 
 def tiles_of(extent: np.ndarray, side: int) -> np.ndarray:

@@ -9,9 +9,10 @@ from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
 FLOAT_BYTES = 4.0
+"""Of an element in float32 (definition)."""
 FULL_TILE = 128 * 128
 """Accumulators that keep an SM's pipelines busy: two 64x128 blocks or one of 128x128 (assumption: the largest tiles
-that BLAS libraries run at full rate)."""
+that BLAS libraries run at full rate; products in float32 by tile would tell)."""
 
 
 def rounds(tiles: np.ndarray, sm_count: int, tail_share: float) -> np.ndarray:
@@ -50,7 +51,7 @@ def idle_factor(tile_elements: np.ndarray, resident: np.ndarray, idle_cost: floa
 
 
 REGISTERS_PER_ACCUMULATOR = 1.9
-"""Registers a block uses for each element of its tile, operands and addresses included (observed in float32 kernels of
+"""Registers a block uses for each element of its tile, operands and addresses included (cited: float32 kernels of
 cuBLAS: 128x128 has 256 threads of 122)."""
 
 
@@ -69,7 +70,7 @@ def resident_blocks(tile_elements: np.ndarray, device: GpuSpec) -> np.ndarray:
 
 
 USUAL_LANES = 64.0
-"""Float32 lanes of an SM for which ``shared_memory_half`` is stated."""
+"""Float32 lanes of an SM for which ``shared_memory_half`` is stated (definition)."""
 
 
 def operand_factor(
@@ -119,7 +120,8 @@ def tile_overhead_s(tile_elements: np.ndarray, resident: np.ndarray, device: Gpu
 
 
 DUAL = 100
-"""Lanes of a compute unit of AMD from which its peak counts two operations a lane, dual-issued or packed."""
+"""Lanes of a compute unit of AMD from which its peak counts two operations a lane, dual-issued or packed
+(definition)."""
 
 
 def issue_share(device: GpuSpec, physics: Physics) -> float:

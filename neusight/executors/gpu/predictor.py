@@ -41,13 +41,13 @@ from neusight.laws.physics import Physics
 from neusight.quick_dataclasses import dataclass
 
 CHUNK = 16384
-"""Rows that are worked on together: their columns stay in the cache of a CPU core."""
+"""Rows that are worked on together: their columns stay in the cache of a CPU core (numerics)."""
 THREADS = os.cpu_count() or 1
-"""Chunks that are worked on at a time; numpy lets go of the interpreter while it computes."""
+"""Chunks that are worked on at a time; numpy lets go of the interpreter while it computes (numerics)."""
 LIMITERS = np.array(["compute", "dram", "l2"])
 TRANSFER_WIDENING = 1.2
 """Intervals of kernels outside the answering model's training are wider by this power: with it nine in ten measured
-steps of torchvision's models, and more of BERT and ResNet-50, lie inside (twenty GPUs; ``evaluate steps``)."""
+steps of torchvision's models, and more of BERT and ResNet-50, lie inside (fitted: twenty GPUs; ``evaluate steps``)."""
 
 
 def trained_on(artifact: Artifact, batch: KernelBatch) -> np.ndarray:

@@ -23,11 +23,13 @@ from neusight.laws.fitted import FittedArrays, shipped_arrays, shipped_boards
 SOURCE = "arrays"
 UNKNOWN_SPREAD = 0.2
 """Of the log error that kernels share on a device of which none were measured (assumption: between what constants of
-one generation of TPU err by on products and on streams of another)."""
+one generation of TPU err by on products and on streams of another; kernels of further generations would tell)."""
 KNOWN_SPREAD = 0.03
-"""The same on a device that was measured: what families err by together there, after the fit."""
+"""The same on a device that was measured: what families err by together there, after the fit (fitted: ``neusight fit
+arrays``)."""
 UNKNOWN_SCATTER = 0.2
-"""Of the log error of single kernels of a family that nobody measured (assumption)."""
+"""Of the log error of single kernels of a family that nobody measured (assumption: as families that were measured;
+kernels of that family would tell)."""
 
 
 @dataclass(frozen=True)

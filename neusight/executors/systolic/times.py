@@ -26,15 +26,16 @@ from neusight.laws.systolic import overlapped_cycles, reread_bytes, tiles_of
 
 SOFTMAX_OPS = 7.0
 """Vector operations for a score: scale, maximum, difference, exponential, sum, and the rescaling of what came before
-(Dao 2023, algorithm 1). Units of their own evaluate functions, an element as fast as a sum (AWS Neuron
+(cited: Dao 2023, algorithm 1). Units of their own evaluate functions, an element as fast as a sum (AWS Neuron
 documentation, NKI: scalar engine)."""
 LANES = 128
-"""Of the vector units for which sums across lanes were fitted (TPU's registers)."""
+"""Of the vector units for which sums across lanes were fitted (cited: JAX documentation, Pallas on TPU: registers of 8
+x 128)."""
 MOST_OPS = 4.0
-"""Vector operations for an element that a pointwise kernel reads or writes, at most (assumption): what counts more are
-functions, which units of their own evaluate."""
+"""Vector operations for an element that a pointwise kernel reads or writes, at most (assumption: what counts more are
+functions, which units of their own evaluate; pointwise kernels by operator would tell)."""
 RESULT_OPS = 3.0
-"""Vector operations for an element of a product: its sum in float32 is read, rounded and stored (AWS Neuron
+"""Vector operations for an element of a product: its sum in float32 is read, rounded and stored (cited: AWS Neuron
 documentation, NKI: engines copy from PSUM to SBUF)."""
 
 

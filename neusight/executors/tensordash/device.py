@@ -59,7 +59,8 @@ SOURCE = "tensordash"
 DENSE_SOURCE = "dense rate (transferred)"
 NO_ZEROS = "no sparsity given: nothing is skipped and the machine runs like its dense twin; give --sparsity"
 DENSE_DOUBT = 1.5
-"""Times as long as its bound that a kernel off the PEs may take (assumption)."""
+"""Times as long as its bound that a kernel off the PEs may take (assumption: two thirds of peak; times off the PEs
+would tell)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,17 +29,17 @@ KIND = "tensordash"
 DENSE = "TensorDash dense twin"
 """``GpuSpec.architecture`` of the same machine without scheduler and multiplexers."""
 POWER_OVERHEAD = {"float32": 0.02, "bfloat16": 0.05}
-"""What scheduling adds to the power of the compute (float32: the paper; bfloat16: an assumption, smaller multipliers
-beside the same multiplexers)."""
+"""What scheduling adds to the power of the compute (cited: the paper for float32; bfloat16 is an assumption, smaller
+multipliers beside the same multiplexers)."""
 MAC_J = {"float32": 10e-12, "bfloat16": 3.5e-12}
-"""Energy of a multiplication, an addition and their registers at 65 nm: assumption, the figures of Horowitz 2014 for
-45 nm (4.6 pJ; 1.5 pJ in half precision) doubled for the node, with a little for registers and control."""
+"""Energy of a multiplication, an addition and their registers at 65 nm (cited: Horowitz 2014 for 45 nm, 4.6 pJ, or 1.5
+pJ in half precision, doubled for the node, with a little for registers and control)."""
 SRAM_J_PER_BYTE = 1.5e-12
-"""Wide reads of banks of 256 KB at 65 nm: assumption."""
+"""Wide reads of banks of 256 KB at 65 nm (assumption: the magnitude; CACTI for such a bank would tell)."""
 DRAM_J_PER_BYTE = 32e-12
-"""LPDDR4, interface included: assumption, 4 pJ a bit."""
+"""LPDDR4, interface included (assumption: 4 pJ a bit; power of its chips under streams would tell)."""
 DRAM_SHARE = 0.9
-"""Of the peak bandwidth that long streams sustain: assumption."""
+"""Of the peak bandwidth that long streams sustain (assumption: as of GPUs; copies in LPDDR4 would tell)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,11 +101,13 @@ PassCycles = Callable[[Columns, Machine], np.ndarray]
 """Mean cycles of a pass of each line, shape (lines,), from columns ``taps``, ``channels``, ``length``, ``rows``,
 ``columns``, ``row_streams``, ``column_streams``, ``sparsity``, ``clustering`` and ``cluster``."""
 LIKE_ALL = 16
-"""Streams of the scheduled operand that stand for all in a draw: a multiple of every usual number of rows."""
+"""Streams of the scheduled operand that stand for all in a draw: a multiple of every usual number of rows
+(numerics)."""
 AT_ONCE = 2**21
-"""Values of a mask at a time: what a core's memory takes without a pause."""
+"""Values of a mask at a time: what a core's memory takes without a pause (numerics)."""
 DRAWS, STEPS = 8, 32768
-"""Draws of a line at least, and steps of all streams together: short streams scatter, and so do clustered zeros."""
+"""Draws of a line at least, and steps of all streams together: short streams scatter, and so do clustered zeros
+(numerics)."""
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,15 @@ import numpy as np
 from neusight.errors import DataError, DeviceError
 
 LANES = 16
-"""Multipliers of a processing element."""
+"""Multipliers of a processing element (cited: Mahmoud et al. 2020, TensorDash)."""
 DEPTH = 3
-"""Rows of a staging buffer: the current one and two ahead."""
+"""Rows of a staging buffer: the current one and two ahead (cited: Mahmoud et al. 2020, TensorDash)."""
 MOVES = ((1, -1), (1, 0), (1, 1), (1, 3), (2, -2), (2, 0), (2, 2))
 """What a lane may take in a cycle (rows ahead, lanes aside) by priority, after its own value: the order of the
-simulator that the authors published, which empties the oldest row first."""
+simulator that the authors published, which empties the oldest row first (cited: its source)."""
 _APART = 5
-"""Lanes of a level lie this far apart: no move reaches so far that two of them could want the same value."""
+"""Lanes of a level lie this far apart: no move reaches so far that two of them could want the same value
+(definition)."""
 
 
 class Moves(NamedTuple):

@@ -28,10 +28,10 @@ from neusight.kernels import KernelBatch
 from neusight.kernels.work import conv_output
 
 ROWS = 4
-"""PE rows of a tile (recalled from the paper, an assumption)."""
+"""PE rows of a tile (assumption: recalled from the paper; its table of configurations would tell)."""
 
 COLUMNS = 4
-"""PE columns of a tile (recalled from the paper, an assumption)."""
+"""PE columns of a tile (assumption: recalled from the paper; its table of configurations would tell)."""
 
 
 @dataclass(frozen=True, kw_only=True)

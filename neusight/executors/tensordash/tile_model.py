@@ -33,14 +33,15 @@ from neusight.paths import tile_models_dir
 
 NAME = "tensordash"
 MOST_ROWS = 16
-"""PE rows of a tile in training."""
+"""PE rows of a tile in training (numerics)."""
 SHORT = 8
-"""Steps up to which streams are simulated."""
+"""Steps up to which streams are simulated (numerics)."""
 TILE = ("taps", "channels", "row_streams", "column_streams", "rows", "columns", "sparsity", "clustering", "cluster")
 """What a tile is predicted from: ``taps`` and ``channels`` of the reduction, streams of the scheduled and of the
 other operand, rows and columns of PEs, zeros of the scheduled operand and what of them keeps together."""
 _LEARNED = 0.02
-"""Standard error of a pass's mean, relative, at which it counts half: about what the model leaves unexplained."""
+"""Standard error of a pass's mean, relative, at which it counts half: about what the model leaves unexplained (fitted:
+by ``neusight train``)."""
 
 
 @dataclass(frozen=True, eq=False)

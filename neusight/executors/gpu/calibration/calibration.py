@@ -28,7 +28,9 @@ if TYPE_CHECKING:
     from neusight.executors.gpu.predictor import KernelPredictor
 
 PROTOCOL = 2
+"""Version of the file (definition)."""
 DIGITS = 6
+"""Significant digits of numbers in the file (numerics)."""
 _REMEDY = "measure again or fit again with neusight calibrate"
 _FIGURES = {
     *("process_nm", "sm_count", "base_clock_hz", "boost_clock_hz", "matrix_flops_per_s", "vector_flops_per_s"),

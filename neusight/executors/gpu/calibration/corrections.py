@@ -42,7 +42,9 @@ class ModelPrior:
 
 
 _LANES = ModelPrior(model=0.035, op=0.06, kind=0.06, run=0.06, alone=0.11, joint=0.1, reach=1.0, alike=0.5, noise=0.05)
+"""Of products in float32 (fitted: as ``MODELS``)."""
 _FUSED = ModelPrior(model=0.05, op=0.05, kind=0.06, run=0.12, alone=0.16, joint=0.2, reach=2.0, alike=0.6, noise=0.04)
+"""Of fused attention and layers of experts (fitted: as ``MODELS``)."""
 
 MODELS: Mapping[str, ModelPrior] = MappingProxyType(
     {
@@ -60,10 +62,9 @@ MODELS: Mapping[str, ModelPrior] = MappingProxyType(
         ),
     }
 )
-"""Rounded figures under which errors of physics alone on other GPUs are most probable: ``gemm``, ``conv2d`` and
-``stream`` of the rows of seven to twelve GPUs, ``matrix`` and ``attention`` of six to nine; ``moe`` is assumed to be
-like attention.
-"""
+"""Rounded figures under which errors of physics alone on other GPUs are most probable (fitted: by maximum likelihood):
+``gemm``, ``conv2d`` and ``stream`` of the rows of seven to twelve GPUs, ``matrix`` and ``attention`` of six to nine;
+``moe`` is assumed to be like attention."""
 
 
 @dataclass(frozen=True, kw_only=True)

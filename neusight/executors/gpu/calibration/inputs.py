@@ -26,15 +26,17 @@ _LANES = {
     "compute_over_dram": 1.0,
     "log2_throttle": 0.25,
 }
+"""Of products in float32 (fitted: as ``LENGTHS``)."""
 _CONVOLUTIONS = {
     **{"log2_duration": 1.5, "compute_over_dram": 4.0, "log2_throttle": 0.5, "log2_images": 2.0, "log2_image": 8.0},
     **{"log2_in_channels": 10.0, "log2_out_channels": 10.0, "winograd_fill": 1.0, "plan_log2_waves": 8.0},
     **{"plan_wave_efficiency": 0.5, "plan_behind_implicit": 2.0, "plan_behind_fused": 1.0, "plan_behind_steps": 2.0},
 }
+"""Of convolutions in float32 (fitted: as ``LENGTHS``)."""
 _LIMITS = {"log2_duration": 4.0, "compute_share": 1.0, "dram_share": 2.5, "added_share": 2.5, "log2_throttle": 0.25}
-"""What limits a kernel with a law of its own."""
+"""What limits a kernel with a law of its own (fitted: as ``LENGTHS``)."""
 _RUN = {"hot": 0.5, "in_graph": 1.0}
-"""What is in caches, and how it is launched."""
+"""What is in caches, and how it is launched (fitted: as ``LENGTHS``)."""
 
 LENGTHS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -64,7 +66,7 @@ LENGTHS: Mapping[str, Mapping[str, float]] = MappingProxyType(
 )
 """Inputs of each tile model with the distance at which kernels begin to say little of each other, in units of the
 formulas of ``neusight.executors.gpu.features``: those under which the errors of physics alone on measured GPUs are most
-probable, by a coarse search."""
+probable, by a coarse search (fitted: to their likelihood)."""
 
 
 @dataclass(frozen=True)

@@ -22,24 +22,26 @@ from neusight.laws.physics import Physics
 from neusight.laws.waves import rounds
 
 VECTOR_OPERATIONS = 4.0
-"""On ordinary lanes for a score: scale, maximum, sum, conversion (FlashAttention-2, algorithm 1)."""
+"""On ordinary lanes for a score: scale, maximum, sum, conversion (cited: FlashAttention-2, algorithm 1)."""
 SHARED_BYTES_PER_CLOCK = 128.0
-"""Of an SM's shared memory."""
+"""Of an SM's shared memory (datasheet: CUDA C++ Programming Guide, 32 banks of 4 bytes)."""
 ROWS_OF_WARP = 32.0
-"""Queries for which a warp fetches keys and values from shared memory once."""
+"""Queries for which a warp fetches keys and values from shared memory once (cited: FlashAttention-2,
+flash_fwd_launch_template.h: four warps share 128 rows)."""
 PARTIAL_BYTES = 8.0
-"""Of an element of a part's result [B]: float32, written and read."""
+"""Of an element of a part's result [B] (definition: float32, written and read)."""
 COPIED = 2.0
-"""Times that a copy moves a byte: read and written."""
+"""Times that a copy moves a byte (definition: read and written)."""
 FLOAT_CACHES = ("float8", "nvfp4")
 """Narrow dtypes of a cache that are no integers."""
 SWAP_KERNELS = 2.0
-"""With which heads of a group are brought together and apart again."""
+"""With which heads of a group are brought together and apart again (cited: FlashAttention, flash_api.cpp,
+``seqlenq_ngroups_swapped``)."""
 NARROWING_BYTES = 1.5
-"""Moved for a byte of queries that are made 8-bit: one in 16 bits read, half of it written."""
+"""Moved for a byte of queries that are made 8-bit (definition: one in 16 bits read, half of it written)."""
 SUM_KERNELS, SUM_BYTES = 2.0, 5.0
-"""Kernels that clear the float32 sums of gradients of queries in 16 bit and convert them, and what they move for
-a byte of 16-bit queries: two written, two read, one written (FlashAttention-2, flash_bwd_launch_template.h)."""
+"""Kernels that clear the float32 sums of gradients of queries in 16 bit and convert them, and what they move for a byte
+of 16-bit queries: two written, two read, one written (cited: FlashAttention-2, flash_bwd_launch_template.h)."""
 
 
 def attention_times(batch: KernelBatch, device: GpuSpec, conditions: Conditions, physics: Physics) -> Times:

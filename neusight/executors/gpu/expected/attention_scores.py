@@ -17,12 +17,13 @@ from neusight.laws.physics import Physics
 from neusight.quick_dataclasses import dataclass
 
 HOPPER_ROWS = 64.0
-"""Rows of a matrix instruction on the GPUs for which traits tell the rows of a block."""
+"""Rows of a matrix instruction on the GPUs for which traits tell the rows of a block (cited: PTX ISA,
+``wgmma.m64nNk16``)."""
 NARROW_WIDTHS = (128, 192)
-"""Of heads, for which TensorRT-LLM's 8-bit products before Hopper's outrun 16-bit ones (assumption, after L40S and RTX
-PRO 6000)."""
+"""Of heads, for which TensorRT-LLM's 8-bit products before Hopper's outrun 16-bit ones (assumption: seen on L40S and
+RTX PRO 6000; 8-bit attention of TensorRT-LLM by width of a head would tell)."""
 WIDE_BYTES = 2.0
-"""Of an element in 16 bit."""
+"""Of an element in 16 bit (definition)."""
 
 
 @dataclass(frozen=True)

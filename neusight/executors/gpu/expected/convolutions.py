@@ -14,11 +14,11 @@ from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
 LEAST_COPY = 4.0
-"""Bytes that a copy from memory to shared memory has at least (PTX ISA, ``cp.async``: 4, 8 or 16)."""
+"""Bytes that a copy from memory to shared memory has at least (cited: PTX ISA, ``cp.async``: 4, 8 or 16)."""
 PASSES = 2.0
-"""Each value is read once and written once."""
+"""Each value is read once and written once (definition)."""
 GROUP_CHANNELS = (1, 4, 8, 16, 32, 64, 128, 256)
-"""Channels of a group, as many as its filters, that kernels in NHWC are made for (NVIDIA, cuDNN Support Matrix,
+"""Channels of a group, as many as its filters, that kernels in NHWC are made for (cited: NVIDIA, cuDNN Support Matrix,
 "Supported Convolution Functions": ``C_per_group == K_per_group == {1,4,8,16,32,64,128,256}``)."""
 
 
@@ -97,7 +97,8 @@ PAIRED = "_nhwc"
 """What follows the name where windows are of two neighbouring channels, side by side in NHWC."""
 
 MMA_GROUP_CHANNELS = (4, 8, 16)
-"""Channels of a group of which a matrix instruction, 16 elements deep, holds whole ones (PTX ISA, ``mma.m16n8k16``)."""
+"""Channels of a group of which a matrix instruction, 16 elements deep, holds whole ones (cited: PTX ISA,
+``mma.m16n8k16``)."""
 
 
 def is_depthwise(batch: KernelBatch) -> np.ndarray:

@@ -39,28 +39,34 @@ TILES: tuple[tuple[int, int], ...] = (
     *((256, 128), (128, 256), (192, 128), (128, 192), (128, 128), (256, 64), (64, 256)),
     *((128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64), (128, 16), (16, 64), (32, 32)),
 )
-"""(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for."""
+"""(tile_m, tile_n) in elements of C: shapes that cuBLAS and CUTLASS compile 16-bit and 8-bit kernels for (cited: the
+names of their kernels)."""
 FINE_TILES = tuple((rows, 128) for rows in range(16, 129, 16))
-"""The same of libraries that compile all heights (ggml-cuda, mmq.cu, mul_mat_q_case)."""
+"""The same of libraries that compile all heights (cited: ggml-cuda, mmq.cu, mul_mat_q_case)."""
 _WIDTHS = (16, 32, *range(64, 257, 32))
+"""Sides of tiles where libraries compile all that accumulators allow (assumption: multiples of 32 are tuned for; names
+of kernels would tell)."""
 SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
-"""Parts into which the inner extent may be cut."""
+"""Parts into which the inner extent may be cut (numerics: powers of two)."""
 WIDE_BYTES = 2.0
-"""Bytes of an operand's element from which every library has kernels that are cut along their depth."""
+"""Bytes of an operand's element from which every library has kernels that are cut along their depth (definition: 16
+bit)."""
 PARTIAL_BYTES = 4.0
-"""Of an element of a partial result [B], kept in float32."""
+"""Of an element of a partial result [B] (definition: float32)."""
 REFERENCE_RATE = 2048.0
-"""FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (whitepaper, 2020)."""
+"""FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (datasheet: A100 whitepaper, 2020)."""
 REFERENCE_NM = 7.0
-"""Process node on which the energy is stated."""
+"""Process node on which the energy is stated (definition)."""
 ROW_THREADS = 1024
-"""Of a block that quantises a row (vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
+"""Of a block that quantises a row (cited: vLLM, ``csrc/quantization/w8a8/fp8/common.cu``)."""
 MICRO_THREADS, MICRO_ELEMENTS = 512.0, 8.0
-"""Threads of such a block, at most, and elements of each, where few values share a scale (ibid., fp4)."""
+"""Threads of such a block, at most, and elements of each, where few values share a scale (cited: vLLM,
+``csrc/quantization/fp4``)."""
 HEAD_THREADS = 128.0
-"""Of a row of a head (Triton, ``num_warps``: four of them)."""
+"""Of a row of a head (cited: Triton, ``num_warps``: four of them)."""
 REGISTER_BYTES = 4.0
-"""Of the register whose values an instruction multiplies (CUDA C++ Programming Guide: ``__dp4a``, ``__hfma2``)."""
+"""Of the register whose values an instruction multiplies (cited: CUDA C++ Programming Guide: ``__dp4a``,
+``__hfma2``)."""
 
 
 @cache

@@ -24,16 +24,19 @@ from neusight.laws.physics import Physics
 from neusight.quick_dataclasses import dataclass
 
 TILE_ROWS, TILE_COLUMNS = (16.0, 32.0, 64.0, 128.0, 256.0), (64.0, 128.0, 256.0)
-"""Tiles, in elements of C, that grouped kernels are compiled or tuned for."""
+"""Tiles, in elements of C, that grouped kernels are compiled or tuned for (cited: files of tuned tiles of vLLM's
+``fused_moe``)."""
 FEW, MANY = (16.0, 32.0), (64.0, 64.0)
-"""Tiles of SGLang's ``fused_moe`` for shapes that nobody tuned: for no more tokens than experts, and for more
-(``get_default_config``)."""
+"""Tiles of SGLang's ``fused_moe`` for shapes that nobody tuned: for no more tokens than experts, and for more (cited:
+``get_default_config``)."""
 FIRST = (128.0, 128.0)
-"""Tile of the first kernel in the list of CUTLASS's grouped ones."""
+"""Tile of the first kernel in the list of CUTLASS's grouped ones (assumption: as of products in float32; names of
+kernels of FlashInfer that was not tuned would tell)."""
 MANY_PAIRS = 1024.0
-"""Token-expert pairs from which on sorting takes several kernels (vLLM's and SGLang's ``moe_align_block_size``)."""
+"""Token-expert pairs from which on sorting takes several kernels (cited: vLLM's and SGLang's
+``moe_align_block_size``)."""
 WIDE = 2.0
-"""Bytes of an element of activations between passes."""
+"""Bytes of an element of activations between passes (definition: 16 bit)."""
 
 
 @dataclass(frozen=True)

@@ -23,21 +23,24 @@ from neusight.laws.physics import Physics
 from neusight.quick_dataclasses import dataclass
 
 TAP_CHANNELS = 32.0
-"""Channels [elements] that a step of the main loop takes of a filter tap (CUTLASS, implicit_gemm_convolution.md: an
-iterator's step along the inner extent stays within one tap; tiles 32 deep)."""
+"""Channels [elements] that a step of the main loop takes of a filter tap (cited: CUTLASS, implicit_gemm_convolution.md:
+an iterator's step along the inner extent stays within one tap; tiles 32 deep)."""
 SCALE_ROWS = 128.0
 """Of tiles of operands with a scale for few values, at least: matrix units read those scales in blocks of 128 rows, to
-which libraries pad both operands (PTX ISA 8.7, mma with block scaling; vLLM, nvfp4_scaled_mm_sm120_kernels.cu)."""
+which libraries pad both operands (cited: PTX ISA 8.7, mma with block scaling; vLLM,
+nvfp4_scaled_mm_sm120_kernels.cu)."""
 GRADIENT_COLUMNS = 64.0
-"""Of a tile of a gradient of the input, at least: CUTLASS and cuDNN compile ``dgrad`` for 64 channels and more."""
+"""Of a tile of a gradient of the input, at least (cited: names of ``dgrad`` kernels of CUTLASS and cuDNN, for 64
+channels and more)."""
 FLOAT_BYTES = 4.0
-"""Of an element in float32, or in TF32 as it lies in memory."""
+"""Of an element in float32, or in TF32 as it lies in memory (definition)."""
 WIDEST_COPY_BYTES, LEAST_ASYNCHRONOUS_BYTES = 16.0, 4.0
-"""Of the widest copy of a thread and of the narrowest that passes no registers (PTX ISA, cp.async: 4, 8 or 16). cuBLAS
-has kernels for copies of 16 bytes, of 4, and of an element (their names: align8, align2 and align1 in bfloat16)."""
+"""Of the widest copy of a thread and of the narrowest that passes no registers (cited: PTX ISA, cp.async: 4, 8 or 16).
+cuBLAS has kernels for copies of 16 bytes, of 4, and of an element (their names: align8, align2 and align1 in
+bfloat16)."""
 MOST_SPLITS, MOST_PIXEL_SPLITS = 16.0, 128.0
 """Parts into which the inner extent of a plain product is cut, and of a gradient of filters, whose inner extent is all
-pixels, at most."""
+pixels, at most (assumption: as grids of measured kernels have it; grids of longer products would tell)."""
 
 
 @dataclass(frozen=True)

@@ -25,14 +25,14 @@ from neusight.laws.power import flop_energy_j
 from neusight.quick_dataclasses import dataclass
 
 WARP_COLUMNS = 1024.0
-"""Columns up to which a softmax keeps its row in registers of a warp (PyTorch, ``PersistentSoftmax.cuh``)."""
+"""Columns up to which a softmax keeps its row in registers of a warp (cited: PyTorch, ``PersistentSoftmax.cuh``)."""
 NORM_THREADS, BLOCK_THREADS, GATHER_THREADS = 128.0, 1024.0, 1024.0
-"""Threads that PyTorch's layer_norm has for a row (``layer_norm_kernel.cu``), other blocks at most, and its gathers on
-an SM (``Indexing.cu``: eight blocks of 128)."""
+"""Threads that PyTorch's layer_norm has for a row (cited: ``layer_norm_kernel.cu``), other blocks at most, and its
+gathers on an SM (``Indexing.cu``: eight blocks of 128)."""
 FULL_THREADS = 2048.0
-"""Threads of an SM on which the length of a step is stated."""
+"""Threads of an SM on which the length of a step is stated (definition)."""
 VECTOR = 4.0
-"""Elements of a thread's step along a row in PyTorch's kernels."""
+"""Elements of a thread's step along a row in PyTorch's kernels (cited: ``layer_norm_kernel.cu``, ``vec_size``)."""
 BY_HAND = ("silu_and_mul", "rms_norm", "rope")
 """Operators that serving engines first wrote by hand, with one element a thread at a time (vLLM,
 ``activation_kernels.cu``, ``layernorm_kernels.cu``, ``pos_encoding_kernels.cu``)."""
@@ -45,16 +45,18 @@ NORMS = ("layer_norm", "rms_norm")
 STRIDED = ("rope_eager",)
 """Operators whose kernels walk over tensors that do not lie in one piece, as those do that broadcast an operand."""
 FLOAT_BYTES = 4.0
+"""Of an element in float32 (definition)."""
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
 """Operators of PyTorch's general reduction, whose blocks take several rows."""
 REDUCING_ROWS = 16.0
-"""Rows that such a block takes at most, with a warp for each at least where they are as long (``Reduce.cuh``,
+"""Rows that such a block takes at most, with a warp for each at least where they are as long (cited: ``Reduce.cuh``,
 ``setReduceConfig``)."""
 CHANNELS = ("batch_norm", "batch_norm_backward")
 LEAST_REPEATS = 8.0
-"""Times that a broadcast operand is read, at least: one that lacks less than its other seven parts may be of a narrower
-dtype (assumption)."""
+"""Times that a broadcast operand is read, at least (assumption: one that lacks less than its other seven parts may be
+of a narrower dtype; dtypes of all operands would tell)."""
 WARP = 32.0
+"""Threads of a warp (datasheet: CUDA C++ Programming Guide)."""
 POOLS = ("avg_pool2d", "avg_pool3d", "max_pool2d", "max_pool3d")
 """Pooling as PyTorch wrote it, a thread a result (``AveragePool2d.cu``, ``DilatedMaxPool2d.cu``)."""
 

@@ -22,18 +22,19 @@ from neusight.laws.waves import idle_factor, issue_share, resident_blocks, round
 from neusight.quick_dataclasses import dataclass
 
 IMPLICIT, FUSED, STEPS = range(3)
-"""Algorithms, in the order of ``ConvPlan.each_s``."""
+"""Algorithms, in the order of ``ConvPlan.each_s`` (definition)."""
 IMPLICIT_TILES = ((128, 128), (128, 64), (128, 32))
-"""(outputs, filters) of a block: those in the names of cuDNN's ``scudnn`` kernels."""
+"""(outputs, filters) of a block (cited: the names of cuDNN's ``scudnn`` kernels)."""
 STEPS_TILES = ((32, 128), (64, 64), (128, 32), (128, 64), (128, 128))
-"""The same of the products of Winograd in three steps, which are batched ``sgemm``."""
+"""The same of the products of Winograd in three steps, which are batched ``sgemm`` (cited: the names of its
+kernels)."""
 FUSED_TILES = ((1, 8, 16), (4, 8, 4), (2, 4, 16), (2, 8, 8), (4, 2, 16), (4, 4, 8))
 """(images, rows, columns) of the outputs of a block of fused Winograd: cuDNN's ``winograd_128x128`` in its variants
-148, 442, 228, 244, 418 and 424, counted in tiles of two outputs a side."""
+148, 442, 228, 244, 418 and 424, counted in tiles of two outputs a side (cited: their names and grids)."""
 FUSED_BY_LIBRARY = {"maxwell": (0, 1, 2, 3, 4, 5), "ampere": (0, 1)}
-"""Which of them a library has; others have the first."""
+"""Which of them a library has; others have the first (cited: the names of their kernels)."""
 FUSED_FILTERS = 32
-"""Filters of a block of fused Winograd (its grid)."""
+"""Filters of a block of fused Winograd (cited: its grid)."""
 
 
 @dataclass(frozen=True)

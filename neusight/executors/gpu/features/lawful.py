@@ -12,7 +12,7 @@ from neusight.kernels.implementations import trait_names, traits_of
 from neusight.kernels.work import element_bytes
 
 LEAST_SHARE = 2.0**-8
-"""Of the expected time, below which a resource no longer counts."""
+"""Of the expected time, below which a resource no longer counts (numerics)."""
 
 
 def _times(s: Situation) -> Times:

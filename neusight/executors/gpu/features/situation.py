@@ -29,7 +29,8 @@ from neusight.laws.power import PowerDemand, budget_w, clock_w, flop_energy_j, s
 from neusight.quick_dataclasses import dataclass
 
 LEAST_GAP = 1.02
-"""Expected time over bound, at least (assumption: no kernel was seen closer), so that its logit stays finite."""
+"""Expected time over bound, at least (assumption: no kernel was seen closer; one that is would tell), so that its logit
+stays finite."""
 
 
 @dataclass(frozen=True)

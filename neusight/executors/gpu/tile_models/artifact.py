@@ -27,6 +27,7 @@ from neusight.paths import read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 6
+"""Version of the files (definition)."""
 MANIFEST = "manifest.json"
 
 
@@ -274,7 +275,8 @@ def launch_kinds(batch: KernelBatch, conditions: Conditions) -> np.ndarray:
 
 UNPLANNED_S = 70e-6
 """What an engine that was never met plans on the host for, at most: others', in Python, take up to five times as long,
-which says nothing of it (assumption: a launch of the slowest hosts)."""
+which says nothing of it (assumption: a launch of the slowest hosts; kernels of that engine without a graph would
+tell)."""
 
 
 def launch_floor_s(floors: Mapping[str, float], kind: str, otherwise: float) -> float:

@@ -17,7 +17,7 @@ Doubt = list[float]
 """Low and high factor on execution time, and the standard deviation of the log error that a device's kernels share."""
 ANY = "*"
 THROTTLED = 1.15
-"""A kernel that the power limit stretches by more than this is limited by power."""
+"""A kernel that the power limit stretches by more than this is limited by power (definition)."""
 _THROTTLED = ", throttled"
 
 

@@ -20,7 +20,7 @@ SETTINGS: dict[str, Any] = {
     "num_threads": 2,
     "verbosity": -1,
 }
-"""Of LightGBM, chosen by hand; deterministic for a seed."""
+"""Of LightGBM, chosen by hand; deterministic for a seed (numerics)."""
 
 
 class GbmModel:

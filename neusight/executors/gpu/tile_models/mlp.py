@@ -14,9 +14,11 @@ if TYPE_CHECKING:
 
 _LAYERS = ("w1", "b1", "w2", "b2", "w3", "b3")
 HUBER = 0.1
+"""Error beyond which the loss grows linearly (numerics)."""
 STEPS_PER_EPOCH = 50
+"""Batches between two looks at rows that were left out (numerics)."""
 BLOCK = 256
-"""Rows evaluated together: small enough for the cache, and for BLAS to see that threads would not pay."""
+"""Rows evaluated together: small enough for the cache, and for BLAS to see that threads would not pay (numerics)."""
 
 
 class MlpModel:

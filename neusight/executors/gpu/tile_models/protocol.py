@@ -109,7 +109,7 @@ def log_error(model: TileModel, data: TrainingSet) -> float:
 
 
 LAUNCH_SHARE = 0.3
-"""A row is mostly execution when its launch takes less than this share of it."""
+"""A row is mostly execution when its launch takes less than this share of it (definition)."""
 
 
 def device_biases(model: TileModel, data: TrainingSet, names: Sequence[str]) -> dict[str, float]:

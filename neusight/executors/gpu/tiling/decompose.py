@@ -215,7 +215,7 @@ def _even_tiles(rows: np.ndarray, groups: np.ndarray, tile_m: np.ndarray) -> np.
 
 
 POINTWISE_THREADS = 128
-"""Threads of a block of PyTorch's vectorised kernel, each of which takes four elements (``CUDALoops.cuh``)."""
+"""Threads of a block of PyTorch's vectorised kernel, each of which takes four elements (cited: ``CUDALoops.cuh``)."""
 
 
 @decomposer("elementwise", "memory", "optimizer")
@@ -237,12 +237,12 @@ def _pointwise(batch: KernelBatch, device: GpuSpec, choice: TileChoice, physics:
 
 
 WARP_SOFTMAX_COLS = 1024
-"""Up to which length a warp keeps a row of a softmax in registers (PyTorch, ``PersistentSoftmax.cuh``)."""
+"""Up to which length a warp keeps a row of a softmax in registers (cited: PyTorch, ``PersistentSoftmax.cuh``)."""
 WHOLE_ROWS = ("softmax", "norm_backward", "layer_norm", "rms_norm", "batch_norm", "group_norm", "cum", "sort", "topk")
 """Parts of the names of operators that need a row in one block: they write all of it, or keep its order."""
 REDUCING_THREADS, LEAST_VALUES, MOST_VALUES = 512, 16, 256
 """Threads of a block of PyTorch's sums and maxima, and values each of them reduces, at least and at most, where a row
-is shared out over blocks (PyTorch, ``Reduce.cuh``)."""
+is shared out over blocks (cited: PyTorch, ``Reduce.cuh``)."""
 
 
 @decomposer("row_reduction")

@@ -24,29 +24,31 @@ from neusight.paths import read_json, tile_models_dir
 from neusight.quick_dataclasses import dataclass
 
 PROTOCOL = 3
-"""Version of the file that a fitted choice is stored in."""
+"""Version of the file that a fitted choice is stored in (definition)."""
 TILES: tuple[tuple[int, int], ...] = (
     *((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (128, 32), (32, 128)),
     *((64, 64), (64, 32), (32, 64), (32, 32)),
 )
-"""(tile_m, tile_n) in elements of row-major C[m,n]: those in the names of float32 kernels of cuBLAS 10 to 12."""
+"""(tile_m, tile_n) in elements of row-major C[m,n] (cited: the names of float32 kernels of cuBLAS 10 to 12)."""
 FEATURES = ("log_cost", "log_whole_cost", "padding", "idle", "idle_times_depth", "streaming", "streaming_when_full")
 """What a tile's score is made of, see ``choice_features``."""
 NARROW = 4.0
 """By how much a tile of intensity 1 is slower than one without end, in the cost that the choice is fitted on
-(assumption; the fit scales it)."""
+(definition: of a feature, which the fit scales)."""
 SLACK = {"linear": 0.0, "bmm": 0.1}
 """By how much (logarithm) the time of a tile may exceed the least for the preference of a library's generation to count
-where a compute capability was not seen; chosen by leaving each out. Preferences for ``linear`` do not carry over (P4
-runs 128x128, P100 128x32), those for ``bmm`` do."""
+where a compute capability was not seen; chosen by leaving each out (fitted: by hand). Preferences for ``linear`` do not
+carry over (P4 runs 128x128, P100 128x32), those for ``bmm`` do."""
 ANY = "any"
 """What all libraries share."""
 SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
-"""Parts that are considered; those seen in the grids of measured kernels reach from 2 to about 16."""
+"""Parts that are considered; those seen in the grids of measured kernels reach from 2 to about 16 (cited: those
+grids)."""
 LEAST_DEPTH = 256.0
-"""Inner extent [elements] that is left to a part, at least (assumption)."""
+"""Inner extent [elements] that is left to a part, at least (assumption: as much as hides the sum of two parts; grids of
+products in float32 would tell)."""
 PARTIAL_BYTES = 4.0
-"""Of an element of a partial result [B], which is kept in float32."""
+"""Of an element of a partial result [B] (definition: float32)."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 _ALL_TILES = _TILE_M, _TILE_N
