@@ -96,8 +96,8 @@ def _rows(path: Path, predictor: Predictor, keys: Sequence[str]) -> list[Row]:
     wanted = [name for name in table.quantities if name != "latency_ms"]
     frame, known = table.frame.drop(columns=wanted), [key for key in keys if key in table.frame]
     lines, _ = compare(replace(table, frame=_sample(frame, known)), predictor)
-    words = {key: lines[key].astype(object).fillna("") if key in known else "" for key in keys}
-    return [{"data": path.stem, **_rounded(row, keys)} for row in errors.summarise(lines.assign(**words), keys)]
+    words = frame[known].astype(object).fillna("").assign(**dict.fromkeys({*keys} - {*known}, ""))
+    return [{"data": path.stem, **_rounded(row, keys)} for row in errors.summarise(lines.join(words, on="place"), keys)]
 
 
 def _sample(frame: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:

@@ -237,7 +237,7 @@ def _compared(
         if lab.report:
             lab.report(f"{named['contestant']}{without}: {name}", done, of, nan)
 
-    (parts,) = answers([table], entrant, advance, jobs, ray)
+    ((_, parts),) = answers([table], entrant, advance, jobs, ray)
     lines = lines_of(name, table, [scored for scored, _ in parts])
     lines = lines[lines["predicted"].notna()] if named["contestant"] != lab.declared.contestants[0].name else lines
     derived = _derived(lines, set(_needed(lab.declared)))

@@ -17,20 +17,6 @@ from neusight.measured.pairs import decisions, ratios
 from neusight.measured.table import MeasuredTable, read_table
 
 __all__ = [
-    "SOUGHT",
-    "Evaluation",
-    "KernelPart",
-    "MeasuredTable",
-    "RowChoice",
-    "compare",
-    "compare_peers",
-    "decisions",
-    "evaluate",
-    "files_of",
-    "kernel_part",
-    "kernel_parts",
-    "peers_of",
-    "ratios",
-    "read_table",
-    "summarise",
-]
+    "SOUGHT", "Evaluation", "KernelPart", "MeasuredTable", "RowChoice", "compare", "compare_peers", "decisions",
+    "evaluate", "files_of", "kernel_part", "kernel_parts", "peers_of", "ratios", "read_table", "summarise",
+]  # fmt: skip

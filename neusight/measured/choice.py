@@ -47,9 +47,8 @@ class RowChoice:
         frame = table.frame
         kept = np.ones(len(frame), dtype=bool)
         if self.gpus:
-            names = frame["gpu"].astype(str) if "gpu" in frame else ""
-            ids = {name: _id_of(name) for name in set(names)}
-            kept &= np.array([ids[name] in self.gpus for name in names], dtype=bool) if ids else False
+            names = frame["gpu"].astype(str).astype("category") if "gpu" in frame else None
+            kept &= False if names is None else names.map(_id_of).isin(self.gpus).to_numpy()
         for name, value in {"split": self.split, "source": self.source}.items():
             if value:
                 kept &= frame[name].astype(str).to_numpy() == value if name in frame else False
@@ -64,9 +63,7 @@ def filled_cells(table: MeasuredTable, name: str) -> np.ndarray:
     """Whether each row has a value in a column."""
     if name not in table.frame:
         return np.zeros(len(table), dtype=bool)
-    cells = table.frame[name].astype(object)
-    filled: np.ndarray = (cells.notna() & (cells.astype(str) != "")).to_numpy(bool)
-    return filled
+    return np.asarray(table.frame[name].notna() & table.frame[name].astype(str).ne(""))
 
 
 def _id_of(name: str) -> str:

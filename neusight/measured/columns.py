@@ -9,7 +9,7 @@ from typing import Any
 from neusight.errors import DataError, nearest
 from neusight.kernels import KERNEL_CLASSES
 from neusight.kernels.named import PUBLIC_NAMES
-from neusight.measured.table import NOUNS, changes, provenance, quantities
+from neusight.measured.table import CHANGES, NOUNS, PROVENANCE, QUANTITIES
 from neusight.questions.question import NamedField
 
 KINDS = (*NOUNS, "gains")
@@ -35,9 +35,9 @@ def described_columns(kind: str = "") -> list[dict[str, Any]]:
     if kind in ("", "kernel"):
         rows += _shapes()
     if kind != "kernel":
-        rows += [_row("question", name, "", meaning) for name, meaning in changes().items()]
-    rows += [_row("quantity", name, *text.split(": ", 1)) for name, text in quantities().items()]
-    return rows + [_row("provenance", name, "", meaning) for name, meaning in provenance().items()]
+        rows += [_row("question", name, "", meaning) for name, meaning in CHANGES.items()]
+    rows += [_row("quantity", name, *text.split(": ", 1)) for name, text in QUANTITIES.items()]
+    return rows + [_row("provenance", name, "", meaning) for name, meaning in PROVENANCE.items()]
 
 
 def _row(part: str, name: str, unit: str, meaning: str) -> dict[str, Any]:
@@ -47,9 +47,8 @@ def _row(part: str, name: str, unit: str, meaning: str) -> dict[str, Any]:
 def _question(declared: NamedField) -> dict[str, Any]:
     field = declared.field
     former = f" Formerly {', '.join(field.former)}." if field.former else ""
-    return _row(
-        "question", declared.name, "|".join(field.choices) or field.unit or field.kind, f"{declared.help}{former}"
-    )
+    unit = "|".join(field.choices) or field.unit or field.kind
+    return _row("question", declared.name, unit, f"{declared.help}{former}")
 
 
 def _shapes() -> Iterator[dict[str, Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from neusight.kernels.work import work_of
 from neusight.measured.figures import MEMORY_FIGURES, Figure, figure_of, memory_figure
 from neusight.measured.folder import table_parts
 from neusight.measured.kernels import ROW_BY_ROW, KernelPart, Skip
-from neusight.measured.table import NOUNS, MeasuredTable, changes, columns_of, filled
+from neusight.measured.table import CHANGES, NOUNS, MeasuredTable, columns_of, filled
 from neusight.plans.fits import verdict
 from neusight.questions import Training, WhatIfQuestion
 from neusight.questions.files import question_of as kernel_question
@@ -34,6 +36,7 @@ Progress = Callable[[int, int], None]
 Row = Mapping[Any, Any]
 FIGURES = ("predicted", "low", "high", "measured")
 """Columns of predictions beside measurements in one unit; ends of 90 % intervals are NaN where none is stated."""
+_SCORED = ("place", "quantity", *FIGURES)
 Compared = tuple["pd.DataFrame", list[Skip]]
 """Lines of measured figures, and rows without an answer: reasons and positions."""
 Figures = tuple[np.ndarray, np.ndarray, np.ndarray]
@@ -49,8 +52,8 @@ def compare(table: MeasuredTable, predictor: Predictor, progress: Progress | Non
         progress: called with (done, of) rows.
 
     Returns:
-        Columns of the table, ``kind``, ``quantity``, ``place`` (the row's label in the frame) and ``FIGURES``; rows
-        that are no question or that the product refuses, as (reason, positions).
+        ``place`` (the row's label in the frame), ``quantity`` and ``FIGURES``; rows that are no question or that the
+        product refuses, as (reason, positions).
     """
     import pandas as pd
 
@@ -86,6 +89,8 @@ def _compare_best(table: MeasuredTable, lists: list[str], predictor: Predictor) 
 
 
 def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progress | None) -> Compared:
+    import pandas as pd
+
     frame, done = table.frame, 0
     skipped: list[Skip] = []
     lines = []
@@ -102,11 +107,12 @@ def _compare_kernels(table: MeasuredTable, predictor: Predictor, progress: Progr
             except NeusightError as error:
                 skipped.append((str(error), part.rows[rows]))
                 continue
-            lines.append((quantity, part.rows[rows], figures, measured[rows]))
+            columns = (frame.index[part.rows[rows]], quantity, *figures, measured[rows])
+            lines.append(pd.DataFrame(dict(zip(_SCORED, columns, strict=True))))
         done += len(part.rows)
         if progress:
             progress(done, len(frame))
-    return _scored(table, "kernel", lines), skipped
+    return pd.concat(lines, ignore_index=True) if lines else _scored([]), skipped
 
 
 def _latency(costs: Costs, _: KernelPart) -> Figures:
@@ -137,41 +143,67 @@ KERNEL_FIGURES = {"latency_ms": _latency, "execution_ms": _execution, "power_w":
 """Figures of kernels by measured column, with the ends of their intervals."""
 
 
-def _scored(table: MeasuredTable, kind: str, lines: Iterable[tuple[str, np.ndarray, Any, np.ndarray]]) -> pd.DataFrame:
+def _scored(lines: Iterable[tuple[Any, ...]]) -> pd.DataFrame:
     import pandas as pd
 
-    parts = [
-        table.frame.iloc[rows].assign(kind=kind, quantity=quantity, place=table.frame.index[rows],
-                                      **dict(zip(FIGURES, (*figures, measured), strict=True)))
-        for quantity, rows, figures, measured in lines
-    ]  # fmt: skip
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=["place", "quantity", *FIGURES])
+    return pd.DataFrame(lines, columns=_SCORED).astype(dict.fromkeys(FIGURES, float))
 
 
 def _compare_models(table: MeasuredTable, predictor: Predictor, progress: Progress | None) -> Compared:
     skipped: list[Skip] = []
-    lines = []
+    lines, recent = [], RecentAnswers(predictor)
     records = table.frame.to_dict("records")
-    for number, row in enumerate(records):
-        place = np.array([number])
-        measured = filled(row, table.quantities)
+    for number, (place, row) in enumerate(zip(table.frame.index, records, strict=True)):
         try:
-            figures = _figures(row, measured, predictor, table)
+            figures = _figures(row, filled(row, table.quantities), recent, table)
         except NeusightError as error:
-            skipped.append((str(error), place))
+            skipped.append((str(error), np.array([number])))
             figures = {}
-        for name, figure in figures.items():
-            lines.append((name, place, [np.array([end]) for end in figure], np.array([row[name]], dtype=float)))
+        lines += [(place, name, *figure, row[name]) for name, figure in figures.items()]
         if progress:
             progress(number + 1, len(records))
-    return _scored(table, table.kind, lines), skipped
+    return _scored(lines), skipped
 
 
-def _figures(row: Row, measured: Collection[str], predictor: Predictor, table: MeasuredTable) -> dict[str, Figure]:
+class RecentAnswers:
+    """A predictor that is not asked again for what it has answered: rows of a table often ask for the same, for its
+    time and its memory or again and again, and gains for the same step without them.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self._predictor = predictor
+        self._answers: list[tuple[Any, Any]] = []
+
+    def ask(self, question: Any) -> Any:
+        """As the predictor answers it, and raises what it refuses."""
+        return self._once(self._predictor.ask, question)
+
+    def what_if(self, question: WhatIfQuestion) -> WhatIf:
+        """As the predictor answers it, each of the steps that it compares once."""
+        from neusight.what_if.answers import changed_answers
+
+        answer = getattr(self._predictor, "answer", self._predictor.ask)
+        return changed_answers(question, partial(self._once, answer))
+
+    def _once(self, answer: Callable[[Any], Any], question: Any) -> Any:
+        for known, result in self._answers:
+            if _is_same(known, question):
+                return result
+        self._answers.append((question, answer(question)))
+        return self._answers[-1][1]
+
+
+def _is_same(known: Any, question: Any) -> bool:
+    with suppress(ValueError):  # Traces of requests are arrays.
+        return bool(known == question)
+    return False
+
+
+def _figures(row: Row, measured: Collection[str], predictor: RecentAnswers, table: MeasuredTable) -> dict[str, Figure]:
     """Predicted figures of a row by measured column."""
     question = question_of(row, table)
     if isinstance(question, WhatIfQuestion):
-        answers = predictor.ask(question)
+        answers = predictor.what_if(question)
         if "gain" in measured:
             gain = gain_of(answers)
             return {"gain": (gain.ratio, gain.low, gain.high)}
@@ -193,9 +225,7 @@ def kinds_of(table: MeasuredTable) -> list[str]:
 
 def _kind_of(row: Row) -> str:
     try:
-        return _noun(
-            row, {str(name): value for name, value in filled(row, columns_of("gains")).items() if name not in changes()}
-        ).KIND
+        return _noun(row, filled(row, columns_of("gains").keys() - CHANGES.keys())).KIND
     except NeusightError:
         return ""
 
@@ -212,11 +242,10 @@ def question_of(row: Row, table: MeasuredTable) -> Question | WhatIfQuestion:
         NeusightError: its words are no question.
     """
     if table.kind == "kernels":
-        return kernel_question(
-            {name: _plain(value) for name, value in filled(row, columns_of("kernels")).items()}, "kernel"
-        )
+        shape = filled(row, columns_of("kernels"))
+        return kernel_question({name: _plain(value) for name, value in shape.items()}, "kernel")
     words = _words(row, table.path.parent)
-    changed = {name: words.pop(name) for name in changes() if name in words}
+    changed = {name: words.pop(name) for name in CHANGES if name in words}
     noun = _noun(row, words)
     if table.kind != "gains" and "upon" not in changed:
         return noun.named(words)
@@ -254,15 +283,13 @@ def _noun(row: Row, words: Mapping[str, Any]) -> type[Question]:
         if command not in NOUNS:
             raise DataError(f"command '{command}' answers no rows: one of {', '.join(NOUNS)}")
         return NOUNS[command]
-    nouns = [noun for noun in NOUNS.values() if all(_has(noun, name) for name in words)]
+    nouns = [noun for noun in NOUNS.values() if words.keys() <= _names_of(noun)]
     if not nouns:
         raise DataError(f"no question has all of {', '.join(words)}: leave out a column")
     return nouns[0]
 
 
-def _has(noun: type[Question], name: str) -> bool:
-    try:
-        noun.today(name)
-    except NeusightError:
-        return False
-    return True
+@cache
+def _names_of(noun: type[Question]) -> frozenset[str]:
+    """Names that its fields have or had."""
+    return frozenset(name for one in noun.fields().values() for name in (*one.field.former, one.name))

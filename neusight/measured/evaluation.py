@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from neusight.api import Predictor
 
 _FIGURES_OF_ROWS = ("kind", "quantity", *FIGURES, "ape", "inside", "suspect")
-_ROWS = 16
+_ROWS = 32
 """Rows that a process answers before it takes others."""
 _asked: list[Callable[..., Compared]] = []
 """Who predicts the rows of tables in this process."""
@@ -89,15 +89,9 @@ class Evaluation:
 
 
 def evaluate(
-    files: Sequence[Path],
-    predictor: Predictor,
-    choice: RowChoice | None = None,
-    progress: Progress | None = None,
-    *,
-    needed: Sequence[str] = (),
-    jobs: int = 1,
-    ray: str = "",
-) -> Evaluation:
+    files: Sequence[Path], predictor: Predictor, choice: RowChoice | None = None, progress: Progress | None = None, *,
+    needed: Sequence[str] = (), jobs: int = 1, ray: str = "",
+) -> Evaluation:  # fmt: skip
     """Predict every row of the files that is a question.
 
     Args:
@@ -111,18 +105,17 @@ def evaluate(
     Raises:
         DataError: a file that is no such table, a column that none has, or no row that can be compared, with a reason.
     """
-    evaluation, chosen = Evaluation(), {}
+    evaluation, names, tables = Evaluation(), [], []
     for path in files:
         table, suspect = (choice or RowChoice()).of(read_table(path))
-        name = str(path.absolute().relative_to(commonpath([file.absolute().parent for file in files])))
+        names.append(str(path.absolute().relative_to(commonpath([file.absolute().parent for file in files]))))
         if suspect:
-            evaluation.skipped.append({"file": name, "reason": "suspect, without --suspect", "rows": suspect})
-        chosen[name] = table
-    tables = list(chosen.values())
+            evaluation.skipped.append({"file": names[-1], "reason": "suspect, without --suspect", "rows": suspect})
+        tables.append(table)
     _check_columns(tables, needed)
-    answered = answers(tables, partial(compare, predictor=predictor), progress, jobs, ray)
-    for (name, table), parts in zip(chosen.items(), answered, strict=True):
-        evaluation.tables.append(lines_of(name, table, [scored for scored, _ in parts]))
+    for table, parts in answers(tables, partial(compare, predictor=predictor), progress, jobs, ray):
+        name = names[len(evaluation.tables)]
+        evaluation.tables.append(_compact(lines_of(name, table, [scored for scored, _ in parts])))
         reasons = skipped_counts([skip for _, skipped in parts for skip in skipped])
         evaluation.skipped.extend({"file": name, **reason} for reason in reasons)
     if not any(table["predicted"].notna().any() for table in evaluation.tables):
@@ -147,22 +140,35 @@ def _begin(asked: Callable[..., Compared]) -> None:
     _asked[:] = [asked]
 
 
+def _compact(lines: pd.DataFrame) -> pd.DataFrame:
+    """The same lines with whole numbers in as few bytes as hold them: tables have millions of rows."""
+    import pandas as pd
+
+    whole = lines.select_dtypes("int64")
+    return lines.assign(**{str(name): pd.to_numeric(whole[name], downcast="integer") for name in whole})
+
+
 def answers(
-    tables: Sequence[MeasuredTable], asked: Callable[..., Compared], progress: Progress | None, jobs: int, ray: str
-) -> Iterator[list[Compared]]:
-    """Answers of ``asked``, called with a table and ``progress``, to the parts of each table: kernels all at once in
-    this process, rows of models shared by workers.
+    tables: list[MeasuredTable], asked: Callable[..., Compared], progress: Progress | None, jobs: int, ray: str
+) -> Iterator[tuple[MeasuredTable, list[Compared]]]:
+    """Each table, which leaves the list, with answers of ``asked``, called with a table and ``progress``, to its parts:
+    kernels all at once in this process, rows of models shared by workers.
     """
     parts = [[] if table.kind == "kernels" else _parts(table) for table in tables]
     tasks = [part for each in parts for part in each]
     with hired(*((jobs, ray) if tasks else (1, "")), _begin, asked) as workers:
         shares = iter(shared(workers, _compared, tasks, progress))
-    for table, each in zip(tables, parts, strict=True):
-        yield [next(shares) for _ in each] or [asked(table, progress=progress)]
+    for each in parts:
+        table = tables.pop(0)
+        yield table, [next(shares) for _ in each] or [asked(table, progress=progress)]
 
 
 def _parts(table: MeasuredTable) -> list[MeasuredTable]:
-    return [replace(table, frame=table.frame.iloc[at : at + _ROWS]) for at in range(0, len(table), _ROWS)]
+    """Some rows at a time, in an order in which those that ask for the same follow each other."""
+    words = [name for name in dict.fromkeys(columns_of("gains").values()) if name in table.frame]
+    order = table.frame[words].astype(str).sort_values(words, kind="stable").index if words else table.frame.index
+    frame = table.frame.loc[order]
+    return [replace(table, frame=frame.iloc[at : at + _ROWS]) for at in range(0, len(table), _ROWS)]
 
 
 def _compared(table: MeasuredTable) -> Compared:

@@ -35,11 +35,7 @@ CONDITIONS = (*_FILLED, "operands", "operand_sets")
 """Columns that say how a kernel was timed."""
 PRODUCTS = (*GEMM_FAMILIES, "attention")
 """Families that run on matrix units."""
-ROW_BY_ROW = tuple(
-    name
-    for name in KernelCall.fields()
-    if name not in (*CONDITIONS, "gpu", "overrides", "per_node", "algorithm", "max_ctas")
-)
+ROW_BY_ROW = KernelCall.fields().keys() - {*CONDITIONS, "gpu", "overrides", "per_node", "algorithm", "max_ctas"}
 """Fields of a kernel's question that are not read in columns: where a row fills one, it is asked by itself."""
 
 

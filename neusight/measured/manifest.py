@@ -159,14 +159,8 @@ def _rows(path: Path) -> int | None:
 
 def facts(description: DataDescription) -> str:
     """Origin, licences and files, as Markdown; files of folders within a kind are counted alone."""
-    lines = [
-        f"| {description.name} | {description.rows:,} rows |",
-        "|---|---|",
-        f"| origin | {description.origin} |",
-        "",
-        "| file | rows | licence | sha256 |",
-        "|---|---:|---|---|",
-    ]
+    lines = [f"| {description.name} | {description.rows:,} rows |", "|---|---|", f"| origin | {description.origin} |"]
+    lines += ["", "| file | rows | licence | sha256 |", "|---|---:|---|---|"]
     nested = Counter((str(PurePath(file.path).parent), file.licence) for file in description.files if _nested(file))
     for file in description.files:
         if not _nested(file):

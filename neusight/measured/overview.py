@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from neusight.errors import DataError
 from neusight.measured.choice import filled_cells
 from neusight.measured.compare import kinds_of
-from neusight.measured.table import MeasuredTable, provenance, read_table
+from neusight.measured.table import PROVENANCE, MeasuredTable, read_table
 from neusight.paths import writable
 
 
@@ -21,8 +22,8 @@ def overview(table: MeasuredTable) -> dict[str, Any]:
         "rows": len(table),
         "kinds": _counts(kinds_of(table)),
         "quantities": table.quantities,
-        "sources": _counts(table.frame["source"]) if "source" in table.frame else {},
-        "gpus": _counts(table.frame["gpu"]) if "gpu" in table.frame else {},
+        "sources": _counts(table.frame["source"].dropna()) if "source" in table.frame else {},
+        "gpus": _counts(table.frame["gpu"].dropna()) if "gpu" in table.frame else {},
         "columns": [
             {"name": str(name), "part": _part(table, str(name)), "filled": int(filled_cells(table, str(name)).sum())}
             for name in table.frame
@@ -30,14 +31,12 @@ def overview(table: MeasuredTable) -> dict[str, Any]:
     }
 
 
-def _counts(cells: Any) -> dict[str, int]:
-    import pandas as pd
-
-    return {str(name): int(count) for name, count in pd.Series(cells, dtype=object).value_counts().items()}
+def _counts(cells: Iterable[Any]) -> dict[str, int]:
+    return dict(Counter(map(str, cells)).most_common())
 
 
 def _part(table: MeasuredTable, name: str) -> str:
-    return "quantity" if name in table.quantities else "provenance" if name in provenance() else "question"
+    return "quantity" if name in table.quantities else "provenance" if name in PROVENANCE else "question"
 
 
 def import_tables(source: Path, into: Path, defaults: dict[str, str]) -> list[MeasuredTable]:

@@ -21,14 +21,10 @@ _RATES = ("tokens_per_s", "steady_tokens_per_s", "tflop_per_s", "gain")
 """Quantities of which more is better."""
 _UNDECIDED = (*TRUTH, "mean_batch")
 _TOGETHER = {
-    "engine": ("engine_version",),
-    "backend": ("variant",),
-    "launch": ("host_call_us", "host_operator_us", "host_spread"),
+    "engine": ("engine_version",), "backend": ("variant",), "isl": ("isl_cv",), "osl": ("osl_cv",),
+    "launch": ("host_call_us", "host_operator_us", "host_spread"), "request_rate": ("num_prompts",),
     "concurrency": ("num_prompts", "warmup_requests", "max_num_seqs"),
-    "request_rate": ("num_prompts",),
-    "isl": ("isl_cv",),
-    "osl": ("osl_cv",),
-}
+}  # fmt: skip
 """Columns that differ with another one."""
 LARGE = 0.05
 """Gains and losses of which it counts whether their sign is predicted."""
@@ -66,14 +62,8 @@ def ratios(lines: pd.DataFrame, column: str, also: Sequence[str] = ()) -> pd.Dat
     for name in ("predicted", "measured"):
         gain = (options[name] / first[name]).to_numpy()[later]
         figures[name] = np.where(more_is_better, gain, 1.0 / gain)
-    return chosen.assign(
-        of=chosen["quantity"],
-        quantity="ratio",
-        base=answered[column].loc[first["at"][later]].to_numpy(),
-        low=np.nan,
-        high=np.nan,
-        **figures,
-    )
+    base = answered[column].loc[first["at"][later]].to_numpy()
+    return chosen.assign(of=chosen["quantity"], quantity="ratio", base=base, low=np.nan, high=np.nan, **figures)
 
 
 def summarise_ratios(tables: Sequence[pd.DataFrame], column: str) -> list[dict[str, Any]]:
@@ -132,9 +122,8 @@ def decisions(
                 continue
             regret = choices["regret"]
             costs = {"rank": choices["rank"].mean(), "best": 100.0 * (regret <= 0).mean(), "regret": regret.mean()}
-            found.append(
-                {"column": column, "quantity": quantity, "choices": len(choices), **costs, "worst": regret.max()}
-            )
+            row = {"column": column, "quantity": quantity, "choices": len(choices)}
+            found.append({**row, **costs, "worst": regret.max()})
     return found
 
 

@@ -40,31 +40,21 @@ _MEASURED_STATE = (
 )  # fmt: skip
 
 
-@cache
-def quantities() -> Mapping[str, str]:
-    """Units and meanings of measured columns by name."""
-    return _resource("quantities.toml")
-
-
-@cache
-def changes() -> Mapping[str, str]:
-    """Meanings of columns of what changes a question, by name."""
-    return _resource("changes.toml")
-
-
-@cache
-def provenance() -> Mapping[str, str]:
-    """Meanings of columns that say where a row comes from, by name."""
-    return _resource("provenance.toml")
-
-
 def _resource(name: str) -> Mapping[str, Any]:
     return tomllib.loads((files("neusight.measured") / name).read_text(encoding="utf-8"))
 
 
+QUANTITIES: Mapping[str, str] = _resource("quantities.toml")
+"""Units and meanings of measured columns by name."""
+CHANGES: Mapping[str, str] = _resource("changes.toml")
+"""Meanings of columns of what changes a question, by name."""
+PROVENANCE: Mapping[str, str] = _resource("provenance.toml")
+"""Meanings of columns that say where a row comes from, by name."""
+
+
 def is_quantity(column: str) -> bool:
     """Whether a column is a measured quantity or a statistic of one, but for spreads of repeated measurements."""
-    return not _SPREADS.search(column) and STATISTIC.sub("", column, count=1) in quantities()
+    return not _SPREADS.search(column) and STATISTIC.sub("", column, count=1) in QUANTITIES
 
 
 @dataclass(frozen=True)
@@ -196,9 +186,9 @@ def _known(path: Path, kind: str, name: str) -> str:
     columns = columns_of(kind)
     if name in columns:
         return columns[name]
-    if is_quantity(name) or name in provenance() or name in _MEASURED_STATE or _SPREADS.search(name):
+    if is_quantity(name) or name in PROVENANCE or name in _MEASURED_STATE or _SPREADS.search(name):
         return name
-    hint = nearest(name, [*columns, *quantities(), *provenance()])
+    hint = nearest(name, [*columns, *QUANTITIES, *PROVENANCE])
     raise DataError(f"{path}: unknown column '{name[:40]}'{hint}: see `neusight datasets columns`")
 
 
@@ -213,7 +203,7 @@ def columns_of(kind: str) -> Mapping[str, str]:
         names |= dict(zip(SHAPE_NAMES, SHAPE_NAMES, strict=True)) | {"family": "family"}
         names |= {public: name for name, public in PUBLIC_NAMES.items()}
     else:
-        names |= {name: name for name in changes()}
+        names |= {name: name for name in CHANGES}
     return names
 
 
@@ -223,15 +213,13 @@ def _parquet(path: Path) -> pd.DataFrame:
 
     _check_file(path)
     content = path.read_bytes()
-    begins = content[:4] == b"PAR1"
-    if not begins or content[-4:] != b"PAR1" or len(content) <= 8:
-        fault = "truncated (its parquet footer is missing)" if begins else "neither a parquet nor a .csv file"
-        raise DataError(f"{path} is {fault}: copy it again from its source")
     try:
         frame: pd.DataFrame = pq.read_table(pa.BufferReader(content)).to_pandas()
     except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise DataError(f"{path} cannot be read as parquet ({reason}): copy it again from its source") from None
+        reason = f"damaged ({str(error).splitlines()[0]})"
+        fault = reason if content[-4:] == b"PAR1" else "truncated (its parquet footer is missing)"
+        fault = fault if content[:4] == b"PAR1" else "neither a parquet nor a .csv file"
+        raise DataError(f"{path} is {fault}: copy it again from its source") from None
     return frame
 
 

@@ -148,10 +148,9 @@ def _check_hashes(path: Path) -> Iterator[Finding]:
     """Files whose bytes are not those of the manifest, and of a folder files of its kinds that are missing."""
     for description in _descriptions(path):
         for record in description.files:
-            if path.is_dir():
-                yield from _hash_finding(path / record.path, record.sha256)
-            elif path.absolute().as_posix().endswith(f"/{record.path}"):
-                yield from _hash_finding(path, record.sha256)
+            file = path / record.path if path.is_dir() else path
+            if file.absolute().as_posix().endswith(f"/{record.path}"):
+                yield from _hash_finding(file, record.sha256)
 
 
 def _descriptions(path: Path) -> list[DataDescription]:

@@ -188,7 +188,7 @@ def test_rows_are_evaluated_on_the_device_beside_them(configs: Path, bench: Coun
 
     predictor = Predictor.load()
     scored, skipped = compare(read_table(tmp_path / place_of("steps")), predictor)
-    assert scored["model"].to_list() == ["small-gpt2", "small-resnet", "small-gpt2"]
+    assert scored["place"].to_list() == [0, 1, 2]
     assert {*scored["quantity"]} == {"latency_ms"}
     like = {"mode": "training", "batch": 2, "seq_len": 32, "optimizer": "adamw", "attention": "sdpa"}
     step = predictor.estimate(configs / "small-gpt2.json", tmp_path / "devices" / "mine.toml", **like)

@@ -8,6 +8,7 @@ import pytest
 
 from neusight.api import Predictor
 from neusight.errors import DataError
+from neusight.estimates import Estimate
 from neusight.measured import (
     RowChoice,
     compare_peers,
@@ -21,6 +22,8 @@ from neusight.measured import (
 from neusight.measured.columns import KINDS, described_columns
 from neusight.measured.errors import crps
 from neusight.measured.pairs import row_codes, summarise_ratios
+from neusight.questions import Step
+from neusight.steps.questions import StepQuestion
 
 GEMMS = pd.DataFrame(
     {
@@ -147,6 +150,36 @@ def test_evaluate_answers_the_same_with_any_number_of_workers(tmp_path: Path, pr
     one, two = (evaluate([tmp_path / "steps.csv"], predictor, jobs=jobs) for jobs in (1, 2))
     assert one.tables[0]["predicted"].notna().all()
     assert one.tables[0].equals(two.tables[0])
+
+
+def test_evaluate_asks_questions_of_several_rows_once(
+    tmp_path: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    ask, answer = Predictor.ask, Predictor.answer
+
+    def counted(self: Predictor, question: Step) -> Estimate:
+        asked.append(question.batch)
+        return ask(self, question)
+
+    def compared(self: Predictor, question: StepQuestion) -> Estimate:
+        asked.append(question.request.batch)
+        return answer(self, question)
+
+    monkeypatch.setattr(Predictor, "ask", counted)
+    monkeypatch.setattr(Predictor, "answer", compared)
+    step = {"model": "gpt2", "gpu": "l4", "seq_len": 64}
+    pd.DataFrame([{**step, "batch": batch, "latency_ms": 5.0} for batch in (2, 1, 2, 1)]).to_csv(
+        tmp_path / "steps.csv", index=False
+    )
+    rows = evaluate([tmp_path / "steps.csv"], predictor).tables[0]
+    assert asked == [1, 2]
+    assert rows["predicted"][0] == rows["predicted"][2] != rows["predicted"][1]
+    gains = [{**step, "batch": 1, "command": "predict", "apply": apply} for apply in ("amp", "amp,compile")]
+    pd.DataFrame(gains).assign(metric="time", gain=1.5, mode="training").to_csv(tmp_path / "gains.csv", index=False)
+    evaluate([tmp_path / "gains.csv"], predictor)
+    # Without either, with the first, and with both.
+    assert asked == [1, 2, 1, 1, 1]
 
 
 def test_rates_of_lists_are_those_of_the_best_product(tmp_path: Path, predictor: Predictor) -> None:
