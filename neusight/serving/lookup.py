@@ -12,11 +12,11 @@ hundred passes hold them for every load that a deployment is asked about.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,32 @@ class PassSizes(NamedTuple):
 
 
 SMALLEST = PassSizes(tokens=1, sequences=1, length=1)
+
+_ODD = np.uint64(6364136223846793005)
+"""Tells passes apart whose columns have the same values."""
+
+
+class PricedPasses:
+    """Columns of passes by name, each pass priced once: tables that end at other sizes share nearly all of theirs."""
+
+    def __init__(self) -> None:
+        self._codes = np.zeros(0, np.uint64)
+        self._columns: dict[Hashable, np.ndarray] = {}
+
+    def columns(self, steps: Steps, price: Callable[[Steps], Mapping[Any, np.ndarray]]) -> dict[Any, np.ndarray]:
+        """Columns of passes of whole numbers, shape (n,); ``price`` is asked for those that are new."""
+        codes = np.zeros(len(steps), np.uint64)
+        for column in vars(steps).values():
+            codes = codes * _ODD + column.astype(np.int64).view(np.uint64)
+        if len(new := np.flatnonzero(~np.isin(codes, self._codes))):
+            priced = price(Steps(**{name: column[new] for name, column in vars(steps).items()}))
+            self._codes, order = np.unique(np.append(self._codes, codes[new]), return_index=True)
+            self._columns = {
+                name: np.append(self._columns.get(name, column[:0]), column)[order] for name, column in priced.items()
+            }
+        rows = np.searchsorted(self._codes, codes)
+        return {name: column[rows] for name, column in self._columns.items()}
+
 
 _TOKENS = ((256, 1), (8192, 64), (65536, 512), (2**40, 4096))
 _SEQUENCES = ((256, 1), (2**40, 16))
@@ -197,8 +223,8 @@ def _beyond(tokens: float, most: float) -> LoadError:
 
 
 Key = tuple[str, str]
-"""A kind of sum (``part``, ``group``, ``error``, ``energy``), and whose it is."""
-PART, GROUP = "part", "group"
+"""A kind of sum (``part``, ``group``, ``error``, ``energy``), and whose it is; a ``limiter`` is a name."""
+PART, GROUP, LIMITER = "part", "group", "limiter"
 SHARED, OWN, ENERGY = ("error", "shared"), ("error", "own"), "energy"
 _SQRT2 = 2**0.5
 

@@ -34,6 +34,7 @@ from neusight.serving.batching import Chunks, PassTimes
 from neusight.serving.lookup import (
     ENERGY,
     GROUP,
+    LIMITER,
     OWN,
     PART,
     SHARED,
@@ -41,6 +42,7 @@ from neusight.serving.lookup import (
     PassInterpolator,
     PassSizes,
     PassSums,
+    PricedPasses,
     TabulatedPasses,
 )
 from neusight.serving.speculation import Speculation
@@ -121,8 +123,8 @@ class ReplicaPricer:
     ``predict`` takes rounds of ``plan.pp`` passes, all else single passes through all layers. With ``speculation``,
     what is looked up are passes that verify drafts, and those of the model that makes them, ``draft``, if one does.
     ``cluster`` is where the devices are spread over several nodes, None in one. Each prompt brings ``images``, if any.
-    ``further_dispatches`` the host has in each pass that generates, beside those of kernels. ``tables_priced`` and
-    ``sums_priced`` keep what was priced once.
+    ``further_dispatches`` the host has in each pass that generates, beside those of kernels. ``tables_priced``,
+    ``sums_priced`` and ``passes_priced`` keep what was priced once.
     """
 
     decoder: Decoder
@@ -138,6 +140,7 @@ class ReplicaPricer:
     further_dispatches: float = 0.0
     tables_priced: dict[PassSizes, PassTimes] = field(default_factory=dict, init=False, repr=False, compare=False)
     sums_priced: dict[PassSizes, PassInterpolator] = field(default_factory=dict, init=False, repr=False, compare=False)
+    passes_priced: dict[object, PricedPasses] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def with_constants(self, constants: Mapping[str, float]) -> ReplicaPricer:
         """The same with other constants of its engine, see ``Server.with_constants``."""
@@ -163,7 +166,7 @@ class ReplicaPricer:
         """
         steps = self._as_run(steps)
         if sizes not in self.sums_priced:
-            self.sums_priced[sizes] = PassInterpolator(self._sums, _SHARED_GROUPS, sizes, queries=self.queries)
+            self.sums_priced[sizes] = PassInterpolator(self._sums_once, _SHARED_GROUPS, sizes, queries=self.queries)
         verified = replace(steps, decode_tokens=np.full(len(steps), self.queries))
         costs = self._composed(verified, self.sums_priced[sizes].sums(verified))
         if self.images:
@@ -209,9 +212,9 @@ class ReplicaPricer:
         padded = PassSizes(longest_bucket(sizes.tokens), sizes.sequences, longest_bucket(sizes.length))
         tables = TabulatedPasses(
             padded if self.engine.buckets else sizes,
-            tokens=lambda steps: self._groups_s(steps, _SHARED_GROUPS),
-            decodes=lambda steps: self._groups_s(steps, ("decode",)),
-            chunks=lambda steps: self._groups_s(steps, ("context",)),
+            tokens=lambda steps: self._once_s(steps, _SHARED_GROUPS),
+            decodes=lambda steps: self._once_s(steps, ("decode",)),
+            chunks=lambda steps: self._once_s(steps, ("context",)),
             queries=self.queries,
         )
         drafts = self.draft and self.speculation and self.speculation.tokens
@@ -268,6 +271,22 @@ class ReplicaPricer:
         parts, factors = self._parts(steps, groups), self.engine.serving.factors
         each = (factors[group_of(p)] * p.runs * c.latency_s for p, c in self._priced(parts, energy=False))
         return sum(each, np.zeros(len(steps)))
+
+    def _once_s(self, steps: Steps, groups: tuple[str, ...]) -> np.ndarray:
+        """As ``_groups_s``, of each pass once for tables of all sizes."""
+        passes = self.passes_priced.setdefault(groups, PricedPasses())
+        return passes.columns(steps, lambda new: {GROUP: self._groups_s(new, groups)})[GROUP]
+
+    def _sums_once(self, steps: Steps, groups: Collection[str]) -> PassSums:
+        """As ``_sums``, of each pass once for grids of all sizes."""
+
+        def priced(new: Steps) -> dict[Key, np.ndarray]:
+            sums = self._sums(new, groups)
+            return {**sums.columns, **{(LIMITER, part): names for part, names in sums.limiters.items()}}
+
+        columns = self.passes_priced.setdefault((ENERGY, *groups), PricedPasses()).columns(steps, priced)
+        limiters = {part: columns.pop((kind, part)) for kind, part in [*columns] if kind == LIMITER}
+        return PassSums(columns=columns, limiters=limiters)
 
     def _parts(self, steps: Steps, groups: Collection[str]) -> list[Part]:
         """Those of some groups, with their runs in all layers."""

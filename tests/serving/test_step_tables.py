@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from neusight.api import Predictor
 from neusight.errors import LoadError
 from neusight.serving import EngineLimits, Offline, PassSizes, TabulatedPasses, simulate
+from neusight.serving.lookup import PricedPasses
 from neusight.workloads.decoders.shares import Steps
 
 Part = Callable[[Steps], np.ndarray]
@@ -152,3 +155,33 @@ def test_an_engine_runs_on_tables() -> None:
     assert run.passes.lasts_s[0] == pytest.approx(
         priced(LAWS["smooth"], [(100, 0), (3000, 0)] * 2 + [(100, 0), (1892, 0)], 0, 0), rel=0.01
     )
+
+
+def test_priced_passes_ask_for_new_ones_alone() -> None:
+    asked: list[list[int]] = []
+
+    def price(steps: Steps) -> dict[str, np.ndarray]:
+        asked.append(steps.tokens.tolist())
+        return {"s": smooth_tokens(steps), "limiter": np.where(steps.tokens > 60, "compute", "dram")}
+
+    passes = PricedPasses()
+    for tokens in ([16, 64], [64, 8, 16, 128], [8, 64]):
+        steps = Steps.of(prompts=1, prompt_tokens=np.array(tokens))
+        columns = passes.columns(steps, price)
+        assert columns["s"].tolist() == smooth_tokens(steps).tolist()
+        assert columns["limiter"].tolist() == ["compute" if n > 60 else "dram" for n in tokens]
+    # As many tokens of sequences that generate are other passes.
+    passes.columns(Steps.of(decodes=np.array([16])), price)
+    assert asked == [[16, 64], [8, 128], [16]]
+
+
+def test_tables_are_the_same_after_those_of_other_sizes(predictor: Predictor) -> None:
+    sizes = PassSizes(tokens=700, sequences=20, length=4096)
+    replica = predictor.deployment("meta-llama/Llama-3.1-8B", "l40s", 512).replica
+    replica.tables(PassSizes(tokens=512, sequences=33, length=8192))
+    after, fresh = (each.tables(sizes) for each in (replica, replace(replica)))
+    for made in (after, fresh):
+        assert made.pass_s(600, [(590, 0)], 10, 1000.0) > 0.0
+    assert after.tables.tokens_s == fresh.tables.tokens_s and after.tables.sequences_s == fresh.tables.sequences_s
+    np.testing.assert_array_equal(after.tables.chunks.times_s, fresh.tables.chunks.times_s)
+    np.testing.assert_array_equal(after.tables.decodes.times_s, fresh.tables.decodes.times_s)
