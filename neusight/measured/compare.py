@@ -283,13 +283,13 @@ def _noun(row: Row, words: Mapping[str, Any]) -> type[Question]:
         if command not in NOUNS:
             raise DataError(f"command '{command}' answers no rows: one of {', '.join(NOUNS)}")
         return NOUNS[command]
-    nouns = [noun for noun in NOUNS.values() if words.keys() <= _names_of(noun)]
+    nouns = [noun for noun in NOUNS.values() if words.keys() <= _names_of(noun.KIND)]
     if not nouns:
         raise DataError(f"no question has all of {', '.join(words)}: leave out a column")
     return nouns[0]
 
 
 @cache
-def _names_of(noun: type[Question]) -> frozenset[str]:
-    """Names that its fields have or had."""
-    return frozenset(name for one in noun.fields().values() for name in (*one.field.former, one.name))
+def _names_of(kind: str) -> frozenset[str]:
+    """Names that fields of a kind of questions have or had."""
+    return frozenset(name for one in NOUNS[kind].fields().values() for name in (*one.field.former, one.name))
