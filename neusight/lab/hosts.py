@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from neusight.api import Predictor
-from neusight.learn.hosts import Group, TimedCall, by_group, group_of, others, timed_calls
+from neusight.learn.hosts import HostGroup, TimedCall, by_group, group_of, others, timed_calls
 from neusight.measured import MeasuredTable, read_table
 
 
 @lru_cache(maxsize=1)
-def _groups(path: Path) -> dict[Group, list[TimedCall]]:
+def _groups(path: Path) -> dict[HostGroup, list[TimedCall]]:
     """Timed calls of a file, by host, GPU, day and how they are launched."""
     return by_group(timed_calls(read_table(path), Predictor.load(), Counter()))
 

@@ -49,12 +49,15 @@ _IDLE = {"host_call_us": 0.0, "host_operator_us": 0.0, "host_spread": 0.0, "host
 """Words of a host that never makes a device wait."""
 _DISPATCHED = ("eager", "compiled")
 """Launches by which hosts dispatch operators one by one."""
-_WORDS = ("host", "gpu", "measured_on", "launch")
-"""Columns of calls that one host takes alike."""
 
 
-Group = tuple[str, ...]
-"""Values of ``_WORDS``."""
+class HostGroup(NamedTuple):
+    """Columns of calls that one host takes alike."""
+
+    host: str
+    gpu: str
+    measured_on: str
+    launch: str
 
 
 class TimedCall(NamedTuple):
@@ -65,12 +68,12 @@ class TimedCall(NamedTuple):
     measured_s: float
     kernels_s: float
     kinds: Mapping[str, int]
-    group: Group = ()
+    group: HostGroup = HostGroup("", "", "", "eager")
 
     @property
     def gpu(self) -> str:
         """Id of the device."""
-        return self.group[_WORDS.index("gpu")]
+        return self.group.gpu
 
 
 def read_hosts(options: FitOptions, report: Report | None = None) -> Evidence[TimedCall]:
@@ -95,15 +98,15 @@ def solve_hosts(evidence: Evidence[TimedCall], options: FitOptions, report: Repo
     return FoundConstants(**evidence.about(), values=values, error=round(mean / 100.0, 4), errors=errors)
 
 
-def by_group(calls: Iterable[TimedCall]) -> dict[Group, list[TimedCall]]:
+def by_group(calls: Iterable[TimedCall]) -> dict[HostGroup, list[TimedCall]]:
     """Calls that one host takes alike."""
     return grouped(calls, lambda call: call.group)
 
 
-def group_of(row: Mapping[Any, Any]) -> Group:
+def group_of(row: Mapping[Any, Any]) -> HostGroup:
     """The group of a row's call."""
-    words = {"launch": "eager"} | filled(row, _WORDS)
-    return tuple(str(words.get(word)) for word in _WORDS)
+    words = {"launch": "eager"} | filled(row, HostGroup._fields)
+    return HostGroup(*(str(words.get(word)) for word in HostGroup._fields))
 
 
 def timed_calls(
@@ -126,11 +129,9 @@ def timed_calls(
             report("calls", done, len(frame), float("nan"))
 
 
-def others(groups: Mapping[Group, Sequence[TimedCall]], group: Group) -> Host:
-    """The host of a group as other hosts that launch as it does tell it: the first word of a group is the host, the
-    last how it launches.
-    """
-    alike = [calls for other, calls in groups.items() if other[0] != group[0] and other[-1] == group[-1]]
+def others(groups: Mapping[HostGroup, Sequence[TimedCall]], group: HostGroup) -> Host:
+    """The host of a group as other hosts that launch as it does tell it."""
+    alike = [each for other, each in groups.items() if other.host != group.host and other.launch == group.launch]
     return fitted([call for calls in alike for call in calls], _PRIOR, _OTHERS)
 
 
@@ -208,25 +209,25 @@ def fitted_dispatches(groups: Sequence[Sequence[TimedCall]]) -> dict[str, float]
     return dict(zip(DISPATCHES, units(place).tolist(), strict=True))
 
 
-def _units(groups: Mapping[Group, Sequence[TimedCall]]) -> dict[str, float]:
+def _units(groups: Mapping[HostGroup, Sequence[TimedCall]]) -> dict[str, float]:
     """Of hosts that dispatch operators one by one."""
-    single = [calls for group, calls in sorted(groups.items()) if group[-1] in _DISPATCHED]
+    single = [calls for group, calls in sorted(groups.items()) if group.launch in _DISPATCHED]
     return {f"dispatch.{kind}": units for kind, units in fitted_dispatches(single).items()} if single else {}
 
 
-def _usual(hosts: Mapping[Group, Host]) -> dict[str, float]:
+def _usual(hosts: Mapping[HostGroup, Host]) -> dict[str, float]:
     """Geometric means over hosts, by how they launch."""
-    alike, names = grouped(sorted(hosts.items()), lambda item: item[0][-1]), ("call_s", "operator_s")
+    alike, names = grouped(sorted(hosts.items()), lambda item: item[0].launch), ("call_s", "operator_s")
     return {f"{launch}.{name}": geometric_mean([getattr(host, name) for _, host in several])
             for launch, several in sorted(alike.items()) for name in names}  # fmt: skip
 
 
-def _row(group: Group, host: Host, calls: Sequence[TimedCall]) -> dict[str, Any]:
+def _row(group: HostGroup, host: Host, calls: Sequence[TimedCall]) -> dict[str, Any]:
     """The words of a group, how many calls, their mean error in percent and the times of its host."""
     error, _ = _Calls([calls]).errors(np.array([[host.call_s], [host.operator_s]]), np.array([*DISPATCHES.values()]))
     times = {"call_us": 1e6 * host.call_s, "operator_us": 1e6 * host.operator_s, "spread": host.spread}
     figures = {"mean": 100.0 * float(np.mean(np.abs(np.expm1(error))))} | times
-    return dict(zip(_WORDS, group, strict=True)) | {"rows": len(calls)} | significant(figures)
+    return group._asdict() | {"rows": len(calls)} | significant(figures)
 
 
 HOSTS = ConstantsFit(read=read_hosts, solve=solve_hosts)

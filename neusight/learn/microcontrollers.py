@@ -139,10 +139,9 @@ def _power(rows: Sequence[Inferences]) -> tuple[float, dict[str, float]]:
     prior, metered = priors(PRIOR)["power.share"], _metered(rows)
     if not metered:
         return prior.value, {}
-    off = np.array(list(metered.values())) - np.log(prior.value)
-    weight = prior.spread**2 / (prior.spread**2 + POWER**2 / len(off))
-    shared = weight * float(off.mean())
-    return float(np.exp(shared + np.log(prior.value))), dict(zip(metered, (off - shared).tolist(), strict=True))
+    off, known = np.array(list(metered.values())), {"centre": np.log([prior.value]), "spread": np.array([prior.spread])}
+    share = solve_alone(off, lambda at: np.full(len(off), at[0]), known, noise=POWER, outlier=np.inf).place[0]
+    return float(np.exp(share)), dict(zip(metered, (off - share).tolist(), strict=True))
 
 
 def _metered(rows: Sequence[Inferences]) -> dict[str, float]:

@@ -6,7 +6,7 @@ import pytest
 
 from neusight.engines import Host
 from neusight.learn.evidence import FitOptions
-from neusight.learn.hosts import HOSTS, TimedCall, fitted, fitted_dispatches, others
+from neusight.learn.hosts import HOSTS, HostGroup, TimedCall, fitted, fitted_dispatches, others
 
 UNKNOWN = Host(call_s=4e-5, operator_s=1e-5, spread=0.7)
 
@@ -30,7 +30,9 @@ def test_both_times_are_found_roughly_even_where_all_kernels_take_twice_as_long(
 
 
 def test_others_takes_hosts_that_launch_alike():
-    here, there, graph = ("here", "l4", "", "eager"), ("there", "l4", "", "eager"), ("there", "l4", "", "graph")
+    here, there, graph = (
+        HostGroup(host, "l4", "", how) for host, how in (("a", "eager"), ("b", "eager"), ("b", "graph"))
+    )
     groups = {here: calls(1e-4, 2e-5), there: calls(1e-5, 4e-6), graph: calls(1e-3, 4e-5)}
     assert others(groups, here).operator_s == pytest.approx(4e-6, rel=0.1)
     assert others(groups, there).operator_s == pytest.approx(2e-5, rel=0.1)

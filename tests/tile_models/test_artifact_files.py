@@ -90,7 +90,6 @@ WRONG: list[tuple[Callable[[dict[str, Any]], Any], tuple[str, ...]]] = [
     (lambda m: m["contract"]["features"].__setitem__(1, "colour"), ("feature 'colour' is unknown", "neusight train")),
     (lambda m: m["contract"].update(features=[*FEATURES, "log2_depth"]), ("take 3 features, the manifest names 4",)),
     (lambda m: m.update(contract={"family": "gemm"}), ("manifest.json", "a feature contract has the keys")),
-    (lambda m: m.update(backend="forest"), ("no tile-model backend 'forest'",)),
     (lambda m: m.pop("doubts"), ("doubts", "neusight train")),
     (lambda m: m.pop("contract"), ("contract", "neusight train")),
 ]

@@ -74,21 +74,18 @@ def fit_calibration(
     rows, reasons = usable(frame, device)
     if len(rows) > MOST_ROWS:
         raise DataError(f"{len(rows):,} rows are too many to calibrate with, at most {MOST_ROWS}: use neusight train")
-    timings = timings_of(predictor, device, rows) if len(rows) else None
-    observations, noise = _NOTHING if timings is None else observe(_apart(timings, rows), prior)
-    left_out = {"left_out": len(frame) - len(rows), "reasons": reasons}
-    kinds = {} if timings is None else _words_of_kinds(timings, rows, device)
-    return replace(
-        unmeasured(predictor, device, prior),
-        data={"rows": len(rows), **left_out, "kinds": kinds, "sha256": dict(sha256 or {})},
-        noise=noise,
-        observations=rounded(observations),
-    )
+    data = {"rows": len(rows), "left_out": len(frame) - len(rows), "reasons": reasons, "sha256": dict(sha256 or {})}
+    nothing = unmeasured(predictor, device, prior)
+    if rows.empty:
+        return replace(nothing, data={**data, "kinds": {}})
+    timings = timings_of(predictor, device, rows)
+    observations, noise = observe(_apart(timings, rows), prior)
+    data["kinds"] = _words_of_kinds(timings, rows, device)
+    return replace(nothing, data=data, noise=noise, observations=rounded(observations))
 
 
 def unmeasured(predictor: KernelPredictor, device: GpuSpec, prior: CorrectionPrior | None = None) -> Calibration:
     """The calibration of a GPU none of whose kernels were measured, which corrects none."""
-    observations, noise = _NOTHING
     return Calibration(
         gpu=device.id,
         neusight=neusight.__version__,
@@ -96,8 +93,8 @@ def unmeasured(predictor: KernelPredictor, device: GpuSpec, prior: CorrectionPri
         tile_models=fingerprint(predictor),
         data={"rows": 0, "left_out": 0, "sha256": {}},
         prior=prior or CorrectionPrior(),
-        noise=noise,
-        observations=observations,
+        noise={},
+        observations=_NOTHING,
     )
 
 
@@ -208,9 +205,8 @@ def joined_timings(parts: Sequence[Timings]) -> Timings:
 
 
 _NONE, _NAMELESS = np.zeros(0), np.zeros(0, dtype=str)
-_NOTHING: tuple[Observations, dict[str, float]] = (
-    Observations(Points(_NAMELESS, _NAMELESS, _NAMELESS, _NAMELESS, np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE),
-    {},
+_NOTHING = Observations(
+    Points(_NAMELESS, _NAMELESS, _NAMELESS, _NAMELESS, np.zeros((0, WIDTH))), _NONE, _NONE, _NONE, _NONE
 )
 
 

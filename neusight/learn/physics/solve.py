@@ -208,14 +208,18 @@ class _Place:
 def _system(
     rows: Rows, slopes: np.ndarray, at: _Place, known: _Known, spread: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Normal matrix and gradient of rows and priors at a place."""
-    count = len(at.constants)
-    normal, gradient = _normal(rows, slopes, at.residual(rows))
+    """Normal matrix and gradient of rows and priors at a place, over constants, then effects (columns of ones)."""
+    count, residual = len(at.constants), at.residual(rows)
+    weight = rows.weight / np.sqrt(1.0 + (residual / rows.noise / rows.outlier) ** 2) / rows.noise**2
+    weighted = slopes * weight[:, None]
+    across = rows.sums(weighted)
+    normal = np.block([[weighted.T @ slopes, across.T], [across, rows.shared(weight)]])
+    gradient = np.concatenate([weighted.T @ residual, rows.sums(weight * residual)])
     precision = np.concatenate([known.width**-2.0, spread**-2.0])
-    gradient -= precision * np.concatenate([at.constants - known.centre, at.effects])
-    gradient[count:] -= known.means @ at.effects
     normal[np.diag_indices_from(normal)] += precision
     normal[count:, count:] += known.means
+    gradient -= precision * np.concatenate([at.constants - known.centre, at.effects])
+    gradient[count:] -= known.means @ at.effects
     return normal, gradient
 
 
@@ -244,20 +248,6 @@ def _misfit(residual: np.ndarray, rows: Rows) -> float:
     """Pseudo-Huber loss of the rows."""
     squares = (residual / rows.noise) ** 2
     return float((rows.weight * 2.0 * squares / (1.0 + np.sqrt(1.0 + squares / rows.outlier**2))).sum())
-
-
-def _normal(rows: Rows, slopes: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Normal matrix and gradient over constants, then effects, whose columns are indicators."""
-    constants, count = slopes.shape[1], len(rows.kind_of_effect)
-    weight = rows.weight / np.sqrt(1.0 + (residual / rows.noise / rows.outlier) ** 2) / rows.noise**2
-    weighted = slopes * weight[:, None]
-    normal = np.zeros((constants + count, constants + count))
-    normal[:constants, :constants] = weighted.T @ slopes
-    across = rows.sums(weighted)
-    normal[constants:, :constants], normal[:constants, constants:] = across, across.T
-    normal[constants:, constants:] = rows.shared(weight)
-    gradient = np.concatenate([weighted.T @ residual, rows.sums(weight * residual)])
-    return normal, gradient
 
 
 def _spreads(rows: Rows, effects: np.ndarray, variance: np.ndarray, kinds: int) -> np.ndarray:
