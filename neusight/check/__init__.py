@@ -6,7 +6,8 @@
 ``bench_command(question)``: the command of the engine's tool that measures a question.
 """
 
+from neusight.check.bench import bench_command
 from neusight.check.findings import CheckedFigure, check
 from neusight.check.results import Result, read_result, write_rows
 
-__all__ = ["CheckedFigure", "Result", "check", "read_result", "write_rows"]
+__all__ = ["CheckedFigure", "Result", "bench_command", "check", "read_result", "write_rows"]

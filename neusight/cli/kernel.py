@@ -24,7 +24,7 @@ _COLUMNS = (
 )
 
 
-def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) -> None:
+def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Benched) -> None:
     """Predict the latency of a single kernel.
 
     JSON is an object for one GPU, and a list where `--gpu` is one: `l4,t4`, or `l4,` for a list of one.
@@ -75,3 +75,4 @@ def kernel(asked: Asked[KernelCall], models: opt.Models, output: opt.Formatted) 
         paragraph("assumed", words_of(estimates[0][1].assumed))
 
     Output(output.form).data(data + failed if asked.many else data[0], rows, human)
+    output.show_bench(points)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import typer
 
 from neusight.cli.asked import Asked, CommandOptions, from_line
-from neusight.cli.points import QuestionOnDevice
+from neusight.cli.points import Point, QuestionOnDevice
 from neusight.errors import shown
 from neusight.paths import writable
 from neusight.questions import parts
@@ -44,6 +44,30 @@ class Formatted(CommandOptions):
         "Form of the result on stdout.", OUTPUT, "human", choices=("human", "json", "csv"), option="--format",
         short="-f",
     )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benched(Formatted):
+    """The form of the result, and how it is measured."""
+
+    bench_command: bool = switch("Print the command that measures exactly this, with the engine's own tool.", OUTPUT)
+
+    def check(self) -> None:
+        """Raises:
+        FieldError: a command among data.
+        """
+        super().check()
+        if self.form != "human":
+            self.refuse(("bench_command",), f"is text for a shell: leave out --format {self.form}")
+
+    def show_bench(self, points: Iterable[Point[Any]]) -> None:
+        """Print the commands that measure the points that have an answer."""
+        from neusight.check.bench import bench_command
+        from neusight.cli.output import line
+
+        for point in points if self.bench_command else ():
+            if point.estimate:
+                line(f"\n{bench_command(point.call.question, point.estimate)}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ _CHOSEN = ("dtype", "tp", "pp", "ep", "dp")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingOptions(opt.Models, opt.Drawn, opt.Formatted):
+class ServingOptions(opt.Models, opt.Drawn, opt.Benched):
     """Searches in place of one load, and the form of the result."""
 
     frontier: bool = switch("1, 2, 4, … clients until throughput stops growing.", LOAD)
@@ -51,6 +51,8 @@ class ServingOptions(opt.Models, opt.Drawn, opt.Formatted):
         super().check()
         if not self.slo:
             self.refuse(("recommend", "prefer", "confidence"), "belongs to --slo: give one, such as --slo ttft=1s")
+        if self.slo:
+            self.refuse(("bench_command",), "is of a load that is given: leave out --slo")
         if self.slo and self.frontier:
             raise FieldError("slo", "is another search than --frontier: give one of them")
 
@@ -134,6 +136,7 @@ class ServingCommand:
         estimates = [] if changed else [point.estimate for point in points if point.estimate]
         opt.note_corrections(self.predictor, [estimate.gpu for estimate in estimates])
         show_serving.show_points(points, self.options.form, self.many, self.options.launch_command)
+        self.options.show_bench(points)
         if self.options.figure is not None:
             show_serving.draw(points, self.options.figure)
 
