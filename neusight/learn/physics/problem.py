@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -12,7 +12,6 @@ import numpy as np
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.work import by_distinct
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.learn.evidence import group_weights, significant
 from neusight.learn.physics.solve import NOISE, STEP, Rows, Solution, solve
@@ -117,16 +116,13 @@ class Problem:
     @cached_property
     def effects(self) -> list[Effect]:
         """All effects, those of the first factor first."""
-        return [effect for factor in self.factors for effect in sorted(self._effects_of(factor))]
-
-    @cached_property
-    def _number(self) -> dict[Effect, int]:
-        return {effect: place for place, effect in enumerate(self.effects)}
-
-    def _effects_of(self, factor: str) -> set[Effect]:
-        return {
-            Effect(factor, getattr(part, factor), str(kind)) for part in self.parts for kind in np.unique(part.kind)
+        found = {
+            Effect(factor, getattr(part, factor), str(kind))
+            for factor in self.factors
+            for part in self.parts
+            for kind in np.unique(part.kind)
         }
+        return sorted(found, key=lambda effect: (self.factors.index(effect.factor), effect))
 
     @cached_property
     def components(self) -> list[tuple[str, str]]:
@@ -143,21 +139,21 @@ class Problem:
     def rows(self) -> Rows:
         """Targets, weights and effects of all parts."""
         kinds = [self.components.index(effect.component) for effect in self.effects]
+        number = {effect: place for place, effect in enumerate(self.effects)}
         return Rows(
             target=np.log(np.concatenate([part.latency_s for part in self.parts])),
             weight=np.concatenate([part.weight for part in self.parts]),
-            effect=np.concatenate([self._numbers(part) for part in self.parts], axis=1),
+            effect=np.concatenate([self._numbers(part, number) for part in self.parts], axis=1),
             kind_of_effect=np.array(kinds, dtype=int),
             noise=self.noise,
         )
 
-    def _numbers(self, part: Measurements) -> np.ndarray:
+    def _numbers(self, part: Measurements, number: Mapping[Effect, int]) -> np.ndarray:
         """Numbers of the effects of a part's rows, shape (factors, rows)."""
-        kinds, numbers = np.broadcast_to(part.kind, part.latency_s.shape), np.empty((len(self.factors), len(part)), int)
-        for place, factor in enumerate(self.factors):
-            level = getattr(part, factor)
-            numbers[place] = by_distinct(kinds, lambda kind: self._number[Effect(factor, level, kind)])  # noqa: B023
-        return numbers
+        levels = [(factor, getattr(part, factor)) for factor in self.factors]
+        kinds, codes = np.unique(np.broadcast_to(part.kind, part.latency_s.shape), return_inverse=True)
+        of_kinds = [[number[Effect(*level, str(kind))] for kind in kinds] for level in levels]
+        return np.array(of_kinds, dtype=int).reshape(len(levels), len(kinds))[:, codes]
 
     def evaluate(self, place: np.ndarray) -> np.ndarray:
         """Log times with the choices of least time."""
