@@ -54,6 +54,27 @@ class Costs:
     energy: EnergyUse | None = None
     """Of kernels whose energy does not hang on a clock; see ``drawn``."""
 
+    @classmethod
+    def of(
+        cls,
+        bound_s: np.ndarray,
+        execution_s: np.ndarray,
+        overhead_s: np.ndarray,
+        factors: tuple[np.ndarray | float, np.ndarray | float],
+        **known: Any,
+    ) -> Costs:
+        """Costs of executions and launches of so long, with two factors that enclose 90 % of executions."""
+        low, high = factors
+        return cls(
+            latency_s=overhead_s + execution_s,
+            low_s=overhead_s + np.maximum(execution_s * low, bound_s),
+            high_s=overhead_s + execution_s * high,
+            bound_s=bound_s,
+            overhead_s=overhead_s,
+            utilisation=bound_s / execution_s,
+            **known,
+        )
+
     @property
     def drawn(self) -> EnergyUse:
         """What the kernels add to what the board draws all the time, zeros where no law answers."""

@@ -73,17 +73,11 @@ class LinkPredictor:
         passing = batch["ranks"] > 1
         execution_s = np.maximum(np.where(passing, alone_s * own, 0.0), bound_s)
         overhead_s = np.where(passing, (whole_s - alone_s) * own, 0.0)
-        low, high = self._factors(batch, place, known)
         nccl = passing & np.char.startswith(kinds.astype(str), "nccl") & (device.kind == "gpu")
         blocks = blocks_of(batch, device)
         longest = np.where(overhead_s > execution_s, "launch", "latency")
-        return Costs(
-            latency_s=overhead_s + execution_s,
-            low_s=overhead_s + np.maximum(execution_s * low, bound_s),
-            high_s=overhead_s + execution_s * high,
-            bound_s=bound_s,
-            overhead_s=overhead_s,
-            utilisation=bound_s / execution_s,
+        return Costs.of(
+            *(bound_s, execution_s, overhead_s, self._factors(batch, place, known)),
             limiter=np.where(2.0 * self._transfer_s(batch, place) > execution_s + overhead_s, "link", longest),
             tile=np.where(nccl, np.char.add(blocks.astype(str), " SMs"), ""),
             tile_count=np.where(nccl, blocks, 1.0),

@@ -61,13 +61,8 @@ class MicrocontrollerPredictor:
         doubt = np.exp(NORMAL_90 * np.hypot(spread, KERNEL_SPREAD))
         power_w = active_power_w(device, self.fitted.physics) * np.exp(self._own(device, "power"))
         zeros, overhead_s = np.zeros(n), np.full(n, device.launch_overhead_s)
-        return Costs(
-            latency_s=overhead_s + execution_s,
-            low_s=overhead_s + np.maximum(execution_s / doubt, bound_s),
-            high_s=overhead_s + execution_s * doubt,
-            bound_s=bound_s,
-            overhead_s=overhead_s,
-            utilisation=bound_s / execution_s,
+        return Costs.of(
+            *(bound_s, execution_s, overhead_s, (1.0 / doubt, doubt)),
             limiter=np.where(arithmetic_s >= dram_s, "compute", "dram"),
             tile=np.full(n, ""),
             tile_count=zeros,

@@ -9,7 +9,7 @@ from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 
 FLOAT_BYTES = 4.0
-"""Of an element in float32 (definition)."""
+"""Of an element in float32, or in TF32 as it lies in memory (definition)."""
 FULL_TILE = 128 * 128
 """Accumulators that keep an SM's pipelines busy: two 64x128 blocks or one of 128x128 (assumption: the largest tiles
 that BLAS libraries run at full rate; products in float32 by tile would tell)."""

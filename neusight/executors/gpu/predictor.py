@@ -226,25 +226,9 @@ class KernelPredictor:
         overhead_s = launched_s * launch
         inputs = feature_matrix(after, artifact.manifest.contract.features)
         outside = _outside(artifact, after, trained_on(artifact, after.batch), inputs)
-        low, high, spread = _variant_doubt(
-            artifact.manifest, after, known, np.where(outside == "", 1.0, TRANSFER_WIDENING)
-        )
-        variant = replace(
-            known,
-            latency_s=overhead_s + execution_s,
-            low_s=overhead_s + np.maximum(execution_s * low, after.bound_s),
-            high_s=overhead_s + execution_s * high,
-            bound_s=after.bound_s,
-            overhead_s=overhead_s,
-            utilisation=after.bound_s / execution_s,
-            limiter=np.where(overhead_s > execution_s, "launch", _limiter(after)),
-            tile=after.tiling.label,
-            tile_count=after.tiling.tile_count,
-            waves=after.tiling.waves,
-            outside=outside,
-            spread=spread,
-            demand=replace(after.power_demand, lone=known.demand.lone),  # type: ignore[union-attr]
-        )
+        doubts = _variant_doubt(artifact.manifest, after, known, np.where(outside == "", 1.0, TRANSFER_WIDENING))
+        demand = replace(after.power_demand, lone=known.demand.lone)  # type: ignore[union-attr]
+        variant = _costs(after, execution_s, overhead_s, doubts, outside=outside, source=known.source, demand=demand)
         correction = self.corrections.get(after.device.measured_id)
         return variant if correction is None else correction.apply(after, variant)
 
@@ -340,23 +324,28 @@ def _estimates(
     power = np.where(outside == "", 1.0, TRANSFER_WIDENING)
     # A device that was measured is no better known in operators that nobody measured.
     kinship = kinship if native.all() else np.where(native, kinship, "stranger")
-    low, high, spread = _doubts(manifest, s, kinship, power)
-    limiter = _limiter(s)
-    return Costs(
-        latency_s=overhead_s + execution_s,
-        low_s=overhead_s + np.maximum(execution_s * low, s.bound_s),
-        high_s=overhead_s + execution_s * high,
-        bound_s=s.bound_s,
-        overhead_s=overhead_s,
-        utilisation=share,
-        limiter=np.where(overhead_s > execution_s, "launch", limiter),
+    doubts = _doubts(manifest, s, kinship, power)
+    source = np.where(native, manifest.name, f"{manifest.name} (transferred)")
+    demand = replace(s.power_demand, lone=lone)
+    return _costs(s, execution_s, overhead_s, doubts, outside=outside, source=source, demand=demand)
+
+
+def _costs(
+    s: Situation,
+    execution_s: np.ndarray,
+    overhead_s: np.ndarray,
+    doubts: tuple[np.ndarray, np.ndarray, np.ndarray],
+    **known: Any,
+) -> Costs:
+    """Costs of executions and launches of so long, with (low and high factor on the execution, spread)."""
+    return Costs.of(
+        *(s.bound_s, execution_s, overhead_s, doubts[:2]),
+        limiter=np.where(overhead_s > execution_s, "launch", _limiter(s)),
         tile=s.tiling.label,
         tile_count=s.tiling.tile_count,
         waves=s.tiling.waves,
-        outside=outside,
-        source=np.where(native, manifest.name, f"{manifest.name} (transferred)"),
-        spread=spread,
-        demand=replace(s.power_demand, lone=lone),
+        spread=doubts[2],
+        **known,
     )
 
 

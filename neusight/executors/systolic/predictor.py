@@ -59,13 +59,8 @@ class ArrayPredictor:
         factor = np.exp(NORMAL_90 * np.hypot(spread, scatter))
         tiles = tile_counts(batch, device)
         starts = times.start_s > np.maximum(times.arrays_s + times.vectors_s, times.dram_s)
-        return Costs(
-            latency_s=overhead_s + execution_s,
-            low_s=overhead_s + np.maximum(execution_s / factor, bound.bound_s),
-            high_s=overhead_s + execution_s * factor,
-            bound_s=bound.bound_s,
-            overhead_s=overhead_s,
-            utilisation=bound.bound_s / execution_s,
+        return Costs.of(
+            *(bound.bound_s, execution_s, overhead_s, (1.0 / factor, factor)),
             limiter=np.where(starts, "launch", times.limiter),
             tile=np.full(len(batch), f"{device.array_rows}x{device.array_columns}"),
             tile_count=tiles,

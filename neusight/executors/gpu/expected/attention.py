@@ -10,8 +10,8 @@ import numpy as np
 
 from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.attention_blocks import NARROW_HEAD, AttentionBlocks, key_tiles
-from neusight.executors.gpu.expected.attention_scores import HOPPER_ROWS, WIDE_BYTES, Scores, padding
-from neusight.executors.gpu.expected.matrix import MatrixUnit, product_energy_j
+from neusight.executors.gpu.expected.attention_scores import HOPPER_ROWS, Scores, padding
+from neusight.executors.gpu.expected.matrix import WIDE_BYTES, MatrixUnit, product_energy_j
 from neusight.executors.gpu.expected.streams import issue_slots
 from neusight.executors.gpu.expected.times import Times, further_kernel_s, start_s
 from neusight.kernels import KernelBatch

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.matrix import Product, clock_gain
+from neusight.executors.gpu.expected.matrix import WIDE_BYTES, Product, clock_gain
 from neusight.executors.gpu.expected.times import hot_share
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -22,8 +22,6 @@ HOPPER_ROWS = 64.0
 NARROW_WIDTHS = (128, 192)
 """Of heads, for which TensorRT-LLM's 8-bit products before Hopper's outrun 16-bit ones (assumption: seen on L40S and
 RTX PRO 6000; 8-bit attention of TensorRT-LLM by width of a head would tell)."""
-WIDE_BYTES = 2.0
-"""Of an element in 16 bit (definition)."""
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.products import FLOAT_BYTES, is_gathered
+from neusight.executors.gpu.expected.products import is_gathered
 from neusight.executors.gpu.expected.times import start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import conv_output, element_bytes, work_of
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
+from neusight.laws.waves import FLOAT_BYTES
 
 LEAST_COPY = 4.0
 """Bytes that a copy from memory to shared memory has at least (cited: PTX ISA, ``cp.async``: 4, 8 or 16)."""

@@ -28,7 +28,7 @@ from neusight.executors.gpu.tiling.decompose import Tiling
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
-from neusight.kernels.work import GROUP, SCALE_BLOCK, among, element_bytes, work_of
+from neusight.kernels.work import ACCUMULATOR_BYTES, GROUP, SCALE_BLOCK, among, element_bytes, work_of
 from neusight.laws.cache import missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -51,8 +51,6 @@ SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 WIDE_BYTES = 2.0
 """Bytes of an operand's element from which every library has kernels that are cut along their depth (definition: 16
 bit)."""
-PARTIAL_BYTES = 4.0
-"""Of an element of a partial result [B] (definition: float32)."""
 REFERENCE_RATE = 2048.0
 """FLOP a clock of the SM on which constants are stated: an A100's, in 16 bit (datasheet: A100 whitepaper, 2020)."""
 REFERENCE_NM = 7.0
@@ -241,7 +239,7 @@ def _tile_costs(p: Product, device: GpuSpec, physics: Physics) -> Callable[..., 
 def _l2_bytes(p: Product, shape: Shape, tiles: np.ndarray, parts: np.ndarray | float) -> np.ndarray:
     """Bytes between L2 and the SMs: each tile's panels, the result, and partial results where it is cut."""
     height, width = np.minimum(shape[0], p.m), np.minimum(shape[1], p.n)
-    partial = np.where(np.asarray(parts) > 1, 2.0 * PARTIAL_BYTES * parts, 0.0)
+    partial = np.where(np.asarray(parts) > 1, 2.0 * ACCUMULATOR_BYTES * parts, 0.0)
     return tiles * (height * p.a_bytes + width * p.b_bytes) * p.k + p.batch * p.m * p.n * (p.c_bytes + partial)
 
 
@@ -488,11 +486,7 @@ def _traffic(p: Product, t: Tiling, device: GpuSpec, physics: Physics) -> tuple[
     """(bytes that waves of blocks read again from DRAM, bytes between L2 and the SMs)."""
     tiles = t.tile_count
     running = np.minimum(tiles, device.sm_count)
-    patch = np.minimum(running, t.down * t.across)
-    rows = np.minimum(t.down, np.ceil(np.sqrt(patch)))
-    cols = np.minimum(t.across, np.ceil(patch / rows))
-    rows = np.minimum(t.down, np.ceil(patch / cols))
-    products = np.maximum(1.0, running / (t.down * t.across))
+    rows, cols, products = t.patch(running)
     panel = products * (rows * t.tile_m * p.a_bytes + cols * t.tile_n * p.b_bytes) * (p.k / t.parts)
     missed = missed_share(panel, reusable_l2_bytes(device), physics)
     once = p.batch * (p.m * p.k * p.a_bytes + p.k * p.n * p.b_bytes)

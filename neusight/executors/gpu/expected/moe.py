@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from neusight.devices.spec import GpuSpec
-from neusight.executors.gpu.expected.matrix import MatrixUnit, Product, Shape, product_energy_j
+from neusight.executors.gpu.expected.matrix import WIDE_BYTES, MatrixUnit, Product, Shape, product_energy_j
 from neusight.executors.gpu.expected.times import Times, hot_share, start_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
@@ -35,8 +35,6 @@ kernels of FlashInfer that was not tuned would tell)."""
 MANY_PAIRS = 1024.0
 """Token-expert pairs from which on sorting takes several kernels (cited: vLLM's and SGLang's
 ``moe_align_block_size``)."""
-WIDE = 2.0
-"""Bytes of an element of activations between passes (definition: 16 bit)."""
 
 
 @dataclass(frozen=True)
@@ -197,7 +195,7 @@ def _mean_product(batch: KernelBatch, filled: np.ndarray, device: GpuSpec) -> Pr
 
 def _kinds(batch: KernelBatch, conditions: Conditions, device: GpuSpec) -> dict[str, Any]:
     """Which kernels run."""
-    narrow, block, traits = element_bytes(batch) < WIDE, batch["scaling"] == "block", traits_of("moe", conditions)
+    narrow, block, traits = element_bytes(batch) < WIDE_BYTES, batch["scaling"] == "block", traits_of("moe", conditions)
     mixed, facts = weight_bytes(batch) < element_bytes(batch), device.facts
     promotes = block & ~mixed & ~traits["applies_scales"]
     return {
@@ -296,7 +294,7 @@ def _product_times(groups: Groups, setting: _Setting) -> Times:
     # L2 holds a share of them from the kernel that wrote them to the one that reads them.
     cold += activations * (1.0 - hot_share(device, activations, physics))
     tiles = row_tiles * np.ceil(p.n / tile_n)
-    chain = np.ceil(tiles / (matrix.blocks_of_sm * device.sm_count)) * p.k * p.a_bytes / WIDE
+    chain = np.ceil(tiles / (matrix.blocks_of_sm * device.sm_count)) * p.k * p.a_bytes / WIDE_BYTES
     step_s = MatrixUnit(device, physics).step_s * (1.0 - (1.0 - matrix.step_hot) * hot)
     return Times(
         compute_s=compute_s,
@@ -322,7 +320,7 @@ def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarr
     """Time of starts, of sorting and of passes [s]; of the products' starts where they do the rest on their way."""
     device, physics = setting.device, setting.physics
     moe, alone_s, traits = physics.moe, start_s(device, setting.conditions, physics), up.traits
-    kernels = traits.constants("kernels_constant", moe) + moe.scale_kernels * (up.product.a_bytes < WIDE)
+    kernels = traits.constants("kernels_constant", moe) + moe.scale_kernels * (up.product.a_bytes < WIDE_BYTES)
     kernels += traits["routes"] + up.promoted + moe.micro_kernels * (up.micro & traits["activates_apart"])
     kernels += moe.sort_kernels * up.offered / (up.offered + MANY_PAIRS)
     sort_s = up.offered * moe.pair_cycles / device.boost_clock_hz
@@ -335,7 +333,8 @@ def _auxiliary_kernel_s(up: Groups, down: Groups, setting: _Setting) -> np.ndarr
 
 def _sums_s(down: Groups, setting: _Setting) -> np.ndarray:
     """Time [s] of memory where the second product adds its rows to their tokens' sums, which it reads and writes."""
-    moved_s = 2.0 * WIDE * down.pairs * down.product.n / sustained_dram_bytes_per_s(setting.device, setting.physics)
+    moved = 2.0 * WIDE_BYTES * down.pairs * down.product.n
+    moved_s = moved / sustained_dram_bytes_per_s(setting.device, setting.physics)
     return np.where(down.traits["passes_apart"], 0.0, moved_s)
 
 
@@ -348,8 +347,9 @@ def _pass_bytes(up: Groups, down: Groups) -> np.ndarray:
     """
     hidden, ffn, size, traits = up.product.k, down.product.k, up.product.a_bytes, up.traits
     rows, apart = np.where(traits["worst_grid"], up.offered, up.pairs), up.activates_apart
-    quantised = (size < WIDE) * (WIDE + size) * (np.minimum(up.tokens, up.pairs) * hidden + apart * rows * ffn)
+    elements = np.minimum(up.tokens, up.pairs) * hidden + apart * rows * ffn
+    quantised = (size < WIDE_BYTES) * (WIDE_BYTES + size) * elements
     permuted = np.where(traits["gathers_rows"], 0.0, 2.0 * size * up.pairs * hidden)
-    activated = WIDE * apart * rows * (up.product.n + ffn)
-    summed = WIDE * (rows + up.tokens) * hidden
+    activated = WIDE_BYTES * apart * rows * (up.product.n + ffn)
+    summed = WIDE_BYTES * (rows + up.tokens) * hidden
     return np.asarray(quantised + permuted + activated + summed)

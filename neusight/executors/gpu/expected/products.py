@@ -20,6 +20,7 @@ from neusight.kernels.work import (
     weight_bytes,
 )
 from neusight.laws.physics import Physics
+from neusight.laws.waves import FLOAT_BYTES
 from neusight.quick_dataclasses import dataclass
 
 TAP_CHANNELS = 32.0
@@ -32,8 +33,6 @@ nvfp4_scaled_mm_sm120_kernels.cu)."""
 GRADIENT_COLUMNS = 64.0
 """Of a tile of a gradient of the input, at least (cited: names of ``dgrad`` kernels of CUTLASS and cuDNN, for 64
 channels and more)."""
-FLOAT_BYTES = 4.0
-"""Of an element in float32, or in TF32 as it lies in memory (definition)."""
 WIDEST_COPY_BYTES, LEAST_ASYNCHRONOUS_BYTES = 16.0, 4.0
 """Of the widest copy of a thread and of the narrowest that passes no registers (cited: PTX ISA, cp.async: 4, 8 or 16).
 cuBLAS has kernels for copies of 16 bytes, of 4, and of an element (their names: align8, align2 and align1 in

@@ -12,7 +12,7 @@ import numpy as np
 from neusight.devices.spec import GpuSpec
 from neusight.executors.gpu.expected.convolutions import PAIRED, WINDOWS
 from neusight.executors.gpu.expected.times import Times, hot_share
-from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, row_parts
+from neusight.executors.gpu.tiling.decompose import MOST_VALUES, REDUCING_THREADS, WARP_SOFTMAX_COLS, row_parts
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.implementations import traits_of
@@ -22,10 +22,9 @@ from neusight.laws.cache import reread_missed_share, reusable_l2_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
 from neusight.laws.power import flop_energy_j
+from neusight.laws.waves import FLOAT_BYTES
 from neusight.quick_dataclasses import dataclass
 
-WARP_COLUMNS = 1024.0
-"""Columns up to which a softmax keeps its row in registers of a warp (cited: PyTorch, ``PersistentSoftmax.cuh``)."""
 NORM_THREADS, BLOCK_THREADS, GATHER_THREADS = 128.0, 1024.0, 1024.0
 """Threads that PyTorch's layer_norm has for a row (cited: ``layer_norm_kernel.cu``), other blocks at most, and its
 gathers on an SM (``Indexing.cu``: eight blocks of 128)."""
@@ -44,8 +43,6 @@ NORMS = ("layer_norm", "rms_norm")
 """Normalisations whose kernels were written with a value a thread at a time."""
 STRIDED = ("rope_eager",)
 """Operators whose kernels walk over tensors that do not lie in one piece, as those do that broadcast an operand."""
-FLOAT_BYTES = 4.0
-"""Of an element in float32 (definition)."""
 REDUCED = ("sum", "mean", "prod", "any", "all", "amax", "max", "argmax", "var", "norm", "nansum", "count_nonzero")
 """Operators of PyTorch's general reduction, whose blocks take several rows."""
 REDUCING_ROWS = 16.0
@@ -206,7 +203,7 @@ def _times_again(op: np.ndarray, cols: np.ndarray) -> np.ndarray:
         return 2.0 if name == "softmax" else 1.0 if "softmax" in name or "_norm" in name else 0.0
 
     times = by_distinct(op, again)
-    in_registers = by_distinct(op, lambda name: float("softmax" in name)) * (cols <= WARP_COLUMNS)
+    in_registers = by_distinct(op, lambda name: float("softmax" in name)) * (cols <= WARP_SOFTMAX_COLS)
     return np.asarray(times * (1.0 - in_registers))
 
 
@@ -222,7 +219,7 @@ def _broadcast(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray]:
 def _threads(op: np.ndarray, rows: np.ndarray, cols: np.ndarray, by_hand: np.ndarray) -> np.ndarray:
     """Threads that share a row."""
     wide = np.clip(cols / VECTOR, 32.0, BLOCK_THREADS)
-    torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_COLUMNS, WARP, wide))
+    torch = np.where(op == "layer_norm", NORM_THREADS, np.where(cols <= WARP_SOFTMAX_COLS, WARP, wide))
     torch = np.select([among(op, REDUCED), among(op, CHANNELS)], [_reducing(rows, cols), CHANNEL_THREADS], torch)
     return np.where(by_hand, np.clip(cols, 32.0, BLOCK_THREADS), torch)
 

@@ -21,7 +21,7 @@ from neusight.executors.gpu.tiling.library import arithmetic_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import Work, conv_gemm, element_bytes, work_of
-from neusight.laws.bounds import Bound, bound_of, flops_per_s, overlapped_s
+from neusight.laws.bounds import Bound, bound_of, flops_per_s
 from neusight.laws.cache import Panels, gemm_dram_bytes
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.physics import Physics
@@ -49,11 +49,6 @@ class Situation:
     physics: Physics
 
     @cached_property
-    def fixed_overhead_s(self) -> np.ndarray:
-        """What comes before and after the work [s]: part of the launch, as lone launches were measured."""
-        return np.zeros(len(self.batch))
-
-    @cached_property
     def bound_s(self) -> np.ndarray:
         """The roofline's lower bound [s]."""
         return self.bound.bound_s
@@ -71,65 +66,53 @@ class Situation:
         return plan_convolutions(self.batch, self.work, self.device, self.physics)
 
     @cached_property
-    def dram_bytes_per_s(self) -> float:
-        """Sustained DRAM bandwidth [B/s]."""
-        return sustained_dram_bytes_per_s(self.device, self.physics)
+    def times(self) -> Times:
+        """What they ask of each resource: products by their tiles, convolutions as planned. What comes before and after
+        the work is part of the launch, as lone ones were measured.
+        """
+        device, physics, none = self.device, self.physics, np.zeros(len(self.batch))
+        tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.tiling.waves, device, physics)
+        dram_bytes, l2_bytes = (self._planned("dram_bytes", moved) for moved in (tiled, self.panels.unshared))
+        return Times(
+            compute_s=self._planned("compute_s", _product_compute_s(self)),
+            dram_s=dram_bytes / sustained_dram_bytes_per_s(device, physics),
+            l2_s=l2_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share),
+            serial_s=none,
+            fixed_overhead_s=none,
+            switching_j=flop_energy_j(device, physics) * self._planned("flops", self.work.flops),
+            dram_bytes=dram_bytes,
+            overlap=physics.cuda_cores.overlap,
+        )
 
-    @cached_property
-    def dram_bytes(self) -> np.ndarray:
-        """Expected DRAM traffic [B]."""
-        tiled = gemm_dram_bytes(self.work.bytes, self.panels, self.tiling.waves, self.device, self.physics)
-        return self._planned("dram_bytes", tiled)
-
-    @cached_property
-    def l2_bytes(self) -> np.ndarray:
-        """Expected traffic between L2 and the SMs [B]."""
-        return self._planned("dram_bytes", self.panels.unshared)
-
-    @cached_property
+    @property
     def compute_s(self) -> np.ndarray:
-        """Expected time of the arithmetic [s]."""
-        return self._planned("compute_s", _product_compute_s(self))
+        """Time of the arithmetic [s]."""
+        return self.times.compute_s
 
-    @cached_property
+    @property
     def dram_s(self) -> np.ndarray:
-        """Expected time of the DRAM traffic [s]: ``bytes / sustained bandwidth``."""
-        return self.dram_bytes / self.dram_bytes_per_s
+        """Time of the DRAM traffic [s]."""
+        return self.times.dram_s
 
-    @cached_property
+    @property
     def l2_s(self) -> np.ndarray:
-        """Expected time of the L2 traffic [s]: ``bytes / (l2_share · ports)``."""
-        return self.l2_bytes / (self.device.sustained_l2_bytes_per_s * self.physics.memory.l2_share)
+        """Time of the L2 traffic [s]."""
+        return self.times.l2_s
 
-    @cached_property
-    def flops(self) -> np.ndarray:
-        """Operations that the expected algorithm spends [FLOP]."""
-        return self._planned("flops", self.work.flops)
+    @property
+    def dram_bytes(self) -> np.ndarray:
+        """DRAM traffic [B]."""
+        return self.times.dram_bytes
 
-    @cached_property
-    def clocked_s(self) -> np.ndarray:
-        """Expected time of what runs at the core clock [s]."""
-        return overlapped_s((self.compute_s, self.l2_s), self.overlap)
-
-    @cached_property
-    def ports_s(self) -> np.ndarray:
-        """Expected time in L2 of the bytes that DRAM moves, where nothing else passes it [s]."""
-        return np.zeros(len(self.batch))
-
-    @cached_property
-    def overlap(self) -> float:
-        """Exponent of the norm in which resources' times join."""
-        return self.physics.cuda_cores.overlap
+    @property
+    def fixed_overhead_s(self) -> np.ndarray:
+        """What comes before and after the work [s]: start, end, further small kernels."""
+        return self.times.fixed_overhead_s
 
     @cached_property
     def unlimited_s(self) -> np.ndarray:
         """Expected time at full clock [s]; convolutions as planned."""
         return self._planned("unlimited_s", self.power_demand.time_s(1.0))
-
-    @cached_property
-    def switching_j(self) -> np.ndarray:
-        """Energy of the arithmetic at boost clock [J]."""
-        return flop_energy_j(self.device, self.physics) * self.flops
 
     @cached_property
     def throttle(self) -> np.ndarray:
@@ -140,14 +123,15 @@ class Situation:
     def power_demand(self) -> PowerDemand:
         """Times and energies at full clock, under the device's power budget."""
         core_pj, memory_pj = traffic_pj_per_byte(self.device, self.physics)
+        times = self.times
         return PowerDemand(
-            clocked_s=self.clocked_s,
-            ports_s=self.ports_s,
-            dram_s=self.dram_s,
-            overlap=np.full(len(self.batch), self.overlap),
-            compute_j=self.switching_j,
-            sram_j=1e-12 * core_pj * self.dram_bytes,
-            dram_j=1e-12 * memory_pj * self.dram_bytes,
+            clocked_s=times.clocked_s,
+            ports_s=times.ports_s,
+            dram_s=times.dram_s,
+            overlap=np.full(len(self.batch), times.overlap),
+            compute_j=times.switching_j,
+            sram_j=1e-12 * core_pj * times.dram_bytes,
+            dram_j=1e-12 * memory_pj * times.dram_bytes,
             lone=np.ones(len(self.batch)),
             clock_w=clock_w(self.device, self.physics),
             budget_w=budget_w(self.device, self.physics),
@@ -183,54 +167,9 @@ class LawfulSituation(Situation):
         return LAWS[self.law].times(self.batch, self.device, self.conditions, self.physics, self.tiling)
 
     @cached_property
-    def compute_s(self) -> np.ndarray:
-        """Time of the arithmetic [s]."""
-        return self.times.compute_s
-
-    @cached_property
-    def dram_s(self) -> np.ndarray:
-        """Time of the DRAM traffic [s]."""
-        return self.times.dram_s
-
-    @cached_property
-    def l2_s(self) -> np.ndarray:
-        """Time of the L2 traffic [s]."""
-        return self.times.l2_s
-
-    @cached_property
     def unlimited_s(self) -> np.ndarray:
         """Time at full clock without what comes before and after [s]: a law has no other algorithm."""
         return self.power_demand.time_s(1.0)
-
-    @cached_property
-    def clocked_s(self) -> np.ndarray:
-        """Time of what runs at the core clock [s]."""
-        return self.times.clocked_s
-
-    @cached_property
-    def ports_s(self) -> np.ndarray:
-        """Time in L2 of the bytes that DRAM moves, where nothing else passes it [s]."""
-        return self.times.ports_s
-
-    @cached_property
-    def overlap(self) -> float:
-        """Exponent of the norm in which resources' times join."""
-        return self.times.overlap
-
-    @cached_property
-    def dram_bytes(self) -> np.ndarray:
-        """DRAM traffic [B]."""
-        return self.times.dram_bytes
-
-    @cached_property
-    def switching_j(self) -> np.ndarray:
-        """Energy of the arithmetic at boost clock [J]."""
-        return self.times.switching_j
-
-    @cached_property
-    def fixed_overhead_s(self) -> np.ndarray:
-        """What comes before and after the work [s]: start, end, further small kernels."""
-        return self.times.fixed_overhead_s
 
     @cached_property
     def shape(self) -> Mapping[str, np.ndarray]:
@@ -272,11 +211,7 @@ def _panels(s: Situation) -> Panels:
     """Blocks that run together cover a nearly square patch of C and share the rows of A and columns of B under it."""
     t, size = s.tiling, element_bytes(s.batch)
     running = np.minimum(t.tile_count, t.resident * t.sm_count)
-    patch = np.minimum(running, t.down * t.across)
-    rows = np.minimum(t.down, np.ceil(np.sqrt(patch)))
-    cols = np.minimum(t.across, np.ceil(patch / rows))
-    rows = np.minimum(t.down, np.ceil(patch / cols))
-    products = np.maximum(1.0, running / (t.down * t.across))
+    rows, cols, products = t.patch(running)
     panel = products * (rows * t.tile_m + cols * t.tile_n) * t.depth * size
     waves = np.ceil(t.tile_count / running)
     m, n = conv_gemm(s.batch)[1:3] if s.batch.family == "conv2d" else (s.batch[name].astype(float) for name in "mn")

@@ -52,6 +52,14 @@ class Tiling:
         """Blocks an SM, counting one at a time: the unit in which the tail is felt."""
         return self.tile_count / self.sm_count
 
+    def patch(self, running: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """(rows, columns, products) of so many blocks that run at once: of each product a nearly square patch."""
+        blocks = np.minimum(running, self.down * self.across)
+        rows = np.minimum(self.down, np.ceil(np.sqrt(blocks)))
+        cols = np.minimum(self.across, np.ceil(blocks / rows))
+        rows = np.minimum(self.down, np.ceil(blocks / cols))
+        return rows, cols, np.maximum(1.0, running / (self.down * self.across))
+
     @property
     def label(self) -> np.ndarray:
         """``128x64``."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from neusight.devices.spec import GpuSpec
 from neusight.errors import ArtifactError
+from neusight.kernels.work import ACCUMULATOR_BYTES
 from neusight.laws.physics import Physics
 from neusight.laws.waves import idle_factor, issue_share, operand_factor, resident_blocks, rounds, tile_overhead_s
 from neusight.paths import read_json, tile_models_dir
@@ -47,8 +48,6 @@ grids)."""
 LEAST_DEPTH = 256.0
 """Inner extent [elements] that is left to a part, at least (assumption: as much as hides the sum of two parts; grids of
 products in float32 would tell)."""
-PARTIAL_BYTES = 4.0
-"""Of an element of a partial result [B] (definition: float32)."""
 _TILE_M = np.array([t[0] for t in TILES], dtype=float)[:, None]
 _TILE_N = np.array([t[1] for t in TILES], dtype=float)[:, None]
 _ALL_TILES = _TILE_M, _TILE_N
@@ -145,7 +144,7 @@ def tile_costs(
     (tile_m, tile_n), depth, overlap = tiles, products.k / parts, physics.cuda_cores.overlap
     blocks = parts * products.b * np.ceil(products.m / tile_m) * np.ceil(products.n / tile_n)
     compute_s = arithmetic_s(tiles, blocks, depth, flops_per_s, device=device, physics=physics)
-    partial_bytes = 2.0 * PARTIAL_BYTES * parts * products.b * products.m * products.n if parts > 1.0 else 0.0
+    partial_bytes = 2.0 * ACCUMULATOR_BYTES * parts * products.b * products.m * products.n if parts > 1.0 else 0.0
     l2_bytes = blocks * (tile_m + tile_n) * depth * element_bytes + partial_bytes
     l2_s = l2_bytes / (device.sustained_l2_bytes_per_s * physics.memory.l2_share)
     return np.asarray((compute_s**overlap + l2_s**overlap) ** (1.0 / overlap))
