@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neusight.laws.constants import constant, group
+from neusight.laws.constants import cited, constant, group
 from neusight.quick_dataclasses import dataclass
 
 
@@ -24,6 +24,20 @@ class VectorRates:
     """Operations for an element of a format that the chip does not compute in, each way."""
     row_ops: float = constant(1800.0, 1.0, "two sums over 128 lanes, halved seven times by steps of all lanes")
     """Operations for a row whose elements are reduced across lanes."""
+    softmax_ops: float = cited(
+        7.0,
+        "Dao 2023, algorithm 1: scale, maximum, difference, exponential, sum, rescaling of what came before",
+    )
+    """For a score. Units of their own evaluate functions, an element as fast as a sum (AWS Neuron documentation, NKI:
+    scalar engine)."""
+    result_ops: float = constant(
+        3.0,
+        0.3,
+        "AWS Neuron documentation, NKI, engines copy from PSUM to SBUF: a float32 sum is read, rounded, stored",
+    )
+    """For an element of a product."""
+    most_ops: float = constant(4.0, 0.5, "guess: what counts more are functions, which units of their own evaluate")
+    """For an element that a pointwise kernel reads or writes, at most."""
     share: float = constant(0.6, 0.7, "guess: loads and stores share their slots", "share")
     """Of the rate of the vector units that arithmetic sustains."""
 

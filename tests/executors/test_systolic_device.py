@@ -14,7 +14,7 @@ from neusight.engines.torch import run_on, torch_engine
 from neusight.errors import DeviceError, NeusightError
 from neusight.executors import Options, load_executor
 from neusight.executors.systolic.predictor import load
-from neusight.executors.systolic.times import RESULT_OPS, MatrixProduct, arrays_s, times_of, vector_ops_per_s
+from neusight.executors.systolic.times import MatrixProduct, arrays_s, times_of, vector_ops_per_s
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import work_of
@@ -63,7 +63,7 @@ def test_formats_that_a_chip_lacks_are_converted_by_its_vector_units() -> None:
     assert foreign.vectors_s - native.vectors_s == pytest.approx(converted)
     # Trainium computes in float16 itself.
     half = times_of(gemm(1024, 1024, 1024, "float16"), array("trainium1"), PRIOR)
-    assert half.vectors_s == pytest.approx(RESULT_OPS * 1024**2 / 0.645e12)
+    assert half.vectors_s == pytest.approx(PRIOR.vectors.result_ops * 1024**2 / 0.645e12)
 
 
 @pytest.mark.parametrize("family", MAKERS)

@@ -24,19 +24,9 @@ from neusight.kernels.work import (
 from neusight.laws.array_constants import ArrayPhysics
 from neusight.laws.systolic import overlapped_cycles, reread_bytes, tiles_of
 
-SOFTMAX_OPS = 7.0
-"""Vector operations for a score: scale, maximum, difference, exponential, sum, and the rescaling of what came before
-(cited: Dao 2023, algorithm 1). Units of their own evaluate functions, an element as fast as a sum (AWS Neuron
-documentation, NKI: scalar engine)."""
 LANES = 128
 """Of the vector units for which sums across lanes were fitted (cited: JAX documentation, Pallas on TPU: registers of 8
 x 128)."""
-MOST_OPS = 4.0
-"""Vector operations for an element that a pointwise kernel reads or writes, at most (assumption: what counts more are
-functions, which units of their own evaluate; pointwise kernels by operator would tell)."""
-RESULT_OPS = 3.0
-"""Vector operations for an element of a product: its sum in float32 is read, rounded and stored (cited: AWS Neuron
-documentation, NKI: engines copy from PSUM to SBUF)."""
 
 
 @dataclass(frozen=True)
@@ -212,9 +202,9 @@ def _around_products_s(
     converted = touched * _foreign(batch, device) * physics.vectors.conversion_ops
     if batch.family == "attention":
         scores = batch["batch"] * batch["heads"].astype(float) * attention_pairs(batch)
-        leaving = SOFTMAX_OPS * scores / physics.vectors.share
+        leaving = physics.vectors.softmax_ops * scores / physics.vectors.share
     else:
-        leaving = RESULT_OPS * np.sum([each.count * each.m * each.n for each in products], axis=0)
+        leaving = physics.vectors.result_ops * np.sum([each.count * each.m * each.n for each in products], axis=0)
     return (converted + leaving) / vector_ops_per_s(device)
 
 
@@ -227,7 +217,7 @@ def _pointwise_s(batch: KernelBatch, device: SystolicSpec, physics: ArrayPhysics
         lanes = device.row_lanes or LANES
         row_ops = physics.vectors.row_ops * np.log2(lanes) / np.log2(LANES)
         converted = converted + batch["rows"] * np.minimum(batch["cols"] / lanes, 1.0) * row_ops
-    operations = np.minimum(work.flops, MOST_OPS * touched)
+    operations = np.minimum(work.flops, physics.vectors.most_ops * touched)
     return (converted + operations / physics.vectors.share) / vector_ops_per_s(device)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from neusight.devices.load import gpu_of
 from neusight.devices.spec import DeviceSpec, GpuSpec
 from neusight.executors.base import Options
-from neusight.executors.costs import Costs, EnergyUse
+from neusight.executors.costs import NORMAL_90, Costs, EnergyUse
 from neusight.executors.tensordash.machine import (
     DRAM_J_PER_BYTE,
     DRAM_SHARE,
@@ -134,7 +134,7 @@ class MachinePredictor:
         (execution_s, low_s, high_s, bound_s), overhead_s = times_s, np.full(n, device.launch_overhead_s)
         passes = np.zeros(n) if counted is None else counted.passes
         tile = "" if counted is None else f"{machine.rows}x{machine.columns}x{machine.lanes}"
-        doubt = np.log(np.maximum(high_s / np.maximum(execution_s, 1e-15), 1.0)) / 1.645
+        doubt = np.log(np.maximum(high_s / np.maximum(execution_s, 1e-15), 1.0)) / NORMAL_90
         return Costs(
             latency_s=overhead_s + execution_s,
             low_s=overhead_s + low_s,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from neusight.errors import CoverageError
-from neusight.executors.gpu.expected.times import Times
 from neusight.executors.gpu.features.formulas import formula
 from neusight.executors.gpu.features.situation import LawfulSituation, Situation
 from neusight.kernels.implementations import trait_names, traits_of
@@ -13,12 +12,6 @@ from neusight.kernels.work import element_bytes
 
 LEAST_SHARE = 2.0**-8
 """Of the expected time, below which a resource no longer counts (numerics)."""
-
-
-def _times(s: Situation) -> Times:
-    if not isinstance(s, LawfulSituation):
-        raise CoverageError(f"{s.batch.family} kernels on {s.device.id} have no law of their own: use other features")
-    return s.times
 
 
 def _share(part_s: np.ndarray, s: Situation) -> np.ndarray:
@@ -47,7 +40,7 @@ def l2_share(s: Situation) -> np.ndarray:
 @formula
 def serial_share(s: Situation) -> np.ndarray:
     """log2 of the share that a chain of dependent accesses takes of the expected time."""
-    return _share(_times(s).serial_s, s)
+    return _share(s.times.serial_s, s)
 
 
 @formula
