@@ -225,6 +225,7 @@ def calibrate_(context: typer.Context, options: CalibrateOptions) -> None:
         missing = "--gpu" if not options.gpu else "--data"
         raise typer.BadParameter("is missing: neusight calibrate --gpu ID --data DATA", param_hint=missing)
     from neusight.devices import gpu_of
+    from neusight.errors import DataError
     from neusight.executors.gpu.predictor import KernelPredictor
     from neusight.learn.calibration import fit_calibration, read_rows
     from neusight.measured.folder import kernel_files
@@ -233,6 +234,8 @@ def calibrate_(context: typer.Context, options: CalibrateOptions) -> None:
     device = gpu_of(_measured_gpu(options.gpu, _devices_of(kernel_files(data))))
     rows, sha256 = read_rows(data, device.id)
     calibration = fit_calibration(KernelPredictor.load(options.tile_models), device, rows, sha256=sha256)
+    if not calibration.data["rows"]:
+        raise DataError(f"{data} has no kernel of {device.id} that counts: {'; '.join(calibration.data['reasons'])}")
     file = calibration.save(options.out or calibrations_dir() / f"{device.id}.json")
     errors = calibration.errors()
     summary = {"gpu": device.id, "file": str(file), **calibration.data, "errors": errors}

@@ -56,11 +56,10 @@ def show_model(
     from neusight.errors import ArtifactError, nearest
     from neusight.executors.gpu.tile_models.artifact import artifact_folders, load_manifest
 
-    name = model.name
+    name, folders = model.name, {folder.name: folder for folder in artifact_folders(models.tile_models)}
     if name == "physics":
         _show_constants(models.tile_models, output.form)
         return
-    folders = {folder.name: folder for folder in artifact_folders(models.tile_models)}
     if name not in folders:
         known = (*folders, "physics")
         raise ArtifactError(f"no tile model '{name}'{nearest(name, known)}: one of {', '.join(known)}")
