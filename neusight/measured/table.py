@@ -127,13 +127,12 @@ def _with_engines_that_ran(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_options_that_were_set(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows with the options of ``options.toml``, unless the table has a column of them."""
-    for rule in _resource("options.toml")["options"]:
-        if not {*rule["of"]} <= {*frame}:
-            continue
+    """Rows with the options of ``options.toml`` where the table says none."""
+    for rule in (each for each in _resource("options.toml")["options"] if {*each["of"]} <= {*frame}):
         rows = frame[[*rule["of"]]].isin(rule["of"]).all(axis=1)
-        for name in (rule["with"].keys() - {*frame}) if rows.any() else ():
-            frame[name] = rows.map({True: rule["with"][name], False: None}).astype(object)
+        for name, value in rule["with"].items() if rows.any() else ():
+            cells = frame.get(name, rows.map(lambda _: None)).astype(object)
+            frame[name] = cells.where(cells.notna() | ~rows, value)
     return frame
 
 

@@ -70,6 +70,11 @@ class Engined(Configured, WithExperts, OnNodes):
     scheduler_recv_interval: int | None = whole(
         "Passes that only generate between two looks of SGLang's scheduler at new requests.", ENGINE, high=1 << 16
     )
+    batch_wait_timeout_iters: int | None = whole(
+        "Passes that prompts wait under TensorRT-LLM, while others generate, for as many as fill a pass; with dp for a "
+        "prompt in each group (attention_dp_config.timeout_iters). Default: none.",
+        ENGINE, high=1 << 16,
+    )  # fmt: skip
     prefix_cached_tokens: int = whole(
         "Tokens that all prompts begin with and the cache holds.",
         ENGINE, 0, low=0, high=MOST_TOKENS, former=("prefix_cached",),

@@ -207,8 +207,9 @@ class Serving(Loaded, Engined):
             self.refuse(("kv_link", "kv_overlap"), "is of a cache that travels: give prefill")
         if not sessions:
             self.refuse(("host_cache",), "keeps what sessions leave: give a trace with a column session")
-        if self.scheduler_recv_interval:
-            self._check_option("scheduler_recv_interval")
+        for name in ("scheduler_recv_interval", "batch_wait_timeout_iters"):
+            if getattr(self, name):
+                self._check_option(name)
         if self.isl and not self.isl_cv and self.prefix_cached_tokens > max(numbers_of(self.isl)):
             self.refuse(
                 ("prefix_cached_tokens",), f"are among those of prompts, isl {plain_number(self.isl)}: give fewer"
@@ -227,7 +228,7 @@ class Serving(Loaded, Engined):
         """
         from neusight.engines.launch_flags import engines_with_flags, flags_of
 
-        engines = [engine for engine in engines_with_flags() if name in flags_of(engine).fields]
+        engines = [one for one in engines_with_flags() if name in {*flags_of(one).fields, *flags_of(one).file}]
         if self.engine not in engines:
             raise FieldError(name, f"is an option of {', '.join(engines)} alone: leave it out")
 

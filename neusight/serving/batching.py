@@ -8,6 +8,7 @@ exact where a pass takes linearly longer with its context.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import fields
@@ -117,7 +118,10 @@ class BatchingEngine:
         self.max_tokens = limits.max_num_batched_tokens or maxsize
         self.block = limits.block_tokens
         self.queries, self.gain, self.overshoot = limits.queries, limits.gain, limits.overshoot
-        self.ahead, self.interval = int(limits.overlapped), limits.recv_interval
+        self.ahead, self.interval, self.wait = int(limits.overlapped), limits.recv_interval, limits.batch_wait
+        if self.wait and limits.groups > 1:
+            self.interval, self.wait = limits.passes_until_all_wait(ledger.requests), 0
+        self.waited, self.waits = 0, False
         self.prefix_blocks = limits.prefix_tokens // self.block
         self.capacity = maxsize if limits.kv_tokens is None else limits.kv_tokens // self.block - self.prefix_blocks
         self.prompt, self.output, self.cached, self.target = ledger.prompt, ledger.output, ledger.cached, ledger.target
@@ -170,7 +174,9 @@ class BatchingEngine:
                 evicted = self.make_room()
                 self.blocks_of_decodes = self.next_blocks()
             decodes = self.decodes
-        chunks, done = ([], []) if evicted else self.compose(self.max_tokens - decodes * self.queries)
+        wait = self.left_to_wait() if self.wait else 0
+        self.waits = wait > 0
+        chunks, done = ([], []) if evicted or wait else self.compose(self.max_tokens - decodes * self.queries)
         if chunks:
             new, context = sum(chunk[0] for chunk in chunks), self.context if decodes else 0
             lasts_s = self.pass_s(new + decodes * self.queries, chunks, decodes, context)
@@ -180,7 +186,7 @@ class BatchingEngine:
             if self.prompts_apart:
                 evicted = self.make_room()
             # What made room for drafts may itself have room without them.
-            self.planned = self.alike(most=1 if evicted and self.gain > 1 else maxsize)
+            self.planned = self.alike(most=1 if evicted and self.gain > 1 else wait or maxsize)
             self.end_s = self.time_s + self.last_s(self.planned)
         elif self.next < len(self.queue):
             self.time_s = self.looked_s = max(self.time_s, self.arrival_s[self.next])
@@ -249,6 +255,14 @@ class BatchingEngine:
         waits = self.next < len(self.queue) and self.arrival_s[self.next] <= self.looked_s
         return self.queue[self.next] if waits else -1
 
+    def left_to_wait(self) -> int:
+        """Passes that prompts still wait, while others generate, for as many of them as fill a pass."""
+        if not self.decodes or self.partial >= 0 or self.waited >= self.wait or self.first_waiting() < 0:
+            return 0
+        seen = bisect_right(self.arrival_s, self.looked_s, self.next)
+        tokens = self.decodes * self.queries + sum(self.target[request] for request in self.queue[self.next : seen])
+        return self.wait - self.waited if tokens < self.max_tokens else 0
+
     def make_room(self) -> bool:
         """Take places away, the last given first, until the cache has the blocks that the next decodes need."""
         evicted = False
@@ -284,7 +298,7 @@ class BatchingEngine:
         """A pass with prompts, and with the decodes that share it."""
         start_s = self.time_s
         running = self.decodes + len(done) + (self.partial >= 0)
-        self.time_s, self.restored = self.end_s, 0
+        self.time_s, self.restored, self.waited = self.end_s, 0, 0
         self.looked_s, self.unlooked = start_s if self.ahead else self.end_s, self.ahead % self.interval
         gained = 0
         if decodes:
@@ -302,6 +316,7 @@ class BatchingEngine:
         """Passes that only generate."""
         n, start_s, gained = self.decodes, self.time_s, self.gained(passes)
         self.time_s = self.end_s
+        self.waited += passes * self.waits
         self.look(start_s, passes)
         self.gain_tokens(gained, passes)
         self.rows.extend((start_s, self.time_s, passes, 0, 0, 0, 0, n, gained, n, self.kv_tokens()))

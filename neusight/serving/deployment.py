@@ -210,6 +210,8 @@ class Deployment:
             scheduler=self.server.scheduler,
             overlapped=self.server.overlapped,
             recv_interval=self.setup.scheduler_recv_interval,
+            batch_wait=self.setup.batch_wait_timeout_iters,
+            groups=self.replica.plan.dp,
             speculation=self.replica.speculation,
         )
 

@@ -162,6 +162,7 @@ def _values(d: Deployment) -> dict[str, Any]:
         "graphs": None if d.server.decode_graphs else False,
         "overlap": d.setup.overlap,
         "scheduler_recv_interval": _above_one(d.setup.scheduler_recv_interval),
+        "batch_wait_timeout_iters": d.setup.batch_wait_timeout_iters or None if plan.dp == 1 else None,
         "attention_dp": True if plan.dp > 1 else None,
         "policy": "GUARANTEED_NO_EVICT" if d.server.scheduler.reserved_output else "MAX_UTILIZATION",
         "draft": None,
@@ -211,6 +212,8 @@ def _remarks(d: Deployment) -> list[str]:
     if cluster := d.replica.cluster:
         how = flags_of(d.replica.engine.name).across_nodes
         remarks.append(f"over {cluster.nodes} nodes of {cluster.per_node} GPUs: {how}")
+    if (wait := d.setup.batch_wait_timeout_iters) and d.replica.plan.dp > 1:
+        remarks.append(f"attention_dp_config: enable_balance: true, timeout_iters: {wait}")
     if d.setup.replicas > 1:
         remarks.append(f"on each of {d.setup.replicas} replicas, behind a {d.setup.router} router")
     return remarks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class EngineLimits:
         scheduler: one of ``SCHEDULERS``, or one's own.
         overlapped: a pass is composed when the one before it begins, else when that ends.
         recv_interval: passes that only generate between two looks at new requests.
+        batch_wait: passes that prompts wait for more of them, while others generate.
+        groups: that have a scheduler each and run their passes together.
         speculation: what decodes bring beside their last token, None for nothing.
     """
 
@@ -50,6 +52,8 @@ class EngineLimits:
     scheduler: Scheduler = VLLM
     overlapped: bool = False
     recv_interval: int = 1
+    batch_wait: int = 0
+    groups: int = 1
     speculation: Speculation | None = None
 
     def __post_init__(self) -> None:
@@ -64,6 +68,13 @@ class EngineLimits:
                 f"max_num_batched_tokens {tokens} is less than max_num_seqs {self.max_num_seqs}: "
                 f"each running request needs {each} of a pass, raise the one or lower the other"
             )
+
+    def passes_until_all_wait(self, requests: Requests) -> int:
+        """Passes after which each group has a prompt, ``batch_wait`` at most: one comes to a group in as many as an
+        answer takes for each of its clients, and the last of g groups gets one after the sum of 1/i of these.
+        """
+        each = float(requests.output_tokens.mean()) / requests.concurrency if requests.concurrency else inf
+        return max(1, int(min(self.batch_wait, each * sum(1 / i for i in range(1, self.groups + 1)))))
 
     @property
     def queries(self) -> int:

@@ -196,7 +196,8 @@ class Setup(ReplicaSetup):
     Limits are None where they are the engine's default. ``max_model_len`` is the longest sequence,
     ``gpu_memory_utilization`` the ``memory_share`` of ``Server``, ``prefix_cached_tokens`` those that all prompts begin
     with and the cache holds, ``prefix_hit`` the share of each prompt that is found there; the scheduler looks at new
-    requests after ``scheduler_recv_interval`` passes that only generate; ``host_cache`` bytes of the
+    requests after ``scheduler_recv_interval`` passes that only generate, prompts wait for more of them, or until each
+    attention group has one, for ``batch_wait_timeout_iters`` passes at most; ``host_cache`` bytes of the
     host's memory, of all devices of a replica together, keep what sessions leave.
 
     ``prefill`` names devices of their own for prompts, ``gpu=h100,tp=4,replicas=2``, each key by default as here; their
@@ -208,6 +209,7 @@ class Setup(ReplicaSetup):
     max_num_batched_tokens: int | None = None
     chunked_prefill: bool = True
     scheduler_recv_interval: int = 1
+    batch_wait_timeout_iters: int = 0
     prefix_cached_tokens: int = 0
     prefix_hit: float = 0.0
     host_cache: float = 0.0

@@ -178,6 +178,10 @@ def test_rows_have_options_that_scripts_of_their_source_set(tmp_path: Path) -> N
     assert read_table(tmp_path / "rows.csv").frame["overlap"].tolist() == [True, None, None, None]
     pd.DataFrame(rows).assign(overlap="false").to_csv(tmp_path / "told.csv", index=False)
     assert {*read_table(tmp_path / "told.csv").frame["overlap"].astype(str).str.lower()} == {"false"}
+    rows[3] |= {"source": "aiconfigurator", "engine": "tensorrt-llm", "engine_version": "1.0.0rc3", "overlap": None}
+    rows[2] |= {"overlap": True}
+    pd.DataFrame(rows).to_csv(tmp_path / "some.csv", index=False)
+    assert read_table(tmp_path / "some.csv").frame["overlap"].map(str).tolist() == ["True", "nan", "True", "False"]
 
 
 def test_rows_to_fit_are_those_of_a_split_or_all_that_nobody_doubts(tmp_path: Path) -> None:

@@ -99,6 +99,35 @@ def test_an_overlapped_engine_lets_a_request_wait_for_one_pass_more() -> None:
     assert firsts_s == pytest.approx({(False, 1): 0.04, (True, 1): 0.05, (False, 8): 0.1, (True, 8): 0.1})
 
 
+@pytest.mark.parametrize(
+    ("arrival_s", "changes", "first_s"),
+    [
+        # Looked at after the third pass, it waits for five that generate.
+        (0.025, {"batch_wait": 5}, 0.09),
+        (0.025, {"batch_wait": 5, "overlapped": True}, 0.1),
+        (0.025, {"batch_wait": 5, "max_num_batched_tokens": 9}, 0.04),
+        # The first generates for seven passes more, and then there is none to wait beside.
+        (0.025, {"batch_wait": 500}, 0.21),
+        (1.0, {"batch_wait": 5}, 1.01),
+        (1.0, {"overlapped": True}, 1.01),
+        # Four groups look together: after the first prompt, and after five passes that generate.
+        (0.025, {"batch_wait": 5, "groups": 4}, 0.07),
+    ],
+)
+def test_prompts_wait_for_others_while_some_generate(arrival_s: float, changes: dict[str, int], first_s: float) -> None:
+    times = LinearTimes(floor_s=0.01, token_s=0.0, cached_s=0.0, pair_s=0.0)
+    load = Trace(arrival_s=(0.0, arrival_s), prompt_tokens=(8, 8), output_tokens=(20, 20))
+    limits = replace(UNLIMITED, max_num_seqs=8, **changes)
+    assert simulate(load, limits, times).first_token_s[1] == pytest.approx(first_s)
+
+
+def test_passes_until_all_wait_are_a_sum_of_waits_for_the_next_group() -> None:
+    """Of 4 groups with 8 clients each, whose answers take 80 passes, the last has a prompt after 10 (1/1 + … + 1/4)."""
+    requests = Closed(concurrency=8, num_prompts=80, isl=8, osl=80).requests()
+    for groups, most, passes in ((4, 60, 20), (1, 60, 10), (4, 15, 15)):
+        assert EngineLimits(batch_wait=most, groups=groups).passes_until_all_wait(requests) == passes
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS.values(), ids=SCHEDULERS)
 @pytest.mark.parametrize("load", LOADS.values(), ids=LOADS)
 def test_no_pass_breaks_a_limit_and_every_token_is_served(load: Load, scheduler: Scheduler) -> None:
