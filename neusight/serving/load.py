@@ -159,7 +159,8 @@ class Open:
     seed: int = 0
 
     def requests(self) -> Requests:
-        """Arrivals from the first interval on.
+        """Arrivals from the first interval on, as many in all their time as the rate brings: drawn intervals are
+        stretched together, as clients of benchmarks do (``vllm/benchmarks/serve.py``, ``get_request``).
 
         Raises:
             LoadError: a rate or number that is not positive, or an unknown kind of arrivals.
@@ -167,6 +168,7 @@ class Open:
         _positive(request_rate=self.request_rate, cv=self.cv)
         whole("num_prompts", self.num_prompts)
         arrival_s = np.cumsum(self._intervals_s(self.num_prompts, np.random.default_rng((self.seed, 1))))
+        arrival_s *= self.num_prompts / (self.request_rate * arrival_s[-1])
         return _drawn(self._staged(arrival_s) if self.stages else arrival_s, self.isl, self.osl, self.seed)
 
     def _staged(self, arrival_s: np.ndarray) -> np.ndarray:
