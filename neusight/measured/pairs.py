@@ -22,10 +22,13 @@ _RATES = ("tokens_per_s", "steady_tokens_per_s", "tflop_per_s", "gain")
 _UNDECIDED = (*TRUTH, "mean_batch")
 _TOGETHER = {
     "engine": ("engine_version",), "backend": ("variant",), "isl": ("isl_cv",), "osl": ("osl_cv",),
-    "launch": ("host_call_us", "host_operator_us", "host_spread"), "request_rate": ("num_prompts",),
-    "concurrency": ("num_prompts", "warmup_requests", "max_num_seqs"),
+    "launch": ("host_call_us", "host_operator_us", "host_spread"),
 }  # fmt: skip
 """Columns that differ with another one."""
+_CLIENTS = {"num_prompts": np.inf, "warmup_requests": np.inf, "max_num_seqs": 1.0}
+_PER: dict[str, dict[str, float]] = {"concurrency": _CLIENTS, "request_rate": {"num_prompts": np.inf}}
+"""Columns of which rows have equally many for each unit of another one, up to a number: a server that takes more
+sequences than there are clients does not run more."""
 LARGE = 0.05
 """Gains and losses of which it counts whether their sign is predicted."""
 EVERY = "all"
@@ -149,8 +152,10 @@ def _options(answered: pd.DataFrame, column: str, also: Sequence[str] = ()) -> p
     """
     words = {*columns_of("kernels").values(), *columns_of("gains").values()} - {column, *_TOGETHER.get(column, ())}
     alike = ["kind", "quantity", *also, *(name for name in answered if name in words)]
+    per = {name: most for name, most in _PER.get(column, {}).items() if name in answered}
+    each = {name: (answered[name] / answered[column]).clip(upper=most) for name, most in per.items()}
     options = answered[["quantity", "predicted", "measured"]].assign(
-        rest=row_codes(answered, alike), value=row_codes(answered, [column]), at=answered.index
+        rest=row_codes(answered.assign(**each), alike), value=row_codes(answered, [column]), at=answered.index
     )
     means = {"quantity": "first", "predicted": "mean", "measured": "mean", "at": "first"}
     options = options.groupby(["rest", "value"], as_index=False).agg(means)

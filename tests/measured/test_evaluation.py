@@ -129,7 +129,9 @@ def test_ratios_of_clients_may_differ_in_what_follows_from_them() -> None:
     clients = {"concurrency": [4, 8], "num_prompts": [40, 80], "warmup_requests": [8, 16], "max_num_seqs": [4, 8]}
     table = lines([4.0, 5.0], [4.0, 6.0]).assign(**clients, kind="serving", tp=1)
     assert list(ratios(table, "concurrency")["measured"]) == pytest.approx([4 / 6])
-    assert ratios(table.assign(tp=[1, 2]), "concurrency").empty
+    assert len(ratios(table.assign(max_num_seqs=256), "concurrency")) == 1
+    for other in ({"tp": [1, 2]}, {"num_prompts": 40}, {"warmup_requests": [8, 8]}, {"max_num_seqs": 4}):
+        assert ratios(table.assign(**other), "concurrency").empty
 
 
 def test_evaluate_leaves_out_what_is_suspect_or_not_chosen(gemms: Path, predictor: Predictor) -> None:
