@@ -151,7 +151,8 @@ class Server:
     Limits hold where no flag is given, those of passes and of sequences where ``tokens_of_context`` and
     ``seqs_of_cache`` are empty (all as in ``defaults.toml``).
     ``era`` tells which versions it is of, ``fitted_to`` which its constants were fitted to, ``spread`` is the standard
-    deviation of the logarithm of what they leave unexplained.
+    deviation of the logarithm of what they leave unexplained, ``doubt_share`` the share of what kernels state of
+    their errors that whole passes have.
     """
 
     scheduler: Scheduler
@@ -182,6 +183,7 @@ class Server:
     first_spread: float = 0.0
     factors: Mapping[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0), hash=False)
     spread: float = 0.2
+    doubt_share: float = 1.0
 
     def host_s(self, sequences: np.ndarray, ranks: int) -> np.ndarray:
         """What the host does for each pass of so many sequences, beside launching kernels [s], shape (n,)."""
@@ -218,10 +220,9 @@ class Server:
         return np.full_like(host_s, self.gap_s) if self.overlapped else host_s
 
     def with_constants(self, constants: Mapping[str, float]) -> Server:
-        """The same with other constants: those of ``HOST``, ``GROUPS``, ``request_s`` and spreads."""
-        host: dict[str, Any] = {
-            name: constants[name] for name in (*HOST, "request_s", "spread", "first_spread") if name in constants
-        }
+        """The same with other constants: those of ``HOST``, ``GROUPS``, ``request_s`` and doubts."""
+        names = (*HOST, "request_s", "spread", "first_spread", "doubt_share")
+        host: dict[str, Any] = {name: constants[name] for name in names if name in constants}
         factors = {group: constants.get(group, self.factors[group]) for group in GROUPS}
         return replace(self, **host, factors=factors)
 
@@ -280,9 +281,8 @@ class Server:
             platform = PLATFORM_SPREAD if aiter is None else UNMEASURED_SPREAD
             server = replace(self, era=self.era + ROCM)._fitted(tile_models_dir() / FILE, platform)
             graphs = graphs and self.rocm_native
-        server = replace(server, **defaults_of(self.engine, self.version, site))
-        if overlap is not None:
-            server = replace(server, overlapped=overlap)
+        stated = {} if overlap is None else {"overlapped": overlap}
+        server = replace(server, **defaults_of(self.engine, self.version, site) | stated)
         return server if graphs else replace(server, decode_graphs=False, graph_tokens=0.0)
 
     def pass_tokens(self, context: int) -> int:

@@ -24,7 +24,7 @@ from neusight.errors import DataError
 from neusight.learn import Report
 from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
 from neusight.learn.served import ServedRow, ServedRows, read_served
-from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums
+from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums, share_of, spread_beyond
 from neusight.serving.deployment import Deployment
 from neusight.serving.load import Closed, Open, Trace
 from neusight.serving.passes import PassCosts
@@ -49,7 +49,8 @@ class EngineObservation:
     """A measured time [s] of passes by an engine of an ``era``; a model on a GPU shares what no constant explains.
 
     ``sides`` are terms by ``NAMES`` of each pass if its kernels decide, and if its host does, shape (p, 2, constants).
-    ``first``: it is the time to a first token, to which a server adds ``REQUEST``.
+    ``first``: it is the time to a first token, to which a server adds ``REQUEST``. ``doubt`` is the standard deviation
+    of its logarithm by what kernels of these passes state of theirs.
     """
 
     era: str
@@ -58,6 +59,13 @@ class EngineObservation:
     measured: float
     sides: np.ndarray
     first: bool = False
+    source: str = ""
+    doubt: float = 0.0
+
+    def predicted(self, constants: Mapping[str, float]) -> float:
+        """The time [s] with these constants."""
+        passes_s = float(self.terms(constants) @ [constants[name] for name in NAMES])
+        return passes_s + self.first * constants.get(REQUEST, 0.0)
 
     def terms(self, constants: Mapping[str, float]) -> np.ndarray:
         """Terms of the sum over all passes, each with the side that takes longer with these constants."""
@@ -84,13 +92,16 @@ def _observation(
 ) -> EngineObservation:
     row, deployment = served.row, served.deployment
     alike = f"{row['source']} {row['model']} {row.get('dtype')} {row['gpu']} {deployment.devices}"
+    sides, doubt = summed(deployment, run, weight)
     return EngineObservation(
         era=deployment.server.era,
         gpu=row["gpu"],
         alike=alike + " first" * first,
         measured=seconds,
-        sides=summed(deployment, run, weight),
+        sides=sides,
         first=first,
+        source=row["source"],
+        doubt=doubt,
     )
 
 
@@ -154,8 +165,10 @@ def _elapsed_s(since_s: np.ndarray, at_s: np.ndarray) -> np.ndarray:
     return np.asarray(past * at_s - np.append(0.0, np.cumsum(ordered_s))[past])
 
 
-def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.ndarray:
-    """``EngineObservation.sides`` of some rows of a run's passes, for all of them, ``weight`` of each, shape (m,)."""
+def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> tuple[np.ndarray, float]:
+    """``EngineObservation.sides`` of some rows of a run's passes, for all of them, ``weight`` of each, shape (m,), and
+    their ``doubt``: kernels of all passes err together.
+    """
     lasts_s = run.passes.lasts_s * weight / np.maximum(run.passes.count, 1)
     ends_s = np.cumsum(lasts_s)
     picked = np.unique(np.searchsorted(ends_s, (np.arange(ROWS) + 0.5) / ROWS * ends_s[-1]))
@@ -163,7 +176,10 @@ def summed(deployment: Deployment, run: ServingRun, weight: np.ndarray) -> np.nd
     rounds = run.passes.steps(picked)
     costs = deployment.interpolate(rounds)
     # A picked pass stands for the time of its neighbours, however many they are.
-    return (np.bincount(standing, lasts_s) / costs.latency_s)[:, None, None] * sides_of(deployment, rounds, costs)
+    seconds = np.bincount(standing, lasts_s)
+    doubts = np.hypot(costs.errors["device"], costs.errors["kernel"]) / deployment.server.doubt_share
+    doubt = seconds @ doubts / seconds.sum()
+    return (seconds / costs.latency_s)[:, None, None] * sides_of(deployment, rounds, costs), float(doubt)
 
 
 def terms_of(deployment: Deployment, rounds: Steps, costs: PassCosts) -> np.ndarray:
@@ -302,8 +318,8 @@ class EngineFit:
 
 @dataclass(frozen=True, kw_only=True)
 class FittedEngine:
-    """Constants of an era with deviations of their logarithms; ``spread`` of what they leave unexplained: the mean of a
-    model on a GPU and a cell beside it, in one.
+    """Constants of an era with deviations of their logarithms; ``spread`` of what they leave unexplained of rows whose
+    source was left out, beyond what kernels state: the mean of a model on a GPU and a cell beside it, in one.
     """
 
     values: dict[str, float]
@@ -340,23 +356,43 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
         centre: where priors are centred, as what all eras have in common; their spreads are then smaller.
     """
     priors = priors_around(centre) if centre else PRIORS
-    firsts = [o for o in observations if o.first]
-    fit = _solve([o for o in observations if not o.first], priors)
+    passes, firsts = ([o for o in observations if o.first is first] for first in (False, True))
+    fit = _solve(passes, priors)
     values, deviations = fit.values, fit.deviations
+    errors, doubts = _errors_left_out(passes, fit, priors), np.array([o.doubt for o in passes])
+    spread, share = spread_beyond(errors, doubts), share_of(errors, doubts)
+    values = values | {"doubt_share": share}
     if firsts:
-        first = _solve(firsts, _of_first_tokens(fit, priors))
+        first_priors = _of_first_tokens(fit, priors)
+        first = _solve(firsts, first_priors)
         # Of the times of passes first tokens have their share already.
-        beyond = max(0.0, first.spread**2 - fit.spread**2) ** 0.5
+        stated = np.hypot([share * o.doubt for o in firsts], spread)
+        beyond = spread_beyond(_errors_left_out(firsts, first, first_priors), stated)
         values = values | {name: first.values[name] for name in FIRST} | {"first_spread": beyond}
         deviations = deviations | {name: first.deviations[name] for name in FIRST}
     return FittedEngine(
         values=values,
         deviations=deviations,
-        spread=fit.spread,
+        spread=spread,
         cells=len(observations),
         gpus=sorted({o.gpu for o in observations}),
         error=fit.error,
     )
+
+
+def _errors_left_out(
+    observations: Sequence[EngineObservation], fit: SumFit, priors: Mapping[str, tuple[float, float]]
+) -> np.ndarray:
+    """Logarithms of predicted over measured times by constants that are fitted without the source of each, or by those
+    of ``fit``, of all, where there is one source; shape (n,).
+    """
+    sources, errors = np.array([o.source for o in observations]), fit.log_error.copy()
+    for source in sorted({*sources}) if len({*sources}) > 1 else ():
+        values = _solve([o for o in observations if o.source != source], priors).values
+        errors[sources == source] = [
+            np.log(o.predicted(values) / o.measured) for o in observations if o.source == source
+        ]
+    return errors
 
 
 def _of_first_tokens(fit: SumFit, priors: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:

@@ -52,11 +52,6 @@ class SumFit:
         """Mean absolute relative error."""
         return float(np.mean(np.abs(np.expm1(self.log_error))))
 
-    @property
-    def spread(self) -> float:
-        """Standard deviation of the whole error in log time, robustly."""
-        return robust_spread(self.log_error)
-
 
 def fit_sums(
     observations: Sequence[SumObservation], prior: Mapping[str, tuple[float, float]], places: np.ndarray | None = None
@@ -108,6 +103,18 @@ def students_widening(freedom: float) -> float:
     from scipy.stats import t
 
     return float(t.ppf(0.95, freedom)) / NORMAL_90
+
+
+def spread_beyond(log_errors: np.ndarray, stated: np.ndarray) -> float:
+    """Standard deviation that has 90 % of errors in their 90 % intervals, in quadrature with those that are ``stated``
+    of each, shape (n,); 0 where these are wide enough.
+    """
+    return float(np.quantile(np.maximum((log_errors / NORMAL_90) ** 2 - stated**2, 0.0), 0.9) ** 0.5)
+
+
+def share_of(log_errors: np.ndarray, stated: np.ndarray) -> float:
+    """Share of ``stated`` standard deviations, at most 1, that has 90 % of errors in their 90 % intervals."""
+    return float(min(1.0, np.quantile(np.abs(log_errors) / np.maximum(NORMAL_90 * stated, 1e-9), 0.9)))
 
 
 def robust_spread(log_errors: np.ndarray) -> float:

@@ -223,9 +223,9 @@ def _beyond(tokens: float, most: float) -> LoadError:
 
 
 Key = tuple[str, str]
-"""A kind of sum (``part``, ``group``, ``error``, ``energy``), and whose it is; a ``limiter`` is a name."""
+"""A kind of sum (``part``, ``group``, ``shared``, ``error``, ``energy``), and whose it is; a ``limiter`` is a name."""
 PART, GROUP, LIMITER = "part", "group", "limiter"
-SHARED, OWN, ENERGY = ("error", "shared"), ("error", "own"), "energy"
+SHARED, OWN, ENERGY = "shared", ("error", "own"), "energy"
 _SQRT2 = 2**0.5
 
 
@@ -233,12 +233,16 @@ _SQRT2 = 2**0.5
 class PassSums:
     """What adds up over the kernels of passes, columns of shape (n,).
 
-    ``columns`` are times [s] by part and group, of errors that kernels share the sum [s], of their own the sum of
-    squares [s²], and energies [J]; ``limiters`` name the resource of each part.
+    ``columns`` are times [s] by part and group, of errors that kernels of a group share the sum [s], of their own the
+    sum of squares [s²], and energies [J]; ``limiters`` name the resource of each part.
     """
 
     columns: Mapping[Key, np.ndarray]
     limiters: Mapping[str, np.ndarray]
+
+    def by(self, kind: str) -> dict[str, np.ndarray]:
+        """Columns of a kind, by whose they are."""
+        return {what: column for (name, what), column in self.columns.items() if name == kind}
 
 
 PriceSums = Callable[[Steps, Collection[str]], PassSums]

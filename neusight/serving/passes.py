@@ -364,16 +364,16 @@ class ReplicaPricer:
         """What adds up over the kernels of some groups."""
         n, factors = len(steps), self.engine.serving.factors
         parts = self._parts(steps, groups)
-        columns: dict[Key, np.ndarray] = {(GROUP, group): np.zeros(n) for group in groups}
+        columns: dict[Key, np.ndarray] = {(kind, group): np.zeros(n) for kind in (GROUP, SHARED) for group in groups}
         columns |= {(PART, part.name): np.zeros(n) for part in parts}
-        columns |= {SHARED: np.zeros(n), OWN: np.zeros(n)} | {(ENERGY, f.name): np.zeros(n) for f in fields(EnergyUse)}
+        columns |= {OWN: np.zeros(n)} | {(ENERGY, f.name): np.zeros(n) for f in fields(EnergyUse)}
         limiters: dict[str, np.ndarray] = {}
         for part, costs in self._priced(parts, energy=energy):
             group, kernels_s = group_of(part), part.runs * costs.latency_s
             total_s = factors[group] * kernels_s
             columns[GROUP, group] += kernels_s
             columns[PART, part.name] += total_s
-            columns[SHARED] += total_s * costs.spread
+            columns[SHARED, group] += total_s * costs.spread
             columns[OWN] += np.square(total_s * costs.own_spread)
             if costs.energy:
                 for name, drawn_j in vars(costs.energy).items():
@@ -383,8 +383,7 @@ class ReplicaPricer:
 
     def _composed(self, steps: Steps, sums: PassSums) -> PassCosts:
         columns = sums.columns
-        parts_s = {what: column for (kind, what), column in columns.items() if kind == PART}
-        groups_s = {what: column for (kind, what), column in columns.items() if kind == GROUP}
+        parts_s, groups_s = sums.by(PART), sums.by(GROUP)
         kernels_s = sum(parts_s.values(), np.zeros(len(steps)))
         server, own_s = self.engine.serving, self._host_s(steps)
         launches_s = server.launches_s(self.dispatches(steps), self.mixtures)
@@ -392,7 +391,10 @@ class ReplicaPricer:
         host_s = server.rests_s(own_s) + waits_s
         latency_s = kernels_s + host_s
         drawn = EnergyUse(**{f.name: columns[ENERGY, f.name] for f in fields(EnergyUse)}).plus(self._sampling(steps))
-        device, own, composition = columns[SHARED] / latency_s, columns[OWN] / latency_s**2, server.spread
+        # Kernels of a group share what is not known of a device; of other groups other constants were fitted.
+        share, composition = server.doubt_share / latency_s, server.spread
+        device = share * np.sqrt(sum(shared_s**2 for shared_s in sums.by(SHARED).values()))
+        own = share**2 * columns[OWN]
         host = self._host_spread(launches_s, kernels_s)
         unmeasured = self.precision.quantisation and not server.fitted_to
         scheme = (SCHEME_SPREAD if unmeasured else 0.0) * kernels_s / latency_s

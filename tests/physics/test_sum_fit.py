@@ -11,7 +11,7 @@ import pytest
 
 from neusight.errors import DataError, LoadError
 from neusight.learn import served, training_steps
-from neusight.learn.sums import SumObservation, fit_sums, robust_spread
+from neusight.learn.sums import SumObservation, fit_sums, robust_spread, share_of, spread_beyond
 
 TRUE = np.array([2e-3, 1.3, 0.8])
 
@@ -31,7 +31,7 @@ def sums(location: list[float], constants: np.ndarray) -> list[SumObservation]:
 def test_constants_of_sums_are_found_again() -> None:
     fit = fit_sums(sums([2.0, -4.0, -4.0], TRUE), PRIOR)
     assert fit.values == pytest.approx(dict(zip("abc", TRUE, strict=True)), rel=0.02)
-    assert fit.error < 0.01 and fit.spread < 0.01
+    assert fit.error < 0.01 and robust_spread(fit.log_error) < 0.01
 
 
 def test_a_constant_of_two_terms_is_one_and_products_of_constants_multiply() -> None:
@@ -44,6 +44,17 @@ def test_a_constant_of_two_terms_is_one_and_products_of_constants_multiply() -> 
 
 def test_the_spread_is_that_of_a_normal_error() -> None:
     assert robust_spread(np.random.default_rng(1).normal(0, 0.2, 100_000)) == pytest.approx(0.2, rel=0.02)
+
+
+def test_spread_beyond_has_nine_of_ten_errors_within_their_intervals() -> None:
+    random = np.random.default_rng(2)
+    stated = random.uniform(0.02, 0.2, 100_000)
+    errors = random.normal(0, np.hypot(stated, 0.15))
+    assert spread_beyond(errors, stated) == pytest.approx(0.15, rel=0.03)
+    assert spread_beyond(errors, np.zeros_like(stated)) == pytest.approx(robust_spread(errors))
+    assert spread_beyond(errors, np.full_like(stated, 0.5)) == 0.0
+    assert share_of(errors, np.hypot(stated, 0.15) / 0.7) == pytest.approx(0.7, rel=0.03)
+    assert share_of(errors, stated) == share_of(errors, np.zeros_like(stated)) == 1.0
 
 
 def test_rows_that_cannot_be_simulated_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from math import hypot
+from math import hypot, log
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +141,16 @@ def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertai
     chosen = constants_for("vllm before 0.8 on ROCm", fitted, common)
     assert chosen.values == fitted["vllm before 0.8"].values
     assert chosen.spread == common.spread > fitted["vllm before 0.8"].spread
+
+
+def test_spread_of_an_era_covers_sources_that_were_left_out() -> None:
+    """Runs of one source take 1.3 times as long as those of another, beyond what their kernels state or within it."""
+    near = [replace(o, source="near") for o in observations("vllm", "l4")]
+    far = [replace(o, source="far", measured=1.3 * o.measured, alike=o.alike + " far") for o in near]
+    assert fit_era(near).spread < 0.02
+    assert fit_era([*near, *far]).spread == pytest.approx(log(1.3) / 1.645, rel=0.1)
+    doubted = fit_era([replace(o, doubt=0.2) for o in (*near, *far)])
+    assert (doubted.spread, doubted.values["doubt_share"]) == (0.0, pytest.approx(log(1.3) / 1.645 / 0.2, rel=0.1))
 
 
 def test_first_tokens_tell_what_a_server_adds_to_them() -> None:
