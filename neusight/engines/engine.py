@@ -184,8 +184,8 @@ class Engine:
         live_parameters: of fully sharded weights so many may be gathered before any is released; 0: two layers'.
         bucket_parameters: of the buffer that gradients are reduced in, and of another where whole weights are gathered
             after the step; 0: both are done where they lie.
-        accumulation: gradients of weights are added to float32 sums by the ``product`` itself, by a ``kernel`` of
-            their own, or by ``none``, since what reduces them does.
+        accumulation: gradients of weights are added to float32 sums by the ``product`` itself, or ``widened`` by a
+            kernel before that of the addition, or by ``none``, since what reduces them does.
 
     What its users usually choose of a plan, where nothing is said:
         shard: what replicas share of each other's states, as ``Plan.shard``.
@@ -306,7 +306,7 @@ class Engine:
     grouped_parameters: int = 0
     live_parameters: int = 0
     bucket_parameters: int = 0
-    accumulation: Literal["product", "kernel", "none"] = "none"
+    accumulation: Literal["product", "widened", "none"] = "none"
 
     shard: Literal["none", "zero1", "zero3"] = "none"
     sequence_parallel: bool = True

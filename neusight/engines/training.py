@@ -62,14 +62,18 @@ copies and exchange gradients after all passes."""
 MEGATRON_DEEPSPEED = replace(
     MEGATRON_LOCAL,
     name="megatron-deepspeed",
+    overlaps_weights=False,
+    accumulation="widened",
     shard="zero1",
     narrow_sums=True,
     bucket_parameters=500_000_000,
 )
-"""Megatron-LM of 2022 under DeepSpeed, as BLOOM was trained: ``BF16_Optimizer`` sums gradients up in float32 beside
-those in bfloat16 (cited: deepspeed/runtime/bf16_optimizer.py, ``fp32_groups_gradients_flat``; pipe/engine.py,
-``update_hp_grads(clear_lp_grads=False)``), float16 ones stay as they are and are widened in the step
-(zero/stage_1_and_2.py); buffers as ``DEEPSPEED``."""
+"""Megatron-LM v2 under DeepSpeed, as BLOOM was trained: column-parallel products are ``F.linear`` behind a function
+whose backward pass sums gradients up in their way (megatron/mpu/mappings.py, ``_CopyToModelParallelRegion``; v3.0
+brought those that run it beside products and add to float32 sums). ``BF16_Optimizer`` adds gradients of each
+micro-batch, widened, to float32 sums (cited: deepspeed/runtime/bf16_optimizer.py, ``update_hp_grads``,
+``fp32_groups_gradients_flat``; pipe/engine.py, ``update_hp_grads(clear_lp_grads=False)``), float16 ones are summed up
+as they are and widened in the step (zero/stage_1_and_2.py); buffers as ``DEEPSPEED``."""
 MEGATRON_FLEX = replace(MEGATRON, name="megatron-flex", dispatcher="once")
 """The same with ``--moe-token-dispatcher-type flex``: DeepEP, or HybridEP within an NVLink domain."""
 FSDP = Engine(
@@ -108,12 +112,7 @@ defaults (deepspeed/runtime/zero/config.py); sums of gradients as ``get_data_typ
 model's output keeps the logits in float32 beside log-probabilities, their gradient and that of the logits (transformers
 before 4.46, ``LlamaForCausalLM.forward``), and checkpoints are reentrant (``gradient_checkpointing_kwargs``)."""
 TORCHTITAN = replace(
-    FSDP,
-    name="torchtitan",
-    copies_gathered=True,
-    joined_projections=False,
-    hidden_tp=0.4,
-    memory_spread=0.008,
+    FSDP, name="torchtitan", copies_gathered=True, joined_projections=False, hidden_tp=0.4, memory_spread=0.008
 )
 """torchtitan of 2024 with ``compile = false`` and ``norm_type = "fused_rmsnorm"``: separate ``wq``, ``wk``, ``wv``,
 ``w1``, ``w3``; scaled-dot-product attention by FlashAttention 2; ``F.cross_entropy`` of logits in float32; DTensor

@@ -239,11 +239,8 @@ SERVING_ROWS: dict[str, Operator] = {
 }
 """The same of operators on rows (cited: their kernels, counted)."""
 
-_GELU, _SILU_BACKWARD, _GELU_BACKWARD = (
-    _OF_ONE_TENSOR["gelu"],
-    _OF_TWO_TENSORS["silu_backward"],
-    _OF_TWO_TENSORS["gelu_backward"],
-)
+_GELU = _OF_ONE_TENSOR["gelu"]
+_SILU_BACKWARD, _GELU_BACKWARD = (_OF_TWO_TENSORS[f"{name}_backward"] for name in ("silu", "gelu"))
 TRAINING_ELEMENTWISE: dict[str, Operator] = {
     # Gate and other in, one out; back: gradient, gate and other in, two gradients out (Megatron-LM, fused_bias_swiglu).
     "swiglu": Operator(_SILU + 1, _TWO),
@@ -263,6 +260,8 @@ TRAINING_ELEMENTWISE: dict[str, Operator] = {
     "quantise": Operator(2, _ONE, _NONE, bytes_written=(2, 0, 0)),
     # Gradients of a micro-batch to the sum in float32.
     "accumulate": Operator(1, _ONE, _NONE, bytes_read=(4, 0, 0), bytes_written=(4, 0, 0)),
+    # The same through a copy in float32 (DeepSpeed, BF16_Optimizer.update_hp_grads).
+    "accumulate_widened": Operator(1, _ONE, _NONE, bytes_read=(8, 0, 0), bytes_written=(8, 0, 0), passes=2),
 }
 """Pointwise operators of training frameworks, fused by hand or by a compiler, and the same written out (cited: their
 kernels, counted)."""

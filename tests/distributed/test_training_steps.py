@@ -44,6 +44,33 @@ def test_one_gpu_takes_the_sum_of_its_parts(predictor: Predictor) -> None:
     assert (step.exposed_s, step.bubble) == pytest.approx((0.0, 0.0), abs=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("engine", "dtype", "read", "written"),
+    [
+        ("megatron-deepspeed", "bfloat16", 2 + 4 + 4, 4 + 4),
+        ("megatron-deepspeed", "float16", 2 + 2, 2),
+        ("megatron-local", "bfloat16", 0, 0),
+        ("torchtitan", "bfloat16", 0, 0),
+    ],
+)
+def test_gradients_of_products_are_added_by_kernels_where_no_product_does(
+    predictor: Predictor, engine: str, dtype: str, read: int, written: int
+) -> None:
+    run = replace(small_run(some_gpus(), engine, tp=4, sequence_parallel=False), dtype=dtype)
+    step, size = times_of(predictor, run), 1024 * 4096 // 4
+    added = [part.batch for part in step.parts.parts if part.name == "down accumulate"]
+    moved = [(batch["read_bytes"][0], batch["write_bytes"][0]) for batch in added]
+    assert moved == ([(read * size, written * size)] if read else [])
+
+
+def test_sums_over_tensor_parallel_ranks_are_in_the_way_of_products_that_no_function_joins(
+    predictor: Predictor,
+) -> None:
+    for engine, beside in (("megatron-deepspeed", False), ("megatron-local", True)):
+        step = times_of(predictor, small_run(some_gpus(), engine, tp=4, sequence_parallel=False))
+        assert set(step.parts.overlapped[step.parts.name == "reduce gradient of input"]) == {beside}
+
+
 def test_parameters_sharded_one_by_one_are_copied_from_what_was_gathered_and_to_what_is_reduced(
     predictor: Predictor,
 ) -> None:

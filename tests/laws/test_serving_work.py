@@ -169,6 +169,8 @@ def test_operators_of_training_frameworks_move_what_their_passes_do(subtests: py
         ("rotary_complex", (2 + 4 + 4) * cols, (4 + 4 + 2) * cols, 3),
         ("quantise", 2 * cols, 2 * cols, 1),
         ("accumulate", (2 + 4) * cols, 4 * cols, 1),
+        # To float32, and the sum of two.
+        ("accumulate_widened", (2 + 4 + 4) * cols, (4 + 4) * cols, 2),
     ]:
         with subtests.test(op=op):
             kernel = requested(op, {"rows": rows, "cols": cols, "dtype": "bfloat16"}).kernel(0)

@@ -176,7 +176,7 @@ def _differentiated(
             *_transposed(rank, name, rows * k, wanted=narrow and turned and (quantised or gathers)),
             *_transposed(rank, f"{name} gradient", rows * n, wanted=turned and gathers_back),
             _gemm(rank, name, kind, *of_weights, accumulates=summing == "product"),
-            *(rank.accumulated(name, projection.weights) if summing == "kernel" else ()),
+            *(rank.accumulated(name, projection.weights) if summing != "product" else ()),
             *(bias_gradient(rank, name, rows, n) if bias and not fused else ()),
         ),
         held=projection.held,

@@ -260,7 +260,11 @@ class Rank:
         return rows * self.hidden * self.size
 
     def accumulated(self, name: str, elements: int) -> tuple[Part, ...]:
-        """Gradients that no product made, added to their float32 sums where the engine keeps such."""
+        """Gradients that no product adds to their sums: in the dtype of weights, or in float32, where the engine keeps
+        such.
+        """
         if self.engine.accumulation == "none" or not elements:
             return ()
-        return (self.pointwise(f"{name} accumulate", "accumulate", 1, elements),)
+        wide = "accumulate_widened" if self.engine.accumulation == "widened" else "accumulate"
+        narrow = self.engine.narrow_sums and self.dtype == "float16"
+        return (self.pointwise(f"{name} accumulate", "add" if narrow else wide, 1, elements),)

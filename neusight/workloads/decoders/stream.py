@@ -118,10 +118,7 @@ def residual(rank: Rank, *, bias: bool, ends: bool) -> Iterator[Operation]:
     for op in _residual_ops(rank, added=added, ends=ends):
         yield pointwise(rank, "residual", op, *shape)
     mask = SavedActivation(name="dropout mask", bytes=shape[0] * shape[1])
-    yield Operation(
-        weights=bias_gradient(rank, "residual", *shape) if added else (),
-        saved=(mask,) if drops else (),
-    )
+    yield Operation(weights=bias_gradient(rank, "residual", *shape) if added else (), saved=(mask,) if drops else ())
 
 
 def _residual_ops(rank: Rank, *, added: bool, ends: bool) -> tuple[str, ...]:
