@@ -75,7 +75,7 @@ class Evaluation:
         sized = [table[~table["quantity"].isin(TRUTH)] for table in self.tables]
         errors = pd.concat([(t["predicted"] / t["measured"]).map(np.log).abs() for t in sized], keys=range(len(sized)))
         found = []
-        for number, at in errors.nlargest(count).index:
+        for number, at in errors.dropna().nlargest(count).index:
             (row,) = self.rows(sized[number].loc[[at]])
             words = {name: value for name, value in row.items() if name not in _FIGURES_OF_ROWS and value is not None}
             question = " ".join(f"{name}={value}" for name, value in words.items())

@@ -209,6 +209,9 @@ def test_worst_rows_are_told_as_questions(gemms: Path, predictor: Predictor) -> 
     errors = np.abs(np.log(evaluation.tables[0]["predicted"] / 0.1))
     assert abs(np.log(row["predicted"] / 0.1)) == pytest.approx(errors.max())
     assert f"gpu={row['gpu']}" in row["question"] and "n=512" in row["question"]
+    evaluation.tables[0].loc[:2, "predicted"] = np.nan
+    answered = int(evaluation.tables[0]["predicted"].notna().sum())
+    assert len(evaluation.worst(len(evaluation.tables[0]))) == answered
 
 
 def test_files_of_expands_patterns(tmp_path: Path) -> None:
