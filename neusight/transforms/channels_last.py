@@ -1,4 +1,4 @@
-"""Convolutions as Inductor runs them: their bias is pointwise work of its own, and their images lie in NHWC.
+"""Convolutions as Inductor runs them: their bias is separate pointwise work, and their images are stored in NHWC.
 
 Layout is chosen for a whole graph (``torch/_inductor/graph.py``, ``GraphLowering.decide_layout_opt``); what comes into
 it and what goes out keep theirs, so that convolutions at its ends need copies.
@@ -20,18 +20,18 @@ _FEW = 300
 _SMALL = 64
 """Channels up to which a convolution is small."""
 _SLOWER = {"grouped": 1.358, "small": 0.783, "in_out": 0.725, "other": 0.823}
-"""Time of convolutions in NHWC over that in NCHW, as Inductor has it for inference: weights of its decision, whatever
-the GPU."""
+"""Time of convolutions in NHWC over that in NCHW, which Inductor assumes for inference on every GPU: weights of its
+decision."""
 _IMAGE = 4
 """Extents of a batch of images: others keep their layout."""
 
 
 def with_biases_apart(workload: Workload) -> Workload:
-    """An unrolled step whose convolutions add their bias in a node of its own, in place, as a compiler sees them."""
-    return replace(workload, nodes=tuple(one for node in workload.nodes for one in _apart(node)))
+    """An unrolled step whose convolutions add their bias in a separate node, in place, as a compiler sees them."""
+    return replace(workload, nodes=tuple(part for node in workload.nodes for part in _split_bias(node)))
 
 
-def _apart(node: Node) -> Iterator[Node]:
+def _split_bias(node: Node) -> Iterator[Node]:
     first, *rest = node.kernels or (None,)
     if not isinstance(first, Conv2d) or first.op == "weight_grad" or len(rest) != 1:
         yield node
@@ -48,25 +48,25 @@ def channels_last(workload: Workload) -> Workload:
     """A step without series with convolutions of images, and norms of their channels, in NHWC where Inductor chooses
     that, with the copies of inputs, weights and results that need another layout than they have.
     """
-    if not _preferred(workload):
+    if not _prefers_nhwc(workload):
         return workload
     copies = _Copies(list(workload.tensors))
-    nodes = [one for node in workload.nodes for one in _laid_out(node, copies)]
+    nodes = [part for node in workload.nodes for part in _in_nhwc(node, copies)]
     return replace(workload, nodes=tuple(nodes), tensors=tuple(copies.tensors))
 
 
-def _preferred(workload: Workload) -> bool:
-    """Whether Inductor takes NHWC for the graph: for inference where its weights promise a gain, for training unless a
+def _prefers_nhwc(workload: Workload) -> bool:
+    """True if Inductor takes NHWC for the graph: for inference where its weights promise a gain, for training unless a
     convolution has groups of several channels or few outputs for its inputs, or all are small.
     """
-    found = [
+    convolutions = [
         (kind, flops) for node in workload.nodes if (kind := _kind(node, workload.tensors)) for flops in _flops(node)
     ]
-    if not found or workload.length >= _FEW * len(found):
+    if not convolutions or workload.length >= _FEW * len(convolutions):
         return False
     if workload.request.mode == "inference":
-        return sum(_SLOWER[kind] * flops for kind, flops in found) <= sum(flops for _, flops in found)
-    kinds = {kind for kind, _ in found}
+        return sum(_SLOWER[kind] * flops for kind, flops in convolutions) <= sum(flops for _, flops in convolutions)
+    kinds = {kind for kind, _ in convolutions}
     return not kinds & {"grouped", "in_out"} and kinds != {"small"}
 
 
@@ -75,7 +75,7 @@ def _flops(node: Node) -> list[float]:
 
 
 def _kind(node: Node, tensors: Sequence[Tensor]) -> str:
-    """Of a forward convolution, by its weight; '' of other nodes."""
+    """Class of a forward convolution by its weight, a key of ``_SLOWER``; '' for other nodes."""
     kernel = node.kernels[0] if node.kernels else None
     if not isinstance(kernel, Conv2d) or node.phase != "forward" or len(node.reads) < 2:
         return ""
@@ -94,11 +94,11 @@ class _Copies:
     tensors: list[Tensor]
     of: dict[int, int] = field(default_factory=dict)
 
-    def needed(self, at: int) -> bool:
-        """Whether a convolution reads it as it came into the graph; a filter of one pixel lies the same either way."""
+    def needs_copy(self, at: int) -> bool:
+        """True if a convolution reads the tensor as it came into the graph; one-pixel filters are the same in both."""
         tensor = self.tensors[at]
-        given = tensor.born < 0 or tensor.kind == "input"
-        return given and len(tensor.shape) == _IMAGE and tensor.shape[2:] != (1, 1)
+        external = tensor.born < 0 or tensor.kind == "input"
+        return external and len(tensor.shape) == _IMAGE and tensor.shape[2:] != (1, 1)
 
     def new(self, at: int, place: int) -> int:
         """A tensor like another, that is made at a place."""
@@ -107,7 +107,7 @@ class _Copies:
         return len(self.tensors) - 1
 
 
-def _laid_out(node: Node, copies: _Copies) -> Iterator[Node]:
+def _in_nhwc(node: Node, copies: _Copies) -> Iterator[Node]:
     """A node with its kernels in NHWC, and the copies before and after it."""
     kernels = tuple(
         replace(k, image_layout="nhwc")
@@ -124,7 +124,7 @@ def _laid_out(node: Node, copies: _Copies) -> Iterator[Node]:
         yield replace(node, kernels=kernels)
         return
     for at in dict.fromkeys(reference.tensor for reference in node.reads):
-        if at not in copies.of and copies.needed(at):
+        if at not in copies.of and copies.needs_copy(at):
             copies.of[at] = copies.new(at, node.id)
             yield _copy(node, copies.tensors[at], at, copies.of[at])
     reads = tuple(Reference(copies.of.get(reference.tensor, reference.tensor)) for reference in node.reads)
@@ -132,8 +132,8 @@ def _laid_out(node: Node, copies: _Copies) -> Iterator[Node]:
     made = {at: copies.new(at, node.id) for at in leaves}
     writes = tuple(Reference(made.get(reference.tensor, reference.tensor)) for reference in node.writes)
     yield replace(node, kernels=kernels, reads=reads, writes=writes)
-    for at, own in made.items():
-        yield _copy(node, copies.tensors[at], own, at)
+    for at, copy in made.items():
+        yield _copy(node, copies.tensors[at], copy, at)
 
 
 def _copy(node: Node, tensor: Tensor, source: int, target: int) -> Node:

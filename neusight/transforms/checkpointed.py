@@ -13,7 +13,7 @@ _DEPTHS = (1, 2, 3)
 """Numbers in the path of a module up to which it may be a block: ``stages.2`` or ``stages.2.layers.0``."""
 
 
-def checkpointed(workload: Workload) -> Workload:
+def checkpoint_blocks(workload: Workload) -> Workload:
     """The step with the blocks checkpointed that leave the smallest peak (Chen et al. 2016, section 4.3: neither a few
     large ones nor many small ones).
 
@@ -26,10 +26,10 @@ def checkpointed(workload: Workload) -> Workload:
     if workload.request.mode != "training":
         raise InapplicableError("inference keeps nothing for a backward pass")
     step = unrolled(workload)
-    found = [made for depth in _DEPTHS if (made := _Recomputation(step, depth)).blocks]
-    if not found:
+    candidates = [made for depth in _DEPTHS if (made := _Recomputation(step, depth)).blocks]
+    if not candidates:
         raise InapplicableError("no module of the model is a block among others, such as layers.0")
-    best = min((made.rebuilt() for made in found), key=lambda one: one.memory.peak)
+    best = min((made.rebuilt() for made in candidates), key=lambda one: one.memory.peak)
     if best.memory.peak > step.memory.peak:
         raise InapplicableError("checkpoints of its blocks would raise the peak of the step")
     return best
@@ -58,19 +58,19 @@ class _Recomputation:
             if node.phase != "forward" or not block:
                 continue
             self._nodes_of.setdefault(block, []).append(node)
-            for one in node.writes:
-                if self.step.tensors[one.tensor].kind == "intermediate":
-                    self._block_of.setdefault(one.tensor, block)
-        self._kept = {one for node in self.step.nodes if node.phase == "forward" for one in self._passed_on(node)}
+            for write in node.writes:
+                if self.step.tensors[write.tensor].kind == "intermediate":
+                    self._block_of.setdefault(write.tensor, block)
+        self._kept = {tensor for node in self.step.nodes if node.phase == "forward" for tensor in self._passed_on(node)}
 
     def _passed_on(self, node: Node) -> Iterator[int]:
-        """What a node reads of another block, which is kept."""
+        """Tensors of another block that a node reads, which are kept."""
         block = _block(node, self.depth)
         yield from (r.tensor for r in node.reads if self._block_of.get(r.tensor, block) != block)
 
     @property
     def blocks(self) -> bool:
-        """Whether there are any to choose from."""
+        """True if there are at least two blocks to choose from."""
         return len(self._nodes_of) > 1
 
     def rebuilt(self) -> Workload:
@@ -79,37 +79,37 @@ class _Recomputation:
         return rebuilt(replace(self.step, tensors=tuple(self.tensors)), nodes)
 
     def _nodes(self) -> Iterator[Node]:
-        """In their new order: each block again before the first backward node that takes something of it."""
-        wanted = self._wanted()
+        """Nodes in their new order: each block again before the first backward node that reads a tensor of it."""
+        missing = self._missing()
         done: set[str] = set()
         for node in self.step.nodes:
             if node.phase == "forward":
                 yield node
                 continue
-            for block in dict.fromkeys(self._block_of[r.tensor] for r in node.reads if r.tensor in wanted):
+            for block in dict.fromkeys(self._block_of[r.tensor] for r in node.reads if r.tensor in missing):
                 if block not in done:
                     done.add(block)
-                    yield from self._second(block, wanted, node.id)
-            yield replace(node, reads=self._replaced(node.reads))
+                    yield from self._second(block, missing, node.id)
+            yield replace(node, reads=self._replace_references(node.reads))
 
-    def _wanted(self) -> set[int]:
-        """What backward nodes take of blocks that no other block keeps."""
+    def _missing(self) -> set[int]:
+        """Tensors of blocks that backward nodes read and no other block keeps."""
         later = (node for node in self.step.nodes if node.phase != "forward")
         read = {r.tensor for node in later for r in node.reads if r.tensor in self._block_of}
         return read - self._kept
 
-    def _second(self, block: str, wanted: set[int], place: int) -> Iterator[Node]:
-        """The nodes of a block up to the last that makes something wanted, on tensors of their own."""
+    def _second(self, block: str, missing: set[int], place: int) -> Iterator[Node]:
+        """The nodes of a block up to the last that makes a missing tensor, on separate tensors."""
         nodes = self._nodes_of[block]
-        last = max(at for at, node in enumerate(nodes) if any(w.tensor in wanted for w in node.writes))
+        last = max(at for at, node in enumerate(nodes) if any(w.tensor in missing for w in node.writes))
         for node in nodes[: last + 1]:
-            reads = self._replaced(node.reads)
-            for one in node.writes:
-                if self._block_of.get(one.tensor) == block and one.tensor not in self._again:
-                    self._again[one.tensor] = len(self.tensors)
-                    self.tensors.append(self.step.tensors[one.tensor])
-            writes = tuple(w for w in self._replaced(node.writes) if w.tensor >= len(self.step.tensors))
+            reads = self._replace_references(node.reads)
+            for write in node.writes:
+                if self._block_of.get(write.tensor) == block and write.tensor not in self._again:
+                    self._again[write.tensor] = len(self.tensors)
+                    self.tensors.append(self.step.tensors[write.tensor])
+            writes = tuple(w for w in self._replace_references(node.writes) if w.tensor >= len(self.step.tensors))
             yield replace(node, id=place, phase="backward", reads=reads, writes=writes)
 
-    def _replaced(self, references: Iterable[Reference]) -> tuple[Reference, ...]:
+    def _replace_references(self, references: Iterable[Reference]) -> tuple[Reference, ...]:
         return tuple(Reference(self._again.get(r.tensor, r.tensor)) for r in references)

@@ -12,7 +12,7 @@ from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
 
 
 def compiled(workload: Workload) -> Workload:
-    """Joined and fused as its engine has it, and with the copies that it makes of inputs; else the same workload."""
+    """The workload with products joined, operators fused and inputs copied as its engine does, or unchanged."""
     engine = workload.request.engine
     if "bias" in engine.written_out:
         workload = product_biases_apart(workload)
@@ -34,20 +34,20 @@ def with_copied_inputs(workload: Workload) -> Workload:
     graph reads it.
     """
     step = unrolled(workload)
-    given = [place for place, tensor in enumerate(step.tensors) if tensor.kind == "input"]
-    moved, own = len(given), len(step.tensors)
+    inputs = [place for place, tensor in enumerate(step.tensors) if tensor.kind == "input"]
+    moved, first_caller = len(inputs), len(step.tensors)
     copies = tuple(
         Node(
             id=place,
             operator="aten.copy_.default",
             phase="forward",
             kernels=(_copy(step.tensors[at]),),
-            reads=(Reference(own + place),),
+            reads=(Reference(first_caller + place),),
             writes=(Reference(at),),
         )
-        for place, at in enumerate(given)
+        for place, at in enumerate(inputs)
     )
-    callers = tuple(replace(step.tensors[at], born=-1, died=KEPT) for at in given)
+    callers = tuple(replace(step.tensors[at], born=-1, died=KEPT) for at in inputs)
     return replace(
         step,
         nodes=(*copies, *(replace(node, id=node.id + moved) for node in step.nodes)),

@@ -17,7 +17,7 @@ from neusight.workloads.workload import Node, Tensor, Workload
 
 @dataclass(frozen=True, kw_only=True)
 class LowRank:
-    """Two factors, rows x rank and rank x columns, of the weight of a layer; ``tensors`` hold it, and its cast."""
+    """Two factors, rows x rank and rank x columns, of a layer's weight; ``tensors`` are the weight and its cast."""
 
     rows: int
     columns: int
@@ -26,7 +26,7 @@ class LowRank:
 
     @property
     def elements(self) -> int:
-        """Of the weight."""
+        """Number of elements of the weight."""
         return self.rows * self.columns
 
     @property
@@ -35,14 +35,14 @@ class LowRank:
         return self.rank * (self.rows + self.columns) / self.elements
 
     def takes(self, kernel: Any) -> bool:
-        """Whether a product is with the weight, or for its gradient."""
+        """True if a product is with the weight, or for its gradient."""
         if isinstance(kernel, Conv2d):
             return _sides(kernel) == (self.rows, self.columns)
         sides = ({kernel.n, kernel.k}, {kernel.m, kernel.n})
         return kernel.op == "linear" and {self.rows, self.columns} in sides
 
     def makes_gradient(self, kernel: Any, node: Node) -> bool:
-        """Whether a product of a node gives the weight's gradient: it reads no weight."""
+        """True if a product of a node computes the weight's gradient: the node reads no weight."""
         if isinstance(kernel, Conv2d):
             return kernel.op == "weight_grad"
         return node.phase == "backward" and self.tensors.isdisjoint(r.tensor for r in node.reads)
@@ -60,7 +60,7 @@ class LowRank:
 
 
 def _extent(kernel: Conv2d, side: str) -> int:
-    """Of what a convolution gives."""
+    """Height or width of a convolution's result [pixels]."""
     extent, taps = getattr(kernel, side), getattr(kernel, f"kernel_{side}")
     return int((extent + 2 * kernel.padding - kernel.dilation * (taps - 1) - 1) // kernel.stride + 1)
 
@@ -79,16 +79,16 @@ def low_rank(workload: Workload, share: float) -> Workload:
     step = unrolled(workload)
     weights = list(weights_of(step).items())
     factors = {
-        layer: replace(one, rank=max(1, round(share * min(one.rows, one.columns))))
-        for layer, one in weights[len(weights) // 2 : -1]
+        layer: replace(factor, rank=max(1, round(share * min(factor.rows, factor.columns))))
+        for layer, factor in weights[len(weights) // 2 : -1]
     }
-    smaller = {layer: one for layer, one in factors.items() if one.share < 1.0}
+    smaller = {layer: factor for layer, factor in factors.items() if factor.share < 1.0}
     if not smaller:
         raise InapplicableError("no weight of the model's second half is smaller as two factors")
     return _Factored(step, smaller, frozen=False).step_of()
 
 
-def adapted(workload: Workload, rank: int) -> Workload:
+def with_adapters(workload: Workload, rank: int) -> Workload:
     """The step with two trained factors beside each weight of a product, all other weights frozen, the last product,
     which is the head, among them (Hu et al. 2021, section 4.1; PEFT, ``lora.Linear``).
 
@@ -101,7 +101,7 @@ def adapted(workload: Workload, rank: int) -> Workload:
     weights = list(weights_of(step, Gemm).items())[:-1]
     if not weights:
         raise InapplicableError("the model has no products of weights beside its head")
-    factors = {layer: replace(one, rank=rank) for layer, one in weights}
+    factors = {layer: replace(weight, rank=rank) for layer, weight in weights}
     return _Factored(step, factors, frozen=True).step_of()
 
 
@@ -109,17 +109,17 @@ def weights_of(step: Workload, *kinds: type) -> dict[str, LowRank]:
     """Weights of products and convolutions, or of some ``kinds``, by their layers, in the order of the forward pass,
     without a rank.
     """
-    found: dict[str, LowRank] = {}
+    weights: dict[str, LowRank] = {}
     for node in step.nodes:
         for kernel in node.kernels if node.phase == "forward" else ():
             sides = _sides(kernel) if isinstance(kernel, kinds or (Gemm, Conv2d)) else None
-            if sides and (held := {r.tensor for r in node.reads if _holds(step, r.tensor, node, sides)}):
-                found[node.layer.name()] = LowRank(rows=sides[0], columns=sides[1], tensors=frozenset(held))
-    return found
+            if sides and (tensors := {r.tensor for r in node.reads if _holds(step, r.tensor, node, sides)}):
+                weights[node.layer.name()] = LowRank(rows=sides[0], columns=sides[1], tensors=frozenset(tensors))
+    return weights
 
 
 def _holds(step: Workload, at: int, node: Node, sides: tuple[int, int]) -> bool:
-    """Whether a tensor is a weight with such sides, or what autocast made of one."""
+    """True if a tensor is a weight with such sides, or autocast's copy of one."""
     tensor = step.tensors[at]
     cast = bool(step.request.precision.autocast) and tensor.layer == node.layer
     return (tensor.kind == "weight" or cast) and _elements(tensor) == sides[0] * sides[1]
@@ -138,9 +138,9 @@ class _Factored:
     def __init__(self, step: Workload, factors: dict[str, LowRank], *, frozen: bool) -> None:
         self.step, self.factors, self.frozen = step, factors, frozen
         self.factor_of = self._sizes()
-        trained = sum(round(one.share * one.elements) for one in factors.values())
+        trained = sum(round(factor.share * factor.elements) for factor in factors.values())
         every = step.parameters
-        before = 0 if frozen else every - sum(one.elements for one in factors.values())
+        before = 0 if frozen else every - sum(factor.elements for factor in factors.values())
         self.updated = (before + trained) / every
         self.parameters = (every if frozen else before) + trained
 
@@ -148,14 +148,14 @@ class _Factored:
         """LowRank of tensors' bytes: weights of layers with factors, their casts, and gradients."""
         sizes: dict[int, float] = {}
         for node in self.step.nodes:
-            one = self.factors.get(node.layer.name())
+            low = self.factors.get(node.layer.name())
             for at in {r.tensor for r in (*node.reads, *node.writes)}:
                 tensor = self.step.tensors[at]
                 if tensor.kind == "gradient" and self.frozen:
                     sizes.setdefault(at, 0.0)
-                if one and _elements(tensor) == one.elements and tensor.kind in ("weight", "gradient", "intermediate"):
-                    beside = 1.0 if self.frozen and tensor.kind != "gradient" else 0.0
-                    sizes[at] = beside + one.share
+                if low and _elements(tensor) == low.elements and tensor.kind in ("weight", "gradient", "intermediate"):
+                    weight = 1.0 if self.frozen and tensor.kind != "gradient" else 0.0
+                    sizes[at] = weight + low.share
         return sizes
 
     def step_of(self) -> Workload:
@@ -170,14 +170,14 @@ class _Factored:
         return replace(tensor, **sizes) if share != 1.0 else tensor
 
     def _kernels(self, node: Node) -> Iterator[Kernel]:
-        one = self.factors.get(node.layer.name())
+        factor = self.factors.get(node.layer.name())
         for kernel in node.kernels:
             if node.phase == "optimizer":
                 yield _part(kernel, self.updated)
-            elif one and isinstance(kernel, Gemm | Conv2d) and one.takes(kernel):
-                yield from self._products(kernel, one, node)
-            elif one and isinstance(kernel, Memory) and kernel.elements == one.elements and not self.frozen:
-                yield _part(kernel, one.share)
+            elif factor and isinstance(kernel, Gemm | Conv2d) and factor.takes(kernel):
+                yield from self._products(kernel, factor, node)
+            elif factor and isinstance(kernel, Memory) and kernel.elements == factor.elements and not self.frozen:
+                yield _part(kernel, factor.share)
             elif not self._makes_frozen(node):
                 yield kernel
 
@@ -190,7 +190,7 @@ class _Factored:
             yield _sum(kernel)
 
     def _makes_frozen(self, node: Node) -> bool:
-        """Whether a node makes gradients alone, all of frozen weights."""
+        """True if a node makes only gradients, all of frozen weights."""
         made = [w.tensor for w in node.writes]
         gradients = [at for at in made if self.step.tensors[at].kind == "gradient"]
         return self.frozen and node.phase == "backward" and bool(made) and gradients == made and not any(
@@ -203,7 +203,7 @@ def _elements(tensor: Tensor) -> int:
 
 
 def _sum(kernel: Gemm) -> Elementwise:
-    """What adapters give, scaled and added to what the frozen weight gives."""
+    """The adapters' result, scaled and added to the result of the frozen weight."""
     elements = kernel.m * kernel.n
     size = round(elements * stored_bytes(kernel.dtype))
     return Elementwise(op="add", elements=elements, read_bytes=2 * size, write_bytes=size, flops=2 * elements,

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` makes of a step: chains of pointwise operators and reductions run as one kernel each.
+"""Steps as ``torch.compile`` runs them: chains of pointwise operators and reductions run as one kernel each.
 
 Three of its decisions say what such kernels read and write. The *partitioner* chooses what the forward pass keeps for
 the backward pass, see ``partition``. *Lowering* puts a pointwise result into everything that reads it, unless that asks
@@ -6,7 +6,7 @@ for a buffer (``torch/_inductor/ir.py``, ``StorageBox.mark_reuse``; pooling does
 ``realize_hint``). The *scheduler* joins kernels that loop over the same elements, one after the other or side by side
 on the same operands, where no third must run between them (``torch/_inductor/scheduler.py``; Ansel et al. 2024,
 PyTorch 2, section 4.3). Products and everything that is not
-generated stay kernels of their own; views cost nothing.
+generated stay separate kernels; views cost nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from neusight.workloads.dispatch import HAND_WRITTEN
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
 _KEPT = 1024
-"""Values of a row up to which a block holds them, and reads them once for their sum and for what comes of it
+"""Values of a row up to which a block keeps them, and reads them once for their sum and for its uses
 (``torch/_inductor/choices.py``, ``should_use_persistent_reduction``)."""
 _FAR = 64
 """Nodes between two of which none needs the other beyond which they are not joined (``are_long_distant_nodes``)."""
@@ -45,8 +45,9 @@ _MOST_READS = 4
 
 @dataclass
 class _Group:
-    """Nodes that become one kernel, by their places, and what they loop over: ``rows`` is 0 without a reduction, and
-    negative where what is reduced lies across rows in memory. ``elements`` is 0 for what cannot be joined.
+    """Nodes that become one kernel, by their places, with the extents of its loop: ``rows`` is 0 without a reduction,
+    and negative where reduced values are stored across rows in memory. ``elements`` is 0 for nodes that cannot be
+    joined.
     """
 
     members: list[int]
@@ -69,22 +70,22 @@ def fuse(workload: Workload) -> Workload:
     Forward and backward are fused each by itself. Operators without a rule stay apart.
     """
     before = with_loops_apart(channels_last(with_biases_apart(with_collectives_apart(unrolled(workload)))))
-    return fused(before, ValueGraph(before))
+    return fuse_graph(before, ValueGraph(before))
 
 
 def fuse_among(workload: Workload, places: Iterable[int], by: str = HAND_WRITTEN) -> Workload:
-    """A step without series in which some nodes become one kernel each chain, as somebody would write it by hand, and
-    all others stay as they are; ``by`` begins the new names.
+    """A step without series in which chains of some nodes become one kernel each, as written by hand, and all other
+    nodes stay as they are; ``by`` begins the new names.
     """
     chosen = {workload.nodes[place].id for place in places}
-    return fused(workload, ValueGraph(workload, lambda node: node.id in chosen, by_hand=True), by)
+    return fuse_graph(workload, ValueGraph(workload, lambda node: node.id in chosen, by_hand=True), by)
 
 
-def fused(before: Workload, graph: ValueGraph, by: str = "fused") -> Workload:
-    """A step without series with what its graph calls generated joined; ``by`` begins the new names."""
+def fuse_graph(before: Workload, graph: ValueGraph, by: str = "fused") -> Workload:
+    """A step without series whose generated nodes are joined; ``by`` begins the new names."""
     lowered = _Lowered(graph, saved_values(graph))
-    groups = _scheduled(graph, lowered)
-    nodes = [replace(_fused(graph, lowered, group, by), id=graph.nodes[group.members[0]].id) for group in groups]
+    groups = _schedule(graph, lowered)
+    nodes = [replace(_fused_node(graph, lowered, group, by), id=graph.nodes[group.members[0]].id) for group in groups]
     touched = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
     stays = (i for i, t in enumerate(before.tensors) if i not in touched or t.born < 0 or t.died >= KEPT)
     return rebuilt(before, nodes, stays)
@@ -117,21 +118,21 @@ class _Lowered:
         return self._users.get(value, set())
 
     def runs(self, place: int) -> bool:
-        """Whether a node is a kernel, or begins one."""
+        """True if a node is a kernel, or begins one."""
         node = self.graph.nodes[place]
         if not node.kernels:
             return self.graph.by_hand and self.graph.stands(place)
         return self.graph.generated[place] is None or any(v in self.buffers for v in self.graph.values(place))
 
     def _lower(self, place: int) -> tuple[dict[Value, int], set[int]]:
-        node, found, within = self.graph.nodes[place], dict[Value, int](), set[int]()
+        node, bytes_read, within = self.graph.nodes[place], dict[Value, int](), set[int]()
         sizes = _shares(self.graph, {r.tensor for r in node.reads}, _bytes(node, "read_bytes"))
         todo = [(value, sizes.get(tensor, 0)) for tensor, value in self.graph.sources[place].items()]
         while todo:
             value, size = todo.pop()
             value, size = self.losses.get(value, (value, size))
             if self._leaf(value, node.phase):
-                found[value] = _together(self.graph, value, found.get(value, 0), size)
+                bytes_read[value] = _joint_bytes(self.graph, value, bytes_read.get(value, 0), size)
             elif self.graph.phase(value) == node.phase:
                 within |= {value.place, *self.inlined[value.place]}
                 todo += self.reads[value.place].items()
@@ -140,11 +141,11 @@ class _Lowered:
                 again = self.graph.nodes[value.place]
                 shares = _shares(self.graph, {r.tensor for r in again.reads}, _bytes(again, "read_bytes"))
                 todo += [(source, shares.get(tensor, 0)) for tensor, source in self.graph.sources[value.place].items()]
-                todo += [(one, self.graph.nbytes(one)) for one in statistics(self.graph, value)]
-        return found, within
+                todo += [(statistic, self.graph.nbytes(statistic)) for statistic in statistics(self.graph, value)]
+        return bytes_read, within
 
     def _leaf(self, value: Value, phase: str) -> bool:
-        """Whether what a node of a phase reads of a value is a buffer."""
+        """True if a node of a phase reads a value from a buffer."""
         made = self.graph.phase(value)
         if not made:
             return True
@@ -172,24 +173,24 @@ class _Lowered:
         return len(self.reads[value.place]) if normed and self.graph.phase(value) in COMPILED else 1
 
     def _later(self, value: Value) -> bool:
-        """Whether a later phase reads it."""
+        """True if a later phase reads the value."""
         return any(self.graph.nodes[r].phase != self.graph.phase(value) for r in self.graph.readers[value])
 
     def _spreads(self, value: Value, reader: int) -> bool:
-        """Whether a reader uses each element many times over, and not as a part of what it puts together."""
+        """True if a reader uses each element many times, and not as one part of a concatenation or a masked choice."""
         kernel: Any = self.graph.generated[reader]
         parts = getattr(kernel, "op", "") == "cat" or is_masked(self.graph.nodes[reader])
         return not parts and self.graph.elements(reader) > self.graph.elements(value.place)
 
 
 def with_collectives_apart(workload: Workload) -> Workload:
-    """A step without series whose collectives are nodes of their own, before what reads and after what writes what they
-    change in place.
+    """A step without series whose collectives are separate nodes, before the readers and after the writers of the
+    tensors that they change in place.
     """
-    return replace(workload, nodes=tuple(one for node in workload.nodes for one in _apart(workload, node)))
+    return replace(workload, nodes=tuple(part for node in workload.nodes for part in _split(workload, node)))
 
 
-def _apart(workload: Workload, node: Node) -> Iterator[Node]:
+def _split(workload: Workload, node: Node) -> Iterator[Node]:
     kernels = tuple(kernel for kernel in node.kernels if kernel.family != "collective")
     if len(kernels) == len(node.kernels):
         yield node
@@ -205,31 +206,31 @@ def _apart(workload: Workload, node: Node) -> Iterator[Node]:
 
 
 def _collective(workload: Workload, node: Node, kernel: Any, of: Sequence[Reference]) -> Iterator[Node]:
-    """On the tensors of its size, or of a rank's share of that."""
+    """The node of a collective, on tensors of its size or of a rank's share of that."""
     sizes = kernel.bytes, ceil(kernel.bytes / kernel.ranks)
-    alike = tuple(one for one in of if workload.tensors[one.tensor].nbytes in sizes) or tuple(of)
+    alike = tuple(r for r in of if workload.tensors[r.tensor].nbytes in sizes) or tuple(of)
     yield replace(node, operator=kernel.op, kernels=(kernel,), reads=alike[:1], writes=alike[:1])
 
 
 def _of_the_loss(graph: ValueGraph) -> dict[Value, tuple[Value, int]]:
-    """What a loss that is not part of the step made of its logits, as the logits and their bytes: compiled, it is
-    computed from them again.
+    """Logits and their bytes by the values that a loss outside of the step made of them: a compiled step computes those
+    from the logits again.
     """
     logits: dict[int, Value] = {}
     for place, node in enumerate(graph.nodes):
         if node.phase == "forward" and node.kernels and graph.generated[place] is None:
             logits |= {count(graph, value): value for value in graph.values(place)}
-    found = {}
+    logits_of = {}
     for value, readers in graph.readers.items():
         made_before = value.place < 0 and graph.tensors[value.tensor].born >= 0
         if made_before and graph.nodes[readers[0]].phase == "backward" and (of := logits.get(count(graph, value))):
-            found[value] = of, graph.nbytes(of)
-    return found
+            logits_of[value] = of, graph.nbytes(of)
+    return logits_of
 
 
-def _scheduled(graph: ValueGraph, lowered: _Lowered) -> list[_Group]:
+def _schedule(graph: ValueGraph, lowered: _Lowered) -> list[_Group]:
     """Kernels in the order in which they run."""
-    groups = {place: _alone(graph, place) for place in range(len(graph.nodes)) if lowered.runs(place)}
+    groups = {place: _single_group(graph, place) for place in range(len(graph.nodes)) if lowered.runs(place)}
     needs: dict[int, set[int]] = {}
     readers: dict[Value, list[int]] = {}
     for place in groups:
@@ -244,13 +245,13 @@ def _scheduled(graph: ValueGraph, lowered: _Lowered) -> list[_Group]:
     return _in_order(list({id(g.now): g.now for g in groups.values()}.values()), groups, needs)
 
 
-def _alone(graph: ValueGraph, place: int) -> _Group:
+def _single_group(graph: ValueGraph, place: int) -> _Group:
     """A node's group before it is joined with any."""
     return _Group([place], graph.elements(place), graph.reduced_rows(place))
 
 
 def _join(groups: dict[int, _Group], needs: dict[int, set[int]], graph: ValueGraph, places: tuple[int, int]) -> None:
-    """Make one of the groups of two nodes, where both loop over the same and no third stands between."""
+    """Join the groups of two nodes, where both loop over the same elements and no third group runs between."""
     other, mine = (groups[place].now for place in places)
     if mine is other or not _fits(graph, other, mine):
         return
@@ -262,7 +263,7 @@ def _join(groups: dict[int, _Group], needs: dict[int, set[int]], graph: ValueGra
 
 
 def _fits(graph: ValueGraph, producer: _Group, consumer: _Group) -> bool:
-    """Whether both loop over the same, or one is of the figures of the other's rows."""
+    """True if both loop over the same elements, or one over the other's rows."""
     phases = {graph.nodes[group.members[0]].phase for group in (producer, consumer)}
     if not producer.elements or not consumer.elements or len(phases) > 1:
         return False
@@ -277,7 +278,7 @@ def _fits(graph: ValueGraph, producer: _Group, consumer: _Group) -> bool:
 
 
 def _around(groups: dict[int, _Group], needs: dict[int, set[int]], pair: tuple[_Group, _Group]) -> bool:
-    """Whether the second depends on the first through a third."""
+    """True if the second group depends on the first through a third."""
     first, second = pair
     begin = first.members[0]
     todo = [p for m in second.members for p in needs.get(m, ()) if groups[p].now not in pair]
@@ -294,7 +295,7 @@ def _around(groups: dict[int, _Group], needs: dict[int, set[int]], pair: tuple[_
 
 
 def _in_order(all_groups: Iterable[_Group], groups: dict[int, _Group], needs: dict[int, set[int]]) -> list[_Group]:
-    """Groups so that each comes after all that it needs, else by their first node."""
+    """Groups in an order in which each follows all those it needs, else by their first node."""
     done: set[int] = set()
     order: list[_Group] = []
     todo = sorted(all_groups, key=lambda group: group.members[0], reverse=True)
@@ -311,27 +312,27 @@ def _in_order(all_groups: Iterable[_Group], groups: dict[int, _Group], needs: di
     return order
 
 
-def _fused(graph: ValueGraph, lowered: _Lowered, group: _Group, by: str) -> Node:
+def _fused_node(graph: ValueGraph, lowered: _Lowered, group: _Group, by: str) -> Node:
     """The node of a group, at its last member's phase and layer; ``by`` begins its name."""
-    places = sorted({*group.members, *(one for member in group.members for one in lowered.inlined[member])})
+    places = sorted({*group.members, *(inlined for member in group.members for inlined in lowered.inlined[member])})
     members = [graph.nodes[place] for place in places]
     reads, writes = _inputs(lowered, group), _outputs(graph, lowered, group)
     last = graph.nodes[group.members[-1]]
     if not last.kernels:
         return last
     if len(members) == 1:
-        alone = last.kernels if graph.generated[places[0]] is None else tuple(map(_unrolled, last.kernels))
+        kernels = last.kernels if graph.generated[places[0]] is None else tuple(map(_without_window, last.kernels))
         buffers = tuple(Reference(value.tensor) for value in reads), tuple(map(Reference, writes))
         mine = graph.by_hand and graph.generated[places[0]] is not None
         name = f"{by}.{_name(last)}" if mine else last.operator
-        return replace(last, operator=name, kernels=alone, reads=buffers[0], writes=buffers[1])
+        return replace(last, operator=name, kernels=kernels, reads=buffers[0], writes=buffers[1])
     kernel = _kernel(group, members, (sum(reads.values()), sum(writes.values())), graph.by_hand)
-    others = tuple(k for m in group.members for k in _beside(graph.nodes[m], sum(lowered.reads[m].values())))
+    others = tuple(k for m in group.members for k in _further_kernels(graph.nodes[m], sum(lowered.reads[m].values())))
     names = dict.fromkeys(map(_name, members))
     return replace(
         last,
         operator=f"{by}.{'_'.join(names)}",
-        kernels=(_unrolled(kernel), *others),
+        kernels=(_without_window(kernel), *others),
         reads=tuple(Reference(value.tensor) for value in reads),
         writes=tuple(map(Reference, writes)),
     )
@@ -341,15 +342,15 @@ def _name(node: Node) -> str:
     return node.operator.removeprefix("aten.").partition(".")[0].strip("_")
 
 
-def _unrolled(kernel: Kernel) -> Kernel:
+def _without_window(kernel: Kernel) -> Kernel:
     """A generated kernel, which has no loop over a window."""
     if isinstance(kernel, Elementwise) and kernel.op in UNROLLED:
         return replace(kernel, op=UNROLLED[kernel.op])
     return kernel
 
 
-def _beside(node: Node, read: int) -> Iterator[Kernel]:
-    """Further kernels of a node, such as gradients of a norm's weights, which read what the first one does."""
+def _further_kernels(node: Node, read: int) -> Iterator[Kernel]:
+    """Further kernels of a node, such as gradients of a norm's weights, which read the first one's operands."""
     if is_masked(node):
         return
     for kernel in node.kernels[1:]:
@@ -359,49 +360,49 @@ def _beside(node: Node, read: int) -> Iterator[Kernel]:
 
 def _inputs(lowered: _Lowered, group: _Group) -> dict[Value, int]:
     """Bytes that a group reads of each buffer that it does not make itself."""
-    mine, found = set(group.members), dict[Value, int]()
+    mine, bytes_read = set(group.members), dict[Value, int]()
     for member in group.members:
         for value, size in lowered.reads[member].items():
             if value.place not in mine:
-                found[value] = _together(lowered.graph, value, found.get(value, 0), size)
-    return found
+                bytes_read[value] = _joint_bytes(lowered.graph, value, bytes_read.get(value, 0), size)
+    return bytes_read
 
 
-def _together(graph: ValueGraph, value: Value, first: int, second: int) -> int:
+def _joint_bytes(graph: ValueGraph, value: Value, first: int, second: int) -> int:
     """Bytes of a buffer that two nodes read in one kernel; halves of a tensor, where a kernel was written for both."""
     whole = graph.nbytes(value)
     return min(whole, first + second) if graph.by_hand and max(first, second) < whole else max(first, second)
 
 
 def _outputs(graph: ValueGraph, lowered: _Lowered, group: _Group) -> dict[int, int]:
-    """Bytes that a group writes of each tensor that somebody else reads, or that outlives the step."""
-    mine, found = set(group.members), dict[int, int]()
+    """Bytes that a group writes of each tensor that another node reads, or that outlives the step."""
+    mine, bytes_written = set(group.members), dict[int, int]()
     for member in group.members:
         node = graph.nodes[member]
         sizes = _shares(graph, {w.tensor for w in node.writes}, _bytes(node, "write_bytes"))
         for value in graph.values(member):
             if value in lowered.buffers and (graph.stays(value) or lowered.users(value) - mine):
-                found[value.tensor] = max(found.get(value.tensor, 0), sizes[value.tensor])
-    return found
+                bytes_written[value.tensor] = max(bytes_written.get(value.tensor, 0), sizes[value.tensor])
+    return bytes_written
 
 
 def _bytes(node: Node, which: str) -> int:
-    """Of the kernel that is generated for a node."""
+    """Bytes that the kernel generated for a node reads or writes."""
     return max(
         (getattr(kernel, which, 0) for kernel in (node.kernels if is_masked(node) else node.kernels[:1])), default=0
     )
 
 
 def _shares(graph: ValueGraph, tensors: Iterable[int], total: int) -> dict[int, int]:
-    """A kernel's bytes by tensor, in proportion to the tensors' own."""
+    """A kernel's bytes by tensor, in proportion to the sizes of the tensors."""
     sizes = {number: graph.tensors[number].touched_bytes or graph.tensors[number].nbytes for number in tensors}
     whole = sum(sizes.values())
     return {tensor: round(total * size / whole) if whole else 0 for tensor, size in sizes.items()}
 
 
 def _kernel(group: _Group, members: Sequence[Node], moved: tuple[int, int], by_hand: bool) -> Kernel:
-    """One kernel that reads and writes what is left, and computes all that its members did; it is what the costliest
-    of them is: a reduction before pointwise work, that before data movement.
+    """One kernel that reads and writes ``moved`` bytes, and computes all that its members did; its kind is that of the
+    costliest of them: a reduction before pointwise work, that before data movement.
     """
     kernels: list[Any] = [node.kernels[0] for node in members]
     read, written = moved

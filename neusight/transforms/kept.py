@@ -1,4 +1,4 @@
-"""What a step keeps from its forward for its backward pass, kept in another form or at another place: encoded (Jain et
+"""Tensors that a step keeps for its backward pass, in another form or at another place: encoded (Jain et
 al. 2018, "Gist"), or on the host (Rhu et al. 2016, "vDNN"; PyTorch, ``torch.autograd.graph.save_on_cpu``).
 """
 
@@ -16,18 +16,18 @@ from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
 
 ZEROS = 0.5
-"""Share of zeros in what a ReLU gives: of values that lie around zero evenly (assumption; Jain et al. 2018, section
+"""Share of zeros in a ReLU's result: that of values spread evenly around zero (assumption; Jain et al. 2018, section
 3.2, measure more)."""
 _LEAST_BYTES = 2**20
-"""Of what is worth a copy of its own: an activation, no statistics of rows."""
+"""Size of a tensor from which on a copy pays [B]: that of an activation, not of statistics of rows."""
 _OF_SIGNS = ("threshold_backward", "max_pool2d_with_indices_backward")
-"""What of a ReLU's result takes no more than where it is above zero; a pool has places of its own."""
+"""Operators that need of a ReLU's result only where it is above zero; a pool saves its places separately."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Code:
-    """What stands for a tensor until its backward pass: ``nbytes`` on the device, made by ``encode``; ``decode`` brings
-    the tensor back, and None: kernels read the code itself.
+    """A stand-in for a tensor until its backward pass: ``nbytes`` on the device, made by ``encode``; ``decode``
+    restores the tensor, and None: kernels read the code itself.
     """
 
     nbytes: int
@@ -36,7 +36,7 @@ class Code:
 
 
 Choice = Callable[[Tensor, Node, Sequence[Node]], Code | None]
-"""Of a kept tensor, the node that wrote it last, and those of the backward pass that read it."""
+"""Code of a kept tensor, given the tensor, the node that wrote it last and the backward nodes that read it."""
 
 
 def gist(workload: Workload, value_bytes: float) -> Workload:
@@ -69,8 +69,8 @@ def gist(workload: Workload, value_bytes: float) -> Workload:
 
 
 def on_host(workload: Workload) -> Workload:
-    """The step with what it keeps on the host: each tensor crosses the link behind the forward pass that is done with
-    it, and again before the first that takes it, and no kernel runs beside its copies.
+    """The step with its kept tensors on the host: each crosses the link behind the last forward kernel that uses it,
+    and again before the first backward kernel that reads it, and no kernel runs concurrently with its copies.
 
     Raises:
         InapplicableError: nothing is kept that is large enough.
@@ -84,7 +84,7 @@ def on_host(workload: Workload) -> Workload:
 
 
 def with_codes(workload: Workload, choice: Choice) -> Workload:
-    """The step with codes in place of what it keeps.
+    """The step with codes in place of the tensors it keeps.
 
     Raises:
         InapplicableError: inference, or no tensor has a code.
@@ -107,17 +107,17 @@ class _Encoding:
         readers: dict[int, list[Node]] = {}
         for node in step.nodes:
             if node.phase == "forward":
-                self.last |= {one.tensor: node for one in (*node.reads, *node.writes)}
-                writers |= {one.tensor: node for one in node.writes if node.kernels}
-            for one in node.reads if node.phase == "backward" and node.kernels else ():
-                readers.setdefault(one.tensor, []).append(node)
-        made = {at: choice(step.tensors[at], writers[at], readers[at]) for at in readers if self._kept(at, writers)}
+                self.last |= {r.tensor: node for r in (*node.reads, *node.writes)}
+                writers |= {w.tensor: node for w in node.writes if node.kernels}
+            for r in node.reads if node.phase == "backward" and node.kernels else ():
+                readers.setdefault(r.tensor, []).append(node)
+        made = {at: choice(step.tensors[at], writers[at], readers[at]) for at in readers if self._is_kept(at, writers)}
         self.codes = {at: code for at, code in made.items() if code is not None}
 
-    def _kept(self, at: int, writers: dict[int, Node]) -> bool:
+    def _is_kept(self, at: int, writers: dict[int, Node]) -> bool:
         tensor = self.tensors[at]
-        own = tensor.kind == "intermediate" and at in writers and tensor.born >= 0 and tensor.died < KEPT
-        return own and tensor.nbytes >= _LEAST_BYTES
+        passes_over = tensor.kind == "intermediate" and at in writers and tensor.born >= 0 and tensor.died < KEPT
+        return passes_over and tensor.nbytes >= _LEAST_BYTES
 
     def rebuilt(self) -> Workload:
         """The step with the codes' kernels."""
@@ -131,7 +131,7 @@ class _Encoding:
         for node in self.step.nodes:
             if node.phase == "backward":
                 for at in [r.tensor for r in node.reads if r.tensor in self.codes and r.tensor not in back]:
-                    back[at] = yield from self._decoded(at, encoded[at], node)
+                    back[at] = yield from self._decode(at, encoded[at], node)
                 node = self._reading(node, back)
             yield node
             touched = (r.tensor for r in (*node.reads, *node.writes) if done.get(r.tensor) == node.id)
@@ -139,8 +139,8 @@ class _Encoding:
                 encoded[at] = self._new(at, self.codes[at].nbytes)
                 yield _node("encode", node, self.codes[at].encode, at, encoded[at])
 
-    def _decoded(self, at: int, code: int, node: Node) -> Generator[Node, None, int]:
-        """The node that brings a tensor back, if one does; what then stands for it."""
+    def _decode(self, at: int, code: int, node: Node) -> Generator[Node, None, int]:
+        """Yield the node that restores a tensor, if any, and return the tensor that replaces it."""
         decode = self.codes[at].decode
         if decode is None:
             return code
@@ -149,7 +149,7 @@ class _Encoding:
         return again
 
     def _reading(self, node: Node, back: dict[int, int]) -> Node:
-        """A node that reads what stands for tensors, fewer bytes where that is their code."""
+        """A node that reads replacements of tensors, fewer bytes where those are their codes."""
         less = sum(self.tensors[at].nbytes - self.codes[at].nbytes
                    for at in {r.tensor for r in node.reads} & back.keys() if self.codes[at].decode is None)  # fmt: skip
         kernels = tuple(_reading_less(kernel, less) for kernel in node.kernels) if less else node.kernels

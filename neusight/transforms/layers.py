@@ -1,5 +1,5 @@
-"""What libraries and compilers beside Inductor make of a step's products: joined, with their biases apart, or with what
-follows them in their own kernels; and reductions whose loops stand apart.
+"""A step's products as libraries and compilers other than Inductor run them: joined, with separate biases, or with
+the work that follows them in their kernels; and reductions with separate loops.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import KEPT, Node, Tensor, Workload
 
 _LOOPS = 3
-"""Of a norm or a softmax: two reductions over each row, and what is made of them; each reads the operands."""
+"""Loops of a norm or a softmax: two reductions over each row, and their use; each loop reads the operands."""
 _ROWS = ("layer_norm", "rms_norm", "group_norm", "softmax", "log_softmax")
 
 
 def product_biases_apart(workload: Workload) -> Workload:
-    """The step with biases of products added by pointwise nodes: as ``torch.nn.functional.linear`` had it of batches of
-    sequences before PyTorch 1.12 (``aten/src/ATen/native/Linear.cpp``), and as XLA and TensorFlow have it.
+    """The step with biases of products added by pointwise nodes: ``torch.nn.functional.linear`` did so for batches of
+    sequences before PyTorch 1.12 (``aten/src/ATen/native/Linear.cpp``), and XLA and TensorFlow do.
     """
     step = unrolled(workload)
-    nodes = [one for node in step.nodes for one in _bias_apart(node, step.tensors)]
+    nodes = [part for node in step.nodes for part in _split_bias(node, step.tensors)]
     return rebuilt(step, nodes, range(len(step.tensors)))
 
 
-def _bias_apart(node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:
+def _split_bias(node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:
     product = node.kernels[0] if node.kernels else None
     if not isinstance(product, Gemm) or not product.bias or len(node.kernels) > 1:
         yield node
         return
-    biases = tuple(one for one in node.reads if tensors[one.tensor].shape == (product.n,))
+    biases = tuple(r for r in node.reads if tensors[r.tensor].shape == (product.n,))
     yield replace(node, kernels=(replace(product, bias=False),))
     elements, size = product.batch * product.m * product.n, stored_bytes(product.dtype)
     addition = Elementwise(
@@ -61,10 +61,10 @@ def as_library_layers(workload: Workload) -> Workload:
     made = fused(step, ValueGraph(step, lambda node: bool(_layer(node))))
     for node in made.nodes:
         if nodes and _layer(node) and _layer(node) == _layer(nodes[-1]):
-            nodes[-1] = _followed(nodes[-1], node)
+            nodes[-1] = _merge(nodes[-1], node)
         else:
             nodes.append(node)
-    return rebuilt(made, nodes, (at for at, one in enumerate(made.tensors) if one.born < 0 or one.died >= KEPT))
+    return rebuilt(made, nodes, (at for at, t in enumerate(made.tensors) if t.born < 0 or t.died >= KEPT))
 
 
 def _layer(node: Node) -> str:
@@ -75,12 +75,12 @@ def _layer(node: Node) -> str:
 
 
 def _in_place(node: Node, tensors: Sequence[Tensor]) -> Node:
-    """What is put at the end of an input, such as a cache of keys, without a copy of that."""
+    """A node that appends to an input, such as a cache of keys, without a copy of that."""
     last = node.kernels[0] if len(node.kernels) == 1 else None
-    own = [one.tensor for one in node.reads if tensors[one.tensor].kind == "input"]
-    if not own or not isinstance(last, Memory) or last.op != "cat":
+    inputs = [r.tensor for r in node.reads if tensors[r.tensor].kind == "input"]
+    if not inputs or not isinstance(last, Memory) or last.op != "cat":
         return node
-    size = sum(tensors[one.tensor].nbytes for one in node.reads if one.tensor not in own)
+    size = sum(tensors[r.tensor].nbytes for r in node.reads if r.tensor not in inputs)
     added = replace(last, elements=round(size / stored_bytes(last.dtype)), read_bytes=size, write_bytes=size)
     return replace(node, kernels=(added,))
 
@@ -102,20 +102,20 @@ def with_search_of_one_kernel(workload: Workload) -> Workload:
         raise InapplicableError("no search follows the last product")
     read = round(logits.m * logits.n * stored_bytes(logits.dtype))
     search = replace(choice, rows=logits.m, cols=logits.n, read_bytes=read, dtype=logits.dtype)
-    one = replace(
+    best = replace(
         after[-1], operator="library.search", kernels=(search,), reads=step.nodes[last].writes, writes=after[-1].writes
     )
-    return rebuilt(step, [*step.nodes[: last + 1], one], range(len(step.tensors)))
+    return rebuilt(step, [*step.nodes[: last + 1], best], range(len(step.tensors)))
 
 
-def _followed(node: Node, other: Node) -> Node:
-    """Two nodes as one."""
+def _merge(node: Node, other: Node) -> Node:
+    """One node with the kernels of two."""
     made = set(node.writes)
     return replace(
         node,
         operator="library.layer",
         kernels=node.kernels + other.kernels,
-        reads=tuple(dict.fromkeys((*node.reads, *(one for one in other.reads if one not in made)))),
+        reads=tuple(dict.fromkeys((*node.reads, *(r for r in other.reads if r not in made)))),
         writes=tuple(dict.fromkeys((*node.writes, *other.writes))),
     )
 
@@ -123,12 +123,12 @@ def _followed(node: Node, other: Node) -> Node:
 def joined_products(
     workload: Workload, kinds: tuple[type, ...] = (Gemm,), among: Callable[[Node], Any] = lambda node: True
 ) -> Workload:
-    """The step with products of one operand and weights of their own as one, such as query, key and value.
+    """The step with products of one operand and several weights as one product, such as query, key and value.
 
     Args:
         workload: the step.
         kinds: ``Gemm``, and ``Conv2d`` where convolutions with equal windows are joined as well.
-        among: those nodes alone of which it holds.
+        among: predicate of the nodes to join.
     """
     step = unrolled(workload)
     graph = ValueGraph(step)
@@ -139,7 +139,7 @@ def joined_products(
     nodes = list(step.nodes)
     for first, *others in alike.values():
         if others:
-            nodes[first] = _joined([step.nodes[place] for place in (first, *others)])
+            nodes[first] = _join([step.nodes[place] for place in (first, *others)])
             for place in others:
                 nodes[place] = replace(nodes[place], kernels=(), reads=(), writes=())
     return rebuilt(step, nodes, range(len(step.tensors)))
@@ -151,7 +151,7 @@ def _width(product: Gemm | Conv2d) -> str:
 
 
 def _operand(graph: ValueGraph, place: int, node: Node, kinds: tuple[type, ...]) -> Any:
-    """What products have in common that can be one; None of other nodes."""
+    """Key that products have in common if they can be joined; None for other nodes."""
     product: Any = node.kernels[0] if len(node.kernels) == 1 else None
     if product is None or not issubclass(type(product), kinds) or node.phase != "forward":
         return None
@@ -161,14 +161,14 @@ def _operand(graph: ValueGraph, place: int, node: Node, kinds: tuple[type, ...])
     return (made[0], replace(product, **{_width(product): 1})) if len(made) == 1 and len(node.reads) > 1 else None
 
 
-def _joined(nodes: Sequence[Node]) -> Node:
+def _join(nodes: Sequence[Node]) -> Node:
     products: list[Any] = [node.kernels[0] for node in nodes]
     width = _width(products[0])
     return replace(
         nodes[0],
         kernels=(replace(products[0], **{width: sum(getattr(product, width) for product in products)}),),
-        reads=tuple(dict.fromkeys(one for node in nodes for one in node.reads)),
-        writes=tuple(one for node in nodes for one in node.writes),
+        reads=tuple(dict.fromkeys(r for node in nodes for r in node.reads)),
+        writes=tuple(w for node in nodes for w in node.writes),
     )
 
 
@@ -184,7 +184,7 @@ def with_epilogues(workload: Workload) -> Workload:
         if source is None or not isinstance(last, Elementwise):
             continue
         more = max(0, last.read_bytes - graph.nbytes(source))
-        reads = (*nodes[source.place].reads, *(one for one in node.reads if one.tensor != source.tensor))
+        reads = (*nodes[source.place].reads, *(r for r in node.reads if r.tensor != source.tensor))
         also = _operands(last, more, graph.nbytes(source))
         kernels = (*nodes[source.place].kernels, *also)
         nodes[source.place] = replace(nodes[source.place], kernels=kernels, reads=reads, writes=node.writes)
@@ -197,7 +197,7 @@ _SMALL = 0.25
 
 
 def _operands(last: Elementwise, more: int, size: int) -> tuple[Kernel, ...]:
-    """What the epilogue reads beside the product's result, by itself."""
+    """Kernels that read the epilogue's operands other than the product's result."""
     if more < _SMALL * size:
         return ()
     return (replace(last, read_bytes=more, write_bytes=0),)
@@ -207,27 +207,27 @@ def _fused_into(graph: ValueGraph, place: int, last: Elementwise) -> Value | Non
     """The result that a pointwise node can be the epilogue of: the one made last."""
     node = graph.nodes[place]
     sources = [value for value in graph.sources[place].values() if value.place >= 0]
-    if not sources or len({one.tensor for one in node.writes}) != 1:
+    if not sources or len({w.tensor for w in node.writes}) != 1:
         return None
     source = max(sources)
     made_by = graph.nodes[source.place]
     fits = bool(made_by.kernels) and isinstance(made_by.kernels[0], Gemm | Conv2d) and len(made_by.writes) == 1
-    alone = graph.readers[source] == [place] and not graph.stays(source)
-    return source if fits and alone and count(graph, source) == last.elements else None
+    only_reader = graph.readers[source] == [place] and not graph.stays(source)
+    return source if fits and only_reader and count(graph, source) == last.elements else None
 
 
 def reductions_apart(workload: Workload) -> Workload:
-    """The step with each sum over rows in a loop of its own, which reads the operands again (XLA,
+    """The step with each sum over rows in a separate loop, which reads the operands again (XLA,
     ``InstructionFusion``: no consumer is fused into a reduction).
     """
     nodes = tuple(
-        replace(node, kernels=(_loops_apart(node.kernels[0]),)) if len(node.kernels) == 1 else node
+        replace(node, kernels=(_split_loops(node.kernels[0]),)) if len(node.kernels) == 1 else node
         for node in workload.nodes
     )
     return replace(workload, nodes=nodes)
 
 
-def _loops_apart(kernel: Kernel) -> Kernel:
+def _split_loops(kernel: Kernel) -> Kernel:
     if not isinstance(kernel, RowReduction) or kernel.op not in _ROWS or kernel.passes > 1:
         return kernel
     return replace(kernel, passes=_LOOPS, read_bytes=_LOOPS * kernel.read_bytes)

@@ -1,4 +1,4 @@
-"""Products of weights in few bits or with zeros, as engines of inference have them: 8-bit integers whose scales were
+"""Products of weights in few bits or with zeros, as engines of inference run them: 8-bit integers whose scales were
 calibrated before, all of a step in such integers, and two of four weights.
 """
 
@@ -17,7 +17,7 @@ from neusight.transforms.unrolled import rebuilt, unrolled
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _MULTIPLE = 32
-"""Of rows and columns of weights that products of 8-bit integers and of 2:4 sparse matrices take (cuBLASLt,
+"""Divisor of rows and columns of weights in products of 8-bit integers and of 2:4 sparse matrices (cuBLASLt,
 ``CUBLASLT_ORDER_COL32``; cuSPARSELt, Data types and dimensions)."""
 
 
@@ -38,19 +38,19 @@ def in_int8(workload: Workload, wide: bool) -> Workload:
     places = [place for place, node in enumerate(step.nodes) if _is_of_weights(node, step.tensors)]
     if not places:
         raise InapplicableError("the step has no product of weights whose sides are multiples of 32")
-    made = {one.tensor for place in places for one in step.nodes[place].writes}
-    fed = {one.tensor for place in places for one in step.nodes[place].reads} - _others_read(step, places)
+    made = {w.tensor for place in places for w in step.nodes[place].writes}
+    fed = {r.tensor for place in places for r in step.nodes[place].reads} - _others_read(step, places)
     sizes = _Sizes(step.tensors)
-    between = {one.tensor for node in step.nodes for one in (*node.reads, *node.writes)}
+    between = {r.tensor for node in step.nodes for r in (*node.reads, *node.writes)}
     for at in made if wide else between:
         sizes.become("int32" if wide else "int8", at)
     for at in fed if wide else ():
         sizes.become("int8", at)
     chosen = set(places)
     nodes = [
-        replace(node, kernels=(_quantised(node.kernels[0]), *node.kernels[1:]))
+        replace(node, kernels=(_in_int8(node.kernels[0]), *node.kernels[1:]))
         if place in chosen
-        else replace(node, kernels=tuple(sizes.moved(kernel, node, made if wide else set()) for kernel in node.kernels))
+        else replace(node, kernels=tuple(sizes.scale(kernel, node, made if wide else set()) for kernel in node.kernels))
         for place, node in enumerate(step.nodes)
     ]
     return replace(step, nodes=tuple(nodes), tensors=tuple(sizes.tensors()))
@@ -62,7 +62,7 @@ def _others_read(step: Workload, places: Sequence[int]) -> set[int]:
     return {r.tensor for place, node in enumerate(step.nodes) if node.kernels and place not in mine for r in node.reads}
 
 
-def _quantised(kernel: Any) -> Kernel:
+def _in_int8(kernel: Any) -> Kernel:
     return replace(kernel, dtype="int8")
 
 
@@ -80,12 +80,12 @@ class _Sizes:
             self.factors[at] = stored_bytes(dtype) / stored_bytes(tensor.dtype)
 
     def tensors(self) -> Iterable[Tensor]:
-        """With their new sizes."""
+        """Tensors with their new sizes."""
         for at, tensor in enumerate(self.before):
             f = self.factors.get(at, 1.0)
             yield replace(tensor, nbytes=round(f * tensor.nbytes), touched_bytes=round(f * tensor.touched_bytes))
 
-    def moved(self, kernel: Kernel, node: Node, sums: set[int]) -> Kernel:
+    def scale(self, kernel: Kernel, node: Node, sums: set[int]) -> Kernel:
         """A kernel with the bytes that its operands have now; what reads sums of 32 bits also answers for the 16 of
         each that a product writes beyond what ``Gemm`` counts.
         """
@@ -105,7 +105,7 @@ class _Sizes:
 
 
 _ACTIVATIONS = frozenset({"relu", "relu_", "relu6", "hardtanh", "clamp", "batch_norm"})
-"""What ends a layer of integers: a clamp of its results. Norms by constants change weights and biases alone."""
+"""Operators that end a layer of integers: clamps of its results. Norms by constants change only weights and biases."""
 
 
 def wholly_in_int8(workload: Workload, precision: Precision) -> Workload:
@@ -125,12 +125,12 @@ def wholly_in_int8(workload: Workload, precision: Precision) -> Workload:
     if workload.request.mode != "inference":
         raise InapplicableError("integers take no gradients: this is of inference")
     step = _layers_of(unrolled(workload))
-    last = {one.tensor: node.id for node in step.nodes for one in node.reads}
+    last = {r.tensor: node.id for node in step.nodes for r in node.reads}
     biases = {
-        one.tensor
+        r.tensor
         for node in step.nodes
-        for one in node.reads
-        if isinstance(node.kernels[0], Gemm | Conv2d) and len(step.tensors[one.tensor].shape) == 1
+        for r in node.reads
+        if isinstance(node.kernels[0], Gemm | Conv2d) and len(step.tensors[r.tensor].shape) == 1
     }
     tensors = (
         replace(tensor, died=last.get(at, tensor.died)) if tensor.kind == "input" else tensor
@@ -192,13 +192,13 @@ def with_sparse_weights(workload: Workload, ridge_flops_per_byte: float = RIDGE_
     suited = [place for place, node in enumerate(workload.nodes) if _is_of_weights(node, workload.tensors)]
     nodes = list(workload.nodes)
     for place in suited:
-        nodes[place] = _halved(nodes[place], ridge_flops_per_byte)
+        nodes[place] = _halve(nodes[place], ridge_flops_per_byte)
     if not suited:
         raise InapplicableError("the step has no product of weights whose sides are multiples of 32")
     return replace(workload, nodes=tuple(nodes))
 
 
-def _halved(node: Node, ridge_flops_per_byte: float) -> Node:
+def _halve(node: Node, ridge_flops_per_byte: float) -> Node:
     first: Any = node.kernels[0]
     work = work_of(KernelBatch.of([first]))
     if work.flops[0] < ridge_flops_per_byte * work.bytes[0]:
@@ -207,9 +207,9 @@ def _halved(node: Node, ridge_flops_per_byte: float) -> Node:
 
 
 def _is_of_weights(node: Node, tensors: Sequence[Tensor]) -> bool:
-    """Whether a node multiplies by weights whose sides suit."""
+    """True if a node multiplies by weights whose sides are multiples of ``_MULTIPLE``."""
     product = node.kernels[0] if node.kernels else None
     if not isinstance(product, Gemm) or product.batch != 1 or node.phase != "forward":
         return False
-    weighed = any(tensors[one.tensor].kind == "weight" and len(tensors[one.tensor].shape) > 1 for one in node.reads)
+    weighed = any(tensors[r.tensor].kind == "weight" and len(tensors[r.tensor].shape) > 1 for r in node.reads)
     return weighed and product.n % _MULTIPLE == product.k % _MULTIPLE == 0

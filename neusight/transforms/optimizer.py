@@ -17,7 +17,7 @@ from neusight.workloads.decoders.optimizer import orthogonalising_products
 from neusight.workloads.workload import Node, Reference, Workload
 
 _SIDES = 2
-"""Of a matrix."""
+"""Dimensions of a matrix."""
 
 
 def fuse_optimizer(workload: Workload) -> Workload:
@@ -36,9 +36,9 @@ def fuse_optimizer(workload: Workload) -> Workload:
     last = replace(
         nodes[-1],
         operator=f"fused.{name.removesuffix('_fused')}",
-        kernels=(*(each for node in nodes for each in node.kernels if isinstance(each, Gemm)), kernel),
-        reads=_kept(workload, (r for node in nodes for r in node.reads), ("weight", "gradient", "state")),
-        writes=_kept(workload, (w for node in nodes for w in node.writes), ("weight", "state")),
+        kernels=(*(product for node in nodes for product in node.kernels if isinstance(product, Gemm)), kernel),
+        reads=_of_kinds(workload, (r for node in nodes for r in node.reads), ("weight", "gradient", "state")),
+        writes=_of_kinds(workload, (w for node in nodes for w in node.writes), ("weight", "state")),
     )
     before = [replace(node, kernels=()) if node.phase == "optimizer" else node for node in workload.nodes]
     passing = {w.tensor for node in nodes for w in node.writes if workload.tensors[w.tensor].kind == "intermediate"}
@@ -47,29 +47,29 @@ def fuse_optimizer(workload: Workload) -> Workload:
     return replace(workload, nodes=(*before[:at], last, *before[at + 1 :]), tensors=tuple(tensors))
 
 
-def _kept(workload: Workload, references: Iterable[Reference], kinds: tuple[str, ...]) -> tuple[Reference, ...]:
-    """References to what outlives the step's passes, each once."""
+def _of_kinds(workload: Workload, references: Iterable[Reference], kinds: tuple[str, ...]) -> tuple[Reference, ...]:
+    """References to tensors of some kinds, each once."""
     return tuple(dict.fromkeys(r for r in references if workload.tensors[r.tensor].kind in kinds))
 
 
 def fused_step(name: str, elements: int, tensors: int, dtype: str) -> Optimizer:
     """A fused optimizer over ``elements`` parameters in ``tensors`` tensors."""
-    known = operator("optimizer", name)
-    read, written = operator_bytes(known, (elements, 0, 0), int(stored_bytes(dtype)))
+    algorithm = operator("optimizer", name)
+    read, written = operator_bytes(algorithm, (elements, 0, 0), int(stored_bytes(dtype)))
     return Optimizer(
         op=name,
         elements=elements,
         tensors=tensors,
         read_bytes=read,
         write_bytes=written,
-        flops=known.flops * elements,
+        flops=algorithm.flops * elements,
         dtype=dtype,
     )
 
 
 def stepped_by(workload: Workload, name: str) -> Workload:
     """The step with another optimizer than the one that it was traced with, which has moments."""
-    algorithm, (fused, (last, kernel)) = optimizer_named(name), _stepped(workload)
+    algorithm, (fused, (last, kernel)) = optimizer_named(name), _fused_optimizer(workload)
     size, matrices = stored_bytes(kernel.dtype), _matrices(workload) if algorithm.orthogonalises else Counter()
     in_matrices = sum(count * short * long for (short, long), count in matrices.items())
     state = (algorithm.moment_bytes or size) * algorithm.states(kernel.elements, in_matrices)
@@ -79,18 +79,18 @@ def stepped_by(workload: Workload, name: str) -> Workload:
 
 
 def passes_of(kernel: Optimizer, algorithm: Algorithm) -> tuple[Optimizer, ...]:
-    """What steps the parameters of a fused kernel: passes over them, or such a kernel with moments of another size."""
+    """Kernels that step the parameters of a fused one: passes over them, or one with moments of another size."""
     size = int(stored_bytes(kernel.dtype))
     if not algorithm.passes:
         saved = round(algorithm.moments * kernel.elements * (size - algorithm.moment_bytes))
         return (replace(kernel, read_bytes=kernel.read_bytes - saved, write_bytes=kernel.write_bytes - saved),)
-    each = kernel.elements * size
+    size_of_list = kernel.elements * size
     return tuple(
         replace(
             kernel,
             op=f"foreach_{op}",
-            read_bytes=lists * each,
-            write_bytes=0 if op == READS_ONLY else each,
+            read_bytes=lists * size_of_list,
+            write_bytes=0 if op == READS_ONLY else size_of_list,
             flops=operator("optimizer", f"foreach_{op}").flops * kernel.elements,
         )
         for op, lists in algorithm.passes
@@ -120,13 +120,13 @@ def paged_moments(workload: Workload) -> Workload:
     """
     if workload.request.optimizer not in ("adam", "adamw"):
         raise InapplicableError(f"this is of Adam, and the step's optimizer is {workload.request.optimizer}")
-    fused, (last, kernel) = _stepped(workload)
+    fused, (last, kernel) = _fused_optimizer(workload)
     moments = round(2 * kernel.elements * stored_bytes(kernel.dtype))
     copy = Collective(op="host_copy", ranks=2, bytes=moments, dtype=kernel.dtype)
     return _with_step(fused, last, (copy, kernel, copy), 0.0, workload.request.optimizer)
 
 
-def _stepped(workload: Workload) -> tuple[Workload, tuple[Node, Optimizer]]:
+def _fused_optimizer(workload: Workload) -> tuple[Workload, tuple[Node, Optimizer]]:
     """The step with its optimizer fused, and the node and kernel that does it."""
     fused = fuse_optimizer(workload)
     steps = [(node, k) for node in fused.nodes for k in node.kernels if isinstance(k, Optimizer) and "_fused" in k.op]
@@ -134,7 +134,7 @@ def _stepped(workload: Workload) -> tuple[Workload, tuple[Node, Optimizer]]:
 
 
 def _with_step(workload: Workload, last: Node, kernels: tuple[Kernel, ...], share: float, name: str) -> Workload:
-    """With other kernels in the optimizer's node, and so much of its states, under the name of the optimizer."""
+    """The step with other kernels in the optimizer's node, a share of its states, and another optimizer's name."""
     nodes = tuple(replace(node, kernels=kernels) if node is last else node for node in workload.nodes)
     tensors = tuple(
         replace(t, nbytes=round(share * t.nbytes), touched_bytes=round(share * t.touched_bytes))

@@ -19,11 +19,11 @@ from neusight.workloads.workload import KEPT, Node, Workload
 COMPILED = ("forward", "backward")
 """Phases that are graphs; the optimizer's step is not compiled with the model."""
 _MOVES = frozenset({"copy", "fill", "cat", "embedding", "gather", "transpose"})
-"""Data movement that Inductor writes as the load of whoever reads it."""
+"""Data movement that Inductor writes as the load of its reader."""
 _LOOKUPS = frozenset({"embedding", "gather"})
 """Of these, those that a backward pass does not do again."""
 _SCANS = frozenset({"sort", "topk", "cumsum", "cumprod", "logcumsumexp", "cummax", "nonzero", "unique_dim", "bincount"})
-"""Over rows, but no reductions that Inductor loops over."""
+"""Operators over rows that Inductor does not generate as reductions."""
 _MASKED = (["nll_loss_backward"], ["slice_backward"], ["select_backward"])
 """Gradients of a choice: values at some places and zero elsewhere."""
 SUMS = frozenset({"sum", "mean", "amax", "prod", "norm", "var"})
@@ -37,7 +37,7 @@ _SMALL = 4
 
 
 class Value(NamedTuple):
-    """What the node at a place wrote to a tensor; place -1: what was there before the step."""
+    """The contents of a tensor as the node at a place wrote them; place -1: as they were before the step."""
 
     place: int
     tensor: int
@@ -55,34 +55,34 @@ class ValueGraph:
     ) -> None:
         self.nodes, self.tensors, self.by_hand = workload.nodes, workload.tensors, by_hand
         self._changed = {node.layer for node in workload.nodes if among(node)}
-        self.generated = [_generated(node, workload.uncovered) if among(node) else None for node in workload.nodes]
+        self.generated = [_generate(node, workload.uncovered) if among(node) else None for node in workload.nodes]
         self.sources: list[dict[int, Value]] = []
-        """Of each node, what it reads by tensor."""
+        """Values that each node reads, by tensor."""
         self.before: list[set[int]] = [set() for _ in workload.nodes]
-        """Of each node, those that must run first whatever it reads: what it writes over is read and written there."""
+        """Nodes that must run before each node because they read or write the values that it overwrites."""
         self.readers: dict[Value, list[int]] = {}
-        self._numbered()
+        self._number_values()
 
-    def _numbered(self) -> None:
+    def _number_values(self) -> None:
         latest: dict[int, Value] = {}
         for place, node in enumerate(self.nodes):
             reads = {r.tensor: latest.get(r.tensor, Value(-1, r.tensor)) for r in node.reads} if node.kernels else {}
             self.sources.append(reads)
             for value in reads.values():
                 self.readers.setdefault(value, []).append(place)
-            for one in {w.tensor for w in node.writes}:
-                if (over := latest.get(one)) is not None:
+            for tensor in {w.tensor for w in node.writes}:
+                if (over := latest.get(tensor)) is not None:
                     self.before[place] |= {over.place, *self.readers[over]} - {place}
-                latest[one] = Value(place, one)
-                self.readers[latest[one]] = []
+                latest[tensor] = Value(place, tensor)
+                self.readers[latest[tensor]] = []
 
     def stands(self, place: int) -> bool:
-        """Whether a node without a kernel stays: one that allocates, or a view in a module that is left as it is."""
+        """True if a node without a kernel stays: one that allocates, or a view in a module that is left as it is."""
         node = self.nodes[place]
         return bool(node.writes) or node.layer not in self._changed
 
     def elements(self, place: int) -> int:
-        """What a generated kernel loops over; 0 for others."""
+        """Elements that a generated kernel loops over; 0 for others."""
         kernel: Any = self.generated[place]
         if kernel is None:
             return 0
@@ -97,34 +97,34 @@ class ValueGraph:
         if not isinstance(kernel, RowReduction):
             return 0
         last = {self.tensors[value.tensor].shape[-1:] for value in self.values(place)}
-        read = {self.tensors[one].shape[-1:] for one in self.sources[place]}
+        read = {self.tensors[tensor].shape[-1:] for tensor in self.sources[place]}
         across = kernel.op in SUMS and bool(last & read) and last != {(1,)}
         apart = self.nodes[place].operator.endswith(STATISTICS)
         return -kernel.rows if across or apart or is_shared(kernel) else kernel.rows
 
     def phase(self, value: Value) -> str:
-        """In which a value is made; '' before the step."""
+        """Phase in which a value is made; '' before the step."""
         return self.nodes[value.place].phase if value.place >= 0 else ""
 
     def values(self, place: int) -> Iterator[Value]:
-        """What a node writes."""
-        return (Value(place, one) for one in {w.tensor for w in self.nodes[place].writes})
+        """Values that a node writes."""
+        return (Value(place, tensor) for tensor in {w.tensor for w in self.nodes[place].writes})
 
     def nbytes(self, value: Value) -> int:
-        """Of the tensor."""
+        """Size of a value's tensor [B]."""
         return self.tensors[value.tensor].nbytes
 
     def stays(self, value: Value) -> bool:
-        """Whether it is of a tensor that outlives the step, or was there before."""
+        """True if the value's tensor outlives the step, or was there before."""
         tensor = self.tensors[value.tensor]
         return tensor.died >= KEPT or tensor.born < 0
 
     def pointwise(self, value: Value) -> bool:
-        """Whether it can be computed element by element where it is read."""
+        """True if the value can be computed element by element where it is read."""
         return value.place >= 0 and isinstance(self.generated[value.place], Elementwise | Memory)
 
     def again(self, value: Value) -> bool:
-        """Whether a backward pass can compute it again: pointwise, or a norm of which the statistics are there."""
+        """True if a backward pass can compute the value again: pointwise, or a norm whose statistics are there."""
         kernel: Any = self.generated[value.place] if value.place >= 0 else None
         if isinstance(kernel, RowReduction) and self.by_hand:
             return True
@@ -137,7 +137,7 @@ class ValueGraph:
         return kernel is not None and getattr(kernel, "op", "") not in _LOOKUPS and not random
 
 
-def _generated(node: Node, uncovered: Sequence[str]) -> Kernel | None:
+def _generate(node: Node, uncovered: Sequence[str]) -> Kernel | None:
     """The kernel that Inductor generates for a node, None where it calls a library."""
     if node.phase not in COMPILED or node.operator.rpartition(".")[0] in uncovered or not node.kernels:
         return None
@@ -154,7 +154,7 @@ def _generated(node: Node, uncovered: Sequence[str]) -> Kernel | None:
 
 
 def is_masked(node: Node) -> bool:
-    """Whether a node fills and then scatters, which Inductor writes as a choice by position, element by element."""
+    """True if a node fills and then scatters, which Inductor writes as a choice by position, element by element."""
     return node.operator.split(".")[1:2] in _MASKED
 
 
@@ -165,7 +165,7 @@ def count(graph: ValueGraph, value: Value) -> int:
 
 def saved_values(graph: ValueGraph) -> set[Value]:
     """Values of the forward pass that are kept for the backward pass: those that a library reads there or that are few
-    for what reads them, and of what generated kernels read, whatever takes fewer bytes, it or what it is made of.
+    for their readers, and for generated kernels the smaller of a value and its sources.
     """
     needed = {
         value: None
@@ -189,7 +189,7 @@ def _keeps(graph: ValueGraph, value: Value, reader: int) -> bool:
 
 @dataclass
 class _Partitioner:
-    """Adds to what is ``saved``."""
+    """Adds to the values that are ``saved``."""
 
     graph: ValueGraph
     saved: set[Value]
@@ -210,21 +210,21 @@ class _Partitioner:
         return min((self.first_library[value] for value in self.graph.values(place)), default=len(self.graph.nodes))
 
     def save(self, value: Value) -> None:
-        """The fewest bytes that give a value."""
+        """Save the fewest bytes from which a value can be computed."""
         costs: dict[Value, float] = {}
         todo = [value]
         while todo:
-            one = todo.pop()
-            if self.graph.phase(one) != "forward" or one in self.saved:
+            candidate = todo.pop()
+            if self.graph.phase(candidate) != "forward" or candidate in self.saved:
                 continue
-            inputs, own = self._inputs(one, costs), self._weight(one)
-            if self.again(one) and (inputs < own or (self.graph.by_hand and inputs == own)):
-                todo += [*set(self.graph.sources[one.place].values()), *statistics(self.graph, one)]
+            inputs, bytes_to_save = self._inputs(candidate, costs), self._weight(candidate)
+            if self.again(candidate) and (inputs < bytes_to_save or (self.graph.by_hand and inputs == bytes_to_save)):
+                todo += [*set(self.graph.sources[candidate.place].values()), *statistics(self.graph, candidate)]
             else:
-                self.saved.add(one)
+                self.saved.add(candidate)
 
     def again(self, value: Value) -> bool:
-        """Whether it may be computed again: not what follows on something from before a library's kernel."""
+        """True if the value may be computed again: none of its sources comes from before a library's kernel."""
         sources = self.graph.sources[value.place].values()
         early = (self.first_library[u] < value.place for u in sources if u.place >= 0 and self.graph.again(u))
         return self.graph.again(value) and not any(early)
@@ -236,8 +236,8 @@ class _Partitioner:
         if self.graph.phase(value) != "forward" or value in self.saved:
             return 0.0
         if value not in costs:
-            own = self._weight(value)
-            costs[value] = min(own, self._inputs(value, costs)) if self.again(value) else own
+            bytes_to_save = self._weight(value)
+            costs[value] = min(bytes_to_save, self._inputs(value, costs)) if self.again(value) else bytes_to_save
         return costs[value]
 
     def _weight(self, value: Value) -> float:

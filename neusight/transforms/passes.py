@@ -9,7 +9,7 @@ from neusight.workloads.workload import Workload
 
 Change = Callable[..., Workload]
 EARLY, LATE = -10, 10
-"""Orders of what changes single operators, and of what moves, repeats or drops what others have left."""
+"""Orders of passes that change single operators, and of those that move, repeat or drop the remaining ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,10 +17,11 @@ class Pass:
     """``change(workload, *arguments)``, a pure function of a module.
 
     Attributes:
-        part: what of a step it changes, such as ``norm`` or ``cross entropy``; of each part a step has one change.
+        part: the part of a step that it changes, such as ``norm`` or ``cross entropy``; of each part a step has one
+            change.
         order: passes with less come first: what replaces operators before what moves or drops them.
         change: makes the workload; raises ``InapplicableError`` where there is nothing to change.
-        arguments: what it takes beside the workload.
+        arguments: the arguments of ``change`` after the workload.
     """
 
     part: str

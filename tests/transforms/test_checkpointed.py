@@ -10,7 +10,7 @@ from torch.nn import Linear
 
 from neusight.errors import InapplicableError
 from neusight.requests import Request
-from neusight.transforms.checkpointed import checkpointed
+from neusight.transforms.checkpointed import checkpoint_blocks
 from neusight.workloads import load_workload
 from neusight.workloads.workload import Workload
 
@@ -26,7 +26,7 @@ def kernels(workload: Workload, *phases: str) -> Counter[object]:
 @pytest.mark.parametrize(("model", "options"), [("gpt2", {"seq_len": 128, "batch": 2}), ("resnet-50", {"batch": 4})])
 def test_forward_kernels_of_blocks_run_twice_and_no_others(model: str, options: dict[str, int]) -> None:
     before = step(model, **options)
-    after = checkpointed(before)
+    after = checkpoint_blocks(before)
     assert kernels(after, "forward") == kernels(before, "forward")
     more = kernels(after, "backward") - kernels(before, "backward")
     assert not kernels(before, "backward") - kernels(after, "backward")
@@ -39,7 +39,7 @@ def test_forward_kernels_of_blocks_run_twice_and_no_others(model: str, options: 
 def test_a_deep_decoder_keeps_what_its_layers_begin_with() -> None:
     """By the formula: of each layer one residual stream, [batch, s, hidden] in float32."""
     batch, length, hidden, layers = 4, 512, 768, 12
-    after = checkpointed(step("gpt2", seq_len=length, batch=batch))
+    after = checkpoint_blocks(step("gpt2", seq_len=length, batch=batch))
     ends = [node.id for node in after.nodes if node.phase == "forward"]
     kept = after.alive[max(ends) + 1].sum() - after.memory.weights
     logits = batch * length * 50257 * 4
@@ -48,6 +48,6 @@ def test_a_deep_decoder_keeps_what_its_layers_begin_with() -> None:
 
 def test_inference_and_a_model_without_blocks_have_nothing_to_checkpoint() -> None:
     with pytest.raises(InapplicableError, match="inference"):
-        checkpointed(step("gpt2", "inference", seq_len=64))
+        checkpoint_blocks(step("gpt2", "inference", seq_len=64))
     with pytest.raises(InapplicableError, match="block"):
-        checkpointed(load_workload(Linear(8, 8), Request.of(mode="training"), inputs=(zeros(4, 8),)))
+        checkpoint_blocks(load_workload(Linear(8, 8), Request.of(mode="training"), inputs=(zeros(4, 8),)))

@@ -11,7 +11,7 @@ from torch import nn
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Conv2d, Gemm, Optimizer
 from neusight.requests import Request
-from neusight.transforms.factored import adapted, low_rank
+from neusight.transforms.factored import low_rank, with_adapters
 from neusight.workloads import load_workload
 from neusight.workloads.workload import Workload
 
@@ -62,7 +62,7 @@ def test_the_second_half_of_the_layers_but_the_last_has_two_products_for_one(ste
 
 
 def test_adapters_are_trained_alone(step: Workload) -> None:
-    after = adapted(step, RANK)
+    after = with_adapters(step, RANK)
     adapters = RANK * (2 * NARROW + 2 * (NARROW + WIDE))
     assert bytes_of(after, "weight") - bytes_of(step, "weight") == 4 * adapters
     assert bytes_of(after, "gradient") == 4 * adapters
@@ -86,6 +86,6 @@ def test_what_has_no_such_weights_is_told_so(step: Workload) -> None:
     with pytest.raises(InapplicableError, match="second half"):
         low_rank(step, 1.0)
     with pytest.raises(InapplicableError, match="beside its head"):
-        adapted(traced(nn.Linear(8, 8), torch.zeros(4, 8)), RANK)
+        with_adapters(traced(nn.Linear(8, 8), torch.zeros(4, 8)), RANK)
     with pytest.raises(InapplicableError, match="trains no weights"):
-        adapted(traced(nn.Linear(8, 8), torch.zeros(4, 8), mode="inference"), RANK)
+        with_adapters(traced(nn.Linear(8, 8), torch.zeros(4, 8), mode="inference"), RANK)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError
 from neusight.steps.questions import StepQuestion
-from neusight.transforms.factored import adapted
+from neusight.transforms.factored import with_adapters
 from neusight.transforms.passes import EARLY, Pass
 from neusight.what_if.transforms import transform
 from neusight.workloads.decoders.recipes import Adapters
@@ -31,7 +31,7 @@ def lora(run: TrainingRun) -> TrainingRun:
 @lora.also
 def lora_of_a_step(step: StepQuestion) -> StepQuestion:
     """The same beside all products of a module but the last."""
-    return step.changed_by(Pass(part="weights", order=EARLY, change=adapted, arguments=(RANK,)))
+    return step.changed_by(Pass(part="weights", order=EARLY, change=with_adapters, arguments=(RANK,)))
 
 
 @transform(

@@ -9,7 +9,7 @@ from neusight.errors import InapplicableError
 from neusight.requests import Plan
 from neusight.steps.questions import StepQuestion
 from neusight.transforms import kept
-from neusight.transforms.checkpointed import checkpointed
+from neusight.transforms.checkpointed import checkpoint_blocks
 from neusight.transforms.passes import LATE, Change, Pass
 from neusight.transforms.tempo import tempo
 from neusight.what_if.transforms import transform
@@ -30,7 +30,7 @@ def _kept(step: StepQuestion, change: Change, *arguments: float) -> StepQuestion
 @transform("checkpointing", group="memory", source="Chen et al. 2016, Training deep nets with sublinear memory cost")
 def checkpointing(step: StepQuestion) -> StepQuestion:
     """Each block keeps its input alone and runs forward again in the backward pass."""
-    return _kept(step, checkpointed)
+    return _kept(step, checkpoint_blocks)
 
 
 @checkpointing.also
