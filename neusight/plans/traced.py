@@ -24,7 +24,7 @@ from neusight.plans.trace_layers import attention_core, blocks_of, crossing_byte
 from neusight.requests import Plan
 from neusight.transforms.compiled import compiled
 from neusight.transforms.recompute import is_product
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads.decoders.cores import CORE_MODULE
 from neusight.workloads.dispatch import node_dispatches
 from neusight.workloads.program import HeldWeights, Part, Phase, Program, SavedActivation, Segment
@@ -73,7 +73,7 @@ class TracedProgram:
     @classmethod
     def of(cls, workload: Workload) -> TracedProgram:
         """From a rank's workload, sharded, and compiled here: what layers hand on is told before that."""
-        eager = unrolled(workload)
+        eager = unroll(workload)
         step = compiled(eager)
         crossing = crossing_bytes(eager)
         sent = np.array([crossing[name] for name in (*layer_names(step), "")])

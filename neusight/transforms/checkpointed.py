@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from neusight.errors import InapplicableError
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _DEPTHS = (1, 2, 3)
@@ -25,11 +25,11 @@ def checkpoint_blocks(workload: Workload) -> Workload:
     """
     if workload.request.mode != "training":
         raise InapplicableError("inference keeps nothing for a backward pass")
-    step = unrolled(workload)
+    step = unroll(workload)
     candidates = [made for depth in _DEPTHS if (made := _Recomputation(step, depth)).blocks]
     if not candidates:
         raise InapplicableError("no module of the model is a block among others, such as layers.0")
-    best = min((made.rebuilt() for made in candidates), key=lambda one: one.memory.peak)
+    best = min((made.rebuild() for made in candidates), key=lambda one: one.memory.peak)
     if best.memory.peak > step.memory.peak:
         raise InapplicableError("checkpoints of its blocks would raise the peak of the step")
     return best
@@ -73,10 +73,10 @@ class _Recomputation:
         """True if there are at least two blocks to choose from."""
         return len(self._nodes_of) > 1
 
-    def rebuilt(self) -> Workload:
+    def rebuild(self) -> Workload:
         """The step with the blocks' second passes."""
         nodes = list(self._nodes())
-        return rebuilt(replace(self.step, tensors=tuple(self.tensors)), nodes)
+        return rebuild(replace(self.step, tensors=tuple(self.tensors)), nodes)
 
     def _nodes(self) -> Iterator[Node]:
         """Nodes in their new order: each block again before the first backward node that reads a tensor of it."""

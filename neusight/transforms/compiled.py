@@ -7,7 +7,7 @@ from dataclasses import replace
 from neusight.kernels.families import Memory
 from neusight.kernels.precision import stored_bytes
 from neusight.transforms.layers import joined_products, product_biases_apart, reductions_apart, with_epilogues
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
 
 
@@ -33,7 +33,7 @@ def with_copied_inputs(workload: Workload) -> Workload:
     """The step with a kernel before it for each of its inputs, which is copied from where the caller has it to where a
     graph reads it.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     inputs = [place for place, tensor in enumerate(step.tensors) if tensor.kind == "input"]
     moved, first_caller = len(inputs), len(step.tensors)
     copies = tuple(

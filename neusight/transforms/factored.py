@@ -11,7 +11,7 @@ from typing import Any
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Conv2d, Elementwise, Gemm, Kernel, Memory
 from neusight.kernels.precision import stored_bytes
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads.workload import Node, Tensor, Workload
 
 
@@ -76,7 +76,7 @@ def low_rank(workload: Workload, share: float) -> Workload:
     Raises:
         InapplicableError: no weight would be smaller.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     weights = list(weights_of(step).items())
     factors = {
         layer: replace(factor, rank=max(1, round(share * min(factor.rows, factor.columns))))
@@ -97,7 +97,7 @@ def with_adapters(workload: Workload, rank: int) -> Workload:
     """
     if workload.request.mode != "training":
         raise InapplicableError("inference trains no weights")
-    step = unrolled(workload)
+    step = unroll(workload)
     weights = list(weights_of(step, Gemm).items())[:-1]
     if not weights:
         raise InapplicableError("the model has no products of weights beside its head")

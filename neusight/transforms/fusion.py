@@ -30,7 +30,7 @@ from neusight.transforms.partition import (
     statistics,
 )
 from neusight.transforms.reductions import with_loops_apart
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.dispatch import HAND_WRITTEN
 from neusight.workloads.workload import KEPT, Node, Reference, Workload
 
@@ -69,7 +69,7 @@ def fuse(workload: Workload) -> Workload:
 
     Forward and backward are fused each by itself. Operators without a rule stay apart.
     """
-    before = with_loops_apart(channels_last(with_biases_apart(with_collectives_apart(unrolled(workload)))))
+    before = with_loops_apart(channels_last(with_biases_apart(with_collectives_apart(unroll(workload)))))
     return fuse_graph(before, ValueGraph(before))
 
 
@@ -88,7 +88,7 @@ def fuse_graph(before: Workload, graph: ValueGraph, by: str = "fused") -> Worklo
     nodes = [replace(_fused_node(graph, lowered, group, by), id=graph.nodes[group.members[0]].id) for group in groups]
     touched = {r.tensor for node in before.nodes for r in (*node.reads, *node.writes)}
     stays = (i for i, t in enumerate(before.tensors) if i not in touched or t.born < 0 or t.died >= KEPT)
-    return rebuilt(before, nodes, stays)
+    return rebuild(before, nodes, stays)
 
 
 class _Lowered:

@@ -12,7 +12,7 @@ from typing import Any
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Collective, Kernel, Memory
 from neusight.kernels.precision import stored_bytes
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.workload import KEPT, Node, Reference, Tensor, Workload
 
 ZEROS = 0.5
@@ -91,10 +91,10 @@ def with_codes(workload: Workload, choice: Choice) -> Workload:
     """
     if workload.request.mode != "training":
         raise InapplicableError("inference keeps nothing for a backward pass")
-    encoding = _Encoding(unrolled(workload), choice)
+    encoding = _Encoding(unroll(workload), choice)
     if not encoding.codes:
         raise InapplicableError("the step keeps nothing of the kind for its backward pass")
-    return encoding.rebuilt()
+    return encoding.rebuild()
 
 
 class _Encoding:
@@ -116,13 +116,13 @@ class _Encoding:
 
     def _is_kept(self, at: int, writers: dict[int, Node]) -> bool:
         tensor = self.tensors[at]
-        passes_over = tensor.kind == "intermediate" and at in writers and tensor.born >= 0 and tensor.died < KEPT
-        return passes_over and tensor.nbytes >= _LEAST_BYTES
+        temporary = tensor.kind == "intermediate" and at in writers and tensor.born >= 0 and tensor.died < KEPT
+        return temporary and tensor.nbytes >= _LEAST_BYTES
 
-    def rebuilt(self) -> Workload:
+    def rebuild(self) -> Workload:
         """The step with the codes' kernels."""
         nodes = list(self._nodes())
-        return rebuilt(replace(self.step, tensors=tuple(self.tensors)), nodes)
+        return rebuild(replace(self.step, tensors=tuple(self.tensors)), nodes)
 
     def _nodes(self) -> Iterator[Node]:
         encoded: dict[int, int] = {}

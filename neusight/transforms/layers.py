@@ -12,9 +12,9 @@ from neusight.errors import InapplicableError
 from neusight.kernels.families import Conv2d, Elementwise, Gemm, Kernel, Memory, RowReduction
 from neusight.kernels.operators import operator
 from neusight.kernels.precision import stored_bytes
-from neusight.transforms.fusion import fused
+from neusight.transforms.fusion import fuse_graph
 from neusight.transforms.partition import Value, ValueGraph, count
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.workload import KEPT, Node, Tensor, Workload
 
 _LOOPS = 3
@@ -26,9 +26,9 @@ def product_biases_apart(workload: Workload) -> Workload:
     """The step with biases of products added by pointwise nodes: ``torch.nn.functional.linear`` did so for batches of
     sequences before PyTorch 1.12 (``aten/src/ATen/native/Linear.cpp``), and XLA and TensorFlow do.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     nodes = [part for node in step.nodes for part in _split_bias(node, step.tensors)]
-    return rebuilt(step, nodes, range(len(step.tensors)))
+    return rebuild(step, nodes, range(len(step.tensors)))
 
 
 def _split_bias(node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:
@@ -58,13 +58,13 @@ def as_library_layers(workload: Workload) -> Workload:
     step = joined_products(workload, among=_layer)
     step = replace(step, nodes=tuple(_in_place(node, step.tensors) if _layer(node) else node for node in step.nodes))
     nodes: list[Node] = []
-    made = fused(step, ValueGraph(step, lambda node: bool(_layer(node))))
+    made = fuse_graph(step, ValueGraph(step, lambda node: bool(_layer(node))))
     for node in made.nodes:
         if nodes and _layer(node) and _layer(node) == _layer(nodes[-1]):
             nodes[-1] = _merge(nodes[-1], node)
         else:
             nodes.append(node)
-    return rebuilt(made, nodes, (at for at, t in enumerate(made.tensors) if t.born < 0 or t.died >= KEPT))
+    return rebuild(made, nodes, (at for at, t in enumerate(made.tensors) if t.born < 0 or t.died >= KEPT))
 
 
 def _layer(node: Node) -> str:
@@ -92,7 +92,7 @@ def with_search_of_one_kernel(workload: Workload) -> Workload:
     Raises:
         InapplicableError: no choice follows the last product.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     products = [place for place, node in enumerate(step.nodes) if any(isinstance(k, Gemm) for k in node.kernels)]
     last = products[-1] if products else len(step.nodes)
     after = step.nodes[last + 1 :]
@@ -105,7 +105,7 @@ def with_search_of_one_kernel(workload: Workload) -> Workload:
     best = replace(
         after[-1], operator="library.search", kernels=(search,), reads=step.nodes[last].writes, writes=after[-1].writes
     )
-    return rebuilt(step, [*step.nodes[: last + 1], best], range(len(step.tensors)))
+    return rebuild(step, [*step.nodes[: last + 1], best], range(len(step.tensors)))
 
 
 def _merge(node: Node, other: Node) -> Node:
@@ -130,7 +130,7 @@ def joined_products(
         kinds: ``Gemm``, and ``Conv2d`` where convolutions with equal windows are joined as well.
         among: predicate of the nodes to join.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     graph = ValueGraph(step)
     alike: dict[Any, list[int]] = {}
     for place, node in enumerate(step.nodes):
@@ -142,7 +142,7 @@ def joined_products(
             nodes[first] = _join([step.nodes[place] for place in (first, *others)])
             for place in others:
                 nodes[place] = replace(nodes[place], kernels=(), reads=(), writes=())
-    return rebuilt(step, nodes, range(len(step.tensors)))
+    return rebuild(step, nodes, range(len(step.tensors)))
 
 
 def _width(product: Gemm | Conv2d) -> str:
@@ -189,7 +189,7 @@ def with_epilogues(workload: Workload) -> Workload:
         kernels = (*nodes[source.place].kernels, *also)
         nodes[source.place] = replace(nodes[source.place], kernels=kernels, reads=reads, writes=node.writes)
         nodes[place] = replace(node, kernels=(), reads=(), writes=())
-    return rebuilt(workload, [node for node in nodes if node.kernels], range(len(workload.tensors)))
+    return rebuild(workload, [node for node in nodes if node.kernels], range(len(workload.tensors)))
 
 
 _SMALL = 0.25

@@ -13,7 +13,7 @@ from neusight.kernels.families import Conv2d, Elementwise, Gemm, Kernel, KernelB
 from neusight.kernels.precision import Precision, stored_bytes
 from neusight.kernels.work import work_of
 from neusight.transforms.partition import ValueGraph
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _MULTIPLE = 32
@@ -34,7 +34,7 @@ def in_int8(workload: Workload, wide: bool) -> Workload:
         wide: results leave products as sums of 32 bits, and what lies between layers keeps its dtype; else products
             scale their results themselves, and all that lies between them has 8 bits.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     places = [place for place, node in enumerate(step.nodes) if _is_of_weights(node, step.tensors)]
     if not places:
         raise InapplicableError("the step has no product of weights whose sides are multiples of 32")
@@ -124,7 +124,7 @@ def wholly_in_int8(workload: Workload, precision: Precision) -> Workload:
     """
     if workload.request.mode != "inference":
         raise InapplicableError("integers take no gradients: this is of inference")
-    step = _layers_of(unrolled(workload))
+    step = _layers_of(unroll(workload))
     last = {r.tensor: node.id for node in step.nodes for r in node.reads}
     biases = {
         r.tensor
@@ -159,7 +159,7 @@ def _layers_of(step: Workload) -> Workload:
             made_by[place] = layer = made_by[sources[0].place]
             nodes[layer] = replace(nodes[layer], writes=node.writes[:1])
             nodes[place] = replace(node, kernels=())
-    return rebuilt(step, [replace(node, kernels=node.kernels[:1]) for node in nodes if node.kernels])
+    return rebuild(step, [replace(node, kernels=node.kernels[:1]) for node in nodes if node.kernels])
 
 
 def _as_integers(kernel: Kernel) -> Kernel:

@@ -27,14 +27,14 @@ def as_computed(workload: Workload, tf32: bool) -> Workload:
     if not any(narrow.values()) and layout == "nchw":
         return workload
 
-    def changed(kernel: Kernel) -> Kernel:
+    def convert(kernel: Kernel) -> Kernel:
         if isinstance(kernel, Conv2d | Gemm) and kernel.dtype == "float32":
             kernel = replace(kernel, dtype=narrow[type(kernel)] or kernel.dtype)
         if isinstance(kernel, Conv2d) or (isinstance(kernel, RowReduction) and kernel.op in OF_CHANNELS):
             return replace(kernel, image_layout=layout)
         return kernel
 
-    nodes = tuple(replace(node, kernels=tuple(map(changed, node.kernels))) for node in workload.nodes)
+    nodes = tuple(replace(node, kernels=tuple(map(convert, node.kernels))) for node in workload.nodes)
     convolutions = {kernel.dtype for node in nodes for kernel in node.kernels if kernel.family == "conv2d"}
     chosen = not precision.products and "tf32" in convolutions
     return replace(workload, nodes=nodes, warnings=(*workload.warnings, *((TF32,) if chosen else ())))

@@ -1,5 +1,5 @@
-"""Products of a step with narrow weights, or with weights and activations narrow: what runs beside them eagerly, and
-what a compiler makes part of other kernels.
+"""Products of a step with narrow weights, or with weights and activations narrow, and the kernels around them: each
+separate in eager mode, partly joined with others by a compiler.
 
 Eagerly, as tensor subclasses of torchao run (``AffineQuantizedTensor``, 0.5), each step of its arithmetic is a
 kernel. A compiled step multiplies few rows with weights that are made wide on their way into the product; with many
@@ -17,7 +17,7 @@ from neusight.errors import InapplicableError, ModelError, nearest
 from neusight.kernels.families import Elementwise, Gemm, RowReduction
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.schemes import Quantisation, scheme_named
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _FEW_ROWS = 64
@@ -30,7 +30,7 @@ _ON_THE_HOST = (
 )
 _FLOAT, _INT32 = 4, 4
 _Making = Generator[Node, None, Reference]
-"""Nodes, and what the last of them makes."""
+"""Nodes, and the tensor that the last of them makes."""
 
 
 NAMES = ("int8wo", "int4wo", "fp6wo", "fp8wo", "int8dq", "int8dq-2:4", "int4dq", "fp8dq", "fp8dqrow")
@@ -40,7 +40,7 @@ NAMES = ("int8wo", "int4wo", "fp6wo", "fp8wo", "int8dq", "int8dq-2:4", "int4dq",
 tensors and by rows; see ``schemes.toml``."""
 
 
-def quantised(workload: Workload, name: str, within: str = "", on_device: bool = False) -> Workload:
+def quantise(workload: Workload, name: str, within: str = "", on_device: bool = False) -> Workload:
     """The step with each product with a weight quantised.
 
     Args:
@@ -56,19 +56,19 @@ def quantised(workload: Workload, name: str, within: str = "", on_device: bool =
         raise ModelError(f"unknown quantisation '{name}'{nearest(name, NAMES)}: one of {', '.join(NAMES)}")
     if workload.request.mode != "inference":
         raise InapplicableError("quantised weights take no gradients: this is of inference")
-    step = unrolled(workload)
+    step = unroll(workload)
     made = _Quantised(step, scheme_named(name))
     inside = [node.layer.name().startswith(within) for node in step.nodes]
-    each = zip(step.nodes, inside, strict=True)
-    nodes = [one for node, narrow in each for one in (made.nodes_of(node) if narrow else (node,))]
+    pairs = zip(step.nodes, inside, strict=True)
+    nodes = [part for node, narrow in pairs for part in (made.nodes_of(node) if narrow else (node,))]
     if not made.weights:
         raise InapplicableError("no product of the model is with a weight of 16 bits")
-    done = rebuilt(replace(step, tensors=tuple(made.tensors)), nodes, held=True)
-    return _arrived(done, sum(step.tensors[at].nbytes - made.tensors[at].nbytes for at in made.weights), on_device)
+    done = rebuild(replace(step, tensors=tuple(made.tensors)), nodes, held=True)
+    return _allocate(done, sum(step.tensors[at].nbytes - made.tensors[at].nbytes for at in made.weights), on_device)
 
 
-def _arrived(workload: Workload, freed_bytes: int, on_device: bool) -> Workload:
-    """With the bytes that quantisation has freed, held until the step begins."""
+def _allocate(workload: Workload, freed_bytes: int, on_device: bool) -> Workload:
+    """The workload with the bytes that quantisation has freed, allocated until the step begins."""
     if not on_device:
         return workload
     wide = Tensor(
@@ -78,7 +78,7 @@ def _arrived(workload: Workload, freed_bytes: int, on_device: bool) -> Workload:
 
 
 class _Quantised:
-    """Nodes of a step in a scheme, and the tensors that they make beside those of the step."""
+    """Nodes of a step in a scheme, and the tensors that they make in addition to those of the step."""
 
     def __init__(self, step: Workload, scheme: Quantisation) -> None:
         self.scheme = scheme
@@ -102,7 +102,7 @@ class _Quantised:
         product = next((k for k in node.kernels if isinstance(k, Gemm)), None)
         if product is None or product.op != "linear" or product.weight_dtype or stored_bytes(product.dtype) != 2:
             return None
-        read = ((one.tensor, self.tensors[one.tensor]) for one in node.reads)
+        read = ((r.tensor, self.tensors[r.tensor]) for r in node.reads)
         weights = (at for at, tensor in read if tensor.kind == "weight" and prod(tensor.shape) == product.n * product.k)
         return next(weights, None)
 
@@ -120,7 +120,7 @@ class _Quantised:
         source, weight = operands
         narrow = replace(product, bias=product.bias and not scheme.scaled_after)
         if scheme.activations:
-            source = yield from self._narrowed(node, product, source)
+            source = yield from self._narrow_activations(node, product, source)
         if scheme.activations and not scheme.simulated:
             dense_int8 = scheme.activations == "int8" and not scheme.two_of_four
             if dense_int8 and not self.generated and product.m <= _TOO_FEW:
@@ -132,12 +132,12 @@ class _Quantised:
         elif self.generated and product.m <= _FEW_ROWS:
             narrow = replace(narrow, weight_dtype=scheme.weights)
         else:
-            weight = yield from self._widened(node, product, weight)
+            weight = yield from self._make_wide(node, product, weight)
         others = tuple(r for r in node.reads if self.tensors[r.tensor].kind == "weight" and r != operands[1])
         yield replace(node, kernels=(narrow,), reads=(source, weight, *others))
-        yield from self._scaled(node, product)
+        yield from self._scale(node, product)
 
-    def _widened(self, node: Node, product: Gemm, weight: Reference) -> _Making:
+    def _make_wide(self, node: Node, product: Gemm, weight: Reference) -> _Making:
         """Passes over a weight that make it wide; a compiler joins them."""
         count, passes = product.n * product.k, self.scheme.widening
         moved = ((passes[0][0], passes[-1][1]),) if self.generated else passes
@@ -147,22 +147,22 @@ class _Quantised:
             weight = made
         return weight
 
-    def _narrowed(self, node: Node, product: Gemm, source: Reference) -> _Making:
+    def _narrow_activations(self, node: Node, product: Gemm, source: Reference) -> _Making:
         """Activations made narrow by the largest of each row, or of all: one kernel where they are compiled by rows,
         else the search, and a kernel for each step of the arithmetic.
         """
         count, dtype, size = product.m * product.k, product.dtype, int(stored_bytes(product.dtype))
-        kept = size if self.scheme.simulated else 1
-        result = self._new(node, count * kept, dtype if self.scheme.simulated else self.scheme.activations)
-        found = self._new(node, product.m * _FLOAT, "float32")
+        kept_bytes = size if self.scheme.simulated else 1
+        result = self._new(node, count * kept_bytes, dtype if self.scheme.simulated else self.scheme.activations)
+        maximum = self._new(node, product.m * _FLOAT, "float32")
         search = _search(product, size)
         if self.generated and self.scheme.scaling == "row":
-            rounded = replace(search, write_bytes=search.write_bytes + count * kept, flops=4 * count)
+            rounded = replace(search, write_bytes=search.write_bytes + count * kept_bytes, flops=4 * count)
             yield _beside(node, rounded, source, result)
             return result
         for _ in range(1 if self.generated else 2):
-            yield _beside(node, search, source, found)
-        *first, last = ((size, kept),) if self.generated else self._steps(size)
+            yield _beside(node, search, source, maximum)
+        *first, last = ((size, kept_bytes),) if self.generated else self._steps(size)
         for moved in first:
             made = self._new(node, count * moved[1], dtype)
             yield _beside(node, _pointwise(count, moved, dtype), source, made)
@@ -180,7 +180,7 @@ class _Quantised:
         back = ((1, _FLOAT), wide, (_FLOAT, size)) if self.scheme.simulated else ()
         return ((size, _FLOAT), wide, wide, *moved, (_FLOAT, 1), *back)
 
-    def _scaled(self, node: Node, product: Gemm) -> Iterator[Node]:
+    def _scale(self, node: Node, product: Gemm) -> Iterator[Node]:
         """Results multiplied with scales, and the bias added."""
         if not self.scheme.scaled_after:
             return
@@ -192,7 +192,7 @@ class _Quantised:
             yield _beside(node, _pointwise(count, (read, written), product.dtype), *node.writes, *node.writes)
 
     def _new(self, node: Node, size: int, dtype: str) -> Reference:
-        """A tensor that a node beside another makes."""
+        """A new tensor of ``size`` bytes, made at the place of a node."""
         shape = (max(1, round(size / stored_bytes(dtype))),)
         self.tensors.append(
             Tensor(
@@ -214,7 +214,7 @@ def _beside(node: Node, kernel: Elementwise | RowReduction, source: Reference, m
 
 
 def _pointwise(count: int, moved: tuple[int, int], dtype: str) -> Elementwise:
-    """One operation on each of ``count`` values, of which it reads and writes so many bytes."""
+    """One operation on each of ``count`` values, with bytes read and written of each in ``moved``."""
     read, written = moved
     return Elementwise(
         op="mul_scalar", elements=count, read_bytes=count * read, write_bytes=count * written, flops=count, dtype=dtype

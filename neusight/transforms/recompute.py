@@ -1,4 +1,4 @@
-"""What a segment of a program runs again before its backward pass, where activations were not kept."""
+"""Forward parts that a segment of a program runs again before its backward pass, where activations were not kept."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def recomputed(segment: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
     """Forward parts that run a second time for each micro-batch.
 
     Args:
-        segment: of which.
+        segment: the segment of a program.
         how: ``selective``: the core of attention (Korthikanti et al. 2022, section 5); ``full``: everything from the
             segment's input on; ``operators``: all but attention, scattered sums, exchanged tokens and every other
             product (torchtitan, selective activation checkpointing per operator, ``_save_list``); ``none``; or names of
             ``MODULES`` with "+" between.
-        engine: whether a pass stops at the last value that is needed.
+        engine: decides whether a pass stops at the last value that is needed.
 
     Raises:
         ModelError: an unknown way.
@@ -31,18 +31,18 @@ def recomputed(segment: Segment, how: str, engine: Engine) -> tuple[Part, ...]:
         return tuple(part for part in forward if not again.isdisjoint(part.modules))
     if how not in RECOMPUTES:
         raise ModelError(f"unknown recompute '{how}'{nearest(how, RECOMPUTES)}: one of {', '.join(RECOMPUTES)}")
-    kept = _needed(forward) if engine.stops_early else forward
-    return kept if how == "full" else _cheap(kept)
+    parts = _up_to_last_input(forward) if engine.stops_early else forward
+    return parts if how == "full" else _cheap(parts)
 
 
-def _needed(forward: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Without the product that ends the segment and what follows it: backward passes take inputs, not results."""
+def _up_to_last_input(forward: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Parts before the product that ends the segment: backward passes read inputs, not results."""
     last = max((at for at, part in enumerate(forward) if part.name == "down"), default=len(forward))
     return forward[:last]
 
 
 def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Without attention, collectives whose results are kept, and the first, third, fifth … product."""
+    """Parts other than attention, collectives whose results are kept, and the first, third, fifth … product."""
     products = [part for part in forward if is_product(part.batch.kernel(0))]
     saved = {id(part) for part in products[::2]}
     return tuple(
@@ -55,5 +55,5 @@ def _cheap(forward: tuple[Part, ...]) -> tuple[Part, ...]:
 
 
 def is_product(kernel: Kernel) -> bool:
-    """Whether a kernel multiplies with a weight."""
+    """True if a kernel multiplies with a weight."""
     return isinstance(kernel, Gemm) and kernel.op == "linear"

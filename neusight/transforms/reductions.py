@@ -1,8 +1,8 @@
 """Reductions as Inductor runs them: a loss in one loop, a norm in two where statistics and results share none.
 
 Statistics over batch and space lie across images in memory, and few long rows are shared by blocks, whose parts a
-second kernel adds up (``torch/_inductor/ir.py``, ``Reduction.num_splits``). Either way, scale and shift are pointwise
-work of their own, which reads the operand again and joins what follows.
+second kernel adds up (``torch/_inductor/ir.py``, ``Reduction.num_splits``). Either way, scale and shift are separate
+pointwise work, which reads the operand again and joins the work that follows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neusight.kernels.operators import operator
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 STATISTICS = "statistics"
-"""How operators end whose statistics are in no loop with their results."""
+"""Suffix of operators that compute statistics in a loop separate from their results."""
 _NORMS = ("batch_norm", "group_norm", "layer_norm", "rms_norm")
 _ENOUGH_ROWS = 200
 """Rows from which on they are not shared: two for each SM of a large GPU, which compilation counts."""
@@ -27,7 +27,7 @@ def with_loops_apart(workload: Workload) -> Workload:
     """An unrolled step whose reductions are each of one loop: norms as one node or two, losses of several kernels as
     one.
     """
-    return replace(workload, nodes=tuple(one for node in workload.nodes for one in _loops(node, workload.tensors)))
+    return replace(workload, nodes=tuple(part for node in workload.nodes for part in _loops(node, workload.tensors)))
 
 
 def _loops(node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:
@@ -55,13 +55,13 @@ def _is_split(norm: RowReduction, node: Node, tensors: Sequence[Tensor]) -> bool
 
 
 def is_shared(reduction: RowReduction) -> bool:
-    """Whether blocks share its rows, so that no loop of theirs has what comes of a whole row."""
+    """True if blocks share the rows of a reduction, so that none of them has the result of a whole row."""
     return reduction.rows < _ENOUGH_ROWS and reduction.cols > _LONG
 
 
 def _two_loops(norm: RowReduction, node: Node, tensors: Sequence[Tensor]) -> Iterator[Node]:
     (result, *figures), (operand, *affine) = node.writes, node.reads
-    written, elements = sum(tensors[one.tensor].nbytes for one in figures), norm.rows * norm.cols
+    written, elements = sum(tensors[w.tensor].nbytes for w in figures), norm.rows * norm.cols
     name = node.operator.rpartition(".")[0]
     flops = operator("row_reduction", "var").flops * elements
     statistics = replace(norm, op="var", write_bytes=written, flops=flops)
@@ -71,5 +71,5 @@ def _two_loops(norm: RowReduction, node: Node, tensors: Sequence[Tensor]) -> Ite
         write_bytes=norm.write_bytes - written, flops=operator("elementwise", "batch_norm").flops * elements,
         dtype=norm.dtype,
     )  # fmt: skip
-    reads = (operand, *(Reference(one.tensor) for one in figures), *affine)
+    reads = (operand, *(Reference(w.tensor) for w in figures), *affine)
     yield replace(node, operator=f"{name}.scale", kernels=(scaling,), reads=reads, writes=(result,))

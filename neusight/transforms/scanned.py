@@ -12,19 +12,19 @@ from typing import Any
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Elementwise, Gemm, Kernel
 from neusight.kernels.precision import stored_bytes
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads.rules.recurrent import CELL_BACKWARD, STATES
 from neusight.workloads.workload import Node, Workload
 
 
-def scanned(workload: Workload) -> Workload:
+def with_scanned_gradients(workload: Workload) -> Workload:
     """The step with recurrent layers whose gradients of all steps are a Blelloch scan: one kernel of local derivatives,
     one that makes their Jacobians, then twice as many levels of products as the steps' logarithm.
 
     Raises:
         InapplicableError: the step has no backward pass of a recurrent layer.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     nodes = tuple(replace(node, kernels=tuple(_kernels(node))) for node in step.nodes)
     if nodes == step.nodes:
         raise InapplicableError("the step has no recurrent layer whose backward pass goes step by step")
@@ -32,7 +32,7 @@ def scanned(workload: Workload) -> Workload:
 
 
 def _kernels(node: Node) -> Iterator[Kernel]:
-    """Of a node, with each stretch of equal steps as a scan."""
+    """Kernels of a node, with each stretch of equal steps as a scan."""
     at = 0
     while at < len(node.kernels):
         pair = node.kernels[at : at + 2]
@@ -46,13 +46,13 @@ def _kernels(node: Node) -> Iterator[Kernel]:
 
 
 def _is_step(pair: Sequence[Kernel]) -> bool:
-    """Whether two kernels are the derivatives of a cell and the product that hands them to the step before."""
+    """True if two kernels are the derivatives of a cell and the product that passes them to the step before."""
     kinds = len(pair) > 1 and isinstance(pair[0], Elementwise) and isinstance(pair[1], Gemm)
     return kinds and getattr(pair[0], "op", "") in {f"{cell}{CELL_BACKWARD}" for cell in STATES}
 
 
 def _repeats(kernels: Sequence[Kernel], at: int) -> int:
-    """How often two kernels follow each other from a place on."""
+    """Number of times that two kernels follow each other from a place on."""
     steps = 1
     while kernels[at + 2 * steps : at + 2 * steps + 2] == kernels[at : at + 2]:
         steps += 1
@@ -60,13 +60,13 @@ def _repeats(kernels: Sequence[Kernel], at: int) -> int:
 
 
 def scan(cell: Any, product: Any, steps: int) -> Iterator[Kernel]:
-    """Kernels of so many steps: Jacobians of a sample's states, S x S each, are multiplied pair by pair on the way up,
-    and gradients of S values with them on the way down.
+    """Kernels of a scan over ``steps``: Jacobians of a sample's states, S x S each, are multiplied pair by pair on the
+    way up, and gradients of S values with them on the way down.
 
     Args:
         cell: local derivatives of a step.
-        product: of a step, whose rows are samples and whose columns the state.
-        steps: of the sequence.
+        product: product of a step, whose rows are samples and whose columns the state.
+        steps: length of the sequence.
     """
     names = ("elements", "read_bytes", "write_bytes", "flops")
     yield replace(cell, **{name: steps * getattr(cell, name) for name in names})

@@ -16,7 +16,7 @@ from neusight.kernels.families import Elementwise, Gemm, Kernel, Memory, RowRedu
 from neusight.kernels.precision import stored_bytes
 from neusight.transforms.fusion import fuse_among
 from neusight.transforms.partition import ValueGraph
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.transforms.written import gated_layers, is_loss, is_plain, operator_name
 from neusight.workloads.workload import Node, Phase, Reference, Tensor, TensorKind, Workload
 
@@ -27,7 +27,7 @@ SHARDS = 4
 
 @dataclass
 class _Slices:
-    """Nodes of an unrolled step that run ``parts`` times, on tensors of their own."""
+    """Nodes of an unrolled step that run ``parts`` times, on separate tensors."""
 
     step: Workload
     parts: int
@@ -37,18 +37,18 @@ class _Slices:
 
     def new(self, like: int, parts: int = 1, kind: TensorKind = "intermediate") -> int:
         """A tensor like another, or like a slice of it."""
-        one = self.tensors[like]
-        sizes = {name: ceil(getattr(one, name) / parts) for name in ("nbytes", "touched_bytes")}
-        self.tensors.append(replace(one, kind=kind, born=0, died=0, **sizes))
+        whole = self.tensors[like]
+        sizes = {name: ceil(getattr(whole, name) / parts) for name in ("nbytes", "touched_bytes")}
+        self.tensors.append(replace(whole, kind=kind, born=0, died=0, **sizes))
         return len(self.tensors) - 1
 
     def pass_over(self, nodes: Sequence[Node], kept: Iterable[int], at: tuple[int, Phase]) -> Iterator[Node]:
-        """The nodes once for each slice, at a place and in a phase; what they make but what is ``kept`` is new, and a
-        slice, or the whole gradient of a weight.
+        """The nodes once for each slice, at a place and in a phase; the tensors they make are new, except those
+        ``kept``, and each is a slice, or the whole gradient of a weight.
         """
         inner = {w.tensor: makes_gradient(node) for node in nodes for w in node.writes if w.tensor not in set(kept)}
         for _ in range(self.parts):
-            mine = {one: self.new(one, 1 if whole else self.parts) for one, whole in inner.items()}
+            mine = {tensor: self.new(tensor, 1 if whole else self.parts) for tensor, whole in inner.items()}
             yield from (self._slice(node, mine, at) for node in nodes)
 
     def _slice(self, node: Node, mine: dict[int, int], at: tuple[int, Phase]) -> Node:
@@ -69,25 +69,25 @@ class _Slices:
 
     def add(self, summand: int, total: int, at: tuple[int, Phase]) -> Node:
         """A node that adds to a sum."""
-        one = self.tensors[total]
-        elements = round(one.nbytes / stored_bytes(one.dtype))
-        kernel = Elementwise(op="add", elements=elements, read_bytes=2 * one.nbytes, write_bytes=one.nbytes,
-                             flops=elements, dtype=one.dtype)  # fmt: skip
+        tensor = self.tensors[total]
+        elements = round(tensor.nbytes / stored_bytes(tensor.dtype))
+        kernel = Elementwise(op="add", elements=elements, read_bytes=2 * tensor.nbytes, write_bytes=tensor.nbytes,
+                             flops=elements, dtype=tensor.dtype)  # fmt: skip
         return _node("aten.add_.Tensor", kernel, ((total, summand), (total,)), at)
 
-    def moved(self, op: str, source: int, target: int, at: tuple[int, Phase]) -> Node:
+    def move(self, op: str, source: int, target: int, at: tuple[int, Phase]) -> Node:
         """A node that fills a tensor, or puts it together from slices."""
-        one = self.tensors[target]
-        elements = round(one.nbytes / stored_bytes(one.dtype))
-        read = 0 if op == "fill" else one.nbytes
-        kernel = Memory(op=op, elements=elements, read_bytes=read, write_bytes=one.nbytes, dtype=one.dtype)
+        result = self.tensors[target]
+        elements = round(result.nbytes / stored_bytes(result.dtype))
+        read = 0 if op == "fill" else result.nbytes
+        kernel = Memory(op=op, elements=elements, read_bytes=read, write_bytes=result.nbytes, dtype=result.dtype)
         return _node(f"aten.{op}.default", kernel, ((source,) if read else (), (target,)), at)
 
     def workload(self, nodes: Sequence[Node]) -> Workload:
-        """With other nodes; views of what no kernel touches any more are left out."""
+        """The step with other nodes; views of tensors that no kernel touches any more are left out."""
         used = {r.tensor for node in nodes if node.kernels or node.writes for r in (*node.reads, *node.writes)}
         left = [node for node in nodes if node.kernels or node.writes or used.issuperset(r.tensor for r in node.reads)]
-        return rebuilt(replace(self.step, tensors=tuple(self.tensors)), left)
+        return rebuild(replace(self.step, tensors=tuple(self.tensors)), left)
 
 
 def _node(name: str, kernel: Kernel, touched: tuple[tuple[int, ...], tuple[int, ...]], at: tuple[int, Phase]) -> Node:
@@ -96,27 +96,27 @@ def _node(name: str, kernel: Kernel, touched: tuple[tuple[int, ...], tuple[int, 
 
 
 def makes_gradient(node: Node) -> bool:
-    """Whether a node multiplies tokens away, as the gradient of a weight does."""
+    """True if a node sums over tokens, as the gradient of a weight does."""
     return any(isinstance(kernel, Gemm) and kernel.layout == _OF_WEIGHTS for kernel in node.kernels)
 
 
 def adds_gradient(tensors: Sequence[Tensor], node: Node) -> bool:
-    """Whether it adds to a gradient that was there before."""
+    """True if a node adds to an earlier gradient."""
     return operator_name(node) == "add_" and any(tensors[w.tensor].kind == "gradient" for w in node.writes)
 
 
 def _only_for(graph: ValueGraph, stretch: set[int]) -> set[int]:
-    """Places of a forward pass up to products whose results nothing outside a stretch takes, as a teacher's logits."""
-    found: set[int] = set()
+    """Forward places up to products whose results are read only within a stretch, such as a teacher's logits."""
+    places: set[int] = set()
     todo = list(stretch)
     while todo:
-        sources = {value.place for value in graph.sources[todo.pop()].values()} - stretch - found - {-1}
+        sources = {value.place for value in graph.sources[todo.pop()].values()} - stretch - places - {-1}
         for place in sources:
             readers = {r for value in graph.values(place) for r in graph.readers[value]}
-            if all(r in stretch | found or graph.nodes[r].phase != "forward" for r in readers):
-                found.add(place)
+            if all(r in stretch | places or graph.nodes[r].phase != "forward" for r in readers):
+                places.add(place)
                 todo += [] if any(isinstance(k, Gemm) for k in graph.nodes[place].kernels) else [place]
-    return found
+    return places
 
 
 def tiled_mlps(workload: Workload, parts: int = SHARDS) -> Workload:
@@ -125,22 +125,22 @@ def tiled_mlps(workload: Workload, parts: int = SHARDS) -> Workload:
     Raises:
         InapplicableError: the model has no such MLP.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     for layer in _mlps(step):
-        step = _tiled(step, layer, parts)
+        step = _tile(step, layer, parts)
     return step
 
 
 def _mlps(step: Workload) -> list[str]:
     layers = {node.layer.name() for node in step.nodes if any(isinstance(k, Gemm) for k in node.kernels)}
     gated = sorted(gated_layers(ValueGraph(step)))
-    found = [layer for layer in gated if sum(name.startswith(f"{layer}.") for name in layers) >= 2]
-    if not found:
+    mlps = [layer for layer in gated if sum(name.startswith(f"{layer}.") for name in layers) >= 2]
+    if not mlps:
         raise InapplicableError("the model has no gated MLP")
-    return found
+    return mlps
 
 
-def _tiled(step: Workload, layer: str, parts: int) -> Workload:
+def _tile(step: Workload, layer: str, parts: int) -> Workload:
     inside = [node for node in step.nodes if node.layer.name() == layer or node.layer.name().startswith(f"{layer}.")]
     forward = [node for node in inside if node.phase == "forward" and node.kernels]
     backward = [node for node in inside if node.phase == "backward" and node.kernels]
@@ -153,15 +153,15 @@ def _tiled(step: Workload, layer: str, parts: int) -> Workload:
     shown = [replace(node, writes=tuple(Reference(apart if w.tensor == result else w.tensor) for w in node.writes))
              for node in forward]  # fmt: skip
     once = [*slices.pass_over(shown, (apart,), (begin, "forward")),
-            slices.moved("cat", apart, result, (begin, "forward"))]  # fmt: skip
+            slices.move("cat", apart, result, (begin, "forward"))]  # fmt: skip
     again: list[Node] = []
     if backward:
         gradient, start = backward_result(step, backward), backward[0].id
         at: tuple[int, Phase] = (start, "backward")
-        kept = (gradient, *_gradients(step, backward))
-        again = [slices.moved("fill", gradient, gradient, at), *slices.pass_over([*forward, *backward], kept, at)]
+        results = (gradient, *_gradients(step, backward))
+        again = [slices.move("fill", gradient, gradient, at), *slices.pass_over([*forward, *backward], results, at)]
     views = [node for node in inside if not node.kernels]
-    return slices.workload(_replaced(step, (forward, once), (backward, again), (views, ())))
+    return slices.workload(_replace_nodes(step, (forward, once), (backward, again), (views, ())))
 
 
 def backward_result(step: Workload, backward: Sequence[Node]) -> int:
@@ -174,8 +174,8 @@ def _gradients(step: Workload, nodes: Sequence[Node]) -> Iterator[int]:
     yield from (w.tensor for node in nodes for w in node.writes if adds_gradient(step.tensors, node))
 
 
-def _replaced(step: Workload, *changes: tuple[Sequence[Node], Sequence[Node]]) -> list[Node]:
-    """The nodes of a step with some in place of others, which stand where the first of those stood."""
+def _replace_nodes(step: Workload, *changes: tuple[Sequence[Node], Sequence[Node]]) -> list[Node]:
+    """The nodes of a step with some replaced by others, which run where the first of those ran."""
     starts = {old[0].id: new for old, new in changes if old}
     gone = {node.id for old, _ in changes for node in old}
     nodes: list[Node] = []
@@ -192,14 +192,14 @@ def chunked_loss(workload: Workload, parts: int = 0) -> Workload:
 
     Args:
         workload: a step.
-        parts: slices; 0: as many as the logits of a token have more values than what they are made of, which makes
-            those of a slice as large as all of that (Hsu et al. 2024, section 3.2), of a power of two of tokens.
+        parts: slices; 0: as many as the logits of a token have more values than their operand, which makes
+            those of a slice as large as the whole operand (Hsu et al. 2024, section 3.2), of a power of two of tokens.
 
     Raises:
-        InapplicableError: no loss of a product's result is part of the step, or its logits are no larger than what they
-            are made of.
+        InapplicableError: no loss of a product's result is part of the step, or its logits are no larger than their
+            operand.
     """
-    step = unrolled(workload)
+    step = unroll(workload)
     graph = ValueGraph(step)
     heads = _heads(graph)
     parts = parts or _chunks(graph, heads)
@@ -216,17 +216,17 @@ def chunked_loss(workload: Workload, parts: int = 0) -> Workload:
     }
     after = {r.tensor for node in step.nodes if node.kernels and node not in nodes for r in node.reads}
     outer = {w.tensor for node in nodes for w in node.writes if w.tensor in after} - sums.keys()
-    summed = [one for node in nodes for one in _and_sum(slices, node, sums, at)]
-    once = [*(slices.moved("fill", total, total, at) for total in sums.values()),
+    summed = [part for node in nodes for part in _and_sum(slices, node, sums, at)]
+    once = [*(slices.move("fill", total, total, at) for total in sums.values()),
             *slices.pass_over(summed, {*outer, *sums.values()}, at)]  # fmt: skip
     rest = [replace(node, reads=tuple(Reference(sums.get(r.tensor, r.tensor)) for r in node.reads))
-            for node in _replaced(step, (stretch, once))]  # fmt: skip
+            for node in _replace_nodes(step, (stretch, once))]  # fmt: skip
     return slices.workload(rest)
 
 
 def _heads(graph: ValueGraph) -> set[int]:
-    """Places of the forward products whose results a loss over classes is of: their backward products take what comes
-    of that of the loss.
+    """Places of the forward products whose results enter a loss over classes: their backward products follow the
+    backward pass of the loss.
 
     Raises:
         InapplicableError: there are none.
@@ -252,21 +252,21 @@ def _heads(graph: ValueGraph) -> set[int]:
 
 def _stretch(graph: ValueGraph, step: Workload, heads: set[int]) -> set[int]:
     """Places of products with their loss, forward and backward."""
-    todo, found = list(heads), set(heads)
+    todo, places = list(heads), set(heads)
     while todo:
-        more = {r for value in graph.values(todo.pop()) for r in graph.readers[value]} - found
+        more = {r for value in graph.values(todo.pop()) for r in graph.readers[value]} - places
         more = {place for place in more if graph.nodes[place].phase == "forward"}
-        found |= more
+        places |= more
         todo += more
-    found |= _only_for(graph, found)
-    layers = {graph.nodes[place].layer.name() for place in found}
+    places |= _only_for(graph, places)
+    layers = {graph.nodes[place].layer.name() for place in places}
     layers |= {node.layer.name() for node in graph.nodes if node.phase == "backward" and is_loss(node)}
     backward = (
         place
         for place, node in enumerate(graph.nodes)
         if node.phase == "backward" and node.layer.name() in layers and not adds_gradient(step.tensors, node)
     )
-    return found | set(backward)
+    return places | set(backward)
 
 
 def _and_sum(slices: _Slices, node: Node, sums: dict[int, int], at: tuple[int, Phase]) -> Iterator[Node]:

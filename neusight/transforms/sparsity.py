@@ -1,4 +1,4 @@
-"""Sparsity profiles: how many zeros the operands of each layer hold; ``sparsify`` puts them to a workload's kernels.
+"""Sparsity profiles: shares of zeros in the operands of each layer; ``sparsify`` applies them to a workload's kernels.
 
 A file is JSON. What an operand leaves out is not clustered, an operand that a layer leaves out is dense::
 
@@ -38,8 +38,8 @@ DENSE = LayerSparsity(**_DENSE)
 class SparsityProfile:
     """Zeros of a model's layers.
 
-    ``layers`` by module path, as ``Node.layer`` has it; ``default`` holds for all others. ``source`` says where the
-    figures come from: measured on what, or assumed.
+    ``layers`` by module path, as in ``Node.layer``; ``default`` applies to all others. ``source`` is the origin of the
+    figures: the data they were measured on, or assumed.
     """
 
     model: str
@@ -52,17 +52,17 @@ class SparsityProfile:
         return self.layers.get(layer, self.default)
 
     def check(self, layers: Iterable[str]) -> None:
-        """Hold that the profile describes a model with these layers. One without layers of its own suits any.
+        """Check that the profile describes a model with these layers. A profile without layers fits any model.
 
         Raises:
             DataError: the profile names layers that the model lacks, or lacks some of the model's.
         """
-        known = list(dict.fromkeys(layers))
-        unknown = [layer for layer in self.layers if layer not in set(known)]
-        missing = [layer for layer in known if layer not in self.layers] if self.layers else []
+        unique = list(dict.fromkeys(layers))
+        unknown = [layer for layer in self.layers if layer not in set(unique)]
+        missing = [layer for layer in unique if layer not in self.layers] if self.layers else []
         wrong = []
         if unknown:
-            wrong.append(f"unknown {_some(unknown)}{nearest(unknown[0], known)}")
+            wrong.append(f"unknown {_some(unknown)}{nearest(unknown[0], unique)}")
         if missing:
             wrong.append(f"missing {_some(missing)}")
         if wrong:
@@ -80,16 +80,16 @@ class SparsityProfile:
         Raises:
             DataError: nothing, an unknown or repeated operand, or a value outside [0, 1].
         """
-        given: dict[str, OperandSparsity] = {}
+        operands: dict[str, OperandSparsity] = {}
         for part in text.split(","):
             name, equals, value = (piece.strip() for piece in part.partition("="))
             where = f"'{part.strip()}' in sparsity '{text}'"
             if not equals:
                 raise DataError(f"cannot read {where}: write activations=0.6,gradients=0.5,weights=0")
-            if name in given:
+            if name in operands:
                 raise DataError(f"{where} gives {name} again: give each operand once")
-            given[_operand(name, where)] = _share(value, where)
-        return cls(model="", default=LayerSparsity(**(_DENSE | given)), source=f"assumed: {text}")
+            operands[_operand(name, where)] = _share(value, where)
+        return cls(model="", default=LayerSparsity(**(_DENSE | operands)), source=f"assumed: {text}")
 
     def save(self, path: Path | str) -> Path:
         """Write the profile as JSON, one operand a line."""
@@ -111,7 +111,7 @@ class SparsityProfile:
 
     @classmethod
     def load(cls, path: Path | str) -> SparsityProfile:
-        """Read what ``save`` wrote, or somebody by hand.
+        """Read a profile that ``save`` or a person wrote.
 
         Raises:
             DataError: missing, no JSON, of another protocol, or a key or figure that is not what the format has.
@@ -121,7 +121,7 @@ class SparsityProfile:
         if protocol != PROTOCOL:
             raise DataError(f"{path}: protocol {protocol} is not {PROTOCOL}: write it again with {_MEASURE}")
         try:
-            return cls(**_parsed(content))
+            return cls(**_parse(content))
         except DataError as error:
             raise DataError(f"{path}: {error}") from None
 
@@ -172,9 +172,9 @@ def _read(path: Path) -> dict[str, Any]:
     return content
 
 
-def _parsed(content: dict[str, Any]) -> dict[str, Any]:
-    """Fields of a profile; ``protocol`` has been looked at."""
-    _hold_keys(content, _KEYS, "the profile")
+def _parse(content: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a profile whose ``protocol`` has been checked."""
+    _check_keys(content, _KEYS, "the profile")
     for key in ("model", "source"):
         if not isinstance(content.get(key), str):
             raise DataError(f"'{key}' is missing or no text: add it")
@@ -188,18 +188,18 @@ def _parsed(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _layer(value: Any, where: str) -> LayerSparsity:
-    given = _mapping(value, where)
-    _hold_keys(given, OPERANDS, where)
-    return LayerSparsity(**(_DENSE | {name: _one(one, f"{name} of {where}") for name, one in given.items()}))
+    operands = _mapping(value, where)
+    _check_keys(operands, OPERANDS, where)
+    return LayerSparsity(**(_DENSE | {name: _one(shares, f"{name} of {where}") for name, shares in operands.items()}))
 
 
 def _one(value: Any, where: str) -> OperandSparsity:
-    given = _mapping(value, where)
-    _hold_keys(given, [f.name for f in fields(OperandSparsity)], where)
-    if "sparsity" not in given:
+    entries = _mapping(value, where)
+    _check_keys(entries, [f.name for f in fields(OperandSparsity)], where)
+    if "sparsity" not in entries:
         raise DataError(f"{where} has no 'sparsity': add its share of zeros")
     try:
-        return OperandSparsity(**given)
+        return OperandSparsity(**entries)
     except DataError as error:
         raise DataError(f"{where}: {error}") from None
 
@@ -210,7 +210,7 @@ def _mapping(value: Any, where: str) -> dict[str, Any]:
     return value
 
 
-def _hold_keys(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+def _check_keys(given: Mapping[str, Any], known: Iterable[str], where: str) -> None:
     for key in given:
         if key not in known:
             raise DataError(f"unknown key '{key}' in {where}{nearest(key, known)}: one of {', '.join(known)}")
@@ -234,7 +234,7 @@ def as_profile(sparsity: Sparsity) -> SparsityProfile:
 def sparsify(workload: Workload, profile: SparsityProfile) -> Workload:
     """The workload with the zeros of a profile on the operands of its convolutions and matrix products.
 
-    Layers that the profile tells apart are stored one by one.
+    Layers that the profile distinguishes are stored one by one.
 
     Raises:
         DataError: the profile is of other layers than the workload's.
@@ -259,5 +259,5 @@ def _sparse(node: Node, profile: SparsityProfile) -> Iterator[Node]:
     if not any(operand_names(kernel, node.phase) for kernel in node.kernels):
         yield node
         return
-    for one in each_copy(node) if profile.layers else (node,):
-        yield replace(one, zeros=profile.of(one.layer.name()) if profile.layers else profile.default)
+    for copy in each_copy(node) if profile.layers else (node,):
+        yield replace(copy, zeros=profile.of(copy.layer.name()) if profile.layers else profile.default)

@@ -16,7 +16,7 @@ TILE = 256
 other must not exceed 256, the largest tile of one dimension; stride and dilation are 1; images lie in NCHW).
 """
 _FREQUENCIES = TILE // 2 + 1
-"""The others of a real signal follow from them."""
+"""Independent frequencies of a real signal; the others follow from them."""
 _BYTES = 4
 _BLOCK = 32
 """Rows that a product of spectra has at least (cuDNN's kernels ``gcgemm_32x32``)."""
@@ -32,7 +32,7 @@ def with_spectra(workload: Workload, flops_per_s: float, bytes_per_s: float) -> 
     if not any(_is_row(kernel) for node in workload.nodes for kernel in node.kernels):
         raise InapplicableError("no convolution in float32 has a long filter along one extent")
 
-    def chosen(kernel: Kernel) -> Sequence[Kernel]:
+    def choose(kernel: Kernel) -> Sequence[Kernel]:
         if not isinstance(kernel, Conv2d) or not _is_row(kernel):
             return (kernel,)
         spectra = _Spectra.of(kernel)
@@ -40,7 +40,7 @@ def with_spectra(workload: Workload, flops_per_s: float, bytes_per_s: float) -> 
         return spectra.kernels if spectra.time_s(flops_per_s, bytes_per_s) < direct_s else (kernel,)
 
     nodes = (
-        replace(node, kernels=tuple(made for kernel in node.kernels for made in chosen(kernel)))
+        replace(node, kernels=tuple(made for kernel in node.kernels for made in choose(kernel)))
         for node in workload.nodes
     )
     return replace(workload, nodes=tuple(nodes))
@@ -67,7 +67,7 @@ class _Spectra:
     convolution: Conv2d
     tiles: int
     sizes: tuple[int, int, int]
-    """Values of what is read, filters or second images, and written."""
+    """Values of the operand, of the filters or second images, and of the result."""
     spectra: tuple[int, int, int]
     """Their signals, each of ``_FREQUENCIES`` complex values."""
 
@@ -94,9 +94,9 @@ class _Spectra:
     @property
     def kernels(self) -> tuple[Kernel, ...]:
         (first, second, written), spectra = self.sizes, [_FREQUENCIES * 2 * signals for signals in self.spectra]
-        turned = [_moved("transpose", size, size) for size in spectra]
-        read = (_moved("copy", first, spectra[0]), turned[0], _moved("copy", second, spectra[1]), turned[1])
-        return (*read, self.product, turned[2], _moved("copy", spectra[2], written))
+        turned = [_move("transpose", size, size) for size in spectra]
+        read = (_move("copy", first, spectra[0]), turned[0], _move("copy", second, spectra[1]), turned[1])
+        return (*read, self.product, turned[2], _move("copy", spectra[2], written))
 
     @property
     def product(self) -> Gemm:
@@ -110,13 +110,13 @@ class _Spectra:
         return Gemm(op="bmm", batch=_FREQUENCIES, m=2 * m, n=n, k=2 * inner, layout="nn")
 
     def time_s(self, flops_per_s: float, bytes_per_s: float) -> float:
-        """At the rates of a device [FLOP/s, B/s]."""
+        """Duration of the convolution at the rates of a device [FLOP/s, B/s]."""
         rows = -(-self.product.m // _BLOCK) * _BLOCK
         flops = 2.0 * self.product.batch * rows * self.product.n * self.product.k
         moved = sum(k.read_bytes + k.write_bytes for k in self.kernels if isinstance(k, Memory))
         return flops / flops_per_s + moved / bytes_per_s
 
 
-def _moved(op: str, values: int, made: int) -> Memory:
-    """What reads so many values in float32 and writes so many."""
+def _move(op: str, values: int, made: int) -> Memory:
+    """Data movement that reads ``values`` in float32 and writes ``made``."""
     return Memory(op=op, elements=made, read_bytes=_BYTES * values, write_bytes=_BYTES * made)

@@ -11,14 +11,14 @@ from neusight.kernels.families import Collective, Gemm, Kernel, Memory
 from neusight.kernels.optimizers import optimizer_named
 from neusight.kernels.precision import stored_bytes
 from neusight.transforms.optimizer import fused_step, passes_of
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads.workload import Node, Tensor, Workload
 
 SKEW = 1.05
 """Exponent of Zipf's law by which rows of a model that states none are asked for (assumption, near the popularity that
 Adnan et al. 2021, section 2, show of Criteo's data)."""
 _INDEX_BYTES = 8
-"""Of the number of a row."""
+"""Size of the index of a row [B]."""
 _EXACT = 2
 
 
@@ -31,90 +31,90 @@ class Lookup:
 
     @property
     def rows(self) -> int:
-        """Of the table."""
+        """Number of rows of the table."""
         return self.table.shape[0]
 
     @property
     def width(self) -> int:
-        """Of a row [elements]."""
+        """Width of a row [elements]."""
         return self.table.shape[-1]
 
     @property
     def row_bytes(self) -> int:
-        """Of a row [B]."""
+        """Size of a row [B]."""
         return round(self.width * stored_bytes(self.table.dtype))
 
 
 def lookups(step: Workload) -> dict[str, tuple[int, Lookup]]:
-    """Of each module that is a table: the number of its tensor, and how it is read.
+    """The tensor's number and the lookups of each table, by its module.
 
     Raises:
         InapplicableError: the step has no bags of embeddings.
     """
-    found = {}
+    tables = {}
     for node in step.nodes:
         if node.phase == "forward" and "_embedding_bag" in node.operator and node.kernels:
             at = node.reads[0].tensor
             table = step.tensors[at]
             count = getattr(node.kernels[0], "elements", 0) // table.shape[-1]
-            found[node.layer.name()] = (at, Lookup(table=table, count=count))
-    if not found:
+            tables[node.layer.name()] = (at, Lookup(table=table, count=count))
+    if not tables:
         raise InapplicableError("the model has no tables of embeddings whose rows are summed in bags")
-    return found
+    return tables
 
 
 def on_host(workload: Workload) -> Workload:
     """The host holds all tables, sums their rows and updates them: bags and their gradients cross its link.
 
-    What that takes the host is not counted, so that a step may be longer.
+    The host's time for this is not counted, so that a step may be longer.
     """
 
     def crossing(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
         bags = workload.request.batch * lookup.row_bytes
         return (_copy(bags, lookup),)
 
-    return _changed(workload, crossing, lambda lookup: 0)
+    return _with_kernels(workload, crossing, lambda lookup: 0)
 
 
 def with_hot_rows(workload: Workload, hot_bytes: int, skew: float = SKEW, updated: float = 1.0) -> Workload:
-    """The device holds the rows that are asked for most, as many of each table, others come from the host and their
+    """The device stores the most requested rows, equally many of each table; others come from the host and their
     gradients go back to it.
 
     Args:
         workload: the step.
-        hot_bytes: of all hot rows together [B].
+        hot_bytes: size of all hot rows together [B].
         skew: exponent of Zipf's law.
-        updated: share of the hot rows that are asked for whose gradients are made.
+        updated: share of the requested hot rows whose gradients are made.
 
     Raises:
         InapplicableError: all rows fit, or there are no tables.
     """
-    tables = [lookup for _, lookup in lookups(unrolled(workload)).values()]
-    kept = hot_rows(tables, hot_bytes)
-    if all(lookup.rows <= kept for lookup in tables) and updated == 1.0:
+    tables = [lookup for _, lookup in lookups(unroll(workload)).values()]
+    hot = hot_rows(tables, hot_bytes)
+    if all(lookup.rows <= hot for lookup in tables) and updated == 1.0:
         raise InapplicableError(f"all tables fit in the {hot_bytes / 1e6:.0f} MB of hot rows")
 
     def split(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
-        share = cold_share(lookup.rows, kept, skew)
+        share = cold_share(lookup.rows, hot, skew)
         cold = ceil(share * lookup.count) * lookup.row_bytes
         copies = (_copy(cold, lookup),) if cold else ()
         return (*copies, *node.kernels) if node.phase == "forward" else (*_part(node, updated, share), *copies)
 
-    return _changed(workload, split, lambda one: min(one.rows, kept) * one.row_bytes)
+    return _with_kernels(workload, split, lambda lookup: min(lookup.rows, hot) * lookup.row_bytes)
 
 
 def hot_rows(tables: list[Lookup], hot_bytes: int) -> int:
-    """Rows of each table at most, so that those of all take no more than so many bytes."""
+    """Largest number of rows of each table with which all tables together take at most ``hot_bytes``."""
     low, high = 0, max(lookup.rows for lookup in tables)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = sum(min(one.rows, middle) * one.row_bytes for one in tables) <= hot_bytes
+        fits = sum(min(t.rows, middle) * t.row_bytes for t in tables) <= hot_bytes
         low, high = (middle, high) if fits else (low, middle - 1)
     return low
 
 
 def cold_share(rows: int, kept: int, skew: float) -> float:
-    r"""Share of lookups beyond the ``kept`` rows that are asked for most, by Zipf's law.
+    r"""Share of lookups beyond the ``kept`` most requested rows, by Zipf's law.
 
     .. math:: 1 - H_{k,s} / H_{n,s}
     """
@@ -136,30 +136,29 @@ def as_trains(workload: Workload, rank: int, least_rows: int, cached: float = 0.
 
     Args:
         workload: the step.
-        rank: of both inner dimensions.
-        least_rows: of tables that are replaced.
-        cached: share of their rows, those that are asked for most, which lie beside the trains as they are (section
-            4.2).
+        rank: size of both inner dimensions.
+        least_rows: rows from which on a table is replaced.
+        cached: share of their rows, the most requested, which are stored unchanged next to the trains (section 4.2).
         skew: exponent of Zipf's law.
 
     Raises:
         InapplicableError: no table has as many rows.
     """
-    large = [one for _, one in lookups(unrolled(workload)).values() if one.rows >= least_rows]
+    large = [lookup for _, lookup in lookups(unroll(workload)).values() if lookup.rows >= least_rows]
     if not large:
         raise InapplicableError(f"no table has {least_rows:,} rows")
 
-    def multiplied(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
+    def multiply(node: Node, lookup: Lookup) -> tuple[Kernel, ...]:
         if lookup.rows < least_rows:
             return node.kernels
         cold = replace(lookup, count=ceil(cold_share(lookup.rows, int(cached * lookup.rows), skew) * lookup.count))
         return (*train_products(cold, rank, node.phase == "backward"), *node.kernels)
 
-    def held(one: Lookup) -> int | None:
-        kept = int(cached * one.rows) * one.row_bytes
-        return train_bytes(one, rank) + kept if one.rows >= least_rows else None
+    def held(lookup: Lookup) -> int | None:
+        cached_bytes = int(cached * lookup.rows) * lookup.row_bytes
+        return train_bytes(lookup, rank) + cached_bytes if lookup.rows >= least_rows else None
 
-    return _changed(workload, multiplied, held)
+    return _with_kernels(workload, multiply, held)
 
 
 def factors(width: int) -> tuple[int, int, int]:
@@ -175,7 +174,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def train_bytes(lookup: Lookup, rank: int) -> int:
-    """Of the three cores of a table [B]."""
+    """Size of the three cores of a table [B]."""
     edge, (first, second, third) = ceil(lookup.rows ** (1 / 3)), factors(lookup.width)
     elements = edge * (first * rank + rank * second * rank + rank * third)
     return round(elements * stored_bytes(lookup.table.dtype))
@@ -208,20 +207,20 @@ def _part(node: Node, updated: float, cold: float) -> Iterator[Kernel]:
         yield replace(kernel, **{name: ceil(share * getattr(kernel, name)) for name in sizes})
 
 
-def _changed(
+def _with_kernels(
     workload: Workload, kernels: Callable[[Node, Lookup], tuple[Kernel, ...]], held: Callable[[Lookup], int | None]
 ) -> Workload:
     """A step whose tables are read and updated by other kernels, and have ``held`` bytes; None: as many as before."""
-    step = unrolled(workload)
-    found = lookups(step)
+    step = unroll(workload)
+    tables = lookups(step)
     tensors = list(step.tensors)
-    for at, lookup in found.values():
+    for at, lookup in tables.values():
         size = held(lookup)
         if size is not None:
             tensors[at] = replace(lookup.table, nbytes=size, touched_bytes=min(size, lookup.table.touched_bytes))
     nodes = tuple(
-        replace(node, kernels=kernels(node, found[node.layer.name()][1]))
-        if node.kernels and "_embedding_bag" in node.operator and node.layer.name() in found
+        replace(node, kernels=kernels(node, tables[node.layer.name()][1]))
+        if node.kernels and "_embedding_bag" in node.operator and node.layer.name() in tables
         else node
         for node in step.nodes
     )
@@ -229,7 +228,7 @@ def _changed(
 
 
 def has_tables(workload: Workload) -> bool:
-    """Whether a step has bags of embeddings."""
+    """True if a step has bags of embeddings."""
     return any(node.kernels and "_embedding_bag" in node.operator for node in workload.nodes)
 
 
@@ -243,25 +242,25 @@ def split_among(workload: Workload, ranks: int) -> Workload:
     Raises:
         InapplicableError: the step has no bags of embeddings, or an optimizer that steps tensor by tensor.
     """
-    step = unrolled(workload)
-    found = dict(lookups(step).values())
-    bags = step.request.batch * sum(one.row_bytes for one in found.values())
+    step = unroll(workload)
+    used = dict(lookups(step).values())
+    bags = step.request.batch * sum(t.row_bytes for t in used.values())
     places = [at for at, node in enumerate(step.nodes) if node.kernels and "_embedding_bag" in node.operator]
     forward = [at for at in places if step.nodes[at].phase == "forward"]
     backward = [at for at in places if step.nodes[at].phase == "backward"]
     nodes = list(step.nodes)
     for at, size, before in (
-        (forward[0], _INDEX_BYTES * sum(one.count for one in found.values()), True),
+        (forward[0], _INDEX_BYTES * sum(t.count for t in used.values()), True),
         (forward[-1], bags, False),
         *((at, bags, True) for at in backward[:1]),
     ):
-        exchange = (Collective(op="all_to_all", ranks=ranks, bytes=size, dtype=next(iter(found.values())).table.dtype),)
-        own = nodes[at].kernels
-        nodes[at] = replace(nodes[at], kernels=exchange + own if before else own + exchange)
+        exchange = (Collective(op="all_to_all", ranks=ranks, bytes=size, dtype=next(iter(used.values())).table.dtype),)
+        kernels = nodes[at].kernels
+        nodes[at] = replace(nodes[at], kernels=exchange + kernels if before else kernels + exchange)
     updates = [at for at, node in enumerate(nodes) if node.phase == "optimizer"]
     for at in updates:
-        nodes[at] = replace(nodes[at], kernels=_rows_stepped(step, found) if at == updates[-1] else ())
-    return replace(step, nodes=tuple(nodes), tensors=tuple(_split_tensors(step, found, ranks)))
+        nodes[at] = replace(nodes[at], kernels=_rows_stepped(step, used) if at == updates[-1] else ())
+    return replace(step, nodes=tuple(nodes), tensors=tuple(_split_tensors(step, used, ranks)))
 
 
 def _rows_stepped(step: Workload, found: Mapping[int, Lookup]) -> tuple[Kernel, ...]:
@@ -270,10 +269,10 @@ def _rows_stepped(step: Workload, found: Mapping[int, Lookup]) -> tuple[Kernel, 
     if not algorithm.fused:
         words = "steps tensor by tensor: name another optimizer, or embedding_shard none"
         raise InapplicableError(f"{step.request.optimizer} {words}")
-    tensors = [one for at, one in enumerate(step.tensors) if one.kind == "weight" and at not in found]
+    tensors = [t for at, t in enumerate(step.tensors) if t.kind == "weight" and at not in found]
     dtype = next(iter(found.values())).table.dtype
-    dense = step.parameters - sum(one.rows * one.width for one in found.values())
-    elements, size = sum(one.count * one.width for one in found.values()), round(stored_bytes(dtype))
+    dense = step.parameters - sum(t.rows * t.width for t in found.values())
+    elements, size = sum(t.count * t.width for t in found.values()), round(stored_bytes(dtype))
     states = algorithm.moments_of_rows
     rows = Memory(
         op="scatter",
@@ -287,17 +286,17 @@ def _rows_stepped(step: Workload, found: Mapping[int, Lookup]) -> tuple[Kernel, 
 
 
 def _split_tensors(step: Workload, found: Mapping[int, Lookup], ranks: int) -> Iterator[Tensor]:
-    """Shares of tables and of what the optimizer keeps of them; nothing of what it made of whole ones."""
+    """A rank's shares of tables and of their optimizer states; intermediate results of whole tables are dropped."""
     algorithm = optimizer_named(step.request.optimizer)
-    kept = algorithm.moments_of_rows / (algorithm.moments or 1)
-    shapes = {one.table.shape for one in found.values()}
+    share = algorithm.moments_of_rows / (algorithm.moments or 1)
+    shapes = {lookup.table.shape for lookup in found.values()}
     made = {w.tensor for node in step.nodes if node.phase == "optimizer" for w in node.writes}
     for at, tensor in enumerate(step.tensors):
         if at in found:
             size = ceil(tensor.nbytes / ranks)
             yield replace(tensor, nbytes=size, touched_bytes=min(size, tensor.touched_bytes), split=True)
         elif tensor.shape in shapes and tensor.kind == "state":
-            yield replace(tensor, nbytes=ceil(kept * tensor.nbytes / ranks), touched_bytes=0)
+            yield replace(tensor, nbytes=ceil(share * tensor.nbytes / ranks), touched_bytes=0)
         elif tensor.shape in shapes and at in made:
             yield replace(tensor, nbytes=0, touched_bytes=0)
         else:

@@ -1,5 +1,5 @@
-"""Layers of a transformer that keep less for their backward pass: GELU and layer norm take back what they gave instead
-of what they were given, and what dropout leaves of attention's probabilities is computed again (Andoorveedu et al.
+"""Layers of a transformer that keep less for their backward pass: GELU and layer norm read their result instead of
+their input, and the dropout of attention's probabilities is computed again (Andoorveedu et al.
 2022, "Tempo: Accelerating Transformer-Based Model Training through Memory Footprint Reduction", section 3).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Elementwise
 from neusight.kernels.precision import stored_bytes
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.workload import Node, Reference, Tensor, Workload
 
 _COPIES = ("_to_copy", "clone")
@@ -26,21 +26,21 @@ def tempo(workload: Workload) -> Workload:
     """
     if workload.request.mode != "training":
         raise InapplicableError("inference keeps nothing for a backward pass")
-    found = _Layers(unrolled(workload))
-    if not (found.masks or found.given or found.dropped):
+    layers = _Layers(unroll(workload))
+    if not (layers.masks or layers.given or layers.dropped):
         raise InapplicableError("the model has neither GELU nor layer norm, nor dropout of attention's probabilities")
-    return found.rebuilt()
+    return layers.rebuild()
 
 
 @dataclass
 class _Layers:
-    """What stands for what in the backward pass of an unrolled step.
+    """Replacements of tensors in the backward pass of an unrolled step.
 
     Attributes:
         step: the step.
-        given: what layers were given, by what their backward nodes take instead: (operator, tensor) to tensor.
-        masks: by GELU's input the tensor that says on which side of its minimum each value lies, one byte each.
-        dropped: of tensors that hold what dropout left of probabilities, these and its mask.
+        given: result of a layer that its backward node reads instead of its input: (operator, input) to result.
+        masks: by GELU's input the tensor that records on which side of its minimum each value is, one byte each.
+        dropped: probabilities and mask, by the tensor of their dropout.
         again: of these tensors, those that the backward pass makes.
     """
 
@@ -70,17 +70,17 @@ class _Layers:
 
     def _bytes_of(self, at: int) -> int:
         """A tensor of a byte for each value of another."""
-        one = self.tensors[at]
-        return self._new(replace(one, dtype="bool", nbytes=round(one.nbytes / stored_bytes(one.dtype))))
+        source = self.tensors[at]
+        return self._new(replace(source, dtype="bool", nbytes=round(source.nbytes / stored_bytes(source.dtype))))
 
     def _new(self, tensor: Tensor) -> int:
         self.tensors.append(replace(tensor, born=0, died=0, touched_bytes=tensor.nbytes))
         return len(self.tensors) - 1
 
-    def rebuilt(self) -> Workload:
-        """The step as its layers are now."""
-        nodes = [one for node in self.step.nodes for one in self._of(node)]
-        return rebuilt(replace(self.step, tensors=tuple(self.tensors)), nodes)
+    def rebuild(self) -> Workload:
+        """The step with the replacements."""
+        nodes = [part for node in self.step.nodes for part in self._of(node)]
+        return rebuild(replace(self.step, tensors=tuple(self.tensors)), nodes)
 
     def _of(self, node: Node) -> Iterator[Node]:
         name, read = node.operator.split(".")[1], [r.tensor for r in node.reads]
@@ -109,14 +109,14 @@ class _Layers:
         )
 
     def _again(self, node: Node, at: int) -> Node:
-        """The dropout once more before a node that takes what it left."""
-        (kept, mask), one = self.dropped[at], self.tensors[at]
-        elements = round(one.nbytes / stored_bytes(one.dtype))
-        self.again[at] = self._new(one)
+        """The dropout once more before a node that reads its result."""
+        (probs, mask), dropout = self.dropped[at], self.tensors[at]
+        elements = round(dropout.nbytes / stored_bytes(dropout.dtype))
+        self.again[at] = self._new(dropout)
         kernel = Elementwise(
-            op="dropout_backward", elements=elements, read_bytes=self.tensors[kept].nbytes + self.tensors[mask].nbytes,
-            write_bytes=one.nbytes, flops=2 * elements, dtype=one.dtype,
+            op="dropout_backward", elements=elements, read_bytes=self.tensors[probs].nbytes + self.tensors[mask].nbytes,
+            write_bytes=dropout.nbytes, flops=2 * elements, dtype=dropout.dtype,
         )  # fmt: skip
-        reads, writes = (Reference(kept), Reference(mask)), (Reference(self.again[at]),)
+        reads, writes = (Reference(probs), Reference(mask)), (Reference(self.again[at]),)
         return Node(id=node.id, operator="aten.native_dropout_backward.default", phase="backward", kernels=(kernel,),
                      reads=reads, writes=writes, layer=node.layer)  # fmt: skip

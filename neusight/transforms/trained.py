@@ -11,11 +11,11 @@ from neusight.kernels.precision import stored_bytes
 from neusight.kernels.work import work_of
 from neusight.transforms.factored import LowRank, weights_of
 from neusight.transforms.narrowed import RIDGE_FLOPS_PER_BYTE
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads.workload import Node, Workload
 
 _MULTIPLE = 32
-"""Of the sides of products of 8-bit integers and of sparse matrices (cuBLASLt; cuSPARSELt, Data types)."""
+"""Divisor of the sides of products of 8-bit integers and of sparse matrices (cuBLASLt; cuSPARSELt, Data types)."""
 _COMPRESSED = 0.5 + 1 / 16
 """Bytes of a 2:4 matrix of 16 bits over those that it had: half of its values, each with a place of two bits."""
 Change = Callable[[Gemm, LowRank, Node], Iterator[Kernel]]
@@ -33,7 +33,7 @@ def int8_products(workload: Workload) -> Workload:
         yield from (_by_rows(rows, product.k, product.dtype) for rows in (product.m, product.n))
         yield replace(product, dtype="int8", scaling="row")
 
-    return _changed(workload, narrow)
+    return _with_products(workload, narrow)
 
 
 def sparse_products(workload: Workload) -> Workload:
@@ -58,15 +58,15 @@ def sparse_products(workload: Workload) -> Workload:
                          write_bytes=round(2 * _COMPRESSED * size), dtype=product.dtype)  # fmt: skip
         yield replace(product, k=product.k // 2)
 
-    return _changed(workload, sparse)
+    return _with_products(workload, sparse)
 
 
-def _changed(workload: Workload, change: Change) -> Workload:
+def _with_products(workload: Workload, change: Change) -> Workload:
     if workload.request.mode != "training":
         raise InapplicableError("the step has no backward pass: this is of training")
-    step = unrolled(workload)
+    step = unroll(workload)
     weights = weights_of(step, Gemm)
-    suited = {layer: one for layer, one in weights.items() if one.rows % _MULTIPLE == one.columns % _MULTIPLE == 0}
+    suited = {layer: w for layer, w in weights.items() if w.rows % _MULTIPLE == w.columns % _MULTIPLE == 0}
 
     def kernels(node: Node) -> Iterator[Kernel]:
         weight = suited.get(node.layer.name())

@@ -1,4 +1,4 @@
-"""A workload with every operator and every storage by itself, for transforms that tell equal layers apart."""
+"""A workload with every operator and every storage listed separately, for transforms that distinguish equal layers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from neusight.workloads.workload import KEPT, ModulePath, Node, Reference, Tensor, Workload
 
 
-def unrolled(workload: Workload) -> Workload:
+def unroll(workload: Workload) -> Workload:
     """The same step without series: ``nodes`` in the order of execution, each with its place as ``id``, and
     ``tensors`` of one copy each.
     """
@@ -18,7 +18,7 @@ def unrolled(workload: Workload) -> Workload:
         return workload
     copies = np.array([tensor.copies for tensor in workload.tensors], dtype=np.int64)
     starts = (copies.cumsum() - copies).tolist()
-    tensors = tuple(one for tensor in workload.tensors for one in _each_tensor(tensor))
+    tensors = tuple(copy for tensor in workload.tensors for copy in _each_tensor(tensor))
     nodes = tuple(
         replace(
             node,
@@ -69,50 +69,50 @@ def _each_tensor(tensor: Tensor) -> Iterator[Tensor]:
 def _each_reference(
     references: Sequence[Reference], place: tuple[int, int], starts: Sequence[int], tensors: Sequence[Tensor]
 ) -> Iterator[Reference]:
-    """References of one copy of a node; one to all copies of a tensor becomes as many."""
+    """References of one copy of a node; a reference to all copies of a tensor becomes one for each copy."""
     copy, copies = place
     for reference in references:
         if reference.first < 0 and copies == 1:
             first = starts[reference.tensor]
             yield from (Reference(first + i) for i in range(tensors[reference.tensor].copies))
         else:
-            one = reference.at(copy, copies)
-            yield Reference(starts[one.tensor] + one.first)
+            source = reference.at(copy, copies)
+            yield Reference(starts[source.tensor] + source.first)
 
 
-def rebuilt(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = (), held: bool = False) -> Workload:
+def rebuild(workload: Workload, nodes: Sequence[Node], stays: Iterable[int] = (), held: bool = False) -> Workload:
     """An unrolled workload with other nodes.
 
-    What nodes make and drop lives from the first that touches it to the last; tensors that none touches are left out,
-    but for some.
+    Tensors that nodes make and drop live from the first node that touches them to the last; untouched tensors are left
+    out unless they are in ``stays``.
 
     Args:
-        workload: as ``unrolled`` returns it.
-        nodes: in their new order, each with the place in ``workload`` where it begins as ``id``.
-        stays: tensors that are kept whatever the nodes touch.
-        held: callers of the nodes are the same, and hold what they held for as long.
+        workload: an unrolled workload.
+        nodes: the nodes in their new order, with the place in ``workload`` where each begins as its ``id``.
+        stays: tensors that are kept even if no node touches them.
+        held: callers of the nodes are the same, and keep references for as long as before.
     """
     used = {reference.tensor for node in nodes for reference in (*node.reads, *node.writes)} | set(stays)
     number = {old: new for new, old in enumerate(sorted(used))}
     placed = tuple(
-        replace(node, id=at, reads=_renumbered(node.reads, number), writes=_renumbered(node.writes, number))
+        replace(node, id=at, reads=_renumber(node.reads, number), writes=_renumber(node.writes, number))
         for at, node in enumerate(nodes)
     )
     moved = _places(workload.length, sorted(node.id for node in nodes))
     first, last = _touches(placed)
     tensors = []
     for old, at in number.items():
-        one = workload.tensors[old]
-        born = one.born if one.born < 0 else first.get(at, moved[one.born])
-        died = one.died
+        tensor = workload.tensors[old]
+        born = tensor.born if tensor.born < 0 else first.get(at, moved[tensor.born])
+        died = tensor.died
         if 0 <= died < KEPT:
             died = moved[min(died, len(moved) - 1)]
             died = max(died, last.get(at, died)) if held else last.get(at, died)
-        tensors.append(replace(one, born=born, died=max(born, died)))
+        tensors.append(replace(tensor, born=born, died=max(born, died)))
     return replace(workload, nodes=placed, tensors=tuple(tensors))
 
 
-def _renumbered(references: Iterable[Reference], number: dict[int, int]) -> tuple[Reference, ...]:
+def _renumber(references: Iterable[Reference], number: dict[int, int]) -> tuple[Reference, ...]:
     return tuple(Reference(number[r.tensor]) for r in references)
 
 

@@ -1,4 +1,4 @@
-"""Attention to the tokens of a window alone."""
+"""Attention to only the tokens of a window."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neusight.kernels.families import Attention, Kernel
 from neusight.workloads.workload import Workload
 
 
-def windowed(workload: Workload, window: int) -> Workload:
+def with_window(workload: Workload, window: int) -> Workload:
     """The step with fused causal attention to the last ``window`` tokens, whose kernels skip tiles beyond.
 
     Raises:

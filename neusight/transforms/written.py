@@ -1,8 +1,8 @@
-"""Kernels that somebody wrote by hand for what a model runs as a chain of operators: norms, gates, rotary embeddings,
+"""Kernels written by hand for chains of operators of a model: norms, gates, rotary embeddings,
 losses (Hsu et al. 2024, "Liger Kernel"; NVIDIA Apex, ``FusedRMSNorm``).
 
-Which nodes belong together is read off what they compute; how many bytes are left, and what is computed again in the
-backward pass, ``fusion`` finds as it does of a compiler's kernels.
+Nodes are grouped by the operators they run; ``fusion`` derives the bytes that are left and the values that are computed
+again in the backward pass, as for a compiler's kernels.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from neusight.kernels.families import Gemm
 from neusight.transforms.fusion import fuse_among
 from neusight.transforms.partition import COMPILED, ValueGraph
 from neusight.transforms.reductions import in_one_loop
-from neusight.transforms.unrolled import rebuilt, unrolled
+from neusight.transforms.unrolled import rebuild, unroll
 from neusight.workloads.dispatch import HAND_WRITTEN
 from neusight.workloads.workload import Node, Reference, Workload
 
@@ -27,10 +27,10 @@ _SCORES = ("mul", "masked_fill", "_softmax", "_softmax_backward_data")
 _LOSSES = ("_log_softmax", "nll_loss_forward", "nll_loss_backward", "_log_softmax_backward_data")
 _CHAINED = ("elementwise", "row_reduction")
 _REGISTERS = 4 * 32 * 255
-"""Of a program of four warps, Triton's default, whose threads have 255 each (CUDA C++ Programming Guide, technical
-specifications)."""
+"""Registers of a program of four warps, Triton's default, whose threads have 255 each (CUDA C++ Programming Guide,
+technical specifications)."""
 _HELD = 3
-"""Values for each element of a row that a loss of two inputs holds at once: both, and what it makes of them."""
+"""Values for each element of a row that a loss of two inputs keeps at once: both inputs and the result."""
 Places = Callable[[ValueGraph], set[int]]
 
 
@@ -41,29 +41,29 @@ def fused_norms(workload: Workload, by: str = HAND_WRITTEN) -> Workload:
     Raises:
         InapplicableError: there is none.
     """
-    return _fused(workload, _norms, "the model has no RMS norm that is written out", by)
+    return _fuse(workload, _norms, "the model has no RMS norm that is written out", by)
 
 
 def fused_added_norms(workload: Workload) -> Workload:
-    """The same, with the addition before it in its kernel.
+    """Each RMS norm that is written out as one kernel together with the addition before it.
 
     Raises:
         InapplicableError: there is none.
     """
-    return _fused(workload, _added_norms, "no addition goes into an RMS norm that is written out")
+    return _fuse(workload, _added_norms, "no addition goes into an RMS norm that is written out")
 
 
 def fused_gates(workload: Workload) -> Workload:
-    """Each activation and the product with what it gates as one kernel forward and one backward.
+    """Each activation and its product with the gated operand as one kernel forward and one backward.
 
     Raises:
         InapplicableError: there is none.
     """
-    return _fused(workload, _gates, "no activation of the model gates another product")
+    return _fuse(workload, _gates, "no activation of the model gates another product")
 
 
 def fused_gates_in_place(workload: Workload) -> Workload:
-    """The same, with gradients where what they are of was.
+    """Gates as one kernel forward and one backward, with gradients stored in place of the operands they belong to.
 
     Raises:
         InapplicableError: there is none.
@@ -73,16 +73,16 @@ def fused_gates_in_place(workload: Workload) -> Workload:
     for node in step.nodes:
         if node.phase == "backward" and node.operator.startswith(HAND_WRITTEN):
             free = sorted((r.tensor for r in node.reads), key=lambda tensor: step.tensors[tensor].died)
-            for one in node.writes:
-                size = step.tensors[one.tensor].nbytes
+            for w in node.writes:
+                size = step.tensors[w.tensor].nbytes
                 if same := [tensor for tensor in free if step.tensors[tensor].nbytes == size]:
-                    into[one.tensor] = same[-1]
+                    into[w.tensor] = same[-1]
                     free.remove(same[-1])
 
-    def placed(references: Iterable[Reference]) -> tuple[Reference, ...]:
+    def relocate(references: Iterable[Reference]) -> tuple[Reference, ...]:
         return tuple(Reference(into.get(r.tensor, r.tensor)) for r in references)
 
-    return rebuilt(step, [replace(n, reads=placed(n.reads), writes=placed(n.writes)) for n in step.nodes])
+    return rebuild(step, [replace(n, reads=relocate(n.reads), writes=relocate(n.writes)) for n in step.nodes])
 
 
 def fused_rotary(workload: Workload) -> Workload:
@@ -91,7 +91,7 @@ def fused_rotary(workload: Workload) -> Workload:
     Raises:
         InapplicableError: there is none.
     """
-    return _fused(workload, _rotary, "the model has no rotary embedding that is written out")
+    return _fuse(workload, _rotary, "the model has no rotary embedding that is written out")
 
 
 def fused_losses(workload: Workload) -> Workload:
@@ -100,24 +100,25 @@ def fused_losses(workload: Workload) -> Workload:
     Raises:
         InapplicableError: the step computes none.
     """
-    return _fused(workload, _losses, "the step computes no loss over a vocabulary")
+    return _fuse(workload, _losses, "the step computes no loss over a vocabulary")
 
 
 def fused_early(workload: Workload) -> Workload:
-    """The same where the forward pass makes the gradients, which then wait. A program of few threads holds a row: what
-    it makes of a longer one goes to memory and comes back, as between operators.
+    """Chains as one kernel where the forward pass makes the gradients, which then wait. A program of few threads keeps
+    a
+    row: results of a longer one go to memory and come back, as between operators.
 
     Raises:
         InapplicableError: there is none.
     """
     step = fused_chains(workload)
     if _row(workload) * _HELD > _REGISTERS:
-        step = _spilled(workload, step)
+        step = _spill(workload, step)
     last = max(place for place, node in enumerate(step.nodes) if node.phase == "forward")
     early = [n for n in step.nodes if n.phase == "backward" and n.operator.startswith(HAND_WRITTEN)]
     moved = [replace(node, phase="forward", id=step.nodes[last].id) for node in early]
-    kept = [node for node in step.nodes if node not in early]
-    return rebuilt(step, [*kept[: last + 1], *moved, *kept[last + 1 :]])
+    others = [node for node in step.nodes if node not in early]
+    return rebuild(step, [*others[: last + 1], *moved, *others[last + 1 :]])
 
 
 def _row(workload: Workload) -> int:
@@ -126,7 +127,7 @@ def _row(workload: Workload) -> int:
     return 1 << (longest - 1).bit_length()
 
 
-def _spilled(before: Workload, after: Workload) -> Workload:
+def _spill(before: Workload, after: Workload) -> Workload:
     """The largest kernel of the forward pass with the bytes of all operators that went into kernels like it."""
     kernels = [k for n in before.nodes if n.phase == "forward" for k in n.kernels if k.family in _CHAINED]
     moved = {name: sum(getattr(kernel, name) for kernel in kernels) for name in ("read_bytes", "write_bytes")}
@@ -142,7 +143,7 @@ def fused_chains(workload: Workload) -> Workload:
     Raises:
         InapplicableError: there is none.
     """
-    return _fused(workload, _chains, "the step has no pointwise operator")
+    return _fuse(workload, _chains, "the step has no pointwise operator")
 
 
 def operator_name(node: Node) -> str:
@@ -151,13 +152,13 @@ def operator_name(node: Node) -> str:
 
 
 def is_loss(node: Node) -> bool:
-    """Whether a node is of a loss over classes."""
+    """True if a node belongs to a loss over classes."""
     return any(name.strip("_") in node.operator for name in _LOSSES)
 
 
 def is_plain(graph: ValueGraph, place: int) -> bool:
-    """Whether a node's kernel could be written anew: it is pointwise or a reduction, of no transform's, and not what
-    autograd adds to gradients that were there before.
+    """True if a node's kernel could be rewritten by hand: it is pointwise or a reduction, not made by a transform, and
+    no addition of autograd to earlier gradients.
     """
     node = graph.nodes[place]
     adds = any(graph.tensors[w.tensor].kind == "gradient" for w in node.writes) and operator_name(node) == "add_"
@@ -170,19 +171,19 @@ def fused_scores(workload: Workload) -> Workload:
     Raises:
         InapplicableError: there is none.
     """
-    step = _fused(workload, _scores, "no attention of the model writes its scores")
+    step = _fuse(workload, _scores, "no attention of the model writes its scores")
     return replace(step, nodes=tuple(_product(node) if operator_name(node) == "bmm" else node for node in step.nodes))
 
 
 def _product(node: Node) -> Node:
-    """Of Triton, which rounds operands of 32 bits to TF32 unless told otherwise (``tl.dot``, ``input_precision``)."""
+    """A product in Triton, which rounds operands of 32 bits to TF32 by default (``tl.dot``, ``input_precision``)."""
     narrow = {"float32": "tf32"}
     kernels = (replace(k, dtype=narrow.get(k.dtype, k.dtype)) if isinstance(k, Gemm) else k for k in node.kernels)
     return replace(node, operator=f"{HAND_WRITTEN}.bmm", kernels=tuple(kernels))
 
 
-def _fused(workload: Workload, places: Places, why: str, by: str = HAND_WRITTEN) -> Workload:
-    step = unrolled(workload)
+def _fuse(workload: Workload, places: Places, why: str, by: str = HAND_WRITTEN) -> Workload:
+    step = unroll(workload)
     graph = ValueGraph(replace(step, nodes=tuple(map(in_one_loop, step.nodes))))
     chosen = {place for place in places(graph) if is_plain(graph, place)}
     if not chosen:
@@ -216,17 +217,17 @@ def _added_norms(graph: ValueGraph) -> set[int]:
 
 
 def gated_layers(graph: ValueGraph) -> dict[str, set[str]]:
-    """Modules in which an activation is multiplied with what it gates, with those of the activations."""
-    found: dict[str, set[str]] = {}
+    """Modules in which an activation is multiplied with the gated operand, with the modules of the activations."""
+    activations: dict[str, set[str]] = {}
     for place, node in enumerate(graph.nodes):
         if node.phase == "forward" and operator_name(node) in _ACTIVATIONS:
             users = [graph.nodes[r] for value in graph.values(place) for r in graph.readers[value]]
             for user in users:
                 if user.phase == "forward" and operator_name(user) == "mul":
-                    found.setdefault(user.layer.name(), set()).add(node.layer.name())
+                    activations.setdefault(user.layer.name(), set()).add(node.layer.name())
         if node.phase == "forward" and node.operator in _WRITTEN_GATES:
-            found.setdefault(node.layer.name(), set())
-    return found
+            activations.setdefault(node.layer.name(), set())
+    return activations
 
 
 def _gates(graph: ValueGraph) -> set[int]:

@@ -23,7 +23,7 @@ from neusight.plans.traced import TracedProgram
 from neusight.questions import Training
 from neusight.requests import Plan
 from neusight.transforms.recompute import recomputed
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads import Workload, load_workload
 
 STEP: dict[str, Any] = {"mode": "training", "optimizer": "adam", "seq_len": 64}
@@ -80,7 +80,7 @@ def test_equal_layers_are_told_once_and_stages_send_the_residual_stream() -> Non
 
 
 def test_encoder_and_decoder_blocks_are_layers_in_the_order_of_the_forward_pass() -> None:
-    step = unrolled(workload("t5-small"))
+    step = unroll(workload("t5-small"))
     at = dict(
         zip((node.layer.name().split(".layer.")[0] for node in step.nodes), blocks_of(step).tolist(), strict=True)
     )

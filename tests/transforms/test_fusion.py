@@ -13,7 +13,7 @@ from neusight.kernels import Collective, Elementwise, Gemm, Kernel, RowReduction
 from neusight.requests import Request
 from neusight.transforms.fusion import fuse
 from neusight.transforms.optimizer import fuse_optimizer
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads import Workload, load_workload
 from neusight.workloads.workload import KEPT, Node, Reference, Tensor
 
@@ -204,7 +204,7 @@ def test_every_node_runs_after_what_it_reads() -> None:
 
 def test_a_plain_workload_is_the_same_step() -> None:
     before = workload("gpt2", "training")
-    after = unrolled(before)
+    after = unroll(before)
     assert all(node.copies == 1 for node in after.nodes)
     assert (after.memory, after.traffic_bytes, after.length) == (before.memory, before.traffic_bytes, before.length)
     assert set(after.launches) == set(before.launches)

@@ -13,7 +13,7 @@ from neusight.kernels.families import Collective, Memory
 from neusight.requests import Request
 from neusight.transforms.kept import ZEROS, gist, on_host
 from neusight.transforms.tempo import tempo
-from neusight.transforms.unrolled import unrolled
+from neusight.transforms.unrolled import unroll
 from neusight.workloads import load_workload
 from neusight.workloads.workload import Workload
 
@@ -56,7 +56,7 @@ def layer() -> Workload:
 
 def kept_bytes(workload: Workload) -> int:
     """Of all that lives from a forward node on to a backward node."""
-    step = unrolled(workload)
+    step = unroll(workload)
     last = max(node.id for node in step.nodes if node.phase == "forward")
     return sum(t.nbytes for t in step.tensors if t.kind == "intermediate" and 0 <= t.born <= last < t.died)
 
@@ -83,7 +83,7 @@ def test_all_else_waits_in_sixteen_bits(layer: Workload) -> None:
     after = gist(layer, 2.0)
     large = kept_bytes(layer) - kept_bytes(after)
     floats = [
-        t for t in unrolled(layer).tensors if t.kind == "intermediate" and t.dtype == "float32" and t.nbytes >= 2**20
+        t for t in unroll(layer).tensors if t.kind == "intermediate" and t.dtype == "float32" and t.nbytes >= 2**20
     ]
     assert 0 < large <= sum(t.nbytes for t in floats) / 2
     assert after.memory.peak < layer.memory.peak

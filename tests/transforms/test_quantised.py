@@ -12,7 +12,7 @@ from neusight.errors import InapplicableError, ModelError
 from neusight.kernels.families import Elementwise, Gemm, RowReduction
 from neusight.requests import Request
 from neusight.transforms.compiled import compiled
-from neusight.transforms.quantised import quantised
+from neusight.transforms.quantised import quantise
 from neusight.workloads import load_workload
 from neusight.workloads.workload import Workload
 
@@ -44,7 +44,7 @@ def moved(workload: Workload, family: type) -> int:
 
 
 def test_int8_weights_are_made_wide_before_each_product_and_results_scaled_after_it() -> None:
-    before, after = step(), quantised(step(), "int8wo")
+    before, after = step(), quantise(step(), "int8wo")
     assert [replace(k, bias=False) for k in of(before, Gemm)] == of(after, Gemm)
     casts = 2 * K * N * (1 + 2)
     scaled, biased = ROWS * (N + K) * (2 + 2), ROWS * N * (2 + 2)
@@ -53,7 +53,7 @@ def test_int8_weights_are_made_wide_before_each_product_and_results_scaled_after
 
 
 def test_int4_weights_lie_in_half_a_byte_with_a_scale_and_a_zero_for_64() -> None:
-    before, after = step(), quantised(step(), "int4wo")
+    before, after = step(), quantise(step(), "int4wo")
     assert before.memory.weights - after.memory.weights == 2 * K * N * (2 - 0.5 - 4 / 64)
     blocks = {(k.batch, k.m, k.weight_dtype) for k in of(after, Gemm)}
     assert blocks == {(ROWS // 16, 16, "int4")}
@@ -61,19 +61,19 @@ def test_int4_weights_lie_in_half_a_byte_with_a_scale_and_a_zero_for_64() -> Non
 
 
 def test_six_bits_are_made_wide_by_blocks_of_64_rows() -> None:
-    before, after = step(), quantised(step(), "fp6wo")
+    before, after = step(), quantise(step(), "fp6wo")
     assert before.memory.weights - after.memory.weights == 2 * K * N * (2 - 0.75)
     assert {(k.batch, k.m, k.weight_dtype) for k in of(after, Gemm)} == {(ROWS // 64, 64, "fp6")}
 
 
 def test_two_of_four_integers_are_kept_with_a_bit_for_each_and_halve_the_depth() -> None:
-    before, after = step(rows=16), quantised(step(rows=16), "int8dq-2:4")
+    before, after = step(rows=16), quantise(step(rows=16), "int8dq-2:4")
     assert before.memory.weights - after.memory.weights == 2 * K * N * (2 - 5 / 8)
     assert [2 * k.k for k in of(after, Gemm)] == [k.k for k in of(before, Gemm)]
 
 
 def test_one_part_is_quantised_where_it_lies() -> None:
-    before, after = step(), quantised(step(), "int8wo", "up", True)
+    before, after = step(), quantise(step(), "int8wo", "up", True)
     assert before.memory.weights - after.memory.weights == K * N
     assert [k.n for k in of(after, Gemm) if not k.bias] == [N, K]
     freed = after.tensors[-1]
@@ -93,12 +93,12 @@ def test_tensors_are_held_as_long_as_before() -> None:
 
     request = Request.of(dtype="bfloat16", mode="inference")
     before = load_workload(Holding().bfloat16(), request, inputs=[randn(ROWS, K).bfloat16()])
-    after = quantised(before, "fp6wo")
+    after = quantise(before, "fp6wo")
     assert after.memory.peak - after.memory.weights == before.memory.peak - before.memory.weights
 
 
 def test_compiled_products_of_few_rows_read_narrow_weights_themselves() -> None:
-    few, many = (compiled(quantised(step(rows, "compiled"), "int8wo")) for rows in (16, ROWS))
+    few, many = (compiled(quantise(step(rows, "compiled"), "int8wo")) for rows in (16, ROWS))
     assert {k.weight_dtype for k in of(few, Gemm)} == {"int8"}
     assert {k.weight_dtype for k in of(many, Gemm)} == {""}
     assert moved(many, Elementwise) - moved(few, Elementwise) > 2 * K * N * (1 + 2)
@@ -106,7 +106,7 @@ def test_compiled_products_of_few_rows_read_narrow_weights_themselves() -> None:
 
 @pytest.mark.parametrize(("name", "dtype", "scaling"), [("int8dq", "int8", "row"), ("fp8dq", "float8", "tensor")])
 def test_dynamic_products_are_narrow_on_both_sides(name: str, dtype: str, scaling: str) -> None:
-    after = quantised(step(), name)
+    after = quantise(step(), name)
     assert {(k.dtype, k.scaling) for k in of(after, Gemm)} == {(dtype, scaling)}
     searches = of(after, RowReduction)
     assert {(k.rows, k.cols) for k in searches} == {(ROWS, K), (ROWS, N)}
@@ -114,13 +114,13 @@ def test_dynamic_products_are_narrow_on_both_sides(name: str, dtype: str, scalin
 
 
 def test_simulated_products_stay_in_sixteen_bits() -> None:
-    before, after = step(), quantised(step(), "int4dq")
+    before, after = step(), quantise(step(), "int4dq")
     assert of(after, Gemm) == of(before, Gemm)
     assert len(of(after, Elementwise)) > len(of(before, Elementwise)) + 2 * 8
 
 
 def test_a_compiler_makes_activations_narrow_by_rows_in_one_kernel() -> None:
-    eager, generated = quantised(step(), "int8dq"), compiled(quantised(step(launch="compiled"), "int8dq"))
+    eager, generated = quantise(step(), "int8dq"), compiled(quantise(step(launch="compiled"), "int8dq"))
     assert len(of(generated, RowReduction)) == 2
     assert len(of(generated, Elementwise) + of(generated, RowReduction)) < len(of(eager, Elementwise)) / 2
 
@@ -128,10 +128,10 @@ def test_a_compiler_makes_activations_narrow_by_rows_in_one_kernel() -> None:
 @pytest.mark.parametrize(
     ("refused", "error", "words"),
     [
-        (lambda: quantised(step(), "int3wo"), ModelError, "unknown quantisation 'int3wo'.*int4wo"),
-        (lambda: quantised(step(rows=16), "int8dq"), InapplicableError, "16 rows or fewer run on the host"),
-        (lambda: quantised(step(mode="training"), "int8wo"), InapplicableError, "no gradients"),
-        (lambda: quantised(quantised(step(), "int4wo"), "int8wo"), InapplicableError, "no product"),
+        (lambda: quantise(step(), "int3wo"), ModelError, "unknown quantisation 'int3wo'.*int4wo"),
+        (lambda: quantise(step(rows=16), "int8dq"), InapplicableError, "16 rows or fewer run on the host"),
+        (lambda: quantise(step(mode="training"), "int8wo"), InapplicableError, "no gradients"),
+        (lambda: quantise(quantise(step(), "int4wo"), "int8wo"), InapplicableError, "no product"),
     ],
 )
 def test_what_cannot_be_quantised_is_refused(refused: Callable[[], Workload], error: type, words: str) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from neusight.errors import InapplicableError
 from neusight.kernels.families import Elementwise, Gemm
 from neusight.requests import Request
-from neusight.transforms.scanned import scanned
+from neusight.transforms.scanned import with_scanned_gradients
 from neusight.workloads import load_workload
 from neusight.workloads.workload import Workload
 
@@ -24,7 +24,7 @@ def traced(layer: nn.Module) -> Workload:
 
 @pytest.mark.parametrize(("layer", "states"), [(nn.RNN(WIDTH, HIDDEN), 1), (nn.LSTM(WIDTH, HIDDEN), 2)])
 def test_steps_become_levels_of_products_of_jacobians(layer: nn.Module, states: int) -> None:
-    before, after = traced(layer), scanned(traced(layer))
+    before, after = traced(layer), with_scanned_gradients(traced(layer))
     products = [k for n in after.nodes for k in n.kernels if isinstance(k, Gemm) and k.op == "bmm"]
     side, levels = states * HIDDEN, int(log2(STEPS))
     assert [(k.m, k.n, k.k) for k in products] == [(side,) * 3] * levels + [(1, side, side)] * levels
@@ -41,4 +41,4 @@ def test_steps_become_levels_of_products_of_jacobians(layer: nn.Module, states: 
 
 def test_a_model_without_recurrent_layers_is_refused() -> None:
     with pytest.raises(InapplicableError, match="no recurrent layer"):
-        scanned(traced(nn.Linear(WIDTH, 1)))
+        with_scanned_gradients(traced(nn.Linear(WIDTH, 1)))

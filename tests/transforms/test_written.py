@@ -12,7 +12,7 @@ from neusight.errors import InapplicableError
 from neusight.kernels.families import Gemm
 from neusight.requests import Request
 from neusight.transforms import sliced, written
-from neusight.transforms.phases import alone, looped, retained, with_workspaces, without
+from neusight.transforms.phases import alone, repeat, with_saved_tensors, with_workspaces, without
 from neusight.workloads import Workload, load_workload
 from neusight.workloads.dispatch import DISPATCHES, step_kinds
 from neusight.workloads.workload import Node
@@ -75,9 +75,9 @@ def test_halves_of_a_tensor_are_read_whole() -> None:
 def test_what_a_gate_made_is_computed_again_and_gradients_may_take_its_place() -> None:
     before = step("swiglu", intermediate=INNER)
     after, in_place = written.fused_gates(before), written.fused_gates_in_place(before)
-    freed = retained(before).memory.activations - retained(after).memory.activations
+    freed = with_saved_tensors(before).memory.activations - with_saved_tensors(after).memory.activations
     assert freed == pytest.approx(4 * TOKENS * INNER, abs=8)
-    assert retained(in_place).memory.peak < retained(after).memory.peak
+    assert with_saved_tensors(in_place).memory.peak < with_saved_tensors(after).memory.peak
     assert [n.kernels for n in in_place.nodes] == [n.kernels for n in after.nodes]
 
 
@@ -86,7 +86,7 @@ def test_a_model_without_such_operators_says_so() -> None:
         (written.fused_norms, "no RMS norm"), (written.fused_gates, "no activation"),
         (written.fused_rotary, "no rotary"), (written.fused_losses, "no loss"),
         (sliced.tiled_mlps, "no gated MLP"), (sliced.chunked_loss, "no loss"),
-        (lambda w: without(w, "block.mask"), "nothing runs"), (lambda w: looped(w, "block.mask", 2), "nothing runs"),
+        (lambda w: without(w, "block.mask"), "nothing runs"), (lambda w: repeat(w, "block.mask", 2), "nothing runs"),
     ]:  # fmt: skip
         with pytest.raises(InapplicableError, match=why):
             change(step("softmax"))
@@ -146,24 +146,24 @@ def test_a_phase_alone_has_its_kernels_and_all_that_was_saved() -> None:
     forward, backward = alone(whole, "forward"), alone(whole, "backward")
     for part, phase in ((forward, "forward"), (backward, "backward")):
         assert [n.kernels for n in part.nodes] == [n.kernels for n in whole.nodes if n.phase == phase]
-        assert part.memory.peak <= retained(whole).memory.peak
-    assert backward.memory.peak == retained(whole).memory.peak
+        assert part.memory.peak <= with_saved_tensors(whole).memory.peak
+    assert backward.memory.peak == with_saved_tensors(whole).memory.peak
     with pytest.raises(InapplicableError, match="no optimizer pass"):
         alone(whole, "optimizer")
     with pytest.raises(InapplicableError, match="no backward pass"):
-        retained(forward)
+        with_saved_tensors(forward)
 
 
 def test_a_loop_of_the_host_repeats_what_a_module_runs() -> None:
     before = step("neighbourhood", batch=1, heads=2)
     mask = "block.hidden.mask"
-    once, often = looped(before, mask, 1), looped(before, mask, 50)
+    once, often = repeat(before, mask, 1), repeat(before, mask, 50)
     assert once.length == before.length and once.memory == before.memory == often.memory
     cell = [n for n in often.nodes if n.copies == 50]
     assert [bool(n.kernels) for n in cell] == [False, True]
     assert often.length == before.length + 49 * len(cell)
-    kept = retained(before)
-    assert looped(kept, mask, 50).memory == kept.memory
+    kept = with_saved_tensors(before)
+    assert repeat(kept, mask, 50).memory == kept.memory
     assert {n.layer.name() for n in without(before, "block.hidden").nodes}.isdisjoint({mask, "block.hidden"})
 
 

@@ -6,7 +6,7 @@ from neusight.errors import InapplicableError
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.schemes import scheme_named
 from neusight.transforms.passes import Change, Pass
-from neusight.transforms.quantised import quantised
+from neusight.transforms.quantised import quantise
 from neusight.transforms.trained import int8_products, sparse_products
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
@@ -24,7 +24,7 @@ def _in(step: StepQuestion, name: str) -> StepQuestion:
         raise InapplicableError("quantised weights take no gradients: this is of inference")
     if (scheme := scheme_named(name)).activations and not scheme.simulated:
         step.device.gemm_flops_per_s(scheme.activations)
-    return step.changed_by(Pass(part="quantised weights", change=quantised, arguments=(name,)))
+    return step.changed_by(Pass(part="quantised weights", change=quantise, arguments=(name,)))
 
 
 @transform("int8wo", group="quantisation", source=_TORCHAO, accuracy="8 bits a weight, a scale a column")

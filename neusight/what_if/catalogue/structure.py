@@ -12,8 +12,8 @@ from neusight.steps.questions import StepQuestion
 from neusight.transforms.factored import low_rank
 from neusight.transforms.layers import joined_products
 from neusight.transforms.passes import EARLY, Pass
-from neusight.transforms.scanned import scanned
-from neusight.transforms.windows import windowed
+from neusight.transforms.scanned import with_scanned_gradients
+from neusight.transforms.windows import with_window
 from neusight.what_if.transforms import transform
 
 RANK_SHARE = 0.25
@@ -54,7 +54,7 @@ def products_of_one_operand(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def sliding_window(step: StepQuestion) -> StepQuestion:
     """Each token attends to the 1,024 before it, in kernels that skip all other tiles."""
-    return step.changed_by(Pass(part="window", order=EARLY, change=windowed, arguments=(WINDOW,)))
+    return step.changed_by(Pass(part="window", order=EARLY, change=with_window, arguments=(WINDOW,)))
 
 
 @transform(
@@ -65,4 +65,4 @@ def scanned_backward(step: StepQuestion) -> StepQuestion:
     """Gradients of a recurrent layer's steps as a scan: products of Jacobians, level by level."""
     if step.request.mode != "training":
         raise InapplicableError("inference has no backward pass")
-    return step.changed_by(Pass(part="recurrent layers", order=EARLY, change=scanned))
+    return step.changed_by(Pass(part="recurrent layers", order=EARLY, change=with_scanned_gradients))

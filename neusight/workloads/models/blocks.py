@@ -272,7 +272,7 @@ class Hidden(nn.Module):
 
 
 class Mask(nn.Module):
-    """Which keys a query sees, of which a loop writes one cell: ``transforms.looped`` repeats it."""
+    """Which keys a query sees, of which a loop writes one cell: ``transforms.phases`` repeats it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Of shape (length, length)."""
