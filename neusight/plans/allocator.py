@@ -1,8 +1,8 @@
-"""PyTorch's caching allocator of device memory, as far as it decides what a process reserves.
+"""PyTorch's caching allocator of device memory, as far as it decides the memory that a process reserves.
 
 Memory comes from the driver in segments and goes back only when it runs out: a freed block stays, is joined with free
-neighbours of its segment, and serves the smallest request that it is large enough for. What is reserved is more than
-what is allocated, the more the more sizes differ (PyTorch, ``c10/cuda/CUDACachingAllocator.cpp``).
+neighbours of its segment, and serves the smallest request that it is large enough for. Reserved memory exceeds
+allocated memory, the more the more sizes differ (PyTorch, ``c10/cuda/CUDACachingAllocator.cpp``).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from neusight.workloads.workload import KEPT, Workload
 
 CONTEXT_BYTES = 500 * 2**20
-"""Of the CUDA context with the modules of PyTorch and its libraries, beside what the allocator has (assumption: 300 to
+"""Size of the CUDA context with the modules of PyTorch and its libraries, outside of the allocator (assumption: 300 to
 600 MiB from Pascal to Hopper)."""
 ALLOCATOR_SHARE = 0.02
-"""Of the peak that a caching allocator loses to rounding and fragments (assumption)."""
+"""Share of the peak that a caching allocator loses to rounding and fragments (assumption)."""
 ROUND = 512
 """Bytes that sizes are rounded up to (``kMinBlockSize``)."""
 SMALL, SMALL_SEGMENT = 2**20, 2**21
 """Requests up to this many bytes share segments of that many (``kSmallSize``, ``kSmallBuffer``)."""
 MIDDLE, MIDDLE_SEGMENT = 10 * 2**20, 20 * 2**20
-"""The same of larger ones (``kMinLargeAlloc``, ``kLargeBuffer``)."""
+"""Requests up to this many bytes have segments of that many (``kMinLargeAlloc``, ``kLargeBuffer``)."""
 LARGE_ROUND = 2**21
 """Bytes that larger segments are rounded up to (``kRoundLarge``)."""
 CONTESTED = 0.4
-"""Of a device, above which fragments may decide whether a step fits: the largest seen are 1.5 times what is allocated
-(assumption)."""
+"""Share of a device's memory above which fragments may decide whether a step fits: the largest seen are 1.5 times the
+allocated bytes (assumption)."""
 STEPS = 2
-"""Steps that are replayed: the second one meets what the first one left."""
+"""Steps that are replayed: the second one starts with the free blocks of the first."""
 
 
 @dataclass(eq=False)
@@ -47,7 +47,7 @@ class Block:
 
     @property
     def key(self) -> tuple[int, int]:
-        """By which free blocks are sorted."""
+        """Sort key of free blocks."""
         return self.size, self.number
 
 
@@ -63,10 +63,10 @@ class CachingAllocator:
     _by_key: dict[tuple[int, int], Block] = field(default_factory=dict)
 
     def allocate(self, nbytes: int) -> Block | None:
-        """The block of a tensor; None where the device has no room, whatever is given back before."""
+        """The block of a tensor; None where the device has no room even after free segments are given back."""
         size = max(ROUND, -(-nbytes // ROUND) * ROUND)
         small = size <= SMALL
-        block = self._found(size, small) or self._segment(size, small)
+        block = self._find(size, small) or self._segment(size, small)
         if block is None:
             return None
         block.free = False
@@ -90,7 +90,7 @@ class CachingAllocator:
             block = before
         self._keep(block)
 
-    def _found(self, size: int, small: bool) -> Block | None:
+    def _find(self, size: int, small: bool) -> Block | None:
         free = self._free[small]
         at = bisect_left(free, (size, -1))
         if at == len(free):
@@ -100,16 +100,16 @@ class CachingAllocator:
         return block
 
     def _segment(self, size: int, small: bool) -> Block | None:
-        """One from the driver; before it says no, every segment without a tensor goes back to it."""
-        wanted = SMALL_SEGMENT if small else MIDDLE_SEGMENT if size < MIDDLE else -(-size // LARGE_ROUND) * LARGE_ROUND
-        if self.reserved_bytes + wanted > self.limit_bytes:
+        """A block of a new segment from the driver; before that fails, every segment without a tensor is given back."""
+        nbytes = SMALL_SEGMENT if small else MIDDLE_SEGMENT if size < MIDDLE else -(-size // LARGE_ROUND) * LARGE_ROUND
+        if self.reserved_bytes + nbytes > self.limit_bytes:
             self._give_back()
-        if self.reserved_bytes + wanted > self.limit_bytes:
+        if self.reserved_bytes + nbytes > self.limit_bytes:
             return None
-        self.reserved_bytes += wanted
+        self.reserved_bytes += nbytes
         self.most_reserved_bytes = max(self.most_reserved_bytes, self.reserved_bytes)
         self._blocks += 1
-        return Block(size=wanted, small=small, number=self._blocks)
+        return Block(size=nbytes, small=small, number=self._blocks)
 
     def _give_back(self) -> None:
         for block in list(self._by_key.values()):
@@ -139,7 +139,7 @@ def reserved_bytes(workload: Workload, limit_bytes: float = float("inf")) -> int
 
     Args:
         workload: the step.
-        limit_bytes: what the driver gives out for tensors.
+        limit_bytes: bytes that the driver gives out for tensors.
     """
     allocator = CachingAllocator(limit_bytes)
     lives = workload.lives
@@ -148,19 +148,19 @@ def reserved_bytes(workload: Workload, limit_bytes: float = float("inf")) -> int
         return None
     events = _events(lives, np.flatnonzero(~lasting & (lives["nbytes"] > 0)))
     for _ in range(STEPS):
-        if not _replayed(allocator, lives["nbytes"], events):
+        if not _replay(allocator, lives["nbytes"], events):
             return None
     return allocator.most_reserved_bytes
 
 
 def reserve_bytes(workload: Workload, capacity_bytes: float) -> int:
-    """What a process takes beside the tensors at their peak [B]: context, and what its allocator holds and cannot use.
+    """Memory of a process in addition to its tensors at their peak [B]: its context and its allocator's fragments.
 
-    A step that leaves much of a device free needs no replay: its allocator gives back nothing, and wants nothing.
+    A step that leaves much of a device free needs no replay: its allocator never runs out of memory.
 
     Args:
         workload: the step.
-        capacity_bytes: what a process may allocate on the device.
+        capacity_bytes: bytes that a process may allocate on the device.
     """
     peak = workload.memory.peak
     usual = int(CONTEXT_BYTES + ALLOCATOR_SHARE * peak)
@@ -171,8 +171,8 @@ def reserve_bytes(workload: Workload, capacity_bytes: float) -> int:
 
 
 def _events(lives: dict[str, np.ndarray], rows: np.ndarray) -> list[tuple[int, int, int]]:
-    """(node, 0 for a birth or 1 for a death, row) in order: what a node frees, it frees after its own births. What
-    outlives the step, such as gradients, goes when the next one begins.
+    """(node, 0 for a birth or 1 for a death, row) in order: a node's deaths follow its births. Tensors
+    that outlive the step, such as gradients, are freed when the next one begins.
     """
     born, died = lives["born"][rows], lives["died"][rows]
     births = zip(born.tolist(), [0] * len(rows), rows.tolist(), strict=True)
@@ -180,14 +180,14 @@ def _events(lives: dict[str, np.ndarray], rows: np.ndarray) -> list[tuple[int, i
     return sorted([*births, *deaths])
 
 
-def _replayed(allocator: CachingAllocator, nbytes: np.ndarray, events: list[tuple[int, int, int]]) -> bool:
-    """Whether every tensor of a step finds room."""
-    held: dict[int, Block] = {}
+def _replay(allocator: CachingAllocator, nbytes: np.ndarray, events: list[tuple[int, int, int]]) -> bool:
+    """True if every tensor of a step finds room."""
+    blocks: dict[int, Block] = {}
     for _, dies, row in events:
         if dies:
-            allocator.release(held.pop(row))
+            allocator.release(blocks.pop(row))
         elif (block := allocator.allocate(int(nbytes[row]))) is not None:
-            held[row] = block
+            blocks[row] = block
         else:
             return False
     return True

@@ -14,7 +14,7 @@ _STAGES = ("none", "zero1", "zero2", "zero3")
 _NUMBERS = {"train_batch_size": "global_batch_size", "train_micro_batch_size_per_gpu": "micro_batch_size",
             "gradient_accumulation_steps": "micro_batches"}  # fmt: skip
 _DEGREES = {"tensor_parallel.autotp_size": "tp", "pipeline.stages": "pp"}
-"""0 is none."""
+"""Keys of degrees and fields of a plan; 0 means none."""
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 _WORDS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "zero_optimization.overlap_comm": ("overlap_grad_reduce", {"true": True, "false": False}),
@@ -35,11 +35,11 @@ _TRAITS = {"zero_optimization.reduce_bucket_size": "bucket_parameters",
            "zero_optimization.sub_group_size": "grouped_parameters"}  # fmt: skip
 _UNREAD = ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients",
            "mics_shard_size", "sequence_parallel_size", "compression_training", "sparse_attention")  # fmt: skip
-"""Of the file and of its ``zero_optimization``: what changes a step's time or memory and has no place in a plan."""
+"""Keys of the file and of its ``zero_optimization`` that change a step's time or memory and have no place in a plan."""
 
 
 def is_deepspeed(table: Mapping[str, Any]) -> bool:
-    """Whether a JSON file is one of DeepSpeed's."""
+    """True if a JSON file is a DeepSpeed configuration."""
     return any(name in table for name in _MARKS)
 
 
@@ -69,7 +69,7 @@ def deepspeed_values(table: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
 
 
 def _is_on(value: Any) -> bool:
-    """Whether a key asks for something: sizes above 1, true, or a table that names a device."""
+    """True if a key switches a feature on: a size above 1, true, or a table that names a device."""
     if isinstance(value, dict):
         return value.get("device", "cpu") != "none" and bool(value)
     return value is True or (isinstance(value, int) and value > 1)

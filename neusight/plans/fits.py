@@ -1,4 +1,4 @@
-"""Whether a plan of training fits a device, and what is the largest that does."""
+"""Check whether a training plan fits a device, and find the largest that does."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from neusight.requests import Plan
 LENGTH_STEP = 128
 """Tokens by which the longest sequence is given, on each context-parallel rank."""
 MOST = 2**24
-"""Of micro-batches and tokens: no search goes beyond."""
+"""Upper limit of micro-batches and tokens in a search."""
 GROWTH = 64
 """Times the largest number that is known to fit, beyond which a search does not try next."""
 
 
 def verdict(ranks: Sequence[RankMemory], device: DeviceSpec) -> MemoryFit:
-    """Whether all ranks fit the device: of the fullest, with its context and its allocator's slack."""
+    """Fit of the fullest rank, with its context and its allocator's slack, in the memory of the device."""
     return fullest(ranks).fit(device)
 
 
@@ -29,7 +29,7 @@ def largest_micro_batch(plan: Plan, spare_bytes: Callable[[Plan], float]) -> int
 
     Args:
         plan: with the number of replicas and micro-batches.
-        spare_bytes: of a plan, below 0 where it does not fit.
+        spare_bytes: memory that a plan leaves free [B], below 0 where it does not fit.
     """
 
     def spare(micro_batch_size: int) -> float:
@@ -44,31 +44,31 @@ def longest_sequence(plan: Plan, spare_bytes: Callable[[int], float]) -> int:
 
     Args:
         plan: with the number of context-parallel ranks.
-        spare_bytes: of a number of tokens, below 0 where it does not fit.
+        spare_bytes: memory that a number of tokens leaves free [B], below 0 where they do not fit.
     """
     step = LENGTH_STEP * plan.cp
     return step * _largest(lambda steps: spare_bytes(steps * step))
 
 
 def _largest(spare_bytes: Callable[[int], float]) -> int:
-    """The largest number that leaves no less than nothing, given that all smaller ones do.
+    """The largest number that leaves at least 0 bytes free, given that all smaller ones do.
 
-    Memory is nearly a line in each size: the next guess lies where a line through two known points has nothing to
-    spare; every third halves what is left, so that the search ends soon whatever the curve is.
+    Memory is nearly linear in each size: the next guess is where a line through two known points has nothing to
+    spare; every third guess halves the range, so that the search ends soon for any curve.
     """
     low, high, guess = 0, MOST + 1, 1
-    known: dict[int, float] = {}
+    spare_of: dict[int, float] = {}
     while high - low > 1:
-        known[guess] = spare_bytes(guess)
-        low, high = (guess, high) if known[guess] >= 0.0 else (low, guess)
+        spare_of[guess] = spare_bytes(guess)
+        low, high = (guess, high) if spare_of[guess] >= 0.0 else (low, guess)
         middle = (low + high) // 2 if high <= MOST else 2 * low
-        guess = middle if len(known) % 3 == 0 else _crossing(known, low, high, middle)
+        guess = middle if len(spare_of) % 3 == 0 else _crossing(spare_of, low, high, middle)
         guess = min(max(guess, low + 1), high - 1, max(1, GROWTH * low))
     return low
 
 
 def _crossing(known: Mapping[int, float], low: int, high: int, otherwise: int) -> int:
-    """Where a line through known points around a place, or before it, has nothing to spare."""
+    """Number at which a line through known points around or before a place has nothing to spare."""
     first, second = (low, high) if high in known else (low // 2, low)
     if first not in known or second not in known or not known[first] > known[second] > -inf:
         return otherwise

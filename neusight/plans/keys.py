@@ -21,7 +21,7 @@ def whole(name: str, value: Any, least: int = 1) -> int:
     """The whole number of a key.
 
     Raises:
-        ModelError: it is none, or too small.
+        ModelError: the value is no whole number, or too small.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ModelError(f"{name} = {shown(value)}: give a whole number of at least {least}")
@@ -29,12 +29,12 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def word_of(name: str, value: Any, words: Mapping[str, Any]) -> Any:
-    """What the word of a key means, whatever its capitals.
+    """The meaning of a key's word, regardless of capitals.
 
     Raises:
-        ModelError: it is none of ``words``.
+        ModelError: the word is none of ``words``.
     """
-    known = {word.lower(): meaning for word, meaning in words.items()}
-    if str(value).lower() not in known:
+    meanings = {word.lower(): meaning for word, meaning in words.items()}
+    if str(value).lower() not in meanings:
         raise ModelError(f"{name} = {shown(value)}: one of {', '.join(words)} is read")
-    return known[str(value).lower()]
+    return meanings[str(value).lower()]

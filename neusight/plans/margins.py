@@ -1,7 +1,7 @@
-"""How far memory may be from what is predicted, term by term, and how likely it is enough.
+"""Error of predicted memory, term by term, and the probability that a device's memory is enough.
 
-Sizes of states are known; what a step keeps depends on versions of libraries and, with experts, on where tokens go;
-workspaces and fragments are hardly known. Terms of one source err together, sources by themselves.
+Sizes of states are known; kept activations depend on versions of libraries and, with experts, on the routing of tokens;
+workspaces and fragments are hardly known. Terms of one source err together, sources independently.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from neusight.quick_dataclasses import dataclass
 from neusight.units import gib
 
 _QUANTILE_95 = 1.6448536269514715
-"""Of the standard normal distribution."""
+"""The 95 % quantile of the standard normal distribution."""
 KEPT, LIBRARIES = 0.024, 0.18
-"""Standard deviations of what a step keeps, and of libraries' workspaces, as shares: fitted by
-``neusight fit memory`` to peaks of Megatron-LM, so that 90 % of them lie inside."""
+"""Standard deviations of kept activations and of libraries' workspaces, as shares: fitted by
+``neusight fit memory`` to peaks of Megatron-LM, so that 90 % of them are inside the interval."""
 SOURCES: dict[str, tuple[float, tuple[str, ...]]] = {
     "states": (0.004, ("weights", "gradients", "optimizer")),
     "kept": (KEPT, ("activations", "loss", "temporary", "communication")),
@@ -29,13 +29,13 @@ SOURCES: dict[str, tuple[float, tuple[str, ...]]] = {
     "fragments": (1.0, ("fragments",)),
 }
 """Standard deviation of each source as a share of its terms. Assumptions: of states, that buffers are padded; of the
-context, 300 to 600 MiB where ``CONTEXT_BYTES`` is taken; of fragments, all of them, but no more than is usual: what ten
-runs of torchtitan reserved lies 3 % of their peak around what is predicted."""
+context, 300 to 600 MiB where ``CONTEXT_BYTES`` is taken; of fragments, all of them, but no more than is usual: memory
+reserved by ten runs of torchtitan is within 3 % of their peak around the prediction."""
 TRAINER = "trainer"
-"""Name of what trainers have of their own, as a share of all tensors: buckets, copies and what no description tells
+"""Source of trainer-specific memory, as a share of all tensors: buckets, copies and undocumented buffers
 (``Engine.memory_spread``)."""
 _LIKELY = 0.95
-"""From which on a step is said to fit, or below one less it not to, without a word of doubt."""
+"""Probability from which on a step is reported to fit without reservation; below one minus it, not to fit."""
 
 
 _NONE: Mapping[str, float] = MappingProxyType({})
@@ -44,7 +44,7 @@ _NONE: Mapping[str, float] = MappingProxyType({})
 def spread_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NONE) -> float:
     """Standard deviation of the sum of terms [B], with the ``shares`` of sources where they are others."""
     spreads = {
-        source: shares.get(source, share) * sum(terms.get(each, 0.0) for each in names)
+        source: shares.get(source, share) * sum(terms.get(name, 0.0) for name in names)
         for source, (share, names) in SOURCES.items()
     }
     tensors = sum(size for name, size in terms.items() if name not in ("context", "fragments"))
@@ -61,22 +61,22 @@ def interval_bytes(terms: Mapping[str, float], shares: Mapping[str, float] = _NO
 
 
 def reserved(terms: Mapping[str, float], reserve: float | None = None) -> dict[str, float]:
-    """Terms of tensors with what a process takes beside them: its context and its allocator's fragments [B].
+    """Terms of tensors with the process's context and its allocator's fragments [B].
 
     Args:
-        terms: by name.
-        reserve: both together, where that is known; else as usual.
+        terms: bytes of tensors by name.
+        reserve: context and fragments together [B], where known; else the usual ones.
     """
     usual = CONTEXT_BYTES + ALLOCATOR_SHARE * sum(terms.values())
-    beside = usual if reserve is None else reserve
-    context = min(float(CONTEXT_BYTES), beside)
-    return {**terms, "context": context, "fragments": beside - context}
+    reserve_bytes = usual if reserve is None else reserve
+    context = min(float(CONTEXT_BYTES), reserve_bytes)
+    return {**terms, "context": context, "fragments": reserve_bytes - context}
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFit:
-    """What a device needs, by ``terms``, against what a process may allocate there [B]; ``rank`` names the device,
-    ``memory`` one of several memories of it, and ``shares`` are deviations of sources that differ from those of
+    """Memory needed, by ``terms``, against the bytes that a process may allocate on the device; ``rank`` names the
+    device, ``memory`` one of several memories of it, and ``shares`` are deviations of sources that differ from those of
     ``SOURCES``.
     """
 
@@ -88,27 +88,27 @@ class MemoryFit:
 
     @property
     def needed_bytes(self) -> float:
-        """The sum."""
+        """Sum of all terms [B]."""
         return sum(self.terms.values())
 
     @property
     def spare_bytes(self) -> float:
-        """What is left, below 0 where that is too little."""
+        """Memory left free [B], below 0 where there is too little."""
         return self.usable_bytes - self.needed_bytes
 
     @property
     def interval(self) -> tuple[float, float]:
-        """What encloses ``needed_bytes`` with 90 % [B]."""
+        """90 % interval of ``needed_bytes`` [B]."""
         return interval_bytes(self.terms, self.shares)
 
     @property
     def fits(self) -> bool:
-        """Whether there is room, which is likelier than not."""
+        """True if the needed memory is available, which is likelier than not."""
         return bool(self.needed_bytes <= self.usable_bytes)
 
     @property
     def probability(self) -> float:
-        """That there is room."""
+        """Probability that the needed memory is available."""
         spread = spread_bytes(self.terms, self.shares)
         return 0.5 * (1.0 + erf(self.spare_bytes / spread / sqrt(2.0))) if spread else float(self.fits)
 
@@ -121,7 +121,7 @@ class MemoryFit:
         return "does not fit" if likely <= 1.0 - _LIKELY else f"probably does not fit ({likely:.0%} that it does)"
 
     def __str__(self) -> str:
-        """One sentence."""
+        """The fit in one sentence."""
         low, high = self.interval
         who = f"the {self.rank} rank needs" if self.rank else "needs"
         left = f"{gib(self.spare_bytes)} to spare" if self.fits else f"{gib(-self.spare_bytes)} too much"

@@ -11,15 +11,15 @@ from neusight.kernels.precision import dtype_named
 from neusight.requests import CP_COMMS
 
 FP8_RECIPES = {"delayed": "fp8", "tensorwise": "fp8_current", "blockwise": "fp8_block", "mxfp8": "mxfp8"}
-"""Of ``--fp8-recipe``, beside ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
+"""Recipes by word of ``--fp8-recipe``, with ``--fp8-format``; ``--fp4-format`` has one, NVFP4."""
 _MATTERS = (
     *("parallel", "pipeline", "recompute", "batch", "fp8", "fp4", "overlap", "offload", "fsdp", "shard"),
     *("dtype", "precision", "cuda-graph"),
 )
-"""In the names of arguments that change a step's time or memory."""
+"""Parts of the names of arguments that change a step's time or memory."""
 _MOMENTS = ("exp-avg-dtype", "exp-avg-sq-dtype")
 _USUAL = {"exp-avg-dtype": "fp32", "exp-avg-sq-dtype": "fp32", "main-params-dtype": "fp32", "cuda-graph-impl": "none"}
-"""Words of such arguments that say what is so without them."""
+"""Default words of such arguments."""
 
 
 def shard_of(strategy: str) -> str:
@@ -32,7 +32,7 @@ def megatron_values(given: Mapping[str, str], depth: int = 0) -> tuple[dict[str,
 
     Args:
         given: words of arguments by their names, "" of switches.
-        depth: layers of the model, unless ``--num-layers`` tells.
+        depth: layers of the model, unless ``--num-layers`` gives them.
 
     Raises:
         ModelError: a number or word that an argument does not take.
@@ -47,9 +47,9 @@ def megatron_values(given: Mapping[str, str], depth: int = 0) -> tuple[dict[str,
     values |= _chunks(given, values.get("pp", 1), depth) | _layers(given, values) | _modules(given, values)
     moments = {given.get(name, "fp32") for name in _MOMENTS}
     values |= {"moment_dtype": dtype_named(moments.pop())} if len(moments) == 1 and _MOMENTS[0] in given else {}
-    known = {*_MOMENTS} if "moment_dtype" in values else set()
+    handled = {*_MOMENTS} if "moment_dtype" in values else set()
     matters = [n for n, word in given.items() if any(part in n for part in _MATTERS) and word != _USUAL.get(n)]
-    return {**flags.unset, **values}, [f"--{name}" for name in matters if not (name in known or flags.is_known(name))]
+    return {**flags.unset, **values}, [f"--{name}" for name in matters if not (name in handled or flags.is_known(name))]
 
 
 def _value(flags: Flags, name: str, word: str) -> Any:
@@ -70,7 +70,7 @@ def _number(name: str, value: str) -> int:
 
 
 def _recipe(given: Mapping[str, str]) -> str:
-    """Of products in few bits, "" where they are not.
+    """Recipe of products in few bits, "" without one.
 
     Raises:
         ModelError: a recipe that is not read.
@@ -86,7 +86,8 @@ def _recipe(given: Mapping[str, str]) -> str:
 
 
 def _context(given: Mapping[str, str], cp: int) -> dict[str, Any]:
-    """How ranks share sequences: of ``a2a+p2p``, as many exchange heads as the first hierarchical size says.
+    """Fields of context parallelism: for ``a2a+p2p``, the first hierarchical size is the number of ranks that exchange
+    heads.
 
     Raises:
         ModelError: a word that is not read, or one for each layer.
@@ -109,14 +110,14 @@ def _chunks(given: Mapping[str, str], pp: int, depth: int) -> dict[str, int]:
     if name not in given:
         return {}
     layers = _number("num-layers", given["num-layers"]) if "num-layers" in given else depth
-    each = _number(name, given[name])
-    if not each or not layers or layers % (pp * each):
-        raise ModelError(f"--{name} {each}: {layers} layers in {pp} stages cannot be cut so")
-    return {"vp": layers // (pp * each)}
+    per_chunk = _number(name, given[name])
+    if not per_chunk or not layers or layers % (pp * per_chunk):
+        raise ModelError(f"--{name} {per_chunk}: {layers} layers in {pp} stages cannot be cut so")
+    return {"vp": layers // (pp * per_chunk)}
 
 
 def _modules(given: Mapping[str, str], values: dict[str, Any]) -> dict[str, str]:
-    """Modules that selective recomputation is of, where they are named."""
+    """Modules that selective recomputation runs again, where they are named."""
     words = given.get("recompute-modules", "").strip("[]").replace(",", " ").split()
     return {"recompute": "+".join(words)} if words and values.get("recompute") == "selective" else {}
 

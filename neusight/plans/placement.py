@@ -24,7 +24,7 @@ class Placement:
 
     @property
     def _groups(self) -> dict[str, tuple[int, int]]:
-        """Ranks of each group, and how far apart they are."""
+        """Size and stride of each group of ranks."""
         plan = self.plan
         dense = {"tp": (plan.tp, 1), "dp": (plan.dp, plan.tp * plan.cp)}
         # Those that exchange heads are neighbours (Megatron Core, ``hierarchical_context_parallel_sizes``).
@@ -35,7 +35,7 @@ class Placement:
         return dense | context | replicas | experts
 
     def within(self, group: str) -> int:
-        """Ranks of a group that share a node: of one of ``_groups``."""
+        """Number of ranks of a group that share a node."""
         size, stride = self._groups[group]
         return max(1, min(size, self.per_node // stride))
 
@@ -44,7 +44,7 @@ class Placement:
         return self._groups[group][0]
 
     def placed(self, units: Program) -> Program:
-        """The units with the nodes that their collectives stay in."""
+        """The program whose collectives have the number of their ranks in a node."""
         return replace(
             units,
             before=self._unit(units.before),

@@ -1,9 +1,9 @@
-"""Which products of a traced model ranks share by columns and which by rows, told from its structure.
+"""Choice of the products of a traced model that ranks share by columns and by rows, derived from its structure.
 
 A product whose input is whole can be shared by columns (each rank computes some of its outputs), one whose input is
 shared so already by rows (each rank adds up some of its inputs, and an all-reduce sums over ranks): Shoeybi et al.
-2019, section 3. Columns are chosen only where all that reads the outputs can work on a part of them until a product
-by rows, or the loss over a shared vocabulary, takes them up.
+2019, section 3. Columns are chosen only where all readers of the outputs can work on a part of them until a product
+by rows, or the loss over a shared vocabulary, reads them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN = 4
 
 @dataclass
 class Shared:
-    """How each weight is shared, by the place of its tensor, and which tensors of the forward pass are parts.
+    """Style in which each weight is shared, by the place of its tensor, and the forward tensors that are parts.
 
     ``layers`` has the same by the pattern of a module path; ``left`` are the paths of products that stay whole.
     """
@@ -57,21 +57,21 @@ def weight_of(workload: Workload, node: Node) -> int | None:
 
 
 def shared_products(workload: Workload, tp: int, stated: Mapping[str, str] | None = None) -> Shared:
-    """How ``tp`` ranks share a model's products.
+    """Styles in which ``tp`` ranks share a model's products.
 
     Args:
-        workload: of any mode; its forward pass decides.
+        workload: a step of any mode; its forward pass decides.
         tp: ranks.
-        stated: module path, with ``*``, to ``colwise``, ``rowwise`` or ``replicated``; what it leaves out stays whole.
+        stated: module path, with ``*``, to ``colwise``, ``rowwise`` or ``replicated``; products left out stay whole.
 
     Raises:
-        ModelError: an unknown style, a pattern that no product has, a size that the ranks do not divide, or nothing
-            that they could share.
+        ModelError: an unknown style, a pattern that no product has, a size that the ranks do not divide, or no
+            product that they could share.
     """
-    return _Choice(workload, tp, _checked(workload, stated)).made()
+    return _Choice(workload, tp, _check(workload, stated)).choose()
 
 
-def _checked(workload: Workload, stated: Mapping[str, str] | None) -> Mapping[str, str] | None:
+def _check(workload: Workload, stated: Mapping[str, str] | None) -> Mapping[str, str] | None:
     products = [n.layer.name() for n in workload.nodes if weight_of(workload, n) is not None or is_embedding(n)]
     names = list(dict.fromkeys(products))
     for pattern, style in (stated or {}).items():
@@ -88,12 +88,12 @@ def _checked(workload: Workload, stated: Mapping[str, str] | None) -> Mapping[st
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a module path is what a pattern means, which may leave out the model's own prefix."""
+    """True if a module path matches a pattern, which may leave out the model's prefix."""
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
 def is_embedding(node: Node) -> bool:
-    """Whether a node of the forward pass looks up rows of a table."""
+    """True if a node of the forward pass looks up rows of a table."""
     kernel: Any = node.kernels[0] if node.kernels else None
     return node.phase == "forward" and kernel is not None and kernel.family == "memory" and kernel.op == "embedding"
 
@@ -113,7 +113,7 @@ class _Choice:
                 self.readers.setdefault(tensor, []).append(node)
         self.tables = {t: workload.tensors[t].shape[0] for n in self.forward if is_embedding(n) for t in (_table(n),)}
 
-    def made(self) -> Shared:
+    def choose(self) -> Shared:
         for node in self.forward:
             self._decide(node)
             self.known |= {w.tensor for w in node.writes}
@@ -131,7 +131,7 @@ class _Choice:
         elif is_embedding(node):
             self._embedding(node)
         elif any(self._is_part(r) for r in node.reads):
-            self._hold_divides(node)
+            self._check_heads_divisible(node)
             self.shared.parts |= {w.tensor for w in node.writes}
 
     def _product(self, node: Node, weight: int) -> None:
@@ -140,9 +140,9 @@ class _Choice:
         assert first is not None
         style = self._style(node, weight, self._is_part(first))
         if style == ROWS:
-            self._divided(node, kernel.k, "inputs")
+            self._check_divides(node, kernel.k, "inputs")
         if style == COLUMNS:
-            self._divided(node, kernel.n, "outputs")
+            self._check_divides(node, kernel.n, "outputs")
         if style in (COLUMNS, VOCABULARY):
             self.shared.parts |= {w.tensor for w in node.writes}
         if style == WHOLE:
@@ -153,7 +153,7 @@ class _Choice:
 
     def _style(self, node: Node, weight: int, part: bool) -> str:
         if self.stated is not None:
-            style = _stated(node, self.stated)
+            style = _style_of(node, self.stated)
             if style == ROWS and not part:
                 raise ModelError(f"{node.layer.name()} is stated rowwise, but what it reads is whole: state colwise "
                                  "for the products that feed it")  # fmt: skip
@@ -165,13 +165,13 @@ class _Choice:
         return COLUMNS if all(self._ends_in_rows(node)) else WHOLE
 
     def _is_head(self, node: Node, weight: int) -> bool:
-        """Whether a product's outputs are the vocabulary's, and nothing but the loss reads them."""
+        """True if a product's outputs are the vocabulary's, and only the loss reads them."""
         kernel: Any = node.kernels[0]
         words = weight in self.tables or kernel.n in self.tables.values()
         return words and not any(self.readers.get(w.tensor) for w in node.writes)
 
     def _ends_in_rows(self, start: Node) -> Iterator[bool]:
-        """For each reader of a product's outputs, and of what they make of them, whether it can have a part."""
+        """Yield for each direct or indirect reader of a product's outputs whether it can work on a part."""
         width: int = start.kernels[0].n  # type: ignore[union-attr]
         todo, seen = [(w.tensor, False) for w in start.writes], set()
         yield bool(todo) and any(self.readers.get(w.tensor) for w in start.writes)
@@ -189,7 +189,7 @@ class _Choice:
                 todo += [(w.tensor, heads or inner) for w in node.writes]
 
     def _takes_part(self, node: Node, kernel: Any, given: tuple[int, bool, int]) -> bool:
-        """Whether a node can work on a part of a tensor, which has whole heads once attention has begun."""
+        """True if a node can work on a part of a tensor, which has whole heads once attention has begun."""
         tensor, heads, width = given
         if kernel.family == "row_reduction":
             return (heads and "softmax" in kernel.op) or (width // self.tp) % kernel.cols == 0
@@ -201,23 +201,23 @@ class _Choice:
         return kernel.family in ("elementwise", "memory", "attention", "gemm")
 
     def _embedding(self, node: Node) -> None:
-        """The table of words is shared by rows where the head's is, or where it is the largest of several."""
+        """Share the table of words by rows where the head is shared, or where it is the largest of several."""
         table, width = _table(node), max(self.tables.values())
         if self.stated is not None:
-            style = VOCABULARY if _stated(node, self.stated) != WHOLE else WHOLE
+            style = VOCABULARY if _style_of(node, self.stated) != WHOLE else WHOLE
         else:
             style = VOCABULARY if self.tables[table] == width and width > self.tp else WHOLE
         self.shared.weights[table] = self.shared.layers[node.layer.pattern] = style
 
-    def _hold_divides(self, node: Node) -> None:
+    def _check_heads_divisible(self, node: Node) -> None:
         kernel: Any = node.kernels[0]
         heads = getattr(kernel, "heads", 0) if kernel.family == "attention" else 0
         if getattr(kernel, "op", "") == "bmm":
             heads = kernel.batch // self.workload.request.batch
         if heads:
-            self._divided(node, heads, "heads")
+            self._check_divides(node, heads, "heads")
 
-    def _divided(self, node: Node, size: int, what: str) -> None:
+    def _check_divides(self, node: Node, size: int, what: str) -> None:
         if size % self.tp:
             fit = [n for n in range(2, min(size, 2 * self.tp) + 1) if size % n == 0] or [1]
             raise ModelError(
@@ -238,6 +238,6 @@ def tensors_of(reference: Reference) -> list[int]:
     return [reference.tensor, *(tensor for _, tensor, _ in reference.edges)]
 
 
-def _stated(node: Node, stated: Mapping[str, str]) -> str:
+def _style_of(node: Node, stated: Mapping[str, str]) -> str:
     name = node.layer.name()
     return next((STYLES[style] for pattern, style in stated.items() if _matches(name, pattern)), WHOLE)

@@ -1,4 +1,4 @@
-"""``TracedStep``: what one device runs of a workload, with its kernels as columns."""
+"""``TracedStep``: the step of a workload on one device, with its kernels as columns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from neusight.workloads.workload import Launch, MemoryProfile, Workload
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step, ready for any device: what repeated estimates have in common.
+    """A step, ready for any device: the part that repeated estimates have in common.
 
-    ``batches`` holds one batch a family with the positions that its rows have in ``launches``; ``counts`` how often
-    each launch runs. ``traffic_bytes`` are the sets of distinct bytes of ``Workload.traffic_bytes``,
-    ``dispatches`` what the host does, see ``workloads.dispatch``.
+    ``batches`` has one batch a family with the positions of its rows in ``launches``; ``counts`` the number of runs of
+    each launch. ``traffic_bytes`` are the sets of distinct bytes of ``Workload.traffic_bytes``,
+    ``dispatches`` the number of the host's dispatches, see ``workloads.dispatch``.
     """
 
     workload: Workload
@@ -35,8 +35,8 @@ class TracedStep:
     _reserves: dict[float, int] = field(default_factory=dict, repr=False, compare=False)
 
     def reserve_bytes(self, capacity_bytes: float) -> int:
-        """What a process takes beside the tensors of its workload [B], see ``plans.allocator``; replayed once for each
-        capacity [B].
+        """Memory of a process in addition to the tensors of its workload [B], see ``plans.allocator``; replayed once
+        for each capacity [B].
         """
         if capacity_bytes not in self._reserves:
             self._reserves[capacity_bytes] = reserve_bytes(self.workload, capacity_bytes)
@@ -44,7 +44,7 @@ class TracedStep:
 
     @property
     def moved_bytes(self) -> float:
-        """What the kernels of the step move [B]: between two uses of an operand of a repeated step at most that."""
+        """Bytes that the step's kernels move: the upper limit between two uses of an operand of a repeated step."""
         return sum(float((work_of(batch).bytes * self.counts[at]).sum()) for batch, at in self.batches)
 
     @property
@@ -71,6 +71,6 @@ def single(workload: Workload) -> TracedStep:
 
 
 def _with_zeros(batch: KernelBatch, positions: np.ndarray, launches: tuple[Launch, ...]) -> KernelBatch:
-    """Columns of zeros where a transform has told any."""
+    """Columns of zeros where a transform has set any."""
     zeros = [launches[at].zeros for at in positions]
     return with_zeros(batch, zeros) if any(pair is not None for pair in zeros) else batch

@@ -1,4 +1,4 @@
-"""Plans from files: this program's own, and what torchtitan and DeepSpeed are started with."""
+"""Plans from files: in this program's format, and configurations of torchtitan and DeepSpeed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ STEP = (
     "seq_len", "dtype", "optimizer", "moment_dtype", "micro_batches", "lora_rank", "adapter", "adapted", "source_len",
     "mtp_layers", "embedding_shard",
 )  # fmt: skip
-"""What belongs to a training step in addition to its plan and its engine."""
+"""Fields of a training step in addition to its plan and its engine."""
 RUN = ("engine", *STEP)
-"""What a file may state of a run, as well as the fields of ``Plan``."""
+"""Fields of a run that a file may have, in addition to the fields of ``Plan``."""
 _FORMER = {
     "micro_batch": "micro_batch_size", "global_batch": "global_batch_size", "overlap_gradients": "overlap_grad_reduce",
     "overlap_parameters": "overlap_param_gather", "lora": "lora_rank",
@@ -32,8 +32,8 @@ _FORMER = {
 
 @dataclass(frozen=True, kw_only=True)
 class PlanFile:
-    """What a file says of a training step: ``fields`` of ``Plan`` and of ``RUN``; ``unread``: options of the file that
-    matter to a step and have no place here.
+    """Contents of a file of a training step: ``fields`` of ``Plan`` and of ``RUN``; ``unread``: options of the file
+    that matter to a step and have no place here.
     """
 
     fields: Mapping[str, Any]
@@ -41,30 +41,30 @@ class PlanFile:
 
 
 def read_plan(source: str | Path, depth: int = 0) -> PlanFile:
-    """What a file says of a plan.
+    """Read a plan from a file.
 
     Args:
-        source: ``.toml``, own or torchtitan's; ``.json``, own or DeepSpeed's.
+        source: ``.toml`` of this program or of torchtitan; ``.json`` of this program or of DeepSpeed.
         depth: layers of the model, in which some of these files count.
 
     Raises:
-        DataError: no such file, or none of these. ModelError: values that no plan can have.
+        DataError: no such file, or another format. ModelError: values that no plan can have.
     """
     path = user_path(str(source))
-    table = _parsed(path, _text(path))
+    table = _parse(path, _text(path))
     if path.suffix == ".toml" and is_torchtitan(table):
-        return _stated(*torchtitan_values(table, depth))
+        return _plan_file(*torchtitan_values(table, depth))
     if path.suffix == ".json" and is_deepspeed(table):
-        return _stated(*deepspeed_values(table))
-    return _own(table, path)
+        return _plan_file(*deepspeed_values(table))
+    return _read_fields(table, path)
 
 
 def write_plan(path: Path, plan: Plan, run: Mapping[str, Any]) -> None:
-    """A TOML file that ``read_plan`` reads.
+    """Write a TOML file that ``read_plan`` reads.
 
     Args:
-        path: where.
-        plan: what is not as ``Plan`` has it by default is written, and all degrees and batches.
+        path: the file.
+        plan: fields that differ from the defaults of ``Plan`` are written, and all switches.
         run: values of ``RUN``.
 
     Raises:
@@ -77,16 +77,16 @@ def write_plan(path: Path, plan: Plan, run: Mapping[str, Any]) -> None:
     path.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (values | dict(run)).items()))
 
 
-def _stated(values: dict[str, Any], unread: list[str]) -> PlanFile:
+def _plan_file(values: dict[str, Any], unread: list[str]) -> PlanFile:
     return PlanFile(fields={key: value for key, value in values.items() if value is not None}, unread=tuple(unread))
 
 
-def _own(table: Mapping[str, Any], path: Path) -> PlanFile:
-    known, table = (*PLAN, *RUN), {_FORMER.get(name, name): value for name, value in table.items()}
+def _read_fields(table: Mapping[str, Any], path: Path) -> PlanFile:
+    names, table = (*PLAN, *RUN), {_FORMER.get(name, name): value for name, value in table.items()}
     for name in table:
-        if name not in known:
+        if name not in names:
             raise DataError(
-                f"{path}: unknown key '{shown(name)}'{nearest(str(name), known)}: one of {', '.join(known)}"
+                f"{path}: unknown key '{shown(name)}'{nearest(str(name), names)}: one of {', '.join(names)}"
             )
     for name, value in table.items():
         if not isinstance(value, str | int):
@@ -101,7 +101,7 @@ def _text(path: Path) -> str:
         raise DataError(f"{path} is no text: give a plan as .toml or .json") from None
 
 
-def _parsed(path: Path, text: str) -> dict[str, Any]:
+def _parse(path: Path, text: str) -> dict[str, Any]:
     try:
         table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -1,13 +1,13 @@
 """One rank's share of a traced step under tensor parallelism: smaller kernels, and the collectives between them.
 
 Activations between two shared products are parts, of features or of heads; norms and the residual stream are whole on
-every rank. A product by rows leaves partial sums, and so does the gradient of what products by columns read: those are
-all-reduced before anything but another sum reads them (Shoeybi et al. 2019, figures 3 and 4). Logits of a shared
-vocabulary are gathered where they are what is asked for, in inference; a loss is computed on parts.
+every rank. A product by rows leaves partial sums, and so does the gradient of the operand of products by columns: those
+are all-reduced before anything but another sum reads them (Shoeybi et al. 2019, figures 3 and 4). Logits of a
+shared vocabulary are gathered in inference, where they are the result; a loss is computed on parts.
 
 Under sequence parallelism norms and the residual stream are shared by tokens: sums are scattered instead, and gathered
-before products (Korthikanti et al. 2022, section 4.2.2). What was gathered is kept, as DTensor has it. Sums over ranks
-of the gradients of norms' weights are left out, which are small.
+before products (Korthikanti et al. 2022, section 4.2.2). Gathered tensors are kept, as in DTensor. Sums over ranks of
+the gradients of norms' weights are left out, which are small.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _SHOWN = 4
 def tensor_parallel(
     workload: Workload, tp: int, stated: Mapping[str, str] | None = None, *, by_tokens: bool = False
 ) -> Workload:
-    """What each of ``tp`` ranks runs; with one rank the same workload.
+    """The workload of each of ``tp`` ranks; with one rank the same workload.
 
     The vocabulary is padded to a multiple of the ranks, every other size must divide.
 
     Args:
         workload: the whole step.
         tp: ranks.
-        stated: how products are shared, as ``shared_products`` takes it.
-        by_tokens: whether ranks share the residual stream.
+        stated: styles of products, see ``shared_products``.
+        by_tokens: True if ranks share the residual stream.
 
     Raises:
         ModelError: as ``shared_products``.
@@ -56,62 +56,62 @@ def tensor_parallel(
     if tp == 1:
         return workload
     shared = shared_products(workload, tp, stated)
-    return _Sharding(workload, tp, shared, by_tokens=by_tokens).made()
+    return _Sharding(workload, tp, shared, by_tokens=by_tokens).shard()
 
 
 def local_parameters(workload: Workload, tp: int, shared: Shared) -> int:
-    """Parameters that a rank holds of a model's."""
+    """Number of a model's parameters on one rank."""
     held_bytes = 0.0
     for number, tensor in enumerate(workload.tensors):
         if tensor.kind == "weight":
-            held = ceil(tensor.nbytes / tp) if shared.weights.get(number, WHOLE) != WHOLE else tensor.nbytes
-            held_bytes += held * tensor.copies
+            nbytes = ceil(tensor.nbytes / tp) if shared.weights.get(number, WHOLE) != WHOLE else tensor.nbytes
+            held_bytes += nbytes * tensor.copies
     total = sum(tensor.nbytes * tensor.copies for tensor in workload.tensors if tensor.kind == "weight")
     return round(workload.parameters * held_bytes / total) if total else workload.parameters
 
 
 class _Sharding:
-    """Goes through a step once, with what is a part and what a partial sum so far."""
+    """One pass over a step, which tracks the tensors that are parts and partial sums so far."""
 
     def __init__(self, workload: Workload, tp: int, shared: Shared, *, by_tokens: bool) -> None:
         self.workload, self.tp, self.shared, self.by_tokens = workload, tp, shared, by_tokens
         self.stream: set[int] = set()
-        """Tensors of which a rank has its tokens."""
+        """Tensors of which a rank has only its share of the tokens."""
         self.gathered: set[int] = set()
-        """Of these, those that every rank has of all tokens by now."""
+        """Of these, those that every rank has for all tokens by now."""
         self.parts = set(shared.parts) | _logits(workload, shared)
         self.parts |= {number for number, style in shared.weights.items() if style != WHOLE}
         self.partial: set[int] = set()
         self.held = local_parameters(workload, tp, shared)
         self.words = _shared_words(workload, shared)
         self.positions = len({n.reads[0].tensor for n in workload.nodes if is_embedding(n)}) > 1
-        made = (w.tensor for node in workload.nodes if node.phase == "optimizer" for w in node.writes)
-        self.stepped = {number for number in made if workload.tensors[number].kind == "intermediate"}
+        shard = (w.tensor for node in workload.nodes if node.phase == "optimizer" for w in node.writes)
+        self.stepped = {number for number in shard if workload.tensors[number].kind == "intermediate"}
 
-    def made(self) -> Workload:
-        nodes = tuple(self._shared(node) for node in self.workload.nodes)
+    def shard(self) -> Workload:
+        nodes = tuple(self._shard_node(node) for node in self.workload.nodes)
         tensors = tuple(self._tensor(number, tensor) for number, tensor in enumerate(self.workload.tensors))
         return replace(
             self.workload,
             nodes=nodes,
             tensors=tensors,
             parameters=self.held,
-            warnings=(*self.workload.warnings, *self._left()),
+            warnings=(*self.workload.warnings, *self._warnings()),
         )
 
-    def _left(self) -> tuple[str, ...]:
+    def _warnings(self) -> tuple[str, ...]:
         names = list(dict.fromkeys(self.shared.left))
         if not names:
             return ()
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         return (f"tp {self.tp} leaves whole on each rank: {', '.join(names[:_SHOWN])}{more}",)
 
-    def _shared(self, node: Node) -> Node:
+    def _shard_node(self, node: Node) -> Node:
         if not node.kernels:
             return node
         if node.phase == "optimizer":
             share = self.held / self.workload.parameters
-            return replace(node, kernels=tuple(scaled(kernel, share) for kernel in node.kernels))
+            return replace(node, kernels=tuple(scale(kernel, share) for kernel in node.kernels))
         sums = self._sums(node)
         stream = {t for r in node.reads for t in tensors_of(r) if t in self.stream}
         if stream and self._takes_tokens(node, stream):
@@ -131,11 +131,11 @@ class _Sharding:
             self.partial -= waiting
             return ()
         self.partial -= waiting
-        return tuple(self._summed(t) for t in sorted(waiting))
+        return tuple(self._sum(t) for t in sorted(waiting))
 
-    def _summed(self, number: int, *, everywhere: bool = False) -> Kernel:
-        """The sum over ranks of what each has a part of; under sequence parallelism a rank goes on with its tokens,
-        also where it has the sum ``everywhere``.
+    def _sum(self, number: int, *, everywhere: bool = False) -> Kernel:
+        """The sum over ranks of a partial tensor; under sequence parallelism a rank continues with its tokens, also
+        where it has the sum ``everywhere``.
         """
         if not self.by_tokens or self._tokens(number) % self.tp:
             return self._collective("all_reduce", number)
@@ -149,13 +149,13 @@ class _Sharding:
         return tuple(self._collective("all_gather", number) for number in new)
 
     def _takes_tokens(self, node: Node, read: set[int]) -> bool:
-        """Whether a node does to each token by itself what it does, or adds up over tokens that nobody has gathered."""
+        """True if a node treats each token independently, or adds up over tokens that are not gathered."""
         kernel: Any = node.kernels[0]
         if any(self._is_part(r) for r in node.reads):
             return False
         if kernel.family not in ("elementwise", "memory", "row_reduction"):
             return self._is_whole_product(node)
-        if any(one.op.startswith("embedding") for one in node.kernels):
+        if any(k.op.startswith("embedding") for k in node.kernels):
             return False
         tokens = {self._tokens(number) for number in read}
         written = [w.tensor for w in node.writes]
@@ -164,7 +164,7 @@ class _Sharding:
         return kernel.family == "row_reduction" and not read <= self.gathered
 
     def _is_whole_product(self, node: Node) -> bool:
-        """Whether a node is one of the products that ranks do not share, or the gradient of its weight."""
+        """True if a node is one of the products that ranks do not share, or the gradient of its weight."""
         kernel: Any = node.kernels[0]
         if kernel.family != "gemm" or kernel.op == "bmm":
             return False
@@ -182,7 +182,7 @@ class _Sharding:
         if kernel.family == "gemm":
             side = "k" if weight_of(self.workload, node) is None else "m"
             return replace(kernel, **{side: ceil(getattr(kernel, side) / self.tp)})
-        part = scaled(kernel, 1 / self.tp)
+        part = scale(kernel, 1 / self.tp)
         if kernel.family != "row_reduction":
             return part
         last = {self.workload.tensors[w.tensor].shape[-1:] for w in node.writes}
@@ -199,7 +199,7 @@ class _Sharding:
         return Collective(op=op, ranks=self.tp, bytes=tensor.nbytes, dtype=tensor.dtype)
 
     def _kernels(self, node: Node) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-        """A rank's kernels of a node, and the collective after them; notes what the node leaves."""
+        """A rank's kernels of a node, and the collective after them; marks the node's results."""
         weight, first = weight_of(self.workload, node), node.kernels[0]
         if weight is not None:
             return self._product(node, self.shared.weights.get(weight, WHOLE))
@@ -213,8 +213,8 @@ class _Sharding:
         return tuple(self._part(node, kernel) for kernel in node.kernels), ()
 
     def _product(self, node: Node, style: str) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-        """With a weight: columns make parts of what is whole and partial sums of parts; rows the reverse, seen from
-        the gradient.
+        """A product with a weight: columns make parts of whole operands and partial sums of parts; rows the reverse,
+        seen from the gradient.
         """
         kernel: Any = node.kernels[0]
         first = operands(node)[0]
@@ -228,23 +228,23 @@ class _Sharding:
             return (replace(kernel, n=ceil(kernel.n / self.tp)), *node.kernels[1:]), gathered
         summed = (replace(kernel, k=ceil(kernel.k / self.tp)), *node.kernels[1:])
         if node.phase == "forward":
-            return summed, tuple(self._summed(w.tensor) for w in node.writes)
+            return summed, tuple(self._sum(w.tensor) for w in node.writes)
         self.partial |= {w.tensor for w in node.writes}
         return summed, ()
 
     def _table(self, node: Node) -> tuple[tuple[Kernel, ...], tuple[Kernel, ...]]:
-        """Each rank looks up the words that it has; of the gradient it has its rows. Learned positions are added to
-        all tokens before ranks take theirs.
+        """A lookup: each rank reads the words that it has, and has its rows of the gradient. Learned positions are
+        added to all tokens before ranks take theirs.
         """
         if node.phase == "forward":
-            return node.kernels, tuple(self._summed(w.tensor, everywhere=self.positions) for w in node.writes)
+            return node.kernels, tuple(self._sum(w.tensor, everywhere=self.positions) for w in node.writes)
         self._mark(node)
         kernels: tuple[Any, ...] = node.kernels
-        fills = (scaled(k, self._share(k.elements)) if k.op == "fill" else k for k in kernels)
+        fills = (scale(k, self._share(k.elements)) if k.op == "fill" else k for k in kernels)
         return tuple(fills), ()
 
     def _weight_gradient(self, node: Node) -> tuple[Kernel, ...]:
-        """The operand that is a part gives the dimension that is divided."""
+        """The gradient of a weight, divided along the dimension of the operand that is a part."""
         kernel: Any = node.kernels[0]
         first, second = operands(node)
         if first is not None and self._is_part(first):
@@ -265,7 +265,7 @@ class _Sharding:
             return replace(kernel, heads=kernel.heads // tp, kv_heads=max(1, kernel.kv_heads // tp))
         if kernel.family not in ("elementwise", "row_reduction", "memory"):
             return kernel
-        part = scaled(kernel, self._share(getattr(kernel, "elements", 0) or kernel.rows * kernel.cols))
+        part = scale(kernel, self._share(getattr(kernel, "elements", 0) or kernel.rows * kernel.cols))
         if kernel.family == "row_reduction":
             side = "cols" if "log_softmax" in kernel.op or kernel.op.endswith("weight_backward") else "rows"
             part = replace(part, **{side: ceil(getattr(kernel, side) / tp)})
@@ -279,7 +279,7 @@ class _Sharding:
         return round(total * local / whole)
 
     def _share(self, elements: float) -> float:
-        """Of so many: of logits, a rank's part of the vocabulary is padded."""
+        """A rank's share of ``elements``: of logits, its part of the vocabulary is padded."""
         if self.words and elements % self.words == 0:
             return ceil(self.words / self.tp) / self.words
         return 1 / self.tp
@@ -312,11 +312,11 @@ def _shared_words(workload: Workload, shared: Shared) -> int:
 
 
 def _logits(workload: Workload, shared: Shared) -> set[int]:
-    """What the loss, which is not part of a step's forward kernels, makes of the logits of a shared vocabulary."""
+    """Tensors that the loss, outside of a step's forward kernels, makes of the logits of a shared vocabulary."""
     sizes = {_elements(workload.tensors[w.tensor]) for node in _heads(workload, shared) for w in node.writes}
-    made = {w.tensor for node in workload.nodes for w in node.writes}
+    shard = {w.tensor for node in workload.nodes for w in node.writes}
     read = {r.tensor for node in workload.nodes if node.phase == "backward" for r in node.reads}
-    return {t for t in read - made if workload.tensors[t].kind != "weight" and _elements(workload.tensors[t]) in sizes}
+    return {t for t in read - shard if workload.tensors[t].kind != "weight" and _elements(workload.tensors[t]) in sizes}
 
 
 def _elements(tensor: Tensor) -> float:
@@ -324,7 +324,7 @@ def _elements(tensor: Tensor) -> float:
     return tensor.nbytes / stored_bytes(tensor.dtype)
 
 
-def scaled(kernel: Any, share: float) -> Any:
+def scale(kernel: Any, share: float) -> Any:
     """The kernel over a share of its elements."""
     names = {field.name for field in fields(kernel)}
     return replace(kernel, **{name: ceil(getattr(kernel, name) * share) for name in _SIZES if name in names})

@@ -1,4 +1,4 @@
-"""Which layers each rank of a pipeline has, what they weigh there, and how many micro-batches wait in them."""
+"""Layers of each rank of a pipeline, their weights, and the number of micro-batches that wait in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from neusight.workloads.program import HeldWeights, Program
 class Stage:
     """One rank of a pipeline: kinds of the layers of each of its chunks, from the input on, and where each begins.
 
-    ``mirrored``: its second chunk is that of the stage as far from the other end.
+    ``mirrored``: its second chunk is that of the stage at the same distance from the other end.
     """
 
     index: int
@@ -28,12 +28,12 @@ class Stage:
 
     @property
     def first(self) -> bool:
-        """Whether it has the embedding."""
+        """True if the rank has the embedding."""
         return self.index == 0 or (self.mirrored and self.index == self.of - 1)
 
     @property
     def last(self) -> bool:
-        """Whether it has the head and the loss."""
+        """True if the rank has the head and the loss."""
         return self.index == self.of - 1 or (self.mirrored and self.index == 0)
 
     @property
@@ -74,8 +74,8 @@ def stages_of(order: Sequence[int], plan: Plan, layers: Sequence[int] = ()) -> t
         order: kind of each layer of the model, from the input on.
         plan: its ``pp`` stages in ``vp`` chunks each; chunk ``c`` of stage ``i`` is the ``c * pp + i``-th of the model
             (Narayanan et al. 2021, section 2.2).
-        layers: how many layers each chunk has, from the input on; default: as evenly as can be, those at both ends,
-            which have embedding and head beside, not the longer.
+        layers: number of layers of each chunk, from the input on; default: as evenly as possible, and chunks at both
+            ends, which also have embedding and head, are not the longer ones.
 
     Raises:
         ModelError: more chunks than ``most_chunks``, or ``layers`` that are not those of the model.
@@ -102,33 +102,33 @@ def mirrored(stages: Sequence[Stage]) -> tuple[Stage, ...]:
     """The ranks of a pipeline whose two ends both begin: each has its stage's chunk and that of the stage mirrored."""
     pairs = zip(stages, reversed(stages), strict=True)
     return tuple(
-        replace(own, chunks=own.chunks + other.chunks, begins=own.begins + other.begins, mirrored=True)
-        for own, other in pairs
+        replace(stage, chunks=stage.chunks + other.chunks, begins=stage.begins + other.begins, mirrored=True)
+        for stage, other in pairs
     )
 
 
 def most_chunks(depth: int) -> int:
-    """Of a model of so many layers: embedding and loss may be alone in the first and the last (Megatron-LM,
-    ``--account-for-embedding-in-pipeline-split`` and ``--account-for-loss-in-pipeline-split``).
+    """Largest number of chunks of ``depth`` layers: embedding and loss may be alone in the first and the last
+    (Megatron-LM, ``--account-for-embedding-in-pipeline-split`` and ``--account-for-loss-in-pipeline-split``).
     """
     return depth + 2
 
 
 def _evenly(layers: int, chunks: int) -> tuple[int, ...]:
-    """Layers of each chunk; what is over goes to the middle."""
-    each, over = divmod(layers, chunks)
+    """Layers of each chunk; the remainder goes to the middle."""
+    per_chunk, over = divmod(layers, chunks)
     start = (chunks - over) // 2
-    return tuple(each + (start <= at < start + over) for at in range(chunks))
+    return tuple(per_chunk + (start <= at < start + over) for at in range(chunks))
 
 
 def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
-    """Micro-batches whose activations each chunk of a stage holds when they are most.
+    """Largest number of micro-batches whose activations each chunk of a stage keeps.
 
     One forward, one backward: ``pp - i`` on stage ``i``; interleaved: ``2 (pp - i - 1) + (vp - 1) group + 1`` chunks'
     worth, ``group`` micro-batches of a chunk before its next (Narayanan et al. 2021; default: ``pp``). GPipe: all
     micro-batches (Huang et al. 2019), but one where no other stage waits for them. Zero bubble: ``pp`` on every stage,
-    and as many of each further chunk (Qi et al. 2023, ZB-H1). DualPipe: ``pp - i`` of the own stage, ``i + 1`` of the
-    mirrored one (DeepSeek-AI 2024, table 2). Asynchronous: ``pp - i``, whatever a step has (Narayanan et al. 2019,
+    and as many of each further chunk (Qi et al. 2023, ZB-H1). DualPipe: ``pp - i`` of the stage itself, ``i + 1`` of
+    the mirrored one (DeepSeek-AI 2024, table 2). Asynchronous: ``pp - i`` for any step (Narayanan et al. 2019,
     PipeDream, section 3.2).
     """
     most = plan.micro_batches
@@ -147,8 +147,8 @@ def waiting(stage: Stage, plan: Plan, group: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class RankParameters:
-    """Parameters on a rank that are trained: those that all of its replicas share, and of experts; of both, those in
-    matrices of layers. ``frozen`` are the others, ``frozen_projections`` those of them in projections of layers.
+    """Trained parameters on a rank: those that all of its replicas share, and those of experts; of both, those in
+    matrices of layers. ``frozen`` are untrained ones, ``frozen_projections`` those of them in projections of layers.
     """
 
     dense: float = 0.0
@@ -160,38 +160,38 @@ class RankParameters:
 
     @classmethod
     def of(cls, held: Iterable[HeldWeights]) -> RankParameters:
-        """Of what a rank has."""
+        """Parameters of a rank's weights."""
         numbers, matrices, still = [0, 0], [0, 0], [0, 0]
-        for each in held:
-            if each.frozen:
-                still[each.kind in EVERYWHERE] += each.number
+        for weights in held:
+            if weights.frozen:
+                still[weights.kind in EVERYWHERE] += weights.number
                 continue
-            numbers[each.routed] += each.number
-            matrices[each.routed] += each.number if each.orthogonalised else 0
+            numbers[weights.routed] += weights.number
+            matrices[weights.routed] += weights.number if weights.orthogonalised else 0
         names = ("dense", "expert", "dense_matrices", "expert_matrices")
         trained = dict(zip(names, map(float, (*numbers, *matrices)), strict=True))
         return cls(**trained, frozen=float(sum(still)), frozen_projections=float(still[True]))
 
     @property
     def matrices(self) -> RankParameters:
-        """Those in matrices alone."""
+        """Parameters in matrices only."""
         return RankParameters(dense=self.dense_matrices, expert=self.expert_matrices)
 
     @property
     def total(self) -> float:
-        """Of both kinds that are trained."""
+        """Number of trained parameters of both kinds."""
         return self.dense + self.expert
 
 
 def stage_weights(stage: Stage, program: Program) -> Iterator[HeldWeights]:
-    """What one rank of a stage has of a program's weights."""
+    """Weights of a program on one rank of a stage."""
     for kind in stage.kinds:
         yield from program.layers[kind].held
     yield from end_weights(stage, program)
 
 
 def end_weights(stage: Stage, program: Program) -> Iterator[HeldWeights]:
-    """Those of embedding, last norm and head on a stage. An embedding that the end needs too is on both of two."""
+    """Weights of embedding, last norm and head on a stage. A tied embedding is on both the first and the last stage."""
     if stage.first:
         yield from program.before.held
     if stage.last:

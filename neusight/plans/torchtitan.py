@@ -15,9 +15,9 @@ _DEGREES = {"tensor_parallel_degree": "tp", "pipeline_parallel_degree": "pp", "c
             "expert_parallel_degree": "ep", "expert_tensor_parallel_degree": "etp"}  # fmt: skip
 _SCHEDULES = {"1F1B": {"schedule": "1f1b"}, "Interleaved1F1B": {"schedule": "1f1b", "vp": 2},
               "GPipe": {"schedule": "gpipe"}}  # fmt: skip
-"""Interleaved, torchtitan gives each rank two chunks unless it says how many layers a chunk has."""
+"""Interleaved, torchtitan gives each rank two chunks unless the number of layers of a chunk is given."""
 _ROTATES = {"allgather": "all_gather", "alltoall": "p2p"}
-"""Of PyTorch's ``context_parallel``, which sends keys to the next rank by an all-to-all."""
+"""Rotation methods of PyTorch's ``context_parallel``, which sends keys to the next rank by an all-to-all."""
 _OPTIMIZERS = {"adam": "adam", "adamw": "adamw"}
 _READ = (
     *_DEGREES, "data_parallel_replicate_degree", "data_parallel_shard_degree", "data_parallel_degree",
@@ -29,7 +29,7 @@ _MATTERS = ("parallel", "batch", "offload", "reshard", "precision")
 
 
 def is_torchtitan(table: Mapping[str, Any]) -> bool:
-    """Whether a TOML file is one of torchtitan's."""
+    """True if a TOML file is a torchtitan configuration."""
     return any(isinstance(table.get(name), dict) for name in _TABLES)
 
 
@@ -38,7 +38,7 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
 
     Args:
         table: the file.
-        depth: layers of the model, of which ``selective_ac_option`` may count every so many.
+        depth: layers of the model, of which ``selective_ac_option`` may select every n-th.
 
     Raises:
         ModelError: values that are not read.
@@ -52,7 +52,7 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
     pp, rotates = values.get("pp", 1), keys.get("context_parallel_rotate_method", "allgather")
     rotated = word_of("context_parallel_rotate_method", rotates, _ROTATES)
     values |= _replicas(keys) | _batches(keys, pp)
-    values |= _kept(keys, values) | ({"cp_comm": rotated} if keys.get("context_parallel_degree", 1) > 1 else {})
+    values |= _reshard(keys, values) | ({"cp_comm": rotated} if keys.get("context_parallel_degree", 1) > 1 else {})
     schedule = keys.get("pipeline_parallel_schedule", "1F1B")
     values |= _again(tables, pp, depth) | word_of("pipeline_parallel_schedule", schedule, _SCHEDULES)
     is_compiled = keys.get("compile", False) or tables.get("compile.enable", False)
@@ -72,7 +72,7 @@ def torchtitan_values(table: Mapping[str, Any], depth: int = 0) -> tuple[dict[st
 
 
 def _replicas(keys: Mapping[str, Any]) -> dict[str, Any]:
-    """A degree of -1 is what remains of the cluster."""
+    """Replicas and their sharding; a degree of -1 means all remaining ranks of the cluster."""
     copies = keys.get("data_parallel_replicate_degree", 1)
     shared = keys.get("data_parallel_shard_degree", keys.get("data_parallel_degree", -1))
     if shared == -1:
@@ -83,17 +83,17 @@ def _replicas(keys: Mapping[str, Any]) -> dict[str, Any]:
     return dp | {"shard": "zero3" if shared > 1 else "none"}
 
 
-def _kept(keys: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, str]:
-    """Of fully sharded weights that stay as they were gathered: by default under a pipeline, where gradients are
-    reduced once.
+def _reshard(keys: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, str]:
+    """Sharding of fully sharded weights that stay gathered: by default under a pipeline, where gradients are reduced
+    once.
     """
     staged, word = values.get("pp", 1) > 1, keys.get("fsdp_reshard_after_forward", "default")
-    kept = word_of("fsdp_reshard_after_forward", word, {"default": staged, "always": False, "never": True})
-    return {"shard": "zero1" if staged else "zero2"} if kept and values.get("shard") == "zero3" else {}
+    stays_gathered = word_of("fsdp_reshard_after_forward", word, {"default": staged, "always": False, "never": True})
+    return {"shard": "zero1" if staged else "zero2"} if stays_gathered and values.get("shard") == "zero3" else {}
 
 
 def _batches(keys: Mapping[str, Any], pp: int) -> dict[str, int]:
-    """With stages, a rank's batch is cut into micro-batches, of one sequence unless stated."""
+    """Batch sizes: with stages, a rank's batch is cut into micro-batches, of one sequence by default."""
     local = whole("local_batch_size", keys.get("local_batch_size", keys.get("batch_size", 1)))
     micro = whole("pipeline_parallel_microbatch_size", keys.get("pipeline_parallel_microbatch_size", 1))
     values = {"micro_batch_size": micro if pp > 1 else local, "micro_batches": max(1, local // micro) if pp > 1 else 1}
@@ -116,7 +116,7 @@ def _again(tables: Mapping[str, Any], pp: int, depth: int) -> dict[str, Any]:
 
 
 def _precision(tables: Mapping[str, Any]) -> str:
-    """The recipe of products in float8, of one scale a tensor unless stated (``Float8Linear.recipe_name``)."""
+    """The recipe of products in float8, with one scale a tensor by default (``Float8Linear.recipe_name``)."""
     converters = tables.get("model.converters") or ()
     if "float8" not in converters and not tables.get("float8.enable_float8_linear", False):
         return "bfloat16"

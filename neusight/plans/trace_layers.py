@@ -1,4 +1,4 @@
-"""What stands where in a traced step: its layers by their module paths, what they hand on, the core of attention."""
+"""Structure of a traced step: its layers by their module paths, tensors between them, the core of attention."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LAYER = re.compile(r"^(?:[^.]+\.)*?\d+(?=\.|$)")
 
 def attention_core(step: Workload) -> frozenset[int]:
     """Places of forward nodes of a step without series that are the core of attention: one kernel, or from a product of
-    two activations over a softmax to the next such product, with copies of keys for many heads, and of what it gives.
+    two activations over a softmax to the next such product, with copies of keys for many heads, and of its result.
     """
     core: set[int] = set()
     scores: dict[int, tuple[frozenset[int], bool]] = {}
-    """Of tensors made of scores, the nodes that made them and whether a softmax is among those."""
+    """For tensors made of scores, the nodes that made them and whether a softmax is among those."""
     outputs: set[int] = set()
     for place, node in enumerate(step.nodes):
         if node.phase != "forward" or not node.kernels:
@@ -40,7 +40,7 @@ def attention_core(step: Workload) -> frozenset[int]:
 
 
 def _repeated_keys(step: Workload, core: set[int]) -> set[int]:
-    """Copies that are larger than what they are made of, and that only the core of attention reads."""
+    """Copies that are larger than their sources, and that only the core of attention reads."""
     readers: dict[int, set[int]] = {}
     for place, node in enumerate(step.nodes):
         for tensor in {r.tensor for r in node.reads} if node.phase == "forward" and node.kernels else ():
@@ -61,7 +61,7 @@ def _copies(node: Node) -> bool:
 
 def crossing_bytes(step: Workload) -> dict[str, float]:
     """Bytes that cross from before each layer to it in the forward pass of a step without series, and from the last
-    layer ("" by name). What no weight is in, such as a mask, is made on each side.
+    layer ("" by name). Tensors that depend on no weight, such as a mask, are made on each side.
     """
     names, made, last = layer_names(step), {}, {}  # type: ignore[var-annotated]
     for node, at in zip(step.nodes, blocks_of(step).tolist(), strict=True):
@@ -89,8 +89,8 @@ def blocks_of(step: Workload) -> np.ndarray:
     """Place of each node of a step without series: 0 before the layers, 1 … depth in them, depth + 1 after them, and
     -1 in the update.
 
-    What stands between layers goes with the one before; backward nodes go where the forward nodes of their module are,
-    those of the model itself where the backward pass has come to.
+    Nodes between layers belong to the layer before; backward nodes to the block of their module's forward nodes,
+    those of the model itself to the block of the backward node before them.
     """
     numbers: dict[str, int] = {}
     of_module: dict[str, int] = {}

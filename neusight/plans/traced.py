@@ -1,7 +1,7 @@
-"""A traced step as the program of one rank: its layers as segments, so that it goes the way of any other program.
+"""A traced step as the program of one rank: its layers as segments, so that it is treated like any other program.
 
-Layers are recognised by their module paths. What stands before the first and after the last makes the ends; what equal
-layers have in common is told once.
+Layers are recognised by their module paths. Nodes before the first and after the last make the ends; equal layers are
+stored once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from neusight.kernels.families import Kernel, KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.sparsity import MAPPED, Zeros, with_zeros
 from neusight.plans.allocator import reserve_bytes
-from neusight.plans.shard_graph import scaled
+from neusight.plans.shard_graph import scale
 from neusight.plans.states import States
 from neusight.plans.trace_layers import attention_core, blocks_of, crossing_bytes, layer_names
 from neusight.requests import Plan
@@ -34,7 +34,7 @@ _PHASES: dict[str, Phase] = {"forward": "forward", "backward": "backward", "opti
 
 
 def _group(kernel: Kernel) -> str:
-    """Ranks that a kernel exchanges with: replicas that split tables, else those that share layers."""
+    """Ranks that a kernel external with: replicas that split tables, else those that share layers."""
     if kernel.family != "collective":
         return ""
     return "edp" if kernel.op == "all_to_all" else "tp"
@@ -61,9 +61,8 @@ class TracedProgram:
 
     Attributes:
         workload: the step as its engine launches it, with every operator by itself, see ``transforms.unrolled``.
-        block: of each node its place among before (0), layers (1 … depth) and after (depth + 1); -1 in the update.
-        sent_bytes: what crosses from before each layer to it in a forward pass, shape (depth + 1,), the end after the
-            last included.
+        block: block of each node: before (0), layers (1 … depth) or after (depth + 1); -1 in the update.
+        sent_bytes: bytes that enter each layer in a forward pass, shape (depth + 1,), the end after the last included.
     """
 
     workload: Workload
@@ -72,7 +71,9 @@ class TracedProgram:
 
     @classmethod
     def of(cls, workload: Workload) -> TracedProgram:
-        """From a rank's workload, sharded, and compiled here: what layers hand on is told before that."""
+        """The program of a rank's sharded workload, which is compiled here; tensors between layers are found before
+        that.
+        """
         eager = unroll(workload)
         step = compiled(eager)
         crossing = crossing_bytes(eager)
@@ -80,12 +81,12 @@ class TracedProgram:
         return cls(workload=step, block=blocks_of(step), sent_bytes=sent)
 
     def reserve_bytes(self, capacity_bytes: float) -> int:
-        """What a process takes beside the tensors of its workload [B], see ``plans.allocator``."""
+        """Memory of a process in addition to the tensors of its workload [B], see ``plans.allocator``."""
         return reserve_bytes(self.workload, capacity_bytes)
 
     @property
     def depth(self) -> int:
-        """Layers."""
+        """Number of layers."""
         return len(self.sent_bytes) - 1
 
     @cached_property
@@ -101,7 +102,7 @@ class TracedProgram:
                 parts=tuple(self._part(run, count) for run, count in runs[at].items()),
                 held=(HeldWeights(parameters[at]),),
                 dispatches=of_host[at],
-                saved=tuple(_mean(each) for each in saved),
+                saved=tuple(_mean(saved_of_each) for saved_of_each in saved),
                 input_bytes=float(self.sent_bytes[at - 1 if kind >= 0 else -1]),
                 widest_bytes=max(self._memory[block][1] for block in blocks),
             )
@@ -109,7 +110,7 @@ class TracedProgram:
         keys = [(frozenset(runs[at].items()), of_host[at], parameters[at]) for at in range(1, self.depth + 1)]
         kinds = list(dict.fromkeys(keys))
         order = tuple(kinds.index(key) for key in keys)
-        alike = [[at + 1 for at, own in enumerate(order) if own == kind] for kind in range(len(kinds))]
+        alike = [[at + 1 for at, number in enumerate(order) if number == kind] for kind in range(len(kinds))]
         return Program(
             before=segment("before layers", -1, 0),
             layers=tuple(segment("layer", kind, *blocks) for kind, blocks in enumerate(alike)),
@@ -131,41 +132,41 @@ class TracedProgram:
         """The update of a share of the parameters."""
         if share == 1.0:
             return self.update
-        return tuple(replace(part, batch=KernelBatch.of([scaled(part.batch.kernel(0), share)])) for part in self.update)
+        return tuple(replace(part, batch=KernelBatch.of([scale(part.batch.kernel(0), share)])) for part in self.update)
 
     @cached_property
     def tied_parameters(self) -> int:
-        """Of weights that what follows the layers has in common with what comes before, such as a table of words that
-        makes the logits too.
+        """Number of parameters that the nodes after the layers share with earlier ones, such as a table of words that
+        also makes the logits.
         """
-        return round(sum(self._elements(number) for number in self._tied))
+        return round(sum(self._elements(number) for number in self._tied_weights))
 
     @cached_property
     def tied_bytes(self) -> float:
-        """Of these."""
-        return float(sum(self.workload.tensors[number].nbytes for number in self._tied))
+        """Size of the tied parameters [B]."""
+        return float(sum(self.workload.tensors[number].nbytes for number in self._tied_weights))
 
     @cached_property
-    def _tied(self) -> set[int]:
+    def _tied_weights(self) -> set[int]:
         *before, last = self._weights
         return last.intersection(set().union(*before))
 
     def states(self, blocks: Sequence[int], tied: bool, plan: Plan) -> States:
-        """What a rank has from step to step of some blocks, as the module has it.
+        """Persistent states of a rank with some blocks, in the dtypes of the module.
 
         Args:
-            blocks: of the rank.
-            tied: whether it has a copy of what the last block takes from others.
-            plan: what replicas share of each other's state.
+            blocks: blocks of the rank.
+            tied: True if it has a copy of the weights that the last block shares with others.
+            plan: decides the states that replicas share.
         """
         shared = plan.shard != "none"
         share = 1.0 / plan.dp if shared else 1.0
         weights = self._bytes("weight")
-        held = sum(weights[at] for at in blocks) + (self.tied_bytes if tied else 0.0)
-        part = share * held / (weights.sum() or 1.0)
-        gradients = held / (weights.sum() or 1.0) * self._bytes("gradient").sum()
+        held_bytes = sum(weights[at] for at in blocks) + (self.tied_bytes if tied else 0.0)
+        part = share * held_bytes / (weights.sum() or 1.0)
+        gradients = held_bytes / (weights.sum() or 1.0) * self._bytes("gradient").sum()
         return States(
-            weights=held * share if plan.shard == "zero3" else held,
+            weights=held_bytes * share if plan.shard == "zero3" else held_bytes,
             gradients=gradients * share if plan.shard in ("zero2", "zero3") else gradients,
             optimizer=part * self._bytes("state").sum(),
             cast=part * float(self._alive(self._columns["born"] >= self._passes).max(initial=0.0)),
@@ -173,21 +174,21 @@ class TracedProgram:
 
     @property
     def _passes(self) -> int:
-        """Nodes of both passes."""
+        """Number of nodes of both passes."""
         return sum(node.phase != "optimizer" for node in self.workload.nodes)
 
     @cached_property
     def _columns(self) -> dict[str, np.ndarray]:
-        """Of all tensors: ``nbytes``, ``born`` and ``died`` as of ``Tensor``, and ``kind``."""
+        """Columns of all tensors: ``nbytes``, ``born``, ``died`` and ``kind`` of ``Tensor``."""
         names = ("nbytes", "born", "died", "kind")
         return {name: np.array([getattr(tensor, name) for tensor in self.workload.tensors]) for name in names}
 
     def _bytes(self, kind: str) -> np.ndarray:
-        """Of all tensors of a kind by the block that touches them first, the update's behind the last, shape
+        """Bytes of all tensors of a kind by the block that touches them first, those of the update at the end, shape
         (depth + 3,).
         """
         chosen = self._columns["kind"] == kind
-        blocks = np.where(self._touched[0] < 0, self.depth + 2, self._touched[0])[chosen]
+        blocks = np.where(self._touching_blocks[0] < 0, self.depth + 2, self._touching_blocks[0])[chosen]
         return np.bincount(blocks, self._columns["nbytes"][chosen], minlength=self.depth + 3)
 
     def _alive(self, chosen: np.ndarray) -> np.ndarray:
@@ -200,11 +201,11 @@ class TracedProgram:
         return change.cumsum()[:length]
 
     @cached_property
-    def _saved(self) -> np.ndarray:
-        """Whether each tensor lives from the forward into the backward pass."""
+    def _is_saved(self) -> np.ndarray:
+        """Mask of tensors that live from the forward into the backward pass, shape (tensors,)."""
         columns, end = self._columns, self._forward_end
-        kept = np.isin(columns["kind"], ("intermediate", "input"))
-        return kept & (columns["born"] <= end) & (columns["died"] > end)
+        passes_tensor = np.isin(columns["kind"], ("intermediate", "input"))
+        return passes_tensor & (columns["born"] <= end) & (columns["died"] > end)
 
     @property
     def _forward_end(self) -> int:
@@ -214,22 +215,22 @@ class TracedProgram:
 
     @cached_property
     def _memory(self) -> list[tuple[tuple[SavedActivation, ...], float]]:
-        """Of each block what it keeps for the backward pass, and the most that its nodes take beside that and the
-        stream which enters the last block, whose gradient goes along [B].
+        """Activations that each block keeps for the backward pass, and the most bytes that its nodes need in addition
+        to those and to the stream which enters the last block, whose gradient is passed along.
 
         A gradient that waits for a block beyond the next, such as a head's for that of the tied embedding, is kept too.
         """
-        columns, stream, (first, last) = self._columns, self.sent_bytes[-1], self._touched
+        columns, stream, (first, last) = self._columns, self.sent_bytes[-1], self._touching_blocks
         # What no node touches is of a loss that is computed where its gradient is.
-        passing = ~self._saved & (columns["born"] < self._passes) & (first >= 0)
+        passing = ~self._is_saved & (columns["born"] < self._passes) & (first >= 0)
         waits = passing & (columns["born"] > self._forward_end) & (first - last > 1)
         dropped, memory = self._alive(passing & ~waits), []
         for at in range(self.depth + 2):
-            own, nodes = first == at, self.block == at
-            kept = own & (self._saved | waits)
-            saved = tuple(self._activation(kept & (self._within_core == core), core=core) for core in (False, True))
-            total = sum(each.bytes for each in saved)
-            most = float((dropped + self._alive(kept))[nodes].max(initial=total))
+            first_here, nodes = first == at, self.block == at
+            is_kept = first_here & (self._is_saved | waits)
+            saved = tuple(self._activation(is_kept & (self._within_core == core), core=core) for core in (False, True))
+            total = sum(activation.bytes for activation in saved)
+            most = float((dropped + self._alive(is_kept))[nodes].max(initial=total))
             memory.append((saved, max(0.0, most - total - stream)))
         return memory
 
@@ -239,12 +240,14 @@ class TracedProgram:
             name="core of attention" if core else "of the trace",
             bytes=float(sizes[mine].sum()),
             modules=CORE_MODULE if core else (),
-            selected_bytes=float(sizes[mine & self._selected].sum()),
+            selected_bytes=float(sizes[mine & self._is_selected].sum()),
         )
 
     @cached_property
-    def _selected(self) -> np.ndarray:
-        """Whether selection by operators keeps a tensor: the first, third, fifth … product's, or attention's output."""
+    def _is_selected(self) -> np.ndarray:
+        """Mask of tensors that selection by operators keeps: of the first, third, fifth … product, or attention's
+        output.
+        """
         selected = ~self._within_core
         made = {w.tensor for place in self._core for w in self.workload.nodes[place].writes}
         made |= {w.tensor for at, n in self._product_numbers.items() if n % 2 for w in self.workload.nodes[at].writes}
@@ -252,7 +255,7 @@ class TracedProgram:
 
     @cached_property
     def _within_core(self) -> np.ndarray:
-        """Whether a tensor is made in the core of attention and no forward node outside of it reads it."""
+        """Mask of tensors that are made in the core of attention and read by no forward node outside of it."""
         within = np.zeros(len(self.workload.tensors), dtype=bool)
         for place, node in enumerate(self.workload.nodes):
             if node.phase == "forward" and place in self._core:
@@ -263,7 +266,7 @@ class TracedProgram:
         return within
 
     def _runs(self) -> list[Counter[_Run]]:
-        """What each block runs of both passes."""
+        """Kernels of both passes in each block, with counts."""
         runs: list[Counter[_Run]] = [Counter() for _ in range(self.depth + 2)]
         products = self._product_numbers
         for place, (node, at) in enumerate(zip(self.workload.nodes, self.block.tolist(), strict=True)):
@@ -271,15 +274,15 @@ class TracedProgram:
                 continue
             core, product = place in self._core, products.get(place, 0)
             for kernel, zeros in node.sparse_kernels:
-                # What ranks exchange around an operator is told apart from it.
-                alone = kernel.family == "collective"
-                operator = kernel.op if alone else node.operator
-                runs[at][_Run(kernel, operator, node.phase, zeros, core, 0 if alone else product)] += node.iterations
+                # Exchanges between ranks around an operator are counted separately.
+                external = kernel.family == "collective"
+                operator = kernel.op if external else node.operator
+                runs[at][_Run(kernel, operator, node.phase, zeros, core, 0 if external else product)] += node.iterations
         return runs
 
     @cached_property
     def _product_numbers(self) -> dict[int, int]:
-        """Of the forward products with weights of each layer, in order, by their places."""
+        """Number, from 1 on, of each forward product with weights in its layer, by its place."""
         numbers: dict[int, int] = {}
         count: Counter[int] = Counter()
         for place, (node, at) in enumerate(zip(self.workload.nodes, self.block.tolist(), strict=True)):
@@ -294,14 +297,14 @@ class TracedProgram:
         return attention_core(self.workload)
 
     def _dispatches(self) -> list[tuple[tuple[Phase, float], ...]]:
-        """What the host dispatches of each block in each pass; nothing but a launch of a graph."""
-        found: list[dict[Phase, float]] = [{} for _ in range(self.depth + 2)]
+        """Number of the host's dispatches for each block in each pass; only the launch where they are a graph."""
+        counts: list[dict[Phase, float]] = [{} for _ in range(self.depth + 2)]
         for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
             if at >= 0:
                 phase = _PHASES[node.phase]
                 count = node.iterations * node_dispatches(node, self.workload.request.engine.launch)
-                found[at][phase] = found[at].get(phase, 0.0) + count
-        return [tuple(sorted(each.items())) for each in found]
+                counts[at][phase] = counts[at].get(phase, 0.0) + count
+        return [tuple(sorted(phases.items())) for phases in counts]
 
     def _part(self, run: _Run, count: int) -> Part:
         batch = KernelBatch.of([run.kernel])
@@ -330,13 +333,13 @@ class TracedProgram:
 
     @cached_property
     def parameters(self) -> list[int]:
-        """Of each block; what several read counts for the first."""
+        """Number of parameters of each block; weights that several blocks read count for the first."""
         counted: set[int] = set()
         parameters = []
         for weights in self._weights:
-            own = weights - counted
-            counted |= own
-            parameters.append(round(sum(self._elements(number) for number in own)))
+            first_read = weights - counted
+            counted |= first_read
+            parameters.append(round(sum(self._elements(number) for number in first_read)))
         return parameters
 
     def _elements(self, number: int) -> float:
@@ -346,9 +349,9 @@ class TracedProgram:
         return 0.0 if tensor.split or whole_numbers else tensor.nbytes / stored_bytes(tensor.dtype)
 
     @cached_property
-    def _touched(self) -> tuple[np.ndarray, np.ndarray]:
-        """Blocks of the first and of the last node that touch each tensor, -1 of those that only the update does. The
-        first makes it, unless it is a weight, a gradient or a state.
+    def _touching_blocks(self) -> tuple[np.ndarray, np.ndarray]:
+        """Blocks of the first and of the last node that touch each tensor, -1 for tensors that only the update touches.
+        The first makes the tensor, unless it is a weight, a gradient or a state.
         """
         first, last = np.full((2, len(self.workload.tensors)), -1)
         for node, at in zip(self.workload.nodes, self.block.tolist(), strict=True):
@@ -360,6 +363,6 @@ class TracedProgram:
 
 
 def _mean(saved: Sequence[SavedActivation]) -> SavedActivation:
-    """Of layers that are alike."""
-    sizes = {name: sum(getattr(each, name) for each in saved) / len(saved) for name in ("bytes", "selected_bytes")}
+    """Mean of the saved activations of equal layers."""
+    sizes = {name: sum(getattr(a, name) for a in saved) / len(saved) for name in ("bytes", "selected_bytes")}
     return replace(saved[0], **sizes)

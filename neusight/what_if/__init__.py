@@ -1,4 +1,4 @@
-"""What-if: transforms of questions, and what a step, a training run or a deployment gains by them."""
+"""Transforms of questions, and the gains of a step, a training run or a deployment by them."""
 
 from neusight.what_if.answers import Ranking, Rung, WhatIf, laddered
 from neusight.what_if.gain import Gain

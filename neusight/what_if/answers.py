@@ -1,4 +1,4 @@
-"""What optimisations gain: one upon the other, and all that there are, ranked."""
+"""Gains of optimisations: applied cumulatively, and all of them ranked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WORTH = 1.005
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """An optimisation upon those before it: the answer with it, and what it gains over the rung before."""
+    """An optimisation applied after those before it: the answer with it, and its gain over the rung before."""
 
     transform: Transform
     answer: Answer
@@ -32,15 +32,15 @@ class Rung:
 
     @property
     def idle(self) -> bool:
-        """Whether neither time nor memory differs."""
+        """True if neither time nor memory differs."""
         return self.time.before == self.time.after and self.memory.before == self.memory.after
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        one = self.transform
+        transform = self.transform
         names = ("name", "group", "summary", "source", "accuracy", "effort")
         return {
-            **{name: getattr(one, name) for name in names},
+            **{name: getattr(transform, name) for name in names},
             "time": self.time.to_dict(),
             "memory": self.memory.to_dict(),
             "limiter": self.answer.limiter,
@@ -50,8 +50,8 @@ class Rung:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIf:
-    """A question's answer, and what optimisations make of it: ``rungs`` one upon the other, ``alone`` each by itself
-    with the largest gain first, and why others do not apply.
+    """A question's answer with optimisations: ``rungs`` applied cumulatively, ``alone`` applied individually with the
+    largest gain first, and reasons why others do not apply in ``refused``.
     """
 
     before: Answer
@@ -59,16 +59,16 @@ class WhatIf:
     alone: tuple[Rung, ...] = ()
     refused: dict[str, str]
     changed: Answer | None = None
-    """With other words, before any optimisation."""
+    """Answer with the changed options, before any optimisation."""
     metric: MetricName = "time"
 
     @property
     def after(self) -> Answer:
-        """With all rungs."""
+        """The answer with all rungs applied."""
         return self.rungs[-1].answer if self.rungs else self.changed or self.before
 
     def gain(self, metric: MetricName | None = None) -> Gain:
-        """Of all rungs together, in the metric that is asked for."""
+        """Gain of all rungs together, in a metric or that of the question."""
         return Gain.of(self.before, self.after, metric or self.metric)
 
     def to_dict(self) -> dict[str, Any]:
@@ -84,10 +84,10 @@ class WhatIf:
 
 
 def pair_of(asked: WhatIfQuestion) -> tuple[Question, Question]:
-    """The questions before and after other words, with the optimisations that they have already.
+    """The questions before and after the changed options, with the optimisations that they have already.
 
     Raises:
-        NeusightError: words that a question cannot have, or an optimisation that does not apply.
+        NeusightError: options that a question cannot have, or an optimisation that does not apply.
     """
     first: Any = asked.question
     second: Any = first.changed(**dict(asked.then))
@@ -97,7 +97,7 @@ def pair_of(asked: WhatIfQuestion) -> tuple[Question, Question]:
 
 
 def changed_answers(asked: WhatIfQuestion, answer: Ask) -> WhatIf:
-    """The answer before, and what other words and optimisations make of it."""
+    """The answer before, and the answers with changed options and optimisations."""
     before, after = pair_of(asked)
     ladder = replace(laddered(after, asked.apply, answer), metric=asked.metric)
     if not (asked.then or asked.instead_of):
@@ -106,7 +106,7 @@ def changed_answers(asked: WhatIfQuestion, answer: Ask) -> WhatIf:
 
 
 def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
-    """Optimisations one upon the other, in the order that they are given in, and why some of them do not apply.
+    """Gains of optimisations applied cumulatively, in the given order, and reasons why some do not apply.
 
     Raises:
         ModelError: an unknown name. InapplicableError: none of them applies, or one excludes another.
@@ -123,8 +123,8 @@ def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
     if refused and not chosen:
         raise InapplicableError("; ".join(dict.fromkeys(refused.values())))
     rungs = []
-    for name, one in zip(chosen, applied(question, chosen), strict=True):
-        answer = ask(one)
+    for name, optimised in zip(chosen, applied(question, chosen), strict=True):
+        answer = ask(optimised)
         rungs.append(_rung(name, last, answer))
         last = answer
     return WhatIf(before=before, rungs=tuple(rungs), refused=refused)
@@ -132,13 +132,13 @@ def laddered(question: Question, names: Sequence[str], ask: Ask) -> WhatIf:
 
 @dataclass(frozen=True, kw_only=True)
 class Ranking:
-    """What gains most of a question.
+    """Ranking of the optimisations of a question by their gains.
 
     Attributes:
-        question: without any optimisation.
-        ask: answers a question.
-        goal: what is to become less: seconds, or bytes at the peak.
-        target: at or below which the search ends [s or B]; 0: when nothing gains any more.
+        question: the question without any optimisation.
+        ask: function that answers a question.
+        goal: quantity to lower: seconds, or bytes at the peak.
+        target: value at or below which the search ends [s or B]; 0: when nothing gains any more.
         names: the optimisations; default all.
     """
 
@@ -149,10 +149,10 @@ class Ranking:
     names: tuple[str, ...] = ()
 
     def ranked(self) -> WhatIf:
-        """Every optimisation that applies by itself, and the best of them one upon the other."""
+        """Gains of every optimisation applied individually, and of the best of them applied cumulatively."""
         before = self.ask(self.question)
         able, refused = applicable(self.question, self.names)
-        alone: list[Rung] = []
+        singles: list[Rung] = []
         for name in able:
             try:
                 rung = _rung(name, before, self.ask(named(name)(self.question)))
@@ -162,13 +162,13 @@ class Ranking:
             if rung.idle:
                 refused[name] = f"{name} changes nothing: the model has nothing of the kind, or is so already"
             else:
-                alone.append(rung)
-        alone.sort(key=lambda rung: -self._gain(rung))
-        return WhatIf(before=before, rungs=tuple(self._greedy(before, alone)), alone=tuple(alone), refused=refused)
+                singles.append(rung)
+        singles.sort(key=lambda rung: -self._gain(rung))
+        return WhatIf(before=before, rungs=tuple(self._greedy(before, singles)), alone=tuple(singles), refused=refused)
 
     def _greedy(self, before: Answer, alone: Sequence[Rung]) -> Iterator[Rung]:
-        """Each in its turn, the one that gains most by itself first, where it gains upon those before it, and on the
-        same devices: another one is a question of its own.
+        """Optimisations in descending order of their individual gains, where they gain in addition to those before, and
+        on the same devices: another device is a separate question.
         """
         chosen: list[str] = []
         last = before

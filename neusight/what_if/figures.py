@@ -1,4 +1,4 @@
-"""What optimisations gain, as a chart."""
+"""Gains of optimisations as a chart."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from neusight.what_if.answers import WhatIf
 
 
 def ladder(answer: WhatIf) -> Chart:
-    """The time before, what each rung takes from it with its interval, and what is left; where there is no ladder, the
-    rungs that stand alone, each from the time before.
+    """Waterfall of the time before, the reduction by each rung with its interval, and the time left; without cumulative
+    rungs, the individual ones, each from the time before.
     """
     before, rungs = answer.before, answer.rungs or answer.alone
     steps = {rung.transform.name: rung.time.after - rung.time.before for rung in rungs}

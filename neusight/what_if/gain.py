@@ -1,7 +1,7 @@
 """``Gain``: how much better an answer is than another, with the interval of the ratio.
 
 Errors that both answers share cancel: the same kernel on the same device is as much too slow before as after. So a gain
-is better known than either time.
+is more certain than either time.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _OF_MEMORY = ("memory", "peak")
 ALIKE = 0.8
 """Correlation of one source's error between kernels that are not the same."""
 OWN = "kernel"
-"""Source of what each kernel errs by itself."""
+"""Source of each kernel's independent error."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Standard deviation of the logarithm of a ratio, from what it depends on.
+    """Standard deviation of the logarithm of a ratio, by its causes.
 
     Attributes:
-        scale: of what sources of both answers leave after they cancel.
-        effect: as a share of the logarithm of the ratio: an optimisation does more or less than its mechanism tells.
-        floor: of any change.
+        scale: factor on the deviation that remains after errors common to both answers cancel.
+        effect: share of the logarithm of the ratio: an optimisation does more or less than its mechanism predicts.
+        floor: deviation of any change.
     """
 
     scale: float
@@ -41,14 +41,14 @@ class Doubt:
     floor: float
 
     def deviation(self, sources: float, ratio: float) -> float:
-        """Of a ratio, whose sources leave a deviation of ``sources``."""
+        """Standard deviation of the logarithm of a ratio whose sources leave a deviation of ``sources``."""
         return hypot(self.scale * sources, self.effect * log(ratio), self.floor)
 
 
 OF_TIME = Doubt(scale=1.42, effect=0.272, floor=0.094)
 OF_MEMORY = Doubt(scale=1.64, effect=0.288, floor=0.075)
-"""Found by ``neusight fit gains`` in pairs that public projects measured, so that nine of ten
-lie inside where every set counts alike; with a set left out, 71 to 100 % of its pairs."""
+"""Found by ``neusight fit gains`` to pairs that public projects measured, so that nine of ten
+are inside where every set has equal weight; with a set left out, 71 to 100 % of its pairs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Gain:
 
     @classmethod
     def of(cls, before: Answer, after: Answer, metric: MetricName = "time") -> Gain:
-        """From one answer to another.
+        """The gain from one answer to another.
 
         Raises:
             ValueError: a metric that answers of this kind don't have.
@@ -79,7 +79,7 @@ class Gain:
 
     @property
     def known(self) -> bool:
-        """Whether the interval lies on one side of no gain at all."""
+        """True if the interval excludes a ratio of 1."""
         return self.low > 1.0 or self.high < 1.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def figure(answer: Answer, metric: MetricName) -> float:
 
 
 def _peak_bytes(answer: Answer) -> float:
-    # Engines fill what is left with cache, whatever they need.
+    # Engines fill the rest of the memory with cache, even if they need less.
     return float(sum(size for name, size in answer.memory_terms.items() if name != "kv_cache"))
 
 
@@ -122,16 +122,16 @@ def _deviation(before: Answer, after: Answer, metric: MetricName, ratio: float) 
 
 
 def known_doubt(before: Answer, after: Answer, metric: MetricName) -> float:
-    """What named sources of both answers leave as the standard deviation of the logarithm of their ratio."""
+    """Standard deviation of the logarithm of the ratio of two answers that their named sources leave."""
     if metric in _OF_MEMORY:
         return _memory_sources(before, after)
     same = shared_time(before, after)
     alike = ALIKE + (1.0 - ALIKE) * same
     sources = before.errors.keys() | after.errors.keys()
     errors = {s: (before.errors.get(s, 0.0), after.errors.get(s, 0.0)) for s in sources}
-    own = errors.pop(OWN, (0.0, 0.0))
+    independent = errors.pop(OWN, (0.0, 0.0))
     squares = [_difference(a, b, alike) for a, b in errors.values()]
-    return sqrt(sum(squares) + _difference(own[0], own[1], same))
+    return sqrt(sum(squares) + _difference(independent[0], independent[1], same))
 
 
 def _difference(first: float, second: float, correlation: float) -> float:
@@ -140,7 +140,7 @@ def _difference(first: float, second: float, correlation: float) -> float:
 
 
 def shared_time(before: Answer, after: Answer) -> float:
-    """Share of both answers' time that is of the same parts, from 0 to 1."""
+    """Share of both answers' time that is spent in the same parts, from 0 to 1."""
     first, second = parts_s(before), parts_s(after)
     total = max(sum(first.values()), sum(second.values()))
     return sum(min(time_s, second.get(part, 0.0)) for part, time_s in first.items()) / total if total else 1.0
@@ -156,7 +156,7 @@ def parts_s(answer: Answer) -> Mapping[Any, float]:
 
 
 def _memory_sources(before: Answer, after: Answer) -> float:
-    """The same of two peaks: terms of the same size err alike."""
+    """Standard deviation of the logarithm of the ratio of two peaks: terms of the same size have the same error."""
     first, second = before.memory_terms, after.memory_terms
     spreads = []
     for answer in (before, after):

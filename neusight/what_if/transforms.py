@@ -1,8 +1,8 @@
-"""``Transform``: an optimisation that anyone may ask for by name, and how several are applied together.
+"""``Transform``: an optimisation that is requested by name, and functions that apply several together.
 
-A newcomer is one function with ``@transform`` in a module of ``neusight.what_if.catalogue``: it takes a question and
-returns the question as it is with the optimisation, or raises ``InapplicableError`` with the reason why not. How long
-that takes, and which memory, the pipeline answers as for any question.
+A new one is one function with ``@transform`` in a module of ``neusight.what_if.catalogue``: it takes a question and
+returns the question with the optimisation, or raises ``InapplicableError`` with the reason why not. The pipeline
+predicts time and memory as for any question.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_type_hints
 
 from neusight.distributed.training_run import TrainingRun
 from neusight.errors import InapplicableError, ModelError, NeusightError, nearest, shown
-from neusight.what_if.questions import DeploymentQuestion, Question, StepQuestion, changed
+from neusight.what_if.questions import DeploymentQuestion, Question, StepQuestion, changed_facts
 
 Q = TypeVar("Q", bound=Question)
 KINDS: dict[type, str] = {
@@ -26,14 +26,14 @@ class Transform:
     """An optimisation.
 
     Attributes:
-        name: by which it is asked for.
-        group: what it is about, such as ``precision`` or ``memory``.
-        summary: what it changes, one sentence.
-        source: paper or documentation that says so.
-        accuracy: what it may cost in the quality of results, as the source states it; '' where nothing.
-        effort: what it takes to write.
-        aliases: other names that papers and libraries have for it.
-        functions: by the kind of question.
+        name: name by which it is requested.
+        group: its topic, such as ``precision`` or ``memory``.
+        summary: the change in one sentence.
+        source: paper or documentation that describes it.
+        accuracy: possible cost in the quality of results, according to the source; '' for no cost.
+        effort: work that it takes to write.
+        aliases: other names in papers and libraries.
+        functions: functions that apply it, by the kind of question.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Transform:
     functions: dict[type, Callable[[Any], Any]] = field(default_factory=dict)
 
     def also(self, function: Callable[[Q], Q]) -> Callable[[Q], Q]:
-        """The same optimisation of another kind of question, which the function's argument tells."""
+        """Register the same optimisation for another kind of question, that of the function's argument."""
         self.functions[_kind_of(function)] = function
         return function
 
@@ -61,13 +61,13 @@ class Transform:
             kinds = " or ".join(KINDS[kind] for kind in self.functions)
             raise InapplicableError(f"{self.name} is of {kinds}, not of {KINDS[type(question)]}")
         after: Q = function(question)
-        if not changed(question, after):
+        if not changed_facts(question, after):
             raise InapplicableError(f"{self.name} changes nothing: it is so already")
         return after
 
 
 TRANSFORMS: dict[str, Transform] = {}
-"""By name; see ``known``."""
+"""All registered optimisations by name; see ``known``."""
 
 
 def transform(
@@ -99,10 +99,10 @@ def named(name: str) -> Transform:
     """The optimisation of a name or alias.
 
     Raises:
-        ModelError: none has it.
+        ModelError: no optimisation has this name.
     """
     transforms = known()
-    name = next((one.name for one in transforms.values() if name in one.aliases), name)
+    name = next((t.name for t in transforms.values() if name in t.aliases), name)
     if name not in transforms:
         raise ModelError(
             f"unknown optimisation '{shown(name)}'{nearest(name, transforms)}: see `neusight what-if --list`"
@@ -111,7 +111,7 @@ def named(name: str) -> Transform:
 
 
 def applied(question: Q, names: Iterable[str]) -> list[Q]:
-    """The question after each of several optimisations, one upon the other.
+    """The question after each of several optimisations, applied cumulatively.
 
     Raises:
         ModelError: an unknown name. InapplicableError: one of them does not apply, or changes what another has changed.
@@ -120,7 +120,7 @@ def applied(question: Q, names: Iterable[str]) -> list[Q]:
     owners: dict[str, str] = {}
     last = question
     for name in names:
-        for fact in sorted(_decided(question, name)):
+        for fact in sorted(_changes(question, name)):
             if fact in owners:
                 raise InapplicableError(
                     f"{name} and {owners[fact]} exclude each other: both decide {words(fact)}: leave out one"
@@ -131,21 +131,21 @@ def applied(question: Q, names: Iterable[str]) -> list[Q]:
     return rungs
 
 
-def _decided(question: Question, name: str) -> frozenset[str]:
-    """Facts that an optimisation changes by itself; none where it needs another before it."""
+def _changes(question: Question, name: str) -> frozenset[str]:
+    """Facts that an optimisation changes if applied alone; empty where it needs another before it."""
     try:
-        return changed(question, named(name)(question))
+        return changed_facts(question, named(name)(question))
     except InapplicableError:
         return frozenset()
 
 
 def words(fact: str) -> str:
-    """The name of a fact as people say it: ``request.engine.launch`` is ``launch``."""
+    """The last part of a fact's name in words: ``request.engine.launch`` is ``launch``."""
     return fact.rpartition(".")[2].replace("_", " ")
 
 
 def applicable(question: Question, names: Sequence[str] = ()) -> tuple[list[str], dict[str, str]]:
-    """Names of optimisations that a question admits by what it states, and why the others do not apply."""
+    """Names of optimisations that apply to a question by its options, and reasons why the others do not."""
     able: list[str] = []
     refused: dict[str, str] = {}
     for name in names or known():

@@ -5,7 +5,7 @@ import pytest
 from neusight.errors import InapplicableError
 from neusight.serving import Setup, Static
 from neusight.what_if import DeploymentQuestion, applied
-from neusight.what_if.catalogue.deployments import reused, speculated
+from neusight.what_if.catalogue.deployments import with_drafts, with_prefix_share
 
 SERVED = DeploymentQuestion(model="llama-2-7b", gpu="a100-sxm-80gb", load=Static(batch=1, isl=100, osl=10))
 EAGER = SERVED.deployed(engine="transformers")
@@ -34,6 +34,6 @@ def test_ranks_prefixes_and_drafts_are_given_once() -> None:
     with pytest.raises(InapplicableError, match="share each matrix already"):
         applied(SERVED.deployed(tp=2), ["tensor-parallel-4"])
     with pytest.raises(InapplicableError, match="cache already"):
-        reused(SERVED.deployed(prefix_hit=0.2), 0.5)
+        with_prefix_share(SERVED.deployed(prefix_hit=0.2), 0.5)
     with pytest.raises(InapplicableError, match="drafted already"):
-        speculated(applied(SERVED, ["speculative-decoding"])[-1], "draft=ngram,tokens=2,acceptance=0.5")
+        with_drafts(applied(SERVED, ["speculative-decoding"])[-1], "draft=ngram,tokens=2,acceptance=0.5")

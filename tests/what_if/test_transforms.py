@@ -13,7 +13,7 @@ from neusight.errors import InapplicableError, ModelError
 from neusight.questions.step import step_question
 from neusight.serving import closed
 from neusight.what_if import DeploymentQuestion, Question, applied, known
-from neusight.what_if.questions import changed, facts
+from neusight.what_if.questions import changed_facts, facts
 from neusight.what_if.transforms import applicable
 from neusight.workloads.decoders.known import known_decoder
 
@@ -67,7 +67,7 @@ def test_an_unknown_name_and_a_foreign_kind_are_one_clear_line() -> None:
 
 def test_only_what_an_optimisation_is_about_differs() -> None:
     (after,) = applied(TRAINING, ["sdpa"])
-    assert changed(TRAINING, after) == {"request.engine.attention"}
+    assert changed_facts(TRAINING, after) == {"request.engine.attention"}
 
 
 def test_every_optimisation_states_its_source_and_what_it_does() -> None:

@@ -1,4 +1,4 @@
-"""Training few weights beside frozen ones."""
+"""Training few weights next to frozen ones."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from neusight.what_if.transforms import transform
 from neusight.workloads.decoders.recipes import Adapters
 
 RANK = 16
-"""Of adapters where nobody says another."""
+"""Default rank of adapters."""
 
 
-def _adapted(run: TrainingRun, method: str) -> TrainingRun:
+def _with_adapters(run: TrainingRun, method: str) -> TrainingRun:
     if run.adapters:
         raise InapplicableError(f"the run trains adapters already: {run.adapters.method}")
     return replace(run, adapters=Adapters(rank=RANK, method=method))
@@ -25,7 +25,7 @@ def _adapted(run: TrainingRun, method: str) -> TrainingRun:
 @transform("lora", group="adapters", source="Hu et al. 2021, LoRA", effort="a library", accuracy="near full training")
 def lora(run: TrainingRun) -> TrainingRun:
     """Adapters of rank 16 beside all projections, whose own weights are frozen."""
-    return _adapted(run, "lora")
+    return _with_adapters(run, "lora")
 
 
 @lora.also
@@ -43,7 +43,7 @@ def lora_of_a_step(step: StepQuestion) -> StepQuestion:
 )
 def qlora(run: TrainingRun) -> TrainingRun:
     """The same, and frozen projections lie in NF4."""
-    return _adapted(run, "qlora")
+    return _with_adapters(run, "qlora")
 
 
 @transform(
@@ -51,7 +51,7 @@ def qlora(run: TrainingRun) -> TrainingRun:
 )
 def dora(run: TrainingRun) -> TrainingRun:
     """Adapters, and a magnitude of each column of what they and frozen weights are together."""
-    return _adapted(run, "dora")
+    return _with_adapters(run, "dora")
 
 
 @transform(
@@ -63,7 +63,7 @@ def dora(run: TrainingRun) -> TrainingRun:
 )
 def loha(run: TrainingRun) -> TrainingRun:
     """A whole matrix of the elements of two low-rank products beside each frozen one."""
-    return _adapted(run, "loha")
+    return _with_adapters(run, "loha")
 
 
 @transform(
@@ -72,7 +72,7 @@ def loha(run: TrainingRun) -> TrainingRun:
 )  # fmt: skip
 def ia3(run: TrainingRun) -> TrainingRun:
     """A trained value for each column of frozen products."""
-    return _adapted(run, "ia3")
+    return _with_adapters(run, "ia3")
 
 
 @transform(
@@ -84,4 +84,4 @@ def ia3(run: TrainingRun) -> TrainingRun:
 )
 def prompt_tuning(run: TrainingRun) -> TrainingRun:
     """Sixteen trained tokens before each sequence, and nothing else."""
-    return replace(_adapted(run, "prompt"), seq_len=run.seq_len + RANK)
+    return replace(_with_adapters(run, "prompt"), seq_len=run.seq_len + RANK)

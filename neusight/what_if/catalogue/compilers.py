@@ -6,7 +6,7 @@ from neusight.errors import InapplicableError
 from neusight.transforms.layers import as_library_layers, with_search_of_one_kernel
 from neusight.transforms.narrowed import in_int8, with_sparse_weights
 from neusight.transforms.passes import Pass
-from neusight.what_if.catalogue.launching import launched
+from neusight.what_if.catalogue.launching import with_launch
 from neusight.what_if.questions import StepQuestion
 from neusight.what_if.transforms import transform
 
@@ -28,7 +28,7 @@ def _forward(step: StepQuestion) -> None:
 def inference_compiler(step: StepQuestion) -> StepQuestion:
     """Products of one operand are one, what follows a product runs in its kernel, and compiled code launches all."""
     _forward(step)
-    return step.asking(engine=launched(step.request.engine, "static"))
+    return step.asking(engine=with_launch(step.request.engine, "static"))
 
 
 @transform(

@@ -1,4 +1,4 @@
-"""Deployments: what a language model is served with, or generates with."""
+"""Optimisations of deployments that serve a language model, or generate with it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _WEIGHTS = {
     },
     **{name: (name, f"Weights in {name.upper()}.", "llama.cpp, quantize README", _SOME) for name in GGUF_BITS},
 }
-"""Scheme of ``schemes.toml``, summary, source, and what it may cost, by name."""
+"""Scheme of ``schemes.toml``, summary, source, and possible cost in accuracy, by name."""
 
 
 _ENGINES = ("vllm", "sglang", "tensorrt-llm")
@@ -58,18 +58,18 @@ _OF_PROGRAMS = {
     **dict.fromkeys(("fp8", "nvfp4"), _ENGINES),
     "w4a16": (*_ENGINES, "tinychat"),
 }
-"""Whose kernels a scheme is priced by, of those that are not priced in every program."""
+"""Programs whose kernels a scheme is priced by, for schemes that are not priced in every program."""
 _OF_STEPS_TOO = (
     (int8_weights, "int8_linear"), (int4_weights, "int4_linear"), (fp8_weights, "fp8_linear"),
     (int8_dynamic, "int8_dynamic"), (fp8_dynamic, "fp8_dynamic"), (fp8_dynamic_rows, "fp8_row_dynamic"),
 )  # fmt: skip
-"""What torchao makes of every linear layer, whatever runs the step, and its scheme."""
+"""Transforms of torchao, which quantise every linear layer in any program, with their schemes."""
 
 
 def _in(scheme: str, summary: str = "") -> Callable[[DeploymentQuestion], DeploymentQuestion]:
     """A deployment with its weights in a scheme."""
 
-    def quantised(served: DeploymentQuestion) -> DeploymentQuestion:
+    def quantise(served: DeploymentQuestion) -> DeploymentQuestion:
         if served.setup.dtype not in _PLAIN:
             raise InapplicableError(f"weights are in {served.setup.dtype} already: this is of a model in 16 bits")
         programs = _OF_PROGRAMS.get(scheme, (served.setup.engine,))
@@ -77,17 +77,17 @@ def _in(scheme: str, summary: str = "") -> Callable[[DeploymentQuestion], Deploy
             raise InapplicableError(f"kernels of it are known of {', '.join(programs)}, not of {served.setup.engine}")
         return served.deployed(dtype=scheme)
 
-    quantised.__doc__ = summary
-    return quantised
+    quantise.__doc__ = summary
+    return quantise
 
 
-for _one, _scheme in _OF_STEPS_TOO:
-    _one.also(_in(_scheme))
+for _transform, _scheme in _OF_STEPS_TOO:
+    _transform.also(_in(_scheme))
 OF_SCHEMES = {
     name: transform(name, group="quantisation", source=source, accuracy=accuracy)(_in(scheme, summary))
     for name, (scheme, summary, source, accuracy) in _WEIGHTS.items()
 }
-"""Of deployments whose weights are in a scheme, by name."""
+"""Transforms to deployments whose weights are in a scheme, by name."""
 
 
 @transform(
@@ -104,7 +104,7 @@ def int8_cache(served: DeploymentQuestion) -> DeploymentQuestion:
     return served.deployed(kv_dtype="int8")
 
 
-def _shared(served: DeploymentQuestion, degree: int) -> DeploymentQuestion:
+def _share_among(served: DeploymentQuestion, degree: int) -> DeploymentQuestion:
     if served.setup.tp != 1:
         raise InapplicableError(f"{served.setup.tp} devices share each matrix already")
     return served.deployed(tp=degree)
@@ -113,29 +113,29 @@ def _shared(served: DeploymentQuestion, degree: int) -> DeploymentQuestion:
 @transform("tensor-parallel-2", group="parallelism", source="Shoeybi et al. 2019, Megatron-LM", effort="an option")
 def two_share(served: DeploymentQuestion) -> DeploymentQuestion:
     """Two devices share each matrix."""
-    return _shared(served, 2)
+    return _share_among(served, 2)
 
 
 @transform("tensor-parallel-4", group="parallelism", source="Shoeybi et al. 2019, Megatron-LM", effort="an option")
 def four_share(served: DeploymentQuestion) -> DeploymentQuestion:
     """Four devices share each matrix."""
-    return _shared(served, 4)
+    return _share_among(served, 4)
 
 
 @transform("tensor-parallel-8", group="parallelism", source="Shoeybi et al. 2019, Megatron-LM", effort="an option")
 def eight_share(served: DeploymentQuestion) -> DeploymentQuestion:
     """Eight devices share each matrix."""
-    return _shared(served, 8)
+    return _share_among(served, 8)
 
 
 @transform("prefix-reuse", group="serving", source="Zheng et al. 2024, SGLang, section 3 (RadixAttention)")
 def prefix_reuse(served: DeploymentQuestion) -> DeploymentQuestion:
     """Half of each prompt is found in the cache."""
-    return reused(served, 0.5)
+    return with_prefix_share(served, 0.5)
 
 
-def reused(served: DeploymentQuestion, share: float) -> DeploymentQuestion:
-    """With this share of each prompt in the cache.
+def with_prefix_share(served: DeploymentQuestion, share: float) -> DeploymentQuestion:
+    """The deployment with a share of each prompt in the cache.
 
     Raises:
         InapplicableError: some of it is there already.
@@ -150,11 +150,11 @@ def reused(served: DeploymentQuestion, share: float) -> DeploymentQuestion:
 )
 def speculative_decoding(served: DeploymentQuestion) -> DeploymentQuestion:
     """Three tokens are drafted by a layer of the model's own kind, each accepted in seven of ten cases."""
-    return speculated(served, "draft=eagle,tokens=3,acceptance=0.7")
+    return with_drafts(served, "draft=eagle,tokens=3,acceptance=0.7")
 
 
-def speculated(served: DeploymentQuestion, how: str) -> DeploymentQuestion:
-    """With drafts, as ``Speculation.named`` has them.
+def with_drafts(served: DeploymentQuestion, how: str) -> DeploymentQuestion:
+    """The deployment with drafts, see ``Speculation.named``.
 
     Raises:
         InapplicableError: there are some already.

@@ -1,4 +1,4 @@
-"""A device that is better in one figure: what would be gained where that figure limits."""
+"""A device that is better in one figure: the gain where that figure limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ROOFLINE = "Williams, Waterman and Patterson 2009, Roofline: a ceiling is raise
 
 
 def with_figures(step: StepQuestion, *changes: str) -> StepQuestion:
-    """A step on a device with some other figures, where it had its own.
+    """A step on a device some of whose figures are replaced.
 
     Raises:
         InapplicableError: figures are changed already, or the device cannot have others.
@@ -49,7 +49,7 @@ def faster_link(step: StepQuestion) -> StepQuestion:
     """Twice the bandwidth of all links, to other devices and to the host."""
     if not step.device.links:
         raise InapplicableError(f"{step.device.id} states no links")
-    return with_figures(step, *(f"links.{one.kind}={2 * one.bandwidth_bytes_per_s} B/s" for one in step.device.links))
+    return with_figures(step, *(f"links.{p.kind}={2 * p.bandwidth_bytes_per_s} B/s" for p in step.device.links))
 
 
 @faster_link.also
@@ -62,7 +62,7 @@ def faster_links_of_a_cluster(run: TrainingRun) -> TrainingRun:
 
 def _with_faster_links(cluster: Cluster) -> Cluster:
     device, network = cluster.device, cluster.network
-    links = [one.model_copy(update={"bandwidth_bytes_per_s": 2 * one.bandwidth_bytes_per_s}) for one in device.links]
+    links = [link.model_copy(update={"bandwidth_bytes_per_s": 2 * link.bandwidth_bytes_per_s}) for link in device.links]
     made = {"links": tuple(links), "original": device.original or device}
     if network is not None:
         network = network.model_copy(update={"bandwidth_bytes_per_s": 2 * network.bandwidth_bytes_per_s})

@@ -1,4 +1,4 @@
-"""How kernels are made and launched: compilers and CUDA graphs."""
+"""Making and launching of kernels: compilers and CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from neusight.what_if.transforms import transform
 _PYTORCH_2 = "Ansel et al. 2024, PyTorch 2"
 
 
-def launched(engine: Engine, launch: str) -> Engine:
-    """PyTorch with another launch, and all else that it had.
+def with_launch(engine: Engine, launch: str) -> Engine:
+    """An engine of PyTorch with another launch, and otherwise unchanged.
 
     Raises:
         InapplicableError: it launches otherwise than eagerly already, or is no engine of PyTorch's own.
@@ -22,21 +22,21 @@ def launched(engine: Engine, launch: str) -> Engine:
     if engine.launch != "eager" or f"{engine.name.removesuffix('-eager')}-{launch}" not in ENGINES:
         raise InapplicableError(f"{engine.name} is launched as {engine.launch} already, or has no other launch")
     made = ENGINES[f"{engine.name.removesuffix('-eager')}-{launch}"]
-    own = ENGINES[engine.name]
-    traits = {f.name: getattr(made, f.name) for f in fields(made) if getattr(made, f.name) != getattr(own, f.name)}
+    current = ENGINES[engine.name]
+    traits = {f.name: getattr(made, f.name) for f in fields(made) if getattr(made, f.name) != getattr(current, f.name)}
     return replace(engine, **traits)
 
 
 @transform("compile", group="launch", source=_PYTORCH_2)
 def compiled(step: StepQuestion) -> StepQuestion:
     """torch.compile: pointwise chains and norms become one kernel each."""
-    return step.asking(engine=launched(step.request.engine, "compiled"))
+    return step.asking(engine=with_launch(step.request.engine, "compiled"))
 
 
 @compiled.also
 def compiled_run(run: TrainingRun) -> TrainingRun:
     """The same of each block of a run."""
-    return replace(run, engine=launched(run.engine, "compiled"))
+    return replace(run, engine=with_launch(run.engine, "compiled"))
 
 
 def _generating(served: DeploymentQuestion) -> None:
@@ -57,7 +57,7 @@ def compiled_generation(served: DeploymentQuestion) -> DeploymentQuestion:
 @transform("reduce-overhead", group="launch", source=f"{_PYTORCH_2}; torch.compile, mode='reduce-overhead'")
 def reduce_overhead(step: StepQuestion) -> StepQuestion:
     """torch.compile, and one CUDA graph whose inputs are copied before each replay."""
-    return step.asking(engine=launched(step.request.engine, "graph"))
+    return step.asking(engine=with_launch(step.request.engine, "graph"))
 
 
 @reduce_overhead.also
@@ -70,7 +70,7 @@ def replayed_generation(served: DeploymentQuestion) -> DeploymentQuestion:
 @transform("cuda-graphs", group="launch", source="PyTorch, torch.compile(backend='cudagraphs')")
 def cuda_graphs(step: StepQuestion) -> StepQuestion:
     """Operators as they are, launched as one CUDA graph."""
-    return step.asking(engine=launched(step.request.engine, "cudagraphs"))
+    return step.asking(engine=with_launch(step.request.engine, "cudagraphs"))
 
 
 @cuda_graphs.also

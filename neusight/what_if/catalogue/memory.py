@@ -1,4 +1,4 @@
-"""What is kept for the backward pass, and where states lie."""
+"""Activations that are kept for the backward pass, and storage of states."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from neusight.transforms.tempo import tempo
 from neusight.what_if.transforms import transform
 
 
-def _recomputed(run: TrainingRun, how: str) -> TrainingRun:
+def _recompute(run: TrainingRun, how: str) -> TrainingRun:
     if run.plan.recompute != "none":
         raise InapplicableError(f"the run recomputes {run.plan.recompute} already")
     return replace(run, plan=replace(run.plan, recompute=how))
 
 
-def _kept(step: StepQuestion, change: Change, *arguments: float) -> StepQuestion:
+def _change_saved(step: StepQuestion, change: Change, *arguments: float) -> StepQuestion:
     if step.request.mode != "training":
         raise InapplicableError("inference keeps nothing for a backward pass")
     return step.changed_by(Pass(part="saved", order=LATE, change=change, arguments=arguments))
@@ -30,19 +30,19 @@ def _kept(step: StepQuestion, change: Change, *arguments: float) -> StepQuestion
 @transform("checkpointing", group="memory", source="Chen et al. 2016, Training deep nets with sublinear memory cost")
 def checkpointing(step: StepQuestion) -> StepQuestion:
     """Each block keeps its input alone and runs forward again in the backward pass."""
-    return _kept(step, checkpoint_blocks)
+    return _change_saved(step, checkpoint_blocks)
 
 
 @checkpointing.also
 def checkpointing_of_layers(run: TrainingRun) -> TrainingRun:
     """The same of the layers of a run."""
-    return _recomputed(run, "full")
+    return _recompute(run, "full")
 
 
 @transform("selective-checkpointing", group="memory", source="Korthikanti et al. 2022, section 5")
 def selective_checkpointing(run: TrainingRun) -> TrainingRun:
     """The core of attention alone runs forward again."""
-    return _recomputed(run, "selective")
+    return _recompute(run, "selective")
 
 
 @transform("optimizer-offload", group="memory", source="Ren et al. 2021, ZeRO-Offload")
@@ -60,7 +60,7 @@ def activation_offload(run: TrainingRun) -> TrainingRun:
 @activation_offload.also
 def activation_offload_of_a_step(step: StepQuestion) -> StepQuestion:
     """The same by hooks of one stream, whose copies stand in the way."""
-    return _kept(step, kept.on_host)
+    return _change_saved(step, kept.on_host)
 
 
 @transform(
@@ -69,13 +69,13 @@ def activation_offload_of_a_step(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def in_place_layers(step: StepQuestion) -> StepQuestion:
     """GELU and layer norm take back what they gave, and attention's dropout is done again in the backward pass."""
-    return _kept(step, tempo)
+    return _change_saved(step, tempo)
 
 
 @transform("gist", group="memory", effort="a framework", source="Jain et al. 2018, Gist, sections 3.1 and 3.2")
 def gist_lossless(step: StepQuestion) -> StepQuestion:
     """What ReLUs give waits for the backward pass as one bit a value, or without its zeros."""
-    return _kept(step, kept.gist, 4.0)
+    return _change_saved(step, kept.gist, 4.0)
 
 
 @transform(
@@ -84,7 +84,7 @@ def gist_lossless(step: StepQuestion) -> StepQuestion:
 )  # fmt: skip
 def gist_lossy(step: StepQuestion) -> StepQuestion:
     """The same, and all else that waits has 16 bits a value."""
-    return _kept(step, kept.gist, 2.0)
+    return _change_saved(step, kept.gist, 2.0)
 
 
 @transform("twice-the-batch", group="memory", source="Andoorveedu et al. 2022, Tempo, section 4", effort="an option")

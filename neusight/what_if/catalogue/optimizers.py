@@ -19,7 +19,7 @@ def fused_optimizer(step: StepQuestion) -> StepQuestion:
     """All parameters updated by one kernel that reads and writes each once."""
     if step.request.optimizer == "none":
         raise InapplicableError("the step has no optimizer: name one, such as --optimizer adam")
-    optimizers = {str(one.arguments[0]) for one in step.setting.passes if one.change is stepped_by}
+    optimizers = {str(p.arguments[0]) for p in step.setting.passes if p.change is stepped_by}
     if unfused := [name for name in (step.request.optimizer, *optimizers) if not optimizer_named(name).fused]:
         raise InapplicableError(f"{unfused[0]} has no fused form")
     return step.under(fused_optimizer=True)
@@ -41,7 +41,7 @@ def _step_by(name: str) -> Pass:
 
 
 def _in_place_of_adam(name: str, optimizer: str, summary: str, **card: str) -> None:
-    """Enter what steps by another optimizer, by its card: source, effort and accuracy."""
+    """Register a transform to another optimizer, with its card: source, effort and accuracy."""
 
     def of_step(step: StepQuestion) -> StepQuestion:
         _of_adam(step.request.optimizer)

@@ -1,4 +1,4 @@
-"""How devices share a training step, and what they exchange."""
+"""Sharing of a training step among devices, and their exchanges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neusight.what_if.transforms import transform
 from neusight.workloads.decoders.decoder import Decoder
 
 RANK = 4
-"""Of factors of gradients (Vogels et al. 2019, section 5: 1 to 4)."""
+"""Rank of the factors of gradients (Vogels et al. 2019, section 5: 1 to 4)."""
 
 
 @transform(
@@ -87,7 +87,7 @@ def _whole_gradients(run: TrainingRun) -> None:
         raise InapplicableError("no replicas with whole gradients exchange them: raise dp, with shard none")
 
 
-def _summed(run: TrainingRun, **traits: Any) -> TrainingRun:
+def _with_traits(run: TrainingRun, **traits: Any) -> TrainingRun:
     _whole_gradients(run)
     return replace(run, engine=replace(run.engine, **traits))
 
@@ -100,7 +100,7 @@ def sums_by_level(run: TrainingRun) -> TrainingRun:
     """Gradients are added up within nodes, among nodes in as many rings as a node has devices, and within nodes."""
     if run.placement.within("dp-cp") in (1, run.placement.size("dp-cp")):
         raise InapplicableError("replicas are not on several nodes with several each: there is one level")
-    return _summed(run, sums="levels")
+    return _with_traits(run, sums="levels")
 
 
 @transform(
@@ -109,7 +109,7 @@ def sums_by_level(run: TrainingRun) -> TrainingRun:
 )  # fmt: skip
 def adasum(run: TrainingRun) -> TrainingRun:
     """Gradients are added up in pairs, each weighed by how far the two agree."""
-    return _summed(run, sums="adaptive")
+    return _with_traits(run, sums="adaptive")
 
 
 @transform(
@@ -118,13 +118,13 @@ def adasum(run: TrainingRun) -> TrainingRun:
 )  # fmt: skip
 def gradient_low_rank(run: TrainingRun) -> TrainingRun:
     """Replicas exchange two factors of four columns for the gradient of each matrix."""
-    return _summed(run, gradient_rank=RANK)
+    return _with_traits(run, gradient_rank=RANK)
 
 
-def _encoded(run: TrainingRun, bits: float, *, gathers: bool = False) -> TrainingRun:
-    """With gradients of so many bits a value; ``gathers``: no sum of them has as few."""
+def _encode_gradients(run: TrainingRun, bits: float, *, gathers: bool = False) -> TrainingRun:
+    """The run with gradients of ``bits`` a value; ``gathers``: they are gathered since sums would have more."""
     share = bits / (8.0 * stored_bytes(run.plan.gradient_dtype))
-    return _summed(run, gradient_share=share, gathers_gradients=gathers)
+    return _with_traits(run, gradient_share=share, gathers_gradients=gathers)
 
 
 @transform(
@@ -133,7 +133,7 @@ def _encoded(run: TrainingRun, bits: float, *, gathers: bool = False) -> Trainin
 )  # fmt: skip
 def gradient_1bit(run: TrainingRun) -> TrainingRun:
     """Replicas exchange signs of gradients."""
-    return _encoded(run, 1.0)
+    return _encode_gradients(run, 1.0)
 
 
 @transform(
@@ -142,4 +142,4 @@ def gradient_1bit(run: TrainingRun) -> TrainingRun:
 )  # fmt: skip
 def gradient_top_k(run: TrainingRun) -> TrainingRun:
     """Replicas exchange the largest thousandth of gradients, each with its place."""
-    return _encoded(run, 64.0 / 1000.0, gathers=True)
+    return _encode_gradients(run, 64.0 / 1000.0, gathers=True)

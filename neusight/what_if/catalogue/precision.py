@@ -76,7 +76,7 @@ def fp16_accumulation(step: StepQuestion) -> StepQuestion:
     """Products, convolutions and attention of float16 add up in float16, at half the rate of integers: matrix units of
     GeForce boards add in float32 half as fast (NVIDIA Ada GPU architecture, appendix A).
     """
-    return with_figures(step, _summed_narrow(step.device, step.precision.of_products))
+    return with_figures(step, _narrow_sums(step.device, step.precision.of_products))
 
 
 @fp16_accumulation.also
@@ -88,10 +88,10 @@ def fp16_accumulation_of_a_deployment(served: DeploymentQuestion) -> DeploymentQ
     device = served.device
     if device.hypothetical:
         raise InapplicableError(f"figures of the device are changed already: {', '.join(device.hypothetical)}")
-    return replace(served, gpu=as_device(device.id, (_summed_narrow(device, model.dtype),)))
+    return replace(served, gpu=as_device(device.id, (_narrow_sums(device, model.dtype),)))
 
 
-def _summed_narrow(device: DeviceSpec, dtype: str) -> str:
+def _narrow_sums(device: DeviceSpec, dtype: str) -> str:
     """The change of a device whose products of a dtype are summed in float16.
 
     Raises:

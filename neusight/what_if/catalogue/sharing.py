@@ -13,15 +13,15 @@ from neusight.what_if.transforms import transform
 _MIG = "NVIDIA Multi-Instance GPU User Guide"
 
 
-def _sliced(step: StepQuestion, compute_slices: int) -> StepQuestion:
-    return _changed(step, lambda device: slice_of(device, compute_slices))
+def _on_slice(step: StepQuestion, compute_slices: int) -> StepQuestion:
+    return _on_part(step, lambda device: slice_of(device, compute_slices))
 
 
-def _changed(step: StepQuestion, changes: Callable[[DeviceSpec], tuple[str, ...]]) -> StepQuestion:
-    """On a part of one board.
+def _on_part(step: StepQuestion, changes: Callable[[DeviceSpec], tuple[str, ...]]) -> StepQuestion:
+    """A step on a part of one board.
 
     Raises:
-        InapplicableError: several boards, or one with other figures than its own, or without such parts.
+        InapplicableError: several boards, or one whose figures are changed, or without such parts.
     """
     plan = step.setting.plan
     if step.setting.overrides or (plan and plan.world > 1):
@@ -40,34 +40,34 @@ def half_by_mps(step: StepQuestion) -> StepQuestion:
     """Half of the SMs beside a job of the same kind, which takes half of the bandwidth, memory and L2; both together
     give twice this one's throughput.
     """
-    return _changed(step, halves_of)
+    return _on_part(step, halves_of)
 
 
 @transform("mig-1g", group="sharing", source=_MIG, effort="an administrator's setting")
 def mig_1g(step: StepQuestion) -> StepQuestion:
     """One compute slice of the GPU, with SMs, memory and L2 of its own."""
-    return _sliced(step, 1)
+    return _on_slice(step, 1)
 
 
 @transform("mig-2g", group="sharing", source=_MIG, effort="an administrator's setting")
 def mig_2g(step: StepQuestion) -> StepQuestion:
     """Two compute slices of the GPU."""
-    return _sliced(step, 2)
+    return _on_slice(step, 2)
 
 
 @transform("mig-3g", group="sharing", source=_MIG, effort="an administrator's setting")
 def mig_3g(step: StepQuestion) -> StepQuestion:
     """Three compute slices of the GPU, and half of its memory."""
-    return _sliced(step, 3)
+    return _on_slice(step, 3)
 
 
 @transform("mig-4g", group="sharing", source=_MIG, effort="an administrator's setting")
 def mig_4g(step: StepQuestion) -> StepQuestion:
     """Four compute slices of the GPU, and half of its memory."""
-    return _sliced(step, 4)
+    return _on_slice(step, 4)
 
 
 @transform("mig-7g", group="sharing", source=_MIG, effort="an administrator's setting")
 def mig_7g(step: StepQuestion) -> StepQuestion:
     """All slices as one, which may be fewer SMs than without MIG."""
-    return _sliced(step, 7)
+    return _on_slice(step, 7)

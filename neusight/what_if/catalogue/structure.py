@@ -19,7 +19,7 @@ from neusight.what_if.transforms import transform
 RANK_SHARE = 0.25
 """Rank of factors over the shorter side of a weight (Wang et al. 2021, section 4)."""
 WINDOW = 1024
-"""Tokens (assumption; Jiang et al. 2023, Mistral 7B, has 4,096, Gemma 3 1,024)."""
+"""Window of attention [tokens] (assumption; Jiang et al. 2023, Mistral 7B, has 4,096, Gemma 3 1,024)."""
 
 
 @transform(

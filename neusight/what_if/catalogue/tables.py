@@ -1,4 +1,4 @@
-"""Tables of embeddings: where their rows lie, and in which form."""
+"""Storage and form of tables of embeddings."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from neusight.transforms.tables import SKEW, as_trains, on_host, with_hot_rows
 from neusight.what_if.transforms import transform
 
 HOT_BYTES = 512 * 2**20
-"""Of hot rows on a device (Adnan et al. 2021, FAE; from memory)."""
+"""Size of the hot rows on a device (Adnan et al. 2021, FAE; from memory)."""
 RANK = 32
-"""Of tensor trains (Yin et al. 2021, section 6: 8 to 64)."""
+"""Rank of tensor trains (Yin et al. 2021, section 6: 8 to 64)."""
 CACHED = 1e-4
-"""Share of rows that lie beside tensor trains as they are (Yin et al. 2021, section 6: 0.01 %; from memory)."""
+"""Share of rows that are stored unchanged next to tensor trains (Yin et al. 2021, section 6: 0.01 %; from memory)."""
 LEAST_ROWS = 100_000
-"""Of tables that become trains: the seven largest of Criteo Kaggle's 26 (Yin et al. 2021, section 6)."""
+"""Rows of the smallest table that becomes a train: the seven largest of Criteo Kaggle's 26 (Yin et al. 2021, section
+6)."""
 UPDATED = 0.5
 """Share of hot rows that still change (assumption; Maboud et al. 2024 choose it by a threshold while training)."""
 
 
 def _skew(step: StepQuestion) -> float:
     """The exponent that the model's name states, such as ``dlrm-terabyte@1.05``."""
-    stated = str(step.model).partition("@")[2]
-    return float(stated) if stated.replace(".", "", 1).isdecimal() else SKEW
+    exponent = str(step.model).partition("@")[2]
+    return float(exponent) if exponent.replace(".", "", 1).isdecimal() else SKEW
 
 
 @transform(
