@@ -1,14 +1,14 @@
 """The command line: data on stdout, everything else on stderr."""
 
 _LASTING = 300_000
-"""Objects between two searches for cycles: an answer makes 130,000 that last, and waits for no search among them."""
+"""Objects between two searches for cycles: an answer makes 130,000 lasting ones, and waits for no search among them."""
 
 
 def main() -> None:
     """Entry point of the ``neusight`` command.
 
-    What lasts is not searched for cycles when the program ends either, and pydantic looks for no plugins: together a
-    third of the time of a cold answer.
+    Lasting objects are not searched for cycles when the program ends either, and pydantic looks for no plugins:
+    together a third of the time of a cold answer.
     """
     import atexit
     import gc

@@ -16,11 +16,13 @@ from neusight.cli.commands import USAGE_ERROR, Commands, OptionGroup
 from neusight.errors import NeusightError, one_line
 
 _HELP = "NoArgsIsHelpError"
-"""What a group without a command raises to show its help."""
+"""Name of the exception that a group without a command raises to show its help."""
 
 
 class _Guarded(OptionGroup):
-    """A mistake of the user's ends in one line on stderr: exit 1 for bad input, 2 for bad usage, 130 for Ctrl-C."""
+    """Command group in which a user's mistake ends in one line on stderr: exit 1 for bad input, 2 for bad usage, 130
+    for Ctrl-C.
+    """
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         with _usage_errors():
@@ -41,7 +43,7 @@ class _Guarded(OptionGroup):
         except BrokenPipeError:
             raise
         except (NeusightError, OSError) as error:
-            _say(f"error: {_explained(error)}")
+            _say(f"error: {_explain(error)}")
             raise typer.Exit(1) from error
         except KeyboardInterrupt as error:
             _say(f"interrupted: {error}" if str(error) else "interrupted")
@@ -50,23 +52,23 @@ class _Guarded(OptionGroup):
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """A command line that cannot be ends in one line as well, with exit 2."""
+    """Report an invalid command line in one line as well, with exit 2."""
     try:
         yield
     except USAGE_ERROR as error:
         if type(error).__name__ == _HELP:
             raise
         command = error.ctx.command_path if error.ctx else "neusight"
-        _say(f"error: {_shortened(error.format_message())}; see {command} --help")
+        _say(f"error: {_shorten(error.format_message())}; see {command} --help")
         raise typer.Exit(2) from error
 
 
-def _shortened(message: str) -> str:
+def _shorten(message: str) -> str:
     """A usage error's line: an option by its first name."""
     return re.sub(r"'(--[a-z-]+)'( / '[^']+')+", r"'\1'", one_line(message).rstrip("."))
 
 
-def _explained(error: BaseException) -> str:
+def _explain(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename:
         return one_line(f"{error.filename}: {(error.strerror or str(error)).lower()}: check the path")
     return one_line(str(error))
@@ -104,9 +106,9 @@ _COMMANDS = {
     "experiments": "experiments:app",
     "sparsity": "collect:sparsity",
 }
-"""Module of this folder and what it calls the command, or the group of commands."""
+"""Module of this folder and its name for the command, or the group of commands."""
 _FORMER = {"workloads": "models"}
-"""Names that commands had, with those of today."""
+"""Former names of commands, with those of today."""
 
 
 def command_named(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""``neusight models check``: how many architectures of a library get an estimate, and what the others lack."""
+"""``neusight models check``: share of a library's architectures with an estimate, and reasons for the others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(opt.Limited, Seeded, opt.Formatted):
-    """Which architectures, and where they are reported."""
+    """Choice of architectures, and the folder of their report."""
 
     library: str = text(
         "Library whose architectures are estimated. Default: transformers.",
@@ -83,7 +83,7 @@ def _human(answers: Sequence[Answer], data: dict[str, Any]) -> None:
     from neusight.cli.output import figures, line
 
     columns = "architecture = kind | layers | >latency = latency_s | >took = {seconds:.1f} s"
-    rows = (asdict(each) | {"inputs": each.group or " ".join(each.inputs)} for each in answers)
+    rows = (asdict(answer) | {"inputs": answer.group or " ".join(answer.inputs)} for answer in answers)
     figures(f"{columns} | ~inputs, or what is missing = inputs", rows)
     share = data["answered"] / data["of"] if data["of"] else 0.0
     line(f"{data['answered']} of {data['of']} architectures answered in {data['mode']} ({share:.0%})")

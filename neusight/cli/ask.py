@@ -19,12 +19,12 @@ from neusight.questions.field import FieldError, required
 from neusight.quick_dataclasses import dataclass
 
 OF_OPTIONS = ("memory", "plan", "what-if")
-"""Commands whose entries hold words of their options: no noun of a question has them all."""
+"""Commands whose entries contain values of their options: no kind of question has them all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskOptions(opt.Models, opt.Formatted):
-    """A file of questions, and what predicts."""
+    """A file of questions, and tile models with calibrations."""
 
     file: Path = required(
         "Questions: a .toml file with tables [[question]], or a .json answer of a command.", "", kind="path"
@@ -69,17 +69,17 @@ def _calls(where: str, entry: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _words(where: str, words: Mapping[str, Any], kind: str) -> Iterator[str]:
-    """Words of a command line that give the options of a command their values."""
+    """Words of a command line that set the options of a command."""
     from neusight.cli.app import command_named
 
     fields = options_of(command_named(kind))
     for name, value in words.items():
         if name not in fields:
             raise FieldError(f"{where}: {shown(name)}", f"is no option of `neusight {kind}`{nearest(name, fields)}")
-        one, values = fields[name], value if isinstance(value, list) else [value]
-        texts = [one.field.write(one.field.check(name, each)) for each in values if one.field.kind != "texts"]
+        option, values = fields[name], value if isinstance(value, list) else [value]
+        texts = [option.field.write(option.field.check(name, item)) for item in values if option.field.kind != "texts"]
         for text in [",".join(texts)] if texts else values:
-            yield from one.command_words(text)
+            yield from option.command_words(text)
 
 
 def _run(call: list[str], options: AskOptions, form: str) -> int:
@@ -92,7 +92,7 @@ def _run(call: list[str], options: AskOptions, form: str) -> int:
 
 
 def _answer(call: list[str], options: AskOptions) -> dict[str, Any]:
-    """The JSON of the command; {} where it fails, which a line on stderr says."""
+    """The JSON of the command; {} where it fails, which a line on stderr reports."""
     with redirect_stdout(StringIO()) as printed:
         failed = _run(call, options, "json")
     answer: dict[str, Any] = {} if failed else json.loads(printed.getvalue())

@@ -1,4 +1,4 @@
-"""What commands name among their parameters: questions as they are typed, groups of options, and traits of both."""
+"""Types of the parameters of commands: questions as they are typed, groups of options, and traits of both."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from neusight.questions.question import NamedField, Noun, Question
 from neusight.quick_dataclasses import dataclass
 
 MOST_POINTS = 10_000
-"""Combinations that a command answers: more are a slip of the keyboard."""
+"""Largest number of combinations that a command answers: more are a typing error."""
 
 
 class ParameterTraits(dict[str, Any]):
@@ -21,7 +21,7 @@ class ParameterTraits(dict[str, Any]):
 
 
 ONE_QUESTION = ParameterTraits(lists=False)
-"""Options are no lists: the command answers ``Asked.one``."""
+"""Trait of commands without lists of values: they answer ``Asked.one``."""
 
 
 def leave_out(*names: str) -> ParameterTraits:
@@ -35,12 +35,12 @@ def only(noun: type[Question], *names: str) -> ParameterTraits:
 
 
 def described(**help: str) -> ParameterTraits:
-    """Help of fields by name, where a command says more than their declaration."""
+    """Help of fields by name, where that of a command is more specific than their declaration."""
     return ParameterTraits(help=help)
 
 
 def from_line(help: str, *former: str) -> ParameterTraits:
-    """A question of which ``--from`` gives words too: help of that option, and names that it had."""
+    """A question whose fields ``--from`` sets too: help of that option, and its former names."""
     return ParameterTraits(from_help=help, from_former=former)
 
 
@@ -49,7 +49,7 @@ Group = TypeVar("Group", bound="CommandOptions")
 
 @dataclass(frozen=True, kw_only=True)
 class CommandOptions(Question):
-    """Options of commands that are no words of a question; of a listable one all values, as a tuple."""
+    """Options of commands that are not fields of a question; a listable one has all values, as a tuple."""
 
     def __post_init__(self) -> None:
         self.check()
@@ -65,11 +65,11 @@ class CommandOptions(Question):
         values: dict[str, Any] = {}
         try:
             for name, text in texts.items():
-                one = fields[name]
-                if one.field.listable:
-                    values[name] = tuple(map(one.canonical, parts_of(one, text)))
+                field = fields[name]
+                if field.field.listable:
+                    values[name] = tuple(map(field.canonical, parts_of(field, text)))
                 elif not isinstance(text, str) or text.strip():
-                    values[name] = one.canonical(text)
+                    values[name] = field.canonical(text)
             cls.check_required(values)
             return cls(**values)
         except FieldError as error:
@@ -77,7 +77,7 @@ class CommandOptions(Question):
 
 
 class Asked(Generic[Noun]):
-    """Questions as they were typed: one, or those that lists of values make."""
+    """Questions as they were typed: one, or all combinations of lists of values."""
 
     def __init__(self, noun: type[Noun], texts: Mapping[str, Any]) -> None:
         """Raises:
@@ -85,13 +85,13 @@ class Asked(Generic[Noun]):
         """
         self.noun, fields = noun, noun.fields()
         try:
-            self.texts = {noun.today(name): given for name, given in texts.items()}
+            self.texts = {noun.today(name): text for name, text in texts.items()}
         except FieldError as error:
             option = f"--{error.field.replace('_', '-')}"
             raise typer.BadParameter(f"has no meaning in a {noun.__name__} question", param_hint=option) from None
-        lists = {name: _values(fields[name], given) for name, given in self.texts.items()}
+        lists = {name: _values(fields[name], text) for name, text in self.texts.items()}
         self.axes = {n: v for n, v in lists.items() if isinstance(v, list) and fields[n].field.kind != "texts"}
-        """Values of the options that were written as lists, be it of one."""
+        """Values of the options that were written as lists, even of one value."""
         if (count := prod(map(len, self.axes.values()))) > MOST_POINTS:
             raise typer.BadParameter(f"{count:,} combinations are too many: leave values out, or search with `plan`")
         try:
@@ -104,8 +104,8 @@ class Asked(Generic[Noun]):
         return Asked(self.noun, {**words, **self.texts})
 
     def options_of(self, question: Noun) -> dict[str, Any]:
-        """Values of one of the questions for the options that could be lists."""
-        listable = (name for name, one in self.noun.fields().items() if one.field.listable and not one.required)
+        """Values of a question for the options that could be lists."""
+        listable = (name for name, field in self.noun.fields().items() if field.field.listable and not field.required)
         names = [name for name in self.noun.fields() if name in self.axes or (name in self.texts and name in listable)]
         return {name: getattr(question, name) for name in names}
 
@@ -122,7 +122,7 @@ class Asked(Generic[Noun]):
 
     @property
     def many(self) -> bool:
-        """Whether any option was written as a list."""
+        """True if any option was written as a list."""
         return bool(self.axes)
 
 
@@ -146,6 +146,6 @@ def parts_of(declared: NamedField, text: str) -> list[str]:
 
 
 def _values(declared: NamedField, given: Any) -> Any:
-    """What an option was given: a list where it was written as one and the field takes lists."""
+    """Value of an option: a list where it was written as one and the field takes lists."""
     listed = declared.field.listable and isinstance(given, str) and "," in given
     return parts_of(declared, given) if listed else given

@@ -1,5 +1,5 @@
-"""``neusight collect``: measure the device at hand, its kernels or whole models; ``neusight sparsity``: how many zeros
-a network's tensors hold, for accelerators that skip them.
+"""``neusight collect``: measure the device at hand, its kernels or whole models; ``neusight sparsity``: shares of zeros
+in a network's tensors, for accelerators that skip them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CollectOptions(opt.Written, opt.OnHost, opt.WithTime, opt.Formatted):
 
     @property
     def limits(self) -> dict[str, Any]:
-        """As ``CollectionRequest`` takes them."""
+        """Keyword arguments of ``CollectionRequest``."""
         return {"out": self.folder, "target": self.device, "minutes": self.minutes}
 
 
@@ -125,7 +125,7 @@ def kernels(context: typer.Context, options: CollectKernels) -> None:
 
 @contextmanager
 def measuring(out: Path) -> Iterator[Callable[[int, int | None, float], None]]:
-    """A line with the time left; an interruption says how to go on."""
+    """Show a line with the time left; an interruption reports how to continue."""
     from neusight.cli.output import busy
 
     try:
@@ -138,7 +138,7 @@ def measuring(out: Path) -> Iterator[Callable[[int, int | None, float], None]]:
 
 
 def show(report: Report, form: str) -> None:
-    """What came of a collection, and what to do with it."""
+    """Show the report of a collection, and the next command."""
     from neusight.cli.output import Output, line, note
 
     def human() -> None:
@@ -274,10 +274,10 @@ def _show_profile(profile: SparsityProfile, form: str) -> None:
     def human() -> None:
         line(f"{profile.model or 'any model'}: {profile.source}")
         line("Share of zeros / clustering: 0 independent, 1 groups of zeros alone or of none.")
-        cells = [{"layer": name, **{key: _cell(one) for key, one in each.items()}} for name, each in zeros.items()]
+        cells = [{"layer": name, **{key: _cell(z) for key, z in operands.items()}} for name, operands in zeros.items()]
         figures(" | ".join(["~layer", *(f">{name}" for name in OPERANDS)]), cells)
 
-    rows = [{"layer": name, **_columns(each)} for name, each in zeros.items()]
+    rows = [{"layer": name, **_columns(operands)} for name, operands in zeros.items()]
     Output(form).data(asdict(profile), rows, human)
 
 

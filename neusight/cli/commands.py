@@ -1,7 +1,7 @@
 """``Commands``: groups of commands whose parameters are fields of questions and of options, see ``spread``.
 
-A command names questions (``Asked[Step]``) and groups of options (``CommandOptions``) among its parameters, and is
-handed what the fields read from the command line.
+A command has questions (``Asked[Step]``) and groups of options (``CommandOptions``) among its parameters, and receives
+the values that the fields read from the command line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from neusight.questions.parts import OUTPUT
 USAGE_ERROR: Any = typer.BadParameter.__base__
 """The parent of all usage errors, which typer has no public name for."""
 _NAMES = 24
-"""Columns of an option's name in the help; longer ones have a line of their own."""
+"""Columns of an option's name in the help; longer ones have a separate line."""
 _HYPHEN = "\N{NON-BREAKING HYPHEN}"
-"""Stands for a hyphen while lines are broken: names of options and engines stand whole."""
+"""Replacement of hyphens while lines are broken, so that names of options and engines stay whole."""
 _PLACES = {"Arguments": -1, OUTPUT: 1, "Options": 2}
 """Panels of the help that are first or last."""
 
@@ -41,8 +41,8 @@ class _Plain:
 
     def parse_args(self, context: Any, words: list[str]) -> list[str]:
         """Raises:
-        BadParameter: an option is given twice, all but the last of which would be ignored; whatever is wrong with the
-            words, in the context of this command.
+        BadParameter: an option is given twice, all but the last of which would be ignored; or any other mistake in
+            the words, in the context of this command.
         """
         typed = list(words)
         try:
@@ -64,12 +64,12 @@ class _Plain:
         return rest
 
     def shell_complete(self, context: Any, incomplete: str) -> list[Any]:
-        """Options as well where nothing is typed."""
+        """Completions, with options as well where nothing is typed."""
         words: list[Any] = super().shell_complete(context, incomplete)  # type: ignore[misc]
         return words if words or incomplete else super().shell_complete(context, "--")  # type: ignore[misc]
 
     def format_help_text(self, context: Any, formatter: Any) -> None:
-        """Paragraphs; of an example its command."""
+        """Write the paragraphs of the help; of an example its command."""
         for paragraph in (self.help or "").split("\n\n"):  # type: ignore[attr-defined]
             text = " ".join(paragraph.replace("`", "").split())
             first, rest = ("    ", "      ") if text.startswith("- ") else ("  ", "  ")
@@ -79,7 +79,7 @@ class _Plain:
             formatter.write("".join(f"{text}\n" for text in lines))
 
     def format_options(self, context: Any, formatter: Any) -> None:
-        """Options panel by panel; names stand whole."""
+        """Write the options panel by panel; names stay whole."""
         panels: dict[str, list[tuple[str, str]]] = {}
         for parameter in self.get_params(context):
             panel = parameter.rich_help_panel or f"{parameter.param_type_name}s".capitalize()
@@ -120,29 +120,29 @@ class Commands(typer.Typer):
     def command(
         self, name: str | None = None, *, renamed: Mapping[str, str] = MappingProxyType({}), **options: Any
     ) -> Callable[[Any], Any]:
-        """As ``Typer.command``, of a function that has groups of options among its parameters.
+        """Decorator like ``Typer.command``, for a function that has groups of options among its parameters.
 
         Args:
-            name: of the command.
+            name: name of the command.
             renamed: former options, with those of today.
-            options: as those of ``Typer.command``.
+            options: options of ``Typer.command``.
         """
         register = super().command(name, **{"cls": Command, **options})
 
-        def registered(function: Any) -> Any:
+        def register_spread(function: Any) -> Any:
             parameters = spread(function)
             vars(parameters)["renamed"].update(renamed)
             register(parameters)
             return function
 
-        return registered
+        return register_spread
 
     def callback(self, **options: Any) -> Callable[[Any], Any]:
-        """As ``Typer.callback``, of a function that has groups of options among its parameters."""
+        """Decorator like ``Typer.callback``, for a function that has groups of options among its parameters."""
         register = super().callback(**options)
 
-        def registered(function: Any) -> Any:
+        def register_spread(function: Any) -> Any:
             register(spread(function))
             return function
 
-        return registered
+        return register_spread

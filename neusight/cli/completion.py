@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def is_completing() -> bool:
-    """Whether a shell runs the program to complete a command line."""
+    """True if a shell runs the program to complete a command line."""
     return "_NEUSIGHT_COMPLETE" in os.environ
 
 
 def completer(field: FieldSpec) -> Callable[[str], list[str]] | None:
-    """Completions of an unfinished value, of a list those of its last part; None where the shell completes files."""
+    """Completions of an unfinished value, for a list those of its last part; None where the shell completes files."""
     names_of = (lambda: field.choices) if field.choices else _NAMES.get(field.complete)
     if names_of is None:
         return None

@@ -1,4 +1,4 @@
-"""``neusight datasets``: measured data that the project knows, and the user's own."""
+"""``neusight datasets``: measured data that the project describes, and the user's files."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def list_(output: opt.Formatted) -> None:
     from neusight.measured.manifest import list_descriptions
 
     rows = [
-        {"name": each.name, "rows": each.rows, "files": len(each.files), "licences": list(each.licences),
-         "title": each.title}
-        for each in list_descriptions()
+        {"name": dataset.name, "rows": dataset.rows, "files": len(dataset.files), "licences": list(dataset.licences),
+         "title": dataset.title}
+        for dataset in list_descriptions()
     ]  # fmt: skip
     Output(output.form).data(rows, rows, lambda: figures("name | >rows = rows:, | >files = files:, | ~title", rows))
 
@@ -98,14 +98,14 @@ def verify(options: MeasuredPaths) -> None:
     from neusight.measured.verify import verify as check
 
     with busy("verifying"):
-        found = check([Path(path) for path in options.paths])
-    rows = [asdict(each) for each in found]
-    faults = sum(each.fault for each in found)
+        findings = check([Path(path) for path in options.paths])
+    rows = [asdict(finding) for finding in findings]
+    faults = sum(finding.fault for finding in findings)
 
     def human() -> None:
-        for each in found:
-            count = f", {each.rows:,} row{'s' * (each.rows > 1)}" if each.rows else ""
-            line(f"{each.file}: {'fault' if each.fault else 'doubt'}: {each.rule}{count}: {each.example}")
+        for finding in findings:
+            count = f", {finding.rows:,} row{'s' * (finding.rows > 1)}" if finding.rows else ""
+            line(f"{finding.file}: {'fault' if finding.fault else 'doubt'}: {finding.rule}{count}: {finding.example}")
         line(f"NOT SOUND: {faults} fault{'s' * (faults > 1)}" if faults else "sound")
 
     Output(options.form).data(rows, rows, human)

@@ -1,4 +1,4 @@
-"""``neusight design``: the best of the devices that nobody has built, for workloads, with its proof."""
+"""``neusight design``: the best hypothetical device for workloads, with its proof."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ class DesignWorkloads(CommandOptions):
     engine: str = like(Training, "engine", default="maxtext", help="Software that trains.", listable=False)
 
     def of(self, space: DesignSpace) -> tuple[DesignTraining, ...]:
-        """Those that are named, or those of the space.
+        """Workloads that are named, or those of the space.
 
         Raises:
-            BadParameter: neither.
+            BadParameter: there are neither.
         """
         from neusight.design.workloads import DesignTraining
         from neusight.devices.cluster import default_per_node
@@ -62,7 +62,7 @@ class DesignWorkloads(CommandOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class DesignSearchOptions(CommandOptions):
-    """The space, and how far it is searched."""
+    """The design space, and limits of its search."""
 
     space: str = required("One that ships (gpu, phaze, systolic, tensordash), or a TOML file.", "")
     gap: float = number("Share by which a design may be faster that is not found.", SEARCH, 0.0, low=0.0, high=1.0)
@@ -125,22 +125,22 @@ def design(
         def closer(least: float) -> None:
             advance(0, 0, f"within {1.0 / least - 1.0:.1%} of the bound")
 
-        found = answers(
+        best = answers(
             chosen, workloads.of(chosen), against=search.baseline, gap=search.gap, limit_s=60.0 * search.minutes,
             front=search.front, every=search.every, progress=closer, **workers.keywords,
         )  # fmt: skip
-    rows = [answer.to_dict() for answer in found]
-    Output(output.form).data(rows, rows, lambda: _show(found))
+    rows = [answer.to_dict() for answer in best]
+    Output(output.form).data(rows, rows, lambda: _show(best))
     if figure is not None:
         area_mm2 = None if search.baseline else float(chosen.of_baseline["area_mm2"][0])
-        chart(found, search.baseline or "the baseline", area_mm2).save(figure)
+        chart(best, search.baseline or "the baseline", area_mm2).save(figure)
         note(f"wrote {figure}")
-    if any(answer.optimum.least_share < 1.0 for answer in found):
+    if any(answer.optimum.least_share < 1.0 for answer in best):
         note("note: where the column gap is not 0 %, a design may be faster by that much: give --minutes more")
 
 
 def _values(text: str) -> list[float]:
-    """Of an axis.
+    """Values of an axis.
 
     Raises:
         BadParameter: no numbers.
@@ -153,7 +153,7 @@ def _values(text: str) -> list[float]:
 
 
 def _show(found: list[BestDesign]) -> None:
-    """Of one workload its designs; of several the designs by letters, since many have the same."""
+    """Show the designs of one workload; of several by letters, since many have the same design."""
     names = list(dict.fromkeys(answer.workload.name for answer in found))
     designs = list(dict.fromkeys(answer.design_words for answer in found))
     letters = {words: _letter(number) for number, words in enumerate(designs)}
@@ -166,7 +166,7 @@ def _show(found: list[BestDesign]) -> None:
 
 
 def _letter(number: int) -> str:
-    """A to Z, then A1 and so on."""
+    """The letter of a number: A to Z, then A1 and so on."""
     turn, place = divmod(number, len(ascii_uppercase))
     return ascii_uppercase[place] + (str(turn) if turn else "")
 
@@ -178,7 +178,7 @@ _COLUMNS = (
 
 
 def _figures(answer: BestDesign) -> dict[str, Any]:
-    """Of a row of tables."""
+    """Figures of a table's row."""
     gain, optimum = answer.gain, answer.optimum
     return {
         "workload": answer.workload.name, "words": answer.design_words, "area_mm2": answer.area_mm2,

@@ -1,4 +1,4 @@
-"""``neusight devices`` and ``clusters``: what there is to predict on."""
+"""``neusight devices`` and ``clusters``: the catalogue of hardware."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def draft(options: DraftOptions) -> None:
 
 
 def _write(text: str, out: Path) -> None:
-    """Write the file; what someone may have corrected by hand stays."""
+    """Write the file; one that may have been corrected by hand is kept."""
     if out.exists() and out.read_text(encoding="utf-8") != text:
         raise DeviceError(f"{out} exists with other content: name another --out, or remove it first")
     out.write_text(text, encoding="utf-8")
@@ -119,7 +119,7 @@ def _explain(drafted: Draft, out: Path | None) -> None:
 
 
 def _device_figures(spec: DeviceSpec) -> dict[str, Any]:
-    """Of the list of devices, in its units."""
+    """Figures of a device in the list, in its units."""
     rates = {**spec.vector_flops_per_s, **spec.matrix_flops_per_s}
     half = rates.get("bfloat16") or rates.get("float16")
     return _device_row(spec) | {
@@ -161,10 +161,10 @@ def show_cluster(
     changes = asked.one
     cluster = load_cluster(named.name, changes.nodes or 0, changes.overrides)
     data = cluster.to_dict()
-    Output(output.form).data(data, [_cluster_row(cluster)], lambda: _shown(cluster))
+    Output(output.form).data(data, [_cluster_row(cluster)], lambda: _show_lines(cluster))
 
 
-def _shown(cluster: Cluster) -> None:
+def _show_lines(cluster: Cluster) -> None:
 
     line(f"{cluster.id}: {cluster.name}")
     line(f"{cluster.nodes} x {cluster.per_node} x {cluster.device.id}, {cluster.devices} devices")
@@ -194,7 +194,7 @@ def _network(network: Network) -> str:
 
 
 def _cluster_figures(cluster: Cluster) -> dict[str, Any]:
-    """Of the list of clusters, in its units."""
+    """Figures of a cluster in the list, in its units."""
     links = max((link.bandwidth_bytes_per_s for link in cluster.device.links), default=0.0)
     rate = 1e-9 * cluster.network_bytes_per_s if cluster.network_bytes_per_s else None
     kind = cluster.network.kind if cluster.network else "not stated"

@@ -1,4 +1,5 @@
-"""``neusight evaluate``: predicted against measured; ``neusight bench``: how fast the program itself is, here."""
+"""``neusight evaluate``: predicted against measured; ``neusight bench``: speed of the program itself on this
+machine."""
 
 from __future__ import annotations
 
@@ -15,16 +16,16 @@ from neusight.quick_dataclasses import dataclass
 from neusight.units import decimal
 
 _KINDS = ("kernels", "models", "steps", "programs", "serving", "training", "memory", "energy", "rates", "what-if")
-"""Words that named a kind of table once."""
+"""Former words for kinds of tables."""
 _MANY = 30
-"""Rows of a group from which on its median tells which of two predictors is ahead."""
+"""Rows of a group from which on its median decides which of two predictors is ahead."""
 _REASONS = 8
-"""Reasons of skipped rows that have a line each."""
+"""Number of reasons of skipped rows that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredFiles(opt.Models, opt.Workers, opt.Formatted):
-    """Tables of measurements, what predicts them, and what is shown."""
+    """Tables of measurements, the predictor, and the parts of the result to show."""
 
     files: tuple[str, ...] = required(
         "Tables of measured rows, .parquet or .csv; `neusight datasets columns` says what they have.", "",
@@ -66,7 +67,7 @@ class MeasuredRows(opt.Limited, opt.OfSplit, OnGpu, Seeded):
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions(opt.WithTileModels, opt.Formatted):
-    """What is timed, and how often."""
+    """The timed program, and the number of repeats."""
 
     repeats: int = whole("Runs of each; the median counts.", opt.CHOICE, 5, high=1000)
 
@@ -103,7 +104,7 @@ def evaluate(options: MeasuredFiles, rows: MeasuredRows) -> None:
         limit=rows.limit, seed=rows.seed, suspect=rows.suspect,
     )  # fmt: skip
     needed = [*options.by, *(SOUGHT if peers is not None else ()), *options.pairs]
-    files, predictor = files_of(options.files), opt.loaded(options.tile_models, options.calibration)
+    files, predictor = files_of(options.files), opt.load_predictor(options.tile_models, options.calibration)
     with busy("predicting") as advance:
         if rows.leave_out:
             from neusight.lab.evaluate import evaluate_left_out
@@ -144,10 +145,10 @@ def _refuse_kind(files: Sequence[str]) -> None:
 
 
 def _note_skipped(skipped: Sequence[Mapping[str, Any]]) -> None:
-    """Rows without an answer by reason, most first."""
+    """Report rows without an answer by reason, the most frequent first."""
     counts: dict[str, int] = {}
-    for each in skipped:
-        counts[each["reason"]] = counts.get(each["reason"], 0) + each["rows"]
+    for row in skipped:
+        counts[row["reason"]] = counts.get(row["reason"], 0) + row["rows"]
     reasons = sorted(counts.items(), key=lambda one: -one[1])
     for reason, count in reasons[:_REASONS]:
         note(f"warning: {count:,} row{'s' * (count > 1)} skipped: {reason}")
@@ -158,9 +159,9 @@ def _note_skipped(skipped: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
-    """Errors by group, of truth values apart; choices; other predictors; the rows that err most.\n"""
+    """Show errors by group, separately for truth values; choices; other predictors; rows with the largest errors.\n"""
     keys = f"~{' '.join(by)} = group"
-    groups = [_named(row, by) for row in data["summary"]]
+    groups = [_with_group(row, by) for row in data["summary"]]
     errors = [row for row in groups if "right" not in row]
     sizes = ">median = median:.1f | >mean = mean:.1f | >bias = bias:+.1f"
     counts = f"{keys} | >rows = rows:, | >ans. = answered:.0f"
@@ -186,7 +187,7 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     theirs = ">their median = their_median:.1f | >their bias = their_bias:+.1f"
     names = dict.fromkeys(row["peer"] for row in data.get("against", ()))
     title = f"\nBeside {', '.join(names)}, over the rows that both predict.\n"
-    peers = [_named(row, by if len(names) == 1 else ("peer", *by)) for row in data.get("against", ())]
+    peers = [_with_group(row, by if len(names) == 1 else ("peer", *by)) for row in data.get("against", ())]
     figures(f"{keys} | >rows = rows:, | {sizes} | {theirs} | ahead", peers, title)
     if sure := [row["ahead"] for row in peers if row["rows"] >= _MANY]:
         line(f"\nahead in {sure.count('ours')} of {len(sure)} groups of {_MANY} rows or more")
@@ -194,7 +195,7 @@ def _show(data: Mapping[str, Any], by: Sequence[str]) -> None:
     figures(columns, data.get("worst", ()), "\nRows that err most.\n")
 
 
-def _named(row: Mapping[str, Any], by: Sequence[str]) -> dict[str, Any]:
+def _with_group(row: Mapping[str, Any], by: Sequence[str]) -> dict[str, Any]:
     """A row with the values of its group in one text."""
     return {**row, "group": " ".join("-" if row[name] is None else str(row[name]) for name in by)}
 

@@ -1,4 +1,4 @@
-"""``neusight experiments``: what was tried, each rerun with one command."""
+"""``neusight experiments``: declared comparisons, each rerun with one command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ app = Commands(help="Declared comparisons with measurements: list, run, compare.
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(opt.Written, opt.Workers, opt.Formatted):
-    """How an experiment runs."""
+    """Options of a run of experiments."""
 
     FOLDER: ClassVar[bool] = True
 
@@ -42,7 +42,7 @@ class ReportOptions(CommandOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(opt.Formatted):
-    """Two runs, and how far they may differ."""
+    """Two runs, and limits of their differences."""
 
     old: Path = required("Folder or results of the earlier run.", "", kind="path")
     new: Path = required("Folder or results of the later run.", "", kind="path")
@@ -102,14 +102,14 @@ def run(
         accuracy()
     rows = [
         {"experiment": name, **row, "short": ", ".join(row["short"])}
-        for name, each in results.items()
-        for row in each["verdicts"]
+        for name, result in results.items()
+        for row in result["verdicts"]
     ]
     Output(options.form).data(results if len(results) > 1 else next(iter(results.values())), rows, lambda: _show(rows))
 
 
 def _run(experiment: Experiment, options: RunOptions) -> dict[str, Any]:
-    """Results of an experiment, written to its folder, or below the one that is given for several."""
+    """Run an experiment and write its results to its folder, or below the given one for several."""
     from neusight.lab import run as carry_out
     from neusight.lab import write_results
 
@@ -142,7 +142,7 @@ def accuracy() -> None:
 
     ran = {e.id: e for e in list_experiments() if (e.folder / SUMMARY).is_file()}
     summaries = {name: read_results(experiment.folder / SUMMARY) for name, experiment in ran.items()}
-    shown = [each for each in summaries.values() if is_current(each)]
+    shown = [summary for summary in summaries.values() if is_current(summary)]
     blocks = {
         "docs/accuracy.md": "\n\n".join(filter(None, map(accuracy_part, shown))),
         "README.md": headline_block(summaries),
@@ -185,7 +185,7 @@ def gate(options: GateOptions) -> None:
     """
     from neusight.lab import gate as committed
 
-    summary, path = committed.summarise(opt.loaded(None, "none")), committed.summary_path()
+    summary, path = committed.summarise(opt.load_predictor(None, "none")), committed.summary_path()
     if options.write:
         committed.write_summary(summary, path)
         line(f"wrote {path}")

@@ -16,7 +16,7 @@ FROM = NamedField(
     name="from_", default="", help="",
     field=FieldSpec(kind="text", help="", panel=MODEL, option="--from", metavar="LINE|FILE", complete="files"),
 )  # fmt: skip
-"""The option; commands say which lines it reads."""
+"""The option; each command documents the lines that it reads."""
 
 
 def launched_words(
@@ -55,7 +55,7 @@ def _plan_words(source: str, depth: int, given: Collection[str]) -> dict[str, An
 
 
 def _depth(model: str) -> int:
-    """Layers of a model that is named, in which plans may count; 0 without a name, or of what is no decoder."""
+    """Layers of a named model, in which plans may count; 0 without a name, or for a model that is no decoder."""
     from neusight.errors import NeusightError
     from neusight.workloads.decoders.known import known_decoder
 

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 calibrate = Commands(no_args_is_help=False)
 _REGRESSORS = ("mlp", "gbm", "linear")
 _EPOCHS = {"mlp": "epochs", "gbm": "rounds"}
-"""Names of passes by the regressor that has them."""
+"""Names of training passes, by regressor."""
 _TARGETS = ("physics", "links", "engines", "arrays", "boards", "microcontrollers", "training", "hosts", "memory",
             "gains")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainTarget(opt.OfData, opt.OfModels, opt.HeldOut, Seeded, opt.Written, opt.Formatted):
-    """Tile models that are trained, and regressors that learn from all devices but one, in turn."""
+    """Tile models to train, and regressors that learn from all devices but one, in turn."""
 
     FOLDER: ClassVar[bool] = True
 
@@ -83,7 +83,7 @@ def train(options: TrainTarget) -> None:
     data = options.data or data_dir()
     files = tuple(kernel_files(data, lambda family, gpu: family != "collective"))
     brought = _devices_of(files)
-    wanted = TrainOptions(
+    train_options = TrainOptions(
         files=files, refit_to=data if len(sources_of(files)) > 1 else None, out=options.out,
         models=options.models, backend=options.regressor, gpus=_ids(options.gpus, brought), seed=options.seed,
         parameters=((_EPOCHS[options.regressor], options.epochs),) if options.epochs is not None else (),
@@ -92,7 +92,7 @@ def train(options: TrainTarget) -> None:
     )  # fmt: skip
     try:
         with tasks() as report:
-            trained = run(wanted, report)
+            trained = run(train_options, report)
     except KeyboardInterrupt:
         note(f"interrupted: finished folds are kept in {options.out}, no model is half-written; go on with --resume")
         raise typer.Exit(130) from None
@@ -103,7 +103,7 @@ def train(options: TrainTarget) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FitTarget(opt.OfData, opt.Written, opt.HeldOut, Seeded, opt.Formatted):
-    """Constants that are fitted."""
+    """Constants to fit."""
 
     HELP: ClassVar[Mapping[str, str]] = {
         "data": "Folder of data sets, with that of measured rows beside it. Default: $NEUSIGHT_DATA.",
@@ -163,7 +163,7 @@ def _ids(names: Iterable[str], brought: Mapping[str, DeviceSpec]) -> tuple[str, 
 
 
 def _devices_of(files: Iterable[Path]) -> dict[str, DeviceSpec]:
-    """Devices that are described beside tables, by id."""
+    """Devices that are described next to tables, by id."""
     from neusight.measured.folder import devices_beside
 
     return {gpu: device for file in files for gpu, (_, device) in devices_beside(file).items()}

@@ -1,4 +1,4 @@
-"""``neusight memory``: what each rank of a training step allocates, and what is the largest that fits."""
+"""``neusight memory``: memory that each rank of a training step allocates, and the largest step that fits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from neusight.plans.memory import RankMemory
 
 _PER_STAGE = 4
-"""Micro-batches of a step for each stage where no batch is given: a pipeline that is full."""
+"""Micro-batches of a step for each stage where no batch is given: they fill the pipeline."""
 TIMED = leave_out("network", "prices", "overlap_grad_reduce", "overlap_param_gather", "overlap_experts")
-"""Fields that decide the time of a step, and nothing of its memory."""
+"""Fields that decide the time of a step, but not its memory."""
 PLACED = described(
     dp="Data parallel: replicas, each with its share of the sequences. Default: 1, or what --cluster or --nodes leave.",
     per_node="Devices of a node. Default: as many as the plan has, with --nodes 8.",
@@ -90,7 +90,7 @@ def memory(
 
 
 def _on_its_devices(question: Training, device: DeviceSpec | None) -> Training:
-    """The step on a node of as many devices as its plan has, unless the question says which."""
+    """The step on a node of as many devices as its plan has, unless the question names a cluster."""
     from neusight.devices.slices import core_of
     from neusight.distributed.sources import node_of
     from neusight.engines import engine_named, usual_trainer
@@ -98,9 +98,9 @@ def _on_its_devices(question: Training, device: DeviceSpec | None) -> Training:
     if device is None or question.cluster or question.nodes or question.per_node:
         return question
     engine = engine_named(question.engine or usual_trainer(device))
-    each = core_of(device) if engine.ranks == "core" else device
+    rank_device = core_of(device) if engine.ranks == "core" else device
     dp = question.dp or 1
-    node = node_of(each, dp * question.tp * question.pp * question.cp)
+    node = node_of(rank_device, dp * question.tp * question.pp * question.cp)
     return question.changed(gpu="", overrides=(), cluster=node, dp=dp)
 
 
@@ -121,7 +121,7 @@ def _with_reason(question: Training, run: TrainingRun) -> TrainingRun:
 
 
 def spare_bytes(question: Training, **changes: Any) -> float:
-    """What the step with some fields changed leaves of a device; below 0 where it does not fit, or is no step."""
+    """Memory that a changed step leaves free [B]; below 0 where it does not fit, -inf where it is invalid."""
     from neusight.distributed.sources import memory
     from neusight.plans.fits import verdict
 

@@ -1,4 +1,4 @@
-"""``neusight models``: the models that there are to predict."""
+"""``neusight models``: the catalogue of models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _HEAD = ("family", "operator", "phase", "count")
 
 @dataclass(frozen=True, kw_only=True)
 class ListOptions(opt.Formatted):
-    """Which models."""
+    """Choice of models."""
 
     decoders: bool = switch("Language models that `serving`, `training` and `plan` know by name.", opt.CHOICE)
 
@@ -63,7 +63,7 @@ def list_models(options: ListOptions) -> None:
 
 
 def _list_decoders(form: str) -> None:
-    """Names of the hub, with what a planner needs to know of each."""
+    """List decoders by their names on the hub, with the figures that a planner needs."""
     from neusight.workloads.decoders.known import known_decoder, known_decoders
 
     rows = [_served_row(known_decoder(name)) for name in known_decoders()]
@@ -107,13 +107,13 @@ def show_model(asked: Annotated[Asked[Step], _SHOWN], output: opt.Formatted) -> 
     question = step.resolve()
     workload = load_workload(step.model, question.request)
     rows = [
-        {"operator": each.operator, "phase": each.phase, "count": each.count, "family": each.kernel.family}
-        | asdict(each.kernel)
-        for each in workload.launches
+        {"operator": launch.operator, "phase": launch.phase, "count": launch.count, "family": launch.kernel.family}
+        | asdict(launch.kernel)
+        for launch in workload.launches
     ]
     kernels = [
-        {"kernel": describe(each.kernel), **{name: row[name] for name in _HEAD}}
-        for each, row in zip(workload.launches, rows, strict=True)
+        {"kernel": describe(launch.kernel), **{name: row[name] for name in _HEAD}}
+        for launch, row in zip(workload.launches, rows, strict=True)
     ]
 
     def human() -> None:
@@ -143,7 +143,7 @@ def _refuse_tile_model(name: str) -> None:
 
 
 def _as_json(workload: Workload, kernels: list[dict[str, Any]]) -> dict[str, Any]:
-    """With the keys of ``predict``."""
+    """The workload as JSON, with the keys of ``predict``."""
     return {
         **workload.request.to_dict(),
         "parameters": workload.parameters,

@@ -1,4 +1,4 @@
-"""``neusight observe``: what a live server's log says of its engine, kept as a calibration of its GPU."""
+"""``neusight observe``: calibrate an engine on a GPU by the log of a live server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from neusight.serving.logs import ServerLog
 
 _LONGEST = 8192
-"""Tokens of a sequence, where neither the command nor the model says fewer."""
+"""Tokens of a sequence, where neither the command nor the model has fewer."""
 _MEANING = {
     "pass_s": "each pass", "rank_s": "several ranks", "sequence_s": "each sequence", "mixture_s": "layers of experts",
     "operator_s": "operators outside of graphs", "gap_s": "between overlapped passes",
@@ -100,18 +100,18 @@ def observe(
         deployment = predictor.deployment(question.model_or_name(), device, longest, question.setup())
         log = read_log(list(map(user_path, options.logs)), deployment.limits.kv_tokens or 0, options.isl)
         observed = fitted(deployment, log.windows)
-    file = _kept(predictor, device, observed).save(options.out or calibrations_dir() / f"{device.id}.json")
+    file = _with_observed(predictor, device, observed).save(options.out or calibrations_dir() / f"{device.id}.json")
     _show(log, observed, file, options.form)
 
 
-def _kept(predictor: Predictor, device: DeviceSpec, observed: Observed) -> Calibration:
-    """Beside what was measured of the GPU's kernels, and of other engines."""
+def _with_observed(predictor: Predictor, device: DeviceSpec, observed: Observed) -> Calibration:
+    """The GPU's calibration with the observed engine, keeping its kernels and other engines."""
     from neusight.devices import gpu_of
     from neusight.executors.gpu.calibration.calibration import Calibration
     from neusight.learn.calibration.fit import unmeasured
 
-    known = predictor.kernel_predictor.correction(device)
-    calibration = known if isinstance(known, Calibration) else unmeasured(predictor.kernel_predictor, gpu_of(device))
+    prior = predictor.kernel_predictor.correction(device)
+    calibration = prior if isinstance(prior, Calibration) else unmeasured(predictor.kernel_predictor, gpu_of(device))
     return replace(calibration, engines={**calibration.engines, observed.era: observed.after})
 
 

@@ -1,4 +1,4 @@
-"""Options that several commands take: each is defined once, with its panel of the help; and what texts stand for."""
+"""Options that several commands share: each is defined once, with its panel of the help; and the meaning of texts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class WithTileModels(CommandOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Models(WithTileModels):
-    """What predicts."""
+    """Tile models and calibrations that predict."""
 
     calibration: str = text(
         "File or folder that `neusight calibrate` wrote. Default: calibrations in your own folder, for their GPUs.",
@@ -89,14 +89,14 @@ class Models(WithTileModels):
     )  # fmt: skip
 
     def load(self, gpus: Iterable[str | DeviceSpec] = ()) -> Predictor:
-        """The predictor; a line says where a calibration is given that is of none of ``gpus``."""
+        """The predictor; warns if a calibration is given that belongs to none of ``gpus``."""
         from neusight.api import as_device
         from neusight.cli.output import note
 
-        predictor = loaded(self.tile_models, self.calibration)
-        known = predictor.kernel_predictor.corrections
-        if self.calibration not in ("", "none") and not any(as_device(gpu).id in known for gpu in gpus):
-            note(f"warning: --calibration has no effect: it is of {', '.join(known) or 'no GPU'}")
+        predictor = load_predictor(self.tile_models, self.calibration)
+        corrections = predictor.kernel_predictor.corrections
+        if self.calibration not in ("", "none") and not any(as_device(gpu).id in corrections for gpu in gpus):
+            note(f"warning: --calibration has no effect: it is of {', '.join(corrections) or 'no GPU'}")
         return predictor
 
 
@@ -117,13 +117,13 @@ class Workers(OnRay):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """As ``workers.hired`` takes them."""
+        """Keyword arguments of functions that share work among processes."""
         return {"jobs": self.jobs or (0 if self.ray else 1), "ray": self.ray}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Named(CommandOptions):
-    """One of a catalogue."""
+    """A name of a catalogue."""
 
     name: str = required("A name.", "")
 
@@ -168,14 +168,14 @@ class Listed(CommandOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Counted(CommandOptions):
-    """How many of them."""
+    """Number of results."""
 
     count: int = whole("Results to show.", OUTPUT, 5, high=1000, short="-n")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limited(CommandOptions):
-    """How much of it."""
+    """Limit on rows."""
 
     limit: int | None = whole("Most rows, drawn at random. Default: all.", CHOICE)
 
@@ -231,7 +231,7 @@ class OnHost(CommandOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class WithTime(CommandOptions):
-    """How long."""
+    """Limit on time."""
 
     minutes: float = number("Time for measuring, in minutes.", CHOICE, 20.0, low=0.01, high=1e5)
 
@@ -248,7 +248,7 @@ def precisions(names: Iterable[str]) -> list[str]:
 
 
 def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str:
-    """Id or path of the device that a name stands for; a note on stderr tells what a short name stands for.
+    """Id or path of the device that a name stands for; a note on stderr reports the meaning of a short name.
 
     Args:
         name: as the user gave it.
@@ -269,7 +269,7 @@ def named_gpu(name: str, brought: Mapping[str, DeviceSpec] | None = None) -> str
 
 
 def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
-    """Questions with their devices, each with its changes, and prices of one list where one has all.
+    """Questions with their devices, each with its changes, and prices of one list if it has all.
 
     Raises:
         BadParameter: no device. DeviceError, UnitError: as ``load_devices``.
@@ -283,12 +283,12 @@ def on_devices(asked: Asked[Any]) -> list[QuestionOnDevice]:
             raise typer.BadParameter("names no GPU: give ids of `neusight devices list`", param_hint="--gpu")
         return [QuestionOnDevice(question=question) for question in questions]
     ids = dict(zip(names, map(named_gpu, names), strict=True))
-    loaded = dict(zip(names, load_devices([*ids.values()], first.overrides, first.prices), strict=True))
-    changes = {name: tuple(changes_of(loaded[name].id, first.overrides)) for name in names}
+    load_predictor = dict(zip(names, load_devices([*ids.values()], first.overrides, first.prices), strict=True))
+    changes = {name: tuple(changes_of(load_predictor[name].id, first.overrides)) for name in names}
     return [
         QuestionOnDevice(
             question=question.changed(gpu=ids[question.gpu], overrides=changes[question.gpu]),
-            device=loaded[question.gpu],
+            device=load_predictor[question.gpu],
         )
         for question in questions
     ]
@@ -299,7 +299,7 @@ def asker(predictor: Predictor) -> Callable[[QuestionOnDevice], Any]:
     return lambda call: predictor.ask(call.question, call.device)
 
 
-def priced(prices: Path | None = None) -> list[DeviceSpec]:
+def listed_devices(prices: Path | None = None) -> list[DeviceSpec]:
     """All GPUs of the first price list."""
     from neusight.devices import listed_gpus
 
@@ -307,7 +307,7 @@ def priced(prices: Path | None = None) -> list[DeviceSpec]:
 
 
 def note_prices(devices: Sequence[DeviceSpec]) -> None:
-    """A line on stderr for devices without a price, and for prices of several lists."""
+    """Report devices without a price, and prices of several lists, on stderr."""
     from neusight.cli.output import note
     from neusight.devices import price_notes
 
@@ -331,8 +331,8 @@ def check_steps(steps: Sequence[Step]) -> None:
         Precision.named(dtype)
 
 
-def loaded(tile_models: Path | None, calibration: str) -> Predictor:
-    """Tile models, and calibrations: those of a file or folder, none with ``none``, with '' those of the user."""
+def load_predictor(tile_models: Path | None, calibration: str) -> Predictor:
+    """Load tile models, and calibrations: of a file or folder, none with ``none``, with '' those of the user."""
     from neusight.api import Predictor
     from neusight.paths import calibrations_dir
 
@@ -341,7 +341,7 @@ def loaded(tile_models: Path | None, calibration: str) -> Predictor:
 
 
 def note_corrections(predictor: Predictor, gpus: Iterable[str]) -> None:
-    """A line on stderr for each GPU (by id) whose estimates are corrected by measurements of its own."""
+    """Report on stderr each GPU (by id) whose estimates are corrected by measurements of that GPU."""
     from neusight.cli.output import note
 
     corrections = predictor.kernel_predictor.corrections
@@ -351,7 +351,7 @@ def note_corrections(predictor: Predictor, gpus: Iterable[str]) -> None:
 
 
 def check_out(path: Path | None, option: str, *suffixes: str) -> None:
-    """Before work begins whose result is to be written.
+    """Check before work begins that its result can be written.
 
     Raises:
         BadParameter: another ending than one of ``suffixes``, or a folder that is not there. DataError: no file can be

@@ -1,4 +1,4 @@
-"""The one sink: data to stdout as a table, JSON or CSV; notes, warnings and progress to stderr."""
+"""The only output of commands: data to stdout as a table, JSON or CSV; notes, warnings and progress to stderr."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ALONE = "\N{ZERO WIDTH NO-BREAK SPACE}"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table for people. Numbers stand right; where space is short, words wrap."""
+    """A column of a table for people. Numbers are aligned right; where space is short, words wrap."""
 
     title: str
     right: bool = False
@@ -33,18 +33,18 @@ class Column:
 
     @classmethod
     def of(cls, text: str) -> Column:
-        """``>title`` stands right, ``~title`` wraps."""
+        """The column of a text: ``>title`` is aligned right, ``~title`` wraps."""
         return cls(text.removeprefix(">").removeprefix("~"), right=text.startswith(">"), wrap=text.startswith("~"))
 
 
 @dataclass(frozen=True)
 class Output:
-    """Where a command puts its result. ``form`` is human, json or csv."""
+    """Output of a command's result. ``form`` is human, json or csv."""
 
     form: str
 
     def data(self, data: Any, rows: Rows, human: Callable[[], None]) -> None:
-        """Show one result: ``data`` as JSON, ``rows`` as CSV, or what ``human`` prints."""
+        """Show one result: ``data`` as JSON, ``rows`` as CSV, or as ``human`` prints it."""
         if self.form == "json":
             print(json.dumps(_finite(data), indent=2, ensure_ascii=False, default=str))
         elif self.form == "csv":
@@ -54,19 +54,19 @@ class Output:
 
 
 def note(text: str) -> None:
-    """A line for the person at the terminal, on stderr."""
+    """Print a line for the person at the terminal, on stderr."""
     print(text, file=sys.stderr)
 
 
 def line(text: str = "") -> None:
-    """A line of the result, for people."""
+    """Print a line of the result, for people."""
     print(text)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A table of the result, for people, as wide as the terminal (80 columns where there is none).
+    """Print a table of the result, for people, as wide as the terminal (80 columns without one).
 
-    No text is cut. A first cell that is too long for its column, such as an id, stands on a line of its own.
+    No text is cut. A first cell that is too long for its column, such as an id, has a separate line.
 
     Args:
         columns: titles, see ``Column.of``.
@@ -83,25 +83,25 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     for head, width in zip(heads, widths, strict=True):
         justify: Literal["left", "right"] = "right" if head.right else "left"
         shown.add_column(head.title, justify=justify, overflow="fold", no_wrap=not head.wrap, min_width=width)
-    alone = [row[0] for row in cells if not heads[0].wrap and len(row[0]) > widths[0]]
+    long_cells = [row[0] for row in cells if not heads[0].wrap and len(row[0]) > widths[0]]
     for first, *others in cells:
-        shown.add_row(_ALONE if first in alone else first, *others)
+        shown.add_row(_ALONE if first in long_cells else first, *others)
     with console.capture() as captured:
         console.print(shown)
     for text in captured.get().rstrip("\n").split("\n"):
         if text.startswith(_ALONE):
-            print(alone.pop(0))
+            print(long_cells.pop(0))
         print(text.replace(_ALONE, "").rstrip())
 
 
 def figures(columns: str, rows: Iterable[Any], title: str | None = None) -> None:
-    """A table of rows, below a title where there is one; nothing where there are no rows.
+    """Print a table of rows, below a title if given; nothing where there are no rows.
 
     Args:
         columns: heads with bars between them, each as in ``Column.of`` and with its figure or form where that is not
             its name: ``gpu | >mean = mape:.1f | ~plan = {tp} x {pp} | >time = latency_s``.
-        rows: figures by name, or objects that have them as attributes. Times and sizes are written as their units at
-            the end of the name ask for, others as the format behind their name; a dash stands for what a row lacks.
+        rows: figures by name, or objects that have them as attributes. Times and sizes are written by the unit at the
+            end of their name, others by the format behind their name; a dash marks missing figures.
         title: lines above the table.
     """
     named = [tuple(part.strip() for part in column.partition("=")) for column in columns.split("|")]
@@ -117,19 +117,19 @@ _WRITTEN: dict[str, Callable[[Any], str]] = {
     "_ms": lambda value: milliseconds(value / 1e3), "_s": milliseconds, "_bytes": gib, ":bar": lambda share: bar(share),
     ":decimal": decimal, ":decimal4": lambda value: decimal(value, 4), ":decimal6": lambda value: decimal(value, 6),
 }  # fmt: skip
-"""How figures are written, by the end of their form."""
+"""Functions that write figures, by the end of their form."""
 _NAMED = re.compile(r"{([^}]*)}")
 
 
 def _figure(form: str, row: Any) -> str:
     """The text of a figure, which has a name, a name with a format, or several of them in braces."""
     try:
-        return _NAMED.sub(lambda part: _written(part[1], row), form if "{" in form else f"{{{form}}}").strip()
+        return _NAMED.sub(lambda part: _write(part[1], row), form if "{" in form else f"{{{form}}}").strip()
     except (KeyError, TypeError):
         return "-"
 
 
-def _written(form: str, row: Any) -> str:
+def _write(form: str, row: Any) -> str:
     """Raises:
     KeyError, TypeError: the row lacks the figure.
     """
@@ -152,13 +152,13 @@ def _column_widths(heads: Sequence[Column], cells: Sequence[Sequence[str]], widt
 
 
 def headline(text: str) -> None:
-    """A text of its own, wrapped at 80 columns, its further lines indented."""
+    """Print a text wrapped at 80 columns, its further lines indented."""
     for place, part in enumerate(wrap(text, 76, break_on_hyphens=False)):
         line(f"{'  ' if place else ''}{part}")
 
 
 def paragraph(title: str, *texts: str, indent: int = 12) -> None:
-    """Each text from a new line, wrapped at 80 columns, to the right of the title; nothing where there is no text."""
+    """Print each text from a new line, wrapped at 80 columns, to the right of the title; nothing without texts."""
     parts = (part for text in texts for part in wrap(text, 80 - indent, break_on_hyphens=False))
     for place, part in enumerate(parts):
         line(f"{'' if place else title:{indent}}{part}")
@@ -173,18 +173,18 @@ def bar(share: float, width: int = 10) -> str:
 
 
 class Advance(Protocol):
-    """Say how far work has come."""
+    """Function that reports the progress of work."""
 
     def __call__(self, done: int, of: int, best: str = "") -> None:
-        """Parts done, of how many (0 where that is not known), and the best answer so far in words."""
+        """Report parts done, of how many (0 where unknown), and the best answer so far in words."""
 
 
 @contextmanager
 def busy(text: str, answer: str = "best so far") -> Iterator[Advance]:
-    """A line on stderr that moves while something runs, where stderr is a terminal; yields a function to call.
+    """Show a moving line on stderr while something runs, if stderr is a terminal; yields a function to call.
 
     Args:
-        text: what runs.
+        text: name of the work.
         answer: words before the best answer.
     """
     if not sys.stderr.isatty():
@@ -206,9 +206,9 @@ def busy(text: str, answer: str = "best so far") -> Iterator[Advance]:
 
 @contextmanager
 def tasks() -> Iterator[Callable[[str, int, int, float], None]]:
-    """A progress bar a task on stderr; yields a function to call with (task, done, of, error).
+    """Show a progress bar a task on stderr; yields a function to call with (task, done, of, error).
 
-    Where no one watches, a finished task leaves a line.
+    Without a terminal, a finished task leaves a line.
     """
     if not sys.stderr.isatty():
         yield lambda task, done, of, error: note(f"{task}: done {_error(error)}".rstrip()) if done == of else None
@@ -217,13 +217,13 @@ def tasks() -> Iterator[Callable[[str, int, int, float], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    known: dict[str, Any] = {}
+    bars: dict[str, Any] = {}
     with Progress(*columns, TextColumn("{task.fields[error]}"), console=Console(stderr=True)) as shown:
 
         def report(task: str, done: int, of: int, error: float) -> None:
-            if task not in known:
-                known[task] = shown.add_task(task, total=of, error="")
-            shown.update(known[task], completed=done, total=of, error=_error(error))
+            if task not in bars:
+                bars[task] = shown.add_task(task, total=of, error="")
+            shown.update(bars[task], completed=done, total=of, error=_error(error))
 
         yield report
 
@@ -250,7 +250,7 @@ def _cell(value: Any) -> Any:
 
 
 def _finite(data: Any) -> Any:
-    """JSON knows no NaN, for which null stands, and no scalars or arrays of numpy."""
+    """Data that JSON can represent: null for NaN, plain numbers and lists for scalars and arrays of numpy."""
     if hasattr(data, "tolist"):
         data = data.tolist()
     if isinstance(data, float):

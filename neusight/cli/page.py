@@ -14,7 +14,7 @@ from neusight.quick_dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class PageOptions(CommandOptions):
-    """The first question, and where the page is."""
+    """The first question, and the address of the page."""
 
     model: str = like(
         Step, "model", default="", help="Model of the first question; a function in Python only here.", listable=False

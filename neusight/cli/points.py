@@ -1,4 +1,4 @@
-"""``Point``: one of several questions with its answer; what has no answer is named with its reason."""
+"""``Point``: one of several questions with its answer, or with the reason why it has none."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, kw_only=True)
 class QuestionOnDevice:
-    """A question with its device, None of one on a cluster."""
+    """A question with its device, None for a question on a cluster."""
 
     question: Any
     device: DeviceSpec | None = None
 
     @property
     def id(self) -> str:
-        """Of the device or the cluster."""
+        """Id of the device or the cluster."""
         return self.device.id if self.device else str(self.question.cluster)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Point(Generic[Answer]):
-    """A question with its estimate or the ``error`` that stands for it.
+    """A question with its estimate or the ``error`` in its place.
 
     ``options`` are its values of the options that could be lists.
     """
@@ -51,16 +51,16 @@ def answers(
     many: bool,
     advance: Advance,
 ) -> Iterator[Point[Answer]]:
-    """The answer to each question.
+    """Yield the answer to each question.
 
     Args:
         calls: the questions.
-        answer: of one.
-        many: whether an error stands in its point, and the others go on.
-        advance: called before each.
+        answer: function that answers one question.
+        many: True if an error is recorded in its point, and the other questions go on.
+        advance: called before each question.
 
     Raises:
-        NeusightError: what is wrong with a question, unless ``many``.
+        NeusightError: a question has no answer, unless ``many``.
     """
     for done, call in enumerate(calls):
         if len(calls) > 1:
@@ -74,7 +74,7 @@ def answers(
 
 
 def check_answers(points: Sequence[Point[Answer]]) -> None:
-    """Say on stderr which devices have no estimate, and why.
+    """Report on stderr the devices that have no estimate, and why.
 
     Raises:
         Exit: with 1, where no point has an estimate.
@@ -103,14 +103,14 @@ def show(
     full: Callable[[Any], None],
     table: Callable[[Sequence[Point[Any]]], None],
 ) -> None:
-    """One estimate in full, or a table of several with the reasons of those that have none.
+    """Show one estimate in full, or a table of several with the reasons of missing ones.
 
     Args:
         points: combinations with their estimates.
         form: human, json or csv.
-        many: whether several were asked for; JSON is then a list.
+        many: True if several were requested; JSON is then a list.
         data: an estimate as JSON.
-        rows: of CSV.
+        rows: rows of CSV.
         full, table: print one estimate, and those of all points.
 
     Raises:

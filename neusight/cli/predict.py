@@ -1,4 +1,4 @@
-"""``neusight predict``: how long a step of a model takes, and how that looks on a screen."""
+"""``neusight predict``: duration of a step of a model, and its display on a screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TOP = 12
 """Rows of operators and kernels that are shown."""
 _SMALL_ERROR = 0.005
-"""Errors below this share of the latency are not worth a word."""
+"""Errors below this share of the latency are not shown."""
 _NOTHING = 1e-6
 """Share of the latency below which a phase is rounding."""
 _SIDE = ("gpu", "latency_s", "low_s", "high_s", "samples_per_s", "limiter")
@@ -83,7 +83,7 @@ vars(predict)["renamed"] = {
 
 
 def show_estimates(points: Sequence[Point[Estimate]], by: str, form: str, asked: Asked[Step]) -> None:
-    """One estimate in full; several side by side. JSON holds everything, CSV the rows that ``by`` chooses."""
+    """Show one estimate in full, several side by side. JSON has everything, CSV the rows that ``by`` chooses."""
     from neusight.estimates.report import report
 
     answered = [(point.call.question, point.estimate) for point in points if point.estimate]
@@ -169,7 +169,7 @@ _COSTLIEST = {
 
 
 def _costliest(e: Estimate, by: str) -> None:
-    """Operators or kernels that take most of the time."""
+    """Show the operators or kernels that take most of the time."""
     rows = [{**row, "operator": _short(row["operator"])} for row in _rows(e, by)]
     if by == "kernel":
         rows = [{**row, "share": row["total_s"] / e.latency_s} for row in rows]
@@ -199,15 +199,15 @@ _ORIGINS = {
 
 def _origin(e: Estimate) -> None:
     covered = ", ".join(f"{share:.1%} {_ORIGINS[name]}" for name, share in e.coverage.items() if share)
-    known = "were" if e.gpu in e.provenance.training_gpus else "were not"
-    texts = [f"{covered} (share of the latency)", f"kernels of {e.gpu} {known} among them"]
+    were = "were" if e.gpu in e.provenance.training_gpus else "were not"
+    texts = [f"{covered} (share of the latency)", f"kernels of {e.gpu} {were} among them"]
     texts += [f"corrected by {e.provenance.calibration}"] if e.provenance.calibration else []
     texts += [f"zeros: {e.provenance.sparsity}"] if e.provenance.sparsity else []
     paragraph("based on", *texts, f"neusight {e.provenance.neusight}")
 
 
 def _side_by_side(answers: Sequence[tuple[Step, Estimate]], names: Sequence[str]) -> None:
-    """Several estimates, with the options in which they differ."""
+    """Show several estimates, with the options in which they differ."""
     from neusight.estimates.report import columns
 
     first, slowest = answers[0][1], max(e.latency_s for _, e in answers)

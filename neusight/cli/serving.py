@@ -1,4 +1,4 @@
-"""``neusight serving``: a language model as it is served: times to tokens, throughput, memory and cost under a load."""
+"""``neusight serving``: a served language model: times to tokens, throughput, memory and cost under a load."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("model", "gpu", "dtype", "tp", "replicas", "isl", "osl")
 """Options of every combination in tables."""
 _CHOSEN = ("dtype", "tp", "pp", "ep", "dp")
-"""Fields that ``--recommend`` chooses where they are open; without it ``tp`` alone."""
+"""Fields that ``--recommend`` chooses where they are open; without it only ``tp``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class ServingOptions(opt.Models, opt.Drawn, opt.Benched):
     launch_command: bool = switch("Print the command that starts the engine, with all limits that it has.", OUTPUT)
 
     def check(self) -> None:
-        """Relations between fields."""
+        """Check relations between fields."""
         super().check()
         if not self.slo:
             self.refuse(("recommend", "prefer", "confidence"), "belongs to --slo: give one, such as --slo ttft=1s")
@@ -99,7 +99,7 @@ def serving(asked: Annotated[Asked[Serving], FROM_LINE], options: ServingOptions
     named = opt.on_devices(asked) if question.gpu else []
     if not named:
         question.refuse(("overrides",), "changes a device: name it with --gpu")
-    devices = [one.device for one in named] or opt.priced(Path(question.prices) if question.prices else None)
+    devices = [call.device for call in named] or opt.listed_devices(Path(question.prices) if question.prices else None)
     distinct = {device.id: device for device in devices if device}
     command = ServingCommand(options.load(distinct.values()), asked, options, named, list(distinct.values()))
     (command.show_choices if options.slo else command.show_points)()
@@ -107,7 +107,7 @@ def serving(asked: Annotated[Asked[Serving], FROM_LINE], options: ServingOptions
 
 @dataclass(frozen=True)
 class ServingCommand:
-    """Deployments and loads that are combined, or looked for."""
+    """Deployments and loads to combine, or to search."""
 
     predictor: Predictor
     asked: Asked[Serving]
@@ -117,14 +117,14 @@ class ServingCommand:
 
     @property
     def many(self) -> bool:
-        """Whether there may be several points."""
+        """True if there may be several points."""
         return self.options.frontier or self.asked.many
 
     def show_points(self) -> None:
         """Show every combination, and a picture of them.
 
         Raises:
-            Exit: with 1, where none has an estimate.
+            Exit: with 1, where no combination has an estimate.
         """
         from neusight.cli import show_serving
 
@@ -143,13 +143,13 @@ class ServingCommand:
     def _points(self, advance: Advance) -> Iterator[Point[ServingEstimate]]:
         """Every combination, on a frontier with each number of clients; the error of a single one is raised."""
         for point in answers(self.named, self._estimates, many=self.many, advance=advance):
-            one = point.call
-            options = self._values(one.question) | {"gpu": one.id}
+            call = point.call
+            options = self._values(call.question) | {"gpu": call.id}
             if point.error:
-                yield Point(call=one, options=options, error=point.error)
+                yield Point(call=call, options=options, error=point.error)
             for estimate in point.estimate or ():
                 clients = {"concurrency": estimate.load["concurrency"]} if self.options.frontier else {}
-                loaded = replace(one, question=replace(one.question, **clients))
+                loaded = replace(call, question=replace(call.question, **clients))
                 yield Point(call=loaded, options=options | clients, estimate=estimate)
 
     def _estimates(self, one: QuestionOnDevice) -> list[ServingEstimate]:
@@ -160,7 +160,7 @@ class ServingCommand:
         return self.predictor.frontier(question, one.device or "")
 
     def _check(self, question: Serving) -> None:
-        """Check the words of a search, and say which have no effect."""
+        """Check the options of a search, and warn of those without effect."""
         question.check_relations()
         for line in question.without_effect(searched=bool(self.options.slo)):
             note(f"warning: {line}")
@@ -172,10 +172,10 @@ class ServingCommand:
         return {name: plain_number(getattr(question, name)) for name in names}
 
     def show_choices(self) -> None:
-        """Show what holds ``--slo``, the best first.
+        """Show deployments that meet ``--slo``, the best first.
 
         Raises:
-            Exit: with 1, where nothing does.
+            Exit: with 1, where none does.
         """
         from neusight.cli import show_serving
 
@@ -195,7 +195,7 @@ class ServingCommand:
         question.refuse(("replicas", "num_prompts", "batch", "stages", "trace"), "is looked for by --slo: leave it out")
         question.refuse(("prefill", "arrivals", "burstiness"), "is not searched: give a load instead of --slo")
         self._check(question)
-        names, searched = ([one.name for one in fields(noun)] for noun in (Setup, ReplicaSetup))
+        names, searched = ([f.name for f in fields(noun)] for noun in (Setup, ReplicaSetup))
         for axis in self.asked.axes:
             if axis not in (*searched, "gpu"):
                 raise FieldError(axis, "takes one value with --slo")
@@ -206,23 +206,23 @@ class ServingCommand:
         )  # fmt: skip
         chosen = _CHOSEN if self.options.recommend else ("tp",)
         fixed = [name for name in names if name in self.asked.texts or name not in chosen]
-        values = {name: list(dict.fromkeys(getattr(each, name) for each in self.asked.questions)) for name in fixed}
-        given = {name: each for name, each in values.items() if None not in each}
+        values = {name: list(dict.fromkeys(getattr(q, name) for q in self.asked.questions)) for name in fixed}
+        searched_values = {name: v for name, v in values.items() if None not in v}
         choices = self.predictor.cheapest(
             question.model_or_name(), self.devices, demand, usual=self.options.recommend, prefer=self.options.prefer,
-            progress=advance, **given,
+            progress=advance, **searched_values,
         )  # fmt: skip
-        asked = {one.id: one.question for one in self.named}
-        return [_chosen(choice, asked.get(choice.gpu, question)) for choice in choices]
+        questions = {call.id: call.question for call in self.named}
+        return [_with_question(choice, questions.get(choice.gpu, question)) for choice in choices]
 
 
-def _chosen(choice: Choice, question: Serving) -> Choice:
+def _with_question(choice: Choice, question: Serving) -> Choice:
     """The choice, whose answer names the question that repeats it."""
     from neusight.api.predictor import found_by_search
 
     if choice.estimate is None:
         return choice
     setup = choice.setup
-    chosen = {one.name: getattr(setup, one.name) for one in fields(setup) if getattr(setup, one.name) != one.default}
+    chosen = {f.name: getattr(setup, f.name) for f in fields(setup) if getattr(setup, f.name) != f.default}
     deployed = question.changed(**{**chosen, "gpu": choice.gpu, "replicas": choice.estimate.replicas})
     return replace(choice, estimate=found_by_search(choice.estimate, deployed))

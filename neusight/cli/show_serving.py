@@ -1,4 +1,5 @@
-"""Answers under a load on a screen: one in full, many as a table or a figure, and what holds a service level."""
+"""Serving estimates on a screen: one in full, many as a table or a figure, and deployments that meet a service
+level."""
 
 from __future__ import annotations
 
@@ -20,12 +21,12 @@ _NAMES = {"ttft_s": "to first token", "tpot_s": "per output token", "itl_s": "be
 _PARTS = 5
 """Parts of passes that are named, the largest."""
 _CHOICES, _REASONS = 12, 4
-"""Deployments that hold a service level, and reasons why others of a GPU do not, that are shown."""
+"""Numbers of deployments shown that meet a service level, and of reasons why others of a GPU do not."""
 
 
 def show_points(points: Sequence[Point[ServingEstimate]], form: str, many: bool, with_launch: bool = False) -> None:
-    """One estimate in full, with the command that starts it where that is wanted, or a table. JSON is an object, or a
-    list of them where ``many``.
+    """Show one estimate in full, with the command that starts it on request, or a table. JSON is an object, or a list
+    of objects if ``many``.
     """
     show(
         points, form, many, data=ServingEstimate.to_dict, rows=_rows(points),
@@ -75,7 +76,7 @@ def _many(count: int, what: str) -> str:
 
 def _time_cells(name: str, figure: Metric) -> tuple[str, ...]:
     interval = f"{_time(figure.low)} - {_time(figure.high)}" if figure.mean == figure.mean else "-"
-    return name, _time(figure.mean), interval, *(_time(each) for each in (figure.p50, figure.p90, figure.p99))
+    return name, _time(figure.mean), interval, *(_time(s) for s in (figure.p50, figure.p90, figure.p99))
 
 
 def _time(seconds: float | None) -> str:
@@ -135,7 +136,7 @@ _SIZES = {"concurrency": "clients", "request_rate": "requests/s", "batch": "requ
 
 
 def _table(points: Sequence[Point[ServingEstimate]]) -> None:
-    """A row a point; what all share stands above, a star at those that none beats in throughput and speed."""
+    """Show a row a point below the options that all share, with a star at those on the Pareto front."""
     answers = [(point, point.estimate) for point in points if point.estimate]
     estimates = [estimate for _, estimate in answers]
     first = points[0].options
@@ -155,7 +156,7 @@ def _table(points: Sequence[Point[ServingEstimate]]) -> None:
 
 
 def _prices(estimates: Sequence[ServingEstimate]) -> None:
-    """Which lists the prices of a table are of."""
+    """Show the lists that the prices of a table come from."""
     if sources := dict.fromkeys(e.price_source.partition(": ")[0] for e in estimates if e.price_source):
         headline(f"prices: {'; '.join(sources)}")
 
@@ -175,7 +176,7 @@ def _figures(e: ServingEstimate, best: bool) -> dict[str, str]:
 
 
 def _rows_table(rows: Sequence[Mapping[str, str]]) -> None:
-    """A table of rows whose keys are the heads of its columns."""
+    """Print a table of rows whose keys are the heads of its columns."""
     table(list(rows[0]), (list(row.values()) for row in rows))
 
 
@@ -184,7 +185,7 @@ def _usd(amount: float | None) -> str:
 
 
 def show_choices(choices: Sequence[Choice], slo: str, form: str, with_launch: bool) -> None:
-    """The best first, runners-up, what starts the best where that is wanted, and why others fail."""
+    """Show the best choice, runners-up, the command that starts the best on request, and reasons why others fail."""
     rows = [choice.row() for choice in choices]
     data = [
         {key: row[key] for key in CHOICE} | {"estimate": c.estimate.to_dict() if c.estimate else None}
@@ -194,20 +195,20 @@ def show_choices(choices: Sequence[Choice], slo: str, form: str, with_launch: bo
 
 
 def _choices(choices: Sequence[Choice], slo: str, with_launch: bool) -> None:
-    held = [(c, c.estimate) for c in choices if c.estimate]
-    if held:
-        _held(held, slo)
+    meeting = [(c, c.estimate) for c in choices if c.estimate]
+    if meeting:
+        _show_meeting(meeting, slo)
         if with_launch:
-            line(f"\n{held[0][1].launch}")
+            line(f"\n{meeting[0][1].launch}")
     else:
         line(f"nothing holds {slo}")
     line()
     _why_not([c for c in choices if not c.estimate])
 
 
-def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
-    """The best in words, and the first of them in a table: with the load that each holds, or what each costs over the
-    best under one load.
+def _show_meeting(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
+    """Show the best choice in words, and the first ones in a table: with the load that each sustains, or its extra cost
+    over the best under one load.
     """
     best, e = held[0]
     line(f"{e.model} within {slo}:")
@@ -227,7 +228,7 @@ def _held(held: Sequence[tuple[Choice, ServingEstimate]], slo: str) -> None:
 
 
 def _plan(choice: Choice) -> str:
-    """``fp8 tp2 ep2 2048``: dtype, degrees above 1, tokens of a pass where they are not the engine's."""
+    """The plan as ``fp8 tp2 ep2 2048``: dtype, degrees above 1, tokens of a pass where they are not the engine's."""
     setup, tokens = choice.setup, choice.setup.max_num_batched_tokens
     degrees = [f"{name}{degree}" for name in DEGREES if (degree := getattr(setup, name)) > 1 or name == "tp"]
     words = [setup.dtype, *degrees, f"{tokens}t" if tokens else ""]
@@ -249,21 +250,21 @@ def _choice_figures(choice: Choice, e: ServingEstimate, one_load: bool) -> dict[
 
 
 def _why_not(failed: Sequence[Choice]) -> None:
-    """Reasons of each GPU, each once, the first few."""
+    """Show the first few distinct reasons for each GPU."""
     for gpu in dict.fromkeys(choice.gpu for choice in failed):
         plans: dict[str, Counter[str]] = {}
         for choice in failed:
             if choice.gpu == gpu:
                 plans.setdefault(choice.reason, Counter())[_plan(choice)] += 1
         for reason, counts in list(plans.items())[:_REASONS]:
-            each = (f"{plan} ({count} plans)" if count > 1 else plan for plan, count in counts.items())
-            headline(f"not {gpu}, {'; '.join(each)}: {reason}")
+            plan_counts = (f"{plan} ({count} plans)" if count > 1 else plan for plan, count in counts.items())
+            headline(f"not {gpu}, {'; '.join(plan_counts)}: {reason}")
         if len(plans) > _REASONS:
             line(f"… and {len(plans) - _REASONS} more of {gpu}; --format csv lists all")
 
 
 def draw(points: Sequence[Point[ServingEstimate]], file: Path) -> None:
-    """Throughput of each GPU against speed for each user, a line a deployment, the clients next to its points.
+    """Draw throughput of each GPU against speed for each user, a line a deployment, with clients next to its points.
 
     Raises:
         DataError: no point has an answer.

@@ -1,4 +1,4 @@
-"""Training steps on a screen: one in full, many as a table, and the plans that a search prefers."""
+"""Training steps on a screen: one in full, many as a table, and the best plans of a search."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from neusight.units import decimal, gib, milliseconds, scaled
 _PARTS = 8
 """Parts of a step that are named, the largest."""
 _FEW = 3
-"""Options beside which a table has room for what a step waits for."""
+"""Number of options up to which a table has room for the waits of a step."""
 _SMALLEST_SHARE = 5e-4
-"""Shares below that are not named."""
+"""Shares below this are not shown."""
 _SMALLEST_DIFFERENCE = 0.05
-"""Share of the largest difference of two plans below which one is not named."""
+"""Share of the largest difference of two plans below which a difference is not shown."""
 _OF_PATH = {
     "forward": "forward", "backward": "backward", "weights": "weight gradients", "recompute": "recomputation",
     "send_forward": "sends", "send_backward": "sends", "gather_forward": "gathers", "gather_backward": "gathers",
@@ -48,7 +48,7 @@ _ON_HOST = {"optimizer": "optimizer on the host", "parameters": "optimizer and w
 
 
 def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool, whole: WholeRun) -> None:
-    """One estimate in full, or a table. JSON is an object, or a list of them where ``many``."""
+    """Show one estimate in full, or a table. JSON is an object, or a list of objects if ``many``."""
     show(
         points, form, many, data=lambda e: {**e.to_dict(), "run": run_of(e, whole)},
         rows=[_row(point) for point in points], full=lambda e: _full(e, whole), table=_table,
@@ -56,7 +56,7 @@ def show_points(points: Sequence[Point[TrainingEstimate]], form: str, many: bool
 
 
 def run_of(e: TrainingEstimate, whole: WholeRun) -> dict[str, Any]:
-    """A run over so many tokens: days, GPU-hours, cost and energy, and what faults make of them."""
+    """A run over ``whole.tokens``: days, GPU-hours, cost and energy, and the effect of faults."""
     faults, devices = whole.faults, e.cluster.devices
     tokens = whole.tokens * whole.stretch(devices)
     energy_j = None if e.board_energy_j is None else whole.tokens / e.run.tokens * e.board_energy_j
@@ -73,7 +73,7 @@ def run_of(e: TrainingEstimate, whole: WholeRun) -> dict[str, Any]:
 
 
 def _row(point: Point[TrainingEstimate]) -> dict[str, Any]:
-    """The same columns for all, whether there is an estimate or not."""
+    """A row with the same columns with and without an estimate."""
     values = point.estimate.to_dict() if point.estimate else {}
     plan = values.get("plan", {})
     return (
@@ -99,7 +99,7 @@ def _full(e: TrainingEstimate, whole: WholeRun) -> None:
 
 
 def plan_words(plan: Plan) -> str:
-    """What differs from one device, in a few words."""
+    """The plan's differences from one device, in a few words."""
     words = [f"{name} {getattr(plan, name)}" for name in _DEGREES if getattr(plan, name) > 1]
     words += [f"keys by {plan.cp_comm}"] if plan.cp_comm else []
     words += [f"micro-batch {plan.micro_batch_size}", f"{plan.micro_batches} of them"]
@@ -112,7 +112,7 @@ def plan_words(plan: Plan) -> str:
 
 
 def _short_words(plan: Plan) -> str:
-    """The same for a column of a table."""
+    """The plan in short words, for a column of a table."""
     words = [f"mb{plan.micro_batch_size}"]
     words += [f"{name}{getattr(plan, name)}" for name in _DEGREES if getattr(plan, name) > 1]
     words += [plan.schedule] if plan.schedule != "1f1b" else []
@@ -165,7 +165,7 @@ def path_s(e: TrainingEstimate) -> dict[str, float]:
 
 
 def show_ranks(ranks: Sequence[RankMemory], device: DeviceSpec) -> None:
-    """Parts in rows, kinds of ranks in columns: tensors up to their peak, then what the process takes beside them."""
+    """Show memory with parts in rows and kinds of ranks in columns: tensors at their peak, then the process's own."""
     parts = [part for part in PARTS if any(rank.parts[part] for rank in ranks)]
     columns = [_sizes(rank, parts, device) for rank in ranks]
     rows = [(name, *(gib(sizes[name]) for sizes in columns)) for name in columns[0]]
@@ -175,13 +175,13 @@ def show_ranks(ranks: Sequence[RankMemory], device: DeviceSpec) -> None:
 
 def _sizes(rank: RankMemory, parts: Sequence[str], device: DeviceSpec) -> dict[str, float]:
     fit = rank.fit(device)
-    beside = {term: fit.terms[term] for term in ("context", "fragments")}
+    other = {term: fit.terms[term] for term in ("context", "fragments")}
     ends = dict(zip(("5 %", "95 %"), fit.interval, strict=True))
-    return {part: rank.parts[part] for part in parts} | {"peak": rank.total, **beside, "needs": fit.needed_bytes} | ends
+    return {part: rank.parts[part] for part in parts} | {"peak": rank.total, **other, "needs": fit.needed_bytes} | ends
 
 
 def _table(points: Sequence[Point[TrainingEstimate]]) -> None:
-    """A row a point; what all share stands above."""
+    """Show a row a point below the options that all share."""
     options = points[0].options
     names = differing(points, options)
     answers = [(point, point.estimate) for point in points if point.estimate]
@@ -204,7 +204,7 @@ def _figures(e: TrainingEstimate) -> dict[str, Any]:
 
 
 def show_plans(matches: Found, form: str, asked: Training, search: Mapping[str, Any]) -> None:
-    """As tables; JSON has the estimates of ``best`` and ``frontier``, and how many plans there were."""
+    """Show plans as tables; JSON has the estimates of ``best`` and ``frontier``, and the numbers of plans."""
 
     def repeatable(e: TrainingEstimate) -> dict[str, Any]:
         idle = {line.partition(" ")[0] for line in e.run.without_effect()}
@@ -244,7 +244,7 @@ def _show_plans(matches: Found) -> None:
 
 
 def why(best: Sequence[TrainingEstimate]) -> str:
-    """Where on the critical path it is shorter, and where longer."""
+    """Parts of the critical path in which the first plan is shorter or longer than the second."""
     differences = difference_s(best)
     if not differences:
         return ""

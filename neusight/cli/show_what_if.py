@@ -1,4 +1,4 @@
-"""What optimisations gain, on a screen: one upon the other, all that apply, and as a figure."""
+"""Gains of optimisations on a screen: applied cumulatively, individually, and as a figure."""
 
 from __future__ import annotations
 
@@ -18,27 +18,23 @@ _COLUMNS = ("name", "group", "summary", "source", "accuracy", "effort")
 
 
 def show_list(form: str) -> None:
-    """All optimisations by group."""
+    """Show all optimisations by group."""
     from neusight.what_if import known
 
     transforms = sorted(known().values(), key=lambda one: (one.group, one.name))
-    rows = [{name: getattr(one, name) for name in _COLUMNS} | {"aliases": " ".join(one.aliases)} for one in transforms]
-    Output(form).data(rows, rows, lambda: _listed(transforms))
+    rows = [{name: getattr(t, name) for name in _COLUMNS} | {"aliases": " ".join(t.aliases)} for t in transforms]
+    Output(form).data(rows, rows, lambda: _show_groups(transforms))
 
 
-def _listed(transforms: Sequence[Transform]) -> None:
-    for group in dict.fromkeys(one.group for one in transforms):
-        cells = [
-            (", ".join((one.name, *one.aliases)), f"{one.summary} ({one.source})")
-            for one in transforms
-            if one.group == group
-        ]
+def _show_groups(transforms: Sequence[Transform]) -> None:
+    for group in dict.fromkeys(t.group for t in transforms):
+        cells = [(", ".join((t.name, *t.aliases)), f"{t.summary} ({t.source})") for t in transforms if t.group == group]
         table((group, "~what it changes (source)"), cells)
         line()
 
 
 def show(answer: WhatIf, form: str, question: Mapping[str, Any]) -> None:
-    """The answer before, each rung of the ladder, and what stands alone."""
+    """Show the answer before, each cumulative rung, and the individual ones."""
     for warning in dict.fromkeys(answer.before.warnings):
         note(f"warning: {warning}")
     rows = [{"alone": False, **_flat(rung)} for rung in answer.rungs]
@@ -98,14 +94,14 @@ def _ratio(gain: Gain) -> str:
 
 
 def _costs(rungs: Sequence[Rung]) -> None:
-    """What optimisations ask for in effort and may cost in quality, where that is more than a line of code."""
+    """Show the effort and the possible cost in quality of optimisations, where that is more than a line of code."""
     transforms = {rung.transform.name: rung.transform for rung in rungs}
-    costly = [one for one in transforms.values() if one.accuracy or one.effort != "one line"]
+    costly = [t for t in transforms.values() if t.accuracy or t.effort != "one line"]
     if costly:
         line("\nwhat they cost\n")
         table(
             ("optimisation", "effort", "~quality"),
-            [(one.name, one.effort, one.accuracy or "the same") for one in costly],
+            [(t.name, t.effort, t.accuracy or "the same") for t in costly],
         )
 
 
@@ -114,7 +110,7 @@ def _why(name: str, why: str) -> str:
 
 
 def draw(answer: WhatIf, file: Path) -> None:
-    """A waterfall: the time before, what each rung of the ladder takes from it with its interval, and what is left."""
+    """Draw a waterfall: the time before, the reduction by each rung with its interval, and the time left."""
     from neusight.what_if.figures import ladder
 
     ladder(answer).save(file)

@@ -60,14 +60,14 @@ class ParameterGroup:
         """All declarations by name, each of the first noun that has it; one of several questions requires no field."""
         merged: dict[str, NamedField] = {}
         for noun in self.nouns:
-            for name, one in noun.fields().items():
-                default = "" if one.required and len(self.nouns) > 1 else one.default
-                merged.setdefault(name, replace(one, default=default, help=self.help.get(name, one.help)))
+            for name, f in noun.fields().items():
+                default = "" if f.required and len(self.nouns) > 1 else f.default
+                merged.setdefault(name, replace(f, default=default, help=self.help.get(name, f.help)))
         return merged
 
     def parameters(self) -> list[Parameter]:
         """Parameters of the command: texts and switches, which fields read; with ``--from`` none is required."""
-        made = [_parameter(one, self.lists) for name, one in self.declared.items() if name not in self.left_out]
+        made = [_parameter(f, self.lists) for name, f in self.declared.items() if name not in self.left_out]
         if not self.from_help:
             return made
         optional = (p.replace(default=None) if p.default is Parameter.empty else p for p in made)
@@ -78,8 +78,8 @@ class ParameterGroup:
         names = [name for name in self.declared if name not in self.left_out]
         texts = {name: values.pop(name) for name in names}
         texts = {name: value for name, value in texts.items() if value not in (None, [], ())}
-        for name, given in texts.items():
-            self._refuse_empty(name, given)
+        for name, text in texts.items():
+            self._refuse_empty(name, text)
         if not self.from_help or not (source := values.pop(FROM.name)):
             return self.read(texts, None)
         noun, words = launched_words(self.nouns, source, texts)
@@ -143,17 +143,17 @@ def _default_text(default: Any) -> str:
 
 
 def _metavar(field: FieldSpec, lists: bool) -> str:
-    one = f"[{'|'.join(field.choices)}]" if field.choices else "TEXT" if field.kind == "text" else "N"
-    one = field.metavar or (one if len(one) <= _WIDEST else "NAME")
+    name = f"[{'|'.join(field.choices)}]" if field.choices else "TEXT" if field.kind == "text" else "N"
+    name = field.metavar or (name if len(name) <= _WIDEST else "NAME")
     if not field.listable:
-        return one
-    return one if lists and "," in one else f"{one}[,…]" if lists else one.partition("[,")[0]
+        return name
+    return name if lists and "," in name else f"{name}[,…]" if lists else name.partition("[,")[0]
 
 
 def options_of(function: Callable[..., Any]) -> dict[str, NamedField]:
     """Fields that are parameters of a command, by name."""
     groups = filter(None, map(ParameterGroup.of, get_type_hints(function, include_extras=True).values()))
-    return {name: one for group in groups for name, one in group.declared.items() if name not in group.left_out}
+    return {name: f for group in groups for name, f in group.declared.items() if name not in group.left_out}
 
 
 def spread(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -62,14 +62,14 @@ def sweep(
 
 
 def _note_unused_zeros(gpus: Sequence[DeviceSpec], sparsity: str) -> None:
-    """Rows of a sweep have no room for what a single estimate warns of."""
+    """Report unused sparsity, since rows of a sweep have no room for the warnings of a single estimate."""
     dense = [device.id for device in gpus if device.kind == "gpu"] if sparsity else []
     if dense:
         note(f"note: --sparsity has no effect on {', '.join(dense)}: GPUs do not skip zeros")
 
 
 def _show_sweep(rows: list[dict[str, Any]], others: Sequence[str]) -> None:
-    """What all steps share is left out of the table."""
+    """Show a table without the options that all steps share."""
     good = [row for row in rows if not row["error"]]
     best = max((row["samples_per_s"] for row in good), default=0.0) or 1.0
     same = {key for key in ("mode", "seq_len", "dtype") if len({row[key] for row in good}) == 1}
@@ -90,7 +90,7 @@ def _text(value: Any) -> str:
 
 
 def _words(row: dict[str, Any], best: float, names: Sequence[str]) -> dict[str, str]:
-    """Cells of a table that say more than a figure."""
+    """Cells of a table with words."""
     memory = f"{row['needed_bytes'] / 2**30:.1f}" + ("" if row["fits"] else " no fit")
     share = row["samples_per_s"] / best if row["fits"] else 0.0
     return {f"{name}_words": _text(row[name]) for name in names} | {"memory": memory, "bar": bar(share, 4)}

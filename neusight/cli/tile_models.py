@@ -1,4 +1,4 @@
-"""``neusight tile-models``: what predicts the kernels of GPUs."""
+"""``neusight tile-models``: the regressors that predict the kernels of GPUs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def list_models(models: opt.WithTileModels, output: opt.Formatted) -> None:
         _show_rivals(judged)
         line("90 % intervals, validated on held-out GPUs: share of rows inside, in percent;")
         line("width over the span of 90 % of the errors; CRPS of log time.")
-        figures(_COVERAGE, ({"name": row["name"], **each} for row in rows for each in row["coverage"]))
+        figures(_COVERAGE, ({"name": row["name"], **coverage} for row in rows for coverage in row["coverage"]))
 
     Output(output.form).data(rows, rows, human)
 
@@ -61,15 +61,15 @@ def show_model(
         _show_constants(models.tile_models, output.form)
         return
     if name not in folders:
-        known = (*folders, "physics")
-        raise ArtifactError(f"no tile model '{name}'{nearest(name, known)}: one of {', '.join(known)}")
+        names = (*folders, "physics")
+        raise ArtifactError(f"no tile model '{name}'{nearest(name, names)}: one of {', '.join(names)}")
     manifest = load_manifest(folders[name])
     card = (folders[name] / "card.md").read_text(encoding="utf-8").rstrip()
     Output(output.form).data(asdict(manifest), [_summary(manifest, folders[name])], lambda: line(card))
 
 
 def _show_constants(tile_models: Path | None, form: str) -> None:
-    """Numbers of all laws by origin, and those that stay at their prior with the rows that would move them."""
+    """Show numbers of all laws by origin, and those at their prior with the rows that would move them."""
     from neusight.distributed.factors import shipped_factors
     from neusight.laws.fitted import STORES, UNMOVED, shipped
     from neusight.laws.origins import numbers_in_code
@@ -86,9 +86,9 @@ def _show_constants(tile_models: Path | None, form: str) -> None:
         line()
         line(f"No data move these: they keep {UNMOVED:.0%} of their prior's width and more. JSON has all.")
         unmoved = [row for row in rows if row["origin"] == "prior"]
-        for wanted in dict.fromkeys(row["moved_by"] for row in unmoved):
-            line(f"- {wanted} would move")
-            for row in (row for row in unmoved if row["moved_by"] == wanted):
+        for rows_needed in dict.fromkeys(row["moved_by"] for row in unmoved):
+            line(f"- {rows_needed} would move")
+            for row in (row for row in unmoved if row["moved_by"] == rows_needed):
                 line(f"  {row['name']} {row['value']:.4g} {row['unit']}".rstrip() + f", keeps {row['kept']:.0%}")
 
     Output(form).data(rows, rows, human)
@@ -120,13 +120,13 @@ _COVERAGE = (
 
 
 def _figures(row: dict[str, Any]) -> dict[str, Any]:
-    """Of tables, those of other backends with a line break in their names."""
+    """Figures of a tile model in tables, those of other backends with a line break in their names."""
     left_out = {name.replace(": ", "\n"): error for name, error in row["left_out"].items()}
     return left_out | {"size_kb": row["bytes"] / 1e3, "gpus": ", ".join(row["training_gpus"])}
 
 
 def _show_rivals(rows: list[dict[str, Any]]) -> None:
-    """What other backends make of the same folds, where they were tried."""
+    """Show the errors of other backends in the same folds, where they were tried."""
     if tried := sorted({name for row in rows for name in row if "\n" in name}):
         columns = " | ".join(["name", *(f">{name} = {name}:.1f" for name in tried)])
         figures(columns, rows, "The same with other backends:")

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from neusight.distributed.faults import WholeRun
 
 SCHEDULES = ("1f1b", "zero-bubble", "gpipe")
-SEARCHED = leave_out(*(name for name, one in Training.fields().items() if one.field.panel in (PLAN, RECORDED)))
+SEARCHED = leave_out(*(name for name, f in Training.fields().items() if f.field.panel in (PLAN, RECORDED)))
 """Fields that a search for plans decides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(opt.Benched):
-    """The run that a step is of, and files that are written."""
+    """The run that a step belongs to, and output files."""
 
     tokens: float = number(
         "Tokens of a whole run: its days, cost and energy.", opt.OUTPUT, 1e12, low=0.0, high=1e18, placeholder="1e12"
@@ -60,12 +60,12 @@ class TrainingOptions(opt.Benched):
         opt.check_out(self.timeline, "--timeline", ".json")
 
     def run(self) -> WholeRun:
-        """The run, with faults where anything of them is given."""
+        """The run, with faults where any of their figures is given."""
         from neusight.distributed.faults import Faults, WholeRun
 
         figures = {"gpu_mtbf_h": self.gpu_mtbf, "checkpoint_s": self.checkpoint, "restart_s": self.restart}
-        given = {name: value for name, value in figures.items() if value is not None}
-        return WholeRun(tokens=self.tokens, faults=Faults(**given) if given else None)
+        faults = {name: value for name, value in figures.items() if value is not None}
+        return WholeRun(tokens=self.tokens, faults=Faults(**faults) if faults else None)
 
 
 def training(asked: Annotated[Asked[Training], opt.FROM_SCRIPT], models: opt.Models, options: TrainingOptions) -> None:
@@ -93,7 +93,7 @@ def answer(asked: Asked[Training], models: opt.Models, options: TrainingOptions)
     """Estimate the steps, and show them.
 
     Raises:
-        NeusightError, BadParameter: what is wrong with the only step, or with all. Exit: none has an estimate.
+        NeusightError, BadParameter: the only step, or all of them, are invalid. Exit: no step has an estimate.
     """
     from neusight.cli.show_training import show_points
 
@@ -121,7 +121,7 @@ def _write_trace(path: Path, estimate: TrainingEstimate) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Search(opt.Counted, opt.Written, opt.Workers, opt.Formatted):
-    """Which plans are looked at, and where the best is written."""
+    """Limits of the search for plans, and the output file."""
 
     HELP: ClassVar[Mapping[str, str]] = {"out": "Write the best plan for `neusight training --from` (.toml)."}
 
@@ -170,10 +170,10 @@ def plan(asked: Annotated[Asked[Training], SEARCHED, ONE_QUESTION], search: Sear
 
 
 def _write_best(path: Path, best: TrainingEstimate, question: Training) -> None:
-    """The plan, with all that is given of the step and what was chosen for it."""
+    """Write the plan, with all given and chosen fields of the step."""
     from neusight.plans.read import RUN, write_plan
 
     run = best.run
-    given = {name: value for name, value in question.words().items() if name in RUN}
+    recorded = {name: value for name, value in question.words().items() if name in RUN}
     chosen = {"seq_len": run.seq_len, "engine": run.engine.name, "optimizer": run.optimizer}
-    write_plan(path, best.plan, {**given, **chosen, "dtype": run.precision})
+    write_plan(path, best.plan, {**recorded, **chosen, "dtype": run.precision})

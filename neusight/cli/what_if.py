@@ -1,4 +1,4 @@
-"""``neusight what-if``: what optimisations would gain a step, a training run or a deployment."""
+"""``neusight what-if``: gains of optimisations for a step, a training run or a deployment."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from neusight.quick_dataclasses import dataclass
 
 WHAT_IF = "What if"
 _NO_MODEL = "-"
-"""Stands for the model where a command needs none."""
+"""Placeholder for the model where a command needs none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfOptions(CommandOptions):
-    """Which optimisations, and what for."""
+    """Optimisations, and the goal of a search."""
 
     apply: tuple[str, ...] = text(
         "Optimisations, one upon the other, in this order.", WHAT_IF, (), short="-a", listable=True,
@@ -59,15 +59,15 @@ class WhatIfOptions(CommandOptions):
 
     @property
     def search(self) -> tuple[Any, float]:
-        """What is to become less, and until when [s or B]."""
+        """Quantity to lower, and the target at which the search ends [s or B]."""
         if self.fit:
             return "memory", self.fit
         return ("time", self.target) if self.target else (self.goal, 0.0)
 
 
-def _chosen(texts: Mapping[str, Any], launched: type[Question] | None) -> Asked[Any]:
-    """What ``--from`` describes; else the deployment where a load is given, the training run where an engine or a
-    cluster is, else the step.
+def _question_of(texts: Mapping[str, Any], launched: type[Question] | None) -> Asked[Any]:
+    """The question that ``--from`` describes; else a deployment if a load is given, a training run if an engine or a
+    cluster is, else a step.
     """
     words = dict(texts)
     if not words.get("model") and not launched:
@@ -82,14 +82,14 @@ def _chosen(texts: Mapping[str, Any], launched: type[Question] | None) -> Asked[
     if words.pop("mode", "training" if launched else "") != "training":
         raise typer.BadParameter("is for training: add --mode training", param_hint="--engine, --cluster")
     batch = {} if words.keys() & {"batch", "global_batch_size", "micro_batches"} else {"batch": "1"}
-    return _placed(Asked(Training, batch | words))
+    return _on_its_devices(Asked(Training, batch | words))
 
 
-def _placed(asked: Asked[Training]) -> Asked[Training]:
-    """The training run on as many devices as its plan has, unless the question says which."""
-    one = asked.one
-    devices = one.tp * one.pp * one.cp * (one.dp or 1)
-    return asked if one.cluster else asked.upon({"per_node": str(devices)})
+def _on_its_devices(asked: Asked[Training]) -> Asked[Training]:
+    """The training run on as many devices as its plan has, unless the question names a cluster."""
+    run = asked.one
+    devices = run.tp * run.pp * run.cp * (run.dp or 1)
+    return asked if run.cluster else asked.upon({"per_node": str(devices)})
 
 
 _MEANINGS = described(
@@ -103,13 +103,13 @@ _MEANINGS = described(
     concurrency="Of a deployment: clients, each of which sends its next request when the last is answered. Default: 1.",
     optimizer="Optimizer of a training step; a training run has adam where it is left out.",
 )
-"""Of options that mean something in several kinds of questions."""
+"""Help of options that have a meaning in several kinds of questions."""
 FROM_LINE = from_line(
     "A line or script that starts an engine, or a plan, as in `serving --from` and `training --from`; options that are "
     "given count first.",
     "--plan",
 )
-ONE_OF = ParameterTraits(nouns=(Step, Training, Serving), read=_chosen, lists=False)
+ONE_OF = ParameterTraits(nouns=(Step, Training, Serving), read=_question_of, lists=False)
 
 
 def what_if(
