@@ -1,7 +1,7 @@
-"""What no plan of a training step can be faster than on a device: linear in the times of the kernels that it runs.
+"""Lower bounds of a training step's time on a device under any plan, linear in the times of the kernels that it runs.
 
-Two kinds of such bounds: what all kernels of a micro-batch take, with the collectives in their way, shared among stages
-as well as can be; and cuts. The end of a step is a maximum of sums of its parts' times, convex in them, so that its
+Two kinds of bounds: the time of all kernels of a micro-batch, with the collectives in their way, shared optimally among
+stages; and cuts. The end of a step is a maximum of sums of its parts' times, convex in them, so that its
 tangent at one device is below it at all others (Kelley 1960, The Cutting-Plane Method for Solving Convex Programs): a
 step that was simulated once bounds it on every design. Kernels are priced by a law that is cheap, the roofline, or by
 the devices' executor.
@@ -34,11 +34,11 @@ from neusight.transforms.recompute import recomputed
 from neusight.workloads.program import PHASES, Part, Program
 
 MEMORY_MARGIN = 0.02
-"""Share of a plan's memory by which it may differ between devices of one space (assumption: what allocators round)."""
+"""Share of a plan's memory by which it may differ between devices of one space (assumption: rounding of allocators)."""
 _FURTHER = 3
-"""Terms of a bound beside kernels: bytes of kernels that are not among them, their number, and seconds."""
+"""Terms of a bound other than kernels: bytes of kernels that are not among them, their number, and seconds."""
 _AT_ONCE = 1024
-"""Devices that are bounded together, for the memory's sake."""
+"""Devices that are bounded together, which limits memory."""
 
 
 def least_share(plan: Plan) -> float:
@@ -69,18 +69,18 @@ class Cut(NamedTuple):
 
 @dataclass(eq=False, kw_only=True)
 class StepBounds:
-    """The distinct kernels of all plans of a step, and what bounds the step under each plan.
+    """The distinct kernels of all plans of a step, and bounds of the step under each plan.
 
     Attributes:
-        engine: that runs them.
-        plans: P of them.
+        engine: engine that runs the plans.
+        plans: all P plans.
         parts: distinct kernels, K.
-        counts: runs of one micro-batch on all stages, of each of S shares and ways of recomputing, shape (S, K).
-        waits_s: of each of those, collectives in the way of kernels [s], shape (S,).
-        split: of each plan, its row of ``counts``.
-        share: of each plan, ``least_share``.
-        needs_bytes: of each plan, what its fullest rank needs.
-        cuts: of plans that were simulated.
+        counts: runs of a micro-batch on all stages, for S shares and kinds of recomputation, shape (S, K).
+        waits_s: time of collectives in the way of kernels for each row of ``counts`` [s], shape (S,).
+        split: row of ``counts`` for each plan, shape (P,).
+        share: ``least_share`` of each plan, shape (P,).
+        needs_bytes: memory that the fullest rank of each plan needs [B], shape (P,).
+        cuts: cuts of plans that were simulated.
     """
 
     engine: Engine
@@ -95,7 +95,7 @@ class StepBounds:
 
     @classmethod
     def of(cls, request: TrainingRun, space: Space, pricer: Pricer) -> StepBounds:
-        """Of all plans of a space; collectives take what they do on the request's links.
+        """Bounds of all plans of a space; collectives are timed on the request's links.
 
         Raises:
             ModelError: no plan divides model and batch.
@@ -105,7 +105,7 @@ class StepBounds:
         programs = programs_by_share(runs)
         keys = [(run.local, run.plan.recompute) for run in runs]
         splits = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-        counted = [_counted(programs[local], how, request.engine) for local, how in splits]
+        counted = [_count_parts(programs[local], how, request.engine) for local, how in splits]
         parts, counts = _columns(counted, collectives=False)
         waiting, runs_of = _columns(counted, collectives=True)
         device, factors = request.cluster.device, factors_of(request.engine)
@@ -122,14 +122,14 @@ class StepBounds:
         )
 
     def roofline(self, device: DeviceSpec) -> np.ndarray:
-        """Resources by the roofline: of each part its arithmetic and traffic at peak rates, times the engine's factor
-        [s]; then what a byte, what a cache of a kernel's bytes, and what a second takes: shape (K + 3,).
+        """Resources by the roofline, shape (K + 3,): the time of each part's arithmetic and traffic at peak rates,
+        times the engine's factor [s]; then the time of a byte, of a cache full of bytes, and of a second.
         """
         return self._resources(device, lambda batch: bound_of(batch, work_of(batch), device).bound_s)
 
     def priced(self, device: DeviceSpec, pricer: Pricer) -> np.ndarray:
-        """Resources as ``roofline`` has them, kernels by what the device's executor answers: at full clock, since those
-        that others lend power to are not slowed.
+        """Resources like ``roofline``, with kernels timed by the device's executor at full clock, since kernels that
+        other kernels leave power to are not slowed.
 
         Raises:
             DeviceError: the device lacks a dtype. CoverageError: no rule for a kernel.
@@ -145,8 +145,8 @@ class StepBounds:
         """Least time of a step under any plan that may fit [s], shape (n,); infinite where none does.
 
         Args:
-            resources: of each device a row, shape (n, K + 3).
-            usable_bytes: of each device's memory, shape (n,).
+            resources: resources of each device in a row, shape (n, K + 3).
+            usable_bytes: usable memory of each device [B], shape (n,).
         """
         starts = range(0, len(resources), _AT_ONCE)
         return np.concatenate(
@@ -162,7 +162,7 @@ class StepBounds:
         return [self.plans[at] for at in np.argsort(bounds, kind="stable") if bounds[at] < longest_s]
 
     def _least_s(self, resources: np.ndarray, usable_bytes: np.ndarray) -> np.ndarray:
-        """Of each plan on each device, shape (P, n)."""
+        """Least time of a step under each plan on each device [s], shape (P, n)."""
         work_s = self.counts @ resources[:, :-_FURTHER].T + self.waits_s[:, None]
         least = self.share[:, None] * work_s[self.split]
         if self.cuts:
@@ -173,8 +173,8 @@ class StepBounds:
         return np.where(fits, least, np.inf)
 
     def cut(self, timed: TimedStep) -> Cut:
-        """The tangent of a step, its collectives taking nothing from kernels beside them: at most what it takes on any
-        device of the same links.
+        """The tangent of a step whose collectives do not slow concurrent kernels: a lower bound of its time on any
+        device with the same links.
         """
         schedule, parts = simulate(timed.pipeline, timed.times), timed.parts
         slopes = timed.kernel_slopes(schedule)
@@ -200,7 +200,7 @@ class StepBounds:
 
     @cached_property
     def _columns(self) -> dict[Hashable, int]:
-        """Places of parts by their kernels."""
+        """Column of each part, by its kernel."""
         return {_key(part.batch): number for number, part in enumerate(self.parts)}
 
     @cached_property
@@ -224,8 +224,8 @@ Counted = dict[Hashable, tuple[Part, float]]
 """Distinct kernels and collectives of a micro-batch on all stages, each with its runs."""
 
 
-def _counted(program: Program, recompute: str, engine: Engine) -> Counted:
-    """Second forward passes included; of collectives those in the way of kernels, whatever the plan hides."""
+def _count_parts(program: Program, recompute: str, engine: Engine) -> Counted:
+    """Runs of kernels, recomputation included, and of collectives in the way of kernels under any plan."""
     total: Counted = {}
     counts = [1, *np.bincount(program.order, minlength=len(program.layers)).tolist(), 1]
     for segment, count in zip(program.segments, counts, strict=True):
@@ -238,12 +238,12 @@ def _counted(program: Program, recompute: str, engine: Engine) -> Counted:
 
 
 def _columns(counted: Sequence[Counted], *, collectives: bool) -> tuple[tuple[Part, ...], np.ndarray]:
-    """Distinct kernels, or collectives, of all that was counted, and how often each runs in each, a row each."""
-    parts = {key: part for each in counted for key, (part, _) in each.items() if bool(part.group) == collectives}
+    """Distinct kernels, or collectives, of all counts, and the number of runs of each, a row for each count."""
+    parts = {key: part for pairs in counted for key, (part, _) in pairs.items() if bool(part.group) == collectives}
     columns = {key: number for number, key in enumerate(parts)}
     counts = np.zeros((len(counted), len(parts)))
-    for row, each in enumerate(counted):
-        for key, (_, number) in each.items():
+    for row, pairs in enumerate(counted):
+        for key, (_, number) in pairs.items():
             if key in columns:
                 counts[row, columns[key]] = number
     return tuple(parts.values()), counts

@@ -1,4 +1,4 @@
-"""What a design does for a workload: kernels priced, plans simulated, in whichever process is asked."""
+"""Evaluation of a design for a workload: kernels priced, plans simulated, in any process."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Workbench:
 
     @cached_property
     def bounds(self) -> StepBounds:
-        """Without cuts.
+        """Bounds of the workload without cuts.
 
         Raises:
             ModelError: no plan divides model and batch.
@@ -60,48 +60,48 @@ class Workbench:
         return self.workload.run(self.predictor, self.usual)
 
     def on(self, device: DeviceSpec) -> TrainingRun:
-        """The step on another."""
+        """The step on another device."""
         return replace(self.run, cluster=self.run.cluster.model_copy(update={"device": device}))
 
     def priced(self, device: DeviceSpec) -> np.ndarray:
-        """Resources of a step there, see ``StepBounds.priced``."""
+        """Resources of the step on a device, see ``StepBounds.priced``."""
         run = self.on(device)
         return self.bounds.priced(device, self.predictor.on_cluster(run.cluster, run.engine))
 
     def best(self, device: DeviceSpec) -> Simulated | None:
-        """The fastest plan, without its cut; None where none fits."""
+        """The fastest plan, without its cut; None where no plan fits."""
         run = self.on(device)
         pricer = self.predictor.on_cluster(run.cluster, run.engine)
         try:
-            found = search(run, pricer, self.workload.space, 1, reach=1.0, together=_TOGETHER).best[0]
+            fastest = search(run, pricer, self.workload.space, 1, reach=1.0, together=_TOGETHER).best[0]
         except ModelError:
             return None
-        return Simulated(found.plan, found.latency_s)
+        return Simulated(fastest.plan, fastest.latency_s)
 
     def simulated(self, device: DeviceSpec, plans: Sequence[Plan]) -> list[Simulated]:
         """The step under each of some plans."""
-        run, found = self.on(device), []
+        run, steps_simulated = self.on(device), []
         pricer = self.predictor.on_cluster(run.cluster, run.engine)
         for start in range(0, len(plans), _TOGETHER):
             runs = [replace(run, plan=plan) for plan in plans[start : start + _TOGETHER]]
-            fitting = [one for one in runs if max(rank.total for rank in memory(one)) <= device.usable_bytes]
+            fitting = [r for r in runs if max(rank.total for rank in memory(r)) <= device.usable_bytes]
             steps = {made.run.plan: made for made in timed(fitting, pricer)} if fitting else {}
-            found += [self._simulated(one, steps.get(one.plan)) for one in runs]
-        return found
+            steps_simulated += [self._simulate(r, steps.get(r.plan)) for r in runs]
+        return steps_simulated
 
-    def _simulated(self, run: TrainingRun, made: TimedStep | None) -> Simulated:
+    def _simulate(self, run: TrainingRun, made: TimedStep | None) -> Simulated:
         if made is None:
             return Simulated(run.plan, np.inf)
         whole_s = step_s(made.pipeline, made.times, contention(run))
         return Simulated(run.plan, whole_s, self.bounds.cut(made))
 
     def estimate(self, device: DeviceSpec, plan: Plan) -> TrainingEstimate:
-        """Of the step under a plan there."""
+        """Estimate of the step under a plan on a device."""
         return self.predictor.training(replace(self.on(device), plan=plan))
 
 
 class DesignQuestion(NamedTuple):
-    """A question to a workbench, about some plans or about none of them."""
+    """A question to a workbench, about some plans or about the best one."""
 
     workload: int
     device: DeviceSpec
@@ -109,7 +109,7 @@ class DesignQuestion(NamedTuple):
 
 
 _BENCHES: list[Workbench] = []
-"""Of this process, once ``begin`` has been called."""
+"""Workbenches of this process, once ``begin`` has been called."""
 
 
 def begin(workloads: Sequence[DesignTraining], usual: DeviceSpec, tile_models: Path | None = None) -> None:
@@ -119,7 +119,7 @@ def begin(workloads: Sequence[DesignTraining], usual: DeviceSpec, tile_models: P
 
 
 def benches() -> list[Workbench]:
-    """Those of this process."""
+    """Workbenches of this process."""
     return list(_BENCHES)
 
 
@@ -134,7 +134,7 @@ def priced(task: DesignQuestion) -> np.ndarray:
 
 
 def best(task: DesignQuestion) -> Simulated | None:
-    """The fastest plan of a workload on a device, whatever its bound is."""
+    """The fastest plan of a workload on a device, regardless of its bound."""
     return _BENCHES[task.workload].best(task.device)
 
 

@@ -51,10 +51,10 @@ class Formula:
 
     @classmethod
     def of(cls, text: str | float, where: str = "formula") -> Formula:
-        """Read one.
+        """Read a formula.
 
         Raises:
-            DataError: text that is none, or has what formulas don't have.
+            DataError: text that is no formula, or uses syntax that formulas don't have.
         """
         try:
             tree = ast.parse(str(text), mode="eval").body
@@ -68,15 +68,15 @@ class Formula:
 
     @property
     def names(self) -> set[str]:
-        """That it takes values of, functions apart."""
+        """Names whose values the formula needs, without functions."""
         return {node.id for node in ast.walk(self.tree) if isinstance(node, ast.Name)} - _FUNCTIONS.keys()
 
     def value(self, values: Values, where: str = "formula") -> np.ndarray:
-        """Of columns, or of single numbers.
+        """Value of the formula for columns, or for single numbers.
 
         Args:
             values: numbers or columns by name; a mapping of numbers is a table.
-            where: what an error message names.
+            where: place that an error message names.
 
         Raises:
             DataError: a name that has no value, or a key that a table lacks.
@@ -98,7 +98,7 @@ def _value(node: ast.expr, values: Values, where: str) -> Any:
         case ast.Constant(value=int() | float() as number):
             return number
         case ast.Name(id=name):
-            return _named(name, values, where)
+            return _value_of(name, values, where)
         case ast.UnaryOp(operand=operand):
             return -of(operand)
         case ast.BinOp(left=left, op=op, right=right):
@@ -113,17 +113,17 @@ def _value(node: ast.expr, values: Values, where: str) -> Any:
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]) if name in _FUNCTIONS:
             return _FUNCTIONS[name](*map(of, arguments))
         case ast.Subscript(value=ast.Name(id=name), slice=key):
-            return _looked_up(_named(name, values, where), of(key), f"{where}: {name}")
+            return _look_up(_value_of(name, values, where), of(key), f"{where}: {name}")
     raise DataError(f"{where}: functions of formulas are {', '.join(_FUNCTIONS)}, comparisons have two sides")
 
 
-def _named(name: str, values: Values, where: str) -> Any:
+def _value_of(name: str, values: Values, where: str) -> Any:
     if name not in values:
         raise DataError(f"{where}: nothing is called {name}{nearest(name, sorted(values))}")
     return values[name]
 
 
-def _looked_up(table: Mapping[float, float], keys: Any, where: str) -> np.ndarray:
+def _look_up(table: Mapping[float, float], keys: Any, where: str) -> np.ndarray:
     column = np.asarray(keys, float)
     distinct, places = np.unique(column, return_inverse=True)
     if missing := [key for key in distinct.tolist() if key not in table]:

@@ -1,4 +1,4 @@
-"""Designs that no other beats in throughput, area and power at once, and their picture."""
+"""Pareto front of designs in throughput, area and power, and its chart."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 def limits(designs: Designs, row: int, count: int) -> list[np.ndarray]:
-    """Which designs are admitted by ever lower limits, even steps from the best design's area and power to the least.
+    """Masks of designs admitted by ever lower limits, in even steps from the best design's area and power to the least.
 
     Args:
-        designs: of the space.
-        row: the best without a limit.
-        count: limits of area, and as many of power.
+        designs: designs of the space.
+        row: the best design without a limit.
+        count: number of limits of area, and of power.
 
     Returns:
-        Of each limit a mask, shape (n,).
+        A mask for each limit, shape (n,).
     """
     shares = np.arange(1, count + 1) / (count + 1)
     return [
@@ -33,25 +33,25 @@ def limits(designs: Designs, row: int, count: int) -> list[np.ndarray]:
     ]
 
 
-def unbeaten(found: Sequence[BestDesign]) -> list[BestDesign]:
-    """Those that no other beats, by area, each once."""
+def pareto_front(found: Sequence[BestDesign]) -> list[BestDesign]:
+    """Designs not dominated in speed-up, area and power, sorted by area."""
     once = {answer.optimum.row: answer for answer in found}
     scores = {row: np.array([-a.gain.ratio, a.area_mm2, a.power_w]) for row, a in once.items()}
-    kept = [
+    front = [
         answer
         for row, answer in once.items()
         if not any((scores[other] <= scores[row]).all() and other != row for other in scores)
     ]
-    return sorted(kept, key=lambda answer: answer.area_mm2)
+    return sorted(front, key=lambda answer: answer.area_mm2)
 
 
 def chart(found: Sequence[BestDesign], beside: str, area_mm2: float | None = None) -> Chart:
     """Throughput over that of another device, by area; the larger a dot, the more power.
 
     Args:
-        found: of one workload or several, each in its colour.
+        found: designs of one workload or several, each in its colour.
         beside: name of the other device.
-        area_mm2: of it, where the space's law says.
+        area_mm2: its area, where the space's law gives it.
     """
     most_w = max(answer.power_w for answer in found)
     lines, dots = [], []

@@ -1,4 +1,4 @@
-"""The answer to a search: the best designs of each workload beside a device, with the interval of the gain."""
+"""The answer to a search: the best designs of each workload compared with a device, with intervals of the gains."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from neusight.design import evaluate
-from neusight.design.front import limits, unbeaten
+from neusight.design.front import limits, pareto_front
 from neusight.design.search import DesignSearch, Optimum
 from neusight.design.space import DesignSpace
 from neusight.design.workloads import DesignTraining
@@ -26,7 +26,7 @@ from neusight.workers import hired
 
 @dataclass(frozen=True, kw_only=True)
 class BestDesign:
-    """The best design for a workload, and what its throughput is over that of another device."""
+    """The best design for a workload, and its throughput over that of another device."""
 
     workload: DesignTraining
     design: dict[str, float]
@@ -38,7 +38,7 @@ class BestDesign:
 
     @property
     def design_words(self) -> str:
-        """The values of its axes."""
+        """Values of the design's axes in words."""
         return " ".join(f"{name}={value:g}" for name, value in self.design.items())
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,16 +68,16 @@ def answers(
     """The best design of a space for each workload, or the designs that no other beats.
 
     Args:
-        space: of designs.
-        workloads: each by itself.
+        space: space of designs.
+        workloads: workloads, each with a separate search.
         against: a device to compare with; "" for the space's baseline.
-        gap: by how much, as a share, a design may be faster that is not found.
-        limit_s: seconds for all workloads.
-        front: limits of area, and as many of power, below each of which the best design is looked for too: what is left
-            of them are those that no other beats in throughput, area and power.
-        every: whether every design is simulated, whatever its bound is.
+        gap: share by which a design that is not found may be faster.
+        limit_s: time for all workloads [s].
+        front: number of limits of area, and of power, below each of which the best design is searched too: the Pareto
+            front of these is returned.
+        every: True if every design is simulated, regardless of its bound.
         progress: called with the bound over the best so far after each round.
-        jobs, ray: who share the work, see ``workers.hired``.
+        jobs, ray: processes that share the work, see ``workers``.
 
     Raises:
         DataError: a space without a baseline. ModelError: no plan fits.
@@ -88,28 +88,28 @@ def answers(
     usual = space.baseline_device
     compared = load_device(against) if against else usual
     with hired(jobs, ray, evaluate.begin, tuple(workloads), usual) as workers:
-        # This process bounds and estimates, whoever else prices.
+        # This process bounds and estimates, even if others price.
         evaluate.begin(tuple(workloads), usual)
         search = DesignSearch(designs, evaluate.benches(), workers, progress)
         search.refer(designs.nearest(**space.baseline))
         if every:
             search.simulate_all()
         judges = [_Judge(search, number, compared) for number in range(len(workloads))]
-        found: list[BestDesign] = []
+        bests: list[BestDesign] = []
         for judge in judges:
             searches = (len(judges) - judge.number) * (1 + 2 * front)
-            found += judge.front(front, gap, (ends - monotonic()) / searches)
+            bests += judge.front(front, gap, (ends - monotonic()) / searches)
         if not front:
-            # What some needed less of, those whose proof is open share.
-            still = [number for number, one in enumerate(found) if one.optimum.least_share < 1.0 / (1.0 + gap)]
+            # Workloads whose proof is open share the time that others did not need.
+            still = [number for number, best in enumerate(bests) if best.optimum.least_share < 1.0 / (1.0 + gap)]
             for done, number in enumerate(still):
-                found[number] = judges[number].longer(found[number], gap, (ends - monotonic()) / (len(still) - done))
-    return found
+                bests[number] = judges[number].longer(bests[number], gap, (ends - monotonic()) / (len(still) - done))
+    return bests
 
 
 @dataclass(eq=False)
 class _Judge:
-    """Searches for one workload, and says what is found beside a device."""
+    """Searches for one workload, with a comparison of the result with a device."""
 
     search: DesignSearch
     number: int
@@ -117,32 +117,32 @@ class _Judge:
     before: TrainingEstimate | None = field(default=None, init=False)
 
     def front(self, count: int, gap: float, limit_s: float) -> list[BestDesign]:
-        """The best design, and with ``count`` those below so many limits of area and of power that no other beats."""
+        """The best design, and with ``count`` the Pareto front of those below that many limits of area and of power."""
         best = self.best(gap, limit_s)
         if not count:
             return [best]
-        found = [best]
+        candidates = [best]
         for within in limits(self.search.designs, best.optimum.row, count):
             # The least designs may have too little memory for any plan.
             with suppress(ModelError):
-                found.append(self.best(gap, limit_s, within))
-        return unbeaten(found)
+                candidates.append(self.best(gap, limit_s, within))
+        return pareto_front(candidates)
 
     def longer(self, found: BestDesign, gap: float, limit_s: float) -> BestDesign:
-        """The best after so much more time."""
+        """The best design after ``limit_s`` more seconds."""
         more, before = self.best(gap, limit_s), found.optimum
         spent = ("priced", "simulated", "seconds")
         sums = {name: getattr(before, name) + getattr(more.optimum, name) for name in spent}
         return replace(more, optimum=replace(more.optimum, **sums))
 
     def best(self, gap: float, limit_s: float, within: np.ndarray | None = None) -> BestDesign:
-        """The best of those that may be taken."""
+        """The best of the admitted designs."""
         optimum = self.search.optimum([self.number], gap, limit_s, within)
         designs, row, bench = self.search.designs, optimum.row, self.search.benches[self.number]
         after = bench.estimate(designs.device(row), self.search.known[self.number].plans[row])
         if self.before is None:
-            beside = bench.best(self.beside)
-            self.before = bench.estimate(self.beside, beside.plan if beside else after.plan)
+            other = bench.best(self.beside)
+            self.before = bench.estimate(self.beside, other.plan if other else after.plan)
         return BestDesign(
             workload=bench.workload,
             design=designs.described(row),

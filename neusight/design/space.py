@@ -1,8 +1,8 @@
-"""A space of devices that nobody has built, as a file describes it: axes, laws of area and power, limits.
+"""A space of hypothetical devices described by a file: axes, laws of area and power, limits.
 
-Everything of a template is in its file: what its designs vary (``[axes]``), what formulas share (``[names]``,
+Everything of a template is in its file: the axes of its designs (``[axes]``), shared values of formulas (``[names]``,
 ``[tables]``), the terms of its area and of its power, the figures of the ``base`` device that a design changes, and
-which designs are admitted. Designs are columns: a law is asked once for all of them.
+limits of the admitted designs. Designs are columns: a law is evaluated once for all of them.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from neusight.paths import user_path
 
 SPACES = Path(__file__).resolve().parent / "spaces"
 MOST_DESIGNS = 4_000_000
-"""Of a space before its limits: more are a slip of the keyboard."""
+"""Largest number of designs of a space before its limits: more are a typing error."""
 _UNITS = {"bytes": "B", "bytes_per_s": "B/s", "hz": "Hz", "w": "W", "s": "s", "m": "m", "usd_per_hour": "USD/h"}
 
 
 class Axis(BaseModel):
-    """What designs vary: ``values`` as they are listed, or from ``first`` to ``last`` by ``times`` or ``plus``.
+    """An axis on which designs vary: listed ``values``, or from ``first`` to ``last`` by ``times`` or ``plus``.
 
-    Of two designs that differ in an axis that is ``never_slower`` alone, the kernels of the one with more of it take no
-    longer than those of the other, so that its bounds hold for both.
+    Of two designs that differ only in an axis that is ``never_slower``, the kernels of the one with the larger value
+    take no longer than those of the other, so that its bounds are valid for both.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -65,14 +65,14 @@ class Axis(BaseModel):
 
 
 class DesignSpace(BaseModel):
-    """A space as its file has it; ``baseline`` is the design that limits may compare with."""
+    """The contents of a space's file; ``baseline`` is the design that limits may compare with."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     name: str
     base: str
-    """Device of the catalogue, or a device file, whose figures a design has where it changes none."""
+    """Device of the catalogue, or a device file, with the figures that a design does not change."""
     notes: str = ""
     axes: dict[str, Axis] = Field(min_length=1)
     names: dict[str, str | float] = Field(default_factory=dict)
@@ -80,14 +80,14 @@ class DesignSpace(BaseModel):
     area_mm2: dict[str, str | float] = Field(min_length=1)
     power_w: dict[str, str | float] = Field(min_length=1)
     figures: dict[str, str | float] = Field(min_length=1)
-    """Formulas of figures in SI units, by the key of the device file, as ``--set`` takes it."""
+    """Formulas of figures in SI units, by the key of the device file, as in ``--set``."""
     baseline: dict[str, float] = Field(default_factory=dict)
     limits: tuple[str, ...] = ()
     workloads: tuple[DesignTraining, ...] = ()
     sources: dict[str, str] = Field(default_factory=dict)
 
     def columns(self, axes: Mapping[str, np.ndarray]) -> dict[str, Any]:
-        """What formulas may name, of designs with these values of the axes."""
+        """Values that formulas may name, for designs with these values of the axes."""
         values: dict[str, Any] = {**self.tables, **axes}
         for name, text in self.names.items():
             values[name] = _of(text, values, f"{self.id}: {name}")
@@ -108,16 +108,16 @@ class DesignSpace(BaseModel):
             raise DataError(f"{self.id}: {count:,} designs, at most {MOST_DESIGNS:,}: make the steps of an axis wider")
         grid = np.meshgrid(*listed.values(), indexing="ij")
         every = self.designs({name: column.ravel() for name, column in zip(listed, grid, strict=True)})
-        kept = np.ones(len(every), bool)
+        is_admitted = np.ones(len(every), bool)
         compared = {f"baseline_{name}": every.space.of_baseline[name] for name in _LAWS} if self.baseline else {}
         for text in self.limits:
-            kept &= _of(text, {**every.values, **compared}, f"{self.id}: limit").astype(bool)
-        if not kept.any():
+            is_admitted &= _of(text, {**every.values, **compared}, f"{self.id}: limit").astype(bool)
+        if not is_admitted.any():
             raise DataError(f"{self.id}: no design is within the limits: widen one of {', '.join(self.limits)}")
-        return every.take(np.flatnonzero(kept))
+        return every.take(np.flatnonzero(is_admitted))
 
     def narrowed(self, values: Mapping[str, Sequence[float]]) -> DesignSpace:
-        """With some of the values of some axes alone.
+        """The space with only some of the values of some axes.
 
         Raises:
             DataError: no such axis, or a value that it does not have.
@@ -127,9 +127,9 @@ class DesignSpace(BaseModel):
             if name not in self.axes:
                 near = nearest(name, tuple(self.axes))
                 raise DataError(f"{self.id} has no axis '{shown(name)}'{near}: its axes are {', '.join(self.axes)}")
-            known = self.axes[name].column(f"{self.id}: axis {name}").tolist()
-            if unknown := [value for value in chosen if value not in known]:
-                have = ", ".join(f"{value:g}" for value in known)
+            axis_values = self.axes[name].column(f"{self.id}: axis {name}").tolist()
+            if unknown := [value for value in chosen if value not in axis_values]:
+                have = ", ".join(f"{value:g}" for value in axis_values)
                 raise DataError(f"{self.id}: axis {name} has no value {unknown[0]:g}: it has {have}")
             changed[name] = Axis(values=tuple(chosen), never_slower=self.axes[name].never_slower)
         return DesignSpace(**{**{key: getattr(self, key) for key in DesignSpace.model_fields}, "axes": changed})
@@ -140,12 +140,12 @@ class DesignSpace(BaseModel):
         return self.columns({name: np.array([value]) for name, value in self.baseline.items()})
 
     def designs(self, axes: Mapping[str, np.ndarray]) -> Designs:
-        """Designs with these values of the axes, whether within the limits or not."""
+        """Designs with these values of the axes, within the limits or not."""
         return Designs(self, dict(axes), self.columns(axes))
 
     @property
     def baseline_device(self) -> DeviceSpec:
-        """The baseline as a device, be it among the designs or not."""
+        """The baseline as a device, even if it is not among the designs."""
         return self.designs({name: np.array([value]) for name, value in self.baseline.items()}).device(0)
 
     @cached_property
@@ -155,7 +155,7 @@ class DesignSpace(BaseModel):
 
     @cached_property
     def formulas(self) -> dict[str, Formula]:
-        """Of the figures that a design changes."""
+        """Formulas of the figures that a design changes."""
         return {key: Formula.of(text, f"{self.id}: figure {key}") for key, text in self.figures.items()}
 
 
@@ -179,16 +179,16 @@ class Designs:
 
     @property
     def area_mm2(self) -> np.ndarray:
-        """Shape (n,)."""
+        """Area of each design [mm2], shape (n,)."""
         return np.broadcast_to(self.values["area_mm2"], len(self))
 
     @property
     def power_w(self) -> np.ndarray:
-        """At full rate of everything, shape (n,)."""
+        """Power of each design at full rate of all its units [W], shape (n,)."""
         return np.broadcast_to(self.values["power_w"], len(self))
 
     def take(self, rows: np.ndarray | Sequence[int]) -> Designs:
-        """Some of them."""
+        """The designs of some rows."""
         return self.space.designs({name: column[np.asarray(rows)] for name, column in self.axes.items()})
 
     def row(self, **axes: float) -> int:
@@ -207,12 +207,12 @@ class Designs:
         return int(np.sum([self.axes[name] == value for name, value in axes.items()], axis=0).argmax())
 
     def described(self, row: int) -> dict[str, float]:
-        """Values of the axes of one, whole numbers as such."""
+        """Values of the axes of one design, whole numbers as such."""
         return {name: _plain(column[row]) for name, column in self.axes.items()}
 
     def alike(self) -> tuple[np.ndarray, np.ndarray]:
-        """Designs of the same peak rates, bandwidths and capacities, of which the roofline says the same: one row of
-        each such group, and the group of every design, shape (n,).
+        """Groups of designs of the same peak rates, bandwidths and capacities, which have the same roofline: one row of
+        each group, and the group of every design, shape (n,).
         """
         base, columns, product = self.space.base_device, [], np.ones(len(self))
         for key, formula in self.space.formulas.items():
@@ -235,8 +235,8 @@ class Designs:
         levels = []
         for first in range(len(loose) + 1):
             free = set(loose[first:])
-            kept = np.stack([column for name, column in self.axes.items() if name not in free])
-            _, rows, groups = np.unique(kept, axis=1, return_index=True, return_inverse=True)
+            columns = np.stack([column for name, column in self.axes.items() if name not in free])
+            _, rows, groups = np.unique(columns, axis=1, return_index=True, return_inverse=True)
             groups = groups.ravel()
             axes = {name: column[rows] for name, column in self.axes.items()}
             for name in free:
@@ -258,7 +258,7 @@ class Designs:
         values = {name: _at(value, row) for name, value in self.values.items()}
         for key, formula in self.space.formulas.items():
             number = float(formula.value(values, f"{self.space.id}: figure {key}"))
-            yield f"{key}={_written(key, number)}"
+            yield f"{key}={_write(key, number)}"
 
 
 def _at(value: Any, row: int) -> Any:
@@ -276,8 +276,8 @@ def _words(axes: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in axes.items())
 
 
-def _written(key: str, number: float) -> str:
-    """A figure as ``--set`` takes it."""
+def _write(key: str, number: float) -> str:
+    """A figure in the form of ``--set``."""
     name, _, part = key.partition(".")
     if name in RATES:
         return f"{number:.17g}FLOP/s"
@@ -298,13 +298,13 @@ def load_space(name_or_path: str) -> DesignSpace:
     """A space by its id, or from a TOML file.
 
     Raises:
-        DataError: no such space, or a file that is none.
+        DataError: no such space, or a file that describes none.
     """
-    known = list_spaces()
-    path = SPACES / f"{name_or_path}.toml" if name_or_path in known else user_path(name_or_path)
+    ids = list_spaces()
+    path = SPACES / f"{name_or_path}.toml" if name_or_path in ids else user_path(name_or_path)
     if not path.is_file():
         raise DataError(
-            f"unknown space '{shown(name_or_path)}'{nearest(name_or_path, known)}: one of {', '.join(known)}, or a file"
+            f"unknown space '{shown(name_or_path)}'{nearest(name_or_path, ids)}: one of {', '.join(ids)}, or a file"
         )
     try:
         return DesignSpace(**tomllib.loads(path.read_text(encoding="utf-8")))

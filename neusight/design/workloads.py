@@ -1,4 +1,4 @@
-"""What designs are judged by: training steps, each on so many devices that share it in the best way there is."""
+"""Training steps that designs are judged by, each on a number of devices that share it in the best way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DesignTraining(BaseModel):
-    """A training step: a model, its batch, on how many devices, and which plans may share it."""
+    """A training step: a model, its batch, the number of devices, and the plans that may share it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,13 +39,13 @@ class DesignTraining(BaseModel):
 
     @property
     def name(self) -> str:
-        """In tables."""
+        """Name of the step in tables."""
         tokens = f" x {self.seq_len}" if self.seq_len else ""
         return f"{self.model}, {self.global_batch_size}{tokens} on {self.per_node * self.nodes}"
 
     @property
     def space(self) -> Space:
-        """Of plans."""
+        """Space of the plans."""
         return Space(
             schedules=self.schedules,
             shards=self.shards,

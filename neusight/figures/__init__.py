@@ -1,4 +1,4 @@
-"""Charts as values: marks with their intervals, which a browser, a notebook and a file show alike."""
+"""Charts as values: marks with their intervals, which browsers, notebooks and files show in the same way."""
 
 from neusight.figures.chart import Chart, named
 from neusight.figures.marks import Bar, Dot, Line, Scale, stacked

@@ -1,4 +1,4 @@
-"""``Chart``: what a figure shows, apart from who draws it.
+"""``Chart``: the contents of a figure, independent of the library that draws it.
 
 Three marks are enough: bars in lanes (memory, time, a waterfall, a flame graph, a timeline), dots and lines.
 """
@@ -70,7 +70,7 @@ class Chart:
 
     @property
     def outside(self) -> bool:
-        """Whether any mark lies outside of what was measured, and is grey."""
+        """True if any mark is outside of measured ranges, and is grey."""
         return any(mark.outside for marks in (self.bars, self.dots, self.lines) for mark in marks)
 
     def to_json(self) -> str:
@@ -87,7 +87,7 @@ class Chart:
         return text.getvalue()
 
     def drawn(self) -> Figure:
-        """By matplotlib."""
+        """The chart as a figure of matplotlib."""
         from neusight.figures.matplotlib import drawn
 
         return drawn(self)
@@ -99,7 +99,7 @@ class Chart:
         return options(self)
 
     def picture(self, suffix: str = ".png") -> bytes:
-        """As a file of one of ``PICTURES``, without the date and the version of the library."""
+        """The chart as a file of one of ``PICTURES``, without the date and the version of the library."""
         out = io.BytesIO()
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}}.get(suffix)
         self.drawn().savefig(out, format=suffix.removeprefix("."), dpi=100, metadata=metadata)
@@ -111,7 +111,7 @@ class Chart:
         return texts[suffix]().encode() if suffix in texts else self.picture(suffix)
 
     def save(self, path: str | Path) -> None:
-        """As a picture, CSV or JSON, by the ending of its name.
+        """Save the chart as a picture, CSV or JSON, by the ending of its name.
 
         Raises:
             DataError: another ending.
@@ -138,5 +138,5 @@ class Chart:
         return f"<Chart {self.name}: {self.title}>"
 
     def _repr_png_(self) -> bytes:
-        """What a notebook shows."""
+        """Representations of the chart for a notebook."""
         return self.picture()

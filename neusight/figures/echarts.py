@@ -1,4 +1,4 @@
-"""A chart on a screen, as options of Apache ECharts; what JavaScript draws of it is in ``charts.js``."""
+"""A chart on a screen, as options of Apache ECharts; the parts drawn by JavaScript are in ``charts.js``."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).with_name("charts.js")
 INK, GRID = "#333333", "#d5d5d5"
-"""Of letters and of the grid: a dark page turns all colours."""
+"""Colours of letters and of the grid: a dark page inverts all colours."""
 _LANE_PX, _HEIGHT_PX, _AXIS_PX, _LEGEND_PX = 30, 380, 74, 30
 _LARGEST_PX, _DOT_PX = 56.0, 9.0
 """Diameters of the largest dot of those that have sizes, and of one without."""
 _WIDE = 1e3
-"""Over which ends of an axis are powers of ten."""
+"""Ratio above which ends of an axis are powers of ten."""
 _LEFT_OF_LABELS = 0.7
-"""Of the largest value across: dots beyond have their labels to the left, where there is room."""
+"""Share of the largest horizontal value: dots beyond have their labels to the left, where there is room."""
 _INSIDE = {"containLabel": True}
 _WHISKER = {"color": INK}
 
 
 def height_px(chart: Chart) -> int:
-    """That a chart needs."""
+    """Height that a chart needs [pixels]."""
     lanes_px = _AXIS_PX + _LANE_PX * len(chart.lanes) if chart.lanes else _HEIGHT_PX - _LEGEND_PX
-    return lanes_px + (_LEGEND_PX if len(_named(chart)) > 1 else 0)
+    return lanes_px + (_LEGEND_PX if len(_legend(chart)) > 1 else 0)
 
 
-def _named(chart: Chart) -> list[str]:
-    """Series that a legend tells."""
+def _legend(chart: Chart) -> list[str]:
+    """Series that a legend lists."""
     return [name for name in chart.colours if name]
 
 
 _ROOM = 0.05
-"""Of a linear axis, beside dots whose size tells something."""
+"""Margin of a linear axis next to dots whose size has a meaning."""
 
 
 def options(chart: Chart) -> dict[str, Any]:
-    """Of ``echarts.setOption``; keys that begin with ":" hold JavaScript."""
+    """Options of ``echarts.setOption``; keys that begin with ":" contain JavaScript."""
     lanes = bool(chart.lanes)
-    names = _named(chart)
+    names = _legend(chart)
     legend = [
         {"name": name, "icon": "roundRect", "itemStyle": {"color": chart.colours[name], "opacity": 1}} for name in names
     ]
@@ -91,11 +91,11 @@ def _up(chart: Chart) -> dict[str, float]:
 
 
 def _round(values: Sequence[float]) -> dict[str, float]:
-    """Outwards to a power of ten, in a narrow range to 1, 2 or 5 times one."""
+    """Round ends outwards to a power of ten, in a narrow range to 1, 2 or 5 times one."""
     low, high = min(values), max(values)
     heads = (1, 2, 5) if high < _WIDE * low else (1,)
-    each = [head * 10.0**e for e in range(floor(log10(low)) - 1, ceil(log10(high)) + 2) for head in heads]
-    return {"min": max(v for v in each if v <= low * 1.001), "max": min(v for v in each if v >= high * 0.999)}
+    ends = [head * 10.0**e for e in range(floor(log10(low)) - 1, ceil(log10(high)) + 2) for head in heads]
+    return {"min": max(v for v in ends if v <= low * 1.001), "max": min(v for v in ends if v >= high * 0.999)}
 
 
 def _axis(axis: Scale, ends: Mapping[str, float], *, down: bool) -> dict[str, Any]:
@@ -183,14 +183,14 @@ def _dots(chart: Chart) -> list[dict[str, Any]]:
 
 
 def _note(what: str, x: float, y: float | None, x_axis: Scale, y_axis: Scale | None = None) -> dict[str, Any]:
-    """What a browser writes beside a mark."""
+    """Label that a browser writes next to a mark."""
     figures = [[x_axis.name, x, x_axis.unit]]
     figures += [] if y is None or y_axis is None else [[y_axis.name, y, y_axis.unit]]
     return {"what": what, "figures": figures}
 
 
 def _lines(chart: Chart) -> list[dict[str, Any]]:
-    return [each for line in chart.lines for each in _line(line, GREY if line.outside else chart.colours[line.series])]
+    return [item for line in chart.lines for item in _line(line, GREY if line.outside else chart.colours[line.series])]
 
 
 def _line(line: Line, colour: str) -> list[dict[str, Any]]:
@@ -227,7 +227,7 @@ def _whiskers(chart: Chart) -> dict[str, Any]:
     """All intervals, each as (x, y) of its two ends, and whether it is of a bar, whose label stands above it."""
     ends: list[list[float]] = []
     for bar in chart.bars:
-        ends += [[*each, 1.0] for each in _ends(bar.interval, (bar.lane, bar.lane), across=True)]
+        ends += [[*end, 1.0] for end in _ends(bar.interval, (bar.lane, bar.lane), across=True)]
     for dot in chart.dots:
         ends += _ends(dot.x_interval, (dot.y, dot.y), across=True)
         ends += _ends(dot.y_interval, (dot.x, dot.x), across=False)

@@ -1,4 +1,4 @@
-"""What a chart is made of: bars in lanes, dots, lines, and the scales that they lie on."""
+"""Marks of a chart: bars in lanes, dots and lines, and the scales of its axes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Interval = tuple[float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
-    """What an axis measures, and its SI unit ("": a plain number)."""
+    """The quantity of an axis, and its SI unit ("": a plain number)."""
 
     name: str
     unit: str = ""
@@ -19,7 +19,7 @@ class Scale:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """From ``start`` to ``end`` in a lane, counted from the top; ``interval``: of ``end``, or of the sum it ends."""
+    """A bar from ``start`` to ``end`` in a lane, counted from the top; ``interval``: that of ``end``, or of the sum."""
 
     lane: int
     start: float
@@ -33,7 +33,7 @@ class Bar:
 
 @dataclass(frozen=True, kw_only=True)
 class Dot:
-    """At (x, y); ``link``: element of a page that it leads to; ``size``: share of the largest dot's area."""
+    """A dot at (x, y); ``link``: element of a page that it leads to; ``size``: share of the largest dot's area."""
 
     x: float
     y: float
@@ -49,8 +49,8 @@ class Dot:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """Through dots, with the ``band`` of lower and upper ends of their intervals; without a series it helps to read,
-    and ``label`` ends at the point ``labelled``. Grey, by whatever series, ``outside`` of what was measured.
+    """A line through dots, with the ``band`` of lower and upper ends of their intervals; without a series it helps to
+    read, and ``label`` ends at the point ``labelled``. Grey in any series if ``outside`` of measured ranges.
     """
 
     series: str = ""
@@ -64,7 +64,7 @@ class Line:
 
 
 def stacked(lane: int, parts: Iterable[tuple[str, float]], interval: Interval | None = None) -> tuple[Bar, ...]:
-    """One bar after the other in a lane, those of no length left out; ``interval`` is of the sum."""
+    """Bars one after the other in a lane, those of no length left out; ``interval`` is of the sum."""
     bars: list[Bar] = []
     for series, length in parts:
         start = bars[-1].end if bars else 0.0

@@ -21,15 +21,15 @@ _WIDTH_IN, _LANE_IN, _HEIGHT_IN = 8.0, 0.32, 4.5
 _LARGEST_PT2, _DOT_PT2 = 900.0, 30.0
 """Areas of the largest dot of those that have sizes, and of one without."""
 SMALL = 8
-"""Points of letters."""
+"""Size of letters [points]."""
 _LABEL_SHARE = 0.012
-"""Of the axis, that a letter of a bar's label takes."""
+"""Share of the axis that a letter of a bar's label takes."""
 _LABELLED = 12
-"""Points, at most, that are labelled."""
+"""Largest number of points that are labelled."""
 
 
 def drawn(chart: Chart) -> Figure:
-    """The chart, without a screen."""
+    """The chart as a figure, drawn without a screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -47,7 +47,7 @@ def drawn(chart: Chart) -> Figure:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever is read more easily on a colour ``#rrggbb`` (relative luminance of WCAG 2)."""
+    """Black or white, the one that is read more easily on a colour ``#rrggbb`` (relative luminance of WCAG 2)."""
     parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return "#000000" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.179 else "#ffffff"
@@ -95,8 +95,8 @@ def _bars(axes: Axes, chart: Chart) -> None:
             middle = (bar.start + bar.end) / 2
             axes.text(middle, bar.lane, bar.label, ha="center", va="center", fontsize=SMALL - 1, color=ink_on(colour))
         elif bar.label and in_lane[bar.lane] == 1:
-            beside = max(bar.start, bar.end, *(bar.interval or ())) + _LABEL_SHARE * width
-            axes.text(beside, bar.lane, bar.label, ha="left", va="center", fontsize=SMALL - 1)
+            label_at = max(bar.start, bar.end, *(bar.interval or ())) + _LABEL_SHARE * width
+            axes.text(label_at, bar.lane, bar.label, ha="left", va="center", fontsize=SMALL - 1)
         if bar.interval:
             low, high = bar.interval
             axes.plot([low, high], [bar.lane] * 2, color="black", lw=1, marker="|", markersize=6)

@@ -1,4 +1,4 @@
-"""Colours of charts: each thing that a chart tells apart has one of its own, the same in every chart."""
+"""Colours of charts: each distinguished quantity has a separate colour, the same in every chart."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ COLOURS = (
     "#9e3fe7",
     "#0a73f3",
 )
-"""Of series that are named by the question, such as devices, in their order."""
+"""Colours of series that are named by the question, such as devices, in their order."""
 GREY = "#9a9a9a"
-"""Of what lies outside of what was measured."""
+"""Colour of marks outside of measured ranges."""
 PLAIN = "#3a3a3a"
-"""Of what has no series: a whole, a rest, and what only helps to read."""
+"""Colour of marks without a series: a whole, a rest, and guides."""

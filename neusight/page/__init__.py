@@ -1,1 +1,1 @@
-"""A local page over the Python API: ask, drag, look, decide, trust. It computes nothing beside that API."""
+"""A local page over the Python API: ask, drag, look, decide, trust. It computes nothing that the API does not."""

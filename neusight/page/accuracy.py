@@ -1,4 +1,4 @@
-"""How far estimates are from what was measured: the figures of committed experiments, ours and others', in one form."""
+"""Errors of estimates against measurements: figures of committed experiments, ours and others', in one form."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from neusight.paths import checkout_dir, read_json
 OURS = "ours"
 LEFT_OUT, AMONG = "ours, left out of the fit", "ours, among the fit"
 _LEAST = 0.1
-"""Percent: smaller errors are drawn there."""
+"""Smallest error that is drawn [%]: smaller ones are drawn there."""
 Cells = Mapping[str, Any]
-"""Cells of summaries, as ``accuracy.toml`` declares them."""
+"""Cells of summaries that ``accuracy.toml`` declares."""
 BY: Mapping[str, Sequence[Cells]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-"""Cells of summaries by what accuracy is compared by."""
+"""Cells of summaries, by the quantity that groups them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy:
-    """Of one predictor in one cell of an experiment's summary, errors in percent of what was measured.
+    """Errors of one predictor in one cell of an experiment's summary, in percent of measured values.
 
-    ``row``: where the cell stands, ``runs``: the share of what ours answers that another predictor can run;
-    ``left_out``: whether what is named was kept out of everything that is fitted; ``outdated``: whether it is of a run
-    before laws or constants that ship. A mean over GPUs counts these.
+    ``row``: place of the cell, ``runs``: the share of our answers that another predictor can run too; ``left_out``:
+    True if the named device was left out of all fits; ``outdated``: True if the run is older than the laws or constants
+    that ship. A mean over GPUs counts these.
     """
 
     experiment: str
@@ -46,33 +46,33 @@ class Accuracy:
 
     @property
     def id(self) -> str:
-        """Of its row in a table."""
+        """Id of its row in a table."""
         return f"{self.experiment}-{self.row}-{self.predictor}".replace(" ", "-")
 
     @property
     def run(self) -> str:
-        """The experiment, and whether it is to be run again."""
+        """The experiment, marked if it is of an earlier run."""
         return f"{self.experiment}{' (an earlier run)' if self.outdated else ''}"
 
     @property
     def series(self) -> str:
-        """Ours by whether it knew what is named, others by name."""
+        """Name of the series: ours by whether the named device was fitted, others by name."""
         if self.predictor != OURS:
             return self.predictor
         return LEFT_OUT if self.left_out else AMONG
 
 
 def accuracies(by: str) -> tuple[Accuracy, ...]:
-    """All that committed experiments say by one thing, in their order.
+    """Accuracies of all committed experiments in one grouping, in their order.
 
     Raises:
-        DataError: accuracy is not told by that.
+        DataError: an unknown grouping.
     """
     if by not in BY:
         raise DataError(f"accuracy is not told by '{by}'{nearest(by, BY)}: by {', '.join(BY)}")
     from neusight.lab.results import SUMMARY
 
-    # Ours stands beside each of the others, and is the same where they answer the same.
+    # Ours is listed with each of the others, and is the same where they answer the same rows.
     seen: dict[tuple[Any, ...], Accuracy] = {}
     for declared in BY[by]:
         for experiment in declared["experiments"]:
@@ -83,7 +83,7 @@ def accuracies(by: str) -> tuple[Accuracy, ...]:
 
 
 def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Iterator[Accuracy]:
-    """Rows of a summary's cells, none where it has no such cells; of a cell of another predictor ours as well."""
+    """Yield rows of a summary's cells, if it has such cells; with a cell of another predictor ours as well."""
     from neusight.lab.results import is_current
 
     cells: Any = summary
@@ -105,14 +105,14 @@ def _rows(declared: Cells, experiment: str, summary: Mapping[str, Any]) -> Itera
 
 
 def _predictor_of(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> str:
-    """Who predicted a cell: a contestant by its title, or as summaries of an earlier form name it."""
+    """The predictor of a cell: a contestant by its title, or its name in summaries of an earlier form."""
     name = next((str(cell[key]) for key in ("contestant", "predictor") if cell.get(key)), OURS)
     contestants = summary["declared"].get("contestants", ()) if name != OURS else ()
     return next((c["title"] for c in contestants if c["name"] == name and c.get("title")), name)
 
 
 def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
-    """Whether a cell has an error, the words that are declared, and all words of its name."""
+    """True if a cell has an error, the declared words, and all words of its name."""
     words = {key: value for key, value in cell.items() if isinstance(value, str) and value}
     try:
         declared["name"].format_map(words)
@@ -122,10 +122,10 @@ def _is_named(declared: Cells, cell: Mapping[str, Any]) -> bool:
 
 
 def _share_of_answered(cell: Mapping[str, Any], summary: Mapping[str, Any]) -> float:
-    """Share of what ours answers that another predictor can run."""
+    """Share of our answers that another predictor can run too."""
     source, quantity, count = cell["source"], cell["quantity"], cell["count"]
     cells = (*summary["groups"]["source_quantities"], *summary["groups"].get("doubted", ()))
-    same = [one for one in cells if (one["source"], one["quantity"]) == (source, quantity)]
+    same = [c for c in cells if (c["source"], c["quantity"]) == (source, quantity)]
     return min(1.0, count / same[-1]["count"]) if same else 1.0
 
 
@@ -134,7 +134,7 @@ def chart(by: str, rows: Sequence[Accuracy]) -> Chart:
     mine = {row.name: row.mean for row in reversed(rows) if row.predictor == OURS}
     names = sorted(dict.fromkeys(row.name for row in rows), key=lambda name: mine.get(name, float("inf")))
     dots = (
-        Dot(x=max(row.mean, _LEAST), y=names.index(row.name), series=row.series, note=described(row), link=row.id)
+        Dot(x=max(row.mean, _LEAST), y=names.index(row.name), series=row.series, note=describe(row), link=row.id)
         for row in rows
     )
     return Chart(
@@ -143,7 +143,7 @@ def chart(by: str, rows: Sequence[Accuracy]) -> Chart:
     )  # fmt: skip
 
 
-def described(row: Accuracy) -> str:
+def describe(row: Accuracy) -> str:
     """One row in words."""
     inside = "" if row.inside is None else f", {row.inside:.0f} % inside the interval"
     bias = "" if row.bias is None else f", bias {row.bias:+.1f} %"
@@ -159,7 +159,7 @@ HEAD = tuple(_COLUMNS)
 
 
 def cells_of(row: Accuracy) -> tuple[str, ...]:
-    """Of a table with ``HEAD``; a cell is empty where there is no figure."""
+    """Cells of a table's row with ``HEAD``; a cell is empty where there is no figure."""
     runs = None if row.runs is None else 100 * row.runs
     figures = {**vars(row), "series": row.series, "run": row.run, "runs": runs}
     return tuple(_cell(form, figures) for form in _COLUMNS.values())

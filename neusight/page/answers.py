@@ -26,9 +26,9 @@ from neusight.serving.estimate import ServingEstimate
 from neusight.workloads.catalogue import canonical_name
 
 _KEPT = 512
-"""Answers: tens of kilobytes each."""
+"""Number of answers that are kept: tens of kilobytes each."""
 _PREFIXES = ("timm:", "torchvision:", "diffusers:")
-"""Of models of libraries, which are not functions of a user."""
+"""Prefixes of models of libraries, which are not functions of a user."""
 T = TypeVar("T")
 Question = Callable[[Predictor, Form], T]
 Answer = Estimate | ServingEstimate | TrainingEstimate
@@ -36,7 +36,7 @@ Answer = Estimate | ServingEstimate | TrainingEstimate
 
 @dataclass(frozen=True)
 class DeviceAnswer:
-    """The estimate of a question on one device, or why there is none in one line."""
+    """The estimate of a question on one device, or the reason in one line why there is none."""
 
     question: Step | Serving
     estimate: Answer | None = None
@@ -49,7 +49,7 @@ class DeviceAnswer:
 
 
 class _Lane:
-    """One thread with a predictor of its own, since a predictor remembers what it meets."""
+    """One thread with a separate predictor, since a predictor caches its answers."""
 
     def __init__(self, calibrations: Path | None) -> None:
         self._calibrations = calibrations
@@ -64,8 +64,8 @@ class _Lane:
 
 
 class Answers:
-    """Questions of all tabs: those of ready models in one lane, those that trace or search in another, so that nobody
-    who drags waits for them.
+    """Questions of all tabs: those of ready models in one lane, those that trace or search in another, so that dragging
+    never waits for them.
 
     Args:
         functions: ``package.module:function`` models that may run; a URL alone runs no code.
@@ -77,21 +77,21 @@ class Answers:
         self.forget()
 
     def forget(self) -> None:
-        """All answers, since there is a calibration more."""
+        """Forget all answers, since there is a new calibration."""
         calibrations = calibrations_dir() if calibrations_dir().is_dir() else None
         self._quick, self._slow = _Lane(calibrations), _Lane(calibrations)
         self._submitted.cache_clear()
 
     async def of(self, ask: Question[T], form: Form, *, slow: bool = False) -> T:
-        """What ``ask`` says of a form.
+        """The answer of ``ask`` to a form.
 
         Args:
             ask: a function of a predictor and a form.
             form: the question.
-            slow: whether it takes longer than anyone who drags should wait.
+            slow: True if it takes longer than dragging should wait.
 
         Raises:
-            NeusightError: what is wrong with the question. ModelError: a function that may not run.
+            NeusightError: the question is invalid. ModelError: a function that may not run.
         """
         model = form.question.model
         allowed = model in self._functions or model.startswith(_PREFIXES)
@@ -105,32 +105,32 @@ class Answers:
         return (self._slow if slow else self._quick).submit(ask, form)
 
 
-def answered(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
+def answer_form(predictor: Predictor, form: Form) -> tuple[DeviceAnswer, ...]:
     """Answers of each device of the form.
 
     Raises:
         NeusightError: no device has an answer, all for the same reason.
     """
-    answers = tuple(_answered(predictor, question) for question in form.questions)
+    answers = tuple(_answer_one(predictor, question) for question in form.questions)
     if len(reasons := {answer.error for answer in answers}) == 1 and "" not in reasons:
         raise NeusightError(*reasons)
     return answers
 
 
-def _answered(predictor: Predictor, question: Step | Serving) -> DeviceAnswer:
+def _answer_one(predictor: Predictor, question: Step | Serving) -> DeviceAnswer:
     try:
-        return DeviceAnswer(question, estimated(predictor, question))
+        return DeviceAnswer(question, answer_question(predictor, question))
     except Exception as error:  # A page goes on where a command would end.
         return DeviceAnswer(question, error=said_of(error))
 
 
 def said_of(error: Exception) -> str:
-    """Why there is no answer, in one line."""
+    """The reason why there is no answer, in one line."""
     return str(error) if isinstance(error, NeusightError) else f"{type(error).__name__}: {reason(error)}"
 
 
-def estimated(predictor: Predictor, question: Step | Serving) -> Answer:
-    """The answer on one device or cluster, whose interval and coverage are known as well.
+def answer_question(predictor: Predictor, question: Step | Serving) -> Answer:
+    """The answer on one device or cluster, with its interval and coverage computed.
 
     Raises:
         NeusightError: as ``Predictor.ask``.
@@ -156,7 +156,7 @@ def _figures(estimate: Answer | None) -> dict[str, Any]:
 
 
 def charts(form: Form, estimates: Sequence[Any]) -> list[Chart]:
-    """Time by what limits it, of steps on one device each, and memory term by term."""
+    """Charts of time by limiter, for steps on one device each, and of memory term by term."""
     if not estimates:
         return []
     if form.serving:

@@ -34,19 +34,19 @@ _TYPES = {"csv": "text/csv", "json": "application/json", "png": "image/png", "sv
 """Media types of files of charts; a trace is JSON as well."""
 _STYLE, _SCRIPT = (Path(__file__).with_name(name) for name in ("style.css", "page.js"))
 _MOST_BYTES = 64 * 2**20
-"""Of a file that is dropped: a model's description, not its weights."""
+"""Largest size of a dropped file [B]: a model's description, not its weights."""
 
 
 def application(answers: Answers, first: Form, views: Sequence[View] = VIEWS) -> FastAPI:
-    """All views and files.
+    """The application with all views and files.
 
     Args:
         answers: to questions of all tabs.
         first: the question of a URL that has none.
-        views: what there is.
+        views: the views to add.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    # A page of somebody else must not reach this one through a name of its own.
+    # A page of another site must not reach this one through a name of that site.
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[HOST, "localhost"])
     for view in views:
         _add_page(view, views, answers, first)
@@ -98,7 +98,7 @@ def _question(tab: Tab) -> None:
         tab.field("gpu")
         with ui.element("div").classes("mode"):
             tab.field("mode")
-        upload, button = chosen_file("or drop a file", ".json,.onnx,.pt2", lambda event: _dropped(tab, event))
+        upload, button = chosen_file("or drop a file", ".json,.onnx,.pt2", lambda event: _take_file(tab, event))
         upload.props(f"max-file-size={_MOST_BYTES}").on_rejected(lambda: tab.wrong(refused))
         button.props('title="config.json, .onnx or .pt2"')
         ui.run_javascript(f"asking.drop({upload.id})")
@@ -107,8 +107,8 @@ def _question(tab: Tab) -> None:
         fill_panels(tab.form, tab.field)
 
 
-async def _dropped(tab: Tab, event: Any) -> None:
-    """A file becomes the model; one that is not understood says so, and the question stays as it is."""
+async def _take_file(tab: Tab, event: Any) -> None:
+    """Make a file the model; report one that cannot be read, and leave the question as it is."""
     try:
         path = await run.io_bound(keep_model, event.file.name, await event.file.read())
     except NeusightError as mistake:
@@ -141,7 +141,7 @@ def _add_files(app: FastAPI, view: View, answers: Answers) -> None:
 
 
 def _add_reports() -> None:
-    """Reports of experiments, as they are committed, with their pictures."""
+    """Add the committed reports of experiments, with their pictures."""
     nicegui_app.add_static_files("/experiments", checkout_dir("experiments"))
 
     @ui.page("/reports/{name}")
@@ -154,13 +154,13 @@ def _add_reports() -> None:
 
 
 def serve(form: Form, functions: Sequence[str], port: int, *, show: bool) -> None:
-    """Until Ctrl-C.
+    """Serve the page until Ctrl-C.
 
     Args:
         form: the first question.
         functions: ``package.module:function`` models that may run.
-        port: of this machine.
-        show: whether a browser opens.
+        port: port of this machine.
+        show: True to open a browser.
     """
     app = application(Answers(functions), form)
     Thread(target=known_models, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Ask: a model, devices, and the answer in one line each, with what gives the same elsewhere."""
+"""Ask: a model, devices, and the answer in one line each, with the same as command and Python."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from neusight.defaults import words_of
 from neusight.devices import DeviceSpec
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import NeusightError
-from neusight.page.answers import Answer, DeviceAnswer, answered, charts
+from neusight.page.answers import Answer, DeviceAnswer, answer_form, charts
 from neusight.page.form import Form
-from neusight.page.tab import Shown, Tab, View, copied, link_predictions
+from neusight.page.tab import Shown, Tab, View, link_predictions, show_copyable
 from neusight.serving import figures as served
 from neusight.serving.estimate import ServingEstimate
 from neusight.units import decimal, exact, milliseconds, scaled
@@ -33,7 +33,7 @@ _ASSUMED = (
 
 def ask(predictor: Predictor, form: Form) -> Shown:
     """Answers of all devices, and their charts."""
-    answers = answered(predictor, form)
+    answers = answer_form(predictor, form)
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     passes = [served.passes(e) for e in estimates if form.serving and len(estimates) == 1]
     device = form.device if len(answers) == 1 else None
@@ -41,7 +41,7 @@ def ask(predictor: Predictor, form: Form) -> Shown:
 
 
 def _texts(answers: Sequence[DeviceAnswer], device: DeviceSpec | None, tab: Tab) -> None:
-    """Answers, what is assumed, and lines to copy."""
+    """Show answers, assumptions, and lines to copy."""
     with ui.element("div").classes("beside"):
         with ui.element("div"):
             for answer in answers:
@@ -51,8 +51,8 @@ def _texts(answers: Sequence[DeviceAnswer], device: DeviceSpec | None, tab: Tab)
             if device is not None:
                 _assumptions(tab, device)
         with ui.element("div").style("min-width: 0"):
-            copied("Command line", tab.form.command)
-            copied("Python", tab.form.python)
+            show_copyable("Command line", tab.form.command)
+            show_copyable("Python", tab.form.python)
             link_predictions("/")
 
 
@@ -76,7 +76,7 @@ def _line(answer: DeviceAnswer, mode: str) -> None:
 
 
 def _warnings(answer: DeviceAnswer, of: int) -> list[str]:
-    """What the line on memory does not say, with the device where there are several."""
+    """Warnings other than the line on memory, with the device where there are several."""
     e = answer.estimate
     texts = [text for text in e.warnings if not text.startswith(str(e.fit))] if e else []
     return [f"{answer.gpu}: {text}" for text in texts] if of > 1 else texts
@@ -105,17 +105,17 @@ def _facts(e: Answer) -> Iterator[str]:
 
 
 def _cost(usd: float | None, what: str, e: Answer) -> list[str]:
-    """What a million of something costs, where a price is known."""
+    """Cost of a million of something, where a price is known."""
     return [] if usd is None else [f"{decimal(usd)} USD for a million {what}; price: {e.price_source}"]
 
 
 def _assumptions(tab: Tab, device: DeviceSpec) -> None:
-    """Figures of the device, edited in place; an empty one is again that of the catalogue."""
+    """Show figures of the device, edited in place; an empty one is reset to that of the catalogue."""
     with ui.element("div").classes("question"):
         for key, name, kind, title in _ASSUMED:
             value = getattr(device, name)
 
-            async def changed(event: Any, key: str = key) -> None:
+            async def change_figure(event: Any, key: str = key) -> None:
                 form = tab.form.with_change(key, event.sender.value or "")
                 event.sender.error = None
                 try:
@@ -128,7 +128,7 @@ def _assumptions(tab: Tab, device: DeviceSpec) -> None:
                     tab.reflect()
 
             field = ui.input(title, value="" if value is None else exact(value, kind))
-            field.props("dense hide-bottom-space").classes(f"field-{key}").on("change", changed)
+            field.props("dense hide-bottom-space").classes(f"field-{key}").on("change", change_figure)
 
 
 VIEW = View(path="/", title="Ask", ask=ask)

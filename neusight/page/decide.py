@@ -1,4 +1,4 @@
-"""Decide: two devices part by part, what optimisations bring, the cheapest deployment, plans on a cluster."""
+"""Decide: two devices part by part, gains of optimisations, the cheapest deployment, plans on a cluster."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from neusight.distributed import figures as distributed
 from neusight.distributed.search import Found
 from neusight.errors import ModelError
 from neusight.estimates import Estimate, figures
-from neusight.page.answers import DeviceAnswer, answered, charts
+from neusight.page.answers import DeviceAnswer, answer_form, charts
 from neusight.page.form import Form
 from neusight.page.html import table
-from neusight.page.tab import Shown, Tab, View, copied
+from neusight.page.tab import Shown, Tab, View, show_copyable
 from neusight.questions import Serving, Step, Training
 from neusight.questions.parts import PLAN
 from neusight.questions.serving import LOADS
@@ -31,51 +31,51 @@ from neusight.what_if import Gain, Rung, WhatIf, known
 from neusight.what_if.figures import ladder
 
 EVERY = "all"
-"""In place of names of optimisations: all that apply, ranked."""
+"""Word in place of names of optimisations: all that apply, ranked."""
 _COMMON = ("compile", "amp-bf16", "bf16", "flash", "fused-optimizer", "checkpointing", "cuda-graphs")
-"""Switches; all others are in a list."""
+"""Optimisations with a switch; all others are in a list."""
 _SEARCHED = ("replicas", "num_prompts", "batch", "stages", "burstiness", "trace", "prefill")
-"""Fields that a service level leaves no room for."""
+"""Fields that a search for a service level decides."""
 _LIMITS, _MINUTES, _ENGINE = 3, 1.0, "maxtext"
-"""Of a search for a device to build: limits of area and of power, how long, and what else its command takes."""
+"""Options of a search for a device to build: limits of area and of power, minutes, and engine."""
 
 
 def ask(predictor: Predictor, form: Form) -> Shown:
-    """By what the form is about: a deployment, a device to build, a cluster, a step."""
+    """Answer a form by its subject: a deployment, a device to build, a cluster or a step."""
     if form.serving:
         shown = _cheapest(predictor, form) if form.page.slo else _frontiers(predictor, form)
     elif form.page.space:
-        shown = _designed(form)
+        shown = _show_designs(form)
     else:
-        shown = _planned(predictor, form) if form.cluster else _stepped(predictor, form)
+        shown = _show_plans(predictor, form) if form.cluster else _show_step(predictor, form)
 
     def texts(tab: Tab) -> None:
         shown.texts(tab)
-        copied("Command line", command(form))
+        show_copyable("Command line", command(form))
 
     return replace(shown, texts=texts)
 
 
 def is_slow(form: Form) -> bool:
-    """Whether anything is searched or traced for it."""
+    """True if the answer needs a search or a trace."""
     return bool(form.page.slo if form.serving else form.page.space or form.page.apply)
 
 
 def unused(form: Form) -> list[str]:
-    """Fields that are given and do not count for what is looked for."""
-    given, apply = form.question.words(), ["apply"] if form.page.apply else []
+    """Fields that are given and have no effect on the search."""
+    words, apply = form.question.words(), ["apply"] if form.page.apply else []
     if form.serving:
-        return [] if form.page.slo else [name for name in LOADS if name in given]
+        return [] if form.page.slo else [name for name in LOADS if name in words]
     if form.page.space:
-        return [*apply, *(name for name in given if name not in ("model", "mode", "batch", "seq_len", "nodes"))]
-    planned = [name for name in given if Step.fields()[name].field.panel == PLAN]
+        return [*apply, *(name for name in words if name not in ("model", "mode", "batch", "seq_len", "nodes"))]
+    planned = [name for name in words if Step.fields()[name].field.panel == PLAN]
     return [*apply, *planned] if form.cluster else []
 
 
-def _stepped(predictor: Predictor, form: Form) -> Shown:
-    answers = answered(predictor, form)
+def _show_step(predictor: Predictor, form: Form) -> Shown:
+    answers = answer_form(predictor, form)
     estimates = [answer.estimate for answer in answers if isinstance(answer.estimate, Estimate)]
-    gains = _optimised(predictor, form) if form.page.apply else None
+    gains = _apply(predictor, form) if form.page.apply else None
     ladders = [ladder(gains)] if gains else []
     differences = [figures.difference(*estimates[:2])] if len(estimates) > 1 else []
     return Shown(charts=(*charts(form, estimates), *ladders, *differences), texts=partial(_step, answers, gains))
@@ -93,13 +93,13 @@ def step_question(form: Form) -> StepQuestion:
     return step.resolve(step.device())
 
 
-def _optimised(predictor: Predictor, form: Form) -> WhatIf:
+def _apply(predictor: Predictor, form: Form) -> WhatIf:
     question, apply = step_question(form), form.page.apply
     return predictor.what_ifs(question) if apply == (EVERY,) else predictor.what_if(question, apply)
 
 
-def _deployed(form: Form) -> Serving:
-    """The deployment without what is searched for: devices and clients that nobody names, or the load."""
+def _deployment(form: Form) -> Serving:
+    """The deployment without the searched fields: devices and clients that are not given, or the load."""
     question = form.complete
     assert isinstance(question, Serving)
     assert isinstance(form.question, Serving)
@@ -111,38 +111,38 @@ def _deployed(form: Form) -> Serving:
 
 def _cheapest(predictor: Predictor, form: Form) -> Shown:
     form.question.refuse(_SEARCHED, "is looked for under a service level: leave it out")
-    question = _deployed(form)
+    question = _deployment(form)
     isl, osl = question.lengths()
     demand = Demand(
         slo=Slo.named(form.page.slo), isl=isl, osl=osl, request_rate=question.request_rate,
         concurrency=question.concurrency, seed=question.seed,
     )  # fmt: skip
-    setup = {one.name: getattr(question, one.name) for one in fields(Setup) if one.name in form.given}
-    devices = [one.device() for one in form.questions] if question.gpu else None
+    setup = {f.name: getattr(question, f.name) for f in fields(Setup) if f.name in form.given}
+    devices = [q.device() for q in form.questions] if question.gpu else None
     choices = predictor.cheapest(question.model_or_name(), devices, demand, **setup)
     shown = [served.costs(choices)] if choices[0].holds else []
     return Shown(charts=tuple(shown), texts=partial(_choices, choices))
 
 
 def _frontiers(predictor: Predictor, form: Form) -> Shown:
-    question = _deployed(form)
-    points = {one.gpu: predictor.frontier(question.changed(gpu=one.gpu), one.device()) for one in form.questions}
+    question = _deployment(form)
+    points = {q.gpu: predictor.frontier(question.changed(gpu=q.gpu), q.device()) for q in form.questions}
     return Shown(charts=(served.frontier(points),))
 
 
 def _plan_question(form: Form) -> Training:
     """The training step on a cluster without its plan, which is searched for."""
     step = form.training
-    return step.changed(**dict.fromkeys(name for name, one in step.fields().items() if one.field.panel == PLAN))
+    return step.changed(**dict.fromkeys(name for name, f in step.fields().items() if f.field.panel == PLAN))
 
 
-def _planned(predictor: Predictor, form: Form) -> Shown:
-    found = predictor.plans(_plan_question(form).unplanned())
-    return Shown(charts=(distributed.pareto(found), distributed.timeline(found.best[0])), texts=partial(_plans, found))
+def _show_plans(predictor: Predictor, form: Form) -> Shown:
+    plans = predictor.plans(_plan_question(form).unplanned())
+    return Shown(charts=(distributed.pareto(plans), distributed.timeline(plans.best[0])), texts=partial(_plans, plans))
 
 
-def _designed(form: Form) -> Shown:
-    """Designs of a space that no other beats, for training of the model."""
+def _show_designs(form: Form) -> Shown:
+    """Show the Pareto front of a space's designs, for training of the model."""
     from neusight.design.front import chart
     from neusight.design.report import answers
     from neusight.design.space import load_space
@@ -157,12 +157,12 @@ def _designed(form: Form) -> Shown:
         model=step.model, global_batch_size=step.batch, seq_len=step.seq_len, nodes=step.nodes or 1,
         per_node=default_per_node(space.base_device), engine=_ENGINE,
     )  # fmt: skip
-    found = answers(space, [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
-    return Shown(charts=(chart(found, "the baseline"),), texts=partial(_designs, found))
+    designs = answers(space, [training], front=_LIMITS, limit_s=60.0 * _MINUTES)
+    return Shown(charts=(chart(designs, "the baseline"),), texts=partial(_designs, designs))
 
 
 def controls(tab: Tab) -> None:
-    """What is decided between, beside the question itself."""
+    """Show the fields of the decision, in addition to the question itself."""
     with ui.element("div").classes("question"):
         if tab.form.serving:
             tab.field("slo")
@@ -172,24 +172,24 @@ def controls(tab: Tab) -> None:
 
 
 def _switches(tab: Tab) -> None:
-    given = [name for name in tab.form.page.apply if name != EVERY]
-    others = sorted(name for name, one in known().items() if StepQuestion in one.functions and name not in _COMMON)
+    applied = [name for name in tab.form.page.apply if name != EVERY]
+    others = sorted(name for name, t in known().items() if StepQuestion in t.functions and name not in _COMMON)
 
-    async def switched(names: Sequence[str]) -> None:
+    async def switch(names: Sequence[str]) -> None:
         await tab.change(apply="\n".join(names))
 
-    async def one(event: Any) -> None:
+    async def switch_one(event: Any) -> None:
         rest = [name for name in tab.form.page.apply if name not in (event.sender.text, EVERY)]
-        await switched([*rest, event.sender.text] if event.value else rest)
+        await switch([*rest, event.sender.text] if event.value else rest)
 
     for name in _COMMON:
-        box = ui.checkbox(name, value=name in given, on_change=one)
+        box = ui.checkbox(name, value=name in applied, on_change=switch_one)
         box.props("dense").style("flex: 0 0 auto; min-width: 0").mark(name)
     chosen = ui.select(others, multiple=True, label="other what-ifs", with_input=True)
-    chosen.value = [name for name in given if name in others]
-    common = [name for name in given if name in _COMMON]
-    chosen.on_value_change(lambda event: switched([*common, *event.value])).props("dense use-chips").classes("wide")
-    button = ui.button("rank all that apply", on_click=lambda: switched([EVERY])).props("flat dense no-caps")
+    chosen.value = [name for name in applied if name in others]
+    common = [name for name in applied if name in _COMMON]
+    chosen.on_value_change(lambda event: switch([*common, *event.value])).props("dense use-chips").classes("wide")
+    button = ui.button("rank all that apply", on_click=lambda: switch([EVERY])).props("flat dense no-caps")
     button.style("flex: 0 0 auto")
 
 
@@ -199,12 +199,12 @@ def _step(answers: tuple[DeviceAnswer, ...], gains: WhatIf | None, tab: Tab) -> 
             ui.label(f"{answer.gpu}: {answer.error}").classes("wrong").props('role="alert"')
     estimates = [answer.estimate for answer in answers if isinstance(answer.estimate, Estimate)]
     for other in estimates[1:]:
-        ui.label(_compared(estimates[0], other)).classes("answer")
+        ui.label(_compare(estimates[0], other)).classes("answer")
     if gains:
         _gains(gains)
 
 
-def _compared(first: Estimate, second: Estimate) -> str:
+def _compare(first: Estimate, second: Estimate) -> str:
     gain = Gain.of(first, second)
     faster = f"{gain.ratio:.2f}x as fast as" if gain.ratio >= 1 else f"{1 / gain.ratio:.2f}x as slow as"
     ends = (gain.low, gain.high) if gain.ratio >= 1 else (1 / gain.high, 1 / gain.low)
@@ -244,7 +244,7 @@ def _choices(choices: list[Choice], tab: Tab) -> None:
         load = f"{served.load_size(e)} {'requests/s' if 'request_rate' in e.load else 'clients'}"
         where = f"{best.described}{cost}"
         ui.label(f"{where} holds the level for {load}, with a probability of {best.probability:.0%}").classes("answer")
-        copied("Launch one replica", e.launch)
+        show_copyable("Launch one replica", e.launch)
 
 
 def _plans(found: Found, tab: Tab) -> None:
@@ -277,7 +277,7 @@ def _words(form: Form) -> Iterator[str]:
     question, page = form.question, form.page
     if not isinstance(question, Step):
         restated = [word for name in form.restated for word in question.fields()[name].command_words(form.text(name))]
-        yield from ("serving", *_deployed(form).command_line(), *restated)
+        yield from ("serving", *_deployment(form).command_line(), *restated)
         yield from ("--slo", page.slo) if page.slo else ("--frontier",)
     elif page.space:
         yield from ("design", page.space, "--model", question.model, "--global-batch-size", str(question.batch))

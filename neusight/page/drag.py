@@ -17,7 +17,7 @@ from neusight.api import Predictor
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.errors import NeusightError
 from neusight.figures import Chart, Dot, Line, Scale
-from neusight.page.answers import DeviceAnswer, answered, charts
+from neusight.page.answers import DeviceAnswer, answer_form, charts
 from neusight.page.fields import term
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View, link_predictions
@@ -27,15 +27,15 @@ from neusight.serving.estimate import ServingEstimate
 from neusight.units import decimal, exact, milliseconds, scaled
 
 _POINTS = 9
-"""Of a curve."""
+"""Number of points of a curve."""
 _THROTTLE_S = 0.03
-"""Between two values of a slider that is dragged [s]."""
+"""Time between two values of a dragged slider [s]."""
 _WAIT_S = 0.2
-"""After which what is computed ahead looks again whether somebody drags."""
+"""Time after which computing ahead checks again for dragging [s]."""
 _STEP = 0.05
-"""Of the slider, whose scale is logarithmic: a twentieth more."""
+"""Step of the slider, whose scale is logarithmic: a twentieth more."""
 _HERE = 0.1
-"""Of the largest dot's area, where the question stands."""
+"""Share of the largest dot's area, for the dot of the question."""
 
 
 def _quarters(least: float, most: float) -> tuple[float, ...]:
@@ -62,7 +62,7 @@ LOAD = {"concurrency": _whole(1, 256), "isl": _whole(64, 16384), "osl": _whole(1
 
 @dataclass(frozen=True, kw_only=True)
 class Dragged:
-    """A field that one drags over ``steps``."""
+    """A field that is dragged over ``steps``."""
 
     name: str
     title: str
@@ -74,13 +74,13 @@ class Dragged:
         return "B/s" if self.name == _BANDWIDTH else ""
 
     def near(self, value: float) -> float:
-        """The nearest that can be."""
+        """The nearest possible value."""
         inside = min(max(value, self.steps[0]), self.steps[-1])
         return min(self.steps, key=lambda step: abs(log(step / inside)))
 
     @property
     def curve(self) -> list[float]:
-        """Where a curve is known, evenly on a logarithmic scale."""
+        """Values at which a curve is computed, evenly on a logarithmic scale."""
         least, most = self.steps[0], self.steps[-1]
         return sorted({self.near(least * (most / least) ** (at / (_POINTS - 1))) for at in range(_POINTS)})
 
@@ -90,20 +90,20 @@ class Dragged:
 
 
 def title(form: Form, name: str) -> str:
-    """What is dragged, in words."""
-    one = form.declared(name)
-    return term(one) if one else "memory bandwidth"
+    """Name of the dragged field in words."""
+    field = form.declared(name)
+    return term(field) if field else "memory bandwidth"
 
 
-def dragged(form: Form) -> Dragged:
-    """What one drags, the first that there is unless the form says it."""
+def dragged_field(form: Form) -> Dragged:
+    """The dragged field: that of the form, else the first."""
     axes = LOAD if form.serving else STEP
     name = form.page.axis if form.page.axis in axes else next(iter(axes))
     return Dragged(name=name, title=title(form, name), steps=axes[name])
 
 
-def moved(form: Form, name: str, value: float) -> Form:
-    """With another value of what one drags; a batch is for all replicas."""
+def with_value(form: Form, name: str, value: float) -> Form:
+    """The form with another value of the dragged field; a batch is for all replicas."""
     if name == _BANDWIDTH:
         return form.with_change(name, exact(float(f"{value:.3g}"), "bytes_per_s"))
     form = form.changed(**{name: f"{value:.0f}"})
@@ -114,14 +114,14 @@ def moved(form: Form, name: str, value: float) -> Form:
 
 
 def ask(predictor: Predictor, form: Form) -> Shown:
-    """Now, and along what one drags."""
-    axis = dragged(form)
-    answers = answered(predictor, form)
+    """Answers now, and along the dragged field."""
+    axis = dragged_field(form)
+    answers = answer_form(predictor, form)
     estimates: list[Any] = [answer.estimate for answer in answers if answer.estimate]
     if not estimates:
         raise NeusightError("; ".join(f"{answer.gpu}: {answer.error}" for answer in answers))
     now = _now(form, axis.name, estimates[0])
-    along = curve(predictor, moved(form, axis.name, axis.curve[0]), axis)
+    along = curve(predictor, with_value(form, axis.name, axis.curve[0]), axis)
     curves: dict[str, list[tuple[float, Any]]] = {}
     for value, answer in along:
         e: Any = answer.estimate
@@ -129,19 +129,19 @@ def ask(predictor: Predictor, form: Form) -> Shown:
     drawn = [_along(curves, axis, estimates, now)]
     drawn += [_scaling(curves, axis, estimates, now)] if axis.steps == _COUNTS else []
     drawn += [_frontier(curves, estimates)] if axis.name == "concurrency" else []
-    said = "\n".join(f"{axis.title} {axis.words(now)}, {_line(e)}" for e in estimates)
+    spoken = "\n".join(f"{axis.title} {axis.words(now)}, {_line(e)}" for e in estimates)
     return Shown(
-        charts=(*drawn, *charts(form, estimates)), answers=[answer for _, answer in along], said=said,
+        charts=(*drawn, *charts(form, estimates)), answers=[answer for _, answer in along], said=spoken,
         texts=partial(_follow, form, axis, now),
     )  # fmt: skip
 
 
 def _now(form: Form, name: str, e: Any) -> float:
-    """The value that the question has, or that its answer took."""
+    """The dragged field's value in the question, or in its answer."""
     if name == _BANDWIDTH:
         return float(form.device.dram_bandwidth_bytes_per_s)
-    chosen = (getattr(of, name, None) for of in (form.complete, e, getattr(e, "run", e), getattr(e, "plan", e)))
-    return float(next(filter(None, chosen), 1))
+    choose_axis = (getattr(of, name, None) for of in (form.complete, e, getattr(e, "run", e), getattr(e, "plan", e)))
+    return float(next(filter(None, choose_axis), 1))
 
 
 Points = Sequence[tuple[float, Any]]
@@ -165,24 +165,24 @@ def _rate(e: Any) -> tuple[float, float, float]:
 
 
 def _outside(e: Any) -> bool:
-    """Whether most of it is unlike what was measured."""
+    """True if most of an estimate is unlike measured kernels."""
     return bool(getattr(e, "in_domain", 1.0) < 0.5)
 
 
 def _pieces(points: Points) -> Iterator[tuple[bool, bool, Points]]:
-    """Of a curve: whether it lies outside of what was measured, whether all of it fits, and its points."""
+    """Pieces of a curve: whether outside of measured kernels, whether all fits, and the points."""
     pairs = list(pairwise(points)) or [(points[0], points[0])]
 
     def kind(pair: tuple[tuple[float, Any], tuple[float, Any]]) -> tuple[bool, bool]:
         return any(_outside(e) for _, e in pair), all(e.fits for _, e in pair)
 
-    for (outside, fits), each in groupby(pairs, kind):
-        piece = list(each)
+    for (outside, fits), group in groupby(pairs, kind):
+        piece = list(group)
         yield outside, fits, [piece[0][0], *(end for _, end in piece)]
 
 
 def _lines(curves: Curves, figure: Figure) -> Iterator[Line]:
-    """A curve a device with its intervals: dashed where it does not fit, grey outside of what was measured."""
+    """A curve a device with its intervals: dashed where it does not fit, grey outside of measured kernels."""
     for gpu, whole in curves.items():
         for outside, fits, points in _pieces(whole):
             values, lows, highs = zip(*(figure(e) for _, e in points), strict=True)
@@ -191,13 +191,13 @@ def _lines(curves: Curves, figure: Figure) -> Iterator[Line]:
 
 
 def _dots(estimates: Sequence[Any], figure: Figure, now: float) -> list[Dot]:
-    """Where the question stands."""
+    """Dots of the question."""
     figures = [(e, *figure(e)) for e in estimates]
     return [Dot(x=now, y=y, series=e.gpu, y_interval=(low, high), outside=_outside(e)) for e, y, low, high in figures]
 
 
 def _along(curves: Curves, axis: Dragged, estimates: Sequence[Any], now: float) -> Chart:
-    """Time along what one drags, and where the question stands."""
+    """Chart of time along the dragged field, with the question."""
     lines, dots = list(_lines(curves, _time)), _dots(estimates, _time, now)
     if len(dots) == 1:
         dots = [replace(dots[0], label=milliseconds(dots[0].y))]
@@ -219,7 +219,7 @@ def _along(curves: Curves, axis: Dragged, estimates: Sequence[Any], now: float) 
 
 
 def _scaling(curves: Curves, axis: Dragged, estimates: Sequence[Any], now: float) -> Chart:
-    """What more devices bring, beside what they would bring if nothing were lost between them."""
+    """Chart of throughput by devices, next to the throughput without any loss between them."""
     ideal: list[Line] = []
     rows = []
     for gpu, points in curves.items():
@@ -235,7 +235,7 @@ def _scaling(curves: Curves, axis: Dragged, estimates: Sequence[Any], now: float
 
 
 def _frontier(curves: Curves, estimates: Sequence[Any]) -> Chart:
-    """Throughput against speed under growing loads, and where the question stands."""
+    """Chart of throughput against speed under growing loads, with the question."""
     chart = served.frontier({gpu: [e for _, e in points] for gpu, points in curves.items()})
     here = served.frontier({e.gpu: [e] for e in estimates})
     return replace(chart, dots=(*chart.dots, *(replace(dot, size=_HERE, label="") for dot in here.dots)))
@@ -243,23 +243,23 @@ def _frontier(curves: Curves, estimates: Sequence[Any]) -> Chart:
 
 @lru_cache(maxsize=128)
 def curve(predictor: Predictor, form: Form, axis: Dragged) -> list[tuple[float, DeviceAnswer]]:
-    """Values along what one drags with the answer of each device, where there is one; kept, since dragging leaves
-    them.
+    """Values along the dragged field with the answer of each device, where there is one; kept, since dragging does not
+    change them.
     """
     points: list[tuple[float, DeviceAnswer]] = []
     for value in axis.curve:
         with suppress(NeusightError):
-            answers = answered(predictor, moved(form, axis.name, value))
+            answers = answer_form(predictor, with_value(form, axis.name, value))
             points += [(value, answer) for answer in answers if answer.estimate]
     return points
 
 
 def controls(tab: Tab) -> None:
-    """Which field one drags, a slider for keyboards and fingers, and the chart itself."""
-    axis = dragged(tab.form)
+    """Show the choice of the dragged field, a slider for keyboards and fingers, and the chart itself."""
+    axis = dragged_field(tab.form)
     names = LOAD if tab.form.serving else STEP
 
-    async def chosen(event: Any) -> None:
+    async def choose_axis(event: Any) -> None:
         await tab.change(axis=event.value)
         tab.rebuild()
 
@@ -270,7 +270,7 @@ def controls(tab: Tab) -> None:
 
     with ui.element("div").classes("question"):
         axes = {name: title(tab.form, name) for name in names}
-        ui.select(axes, value=axis.name, label="drag", on_change=chosen).props("dense").mark("axis")
+        ui.select(axes, value=axis.name, label="drag", on_change=choose_axis).props("dense").mark("axis")
         low, high = log(axis.steps[0]), log(axis.steps[-1])
         slider = ui.slider(min=low, max=high, step=log(2) if axis.steps == _COUNTS else _STEP, value=low)
         slider.props('aria-label="what one drags"').classes("wide").mark("slider")
@@ -283,9 +283,9 @@ def controls(tab: Tab) -> None:
 
 
 async def _move(tab: Tab, value: float, gesture: int) -> None:
-    """Ask for another value of what one drags; all of a gesture are one entry of the history."""
-    axis = dragged(tab.form)
-    form = moved(tab.form, axis.name, axis.near(value))
+    """Ask for another value of the dragged field; all of a gesture are one entry of the history."""
+    axis = dragged_field(tab.form)
+    form = with_value(tab.form, axis.name, axis.near(value))
     await tab.ask(form, gesture)
     # All else follows once the answer and its charts are on the screen.
     await asyncio.sleep(_THROTTLE_S)
@@ -294,19 +294,19 @@ async def _move(tab: Tab, value: float, gesture: int) -> None:
 
 
 async def _prepare(tab: Tab, base: Form, axis: Dragged) -> None:
-    """Answers at all steps, ahead of who drags there: one after the other, so that nobody waits for more than one."""
+    """Compute answers at all steps ahead of dragging: one after the other, so that dragging waits for one at most."""
     for value in axis.steps:
         while tab.busy:
             await asyncio.sleep(_WAIT_S)
         if tab.prepared != base:
             return
         with suppress(NeusightError):
-            await tab.answers.of(ask, moved(base, axis.name, value))
+            await tab.answers.of(ask, with_value(base, axis.name, value))
 
 
 def _follow(form: Form, axis: Dragged, now: float, tab: Tab) -> None:
-    """Compute ahead where one may drag to; the slider follows what is changed elsewhere."""
-    base = moved(form, axis.name, axis.steps[0])
+    """Compute ahead the values that may be dragged to; the slider follows changes made elsewhere."""
+    base = with_value(form, axis.name, axis.steps[0])
     if tab.prepared != base:
         tab.prepared = base
         background_tasks.create(_prepare(tab, base, axis))
@@ -315,7 +315,7 @@ def _follow(form: Form, axis: Dragged, now: float, tab: Tab) -> None:
 
 
 def _slide(tab: Tab, form: Form, value: float) -> None:
-    """Move the slider, but never back to a question that is older than where it is."""
+    """Move the slider, but never back to a question older than its value."""
     if tab.asked == form and tab.slid != value:
         tab.slid, tab.slider.value = value, log(value)
 

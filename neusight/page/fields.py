@@ -1,4 +1,4 @@
-"""Fields of the question on the screen, each as its declaration says: a text, a choice or a switch."""
+"""Fields of the question on the screen, by their declarations: a text, a choice or a switch."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _TYPED = "dense stack-label debounce=350 hide-bottom-space"
 
 
 def panels(form: Form) -> dict[str, list[str]]:
-    """Fields of the question by the title of their group: those that count in its mode, and those that are given."""
+    """Fields of the question by the title of their group: those with an effect in its mode, and given ones."""
     groups: dict[str, list[str]] = {title: [] for title in (MODEL, LOAD, DEVICE, ENGINE, PLAN, CLUSTER)}
-    for name, one in form.question.fields().items():
-        of_mode = one.field.of_mode
-        counts = of_mode in ("", getattr(form.question, "mode", of_mode)) and one.field.panel in groups
+    for name, field in form.question.fields().items():
+        of_mode = field.field.of_mode
+        counts = of_mode in ("", getattr(form.question, "mode", of_mode)) and field.field.panel in groups
         if name not in HEAD and (counts or name in form.given):
-            groups.setdefault(one.field.panel, []).append(name)
+            groups.setdefault(field.field.panel, []).append(name)
     return {title: names for title, names in groups.items() if names}
 
 
@@ -44,8 +44,8 @@ def fill_panels(form: Form, add: Callable[[str], None]) -> None:
     """Put all fields but those of the head on the screen, group by group: the usual ones, others behind "more".
 
     Args:
-        form: whose fields.
-        add: puts the field of a name on the screen.
+        form: the form with the fields.
+        add: function that puts the field of a name on the screen.
     """
     for title, names in panels(form).items():
         with ui.element("fieldset").classes("panel"):
@@ -58,7 +58,7 @@ def fill_panels(form: Form, add: Callable[[str], None]) -> None:
 
 
 def _more(form: Form, names: Sequence[str], add: Callable[[str], None]) -> None:
-    """Fields that are there once somebody opens them, or one of them is given."""
+    """Put fields on the screen once they are opened, or if one of them is given."""
     with ui.element("details").classes("more") as details:
         ui.html("more", tag="summary", sanitize=False)
         place = ui.element("div").classes("question")
@@ -113,18 +113,18 @@ class FieldView:
         label = words if words.lower().startswith(name) else f"{name}: {words}"
         if name == "mode":
             pressed = "no-caps dense spread toggle-color=blue-10 toggle-text-color=white"
-            return ui.toggle(list(spec.choices), value=value, on_change=self._typed).props(pressed)
+            return ui.toggle(list(spec.choices), value=value, on_change=self._on_typed).props(pressed)
         if self._is_switch:
-            return ui.switch(label, value=value, on_change=self._typed).props("dense")
+            return ui.switch(label, value=value, on_change=self._on_typed).props("dense")
         if self._options:
             clearable = "clearable" if self._one.default in ("", None) else ""
-            chosen = ui.select(self._options, label=label, value=value, on_change=self._typed)
+            chosen = ui.select(self._options, label=label, value=value, on_change=self._on_typed)
             return chosen.props(f"dense stack-label hide-bottom-space {clearable}")
         if spec.kind == "texts":
-            return ui.textarea(label, value=value, on_change=self._typed).props(f"autogrow rows=1 {_TYPED}")
-        known = _KNOWN.get(spec.complete)
-        usual = [*(known() if known else ()), *(spec.write(usual.value) for usual in spec.if_unset(form.question))]
-        return ui.input(label, value=value, on_change=self._typed, autocomplete=usual).props(_TYPED)
+            return ui.textarea(label, value=value, on_change=self._on_typed).props(f"autogrow rows=1 {_TYPED}")
+        names = _KNOWN.get(spec.complete)
+        usual = [*(names() if names else ()), *(spec.write(usual.value) for usual in spec.if_unset(form.question))]
+        return ui.input(label, value=value, on_change=self._on_typed, autocomplete=usual).props(_TYPED)
 
     @property
     def _options(self) -> dict[str, str]:
@@ -138,17 +138,17 @@ class FieldView:
             return text == "true"
         return None if self._options and text not in self._options else text
 
-    async def _typed(self, event: Any) -> None:
+    async def _on_typed(self, event: Any) -> None:
         value = event.value
         text = str(value).lower() if isinstance(value, bool) else value or ""
         await self._changed(**{self._one.name: text})
 
     def reflect(self, form: Form) -> None:
-        """Show what the form has, which was changed elsewhere."""
+        """Show the value of the form, which was changed elsewhere."""
         self._element.value = self._value(form)
 
     def show_mistake(self, form: Form, line: str = "") -> None:
-        """Mark a field that cannot be read or that ``line`` blames; show what is assumed where it is not given."""
+        """Mark a field that cannot be read or that ``line`` blames; show the assumed value where it is not given."""
         mistake = form.mistakes.get(self._one.name)
         if self.shows_mistakes:
             self._element.error = one_line(str(mistake.error) if mistake else line) or None

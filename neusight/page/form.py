@@ -1,4 +1,4 @@
-"""``Form``: what the page asks, as its address keeps it: a question, and words that only the page has."""
+"""``Form``: the question of the page, as stored in its address, and words that only the page has."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _PROMPT, _ANSWER = 1024, 256
 """Tokens of prompts and answers that a question leaves open, as far as the model's context has room for them."""
 _VIEW = "View"
 _SEARCHED = ("tp",)
-"""Fields that a service level leaves open unless they are given, be it as they are by default."""
+"""Fields that a service level leaves open unless they are given, even with their defaults."""
 Word = tuple[str, str]
 Noun = TypeVar("Noun", bound=Question)
 
 
 class Mistake(NamedTuple):
-    """A field that cannot be read: its text as it was typed, and what is wrong."""
+    """A field that cannot be read: its text as it was typed, and the error."""
 
     text: str
     error: FieldError
@@ -63,7 +63,7 @@ class Form:
     """A model on devices: a step of inference or training, or a deployment that is served.
 
     Attributes:
-        question: what is asked.
+        question: the question.
         page: words that only the page has.
         restated: fields among ``_SEARCHED`` that are given as they are by default.
         aside: words of the other question, which come back with its mode.
@@ -78,7 +78,7 @@ class Form:
 
     @classmethod
     def of(cls, words: Iterable[Word]) -> Form:
-        """From the words of an address; an empty one is not given.
+        """The form of the words of an address; an empty word is not given.
 
         Raises:
             FieldError: an unknown field, or a value that it cannot take.
@@ -90,13 +90,13 @@ class Form:
 
     @classmethod
     def read(cls, words: Iterable[Word]) -> Form:
-        """Read every field by itself: those that cannot be read are among ``mistakes``."""
-        given = [(name, text.strip()) for name, text in words if text.strip()]
+        """Read every field separately: those that cannot be read are among ``mistakes``."""
+        nonempty = [(name, text.strip()) for name, text in words if text.strip()]
         of_page = PageWords.fields()
-        page, mistakes = _read(PageWords, [word for word in given if word[0] in of_page])
+        page, mistakes = _read(PageWords, [word for word in nonempty if word[0] in of_page])
         nouns: tuple[type[Step | Serving], ...] = (Step, Serving)
         noun, other = reversed(nouns) if page.mode == "serving" else nouns
-        rest = [(_today(noun, name), text) for name, text in given if name not in of_page]
+        rest = [(_today(noun, name), text) for name, text in nonempty if name not in of_page]
         aside = [word for word in rest if word[0] not in noun.fields() and _today(other, word[0]) in other.fields()]
         base = {"model": MODEL} | ({"mode": page.mode} if noun is Step else {})
         question, wrong = _read(noun, [word for word in rest if word not in aside], base)
@@ -104,10 +104,10 @@ class Form:
         return cls(question=question, page=page, restated=restated, aside=tuple(aside), mistakes=mistakes | wrong)
 
     def changed(self, **texts: str) -> Form:
-        """With other words in some fields; lines of a text are values of a field that takes several."""
+        """The form with other words in some fields; lines of a text are values of a field that takes several."""
         dropped = LOADS if (texts.get("mode", self.page.mode) == "serving") != self.serving else ()
-        kept = [(name, text) for name, text in self.words() if name not in (*texts, *dropped) and self.declared(name)]
-        return Form.read([*kept, *((name, line) for name, text in texts.items() for line in text.splitlines())])
+        rest = [(name, text) for name, text in self.words() if name not in (*texts, *dropped) and self.declared(name)]
+        return Form.read([*rest, *((name, line) for name, text in texts.items() for line in text.splitlines())])
 
     def words(self) -> Iterator[Word]:
         """Fields that are given, with the texts of those that cannot be read."""
@@ -132,23 +132,23 @@ class Form:
 
     @property
     def serving(self) -> bool:
-        """Whether a deployment is asked for."""
+        """True if the question is about a deployment."""
         return isinstance(self.question, Serving)
 
     @property
     def cluster(self) -> str:
-        """The cluster that is named; "" for none."""
+        """Name of the cluster; "" without one."""
         return getattr(self.question, "cluster", "")
 
     def declared(self, name: str) -> NamedField | None:
-        """The declaration of a field, be it of the other mode."""
+        """The declaration of a field, also of the other mode."""
         nouns: tuple[type[Question], ...] = (PageWords, type(self.question), Step, Serving)
         return next((noun.fields()[name] for noun in nouns if name in noun.fields()), None)
 
     def text(self, name: str) -> str:
         """Text of a field on the screen: as it was typed where it cannot be read."""
-        one = self.declared(name)
-        usual = one.field.write(one.default) if one and one.default not in (None, ()) else ""
+        field = self.declared(name)
+        usual = field.field.write(field.default) if field and field.default not in (None, ()) else ""
         return self.given.get(name, usual)
 
     @property
@@ -167,7 +167,7 @@ class Form:
 
     @cached_property
     def complete(self) -> Step | Serving:
-        """The question of devices, with what the page assumes where it is left open."""
+        """The question of devices, with the page's assumptions for fields that are left open."""
         words: dict[str, Any] = {} if self.cluster else {"gpu": self.question.gpu or DEVICE}
         if isinstance(self.question, Serving):
             words |= {} if self.question.trace else _lengths(self.question)
@@ -185,7 +185,7 @@ class Form:
         return [self.complete.changed(gpu=gpu) for gpu in self.gpus]
 
     def assumed(self, name: str) -> str:
-        """Text that stands in place of a field which is not given; "" for none."""
+        """Text shown in place of a field which is not given; "" for none."""
         if self.page.slo and self.serving and name in ("gpu", "tp", "concurrency"):
             return {"gpu": "all with a price", "tp": "1, 2, 4 or 8"}.get(name, "")
         value = getattr(self.complete, name, None)
@@ -236,7 +236,7 @@ class Form:
         return Training.named(Step.training_words(self.question.words()))
 
     def with_change(self, key: str, text: str) -> Form:
-        """With another figure of the device; the catalogue's where the text is empty."""
+        """The form with another figure of the device; the catalogue's where the text is empty."""
         key = f"device.{key}" if self.cluster else key
         rest = [change for change in self.question.overrides if not change.startswith(f"{key}=")]
         return self.changed(overrides="\n".join([*rest, f"{key}={text}"] if text.strip() else rest))

@@ -17,7 +17,7 @@ _LONG = 24
 
 
 def export(folder: Path) -> list[Path]:
-    """Write a page for each thing that accuracy is told by, with its figure.
+    """Write a page for each grouping of accuracy, with its figure.
 
     Returns:
         The pages.
@@ -61,14 +61,14 @@ _STATIC += " img { max-width: 100%; height: auto; background: #fff; }"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], ids: Sequence[str] = ()) -> str:
-    """As HTML; columns of words stand left, those of figures right; ``ids`` are of rows that something leads to."""
+    """A table as HTML; columns of words are aligned left, figures right; ``ids`` are link targets of rows."""
     lines = [tuple(row) for row in rows]
     words = [place == 0 or all(map(_is_word, column)) for place, column in enumerate(zip(*lines, strict=True))]
     words = words or [True] * len(head)
     titles = "".join(
         f'<th scope="col"{_kind(word, "")}>{escape(title)}</th>' for title, word in zip(head, words, strict=True)
     )
-    marks = [f' id="{escape(one)}" tabindex="-1"' for one in ids] or [""] * len(lines)
+    marks = [f' id="{escape(row_id)}" tabindex="-1"' for row_id in ids] or [""] * len(lines)
     body = "".join(f"<tr{mark}>{_cells(line, words)}</tr>" for mark, line in zip(marks, lines, strict=True))
     return f'<table class="figures" tabindex="0"><thead><tr>{titles}</tr></thead><tbody>{body}</tbody></table>'
 

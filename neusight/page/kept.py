@@ -20,11 +20,11 @@ from neusight.workloads.decoders.reading import Keys
 def chosen_file(label: str, endings: str, taken: Callable[[Any], Awaitable[None]]) -> tuple[ui.upload, ui.button]:
     """A button that chooses a file, and the upload behind it, whose event goes to ``taken``."""
 
-    async def uploaded(event: Any) -> None:
+    async def on_upload(event: Any) -> None:
         event.sender.reset()
         await taken(event)
 
-    upload = ui.upload(on_upload=uploaded).props(f'auto-upload accept="{endings}"').style("display: none")
+    upload = ui.upload(on_upload=on_upload).props(f'auto-upload accept="{endings}"').style("display: none")
     button = ui.button(label, on_click=lambda: upload.run_method("pickFiles")).props("flat dense no-caps")
     return upload, button
 
@@ -57,7 +57,7 @@ def keep_model(name: str, content: bytes) -> Path:
 
 
 def _name(config: dict[str, object]) -> str:
-    """Type and size: the number of weights of a decoder, of others layers and width."""
+    """Type and size of a model: the number of weights of a decoder, else layers and width."""
     kind = re.sub(r"[^\w.]+", "-", str(config["model_type"]))[:40]
     try:
         number = decoder_of(config, kind).parameters

@@ -1,4 +1,4 @@
-"""Look: where the time and the memory of one step go, kernel by kernel, module by module, from its start to its end."""
+"""Look: time and memory of one step, kernel by kernel, module by module, from its start to its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from neusight.api import Predictor
 from neusight.distributed.estimate import TrainingEstimate
 from neusight.estimates import Estimate, figures
 from neusight.figures import Chart
-from neusight.page.answers import Answer, estimated
+from neusight.page.answers import Answer, answer_question
 from neusight.page.decide import step_question
 from neusight.page.form import Form
 from neusight.page.tab import Shown, Tab, View
@@ -18,7 +18,7 @@ from neusight.serving.estimate import ServingEstimate
 from neusight.units import milliseconds
 
 _PARTS = 3
-"""Operators that are named as what makes a step slow."""
+"""Number of operators that are named as the slowest."""
 _CHARTS = {
     ServingEstimate: ("passes", "memory"),
     TrainingEstimate: ("timeline", "memory"),
@@ -29,7 +29,7 @@ _CHARTS = {
 
 def ask(predictor: Predictor, form: Form) -> Shown:
     """Charts of the first device, or of the ranks of a cluster."""
-    e = estimated(predictor, form.questions[0])
+    e = answer_question(predictor, form.questions[0])
     if isinstance(e, Estimate) and e.devices == 1:
         charts = _of_step(predictor, form, e)
     else:
@@ -54,7 +54,7 @@ def _of_step(predictor: Predictor, form: Form, estimate: Estimate) -> tuple[Char
 
 
 def _texts(e: Answer, _: Tab) -> None:
-    """What makes it slow, in a line."""
+    """Show the causes of the latency, in a line."""
     slow = f"mostly limited by {e.limiter}"
     if isinstance(e, Estimate):
         parts = ", ".join(f"{figures.short(r.operator)} ({r.phase}, {r.share:.0%})" for r in e.by_operator[:_PARTS])

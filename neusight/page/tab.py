@@ -1,4 +1,4 @@
-"""One open tab: its question, its view, and what is on the screen; the URL follows the question."""
+"""One open tab: its question, its view, and the elements on the screen; the URL follows the question."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from neusight.page.form import Form
 _FEW = 6
 """Lanes of a chart that takes half the width of a wide screen."""
 _SUSPECTS = ("mode", "gpu", "model")
-"""Fields that are marked last where a question has no answer: all others make sense for some of them only."""
+"""Fields that are marked last where a question has no answer: all other fields are valid for some of them only."""
 _FILES = {"csv": "CSV", "json": "JSON", "png": "PNG", "svg": "SVG"}
-"""Forms in which a chart may be taken along, and what they are called."""
+"""Formats in which a chart may be downloaded, and their labels."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a view shows of a question: charts, texts above and below them, and what is ``said`` where one drags;
-    ``answers`` are those that one may take along as rows to measure.
+    """A view's result for a question: charts, texts above and below them, and a text ``said`` while dragging;
+    ``answers`` are those that may be downloaded as rows to measure.
     """
 
     charts: tuple[Chart, ...] = ()
@@ -44,11 +44,11 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """A view: where it lies, what it asks of a predictor, and what it puts beside its charts.
+    """A view: its address, its question to a predictor, and the elements around its charts.
 
-    ``controls`` stand between question and answer, ``is_slow`` says whether an answer takes longer than who drags may
-    wait, ``asks`` says whether there is a question at all, ``is_dragged`` whether one drags on the first chart and
-    texts stay where they are; ``unused`` names fields that are given and do not count here.
+    ``controls`` are placed between question and answer, ``is_slow`` is True if an answer takes longer than dragging may
+    wait, ``asks`` if there is a question at all, ``is_dragged`` if the first chart is dragged and texts stay in place;
+    ``unused`` names fields that are given and have no effect here.
     """
 
     path: str
@@ -63,7 +63,7 @@ class View:
 
 @dataclass(kw_only=True)
 class Tab:
-    """What one browser tab shows. Only the newest question is drawn, whatever order answers come in."""
+    """The state of one browser tab. Only the newest question is drawn, in any order of answers."""
 
     view: View
     form: Form
@@ -75,25 +75,25 @@ class Tab:
     panels: Any = None
     """Place of the fields of the mode."""
     prepared: Any = None
-    """Of what answers are computed ahead, while nobody asks."""
+    """Form whose answers are computed ahead, while the tab is idle."""
     shapes: list[tuple[str, int]] = field(default_factory=list)
-    """Of charts: name, height."""
+    """Name and height of each chart."""
     busy: bool = False
-    """Whether a question is being answered."""
+    """True while a question is being answered."""
     asked: Form | None = None
     """The question that is being answered, or whose answer is on the screen."""
     slider: Any = None
-    """Of a view on which one drags."""
+    """Slider of a view with dragging."""
     slid: float = 0.0
     """The value that the slider shows."""
     pending: bool = False
-    """Whether a newer question waits for the answer of this one."""
+    """True if a newer question waits for the answer of this one."""
     entry: int | None = None
     """Entry of the history for the question: a gesture of the browser, all of which share one, 0 for an edit, which is
     an entry by itself, or None, which leaves the address as it is."""
 
     def build(self) -> None:
-        """Places for what comes: a line for mistakes, controls, texts, charts."""
+        """Create the places of the page: a line for mistakes, controls, texts, charts."""
         self.mistake = ui.label().classes("wrong").props('role="alert"')
         self.note = ui.label().classes("quiet")
         self.controls = ui.column().style("gap: 8px; width: 100%")
@@ -109,7 +109,7 @@ class Tab:
         self.show_fields()
 
     async def change(self, **texts: str) -> None:
-        """Take other words in fields; one that cannot be read spoils itself alone."""
+        """Change the words of fields; one that cannot be read affects only itself."""
         await self.ask(self.form.changed(**texts))
 
     async def go(self, words: Sequence[tuple[str, str]], first: Form) -> None:
@@ -121,7 +121,7 @@ class Tab:
         await self.start()
 
     async def start(self) -> None:
-        """Answer the question of an address as it stands."""
+        """Answer the question of an address."""
         self.entry = None
         await (self.fail() if self.form.mistakes else self.redraw())
 
@@ -147,8 +147,8 @@ class Tab:
         self._tell("failed")
 
     def rebuild(self) -> None:
-        """Fields and controls of another mode."""
-        self.fields = {name: one for name, one in self.fields.items() if name in HEAD}
+        """Build the fields and controls of another mode."""
+        self.fields = {name: f for name, f in self.fields.items() if name in HEAD}
         if self.panels is not None:
             self.panels.clear()
             with self.panels:
@@ -158,7 +158,7 @@ class Tab:
             self.view.controls(self)
 
     async def redraw(self) -> None:
-        """The answer to the question as it stands; of those that come while one is answered, to the last."""
+        """Draw the answer to the current question; of questions that come while one is answered, only to the last."""
         self.asked, self.pending = self.form, True
         if self.busy:
             return
@@ -192,16 +192,16 @@ class Tab:
             self._tell("point", f"?{form.query}", entry)
 
     async def _answer(self, form: Form) -> tuple[Shown | None, str]:
-        """The answer, or why there is none."""
+        """The answer, or the reason why there is none."""
         try:
             return await self.answers.of(self.view.ask, form, slow=self.view.is_slow(form)), ""
         except Exception as error:  # A page goes on where a command would end.
             return None, said_of(error)
 
     async def _blame(self, form: Form, error: str) -> None:
-        """Mark the field without which the question has an answer, or say the error above all answers."""
+        """Mark the field without which the question has an answer, or show the error above all answers."""
         self.wrong(error)
-        names = [name for name, one in self.fields.items() if name in form.given and one.shows_mistakes]
+        names = [name for name, f in self.fields.items() if name in form.given and f.shows_mistakes]
         for name in sorted(names, key=lambda name: _SUSPECTS.index(name) if name in _SUSPECTS else -1):
             shown, _ = await self._answer(form.changed(**{name: ""}))
             if form != self.form or self.pending or self.form.mistakes:
@@ -212,13 +212,13 @@ class Tab:
                 return
 
     def field(self, name: str) -> None:
-        """A field of the question, as its declaration says."""
-        one = self.form.declared(name)
-        assert one is not None, name
-        self.fields[name] = FieldView(one, self.form, self.change)
+        """Put a field of the question on the screen, by its declaration."""
+        declared = self.form.declared(name)
+        assert declared is not None, name
+        self.fields[name] = FieldView(declared, self.form, self.change)
 
     def reflect(self) -> None:
-        """Fields show what the form has."""
+        """Show the values of the form in all fields."""
         for field_ in self.fields.values():
             field_.reflect(self.form)
 
@@ -226,19 +226,19 @@ class Tab:
         """Mark fields that cannot be read; a mistake that no field here shows is in the line above all answers."""
         for field_ in self.fields.values():
             field_.show_mistake(self.form)
-        marked = [name for name, one in self.fields.items() if one.shows_mistakes]
+        marked = [name for name, f in self.fields.items() if f.shows_mistakes]
         self.wrong("; ".join(str(m.error) for name, m in self.form.mistakes.items() if name not in marked))
         names = dict.fromkeys([*(name for name, _ in self.form.aside), *self.view.unused(self.form)])
         self.note.text = f"without effect here: {', '.join(names)}" if names else ""
         self.note.set_visibility(bool(names))
 
     def wrong(self, line: str) -> None:
-        """A mistake, in the line that the command would print; "" for none."""
+        """Show a mistake, in the line that the command would print; "" for none."""
         self.mistake.text = one_line(line)
         self.mistake.set_visibility(bool(line))
 
     def _show(self, shown: Shown) -> list[tuple[int, dict[str, Any]]]:
-        """Texts anew, unless the view keeps them; charts in place where they are the same, which are returned."""
+        """Show texts again, unless the view keeps them; return charts to update where they are the same."""
         if not self.view.is_dragged:
             self.texts.clear()
             self.below.clear()
@@ -252,7 +252,7 @@ class Tab:
         return drawn
 
     def _draw(self, charts: Sequence[Chart]) -> list[tuple[int, dict[str, Any]]]:
-        """Place charts, or return those that are there with their options, for the browser to draw again."""
+        """Place charts, or return existing ones with their options, for the browser to draw again."""
         shapes = [(chart.name, height_px(chart)) for chart in charts]
         if self.shapes != shapes:
             self.shapes = shapes
@@ -291,8 +291,8 @@ def link_predictions(view: str) -> None:
         ui.link("predictions as CSV, to fill in what you measure", f"/files{view.rstrip('/')}/predictions.csv")
 
 
-def copied(title: str, text: str) -> None:
-    """Lines to copy."""
+def show_copyable(title: str, text: str) -> None:
+    """Show lines to copy."""
     with ui.element("div").style("width: 100%; min-width: 0"):
         with ui.row().style("align-items: center; gap: 8px"):
             ui.label(title).classes("quiet")

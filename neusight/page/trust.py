@@ -1,4 +1,4 @@
-"""Trust: how far estimates are from what was measured, by experiments and by measurements of one's own."""
+"""Trust: errors of estimates, by experiments and by the user's measurements."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from neusight.page.accuracy import HEAD, Accuracy, accuracies, cells_of, chart
 from neusight.page.form import Form
 from neusight.page.html import table
 from neusight.page.kept import chosen_file, keep
-from neusight.page.tab import Shown, Tab, View, copied
+from neusight.page.tab import Shown, Tab, View, show_copyable
 
 _LEAST = 20
-"""Rows of a GPU, from which a calibration is offered, as ``neusight calibrate`` recommends."""
+"""Rows of a GPU from which on a calibration is offered, as ``neusight calibrate`` recommends."""
 _BY = ("gpu", "op", "dtype", "quantity")
 _FIGURES = ("mean", "bias", "inside")
-"""Figures of measurements of one's own."""
+"""Figures of the user's measurements."""
 
 
 def ask(_: Predictor, form: Form) -> Shown:
-    """Figures of all committed experiments by one thing."""
+    """Accuracies of all committed experiments in one grouping."""
     rows = accuracies(form.page.by)
     return Shown(charts=(chart(form.page.by, rows),), texts=partial(_texts, rows), below=partial(_table, rows))
 
 
 def controls(tab: Tab) -> None:
-    """By what, and a table of one's own."""
+    """Show the choice of the grouping, and the upload of the user's table."""
     with ui.element("div").classes("question"):
         tab.field("by")
-        _, button = chosen_file("measurements of your own: a CSV", ".csv", lambda event: _dropped(tab, own, event))
+        _, button = chosen_file("measurements of your own: a CSV", ".csv", lambda event: _take_file(tab, panel, event))
         button.props('title="gpu, op and shapes or model, dtype, latency_ms"').classes("wide")
-    own = ui.column().style("width: 100%")
+    panel = ui.column().style("width: 100%")
 
 
-async def _dropped(tab: Tab, own: ui.column, event: Any) -> None:
-    """Errors of one's own table at once, or what is wrong with it."""
+async def _take_file(tab: Tab, own: ui.column, event: Any) -> None:
+    """Show the errors of the user's table, or its mistakes."""
     file = keep(Path(event.file.name).name, await event.file.read())
     folder = file.parent
     own.clear()
@@ -57,7 +57,7 @@ async def _dropped(tab: Tab, own: ui.column, event: Any) -> None:
 
 
 def _errors(file: Path, out: Path, predictor: Predictor, _: Form) -> list[dict[str, Any]]:
-    """Errors by device, operator and precision, those that tables of models lack empty."""
+    """Errors by device, operator and precision, empty for columns that tables of models lack."""
     from neusight.measured import evaluate, summarise
     from neusight.measured.overview import import_tables
 
@@ -84,13 +84,13 @@ def _own(tab: Tab, errors: Sequence[dict[str, Any]], folder: Path) -> None:
     for gpu, count in counts.items():
         if count >= _LEAST:
             ui.button(f"calibrate {gpu} by {count} rows", on_click=partial(_calibrate, tab, gpu, folder)).props("flat")
-        copied(f"Calibrate {gpu}", f"neusight calibrate --gpu {gpu} --data {folder}")
+        show_copyable(f"Calibrate {gpu}", f"neusight calibrate --gpu {gpu} --data {folder}")
 
 
 async def _calibrate(tab: Tab, gpu: str, folder: Path) -> None:
-    """Later answers take the correction up, here as in commands."""
+    """Fit a calibration; later answers use the correction, here as in commands."""
     try:
-        path = await tab.answers.of(partial(_fitted, gpu, folder), tab.form, slow=True)
+        path = await tab.answers.of(partial(_fit, gpu, folder), tab.form, slow=True)
     except NeusightError as error:
         ui.notify(str(error), type="negative")
     else:
@@ -98,7 +98,7 @@ async def _calibrate(tab: Tab, gpu: str, folder: Path) -> None:
         ui.notify(f"{path}: later answers for {gpu} are corrected by it")
 
 
-def _fitted(gpu: str, folder: Path, predictor: Predictor, _: Form) -> Path:
+def _fit(gpu: str, folder: Path, predictor: Predictor, _: Form) -> Path:
     from neusight.learn.calibration import fit_calibration, read_rows
     from neusight.paths import calibrations_dir
 
@@ -108,7 +108,7 @@ def _fitted(gpu: str, folder: Path, predictor: Predictor, _: Form) -> Path:
 
 
 def _texts(rows: Sequence[Accuracy], _: Tab) -> None:
-    """What the dots are, and reports of their experiments."""
+    """Show the meaning of the dots, and links to reports of their experiments."""
     ui.label("Each dot is a row of the table below the chart, of an experiment that anyone can run again.")
     runs = dict.fromkeys((row.experiment, row.run) for row in rows)
     links = (f'<a class="plain" href="/reports/{escape(name)}">{escape(run)}</a>' for name, run in runs)
@@ -116,7 +116,7 @@ def _texts(rows: Sequence[Accuracy], _: Tab) -> None:
 
 
 def _table(rows: Sequence[Accuracy], _: Tab) -> None:
-    """All rows, which dots lead to."""
+    """Show all rows, to which dots link."""
     ui.html(table(HEAD, map(cells_of, rows), ids=[row.id for row in rows]), sanitize=False)
 
 

@@ -139,7 +139,7 @@ def test_each_mode_answers_with_its_defaults(predictor: Predictor, model: str) -
     for mode in MODES:
         asked = form(f"model={model} gpu=a100-sxm-80gb mode={mode}")
         try:
-            (answer,) = answers.answered(predictor, asked)
+            (answer,) = answers.answer_form(predictor, asked)
         except NeusightError as mistake:
             assert mode == "serving", mistake
             assert "serve" in str(mistake)
@@ -183,7 +183,7 @@ def test_keep_model_refuses_in_a_line(name: str, content: bytes, reason: str) ->
 def test_a_dropped_configuration_is_asked_by_its_command(predictor: Predictor) -> None:
     path = keep_model("config.json", json.dumps(GPT).encode())
     asked = Form(question=Step(model=str(path), gpu="l4", batch=2))
-    (answer,) = answers.answered(predictor, asked)
+    (answer,) = answers.answer_form(predictor, asked)
     assert answer.estimate
     assert answer.estimate.model == path.parent.name
     assert as_json(*shlex.split(asked.command)[1:])["latency_s"] == answer.estimate.latency_s
@@ -192,7 +192,7 @@ def test_a_dropped_configuration_is_asked_by_its_command(predictor: Predictor) -
 @pytest.mark.parametrize("more", ["", " concurrency=200", " pp=2 replicas=2", " engine=sglang tp=2"])
 def test_memory_of_a_served_model_is_that_of_the_command(predictor: Predictor, more: str) -> None:
     asked = form(SERVED + more)
-    (answer,) = answers.answered(predictor, asked)
+    (answer,) = answers.answer_form(predictor, asked)
     assert answer.estimate
     printed = " ".join(run(*shlex.split(asked.command)[1:]).stdout.split())
     for line in answer.estimate.memory_lines:  # type: ignore[union-attr]

@@ -23,7 +23,7 @@ LATE = "const later = setTimeout; window.setTimeout = (call, ms, ...rest) => lat
 ANSWERED = f"{SHOWN}.getAttribute('aria-busy') === 'false' && !{SHOWN}.classList.contains('failed')"
 
 
-def answered(page: Any, query: str = "") -> None:
+def answer_form(page: Any, query: str = "") -> None:
     """Wait until the question of an address is answered."""
     page.wait_for_function(f"{ANSWERED} && location.search.includes({query!r})")
 
@@ -45,12 +45,12 @@ def marked(page: Any, label: str) -> str:
 
 def test_back_goes_one_edit_back_and_forward_again(opened: Opened) -> None:
     page = opened()
-    answered(page)
+    answer_form(page)
     fill(page, "model", "gpt2")
-    answered(page, "model=gpt2")
+    answer_form(page, "model=gpt2")
     for batch in ("8", "16"):
         fill(page, "batch", batch)
-        answered(page, f"batch={batch}")
+        answer_form(page, f"batch={batch}")
     for move, batch in ((page.go_back, "8"), (page.go_back, "1"), (page.go_forward, "8"), (page.go_forward, "16")):
         move()
         page.wait_for_function(f"document.querySelector('.facts')?.innerText.includes('batch {batch} ') && {ANSWERED}")
@@ -69,31 +69,31 @@ def test_back_goes_one_edit_back_and_forward_again(opened: Opened) -> None:
 )
 def test_back_is_an_edit_on_every_view(opened: Opened, path: str, label: str) -> None:
     page = opened(path)
-    answered(page)
+    answer_form(page)
     before = value(page, label)
     fill(page, label, "32")
-    answered(page, "=32")
+    answer_form(page, "=32")
     page.go_back()
     page.wait_for_function("!location.search.includes('=32')")
-    answered(page)
+    answer_form(page)
     assert value(page, label) == before
 
 
 def test_back_undoes_a_mode_and_what_was_dragged_at_once(opened: Opened) -> None:
     page = opened("/drag?model=gpt2&gpu=l4&batch=2")
-    answered(page)
+    answer_form(page)
     page.get_by_role("button", name="training").click()
-    answered(page, "mode=training")
+    answer_form(page, "mode=training")
     slider = page.locator(".q-slider [tabindex]").first
     page.wait_for_function("document.querySelector('.q-slider').ariaValueNow > 0")
     page.evaluate(LATE)
     slider.focus()
     page.keyboard.down("PageUp")
-    answered(page, "batch=3")
+    answer_form(page, "batch=3")
     for _ in range(6):
         page.keyboard.down("PageUp")
     page.keyboard.up("PageUp")
-    answered(page, "batch=64")
+    answer_form(page, "batch=64")
     page.go_back()
     page.wait_for_function("location.search.includes('batch=2') && location.search.includes('training')")
     page.go_back()
@@ -127,7 +127,7 @@ def test_a_mode_that_is_none_is_marked_where_modes_are(opened: Opened) -> None:
     assert (value(page, "gpu"), value(page, "batch")) == ("l4", "2")
     assert not page.locator(".answer").count()
     page.get_by_role("button", name="training").click()
-    answered(page, "mode=training")
+    answer_form(page, "mode=training")
     assert "l4" in page.locator(".answer").inner_text()
 
 
@@ -137,7 +137,7 @@ def test_a_field_that_is_unknown_shows_no_answer(opened: Opened) -> None:
     assert value(page, "gpu") == "l4"
     assert not page.locator(".answer").count()
     fill(page, "batch", "2")
-    answered(page, "batch=2")
+    answer_form(page, "batch=2")
     assert "gpu=l4" in page.url
 
 
@@ -154,7 +154,7 @@ def test_an_old_answer_fades_and_goes_where_the_new_question_has_none(
     opened: Opened, path: str, label: str, bad: str, reason: str
 ) -> None:
     page = opened(path)
-    answered(page)
+    answer_form(page)
     before = value(page, label)
     field = page.locator(f".field-{label} input").first
     assert "asking" in field.evaluate(TYPE, bad)
@@ -162,12 +162,12 @@ def test_an_old_answer_fades_and_goes_where_the_new_question_has_none(
     assert not page.locator(".answer:visible, .lines:visible").count()
     field.fill(before)
     page.wait_for_function("!document.querySelector('.q-field--error')")
-    answered(page)
+    answer_form(page)
 
 
 def test_a_figure_of_a_device_that_cannot_be_is_marked_where_it_stands(opened: Opened) -> None:
     page = opened("/?model=gpt2&gpu=l4")
-    answered(page)
+    answer_form(page)
     for text in ("5", "5 TB/s", ""):
         fill(page, "dram_bandwidth", text)
         page.get_by_label("memory bandwidth").press("Enter")
@@ -176,7 +176,7 @@ def test_a_figure_of_a_device_that_cannot_be_is_marked_where_it_stands(opened: O
             assert not page.locator(".answer:visible").count()
         else:
             page.wait_for_function(f"location.search.includes('dram_bandwidth') === {json.dumps(bool(text))}")
-            answered(page)
+            answer_form(page)
     assert value(page, "dram_bandwidth") == "300 GB/s"
 
 
@@ -188,20 +188,20 @@ def test_a_choice_that_is_none_is_marked_on_a_view_without_a_question(opened: Op
 
 def test_an_answer_without_charts_is_an_answer(opened: Opened) -> None:
     page = opened("/decide?model=llama-3.1-8b&mode=serving&gpu=l4&slo=ttft%3D1ms")
-    answered(page)
+    answer_form(page)
     assert page.locator(".answer").inner_text() == "nothing holds ttft=1ms"
 
 
 def test_working_is_shown_after_a_tenth_of_a_second_and_nothing_else_is_new(opened: Opened) -> None:
     page = opened("/decide?model=gpt2-large&gpu=h100&mode=training&batch=4")
-    answered(page)
+    answer_form(page)
     for name in ("bf16", "compile", "flash"):
         page.get_by_text(name, exact=True).click()
         page.wait_for_function(
             f"!({ANSWERED}) && getComputedStyle(document.querySelector('.working')).visibility === 'visible'"
             f" || {ANSWERED} && location.search.includes({name!r})"
         )
-    answered(page, "apply=flash")
+    answer_form(page, "apply=flash")
     assert page.locator(".answer").inner_text().startswith("bf16, compile, flash")
     assert page.evaluate("getComputedStyle(document.querySelector('.working')).visibility") == "hidden"
 
@@ -209,11 +209,11 @@ def test_working_is_shown_after_a_tenth_of_a_second_and_nothing_else_is_new(open
 @pytest.mark.parametrize("model", ["gpt2-large", "llama-3.1-8b"])
 def test_the_first_click_on_a_mode_answers(opened: Opened, model: str) -> None:
     page = opened(f"/?model={model}")
-    answered(page)
+    answer_form(page)
     for mode in ("serving", "training", "inference"):
         page.get_by_role("button", name=mode).click()
         page.wait_for_url(f"**mode={mode}*" if mode != "inference" else f"**/?model={model}")
-        answered(page)
+        answer_form(page)
         assert page.locator(".answer").count() == 1
 
 
@@ -232,9 +232,9 @@ def test_a_dropped_configuration_is_called_by_type_and_size(opened: Opened, tmp_
     file = tmp_path / "config.json"
     file.write_text(json.dumps(BLOOM))
     page = opened("/?gpu=l4")
-    answered(page)
+    answer_form(page)
     page.locator("input[type=file]").set_input_files(file)
-    answered(page, "bloom-0.164m")
+    answer_form(page, "bloom-0.164m")
     assert page.locator(".answer strong").first.inner_text() == "bloom-0.164m"
     command = shlex.split(page.locator(".lines").first.inner_text())
     assert as_json(*command[1:])["latency_s"] == float(page.locator(".answer").get_attribute("data-latency") or 0)
@@ -253,7 +253,7 @@ def test_a_dropped_file_that_is_not_understood_says_so(
 ) -> None:
     (tmp_path / name).write_text(content)
     page = opened("/?model=gpt2&gpu=l4")
-    answered(page)
+    answer_form(page)
     page.locator("input[type=file]").set_input_files(tmp_path / name)
     page.get_by_text(reason).wait_for()
     assert page.url.endswith("/?model=gpt2&gpu=l4")
@@ -262,7 +262,7 @@ def test_a_dropped_file_that_is_not_understood_says_so(
 
 def test_a_served_model_has_the_memory_of_its_command(opened: Opened) -> None:
     page = opened("/?model=llama-3.1-8b&gpu=h100-sxm-80gb&mode=serving")
-    answered(page)
+    answer_form(page)
     facts = page.locator(".facts").inner_text()
     printed = " ".join(run(*shlex.split(page.locator(".lines").first.inner_text())[1:]).stdout.split())
     for words in ("KV cache 5", "kept free 7.91 GiB", "fits in 79.10 GiB a GPU"):
@@ -273,7 +273,7 @@ def test_a_served_model_has_the_memory_of_its_command(opened: Opened) -> None:
     for name in ("pp", "ep", "replicas"):
         page.locator(f".field-{name} input").locator("visible=true").wait_for()
     page.locator(".field-replicas input").fill("2")
-    answered(page, "replicas=2")
+    answer_form(page, "replicas=2")
     assert "--replicas 2" in page.locator(".lines").first.inner_text()
 
 
@@ -295,7 +295,7 @@ TEXTS = """() => {
 @pytest.mark.parametrize("gpu", ["h100", "b200", "mi300x"])
 def test_names_in_a_roofline_do_not_overlap(opened: Opened, width: int, gpu: str) -> None:
     page = opened(f"/look?model=gpt2-large&gpu={gpu}&mode=training", width=width)
-    answered(page)
+    answer_form(page)
     texts = page.wait_for_function(TEXTS).json_value()
     for (one, *a), (other, *b) in combinations(texts, 2):
         apart = a[2] <= b[0] + 1 or b[2] <= a[0] + 1 or a[3] <= b[1] + 1 or b[3] <= a[1] + 1

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from neusight import Predictor
-from neusight.page.answers import answered
+from neusight.page.answers import answer_form
 from neusight.page.form import Form
 from tests.cli_runs import as_json
 
@@ -54,7 +54,7 @@ def one_predictor(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("form", QUESTIONS, ids=lambda form: form.query)
 def test_page_command_and_python_agree(form: Form, predictor: Predictor) -> None:
     assert Form.of(form.words()) == form
-    (answer,) = answered(predictor, form)
+    (answer,) = answer_form(predictor, form)
     assert answer.estimate is not None, answer.error
     (same,) = by_python(form)
     said = as_json(*shlex.split(form.command)[1:])
