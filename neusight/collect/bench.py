@@ -41,7 +41,7 @@ class Timing:
 
     @staticmethod
     def of(times_s: Sequence[float]) -> Timing:
-        """From the single times."""
+        """Timing from single times [s]."""
         p10, median, p90 = np.percentile(times_s, (10, 50, 90))
         return Timing(float(median), float(p10), float(p90), len(times_s))
 
@@ -82,12 +82,12 @@ class Bench:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether this is a GPU."""
+        """True if the device is a GPU."""
         return not self.torch_device.startswith("cpu")
 
     @cached_property
     def memory_bytes(self) -> float:
-        """What operands may take together: half of the device's memory, a sixteenth of a host's."""
+        """Memory that all operands may take [B]: half of the device's, a sixteenth of a host's."""
         return self.device.dram_capacity_bytes / (2 if self.on_gpu else 16)
 
     def synchronise(self) -> None:
@@ -112,7 +112,7 @@ class Bench:
         with launch.setting():
             single = self._single(launch, sets)
             replayed = self._stopwatch.replays(launch.run, sets, single.p10_s, self.budget_s)
-            cached = self._cached(launch, sets, single.p10_s) if replayed else None
+            cached = self._time_cached(launch, sets, single.p10_s) if replayed else None
         conditions = self.conditions()
         return {
             **TIMED,
@@ -145,9 +145,9 @@ class Bench:
         size = max(1, launch.bytes)
         if size > self.memory_bytes:
             raise MemoryError(f"operands of {size / 2**30:.1f} GiB exceed half of the memory")
-        wanted = int(min(MOST_SETS, 2 * self.device.l2_capacity_bytes // size + 1, self.memory_bytes // size))
+        count = int(min(MOST_SETS, 2 * self.device.l2_capacity_bytes // size + 1, self.memory_bytes // size))
         source = OperandSource(self.torch_device, self.seed)
-        return [launch.operands(source) for _ in range(max(1, wanted))]
+        return [launch.operands(source) for _ in range(max(1, count))]
 
     def _single(self, launch: KernelLaunch, sets: Sequence[Operands]) -> Timing:
         """Single launches on changing operands, after a warm-up."""
@@ -168,7 +168,7 @@ class Bench:
             last = [*last[1:], self._stopwatch.once(call)]
             spent += last[-1]
 
-    def _cached(self, launch: KernelLaunch, sets: Sequence[Operands], usual_s: float) -> list[float]:
+    def _time_cached(self, launch: KernelLaunch, sets: Sequence[Operands], usual_s: float) -> list[float]:
         """Replays on one set, where it fits into the cache."""
         if launch.bytes > self.device.l2_capacity_bytes:
             return []

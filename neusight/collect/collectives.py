@@ -39,7 +39,7 @@ class CollectiveTask(KernelTask):
 
 
 def planned(devices: int, on_gpu: bool) -> list[CollectiveTask]:
-    """Powers of two of the devices, smaller messages first."""
+    """Tasks over powers of two of the devices, smaller messages first."""
     ranks = [2**i for i in range(1, devices.bit_length()) if 2**i <= devices]
     sizes, dtype = (SIZES, "bfloat16") if on_gpu else (HOST_SIZES, "float32")
     return [
@@ -86,7 +86,7 @@ def _rank(rank: int, count: int, tasks: list[CollectiveTask], folder: str, on_gp
     store = f"file://{folder}/meeting"
     distributed.init_process_group("nccl" if on_gpu else "gloo", init_method=store, rank=rank, world_size=count)
     try:
-        times = torch.tensor([_timed(_call(task, on_gpu), on_gpu) for task in tasks], dtype=torch.float64)
+        times = torch.tensor([_time(_call(task, on_gpu), on_gpu) for task in tasks], dtype=torch.float64)
     finally:
         distributed.destroy_process_group()
     if rank == 0:
@@ -101,9 +101,9 @@ def _call(task: CollectiveTask, on_gpu: bool) -> Callable[[], Any]:
     from neusight.collect.launches import OperandSource
 
     kernel = task.kernel
-    each = max(1, kernel.bytes // DTYPE_BYTES[kernel.dtype] // kernel.ranks)
-    whole = OperandSource("cuda" if on_gpu else "cpu").normal(each * kernel.ranks, dtype=kernel.dtype)
-    part, other = torch.empty_like(whole[:each]), torch.empty_like(whole if kernel.op == "all_to_all" else whole[:0])
+    size = max(1, kernel.bytes // DTYPE_BYTES[kernel.dtype] // kernel.ranks)
+    whole = OperandSource("cuda" if on_gpu else "cpu").normal(size * kernel.ranks, dtype=kernel.dtype)
+    part, other = torch.empty_like(whole[:size]), torch.empty_like(whole if kernel.op == "all_to_all" else whole[:0])
     calls = {
         "all_reduce": lambda: distributed.all_reduce(whole),
         "all_gather": lambda: distributed.all_gather_into_tensor(whole, part),
@@ -113,7 +113,7 @@ def _call(task: CollectiveTask, on_gpu: bool) -> Callable[[], Any]:
     return calls[kernel.op]
 
 
-def _timed(call: Callable[[], Any], on_gpu: bool) -> float:
+def _time(call: Callable[[], Any], on_gpu: bool) -> float:
     """Seconds a call; all ranks repeat equally often, as the slowest of them needs."""
     import torch
     from torch import distributed

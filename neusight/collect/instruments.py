@@ -1,4 +1,4 @@
-"""What a bench reads: stopwatches (CUDA events and graph replays, or a counter), and the device's state from NVML."""
+"""Instruments of a bench: stopwatches (CUDA events and graph replays, or a counter), and device states from NVML."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from neusight.collect.launches.launch import Operands, Run
 
 REPLAY_S = 2e-3
-"""How long one replay of a graph should take: long against the event's own microseconds."""
+"""Duration that one replay of a graph should have [s]: long against the event's own microseconds."""
 MOST_LAUNCHES = 512
 """Kernels in one graph, at most."""
 
@@ -26,7 +26,7 @@ class Stopwatch:
     """Times what a device does; this one a device that runs a call before it returns, by a counter."""
 
     held_bytes = 0
-    """Of the device's memory, which what is timed finds taken."""
+    """Bytes of the device's memory that the bench keeps allocated."""
 
     def synchronise(self) -> None:
         """Wait until the device is idle."""
@@ -46,7 +46,7 @@ class Stopwatch:
 
 
 def repeated(once: Callable[[], float], budget_s: float) -> list[float]:
-    """Times of one thing after another until they fill the budget: 5 at least, 50 at most."""
+    """Repeat a measurement until the budget is full: 5 times at least, 50 at most."""
     times: list[float] = []
     while len(times) < 5 or (sum(times) < budget_s and len(times) < 50):
         times.append(once())
@@ -76,7 +76,7 @@ class EventStopwatch(Stopwatch):
         torch.cuda.synchronize()
 
     def once(self, function: Callable[[], Any]) -> float:
-        """From event to event around one call."""
+        """Time between two events around one call [s]."""
         self.begin.record()
         function()
         self.end.record()
@@ -89,7 +89,7 @@ class EventStopwatch(Stopwatch):
         An operator that cannot be captured (it waits for the host) has no replays.
         """
         launches = int(min(MOST_LAUNCHES, max(len(sets), REPLAY_S / usual_s)))
-        graph = self._captured(run, sets, launches)
+        graph = self._capture(run, sets, launches)
         if graph is None:
             return []
         graph.replay()
@@ -97,7 +97,7 @@ class EventStopwatch(Stopwatch):
         graph.reset()
         return [t / launches for t in times]
 
-    def _captured(self, run: Run, sets: Sequence[Operands], launches: int) -> torch.cuda.CUDAGraph | None:
+    def _capture(self, run: Run, sets: Sequence[Operands], launches: int) -> torch.cuda.CUDAGraph | None:
         """Begun and ended by hand: the context manager also collects garbage, which takes longer than a kernel."""
         graph = torch.cuda.CUDAGraph()
         torch.cuda.synchronize()
@@ -141,10 +141,10 @@ _REASONS = {
 def summary(readings: Sequence[Mapping[str, float]]) -> dict[str, Any]:
     """Median clocks and power, highest temperature, every reason for throttling of several readings."""
     columns = {name: [reading[name] for reading in readings] for name in readings[0]}
-    given = reduce(or_, map(int, columns.pop("throttle")))
+    reasons = reduce(or_, map(int, columns.pop("throttle")))
     hottest = float(max(columns.pop("temperature_c")))
     medians = {name: float(median(values)) for name, values in columns.items()}
-    throttle = ";".join(name for bit, name in _REASONS.items() if given & bit)
+    throttle = ";".join(name for bit, name in _REASONS.items() if reasons & bit)
     return {**medians, "temperature_c": hottest, "throttle": throttle}
 
 
@@ -167,8 +167,8 @@ class Monitor:
         self._readings = []
 
     def read(self) -> dict[str, Any]:
-        """What was seen since ``start``, as columns of a row, or one look now where the time was too short for any;
-        empty where nothing can be read.
+        """Readings since ``start``, as columns of a row, or one reading now where the time was too short for any; empty
+        where nothing can be read.
         """
         return summary(list(self._readings) or [self._look()]) if self.handle is not None else {}
 

@@ -1,4 +1,4 @@
-"""What is collected: kernels and, on a GPU, their names; collectives between several devices."""
+"""Collection of kernels and, on a GPU, of their names, and of collectives between several devices."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from neusight.workloads.catalogue import is_image_config
 MODELS = ("bert-large", "gpt2-large", "gpt3-xl", "gpt3-2.7b", "opt-1.3b", "resnet-50")
 """Measured unless others are asked for, in every mode."""
 INFERENCE_MODELS = ("llama-3-8b",)
-"""As well, in inference: gradients and optimizer of larger models fill a device."""
+"""Further models, only in inference: gradients and optimizer of larger models fill a device."""
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
 _DATA_DEPENDENT = {"switch_transformers": "its experts run on the tokens that the router happens to send them"}
 """Types of models whose real step is not the traced one, and why."""
@@ -35,7 +35,7 @@ class ModelGrid:
         modes: ``inference``, ``training``.
         dtypes: of ``DTYPES``.
         batches: samples a step.
-        seq_lens: tokens a sample; None is the model's own. Images have none, whatever is asked.
+        seq_lens: tokens a sample; None is the model's own. Images have none in any case.
         attention: ``eager``, ``sdpa`` or ``flash``.
         optimizer: whose step is timed in training; ``none``, ``sgd``, ``adam`` or ``adamw``.
         compiled: through ``torch.compile``.
@@ -77,7 +77,7 @@ def model_plan(models: Sequence[str], grid: ModelGrid) -> list[ModelTask]:
 
 
 def usual_plan(grid: ModelGrid) -> list[ModelTask]:
-    """As ``model_plan`` of the usual models, the largest of them in inference alone."""
+    """The ``model_plan`` of the usual models, the largest of them only in inference."""
     return [t for t in model_plan((*MODELS, *INFERENCE_MODELS), grid) if t.mode == "inference" or t.model in MODELS]
 
 

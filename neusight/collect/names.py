@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from neusight.collect.bench import Bench
 
 SHARE = 0.2
-"""Of the time of a collection, at the end, for names."""
+"""Share of a collection's time, at the end, for names."""
 _RUN = ("kernel", "gpu_memcpy", "gpu_memset")
 """Categories of a trace's events that the device runs: copies of contiguous tensors are no kernels."""
 
@@ -39,7 +39,7 @@ class NameTask:
 
     @property
     def sample(self) -> str:
-        """Of the row."""
+        """Id of the row."""
         return f"name-{self.of}"
 
     def describe(self) -> dict[str, Any]:
@@ -59,13 +59,13 @@ class NameTask:
         with launch.setting():
             launch.run(*operands)
             bench.synchronise()
-            events = _profiled(lambda: launch.run(*operands), bench)
+            events = _profile(lambda: launch.run(*operands), bench)
         if not (names := named(events)):
             raise UnmeasurableError("the profiler saw no kernel: it needs CUPTI or roctracer, and the right to use it")
         return names
 
 
-def _profiled(run: Any, bench: Bench) -> list[dict[str, Any]]:
+def _profile(run: Any, bench: Bench) -> list[dict[str, Any]]:
     """The events of the profiler's trace."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -93,18 +93,18 @@ def named(events: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 def unnamed(folder: Path) -> Iterator[NameTask]:
     """A task for every row that has no name yet; a kernel that was measured twice runs the same both times."""
-    known = {row["of"] for row in read_rows(folder, "names")}
+    named_rows = {row["of"] for row in read_rows(folder, "names")}
     for family in FAMILIES:
         for row in read_rows(folder, family):
-            if row["sample"] not in known and row["repeat"] == 0:
+            if row["sample"] not in named_rows and row["repeat"] == 0:
                 yield NameTask(kernel=kernel_of(family, row), of=row["sample"])
 
 
 def join_names(folder: Path) -> None:
     """Write the names into the files of the kernels."""
-    known = {row["of"]: row for row in read_rows(folder, "names")}
+    by_id = {row["of"]: row for row in read_rows(folder, "names")}
     for family in FAMILIES:
         rows = read_rows(folder, family)
-        names = [{k: v for k, v in known.get(row["sample"], {}).items() if k not in ("sample", "of")} for row in rows]
+        names = [{k: v for k, v in by_id.get(row["sample"], {}).items() if k not in ("sample", "of")} for row in rows]
         if any(names):
-            write_rows(folder / place_of(family), [{**row, **found} for row, found in zip(rows, names, strict=True)])
+            write_rows(folder / place_of(family), [{**row, **new} for row, new in zip(rows, names, strict=True)])

@@ -44,18 +44,18 @@ STEPS = (("inference", 1), ("inference", 8), ("training", 2), ("training", 8))
 _TRACED_AS = {"tf32": "float32", "float8": "bfloat16", "float16": "bfloat16"}
 """Dtypes that run another's steps: float16 all of it, the others its products."""
 PROTOCOL = 1
-"""Of a plan's file."""
+"""Version of a plan's file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What one kernel may ask of the device."""
+    """Limits of one kernel's use of the device."""
 
     bytes: float
     seconds: float
 
     def allow(self, kernel: Kernel, device: GpuSpec) -> bool:
-        """Whether the kernel fits, by its compulsory bytes and the time that the datasheet's peaks allow."""
+        """True if the kernel is within the limits, by its compulsory bytes and its time at the datasheet's peaks."""
         work = work_of(KernelBatch.of([kernel]))
         size, flops = float(work.bytes[0]), float(work.least_flops[0])
         seconds = max(flops / device.gemm_flops_per_s(kernel.dtype), size / device.dram_bandwidth_bytes_per_s)
@@ -84,15 +84,15 @@ def plan(
     Raises:
         DataError: an unknown family or dtype, or nothing is left to measure.
     """
-    chosen = _chosen(device, families, dtypes)
-    known = {dtype: workload_kernels(device, dtype) for dtype in {d for _, d in chosen}}
+    chosen = _choose(device, families, dtypes)
+    ready = {dtype: workload_kernels(device, dtype) for dtype in {d for _, d in chosen}}
     turns = [
-        (s.weight * DTYPE_WEIGHTS[d], _turn(s, d, seed, lambda k: limits.allow(k, device), known[d].get(s.name, ())))
+        (s.weight * DTYPE_WEIGHTS[d], _turn(s, d, seed, lambda k: limits.allow(k, device), ready[d].get(s.name, ())))
         for s, d in chosen
     ]
     if not turns:
         raise DataError(f"{device.id} has none of these dtypes for these families: ask for others")
-    return _with_repeats(_interleaved(turns))
+    return _with_repeats(_interleave(turns))
 
 
 def check_names(families: Sequence[str], dtypes: Sequence[str], others: Sequence[str] = ()) -> None:
@@ -101,13 +101,13 @@ def check_names(families: Sequence[str], dtypes: Sequence[str], others: Sequence
     Raises:
         DataError: with the nearest name.
     """
-    known = [*sorted({s.family for s in STRATA}), *others]
-    for what, names, options in (("kernel family", families, known), ("dtype", dtypes, list(DTYPE_WEIGHTS))):
+    all_families = [*sorted({s.family for s in STRATA}), *others]
+    for what, names, options in (("kernel family", families, all_families), ("dtype", dtypes, list(DTYPE_WEIGHTS))):
         if unknown := [name for name in names if name not in options]:
             raise DataError(f"no {what} '{unknown[0]}': one of {', '.join(options)}{nearest(unknown[0], options)}")
 
 
-def _chosen(device: GpuSpec, families: Sequence[str], dtypes: Sequence[str]) -> list[tuple[Stratum, str]]:
+def _choose(device: GpuSpec, families: Sequence[str], dtypes: Sequence[str]) -> list[tuple[Stratum, str]]:
     check_names(families, dtypes)
     able = {*device.matrix_flops_per_s, *device.vector_flops_per_s}
     return [
@@ -122,10 +122,10 @@ def _turn(
     stratum: Stratum, dtype: str, seed: int, fits: Callable[[Kernel], bool], from_workloads: Sequence[Kernel]
 ) -> Iterator[KernelTask]:
     """The kernels of one kind and dtype, workload shapes and sampled ones in turn, until limits leave no more."""
-    known = filter(fits, from_workloads)
+    fitting = filter(fits, from_workloads)
     sampled = points(stratum.axes, int(identity(stratum.name, dtype, seed), 16) % 2**32)
     while True:
-        yield from (KernelTask(kernel=kernel, split="test") for kernel in islice(known, 1))
+        yield from (KernelTask(kernel=kernel, split="test") for kernel in islice(fitting, 1))
         made = (stratum.make(point, dtype) for point in islice(sampled, TRIES))
         kernel = next((kernel for kernel in made if kernel is not None and fits(kernel)), None)
         if kernel is None:
@@ -133,8 +133,8 @@ def _turn(
         yield KernelTask(kernel=kernel, split="train")
 
 
-def _interleaved(turns: Sequence[tuple[float, Iterator[KernelTask]]]) -> Iterator[KernelTask]:
-    """Who has had the least for its weight is next; a kernel that came before is not given again."""
+def _interleave(turns: Sequence[tuple[float, Iterator[KernelTask]]]) -> Iterator[KernelTask]:
+    """Merge task streams by stride scheduling: the least served for its weight is next; duplicates are dropped."""
     seen: set[str] = set()
     waiting = [(0.5 / weight, place) for place, (weight, _) in enumerate(turns)]
     heapify(waiting)
@@ -207,8 +207,8 @@ def _shares(step: Mapping[Kernel, int], device: GpuSpec, dtype: str) -> Iterator
         least_s = np.maximum(work.least_flops / rates, work.bytes / device.dram_bandwidth_bytes_per_s)
         times_s[places] = least_s * [step[kernels[place]] for place in places]
     for kernel, share in zip(kernels, times_s / times_s.sum(), strict=True):
-        if (wanted := _in_dtype(kernel, dtype)) is not None:
-            yield wanted, float(share)
+        if (converted := _in_dtype(kernel, dtype)) is not None:
+            yield converted, float(share)
 
 
 def _computed_in(dtype: str, device: GpuSpec) -> str:

@@ -89,22 +89,22 @@ def _linear(u: Point, dtype: str) -> Kernel:
     # Tokens come in any number; the width of a layer is what is aligned.
     m = between(u[0], 1, 65536, 1 if u[5] > 0.7 else step)
     n, k = between(u[1], 16, 65536, step), between(u[2], 16, 32768, step)
-    return Gemm(op="linear", m=m, n=n, k=k, layout=_stored(layout, m), bias=bias, dtype=dtype)
+    return Gemm(op="linear", m=m, n=n, k=k, layout=_stored_layout(layout, m), bias=bias, dtype=dtype)
 
 
-def _stored(layout: str, m: int) -> str:
-    """A single row is row-major, however it came about."""
+def _stored_layout(layout: str, m: int) -> str:
+    """Layout in which a matrix is stored; a single row is row-major in any case."""
     return f"{layout[0]}n" if m == 1 else layout
 
 
 def _bmm(u: Point, dtype: str) -> Kernel:
     step = alignment(u[4])
     b, (m, n) = between(u[0], 2, 2048), (between(x, 1, 4096, step) for x in u[1:3])
-    layout = _stored(pick(u[5], ("nn", "tn", "nt")), m)
+    layout = _stored_layout(pick(u[5], ("nn", "tn", "nt")), m)
     return Gemm(op="bmm", batch=b, m=m, n=n, k=between(u[3], 16, 4096, min(step, 64)), layout=layout, dtype=dtype)
 
 
-def _grouped(u: Point, dtype: str) -> Kernel:
+def _grouped_product(u: Point, dtype: str) -> Kernel:
     groups = 2 ** int(1 + 7 * u[0])
     tokens = between(u[1], groups, 65536, 8)
     largest = 0 if u[4] < 0.5 else min(tokens, ceil(tokens / groups * (1 + 7 * (2 * u[4] - 1))))
@@ -137,7 +137,7 @@ def _attention(u: Point, dtype: str, op: str) -> Kernel:
 
 
 def _kv_heads(heads: int, u: float, dtype: str) -> int:
-    """As many as heads in half of the cases, else a divisor: queries in groups share keys, which flash kernels can."""
+    """Number of key heads: in half of the cases that of heads, else a divisor, so that queries in groups share keys."""
     return heads if u < 0.5 or dtype == "float32" else next(d for d in (8, 4, 2, 1) if heads % d == 0)
 
 
@@ -168,7 +168,7 @@ def _elementwise(u: Point, dtype: str) -> Kernel:
 
 
 def _work(family: str, op: str, extents: tuple[int, int, int], dtype: str) -> dict[str, Any]:
-    """Operator, bytes, FLOP and dtype of a kernel of so many elements, rows and columns."""
+    """Operator, bytes, FLOP and dtype of a kernel of some elements, rows and columns."""
     form = OPERATORS[family][op]
     read, written = operator_bytes(form, extents, DTYPE_BYTES[dtype])
     return {"op": op, "read_bytes": read, "write_bytes": written, "flops": form.flops * extents[0], "dtype": dtype}
@@ -233,6 +233,6 @@ STRATA = tuple(
         ("row_reduction", 2, FLOATS, 4, _rows),
         ("memory", 1.2, FLOATS, 4, _memory),
         ("optimizer", 0.6, FLOATS, 3, _optimizer),
-        ("grouped_gemm", 0.8, ("bfloat16",), 5, _grouped),
+        ("grouped_gemm", 0.8, ("bfloat16",), 5, _grouped_product),
     )
 )

@@ -73,10 +73,10 @@ class Collection:
     def next_task(self) -> Task | None:
         """One that is neither done nor in work; None when time or tasks are at an end."""
         with self.lock:
-            wanted, task = self.request.limit, None
+            limit, task = self.request.limit, None
             if self.over or monotonic() >= self.deadline:
                 return None
-            if wanted is None or self.store.rows + self.in_work < wanted:
+            if limit is None or self.store.rows + self.in_work < limit:
                 task = next((t for t in self.tasks if t.sample not in self.store.done), None)
             self.in_work += task is not None
             return task
@@ -115,7 +115,7 @@ class Collection:
         self.keep(Outcome(sample=task.sample, table=task.table, row={**task.describe(), "gpu": gpu}, reason=reason))
 
     def report(self) -> Report:
-        """What is in the folder now.
+        """Report of the folder's contents.
 
         Raises:
             DataError: there is no row.
@@ -194,7 +194,7 @@ def run(
 
 
 def introduced(worker: Worker) -> dict[str, Any]:
-    """What a worker says of itself.
+    """Introduction of a worker.
 
     Raises:
         DeviceError: it cannot begin.
@@ -242,7 +242,7 @@ def write_card(folder: Path, target: str) -> None:
 
 
 def _missing(folder: Path, target: str) -> Iterator[str]:
-    """What a reader might expect in the folder and does not find."""
+    """Yield parts that a reader might expect in the folder and that are missing."""
     kernels = {family: read_rows(folder, family) for family in FAMILIES}
     rows = [row for rows_of in kernels.values() for row in rows_of]
     if target == "cpu":

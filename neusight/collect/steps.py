@@ -33,7 +33,7 @@ TIMED = ("forward", "backward", "optimizer")
 """Phases whose times add up to the step's."""
 _HALF = (torch.float16, torch.bfloat16)
 _NO_FLASH = "No available kernel"
-"""How PyTorch begins to say that no allowed form of attention can run."""
+"""Beginning of PyTorch's error that no allowed form of attention can run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +60,7 @@ class ModelTask:
 
     @property
     def sample(self) -> str:
-        """Of everything that the step depends on."""
+        """Hash of everything that the step depends on."""
         return identity(asdict(self))
 
     def describe(self) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def _run_once(phases: Mapping[str, Callable[[], Any]], task: ModelTask, bench: B
 
 
 def _phases(task: ModelTask, bench: Bench) -> dict[str, Callable[[], Any]]:
-    """What one iteration runs, in order."""
+    """Functions of one iteration's phases, in order."""
     torch.manual_seed(bench.seed)
     config = json.loads(task.config)
     module = real_module(config, task, bench.torch_device)
@@ -157,7 +157,7 @@ def real_module(config: dict[str, Any], task: ModelTask, device: str) -> torch.n
 def real_inputs(
     config: dict[str, Any], task: ModelTask, module: torch.nn.Module, device: str
 ) -> dict[str, torch.Tensor]:
-    """What ``forward`` takes: random ids within the vocabulary, random images, a mask that hides nothing."""
+    """Inputs of ``forward``: random ids within the vocabulary, random images, a mask that hides nothing."""
     specs = input_specs(config, task.batch, task.seq_len, task.attention)
     dtype = TORCH_DTYPES[task.dtype]
     with torch.device(device):
@@ -210,13 +210,13 @@ class _TrainingStep:
     scalar: Any = None
 
     def phases(self) -> dict[str, Callable[[], Any]]:
-        """By name and in order."""
+        """Phases by name, in order."""
         update = {"optimizer": self.optimizer.step} if self.optimizer is not None else {}
         phases = {"forward": self.forward, "loss": self.loss, "backward": self.backward}
         return {**phases, **update, "clear": self.module.zero_grad}
 
     def forward(self) -> None:
-        """From the inputs to the logits."""
+        """Run from the inputs to the logits."""
         self.result = self.run(**self.inputs)
 
     def loss(self) -> None:
@@ -227,7 +227,7 @@ class _TrainingStep:
         self.scalar = sum(map(functional.cross_entropy, logits, self.targets))
 
     def backward(self) -> None:
-        """From the gradient of the loss to those of the weights."""
+        """Run from the gradient of the loss to those of the weights."""
         self.scalar.backward()
         self.scalar = None
 

@@ -1,7 +1,7 @@
-"""Where rows go: a journal that loses nothing, and at the end one file a table.
+"""Storage of rows: a journal that loses nothing, and at the end one file a table.
 
 A row is on disk before the next is measured. A crash at any moment leaves each row in the journal, in its table's file
-or in both, and who opens the folder again keeps it once, by its sample.
+or in both, and opening the folder again keeps it once, by its sample.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Store:
         self.folder = folder
         plans = _plans(folder, options)
         folder.mkdir(parents=True, exist_ok=True)
-        self._journal = _locked(folder / JOURNAL)
+        self._journal = _open_locked(folder / JOURNAL)
         # A line that a crash cut off is not a row.
         self._journal.truncate((folder / JOURNAL).read_bytes().rfind(b"\n") + 1)
         text = json.dumps(plans, indent=2) + "\n"
@@ -107,13 +107,13 @@ def _row(outcome: Outcome) -> dict[str, Any]:
     """The row of an outcome, or of one that was skipped."""
     if not outcome.reason:
         return dict(outcome.row)
-    known = {key: outcome.row.get(key) for key in ("gpu", "family", "op", "dtype")}
-    what = ", ".join(f"{k}={v}" for k, v in outcome.row.items() if k not in ("sample", "split", *known))
-    return {"sample": outcome.sample, "table": outcome.table, "reason": outcome.reason, "what": what, **known}
+    columns = {key: outcome.row.get(key) for key in ("gpu", "family", "op", "dtype")}
+    what = ", ".join(f"{k}={v}" for k, v in outcome.row.items() if k not in ("sample", "split", *columns))
+    return {"sample": outcome.sample, "table": outcome.table, "reason": outcome.reason, "what": what, **columns}
 
 
 def _plans(folder: Path, options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What the folder was and is now collected for, by kind of measurement.
+    """Earlier and current options of the folder's collection, by kind of measurement.
 
     Raises:
         DataError: it holds something else, or the same kind with other options.
@@ -127,9 +127,9 @@ def _plans(folder: Path, options: Mapping[str, Mapping[str, Any]]) -> dict[str, 
         before: dict[str, Any] = read_json(path)
     except ValueError as error:
         raise DataError(f"{path} cannot be read ({error}): give a new folder") from error
-    for kind, stated in json.loads(json.dumps(options)).items():
-        for name, now in stated.items():
-            if (then := before.get(kind, stated).get(name)) != now:
+    for kind, declared in json.loads(json.dumps(options)).items():
+        for name, now in declared.items():
+            if (then := before.get(kind, declared).get(name)) != now:
                 raise DataError(
                     f"{folder} was collected with {name} {_as_given(then)}, not {_as_given(now)}: "
                     "repeat those options, or give a new folder"
@@ -142,7 +142,7 @@ def _as_given(option: Any) -> str:
     return ",".join(option) or "all" if isinstance(option, list) else str(option)
 
 
-def _locked(path: Path) -> TextIO:
+def _open_locked(path: Path) -> TextIO:
     """The journal, open for appending, and for this process alone."""
     import fcntl
 

@@ -1,4 +1,4 @@
-"""What a worker is asked to measure, and what comes back."""
+"""Tasks that workers measure, and their outcomes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class KernelTask:
 
     @property
     def sample(self) -> str:
-        """Of the kernel and the repetition alone, so that a shape proposed twice is measured once."""
+        """Id of the kernel and the repetition only, so that a shape proposed twice is measured once."""
         return identity(self.kernel.family, _named_by(self.kernel), self.repeat)
 
     @property
@@ -84,7 +84,7 @@ def _named_by(kernel: Kernel) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a task: a row, or the reason why there is none."""
+    """The outcome of a task: a row, or the reason why there is none."""
 
     sample: str
     table: str

@@ -125,7 +125,7 @@ def _software(target: str) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """One line; memory that runs out has its own, whoever reports it."""
+    """The reason in one line; memory that runs out has one line for all sources."""
     first = next((line for line in str(error).splitlines() if line.strip()), "no message")
     if _is_out_of_memory(error):
         return f"out of memory: {first}"

@@ -17,7 +17,7 @@ _NUMBERED = "nvidia"
 
 @dataclass(frozen=True, kw_only=True)
 class ArchitectureFacts:
-    """What kernels, libraries and laws need to know of a GPU beside its figures.
+    """Facts of a GPU that kernels, libraries and laws need in addition to its figures.
 
     ``elements_per_thread`` are those of each tensor that a thread of PyTorch's pointwise kernels takes;
     ``blas_generation`` is the first architecture that its library's kernels ran on; ``issue`` how float32 FMAs share
@@ -85,15 +85,15 @@ def architecture_facts(vendor: str, capability: str | None, name: str = "") -> A
         DeviceError: a compute capability of NVIDIA that is no number.
     """
     table = _table()
-    own = table[vendor if vendor in table else "other"]
+    vendor_facts = table[vendor if vendor in table else "other"]
     facts: dict[str, Any] = {
-        key: value for key, value in own.items() if key != "untold" and not isinstance(value, dict)
+        key: value for key, value in vendor_facts.items() if key != "untold" and not isinstance(value, dict)
     }
     if vendor == _NUMBERED:
-        known = _number(capability or own["untold"], name)
-        since = {float(key): value for key, value in own.items() if isinstance(value, dict)}
+        capability_number = _number(capability or vendor_facts["untold"], name)
+        since = {float(key): value for key, value in vendor_facts.items() if isinstance(value, dict)}
         for number in sorted(since):
-            facts |= since[number] if number <= known else {}
+            facts |= since[number] if number <= capability_number else {}
     for board in table["boards"]:
         if any(word in name for word in board["words"]):
             facts |= {key: value for key, value in board.items() if key != "words"}
@@ -110,15 +110,15 @@ def architecture_name(vendor: str, capability: str | None, name: str = "") -> st
     board = " GeForce" if architecture_facts(vendor, capability, name).clock_above_boost else ""
     if vendor != _NUMBERED:
         return f"{vendor} {capability or ''}{board}"
-    own = _table()[_NUMBERED]
-    known = _number(capability or own["untold"], name)
-    since = [float(key) for key, value in own.items() if isinstance(value, dict) and float(key) <= known]
+    facts_of = _table()[_NUMBERED]
+    number = _number(capability or facts_of["untold"], name)
+    since = [float(key) for key, value in facts_of.items() if isinstance(value, dict) and float(key) <= number]
     return f"{vendor} {max(since, default=0.0)}{board}"
 
 
 def is_between(capability: str | None, since: str, until: str) -> bool:
-    """Whether a compute capability such as ``8.9`` is one from ``since`` on and before ``until``; one that is not known
-    is none.
+    """True if a compute capability such as ``8.9`` is one from ``since`` on and before ``until``; False if it is
+    unknown.
     """
     at, begin, end = ([int(part) for part in (text or "-1").split(".")] for text in (capability, since, until))
     return begin <= at < end

@@ -24,10 +24,10 @@ NetworkKind = Literal["infiniband", "roce", "efa", "tcpx", "slingshot", "etherne
 
 @dataclass(frozen=True, kw_only=True)
 class Network(Record):
-    """What joins the nodes of a cluster; bandwidths are one direction.
+    """The network between the nodes of a cluster; bandwidths are one direction.
 
-    ``sustained`` is the share of the line rate that long messages reach, ``added_hop_s`` what a message takes longer
-    than over InfiniBand; both are of the kind unless a file says otherwise (``fabrics.toml``). ``reduces``: switches
+    ``sustained`` is the share of the line rate that long messages reach, ``added_hop_s`` the additional time of a
+    message over that on InfiniBand; both default to those of the kind (``fabrics.toml``). ``reduces``: switches
     form sums on the way (SHARP). ``rails``: adapters of one place in all nodes meet at one leaf switch, so that
     neighbours of rings and trees do; ``oversubscription`` is the bandwidth of adapters over that of the spine.
     """
@@ -37,7 +37,7 @@ class Network(Record):
     bandwidth_bytes_per_s: PositiveFloat
     """Line rate of one adapter."""
     adapters: PositiveInt
-    """Of a node, all of one rate, that its devices share."""
+    """Number of adapters of a node, all of one rate, that its devices share."""
     sustained: PositiveFloat
     added_hop_s: float = 0.0
     reduces: bool = False
@@ -71,7 +71,7 @@ class Cluster(Record):
 
     @property
     def devices(self) -> int:
-        """Of all nodes."""
+        """Number of devices of all nodes."""
         return self.per_node * self.nodes
 
     @property
@@ -253,8 +253,8 @@ def _network(table: Any, where: str) -> Network:
 
 
 def _fabric(table: Table, where: str) -> Table:
-    """What networks of a kind and generation sustain, with its source. Where no generation is said, adapters that are
-    faster than the first one's are of later ones.
+    """Sustained shares of networks of a kind and generation, with their source. Without a generation, adapters that are
+    faster than those of the first one are of later ones.
     """
     fabric, generation = _fabrics().get(table["kind"], {}), table.get("generation")
     if not (later := fabric.get("later")):
@@ -295,14 +295,14 @@ def network_of_clusters(device_id: str) -> tuple[Network, float] | None:
     """(network, its line rate for one device, one direction [B/s]) that the catalogue's clusters of a device have:
     InfiniBand where one has it, else that of the largest nodes. None: there are none.
     """
-    known = [
+    shipped = [
         (_network(table["network"], table["id"]), int(table["per_node"]))
         for table in _tables_of(device_id)
         if "network" in table
     ]
-    if not known:
+    if not shipped:
         return None
-    network, per_node = max(known, key=lambda entry: (entry[0].kind == "infiniband", entry[1]))
+    network, per_node = max(shipped, key=lambda entry: (entry[0].kind == "infiniband", entry[1]))
     return network, network.adapters * network.bandwidth_bytes_per_s / per_node
 
 

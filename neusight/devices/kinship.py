@@ -9,15 +9,15 @@ from neusight.devices.spec import GpuSpec
 from neusight.quick_dataclasses import dataclass
 
 NEAR = 1.5
-"""By which figures of an SM differ at most between siblings: boards of one die with another memory do by up to 1.44
+"""Largest ratio of figures of an SM between siblings: boards of one die with another memory do by up to 1.44
 (H100 and H200), cuts of a die by 2 and more (H20, GeForce)."""
 
 
 @dataclass(frozen=True)
 class Silicon:
-    """What kernels meet on an SM: ``architecture`` by ``architecture_name``, with its family and the kind of memory;
-    ``figures`` are FLOP a clock of 16-bit products and of float32, bytes a clock of DRAM, and bytes of L2, each of one
-    SM.
+    """Properties of an SM that kernels depend on: ``architecture`` by ``architecture_name``, with its family and
+    memory; ``figures`` are FLOP a clock of 16-bit products and of float32, bytes a clock of DRAM, and bytes of L2, each
+    of one SM.
     """
 
     architecture: str
@@ -25,7 +25,7 @@ class Silicon:
 
     @classmethod
     def of(cls, device: GpuSpec) -> Silicon:
-        """That of a device."""
+        """The silicon of a device."""
         clocks = device.sm_count * device.boost_clock_hz
         halves = device.matrix_flops_per_s.get("float16", device.vector_flops_per_s["float32"])
         figures = (
@@ -41,6 +41,6 @@ class Silicon:
         )
 
     def is_sibling_of(self, other: Silicon) -> bool:
-        """Whether both have one architecture and near-equal figures: the same kernels then meet the same limits."""
+        """True if both have one architecture and near-equal figures: the same kernels then have the same limits."""
         pairs = zip(self.figures, other.figures, strict=True)
         return self.architecture == other.architecture and all(max(a, b) <= NEAR * min(a, b) for a, b in pairs)

@@ -37,22 +37,22 @@ def override(table: Table, changes: Sequence[str], where: str) -> DeviceSpec:
     """
     before = read_table(table, where)
     _refuse_repeated(changes)
-    given = tuple(change.strip() for change in changes)
-    keys = {change.partition("=")[0].strip() for change in given}
-    # What a driver told of the memory as it is says nothing of another one.
+    stripped = tuple(change.strip() for change in changes)
+    keys = {change.partition("=")[0].strip() for change in stripped}
+    # A driver's figure of the memory does not apply to a changed memory.
     stale = {"dram_usable"} & set(table) if "dram_capacity" in keys else set()
     changed = {key: deepcopy(value) for key, value in table.items() if key not in stale}
-    for change in given:
+    for change in stripped:
         _apply(changed, change)
-    where = f"--set {' --set '.join(given)}"
+    where = f"--set {' --set '.join(stripped)}"
     followed = _base_clock(before, changed, keys, where)
     # A price changes no figure that anything is predicted from.
-    figures = [*(change for change in given if not change.startswith("price")), *followed]
+    figures = [*(change for change in stripped if not change.startswith("price")), *followed]
     if "hypothetical" in table or figures:
         changed["hypothetical"] = [*table.get("hypothetical", []), *figures]
     # A user's figure needs no document: the change itself is its source.
     if "sources" in table:
-        changed["sources"] = _with_sources(table["sources"], (*given, *followed), stale)
+        changed["sources"] = _with_sources(table["sources"], (*stripped, *followed), stale)
     after = read_table(changed, where)
     if not figures:
         return after
@@ -120,8 +120,8 @@ def _with_sources(sources: Table, given: tuple[str, ...], stale: set[str]) -> Ta
     keys = {change: change.partition("=")[0].strip() for change in given}
     keys = {change: "links" if key.startswith("links.") else key for change, key in keys.items()}
     gone = {*keys.values(), *stale}
-    kept = {document: [key for key in listed if key not in gone] for document, listed in sources.items()}
-    return kept | {f"set by the user: {change}": [key] for change, key in keys.items()}
+    remaining = {document: [key for key in listed if key not in gone] for document, listed in sources.items()}
+    return remaining | {f"set by the user: {change}": [key] for change, key in keys.items()}
 
 
 def _follow(before: DeviceSpec, after: DeviceSpec, keys: set[str]) -> DeviceSpec:
@@ -158,7 +158,7 @@ class DeviceMatch:
 
     @property
     def assumption(self) -> str:
-        """What was taken for granted, as a line to print; '' for nothing."""
+        """Assumption about the requested name, as a line to print; '' for none."""
         rest = f"; others: {_some(self.others)}" if self.others else ""
         return f"{self.request} taken as {self.name}{rest}" if self.request else ""
 
@@ -184,7 +184,7 @@ def load_device(name_or_path: str, overrides: Sequence[str] = ()) -> DeviceSpec:
     if not overrides:
         return read_file(path)
     changes = [_of_device(change, match, path.stem) for change in overrides]
-    return _completed(override(parse_file(path), changes, path.name))
+    return _complete(override(parse_file(path), changes, path.name))
 
 
 def _of_device(change: str, match: DeviceMatch, stem: str) -> str:
@@ -228,7 +228,7 @@ def load_devices(names: Sequence[str], overrides: Sequence[str] = (), prices: st
         if (device := named_change(change)[0]) and device not in places:
             raise DeviceError(f"--set {change.strip()}: {device} is not among {', '.join(names)}: name one of them")
     changes = [changes_of(name, overrides) for name in ids]
-    return with_prices([load_device(name, own) for name, own in zip(names, changes, strict=True)], prices)
+    return with_prices([load_device(name, c) for name, c in zip(names, changes, strict=True)], prices)
 
 
 def listed_gpus(prices: str | Path = "") -> list[DeviceSpec]:
@@ -238,8 +238,8 @@ def listed_gpus(prices: str | Path = "") -> list[DeviceSpec]:
 
 def changes_of(name: str, overrides: Sequence[str]) -> list[str]:
     """Changes of one of several devices, by its id or file, without the device before their keys."""
-    own = {"", "device", name, user_path(name).stem}
-    return [rest for device, rest in map(named_change, overrides) if device in own]
+    names_of_device = {"", "device", name, user_path(name).stem}
+    return [rest for device, rest in map(named_change, overrides) if device in names_of_device]
 
 
 def load_gpu(name_or_path: str, overrides: Sequence[str] = ()) -> GpuSpec:
@@ -308,7 +308,7 @@ def read_file(path: Path) -> DeviceSpec:
         DeviceError: unreadable, malformed, or a value that cannot be.
         UnitError: a value without its unit or with another one.
     """
-    return _completed(read_table(parse_file(path), path.name))
+    return _complete(read_table(parse_file(path), path.name))
 
 
 def read_text(text: str, name: str) -> DeviceSpec:
@@ -318,10 +318,10 @@ def read_text(text: str, name: str) -> DeviceSpec:
         DeviceError: malformed, or a value that cannot be.
         UnitError: a value without its unit or with another one.
     """
-    return _completed(read_table(tomllib.loads(text), name))
+    return _complete(read_table(tomllib.loads(text), name))
 
 
-def _completed(spec: DeviceSpec) -> DeviceSpec:
+def _complete(spec: DeviceSpec) -> DeviceSpec:
     """Add a list price, and to a variant or a board of a known die the device of the catalogue that it is like."""
     if spec.original is None and (original := _known_board(spec)) is not None:
         spec = spec.model_copy(update={"original": original})
@@ -344,7 +344,7 @@ def _known_board(spec: DeviceSpec) -> DeviceSpec | None:
     files = [path for path, table in tables if all(table.get(key) == getattr(spec, key, None) for key in _WRITTEN)]
     boards = [board for board in map(read_file, files) if all(getattr(board, k) == getattr(spec, k) for k in _READ)]
     near = [board for board in boards if spec.model_copy(update={"original": board}).distance <= log(NEAR)]
-    return min(near, key=lambda board: sum(vars(board)[name] != own for name, own in vars(spec).items()), default=None)
+    return min(near, key=lambda board: sum(vars(board)[name] != x for name, x in vars(spec).items()), default=None)
 
 
 @cache
@@ -381,13 +381,13 @@ def _words(name: str) -> list[str]:
 @cache
 def _vocabulary() -> dict[str, set[str]]:
     """Words of each id and of its names, and those of the id written together: ``rtx4090``, ``a100sxm``."""
-    words = {id_: {*_words(id_), *_joined(_words(id_))} for id_ in _ids()}
+    words = {id_: {*_words(id_), *_join(_words(id_))} for id_ in _ids()}
     for alias, id_ in _aliases().items():
         words[id_] |= set(_words(alias))
     return words
 
 
-def _joined(words: Sequence[str]) -> set[str]:
+def _join(words: Sequence[str]) -> set[str]:
     places = range(len(words) + 1)
     return {"".join(words[start:end]) for end in places for start in range(end)}
 
@@ -396,7 +396,7 @@ def _chips(id_: str) -> set[str]:
     """Words that hold the name of the chip, the first of an id with a digit: ``80gb`` alone names no device."""
     words = _words(id_)
     chip = next((word for word in words if any(map(str.isdigit, word))), words[0])
-    return {word for word in _joined(words) if chip in word}
+    return {word for word in _join(words) if chip in word}
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -47,15 +47,13 @@ def with_prices(devices: Sequence[DeviceSpec], file: str | Path = "") -> list[De
         DeviceError, UnitError: as ``price_lists``.
     """
     lists = price_lists(file)
-    listed = {device.id for device in devices if not device.has_own_price} & {
-        id_ for one in lists for id_ in one.prices
-    }
-    common = [one for one in lists if listed <= set(one.prices)]
-    return [device if device.has_own_price else _priced(device, common[:1] or lists) for device in devices]
+    listed = {device.id for device in devices if not device.has_own_price} & {id_ for p in lists for id_ in p.prices}
+    common = [price_list for price_list in lists if listed <= set(price_list.prices)]
+    return [device if device.has_own_price else _with_price(device, common[:1] or lists) for device in devices]
 
 
-def _priced(device: DeviceSpec, lists: Sequence[PriceList]) -> DeviceSpec:
-    price = next((one.prices[device.id] for one in lists if device.id in one.prices), None)
+def _with_price(device: DeviceSpec, lists: Sequence[PriceList]) -> DeviceSpec:
+    price = next((p.prices[device.id] for p in lists if device.id in p.prices), None)
     if price is None or device.sources.get(PRICE) == price.source:
         return device
     return device.model_copy(update={PRICE: price.usd_per_hour, "sources": device.sources | {PRICE: price.source}})
@@ -77,11 +75,11 @@ def price_lists(file: str | Path = "") -> tuple[PriceList, ...]:
     Raises:
         DeviceError: an unreadable table, an unknown or missing key. UnitError: a price without its unit.
     """
-    return (*(_read(user_path(str(file))) if file else ()), *_shipped())
+    return (*(_read(user_path(str(file))) if file else ()), *_shipped_lists())
 
 
 @cache
-def _shipped() -> tuple[PriceList, ...]:
+def _shipped_lists() -> tuple[PriceList, ...]:
     return tuple(_read(_SHIPPED))
 
 
@@ -92,14 +90,14 @@ def _read(path: Path) -> Iterator[PriceList]:
     lists = table.get("lists")
     if not isinstance(lists, list) or not lists:
         raise DeviceError(f"{path.name}: has no price list: begin each with [[lists]]")
-    for one in lists:
-        where = f"{path.name}: {one.get('provider', 'a list')}"
-        rows = one.get("devices")
-        _check_keys({key: value for key, value in one.items() if key != "devices"}, _LIST, _REQUIRED, where)
+    for entry in lists:
+        where = f"{path.name}: {entry.get('provider', 'a list')}"
+        rows = entry.get("devices")
+        _check_keys({key: value for key, value in entry.items() if key != "devices"}, _LIST, _REQUIRED, where)
         if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
             raise DeviceError(f'{where}: devices must be tables: write them like l4 = {{ price = "0.8 USD/h" }}')
-        prices = {id_: _price(one, row, f"{where}: {id_}") for id_, row in rows.items()}
-        yield PriceList(name=f"{one['provider']} {one['region']}", prices=prices)
+        prices = {id_: _price(entry, row, f"{where}: {id_}") for id_, row in rows.items()}
+        yield PriceList(name=f"{entry['provider']} {entry['region']}", prices=prices)
 
 
 def _check_keys(table: Table, keys: Sequence[str], required: Sequence[str], where: str) -> None:
@@ -120,7 +118,7 @@ def _price(one: Table, row: Table, where: str) -> Price:
         raise UnitError(f"{where}: price: {error}") from None
     if not usd_per_hour > 0:
         raise DeviceError(f"{where}: price = {row['price']} is not above zero: give what an hour costs")
-    said = one | row
-    words = (f"{one['provider']} {one['region']}", said.get("terms"), str(said["date"]))
-    source = ": ".join(filter(None, (f"{LISTED}{', '.join(filter(None, words))}", said.get("instance"))))
-    return Price(usd_per_hour=usd_per_hour / count, source=source, page=str(said["page"]))
+    merged = one | row
+    words = (f"{one['provider']} {one['region']}", merged.get("terms"), str(merged["date"]))
+    source = ": ".join(filter(None, (f"{LISTED}{', '.join(filter(None, words))}", merged.get("instance"))))
+    return Price(usd_per_hour=usd_per_hour / count, source=source, page=str(merged["page"]))

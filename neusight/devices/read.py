@@ -1,4 +1,4 @@
-"""From the table of a device file to a checked spec of its kind; every mistake is one line with file and field."""
+"""Reading of a device file's table into a checked spec of its kind; every mistake is one line with file and field."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def _word(key: str, value: Any, where: str) -> Any:
 
 
 def is_words(value: Any) -> bool:
-    """Whether a value is a list of texts."""
+    """True if a value is a list of texts."""
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -147,8 +147,8 @@ def figure(key: str, value: Any, where: str) -> Any:
 
 
 def _plain(key: str, value: Any, where: str) -> Any:
-    wanted, word, example = (date, "a date", "2023-03-21") if key == "release_date" else (str, "text", '"…"')
-    if not isinstance(value, wanted):
+    type_, word, example = (date, "a date", "2023-03-21") if key == "release_date" else (str, "text", '"…"')
+    if not isinstance(value, type_):
         raise DeviceError(f"{where}: {key} = {value!r} must be {word}: write it like {key} = {example}")
     return value
 
@@ -200,39 +200,39 @@ def _link(link: Table, where: str) -> Link:
             raise DeviceError(f'{where}: links: {key} missing or not text: write it like {key} = "…"')
     known(link["kind"], LINK_KINDS, "kind in links", where)
     bandwidth = _quantity("links.bandwidth", link["bandwidth"], LINK_BANDWIDTH, where)
-    said = {"topology": link["topology"]} if "topology" in link else {}
-    for topology in said.values():
+    named = {"topology": link["topology"]} if "topology" in link else {}
+    for topology in named.values():
         known(topology, TOPOLOGIES, "topology in links", where)
     if "hop" in link:
-        said[LINK_HOP.field] = _quantity("links.hop", link["hop"], LINK_HOP, where)
-    return Link(kind=link["kind"], generation=link["generation"], bandwidth_bytes_per_s=bandwidth, **said)
+        named[LINK_HOP.field] = _quantity("links.hop", link["hop"], LINK_HOP, where)
+    return Link(kind=link["kind"], generation=link["generation"], bandwidth_bytes_per_s=bandwidth, **named)
 
 
 def _sources(table: Table, where: str) -> dict[str, str]:
     """Field → document, from the file's document → list of keys; every figure must appear. A file that names no
     documents speaks for itself.
     """
-    said = table.get("sources", {OWN: [key for key in FIGURES if table.get(key) not in (None, {}, [])]})
-    if not isinstance(said, dict) or not all(is_words(keys) for keys in said.values()):
+    listed = table.get("sources", {OWN: [key for key in FIGURES if table.get(key) not in (None, {}, [])]})
+    if not isinstance(listed, dict) or not all(is_words(keys) for keys in listed.values()):
         raise DeviceError(f'{where}: sources must list keys by document: write it like "X datasheet" = ["tdp"]')
     documents: dict[str, list[str]] = {}
-    for document, keys in said.items():
+    for document, keys in listed.items():
         for key in keys:
-            known(key, _sourced(table), "key in sources", where)
+            known(key, _keys_with_source(table), "key in sources", where)
             documents.setdefault(key, []).append(document)
-    missing = [key for key in _needed(table, documents) if key not in documents]
+    missing = [key for key in _required_keys(table, documents) if key not in documents]
     if missing:
         raise DeviceError(f"{where}: {', '.join(missing)} without a source: name the document under [sources]")
-    return {_field_of(key): "; ".join(documents[key]) for key in _sourced(table) if key in documents}
+    return {_field_of(key): "; ".join(documents[key]) for key in _keys_with_source(table) if key in documents}
 
 
-def _sourced(table: Table) -> list[str]:
+def _keys_with_source(table: Table) -> list[str]:
     """Keys of the table that may have a source, rates also by dtype."""
     keys = [key for key in FIGURES if key in table]
     return [name for key in keys for name in (key, *(f"{key}.{dtype}" for dtype in _dtypes(table, key)))]
 
 
-def _needed(table: Table, documents: dict[str, list[str]]) -> list[str]:
+def _required_keys(table: Table, documents: dict[str, list[str]]) -> list[str]:
     """Keys that must have a source; a rate may have its own in place of its table's."""
     needed = []
     for key in FIGURES:

@@ -33,15 +33,15 @@ class Record:
     def to_dict(self, include: Collection[str] = ()) -> dict[str, Any]:
         """Plain data for JSON of the fields in ``include``, or of all but the ``original`` of a device."""
         names = (field.name for field in fields(self))  # type: ignore[arg-type]
-        wanted = (name for name in names if (name in include if include else name != "original"))
-        return {name: _plain(getattr(self, name)) for name in wanted}
+        chosen = (name for name in names if (name in include if include else name != "original"))
+        return {name: _plain(getattr(self, name)) for name in chosen}
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Record):
         return value.to_dict()
     if isinstance(value, tuple):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     if isinstance(value, dict):
         return dict(value)
     return value.isoformat() if isinstance(value, date) else value

@@ -1,4 +1,4 @@
-"""What a device file may say: its keys, the fields of a ``DeviceSpec`` behind them, their units and their limits.
+"""Schema of a device file: its keys, the fields of a ``DeviceSpec`` behind them, their units and their limits.
 
 A key is the field's name without the unit, because the unit stands in the value: ``dram_bandwidth = "300 GB/s"``.
 """
@@ -32,7 +32,7 @@ class Figure:
     kinds: tuple[str, ...] = ()
 
     def describes(self, kind: str) -> bool:
-        """Whether devices of a kind have it."""
+        """True if devices of a kind have the figure."""
         return not self.kinds or kind in self.kinds
 
 
@@ -91,7 +91,7 @@ LINK_BANDWIDTH = Figure("bandwidth_bytes_per_s", "bytes_per_s", 1e6, 100e12)
 LINK_HOP = Figure("hop_s", "s", 1e-9, 1e-2, optional=True)
 LINK_KINDS = get_args(LinkKind)
 TOPOLOGIES = tuple(name for name in get_args(Topology) if name)
-"""How links join devices; see ``Link``."""
+"""Topologies of links between devices; see ``Link``."""
 
 RATES = ("matrix_flops", "vector_flops")
 """Keys that hold a table of rates by dtype."""

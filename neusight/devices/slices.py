@@ -37,13 +37,13 @@ def slice_of(device: DeviceSpec, compute_slices: int) -> tuple[str, ...]:
     """
     gpu = gpu_of(device)
     key = (gpu.compute_capability, gpu.sm_count)
-    found = next((one for one in _profiles() if (one["compute_capability"], one["sm_count"]) == key), None)
-    if found is None or device.hypothetical:
+    profile = next((p for p in _profiles() if (p["compute_capability"], p["sm_count"]) == key), None)
+    if profile is None or device.hypothetical:
         raise DeviceError(f"{device.id} has no slices that are known: those of A100, A30, H100 SXM and H200 are")
-    if str(compute_slices) not in found["sm"]:
-        raise DeviceError(f"{device.id} has no slice of {compute_slices}: one of {', '.join(found['sm'])}")
-    share = found["memory"][str(compute_slices)] / found["memory_slices"]
-    return _changes(gpu, found["sm"][str(compute_slices)], share)
+    if str(compute_slices) not in profile["sm"]:
+        raise DeviceError(f"{device.id} has no slice of {compute_slices}: one of {', '.join(profile['sm'])}")
+    share = profile["memory"][str(compute_slices)] / profile["memory_slices"]
+    return _changes(gpu, profile["sm"][str(compute_slices)], share)
 
 
 def halves_of(device: DeviceSpec) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ def halves_of(device: DeviceSpec) -> tuple[str, ...]:
 
 
 def _changes(gpu: GpuSpec, sm_count: int, share: float) -> tuple[str, ...]:
-    """Of a part with so many SMs and such a share of memory."""
+    """Changed figures of a part with ``sm_count`` SMs and a share of memory."""
     changes = {
         "dram_bandwidth": f"{share * gpu.dram_bandwidth_bytes_per_s} B/s",
         "dram_capacity": f"{share * gpu.dram_capacity_bytes} B",
@@ -69,9 +69,9 @@ def _changes(gpu: GpuSpec, sm_count: int, share: float) -> tuple[str, ...]:
 
 def cores_of(cluster: Cluster) -> Cluster:
     """The same cluster, each core of its devices a device of its own."""
-    own = core_of(cluster.device)
-    cores = cluster.device.core_count // own.core_count
-    return cluster.model_copy(update={"device": own, "per_node": cores * cluster.per_node})
+    core = core_of(cluster.device)
+    cores = cluster.device.core_count // core.core_count
+    return cluster.model_copy(update={"device": core, "per_node": cores * cluster.per_node})
 
 
 def core_of(device: DeviceSpec) -> DeviceSpec:

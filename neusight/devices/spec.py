@@ -14,8 +14,8 @@ from neusight.errors import DeviceError
 from neusight.quick_dataclasses import dataclass
 
 USABLE_SHARE = 0.985
-"""Of the capacity that a datasheet names in GB, where a driver's figure is not known: the least that any card of the
-catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB."""
+"""Usable share of the capacity that a datasheet names in GB, where a driver's figure is not known: the least that any
+card of the catalogue leaves (GDDR6 under ECC). Others leave more, since their GB are GiB."""
 
 ECC_LEAVES = 1.015
 """Usable bytes over decimal GB of the datasheet: 15/16 of GiB are 1.007 of GB, all of them 1.07."""
@@ -79,7 +79,7 @@ class DeviceSpec(Record):
     sets_rates: ClassVar[tuple[str, ...]] = ()
     """Figures that peak rates are proportional to."""
     runs_programs: ClassVar[bool] = False
-    """Whether software compiles each step to one program, which the host starts once."""
+    """True if software compiles each step to one program, which the host starts once."""
 
     id: str
     name: str
@@ -118,7 +118,7 @@ class DeviceSpec(Record):
 
     @property
     def has_own_price(self) -> bool:
-        """Whether its price is the user's, by ``--set`` or a device file, so that no price list changes it."""
+        """True if the price is the user's, by ``--set`` or a device file, so that no price list changes it."""
         return self.price_usd_per_hour is not None and not self.sources.get(PRICE, "").startswith(LISTED)
 
     @property
@@ -133,22 +133,24 @@ class DeviceSpec(Record):
 
     @property
     def usable_bytes(self) -> float:
-        """What a process may allocate [B]: what the driver tells, else ``USABLE_SHARE`` of the datasheet's capacity."""
+        """Memory that a process may allocate [B]: the driver's figure, else ``USABLE_SHARE`` of the datasheet's
+        capacity.
+        """
         return self.dram_usable_bytes or USABLE_SHARE * self.dram_capacity_bytes
 
     @property
     def weights_capacity_bytes(self) -> float | None:
-        """Of a memory of their own that weights lie in [B]; None where they lie with all other tensors."""
+        """Capacity of a separate memory for weights [B]; None where they are stored with all other tensors."""
         return None
 
     @property
     def has_driver(self) -> bool:
-        """Whether a driver's context and the slack of its allocator lie in memory beside tensors."""
+        """True if a driver's context and its allocator's slack take memory in addition to tensors."""
         return True
 
     @property
     def cached_bytes(self) -> float:
-        """What caches between the pipelines and DRAM may keep from one kernel to the next [B]."""
+        """Bytes that caches between the pipelines and DRAM may keep from one kernel to the next."""
         return 0.0
 
     @property
@@ -163,7 +165,7 @@ class DeviceSpec(Record):
 
     @property
     def core_count(self) -> int:
-        """What executes by itself: SMs of a GPU, cores."""
+        """Number of independent cores: SMs of a GPU, else cores."""
         return int(getattr(self, self.cores_field))
 
     @property
@@ -173,7 +175,7 @@ class DeviceSpec(Record):
 
     @property
     def measured_id(self) -> str:
-        """Id under which something may have been learned of it; "" for a variant, which nobody measured."""
+        """Id under which measurements may exist; "" for a variant, which is not measured."""
         return "" if self.hypothetical else self.id
 
     @property
@@ -185,7 +187,7 @@ class DeviceSpec(Record):
 
     @property
     def distance(self) -> float:
-        """How far a variant lies from the original: the largest change of a figure, as a logarithm; 0 for none."""
+        """Distance of a variant from the original: the largest change of a figure, as a logarithm; 0 for none."""
         return max((abs(gain) for gain in self.gains), default=0.0)
 
     @property
@@ -200,7 +202,7 @@ class DeviceSpec(Record):
 
     @property
     def facts(self) -> ArchitectureFacts:
-        """What its architecture and its kind of board are like beside these figures.
+        """Facts of the architecture and the kind of board in addition to these figures.
 
         Raises:
             DeviceError: a compute capability of NVIDIA that is no number.
@@ -220,12 +222,12 @@ class DeviceSpec(Record):
         """
         rate = self._rate(dtype)
         if rate is None:
-            known = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
-            raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(known)}")
+            dtypes = sorted({*self.matrix_flops_per_s, *self.vector_flops_per_s})
+            raise DeviceError(f"{self.id} does not compute in {dtype}: it has {', '.join(dtypes)}")
         return rate
 
     def multiplies(self, dtype: str) -> bool:
-        """Whether it has a rate for matrix products in ``dtype``."""
+        """True if the device has a rate for matrix products in ``dtype``."""
         return self._rate(dtype) is not None
 
     def _rate(self, dtype: str) -> float | None:
@@ -252,7 +254,7 @@ class GpuSpec(DeviceSpec):
     l2_capacity_bytes: PositiveFloat
     l2_bandwidth_bytes_per_s: PositiveFloat | None = None
     memory_cache_capacity_bytes: PositiveFloat | None = None
-    """Of a cache between L2 and DRAM (AMD's Infinity Cache)."""
+    """Capacity of a cache between L2 and DRAM (AMD's Infinity Cache)."""
     memory_cache_bandwidth_bytes_per_s: PositiveFloat | None = None
     shared_memory_per_sm_bytes: PositiveFloat
     registers_per_sm: PositiveInt
@@ -262,9 +264,9 @@ class GpuSpec(DeviceSpec):
     original: GpuSpec | None = field(default=None, repr=False)
 
     def gemm_flops_per_s(self, dtype: str) -> float:
-        """As of any device. Where 16-bit arithmetic is slower than float32 (compute capability 6.1: 1/64), products of
-        16-bit operands run in float32, in which PyTorch asks cuBLAS to accumulate them in any case
-        (``CUBLAS_COMPUTE_32F``).
+        """Rate of products [FLOP/s], as of any device. Where 16-bit arithmetic is slower than float32 (compute
+        capability 6.1: 1/64), products of 16-bit operands run in float32, in which PyTorch asks cuBLAS to accumulate
+        them in any case (``CUBLAS_COMPUTE_32F``).
         """
         rate = super().gemm_flops_per_s(dtype)
         return max(rate, self.vector_flops_per_s.get("float32", 0.0)) if dtype in HALVES else rate
@@ -281,7 +283,7 @@ class GpuSpec(DeviceSpec):
 
     @property
     def cached_bytes(self) -> float:
-        """What L2 and a cache between it and DRAM hold together [B]."""
+        """Capacity of L2 and a cache between it and DRAM together [B]."""
         return self.l2_capacity_bytes + (self.memory_cache_capacity_bytes or 0.0)
 
     @property
@@ -296,7 +298,7 @@ class GpuSpec(DeviceSpec):
 
     @property
     def sustained_l2_bytes_per_s(self) -> float:
-        """What reads of all SMs sustain through their ports to L2 [B/s], by microbenchmarks of the architecture."""
+        """Rate that reads of all SMs sustain through their ports to L2 [B/s], by microbenchmarks."""
         return self.sm_count * self.boost_clock_hz * self.l2_bytes_per_clock_per_sm * self.facts.l2_port_share
 
     @property
@@ -306,8 +308,8 @@ class GpuSpec(DeviceSpec):
         Source: datasheets, else ``64 B · SMs · boost clock`` (Jia et al. 2018). Validity: an upper end; sustained reads
         reach about a third of it.
         """
-        gain, stated = self._l2_gain, self.l2_bandwidth_bytes_per_s
-        published = stated / gain if stated else None
+        gain, published_bytes = self._l2_gain, self.l2_bandwidth_bytes_per_s
+        published = published_bytes / gain if published_bytes else None
         ports = self.sm_count * self.boost_clock_hz * L2_BYTES_PER_CLOCK_PER_SM
         return gain * max(published or ports, ports)
 
@@ -325,9 +327,9 @@ class GpuSpec(DeviceSpec):
 
     @property
     def inline_ecc(self) -> bool:
-        """Whether check bits lie in the same memory as data: GDDR of a board that has them, of which a driver offers no
-        more than the datasheet's figure read as decimal GB, since of the GiB that are there one in sixteen holds check
-        bits. A variant has what the original has.
+        """True if check bits are stored in the same memory as data: GDDR of a board that has them, of which a driver
+        offers no more than the datasheet's figure read as decimal GB, since one in sixteen of the installed GiB stores
+        check bits. A variant is like its original.
         """
         board = self.original or self
         withheld = board.usable_bytes < ECC_LEAVES * board.dram_capacity_bytes
@@ -358,9 +360,9 @@ class SystolicSpec(DeviceSpec):
     """Along which products are summed: the stationary operand's part of the contraction."""
     array_columns: PositiveInt
     array_count: PositiveInt
-    """Of all cores."""
+    """Number of arrays of all cores."""
     padded_rows: PositiveInt = 1
-    """What rows that stream through an array are padded to, 1 for nothing."""
+    """Multiple to which rows that stream through an array are padded, 1 for no padding."""
     row_lanes: PositiveInt | None = None
     """Lanes of the vector units side by side among which the elements of a row lie; 1 where each lane has rows of its
     own, as many as were fitted where nothing is stated."""
@@ -389,13 +391,13 @@ class SystolicSpec(DeviceSpec):
         return 2.0 * self.array_rows * self.array_columns * self.array_count * self.clock_hz
 
     def _rate(self, dtype: str) -> float | None:
-        """That of the format itself, else of the format that operands of 16 and 32 bits are rounded to, else, where no
-        rate is stated, that of the multipliers.
+        """Rate of the format itself, else of the format that operands of 16 and 32 bits are rounded to, else, without
+        any stated rate, that of the multipliers.
         """
         rounded = dtype in (*CARRIERS, "tf32")
-        known = (dtype, *CARRIERS) if rounded else (dtype,)
-        stated = next((self.matrix_flops_per_s[name] for name in known if name in self.matrix_flops_per_s), None)
-        return self.multiplier_flops_per_s if rounded and not self.matrix_flops_per_s else stated
+        formats = (dtype, *CARRIERS) if rounded else (dtype,)
+        rate = next((self.matrix_flops_per_s[name] for name in formats if name in self.matrix_flops_per_s), None)
+        return self.multiplier_flops_per_s if rounded and not self.matrix_flops_per_s else rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -433,7 +435,7 @@ class MicrocontrollerSpec(DeviceSpec):
 
     @property
     def weights_capacity_bytes(self) -> float:
-        """Of the flash memory [B]."""
+        """Capacity of the flash memory [B]."""
         return self.flash_capacity_bytes
 
     @property
@@ -453,7 +455,7 @@ class MicrocontrollerSpec(DeviceSpec):
 SPECS: dict[str, type[DeviceSpec]] = {
     "gpu": GpuSpec, "tensordash": GpuSpec, "systolic": SystolicSpec, "microcontroller": MicrocontrollerSpec,
 }  # fmt: skip
-"""What describes a device of each kind."""
+"""Class that describes a device of each kind."""
 
 
 def _gains(before: DeviceSpec, after: DeviceSpec) -> Iterator[float]:

@@ -19,11 +19,11 @@ def to_toml(spec: DeviceSpec) -> str:
     for key, figure in FIGURES.items():
         value = getattr(spec, figure.field, None) if figure.describes(spec.kind) else None
         if key not in (*RATES, "links") and value is not None:
-            lines.append(_line(key, _written(key, value)))
+            lines.append(_line(key, _write(key, value)))
     return "\n".join([*lines, *_rates(spec), *_links(spec), *_sources(spec)]) + "\n"
 
 
-def _written(key: str, value: Any) -> Any:
+def _write(key: str, value: Any) -> Any:
     quantity = FIGURES[key].quantity
     if quantity in ("plain", "count"):
         return value
@@ -56,10 +56,10 @@ def _sources(spec: DeviceSpec) -> list[str]:
     keys: dict[str, list[str]] = {}
     for field, document in spec.sources.items():
         keys.setdefault(document, []).append(key_of(field, spec.kind))
-    return ["", "[sources]", *(_listed(document, names) for document, names in keys.items())]
+    return ["", "[sources]", *(_list(document, names) for document, names in keys.items())]
 
 
-def _listed(document: str, names: list[str]) -> str:
+def _list(document: str, names: list[str]) -> str:
     """A list on one line where it fits, else one name a line."""
     line = f"{_value(document)} = {_value(names)}"
     if len(line) <= _WIDTH:

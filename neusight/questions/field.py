@@ -27,7 +27,7 @@ _LIKE = {
     "whole": "a whole number: write it like 8", "number": "a number: write it like 1.5",
     "lengths": "a length: write it like 1024, 819..1024 or 512/64",
 }  # fmt: skip
-"""How numbers are written, by kind of field."""
+"""Formats of numbers, by kind of field."""
 
 
 class FieldError(ModelError):
@@ -114,7 +114,7 @@ class FieldSpec:
         Raises:
             FieldError: the text is no value of the field.
         """
-        readers = {"whole": self._number, "number": self._number, "texts": _listed}
+        readers = {"whole": self._number, "number": self._number, "texts": _texts_of}
         return self.check(name, readers[self.kind](name, text) if self.kind in readers else text)
 
     def check(self, name: str, value: Any) -> Any:
@@ -195,8 +195,8 @@ class FieldSpec:
     def _texts(self, name: str, value: Any) -> tuple[str, ...]:
         values = (value,) if isinstance(value, str) else value
         if self.pairs and isinstance(value, Mapping):
-            values = tuple(f"{key}={one}" for key, one in value.items())
-        if not isinstance(values, Sequence) or not all(isinstance(each, str) for each in values):
+            values = tuple(f"{key}={entry}" for key, entry in value.items())
+        if not isinstance(values, Sequence) or not all(isinstance(item, str) for item in values):
             raise FieldError(name, f"{shown(value)}: give texts, such as {self.metavar or 'a, b'}")
         if self.pairs:
             self._check_pairs(name, values)
@@ -226,7 +226,7 @@ def _parts(text: str) -> list[str]:
     return text.split(RANGE if RANGE in text else IN_TURN)
 
 
-def _listed(name: str, text: str) -> Sequence[str]:
+def _texts_of(name: str, text: str) -> Sequence[str]:
     """One text, or those of a JSON list, as columns of tables have them."""
     if not text.startswith("["):
         return (text,)
@@ -237,7 +237,7 @@ def _listed(name: str, text: str) -> Sequence[str]:
 
 
 def _switch(name: str, value: Any) -> bool:
-    """Whether a switch is on, from a text or a truth value."""
+    """State of a switch, from a text or a truth value."""
     word = str(value).lower()
     if not isinstance(value, bool | str) or word not in (*_TRUE, *_FALSE):
         raise FieldError(name, f"'{shown(value)}': give true or false")
@@ -281,12 +281,12 @@ def whole(help: str, panel: str, default: Any = None, low: int = 1, high: int = 
 
 
 def switch(help: str, panel: str, default: bool | None = False, **declared: Any) -> Any:
-    """On or off; None where it is left open."""
+    """Declare a switch that is on or off; None where it is left open."""
     return option("switch", help, panel, default, **declared)
 
 
 def required(help: str, panel: str, **declared: Any) -> Any:
-    """A word that every question gives."""
+    """Declare a field that every question gives."""
     return option(declared.pop("kind", "text"), help, panel, MISSING, argument=True, **declared)
 
 

@@ -18,7 +18,7 @@ from neusight.questions.step import Step
 from neusight.questions.training import Training
 
 VERSION = 1
-"""Of the files that are written; others are refused."""
+"""Version of the files that are written; others are refused."""
 KINDS: Mapping[str, type[Question]] = {noun.KIND: noun for noun in (KernelCall, Step, Training, Serving)}
 """Questions by the command that answers them."""
 
@@ -30,7 +30,7 @@ def read_entries(path: str | Path) -> list[tuple[str, Mapping[str, Any]]]:
         DataError: no such file, no TOML or JSON, another version, or no question.
     """
     file = user_path(str(path))
-    language, read = ("JSON", _answered) if file.suffix == ".json" else ("TOML", tomllib.loads)
+    language, read = ("JSON", _table_of_answers) if file.suffix == ".json" else ("TOML", tomllib.loads)
     try:
         table = read(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -47,7 +47,7 @@ def read_entries(path: str | Path) -> list[tuple[str, Mapping[str, Any]]]:
     return tables
 
 
-def _answered(text: str) -> dict[str, Any]:
+def _table_of_answers(text: str) -> dict[str, Any]:
     """The table of the questions of answers in JSON."""
     return {"version": VERSION, "question": list(_repeatable(json.loads(text)))}
 

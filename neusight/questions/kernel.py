@@ -34,7 +34,7 @@ class LaunchedKernel:
 
     @property
     def network_is_unknown(self) -> bool:
-        """Whether a collective passes a network that no one has named."""
+        """True if a collective passes a network that is not named."""
         ranks, within = ranks_of(self.batch) if self.batch.family == "collective" else (1, 1)
         return bool(ranks > within) and network_of(self.place) is None
 
@@ -114,16 +114,18 @@ class KernelCall(OnCluster):
 
     @classmethod
     def named(cls, words: Iterable[tuple[str, Any]] | Mapping[str, Any]) -> Self:
-        """From words, as ``Question.named``; pairs of the shape that name another field (``engine=vllm``) are its."""
+        """The question of words, like ``Question.named``; pairs of the shape that name another field (``engine=vllm``)
+        set it.
+        """
         pairs = words.items() if isinstance(words, Mapping) else words
-        return super().named([each for name, value in pairs for each in cls._separate(name, value)])
+        return super().named([pair for name, value in pairs for pair in cls._separate(name, value)])
 
     @classmethod
     def _separate(cls, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         if name != "shape" or not isinstance(value, list | tuple):
             yield name, value
             return
-        names = {word for one in cls.fields().values() for word in (one.name, *one.field.former)} - {
+        names = {word for field in cls.fields().values() for word in (field.name, *field.field.former)} - {
             *cls.KEYS,
             "per_node",
         }
@@ -155,7 +157,7 @@ class KernelCall(OnCluster):
         return LaunchedKernel(batch=batch, place=place, conditions=self._conditions(batch))
 
     def without_effect(self, asked: LaunchedKernel) -> Iterator[str]:
-        """What was given of a collective and changes nothing, in words."""
+        """Yield a line for each given field of a collective that has no effect."""
         if asked.batch.family != "collective":
             return
         ranks, within = ranks_of(asked.batch)

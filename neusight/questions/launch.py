@@ -23,10 +23,10 @@ from neusight.workloads.decoders.known import known_decoder
 _VOCABULARY = 50_257
 """Tokens of GPT-2's vocabulary, which are assumed where an unknown tokenizer counts them."""
 _NODES = {"per_node": "nproc-per-node", "nodes": "nnodes"}
-"""Of ``torchrun``."""
+"""Options of ``torchrun``, by field."""
 _SCALED = re.compile(r"(\d+(?:\.\d+)?)([kmgKMG])")
 _SCALES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-"""Of numbers of vLLM (``human_readable_int``)."""
+"""Suffixes of numbers of vLLM (``human_readable_int``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,14 +75,14 @@ def read_launch(source: str, depth: int = 0) -> LaunchLine:
 
 def _serving(command: EngineCommand, flags: Flags) -> LaunchLine:
     """The deployment that a server's options describe."""
-    parts, unread, remarks = _sorted(command, flags)
+    parts, unread, remarks = _sort(command, flags)
     words = {name: value for name, value in flags.unset.items() if name in Serving.fields()} | parts
     words |= {"engine": command.engine, "engine_version": command.version}
     remarks += _remark_speculation(parts)
     {"vllm": _vllm, "sglang": _sglang, "tensorrt-llm": _tensorrt_llm}[command.engine](words)
     _combine(words, unread, flags)
-    kept = {name: value for name, value in words.items() if name in Serving.fields() and value != ""}
-    return LaunchLine(noun=Serving, words=kept, unread=unread, remarks=tuple(remarks))
+    fields = {name: value for name, value in words.items() if name in Serving.fields() and value != ""}
+    return LaunchLine(noun=Serving, words=fields, unread=unread, remarks=tuple(remarks))
 
 
 def _training(command: EngineCommand, flags: Flags, depth: int) -> LaunchLine:
@@ -91,21 +91,21 @@ def _training(command: EngineCommand, flags: Flags, depth: int) -> LaunchLine:
     Raises:
         ModelError: a number or word that an argument does not take.
     """
-    given = command.options
-    values, names = megatron_values(given, depth)
-    config = _configuration(given, flags)
+    options = command.options
+    values, names = megatron_values(options, depth)
+    config = _configuration(options, flags)
     words = {name: value for name, value in values.items() if value is not None}
-    words |= {name: given[option] for name, option in _NODES.items() if given.get(option, "").isdecimal()}
+    words |= {name: options[option] for name, option in _NODES.items() if options.get(option, "").isdecimal()}
     words |= {"model": "megatron-lm", "config": json.dumps(config)} if config else {}
     # ``validate_args``: one micro-batch of each replica.
     words |= {"micro_batches": 1} if "micro_batch_size" in words and "global_batch_size" not in words else {}
-    told = "vocab-size" in given or given.get("tokenizer-type") in flags.vocabularies
-    remarks = [f"vocab-size is missing: {config['vocab_size']:,} tokens are assumed"] if config and not told else []
-    if config and "max-position-embeddings" not in given:
+    is_known = "vocab-size" in options or options.get("tokenizer-type") in flags.vocabularies
+    remarks = [f"vocab-size is missing: {config['vocab_size']:,} tokens are assumed"] if config and not is_known else []
+    if config and "max-position-embeddings" not in options:
         remarks.append(f"max-position-embeddings is missing: {config['max_position_embeddings']:,} are assumed")
-    unclear = [name for sizes in flags.model.values() for name in sizes if not given.get(name, "0").isdecimal()]
-    remarks += [f"--{name} {shown(given[name])} is no whole number: it is left out" for name in unclear]
-    unread = {name[2:]: given[name[2:]] for name in names}
+    unclear = [name for sizes in flags.model.values() for name in sizes if not options.get(name, "0").isdecimal()]
+    remarks += [f"--{name} {shown(options[name])} is no whole number: it is left out" for name in unclear]
+    unread = {name[2:]: options[name[2:]] for name in names}
     return LaunchLine(noun=Training, words=words, unread=unread, remarks=tuple(remarks))
 
 
@@ -128,7 +128,7 @@ def _configuration(given: Mapping[str, str], flags: Flags) -> dict[str, Any]:
     return {**USUAL[kind], **usual, **sizes, "tie_word_embeddings": "untie-embeddings-and-output-weights" not in given}
 
 
-def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+def _sort(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[str, str], list[str]]:
     """(values by field or part, options without a field that matter, remarks on unknown options)."""
     parts, unread, remarks = dict[str, Any](), dict[str, str](), list[str]()
     for name, word in command.options.items():
@@ -150,7 +150,7 @@ def _sorted(command: EngineCommand, flags: Flags) -> tuple[dict[str, Any], dict[
 
 
 def _vllm(words: dict[str, Any]) -> None:
-    """Of a model without experts its data-parallel ranks are independent (vLLM, Data Parallel Deployment)."""
+    """Treat data-parallel ranks of a model without experts as independent (vLLM, Data Parallel Deployment)."""
     for name in ("max_model_len", "max_num_batched_tokens"):
         if scaled := _SCALED.fullmatch(words.get(name, "")):
             words[name] = round(float(scaled[1]) * _SCALES[scaled[2]])
@@ -158,7 +158,7 @@ def _vllm(words: dict[str, Any]) -> None:
     if "dp_per_node" in words:
         words["per_node"] = devices * _count(words, "dp_per_node", "dp")
     if nodes > 1:
-        words["per_node"] = _divided("nodes", devices * _count(words, "dp"), nodes)
+        words["per_node"] = _divide("nodes", devices * _count(words, "dp"), nodes)
     if "dp" in words and _experts(words) == 0:
         words["replicas"] = words.pop("dp")
 
@@ -176,14 +176,14 @@ def _sglang(words: dict[str, Any]) -> None:
     """Its degree of tensor parallelism counts all devices of a stage, its limits all groups of attention."""
     devices, groups, nodes = (_count(words, name) for name in ("tp", "dp", "nodes"))
     if nodes > 1:
-        words["per_node"] = _divided("nodes", devices * _count(words, "pp"), nodes)
+        words["per_node"] = _divide("nodes", devices * _count(words, "pp"), nodes)
     if words.get("max_num_batched_tokens") in ("-1", "0"):
         words.pop("max_num_batched_tokens")
         words["chunked_prefill"] = False
     if "attention_dp" not in words:
         words["replicas"] = words.pop("dp", groups)
         return
-    words["tp"] = _divided("dp", devices, groups)
+    words["tp"] = _divide("dp", devices, groups)
     shared = words.keys() & {"max_num_seqs", "max_num_batched_tokens"}
     words |= {name: max(1, _count(words, name) // groups) for name in shared}
 
@@ -235,7 +235,7 @@ def _count(words: Mapping[str, Any], name: str, field_name: str = "") -> int:
     return int(declared.read(name, value) if isinstance(value, str) else value)
 
 
-def _divided(name: str, devices: int, parts: int) -> int:
+def _divide(name: str, devices: int, parts: int) -> int:
     """Devices of one of several equal parts.
 
     Raises:

@@ -30,7 +30,7 @@ _ECHOED = re.compile(r"""\becho\s+(?P<before>-e\s+)?(["'])(?P<body>[^\n]*?)\2\s*
 _IMAGE = re.compile(r"(?:vllm-openai|lmsysorg/sglang|tensorrt-llm/release):v?(\d[\w.]*)")
 """Container images of engines, with the version."""
 _WORD = re.compile(r"""(?<![\w"'./-])[\w./-]+""")
-"""Of a YAML table in braces."""
+"""Words of a YAML table in braces."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,9 +58,9 @@ def read_command(source: str) -> EngineCommand:
     engine, start, end = _program(text)
     flags = flags_of(engine)
     words = _words(text, whole=True) if flags.anywhere else _words(_within_quotes(text[:start], text[end:]))
-    given, rest = read_options(words, () if flags.anywhere else flags.valueless, flags.lists, flags.assignments)
-    options = dict(_flat(given))
-    options |= {name: word for name, word in _assigned(text[:start]) if name in flags.names}
+    named, rest = read_options(words, () if flags.anywhere else flags.valueless, flags.lists, flags.assignments)
+    options = dict(_flat(named))
+    options |= {name: word for name, word in _assignments(text[:start]) if name in flags.names}
     names = [options.pop(option) for option in map(dashed, flags.file_options) if option in options]
     for name in names:
         options = _yaml(files.get(str(Path(name))) or _text_of(name, remedy="")) | options
@@ -85,15 +85,15 @@ def _plain(text: str) -> tuple[str, dict[str, str]]:
     """(the script without comments, continued lines and known variables; files that it writes, by path)."""
     text = _COMMENT.sub("", _CONTINUED.sub(" ", text))
     assigned: dict[str, str] = {}
-    for name, word in _assigned(text):
-        assigned[name] = _expanded(word, assigned)
-    text = _expanded(text, assigned)
+    for name, word in _assignments(text):
+        assigned[name] = _expand(word, assigned)
+    text = _expand(text, assigned)
     written = [*_WRITTEN.finditer(text), *_ECHOED.finditer(text)]
-    files = {str(Path(each["after"] or each["before"])): each["body"].replace("\\n", "\n") for each in written}
+    files = {str(Path(part["after"] or part["before"])): part["body"].replace("\\n", "\n") for part in written}
     return _WRITTEN.sub("", text), files
 
 
-def _expanded(text: str, assigned: Mapping[str, str]) -> str:
+def _expand(text: str, assigned: Mapping[str, str]) -> str:
     """The text with variables replaced by their values or defaults; those that have none stay."""
 
     def value(match: re.Match[str]) -> str:
@@ -103,12 +103,12 @@ def _expanded(text: str, assigned: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
-def _assigned(text: str) -> Iterator[tuple[str, str]]:
+def _assignments(text: str) -> Iterator[tuple[str, str]]:
     """Variables at the beginning of lines, named like options."""
     for line in text.splitlines():
-        while found := _ASSIGNED.match(line):
-            yield dashed(found[1]), found[2].strip("\"'")
-            line = line[found.end() :]
+        while match := _ASSIGNED.match(line):
+            yield dashed(match[1]), match[2].strip("\"'")
+            line = line[match.end() :]
 
 
 def _within_quotes(before: str, after: str) -> str:
@@ -126,10 +126,10 @@ def _program(text: str) -> tuple[str, int, int]:
     """
     for engine in engines_with_flags():
         for pattern in flags_of(engine).programs:
-            if found := re.search(pattern, text):
-                return engine, found.start(), found.end()
-    known = "`vllm serve MODEL`, `python -m sglang.launch_server`, `trtllm-serve MODEL` or `torchrun pretrain_gpt.py`"
-    raise DataError(f"'{shown(text.strip())}' starts no engine that is known: write it like {known}")
+            if match := re.search(pattern, text):
+                return engine, match.start(), match.end()
+    lines = "`vllm serve MODEL`, `python -m sglang.launch_server`, `trtllm-serve MODEL` or `torchrun pretrain_gpt.py`"
+    raise DataError(f"'{shown(text.strip())}' starts no engine that is known: write it like {lines}")
 
 
 def _words(text: str, *, whole: bool = False) -> list[str]:
@@ -146,11 +146,11 @@ def _words(text: str, *, whole: bool = False) -> list[str]:
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
     """Keys of objects in objects, and of texts that are JSON objects, as ``a.b``."""
-    for key, given in values.items():
-        name, value = dashed(f"{before}{key}"), given
-        if isinstance(given, str) and given.startswith("{"):
+    for key, setting in values.items():
+        name, value = dashed(f"{before}{key}"), setting
+        if isinstance(setting, str) and setting.startswith("{"):
             with suppress(ValueError):
-                value = json.loads(given)
+                value = json.loads(setting)
         if isinstance(value, Mapping):
             yield from _flat(value, f"{name}.")
         else:

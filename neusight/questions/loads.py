@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from neusight.questions.serving import Serving
 
 UNBOUNDED = 16
-"""Lengths of a model without a longest sequence are cut at so many times their mean (assumption)."""
+"""Lengths of a model without a longest sequence are cut at this multiple of their mean (assumption)."""
 
 
 def load_of(question: Serving, context: int) -> Load:

@@ -35,7 +35,7 @@ def degree(help: str, default: int | None = 1) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Seeded(Question):
-    """What is drawn at random."""
+    """Seed of everything that is drawn at random."""
 
     seed: int = whole("Random seed.", OUTPUT, 0, low=0, high=2**32 - 1)
 
@@ -51,7 +51,7 @@ class Configured(Question):
 
     def model_or_name(self) -> Any:
         """The language model that the configuration describes, else the model as it was given."""
-        return _configured(self.config, self.model) if self.config else self.given("model")
+        return _decoder_of(self.config, self.model) if self.config else self.given("model")
 
     def model_or_file(self) -> Any:
         """The file that holds the configuration, else the model as it was given."""
@@ -77,7 +77,7 @@ def configuration(text: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=64)
-def _configured(config: str, name: str) -> Decoder:
+def _decoder_of(config: str, name: str) -> Decoder:
     """The language model that a configuration in JSON describes.
 
     Raises:
@@ -184,19 +184,19 @@ class OnCluster(Clustered, OnNodes):
         Raises:
             FieldError: devices are named besides, or other nodes. DeviceError: an unknown cluster.
         """
-        given: Cluster | str = self.given("cluster")
-        if isinstance(given, str):
-            given = load_cluster(given, self.nodes or 0, self.overrides)
+        cluster: Cluster | str = self.given("cluster")
+        if isinstance(cluster, str):
+            cluster = load_cluster(cluster, self.nodes or 0, self.overrides)
         else:
-            self.refuse(("nodes", "overrides"), f"changes a named cluster: change {given.id} by its model_copy()")
-        if self.gpu and as_device(self.given("gpu")).id != given.device.id:
-            raise FieldError("gpu", f"is named by --cluster, which has {given.device.id}: leave it out")
+            self.refuse(("nodes", "overrides"), f"changes a named cluster: change {cluster.id} by its model_copy()")
+        if self.gpu and as_device(self.given("gpu")).id != cluster.device.id:
+            raise FieldError("gpu", f"is named by --cluster, which has {cluster.device.id}: leave it out")
         self.refuse(
-            ("network",) if self.per_node in (None, given.per_node) else ("per_node",),
+            ("network",) if self.per_node in (None, cluster.per_node) else ("per_node",),
             "is decided by --cluster, which has nodes and a network of its own: change them by --set per_node=4 or "
             "--set network.bandwidth=800Gb/s",
         )
-        return given
+        return cluster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +219,7 @@ class WithExperts(Parallel):
 
 @dataclass(frozen=True, kw_only=True)
 class Planned(Parallel):
-    """How devices share a step that any framework runs."""
+    """Plan by which devices share a step of any framework."""
 
     vp: int = degree("Chunks of layers of a pipeline stage; several are interleaved (virtual pipeline).")
     cp: int = degree("Context parallel: devices that share every sequence.")

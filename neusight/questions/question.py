@@ -36,13 +36,13 @@ class Question:
 
     def __post_init__(self) -> None:
         objects = dict(self.objects)
-        for name, one in self.fields().items():
+        for name, declared in self.fields().items():
             value = getattr(self, name)
-            if value is one.default:
+            if value is declared.default:
                 continue
-            if one.field.objects and not isinstance(value, str | tuple | list):
+            if declared.field.objects and not isinstance(value, str | tuple | list):
                 objects[name], value = value, _name_of(value)
-            object.__setattr__(self, name, one.field.check(name, value))
+            object.__setattr__(self, name, declared.field.check(name, value))
         object.__setattr__(self, "objects", objects)
         self.check()
 
@@ -57,12 +57,12 @@ class Question:
     def fields(cls) -> Mapping[str, NamedField]:
         """Declarations by name, in the order of the help."""
         if "_FIELDS" not in vars(cls):
-            cls._FIELDS = dict(sorted(_declared(cls), key=lambda one: not one[1].field.argument))
+            cls._FIELDS = dict(sorted(_declarations(cls), key=lambda one: not one[1].field.argument))
         return cls._FIELDS
 
     @classmethod
     def named(cls: type[Noun], words: Iterable[tuple[str, Any]] | Mapping[str, Any]) -> Noun:
-        """From the words of a row, a file, an address or keywords; those that are None or "" are left open.
+        """The question of the words of a row, a file, an address or keywords; those that are None or "" are left open.
 
         Texts stand for numbers and switches as well, and former names for those of today.
 
@@ -75,9 +75,9 @@ class Question:
                 continue
             name = cls.today(name)
             key, name = name, cls.KEYS.get(name, name)
-            one = cls.fields()[name]
-            value = one.canonical(value if key == name else f"{key}={one.field.write(value)}")
-            if name in values and one.field.kind != "texts":
+            declared = cls.fields()[name]
+            value = declared.canonical(value if key == name else f"{key}={declared.field.write(value)}")
+            if name in values and declared.field.kind != "texts":
                 raise FieldError(name, "is given twice: leave out one of them")
             values[name] = (*values.get(name, ()), *value) if isinstance(value, tuple) else value
         cls.check_required(values)
@@ -88,9 +88,9 @@ class Question:
         """Raises:
         FieldError: a field that every question gives is missing.
         """
-        for name, one in cls.fields().items():
-            if one.required and name not in values:
-                raise FieldError(name, f"is missing: {one.help}")
+        for name, declared in cls.fields().items():
+            if declared.required and name not in values:
+                raise FieldError(name, f"is missing: {declared.help}")
 
     @classmethod
     def several(cls: type[Noun], words: Mapping[str, Any]) -> list[Noun]:
@@ -115,12 +115,12 @@ class Question:
         Raises:
             FieldError: no field has or had the name.
         """
-        known = cls.fields()
-        if name in known or name in cls.KEYS:
+        declared = cls.fields()
+        if name in declared or name in cls.KEYS:
             return name
-        if names := [one.name for one in known.values() if name in one.field.former]:
+        if names := [field.name for field in declared.values() if name in field.field.former]:
             return names[0]
-        hint = nearest(name, (*known, *cls.KEYS)) or f": one of {', '.join(known)}"
+        hint = nearest(name, (*declared, *cls.KEYS)) or f": one of {', '.join(declared)}"
         raise FieldError(shown(name), f"is no field of a {cls.__name__} question{hint}")
 
     @classmethod
@@ -137,7 +137,7 @@ class Question:
 
     def words(self) -> dict[str, Any]:
         """Fields that are not as they are by default, by name: what ``named`` reads back."""
-        return {name: getattr(self, name) for name, one in self.fields().items() if getattr(self, name) != one.default}
+        return {name: getattr(self, name) for name, f in self.fields().items() if getattr(self, name) != f.default}
 
     def record(self) -> dict[str, Any]:
         """The words with the kind of the question: an entry of a file of questions."""
@@ -146,13 +146,13 @@ class Question:
     def texts(self) -> Iterator[tuple[str, str]]:
         """The same as pairs of texts, several for a field that is given several times."""
         for name, value in self.words().items():
-            one = self.fields()[name].field
-            yield from ((name, one.write(each)) for each in (value if one.kind == "texts" else (value,)))
+            spec = self.fields()[name].field
+            yield from ((name, spec.write(v)) for v in (value if spec.kind == "texts" else (value,)))
 
     def options(self) -> list[str]:
         """The same as options of a command line."""
-        given = [(self.fields()[name], text) for name, text in self.texts()]
-        return [word for one, text in given if not one.required for word in one.command_words(text)]
+        texts = [(self.fields()[name], text) for name, text in self.texts()]
+        return [word for field, text in texts if not field.required for word in field.command_words(text)]
 
     def command_line(self) -> list[str]:
         """Words of a command line after the name of its command: arguments, then options."""
@@ -167,8 +167,8 @@ class Question:
         """Raises:
         FieldError: one of the fields is given, with ``why`` it cannot be.
         """
-        if given := [name for name in names if getattr(self, name) != self.fields()[name].default]:
-            raise FieldError(given[0], why)
+        if changed := [name for name in names if getattr(self, name) != self.fields()[name].default]:
+            raise FieldError(changed[0], why)
 
     def not_estimated(self) -> Iterator[str]:
         """A line for each given field that estimates do not know."""
@@ -179,9 +179,9 @@ class Question:
     def changed(self: Noun, **words: Any) -> Noun:
         """The question with other words, None or "" for their defaults."""
         fields = {name: self.fields()[self.today(name)] for name in words}
-        values = {one.name: one.default if words[name] in (None, "") else one.canonical(words[name])
-                  for name, one in fields.items()}  # fmt: skip
-        return replace(self, objects={name: one for name, one in self.objects.items() if name not in values}, **values)
+        values = {f.name: f.default if words[name] in (None, "") else f.canonical(words[name])
+                  for name, f in fields.items()}  # fmt: skip
+        return replace(self, objects={name: o for name, o in self.objects.items() if name not in values}, **values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +195,7 @@ class NamedField:
 
     @property
     def required(self) -> bool:
-        """Whether every question gives it."""
+        """True if every question gives the field."""
         return self.default is MISSING
 
     @property
@@ -233,15 +233,15 @@ def like(noun: type[Question], name: str, *, default: Any = None, **changes: Any
     return field(default=declared.default if default is None else default, metadata={"field": spec})
 
 
-def _declared(cls: type[Question]) -> Iterator[tuple[str, NamedField]]:
-    for one in fields(cls):
-        if (declared := one.metadata.get("field")) is not None:
-            for value in one.default if isinstance(one.default, tuple) else (one.default,):
+def _declarations(cls: type[Question]) -> Iterator[tuple[str, NamedField]]:
+    for f in fields(cls):
+        if (declared := f.metadata.get("field")) is not None:
+            for value in f.default if isinstance(f.default, tuple) else (f.default,):
                 if value is not MISSING and value not in (None, ""):
-                    declared.check(one.name, value)
-            text = cls.HELP.get(one.name, declared.help)
+                    declared.check(f.name, value)
+            text = cls.HELP.get(f.name, declared.help)
             text = text if declared.estimated else f"{text} Estimates do not know it yet."
-            yield one.name, NamedField(name=one.name, field=declared, default=one.default, help=text)
+            yield f.name, NamedField(name=f.name, field=declared, default=f.default, help=text)
 
 
 def plain_number(value: Any) -> Any:

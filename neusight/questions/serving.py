@@ -99,22 +99,22 @@ class Serving(Loaded, Engined):
         Raises:
             FieldError: no load, or several.
         """
-        given = [name for name in LOADS if getattr(self, name)]
-        kinds = [name for name in given if name != "num_prompts"] or given
+        loads = [name for name in LOADS if getattr(self, name)]
+        kinds = [name for name in loads if name != "num_prompts"] or loads
         if not kinds:
             raise FieldError("concurrency", f"is missing, as is any other load: give one of {', '.join(LOADS)}")
-        if len(kinds) > 1 or (given[-1] == "num_prompts" and kinds[0] in ("batch", "stages", "trace")):
-            raise FieldError(given[0], f"is another load than {' and '.join(given[1:])}: give one of them")
+        if len(kinds) > 1 or (loads[-1] == "num_prompts" and kinds[0] in ("batch", "stages", "trace")):
+            raise FieldError(loads[0], f"is another load than {' and '.join(loads[1:])}: give one of them")
         return kinds[0]
 
     def is_drawn(self, name: str) -> bool:
-        """Whether lengths, ``isl`` or ``osl``, are drawn from a distribution."""
+        """True if lengths, ``isl`` or ``osl``, are drawn from a distribution."""
         in_range = RANGE in str(getattr(self, name))
         return in_range or bool(getattr(self, f"{name}_cv")) or getattr(self, f"{name}_shape") == "exponential"
 
     @property
     def arrives(self) -> bool:
-        """Whether requests arrive by themselves, at intervals that are drawn."""
+        """True if requests arrive at random intervals, independent of answers."""
         return bool(self.request_rate or self.stages)
 
     def check_load(self, searched: bool) -> None:
@@ -161,8 +161,8 @@ class Serving(Loaded, Engined):
         """
         from neusight.workloads.decoders.known import known_decoder
 
-        given = self.model_or_name()
-        return known_decoder(given) if isinstance(given, str) else given
+        model = self.model_or_name()
+        return known_decoder(model) if isinstance(model, str) else model
 
     def lengths(self) -> tuple[TokenCounts, TokenCounts]:
         """Tokens of prompts and of answers, for loads that a search makes."""
@@ -181,17 +181,17 @@ class Serving(Loaded, Engined):
         """
         from neusight.serving.setup import Setup
 
-        known = {one.name for one in fields(Setup)}
+        names = {f.name for f in fields(Setup)}
         for name in words:
-            if cls.today(name) not in known:
-                raise FieldError(name, f"has no place in a deployment: one of {', '.join(sorted(known))}")
+            if cls.today(name) not in names:
+                raise FieldError(name, f"has no place in a deployment: one of {', '.join(sorted(names))}")
         return cls.named({"model": "any", **words}).setup()
 
     def setup(self) -> Setup:
         """The deployment with its limits; fields left open have its defaults."""
         from neusight.serving.setup import Setup
 
-        values = {one.name: getattr(self, one.name) for one in fields(Setup)}
+        values = {f.name: getattr(self, f.name) for f in fields(Setup)}
         return Setup(**{name: value for name, value in values.items() if value is not None})
 
     def check_relations(self, *, sessions: bool = False) -> None:
@@ -246,7 +246,7 @@ class Serving(Loaded, Engined):
             raise FieldError("isl", f"{shortest:g} hold no images of {tokens} tokens and a question: give more")
 
     def assumed(self) -> dict[str, str]:
-        """Values that are taken for open fields, with the reason, where words alone decide them."""
+        """Values assumed for open fields, with the reason, where the question alone decides them."""
         usual_versions = self.fields()["engine_version"].field.if_unset(self)
         if self.engine_version or not usual_versions:
             return {}
@@ -265,8 +265,8 @@ class Serving(Loaded, Engined):
             yield "aiter has no effect: its kernels are of AMD's GPUs"
         for name in ("arrivals", "burstiness"):
             if name in self.words() and not self.arrives:
-                given = plain_number(getattr(self, name))
-                yield f"{name} {given} has no effect: it is of requests that arrive by a request_rate or stages"
+                number = plain_number(getattr(self, name))
+                yield f"{name} {number} has no effect: it is of requests that arrive by a request_rate or stages"
         if self.warmup_requests:
             yield "warmup_requests has no effect: estimates are of a server that is warm, and idle when a load begins"
         for name in ("isl", "osl"):

@@ -31,7 +31,8 @@ _OF_SETTING = (
 """Words that may stand beside a request that is given as an object."""
 _MICROSECOND = 1e-6
 _MOST_STEPS = 10_000
-"""Of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal 2021, section 3)."""
+"""Largest number of steps of denoising: the longest chains that models are trained with have 4,000 (Nichol and Dhariwal
+2021, section 3)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,14 +123,14 @@ class Step(Configured, Recorded, Planned, Clustered):
 
     @classmethod
     def of(cls, model: Any, gpu: Any = "", **words: Any) -> Step:
-        """From keywords of Python, whose objects are kept: a module, its inputs, a device, a plan, passes, …
+        """The question of keywords of Python, whose objects are kept: a module, its inputs, a device, a plan, passes, …
 
         Raises:
             FieldError: an unknown name, or a value that the field cannot take.
         """
-        objects = {name: one for name in _OBJECTS if (one := words.pop(name, None)) is not None}
+        objects = {name: given_object for name in _OBJECTS if (given_object := words.pop(name, None)) is not None}
         inputs = words.pop("inputs", None)
-        if isinstance(inputs, Sequence) and inputs and all(isinstance(one, str) for one in inputs):
+        if isinstance(inputs, Sequence) and inputs and all(isinstance(given_object, str) for given_object in inputs):
             words["inputs"] = inputs
         elif inputs is not None:
             objects["inputs"] = inputs
@@ -173,13 +174,13 @@ class Step(Configured, Recorded, Planned, Clustered):
         return {"batch": "1", **{name: word for name, word in words.items() if name != "mode"}}
 
     def _request(self, model: Any) -> tuple[Request, Defaults]:
-        """What runs, and the values that were chosen for fields that are open."""
+        """The request to run, and the values that were chosen for open fields."""
         if (request := self.objects.get("request")) is not None:
             return self._given_request(model, request)
         names = ("mode", "batch", "seq_len", "image_size", "frames", "seconds", "launch", "layout", "optimizer",
                  "grad_scaler", "steps")  # fmt: skip
         words = {name: getattr(self, name) for name in names}
-        words |= {"share": self._shares(), "given": tuple(one for text in self.inputs for one in text.split())}
+        words |= {"share": self._shares(), "given": tuple(word for text in self.inputs for word in text.split())}
         words |= {"dtype": self.dtype or None, "attention": self.attention or None}
         if self._plan() is not None and "plan" not in self.objects:
             words["batch"] = 1
@@ -218,7 +219,7 @@ class Step(Configured, Recorded, Planned, Clustered):
         )  # fmt: skip
 
     def _plan(self) -> Plan | None:
-        """How devices share the step; None for one device that takes all samples at once."""
+        """The plan by which devices share the step; None for one device that runs all samples at once."""
         names = ("dp", "tp", "pp", "vp", "cp", "ulysses", "micro_batch_size", "schedule", "shard", "recompute",
                  "recompute_layers", "sequence_parallel", "overlap_grad_reduce")  # fmt: skip
         plan: Plan | None = self.objects.get("plan")
@@ -246,7 +247,7 @@ class Step(Configured, Recorded, Planned, Clustered):
         """Time of the host before the first operator, the middle of the usual ones where none is given [us]."""
         if self.host_call_us is not None:
             return self.host_call_us
-        values = sorted(one.value for one in self.fields()["host_call_us"].field.if_unset(self))
+        values = sorted(usual.value for usual in self.fields()["host_call_us"].field.if_unset(self))
         return float(values[len(values) // 2])
 
     def _libraries(self) -> Libraries | None:

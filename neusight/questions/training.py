@@ -19,7 +19,7 @@ from neusight.workloads.decoders.recipes import METHODS
 if TYPE_CHECKING:
     from neusight.distributed.training_run import TrainingRun
 
-OPTIMIZERS = tuple(name for name, one in algorithms().items() if one.described)
+OPTIMIZERS = tuple(name for name, optimizer in algorithms().items() if optimizer.described)
 EMBEDDING_SHARDS = ("none", "tables")
 GRAPHED = ("attn", "mlp", "moe", "shared_experts")
 _OF_DECODERS = ("attention_kernel", "dropout", "engine_options", "graphed", "chunk_layers", "chunk_group")
@@ -144,7 +144,7 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         return self._as_recorded(training_run(self._model(), self.place(device), self._options(), self.engine, inputs))
 
     def unplanned(self, device: DeviceSpec | None = None) -> TrainingRun:
-        """The step whose plan is to be searched for: of its plan, only the global batch is decided.
+        """The step whose plan is searched: of its plan, only the global batch is decided.
 
         Args:
             device: as ``resolve`` takes it.
@@ -154,7 +154,7 @@ class Training(Configured, OnCluster, WithExperts, Planned):
         """
         from neusight.requests import Plan
 
-        planned = (name for name, one in self.fields().items() if one.field.panel == PLAN)
+        planned = (name for name, f in self.fields().items() if f.field.panel == PLAN)
         self.refuse((*planned, "chunk_layers", "chunk_group"), "is searched for: leave it out")
         if not self.global_batch_size:
             raise FieldError("global_batch_size", "is missing: give the sequences of a step")

@@ -32,5 +32,5 @@ def _entries() -> Mapping[str, list[dict[str, Any]]]:
 
 
 def _is_for(question: Question, entry: Mapping[str, Any]) -> bool:
-    """Whether the words of an entry's ``of`` are those of the question."""
+    """True if the words of an entry's ``of`` are those of the question."""
     return all(getattr(question, name, None) == word for name, word in entry.get("of", {}).items())

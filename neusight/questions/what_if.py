@@ -18,7 +18,7 @@ METRICS: tuple[MetricName, ...] = ("time", "memory", "throughput", "ttft", "tpot
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfQuestion:
-    """What optimisations would gain.
+    """A question about the gains of optimisations.
 
     Attributes:
         question: a step, a training step or a served model.
@@ -47,14 +47,14 @@ class WhatIfQuestion:
 
     @classmethod
     def named(cls, row: Mapping[str, Any]) -> WhatIfQuestion:
-        """From a row: words of the first question, names of optimisations with commas, ``then`` as JSON.
+        """The question of a row: words of the first question, names of optimisations with commas, ``then`` as JSON.
 
         Raises:
             FieldError: as ``question_of``, or ``then`` is no JSON object.
         """
         words = {name: value for name, value in row.items() if value is not None}
         listed = {name: words.pop(name, "") for name in ("apply", "upon", "instead_of")}
-        names = {name: tuple(one.strip() for one in text.split(",") if one.strip()) for name, text in listed.items()}
+        names = {name: tuple(n.strip() for n in text.split(",") if n.strip()) for name, text in listed.items()}
         then, metric = words.pop("then", "{}"), words.pop("metric", "time")
         try:
             changes = dict(json.loads(then))

@@ -111,7 +111,7 @@ vendor_id\t: AuthenticAMD"""
 
 
 def test_read_cpu_counts_caches_and_cores_of_hardware_threads(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_module, "_allowed", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cpu_module, "_allowed_cores", lambda: [0, 1, 2, 3])
     files = {"proc/cpuinfo": CPUINFO, "proc/meminfo": "MemTotal:       16000000 kB\nMemFree: 1 kB"}
     for cpu in range(4):
         own, group = f"{cpu % 2},{cpu % 2 + 2}", "0-1" if cpu % 2 else "2-3"

@@ -30,13 +30,13 @@ SYSTEM = "reported by the system (/proc, /sys)"
 HIGHEST_CLOCK_HZ = 6.5e9
 """No processor sold runs faster: a product that would need more has units that the flags do not tell of."""
 AMX_FLOPS_PER_CLOCK = 1024
-"""Of one core's tile unit in bfloat16: 16 x 16 x 32 multiply-adds in 16 clocks (assumption)."""
+"""Rate of one core's tile unit in bfloat16: 16 x 16 x 32 multiply-adds in 16 clocks (assumption)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpuReadings:
-    """What the system reports, SI; None where it does not say. ``cores`` are physical ones that this process may use,
-    ``last_cache_bytes`` all last-level caches that they reach.
+    """Figures that the system reports, SI; None where it does not. ``cores`` are physical ones that this process may
+    use, ``last_cache_bytes`` all last-level caches that they reach.
     """
 
     model: str
@@ -53,7 +53,7 @@ class CpuReadings:
 
 @dataclass(frozen=True, kw_only=True)
 class CpuProbe:
-    """What PyTorch reached: float32 products on all its threads and on a single one, traffic to memory, a launch.
+    """Rates that PyTorch reached: float32 products on all its threads and on a single one, traffic to memory, a launch.
 
     A single thread finds a free core on a busy machine. ``traffic`` names the faster of a copy and a sum.
     """
@@ -68,7 +68,7 @@ class CpuProbe:
 
 def read_cpu(root: Path = Path("/")) -> CpuReadings:
     """Read the CPU from /proc and /sys below ``root``, as far as they are there."""
-    cpus = _allowed()
+    cpus = _allowed_cores()
     processor = _pairs(root / "proc/cpuinfo")
     caches = _caches(root, cpus)
     top = max((level for level, _ in caches), default=0)
@@ -91,7 +91,7 @@ def probe_cpu() -> CpuProbe:
     """Time matrix products, a copy, a sum and a tiny addition, best of repeats: about two seconds."""
     import torch
 
-    source, one, threads = torch.ones(COPY_MIB * 2**18), torch.ones(1), torch.get_num_threads()
+    source, scalar, threads = torch.ones(COPY_MIB * 2**18), torch.ones(1), torch.get_num_threads()
     target, size = torch.ones_like(source), COPY_MIB * 2.0**20
     rates = {"copy": 2.0 * size / _best_s(lambda: target.copy_(source)), "sum": size / _best_s(source.sum)}
     traffic = max(rates, key=rates.__getitem__)
@@ -101,12 +101,12 @@ def probe_cpu() -> CpuProbe:
         thread_flops_per_s=_product_flops_per_s(1),
         bytes_per_s=rates[traffic],
         traffic=traffic,
-        launch_s=_best_s(lambda: torch.add(one, one, out=one)),
+        launch_s=_best_s(lambda: torch.add(scalar, scalar, out=scalar)),
     )
 
 
 def _product_flops_per_s(threads: int) -> float:
-    """The best of the square products, on so many threads."""
+    """The best rate of the square products, on some threads."""
     import torch
 
     usual = torch.get_num_threads()
@@ -126,7 +126,7 @@ def _best_s(call: Callable[[], object]) -> float:
     return min(repeated(partial(Stopwatch().once, call), budget_s=0.2))
 
 
-def _allowed() -> list[int]:
+def _allowed_cores() -> list[int]:
     """Logical processors that this process may use; all where the system has no affinity."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
@@ -212,8 +212,8 @@ def _meets(
     cpu: CpuReadings, *, flags: Sequence[str] = (), vendor: str = "", family: int = sys.maxsize, model: str = "",
     without_flags: bool = False,
 ) -> bool:  # fmt: skip
-    known = cpu.flags.issuperset(flags) and vendor in ("", cpu.vendor) and cpu.family <= family
-    return known and re.match(model, cpu.model.lower()) is not None and not (without_flags and cpu.flags)
+    fits = cpu.flags.issuperset(flags) and vendor in ("", cpu.vendor) and cpu.family <= family
+    return fits and re.match(model, cpu.model.lower()) is not None and not (without_flags and cpu.flags)
 
 
 def cpu_spec(cpu: CpuReadings, probe: CpuProbe) -> GpuSpec:

@@ -16,11 +16,11 @@ from neusight.errors import DeviceError
 
 DRIVER = "reported by the driver through PyTorch or NVML"
 L2_PER_DIE_BYTES = 4 * 2**20
-"""Of one compute die of CDNA 3 and 4 (AMD's architecture whitepapers)."""
+"""L2 of one compute die of CDNA 3 and 4 (AMD's architecture whitepapers)."""
 
 
 class Kin(NamedTuple):
-    """What stands for a compute capability or GCN architecture, see ``facts.toml``."""
+    """Catalogued relatives of a compute capability or GCN architecture, see ``facts.toml``."""
 
     like: str
     geforce: str = ""
@@ -33,8 +33,8 @@ KIN = {capability: Kin(**kin) for capability, kin in facts()["kin"].items()}
 
 def known_capability(capability: str) -> str:
     """The capability itself where ``KIN`` has it; else the newest that is not above it (the oldest, where all are)."""
-    known = [each for each in KIN if each.startswith("gfx") == capability.startswith("gfx")]
-    return next((each for each in reversed(known) if _rank(each) <= _rank(capability)), known[0])
+    same_vendor = [name for name in KIN if name.startswith("gfx") == capability.startswith("gfx")]
+    return next((name for name in reversed(same_vendor) if _rank(name) <= _rank(capability)), same_vendor[0])
 
 
 def _rank(capability: str) -> tuple[int, ...]:
@@ -166,29 +166,29 @@ def gpu_spec(readings: GpuReadings) -> GpuSpec:
         DeviceError: a figure that cannot be.
     """
     capability = known_capability(readings.compute_capability)
-    kin, known = KIN[capability], capability == readings.compute_capability
+    kin, is_listed = KIN[capability], capability == readings.compute_capability
     like = load_gpu((is_geforce(readings.name) and kin.geforce) or kin.like)
     sheet = Sheet()
     _put_driver(sheet, readings, kin)
-    _put_like(sheet, like, known)
-    _put_rates(sheet, readings.name, like, known)
+    _put_like(sheet, like, is_listed)
+    _put_rates(sheet, readings.name, like, is_listed)
     return sheet.spec(
         id=slug(readings.name),
         name=readings.name,
         vendor=like.vendor,
-        architecture=like.architecture if known else f"{readings.compute_capability}, taken as {like.architecture}",
-        notes=_notes(readings, like, known),
+        architecture=like.architecture if is_listed else f"{readings.compute_capability}, taken as {like.architecture}",
+        notes=_notes(readings, like, is_listed),
     )
 
 
 def is_geforce(name: str) -> bool:
-    """Whether a driver's name is that of a GeForce board."""
+    """True if a driver's name is that of a GeForce board."""
     return "GEFORCE" in name.upper()
 
 
 def _put_driver(sheet: Sheet, readings: GpuReadings, kin: Kin) -> None:
-    known = {field.name for field in fields(GpuSpec)} - {"name"}
-    reported = {name: value for name, value in asdict(readings).items() if name in known}
+    names = {field.name for field in fields(GpuSpec)} - {"name"}
+    reported = {name: value for name, value in asdict(readings).items() if name in names}
     sheet.put(DRIVER, **reported | {"l2_capacity_bytes": _l2_bytes(readings, kin), "links": _links(readings)})
     transfers = kin.transfers_per_clock
     bus_bytes = (readings.memory_bus_bits or 0) / 8
@@ -253,9 +253,9 @@ def _put_rates(sheet: Sheet, name: str, like: GpuSpec, known: bool) -> None:
 def _notes(readings: GpuReadings, like: GpuSpec, known: bool) -> str:
     notes = ["Drafted from what the driver reports; not compared with a datasheet."]
     if not known:
-        known_as, given = like.compute_capability, readings.compute_capability
-        what = "architecture" if given.startswith("gfx") else "compute capability"
-        notes.append(f"The {what} {given} is not known: taken as {known_as}.")
+        known_as, reported_name = like.compute_capability, readings.compute_capability
+        what = "architecture" if reported_name.startswith("gfx") else "compute capability"
+        notes.append(f"The {what} {reported_name} is not known: taken as {known_as}.")
     if is_geforce(readings.name) and like.matrix_flops_per_s:
         notes.append("The float16 and float8 matrix rates are those with float32 accumulation.")
     return " ".join(notes)

@@ -18,7 +18,7 @@ from neusight.errors import DeviceError
 ASSUMPTION = "assumption: "
 """Begins the source of every figure that nothing on this machine reports."""
 TOLERANCE = 0.03
-"""By how much of the catalogue's figure a driver may differ before it is worth a word."""
+"""Share of the catalogue's figure by which a driver may differ without a remark."""
 
 
 @cache
@@ -83,10 +83,10 @@ def _differences(drafted: GpuSpec, catalogued: GpuSpec) -> tuple[str, ...]:
     """Figures that the driver reports more than ``TOLERANCE`` off the catalogue, such as
     ``sm_count: driver 132, catalogue 108``. What was assumed or follows from other figures is not compared.
     """
-    known, differences = _comparable(catalogued), []
+    catalogue_figures, differences = _comparable(catalogued), []
     for key, (field_name, figure, value) in _comparable(drafted).items():
         reported = not drafted.sources.get(field_name, ASSUMPTION).startswith(ASSUMPTION)
-        other = known[key][2] if key in known else value
+        other = catalogue_figures[key][2] if key in catalogue_figures else value
         differs = value != other if isinstance(value, str) else abs(value - other) > TOLERANCE * other
         if reported and differs:
             differences.append(f"{key}: driver {_shown(value, figure)}, catalogue {_shown(other, figure)}")
@@ -99,7 +99,7 @@ def _comparable(spec: GpuSpec) -> dict[str, tuple[str, Figure, Any]]:
     for key, figure in ((key, figure) for key, figure in FIGURES.items() if figure.describes(spec.kind)):
         value = getattr(spec, figure.field)
         if key == "links":
-            figures |= {f"links.{each.kind}": ("links", LINK_BANDWIDTH, each.bandwidth_bytes_per_s) for each in value}
+            figures |= {f"links.{link.kind}": ("links", LINK_BANDWIDTH, link.bandwidth_bytes_per_s) for link in value}
         elif value and isinstance(value, int | float | str):
             figures[key] = figure.field, figure, value
     return figures

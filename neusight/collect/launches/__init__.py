@@ -1,7 +1,7 @@
-"""From a kernel to the operator that runs it: the inverse of the tracing rules, which a test holds it to.
+"""Operators that run given kernels: the inverse of the tracing rules, as a test checks.
 
-Whatever the tracing rules would say about a launched operator is the kernel it came from, so that what is measured is
-what is predicted. Needs torch at once: imported by what measures.
+The tracing rules map a launched operator to the kernel it came from, so that measured and predicted kernels are the
+same. Needs torch at once: imported only for measurements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["KernelLaunch", "OperandSource", "Operands", "prepare"]
 
 _FUNCTIONS = (attention, conv2d, elementwise, gemm, grouped_gemm, memory, optimizer, row_reduction)
 _LAUNCHERS: dict[str, Callable[[Any], Recipe]] = {function.__name__: function for function in _FUNCTIONS}
-"""By family of kernels."""
+"""Recipes of launches, by family of kernels."""
 
 
 def prepare(kernel: Kernel) -> KernelLaunch:

@@ -27,7 +27,7 @@ Run = Callable[..., Any]
 
 @contextmanager
 def float32_precision(tf32: bool) -> Iterator[None]:
-    """Whether products and convolutions in float32 may use TF32, a dtype of its own here; by default PyTorch lets
+    """Allow or forbid TF32 in products and convolutions in float32, a separate dtype here; PyTorch's default allows
     convolutions.
     """
     backends: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
@@ -82,7 +82,7 @@ class OperandSource:
 
 
 Recipe = tuple[Callable[[OperandSource], Operands], Callable[..., Any]]
-"""Of a launch: what makes its operands, and the operator that takes them."""
+"""Recipe of a launch: the function that makes its operands, and the operator that takes them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,13 +95,13 @@ class KernelLaunch:
 
     @contextmanager
     def setting(self) -> Iterator[None]:
-        """Whether TF32 may be used, no gradients, and the backend of attention."""
+        """Set TF32, disable gradients, and choose the backend of attention."""
         with float32_precision(self.kernel.dtype == "tf32"), torch.no_grad(), fused_attention(self.kernel.dtype):
             yield
 
     @property
     def bytes(self) -> int:
-        """What one launch reads and writes."""
+        """Bytes that one launch reads and writes."""
         return int(work_of(KernelBatch.of([self.kernel])).bytes[0])
 
 

@@ -93,7 +93,7 @@ def _max_pool2d(kernel: Elementwise) -> Recipe:
 
 
 def _batch_norm(kernel: Elementwise) -> Recipe:
-    """In evaluation a scale and a shift: four values a channel are read beside the images."""
+    """Batch norm in evaluation, a scale and a shift: four values a channel are read in addition to the images."""
     channels = values_beside(kernel, 4 * size_of(kernel))
     pixels, images = factors(kernel.elements // channels, 64)
 

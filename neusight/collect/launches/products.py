@@ -17,7 +17,7 @@ aten = torch.ops.aten
 def gemm(kernel: Gemm) -> Recipe:
     """A product, with the bias in its epilogue where there is one. The layout names the order of B, then of A."""
     if kernel.dtype == "float8":
-        return _scaled(kernel)
+        return _scaled_product(kernel)
     lead = (kernel.batch,) if kernel.op == "bmm" else ()
     if kernel.bias and kernel.op == "bmm":
         raise unmeasurable(kernel)
@@ -38,7 +38,7 @@ def _matrix(source: OperandSource, shape: tuple[int, ...], order: str, dtype: st
     return source.normal(*shape[:-2], shape[-1], shape[-2], dtype=dtype).transpose(-1, -2)
 
 
-def _scaled(kernel: Gemm) -> Recipe:
+def _scaled_product(kernel: Gemm) -> Recipe:
     """cuBLASLt's product of 8-bit floats with one scale a tensor, into bfloat16; it takes row-major by column-major.
 
     Partial sums stay in the unit's own precision, as serving engines run it.
@@ -47,9 +47,9 @@ def _scaled(kernel: Gemm) -> Recipe:
         raise unmeasurable(kernel)
 
     def operands(source: OperandSource) -> Operands:
-        one = torch.ones((), device=source.device)
+        unit_scale = torch.ones((), device=source.device)
         a = _matrix(source, (kernel.m, kernel.k), "n", kernel.dtype)
-        return a, _matrix(source, (kernel.k, kernel.n), "t", kernel.dtype), one, one
+        return a, _matrix(source, (kernel.k, kernel.n), "t", kernel.dtype), unit_scale, unit_scale
 
     options: dict[str, Any] = {"out_dtype": torch.bfloat16, "use_fast_accum": True}
     return operands, lambda *given: torch._scaled_mm(*given, **options)
@@ -83,8 +83,8 @@ def conv2d(kernel: Conv2d) -> Recipe:
 
     if kernel.op == "forward":
         return operands, lambda x, weight: aten.convolution(x, weight, None, *geometry)
-    wanted = [kernel.op == "input_grad", kernel.op == "weight_grad", False]
-    return operands, lambda *given: aten.convolution_backward(*given, None, *geometry, wanted)
+    outputs = [kernel.op == "input_grad", kernel.op == "weight_grad", False]
+    return operands, lambda *given: aten.convolution_backward(*given, None, *geometry, outputs)
 
 
 def attention(kernel: Attention) -> Recipe:

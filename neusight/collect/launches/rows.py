@@ -38,7 +38,7 @@ def _scale_and_shift(source: OperandSource, kernel: RowReduction) -> Operands:
     return (*_matrix(source, kernel), weight, bias)
 
 
-def _normalised(source: OperandSource, kernel: RowReduction) -> Operands:
+def _layer_norm(source: OperandSource, kernel: RowReduction) -> Operands:
     """Gradient, input, statistics, scale and shift of a layer norm; rows of its scale's gradient are its columns."""
     turned = kernel.op == "layer_norm_weight_backward"
     rows, cols = (kernel.cols, kernel.rows) if turned else (kernel.rows, kernel.cols)
@@ -70,9 +70,9 @@ _FORMS: dict[str, Makers] = {
     "softmax_backward": (_result_and_gradient, lambda g, y, t: aten._softmax_backward_data(g, y, -1, t)),
     "log_softmax_backward": (_result_and_gradient, lambda g, y, t: aten._log_softmax_backward_data(g, y, -1, t)),
     "layer_norm": (_scale_and_shift, lambda x, w, b: torch.native_layer_norm(x, w.shape, w, b, 1e-5)),
-    "layer_norm_backward": (_normalised, lambda *given: aten.native_layer_norm_backward(*given, [True, False, False])),
+    "layer_norm_backward": (_layer_norm, lambda *given: aten.native_layer_norm_backward(*given, [True, False, False])),
     "layer_norm_weight_backward": (
-        _normalised,
+        _layer_norm,
         lambda *given: aten.native_layer_norm_backward(*given, [False, True, True]),
     ),
     "batch_norm": (_batch_norm, lambda *operands: aten.native_batch_norm(*operands, True, 0.1, 1e-5)),
@@ -117,7 +117,7 @@ def memory(kernel: Memory) -> Recipe:
 
 
 def _copy(kernel: Memory) -> Recipe:
-    """Of equal widths: dense to dense with dimensions turned; of different widths: a cast."""
+    """A copy of equal widths, dense to dense with dimensions turned; of different widths, a cast."""
     if kernel.read_bytes != kernel.write_bytes:
         return _cast(kernel)
     heads, width = (1, kernel.elements) if kernel.elements % _WIDTH else (kernel.elements // _WIDTH, _WIDTH)

@@ -1,5 +1,5 @@
 """Networks that train where their zeros are measured, with samples for each step: noise, small real images that
-scikit-learn ships, random tokens, or whatever a module draws for itself.
+scikit-learn ships, random tokens, or inputs that a module draws for itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from neusight.workloads.trace.failures import explained
 SEQ_LEN = 128
 """Tokens a sample unless asked for otherwise: few enough for a CPU."""
 _COPIES = 3
-"""Of every weight: itself, its gradient and its momentum, in float32."""
+"""Copies of every weight: itself, its gradient and its momentum, in float32."""
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
 Samples = tuple[Inputs, torch.Tensor | None]
@@ -84,8 +84,8 @@ def prepare(
 def _from_config(config: dict[str, Any], request: Request, digits: bool) -> TrainedModule:
     name, size, images = request.model, request.extents.image_size, is_image_config(config)
     unread = {"--seq-len": request.seq_len} if images else {"--data": digits or None, "--image-size": size}
-    if given := [option for option, value in unread.items() if value is not None]:
-        raise ModelError(f"{name} reads {'images' if images else 'tokens'}: leave out {given[0]}")
+    if unread_options := [option for option, value in unread.items() if value is not None]:
+        raise ModelError(f"{name} reads {'images' if images else 'tokens'}: leave out {unread_options[0]}")
     config = config | {"image_size": size or config.get("image_size", 224)} if images else config
     shape = f"{config['image_size']}x{config['image_size']} pixels" if images else f"{request.seq_len} tokens"
     specs = input_specs(config, request.batch, request.seq_len, "eager")
@@ -98,7 +98,7 @@ def _from_config(config: dict[str, Any], request: Request, digits: bool) -> Trai
 def _with_random_inputs(
     module: nn.Module, request: Request, args: Sequence[TensorSpec], kwargs: Mapping[str, TensorSpec], shape: str
 ) -> TrainedModule:
-    """With inputs of a forward pass, in order or by name, that are drawn for each step."""
+    """A trained module with inputs of a forward pass, in order or by name, drawn for each step."""
 
     def samples() -> Samples:
         positional = tuple(real_input("", spec, module, images=noise) for spec in args)
@@ -151,20 +151,21 @@ def _with_given_inputs(name: str, module: nn.Module, inputs: Any) -> TrainedModu
         described = (inspect.getdoc(draw) or "its own samples").splitlines()[0].rstrip(".")
         return TrainedModule(name=name, module=module, samples=drawn, described=described, real=True)
     named = isinstance(inputs, Mapping)
-    given: Inputs = ((), dict(inputs)) if named else (tuple(as_inputs(inputs)), {})
-    if not any(isinstance(value, torch.Tensor) for value in tree_leaves(given)):
+    arguments: Inputs = ((), dict(inputs)) if named else (tuple(as_inputs(inputs)), {})
+    if not any(isinstance(value, torch.Tensor) for value in tree_leaves(arguments)):
         raise ModelError(f"the inputs of {name} hold no tensor: give what its forward() takes, with values")
     return TrainedModule(
         name=name,
         module=module,
-        samples=lambda: (given, None),
+        samples=lambda: (arguments, None),
         described="the given inputs in every step",
         origin="the weights it came with",
     )
 
 
 def _with_digits(training: TrainedModule) -> TrainedModule:
-    """With handwritten digits, a batch drawn for each step with its classes, in place of the images of the module.
+    """The training with handwritten digits in place of the module's images, a batch with its classes drawn for each
+    step.
 
     Raises:
         ModelError: it takes no images.
@@ -180,9 +181,9 @@ def _with_digits(training: TrainedModule) -> TrainedModule:
         raise ModelError(f"{training.name} takes no batch of images: leave out --data")
 
     def samples() -> Samples:
-        known, classes = digits()
-        chosen = torch.randint(len(known), shapes[0][:1])
-        images = enlarged(known[chosen], shapes[0])
+        digit_images, classes = digits()
+        chosen = torch.randint(len(digit_images), shapes[0][:1])
+        images = enlarged(digit_images[chosen], shapes[0])
         return tree_map(lambda value: images if is_image(value) else value, inputs), classes[chosen]
 
     batch, _, height, width = shapes[0]
@@ -214,6 +215,6 @@ def digits() -> tuple[torch.Tensor, torch.Tensor]:
     """
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    images = torch.tensor(found.images, dtype=torch.float32)
-    return (images - images.mean()) / images.std(), torch.tensor(found.target)
+    data = load_digits()
+    images = torch.tensor(data.images, dtype=torch.float32)
+    return (images - images.mean()) / images.std(), torch.tensor(data.target)

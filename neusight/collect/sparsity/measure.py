@@ -39,7 +39,7 @@ def measure(model: Any, batch: int = 2, *, warmup: int = WARMUP, **options: Any)
     Of what groups, is chosen for each operand: the kind whose zeros keep together most (in rectified networks mostly
     ``slot``: units that are dead for many inputs). Zeros drawn from that took cycles within 1.0 % of the real zeros' on
     average for AlexNet, where ``stream`` was 2.3 % off; 0.2 % and 0.9 % for OPT-125M; 0.8 % and 0.7 % for ResNet-50.
-    Layers that never ran are left out, and the default is dense: zeros that nobody saw save nothing.
+    Layers that never ran are left out, and the default is dense: unseen zeros save nothing.
 
     Args:
         model: what ``neusight predict`` takes, or a ``torch.nn.Module`` with ``inputs`` (it is copied). One that has a
@@ -109,7 +109,7 @@ def measure_course(
                 losses.append(_update(training, optimizer, loss))
                 hold_pruned(training.module, masks)
                 progress(done + 1, updates[-1] + steps)
-            counts = f"{_counted(steps, 'training step')} after {_counted(count, 'update')} by {kind}"
+            counts = f"{_plural(steps, 'training step')} after {_plural(count, 'update')} by {kind}"
             learned = f"loss {losses[0]:.2f} to {sum(losses[-steps:]) / steps:.2f}"
             source = f"measured over {counts}, {start}; {learned}; seed {seed}"
             profiles[count] = SparsityProfile(model=training.name, layers=readings.take(), source=source)
@@ -125,7 +125,7 @@ def _check_counts(counts: Mapping[str, Any], updates: Sequence[int]) -> None:
             raise ModelError(f"updates {before} and {after}: give rising numbers, {counts['steps']} apart at least")
 
 
-def _counted(count: int, noun: str) -> str:
+def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
@@ -169,8 +169,8 @@ def _loss_of(result: Any, classes: torch.Tensor | None) -> torch.Tensor:
     """The result's own loss, or the cross-entropies of its logits over all positions for classes, random ones where
     none are known.
     """
-    if isinstance(stated := getattr(result, "loss", None), torch.Tensor):
-        return stated
+    if isinstance(loss := getattr(result, "loss", None), torch.Tensor):
+        return loss
     logits = logit_rows(result)
     if not logits:
         kind = type(result).__name__

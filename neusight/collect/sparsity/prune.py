@@ -44,8 +44,8 @@ class Grouped:
 
     def __post_init__(self) -> None:
         if not 1 <= self.count <= self.group:
-            given = f"{self.count}:{self.group}"
-            raise DataError(f"n:m keeps 1 to m of every m weights, not {given}: write it like 2:4")
+            ratio = f"{self.count}:{self.group}"
+            raise DataError(f"n:m keeps 1 to m of every m weights, not {ratio}: write it like 2:4")
 
     def __str__(self) -> str:
         return f"weights pruned to {self.count}:{self.group}"
@@ -70,9 +70,9 @@ def pruning(text: str) -> Pruning:
     Raises:
         DataError: neither, or out of range.
     """
-    kept, colon, group = text.partition(":")
+    remaining, colon, group = text.partition(":")
     try:
-        return Grouped(int(kept), int(group)) if colon else Unstructured(float(text))
+        return Grouped(int(remaining), int(group)) if colon else Unstructured(float(text))
     except ValueError:
         raise DataError(f"cannot read '{text}' as pruning: write a rate like 0.8, or n:m like 2:4") from None
 

@@ -58,7 +58,7 @@ def as_filters(layer: nn.Module) -> torch.Tensor:
 def operand_streams(
     layer: nn.Module, operand: str, values: torch.Tensor, most: int, generator: torch.Generator | None
 ) -> torch.Tensor:
-    """Whether each value is effectual, shape (streams, taps, channels), of at most ``most`` streams drawn: filters of
+    """Mask of effectual values, shape (streams, taps, channels), of at most ``most`` streams drawn: filters of
     ``weights``, windows or rows of ``activations`` and ``gradients``.
     """
     if operand == "weights":  # Those of the layer.
@@ -120,11 +120,11 @@ class _Reading(NamedTuple):
 
 def _mean(readings: Sequence[_Reading]) -> OperandSparsity:
     """Shares weighed by values and clusterings by step, of the kind of group whose zeros keep together most."""
-    means = {name: sum(each.clustering[name] for each in readings) / len(readings) for name in CLUSTERS}
+    means = {name: sum(r.clustering[name] for r in readings) / len(readings) for name in CLUSTERS}
     cluster = max(means, key=lambda name: means[name])
     if (strongest := round(min(1.0, means[cluster]), _DIGITS)) <= 0:
         cluster, strongest = next(iter(means)), 0.0
-    share = sum(each.zeros for each in readings) / sum(each.values for each in readings)
+    share = sum(r.zeros for r in readings) / sum(r.values for r in readings)
     return OperandSparsity(round(share, _DIGITS), strongest, cluster)
 
 
@@ -156,10 +156,10 @@ class Readings:
 
     def _watch(self, path: str, layer: nn.Module) -> None:
         def ran(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor) -> None:
-            given = next(v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
-            if not self.active or not given.numel():
+            operand_value = next(v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor))
+            if not self.active or not operand_value.numel():
                 return
-            self._read(path, "activations", given.detach())
+            self._read(path, "activations", operand_value.detach())
             weights: Any = layer.weight
             self._read(path, "weights", weights.detach())
             if output.requires_grad:

@@ -7,7 +7,7 @@ from collections import Counter
 from functools import cache
 
 WORDS = 2000
-"""Of the vocabulary: the commonest, after 0 for padding and 1 for all others."""
+"""Size of the vocabulary: the commonest words, after 0 for padding and 1 for all others."""
 SHORTEST = 5
 """Words of a sentence, at least."""
 
@@ -31,7 +31,7 @@ def documentation() -> tuple[tuple[tuple[int, ...], ...], ...]:
 
 
 def _sentences(text: str) -> list[list[str]]:
-    """Of paragraphs that begin at the margin; what is indented is code or grammar."""
+    """Sentences of paragraphs that begin at the margin; indented ones are code or grammar."""
     prose = [" ".join(part.split()) for part in text.split("\n\n") if part[:1].isalpha() and "::=" not in part]
     split = (re.findall(r"[a-z_]+|[.,;:()]", s.lower()) for part in prose for s in re.split(r"(?<=[.!?]) ", part))
     return [sentence for sentence in split if len(sentence) >= SHORTEST]
