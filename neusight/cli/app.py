@@ -59,11 +59,11 @@ def _usage_errors() -> Iterator[None]:
         if type(error).__name__ == _HELP:
             raise
         command = error.ctx.command_path if error.ctx else "neusight"
-        _say(f"error: {_shorten(error.format_message())}; see {command} --help")
+        _say(f"error: {_abbreviate(error.format_message())}; see {command} --help")
         raise typer.Exit(2) from error
 
 
-def _shorten(message: str) -> str:
+def _abbreviate(message: str) -> str:
     """A usage error's line: an option by its first name."""
     return re.sub(r"'(--[a-z-]+)'( / '[^']+')+", r"'\1'", one_line(message).rstrip("."))
 

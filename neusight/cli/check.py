@@ -86,7 +86,7 @@ def check(options: ResultOptions, words: Annotated[GivenWords, ONE_OF, FROM_LINE
     - `neusight check timer.txt --kernel gemm --shape m=4096 --shape n=4096 --shape k=4096 --gpu a100`
     """
     try:
-        findings = _checked(options, words.chosen)
+        findings = _check(options, words.chosen)
     except FieldError:
         raise
     except NeusightError as error:
@@ -95,7 +95,7 @@ def check(options: ResultOptions, words: Annotated[GivenWords, ONE_OF, FROM_LINE
     raise typer.Exit(1 if any(finding.inside is False for finding in findings) else 0)
 
 
-def _checked(options: ResultOptions, words: Mapping[str, Any]) -> Sequence[CheckedFigure]:
+def _check(options: ResultOptions, words: Mapping[str, Any]) -> Sequence[CheckedFigure]:
     """Check the result, keep its rows and show the findings."""
     from neusight.check import check as compared
     from neusight.check import read_result, write_rows
@@ -105,7 +105,7 @@ def _checked(options: ResultOptions, words: Mapping[str, Any]) -> Sequence[Check
     with busy("predicting"):
         findings, reasons = compared(result, predictor)
     _note(result, reasons)
-    rows = [{**asdict(one), "error": one.error} for one in findings]
+    rows = [{**asdict(f), "error": f.error} for f in findings]
     data = {"tool": result.format.tool, "file": str(options.result), "findings": rows}
     data["questions"] = [question.record() for question in result.questions]
     Output(options.form).data(data, rows, lambda: _show(result, findings))
@@ -116,8 +116,8 @@ def _checked(options: ResultOptions, words: Mapping[str, Any]) -> Sequence[Check
 
 def _note(result: Result, reasons: Sequence[str]) -> None:
     """Lines for words that options replace, for results that measured nothing, and for missing predictions."""
-    for name, said in result.replaced.items():
-        note(f"note: {name} is {said} in the file; the option counts")
+    for name, text in result.replaced.items():
+        note(f"note: {name} is {text} in the file; the option counts")
     if result.empty:
         note(f"warning: {result.empty} results measured nothing that is known")
     for reason in reasons:
@@ -131,22 +131,22 @@ def _show(result: Result, findings: Sequence[CheckedFigure]) -> None:
     differ = differing_fields(result.questions)
     headline(f"{result.format.tool}: {_words(result.questions[0], lambda name: name not in (*differ, *_LONG))}")
     line()
-    rows = [_row(one, _words(result.questions[one.row - 1], differ.__contains__)) for one in findings]
+    rows = [_row(f, _words(result.questions[f.row - 1], differ.__contains__)) for f in findings]
     first, last = ("~result | ", "") if differ else ("", " | >error")
     figures(f"{first}quantity | >predicted | >90 % interval = interval | >measured | verdict{last}", rows)
-    judged = [one for one in findings if one.inside is not None]
-    line(f"\n{sum(bool(one.inside) for one in judged)} of {len(judged)} inside")
+    judged = [f for f in findings if f.inside is not None]
+    line(f"\n{sum(bool(finding.inside) for finding in judged)} of {len(judged)} inside")
     doubts: dict[str, list[float]] = {}
     limits: dict[str, dict[str, None]] = {}
-    for one in findings:
-        limits.setdefault(one.limiter, {})[one.quantity] = None
-        for source, share in one.errors.items():
+    for finding in findings:
+        limits.setdefault(finding.limiter, {})[finding.quantity] = None
+        for source, share in finding.errors.items():
             doubts.setdefault(source, []).append(share)
-    ends = sorted(((max(each), min(each), source) for source, each in doubts.items()), reverse=True)
+    ends = sorted(((max(shares), min(shares), source) for source, shares in doubts.items()), reverse=True)
     sizes = (f"{source} {' to '.join(dict.fromkeys((f'{low:.0%}', f'{high:.0%}')))}" for high, low, source in ends)
     paragraph("doubts", ", ".join(sizes) + " (standard deviations)" * bool(ends))
     paragraph("limited by", *(f"{limiter}: {', '.join(of)}" for limiter, of in limits.items() if limiter))
-    assumed = {name: value for one in findings for name, value in one.assumed.items()}
+    assumed = {name: value for finding in findings for name, value in finding.assumed.items()}
     paragraph("assumed", ", ".join(f"{name} {text.partition(',')[0]}" for name, text in assumed.items()))
 
 
