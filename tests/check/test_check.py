@@ -1,7 +1,7 @@
 """Results of benches and logs as measured rows, and beside their predictions.
 
-Files of ``results`` are in the formats that their tools document. Figures of llama-bench (its README), of nccl-tests (a
-run on two nodes of A100) and of trtllm-bench (TensorRT-LLM's perf-benchmarking.md) are public, others are made up.
+Files of ``results`` are in the formats that their tools document. Figures of llama-bench (its README) and of nccl-tests
+(a run on two nodes of A100) are public, all others are made up.
 """
 
 from pathlib import Path
