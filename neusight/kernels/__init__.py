@@ -1,4 +1,4 @@
-"""What a device runs: kernels by family and as columns, their precision, their work, and their names."""
+"""Kernels that a device runs: by family and as columns, with their precision, their work and their names."""
 
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.families import (

@@ -1,4 +1,6 @@
-"""Under which conditions kernels are timed: what the figure holds beside the kernel, and what caches hold before it."""
+"""Conditions under which kernels are timed: what a figure includes in addition to the kernel, and what caches contain
+before it.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ TIMINGS = ("stream", "graph", "profiler", "wall")
 is shared by the operators in it; ``profiler``: the kernel's own time; ``wall``: mean of calls in a loop, never below
 what the host needs for one."""
 TIMERS = {"events": "stream", "cuda_graph": "graph", "profiler": "profiler", "wall": "wall"}
-"""What people call timings: CUDA events around a launch, replays of a graph, a profiler, a clock on the wall."""
+"""Common names of timings: CUDA events around a launch, replays of a graph, a profiler, a clock on the wall."""
 OPERANDS = ("cold", "resident")
 """Places of operands before a launch: device memory, or L2 as far as they fit."""
 COLD = np.inf
 """Bytes touched between two uses of an operand that no cache still holds."""
 USUAL_ENGINE = "torch"
-"""Who runs kernels of which nothing else is said."""
+"""Engine that runs kernels for which no other is specified."""
 MANY_LAUNCHES = 1e3
 """Kernels in the graph of a model's step, of the magnitude: each has next to nothing of the graph's launch
 (numerics)."""
@@ -39,7 +41,7 @@ class Conditions:
     ``engine`` is the library or serving engine that ran the kernel (torch, vllm, sglang,
     trtllm, flashinfer, deepgemm, …), ``variant`` what it ran it with (fa2, fa3, triton, cutlass, …), "" where unknown.
     ``recorded`` is true where the launch was that of the host that recorded a data set, whose lone launches took what
-    they took there; others are of a host as the device's file has it, and cost the same whatever the kernel.
+    they took there; others are of a host as the device's file describes it, and cost the same for every kernel.
     ``random`` is false where operands hold equal or few values, which draws less power. ``burst`` kernels run back to
     back before the device rests, infinitely many in the middle of work: power limits act on averages.
     """
@@ -59,7 +61,7 @@ class Conditions:
 
     @classmethod
     def of(cls, n: int, **columns: Any) -> Conditions:
-        """Conditions of n kernels, arrays or scalars; what is not given is as ``requested`` has it.
+        """Conditions of n kernels from arrays or scalars; missing columns default to those of ``requested``.
 
         Raises:
             CoverageError: a timing that is none of ``TIMINGS``.
@@ -73,7 +75,9 @@ class Conditions:
 
     @classmethod
     def requested(cls, n: int) -> Conditions:
-        """Those of kernels asked for by name or as parts of a model: launched one by one, operands cold and random."""
+        """Conditions of n kernels requested by name or as parts of a model: launched one by one, operands cold and
+        random.
+        """
         return cls.of(n)
 
     def take(self, index: np.ndarray) -> Conditions:

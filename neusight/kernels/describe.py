@@ -18,11 +18,11 @@ def _gemm(k: Any) -> str:
     quantised = " quantised" if k.quantised else ""
     summed = " accumulated" if k.accumulates else ""
     bias = " +bias" if k.bias else ""
-    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{bias}{_scaled(k)}{quantised}{summed}"
+    return f"{k.op} {batch}{k.m}x{k.n}x{k.k} {k.layout}{bias}{_operand_formats(k)}{quantised}{summed}"
 
 
-def _scaled(k: Any) -> str:
-    """How operands are narrow: weights, scales."""
+def _operand_formats(k: Any) -> str:
+    """Words for the dtype of narrow weights and for the scaling of operands; '' where neither differs."""
     weights = f" weights {k.weight_dtype}" if k.weight_dtype else ""
     return weights + (f" scaled by {k.scaling}" if k.scaling else "")
 
@@ -47,13 +47,13 @@ def _attention(k: Any) -> str:
 
 def _grouped_gemm(k: Any) -> str:
     largest = f" largest {k.largest}" if k.largest else ""
-    return f"grouped_gemm {k.op} {k.tokens} in {k.groups}, {k.n}x{k.k}{largest}{_scaled(k)}"
+    return f"grouped_gemm {k.op} {k.tokens} in {k.groups}, {k.n}x{k.k}{largest}{_operand_formats(k)}"
 
 
 def _moe(k: Any) -> str:
     experts = f"{k.top_k} of {k.experts}/{k.all_experts}"
     gated = "" if k.gated else " without gate"
-    return f"moe {k.op} {k.tokens} on {experts}, {k.hidden}x{k.ffn} {k.distribution}{gated}{_scaled(k)}"
+    return f"moe {k.op} {k.tokens} on {experts}, {k.hidden}x{k.ffn} {k.distribution}{gated}{_operand_formats(k)}"
 
 
 def _rows(k: Any) -> str:

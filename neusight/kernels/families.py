@@ -1,4 +1,4 @@
-"""What runs on the device: one frozen dataclass a kernel family, and the columns that everything else computes on.
+"""Kernels by family: one frozen dataclass for each, and the columns that everything else computes on.
 
 A kernel says *what* is computed (shape, dtype, bytes), never how fast. GEMM names follow BLAS: C[m,n] = A[m,k] B[k,n].
 """
@@ -52,7 +52,7 @@ class Conv2d:
     """2-D convolution; ``op`` is ``forward``, ``input_grad`` or ``weight_grad``; images lie as ``image_layout``
     says, ``nchw`` or ``nhwc``.
 
-    ``in_channels``, ``height`` and ``width`` are those of the forward input, whatever the direction. Where the
+    ``in_channels``, ``height`` and ``width`` are those of the forward input in every direction. Where the
     dimensions differ in stride or padding, ``output_height`` and ``output_width`` state the forward output; elsewhere
     they are 0 and follow. A 3-D convolution counts its depth, also that of kernel and output, into the height.
     """
@@ -228,7 +228,7 @@ class Optimizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """What ``ranks`` devices exchange, one process each.
+    """Exchange between ``ranks`` devices, one process each.
 
     ``op`` is all_reduce, all_gather, reduce_scatter, all_to_all, send_recv, or host_copy, which is between a device and
     its host. ``bytes`` are counted as nccl-tests does: the larger of what a rank puts in and what it gets out, so that
@@ -269,7 +269,7 @@ have their defaults, and a kernel that has the defaults keeps the name it had.""
 
 
 def is_single(column: np.ndarray) -> bool:
-    """Whether a column is one value that stands for all rows, as ``KernelBatch.from_columns`` makes of a scalar."""
+    """Tell whether one value stands for all rows of a column, as ``KernelBatch.from_columns`` stores a scalar."""
     return column.strides == (0,)
 
 
@@ -327,12 +327,12 @@ class KernelBatch:
         kind = KERNEL_CLASSES.get(family)
         if kind is None:
             raise CoverageError(f"unknown kernel family '{family}': one of {', '.join(KERNEL_CLASSES)}")
-        known = {f.name: f for f in fields(kind)}
-        if unknown := columns.keys() - known.keys():
-            raise CoverageError(f"{family} has no field {', '.join(sorted(unknown))}: it has {', '.join(known)}")
+        by_name = {f.name: f for f in fields(kind)}
+        if unknown := columns.keys() - by_name.keys():
+            raise CoverageError(f"{family} has no field {', '.join(sorted(unknown))}: it has {', '.join(by_name)}")
         length = max((len(v) for v in columns.values() if np.ndim(v)), default=1)
         filled = {}
-        for name, field in known.items():
+        for name, field in by_name.items():
             value = columns.get(name, field.default)
             if not isinstance(value, np.ndarray | list | tuple | int | float | str | bool | np.generic):
                 raise CoverageError(f"{family} needs '{name}'")
@@ -346,14 +346,14 @@ class KernelBatch:
 
 
 def kernel_of(family: str, row: Mapping[str, Any]) -> Kernel:
-    """The kernel whose fields a row carries, beside whatever else; ``LATER_FIELDS`` may be missing or empty.
+    """The kernel whose fields a row contains among other columns; ``LATER_FIELDS`` may be missing or empty.
 
     Raises:
         KeyError: an unknown family, or a field that is missing.
     """
     kind = KERNEL_CLASSES[family]
-    stated = [f.name for f in fields(kind) if f.name not in LATER_FIELDS or row.get(f.name) is not None]
-    return kind(**{name: row[name] for name in stated})
+    present = [f.name for f in fields(kind) if f.name not in LATER_FIELDS or row.get(f.name) is not None]
+    return kind(**{name: row[name] for name in present})
 
 
 def group_by_family(kernels: Iterable[Kernel]) -> Iterator[tuple[KernelBatch, np.ndarray]]:

@@ -1,4 +1,4 @@
-"""What kernels are like by who runs them with what: traits of engines and kernel libraries, from one file.
+"""Traits of engines and kernel libraries by kernel family, engine and variant, from one file.
 
 Laws ask for a trait, such as whether heads that share keys share a block, and never who has it.
 """
@@ -61,9 +61,9 @@ def _is_one(column: np.ndarray) -> bool:
 
 @cache
 def _traits(family: str, engine: str, variant: str) -> Mapping[str, Value]:
-    own = _table()[family]
-    traits = {name: value for name, value in own.items() if name != "rules"}
-    for rule in own["rules"]:
+    entry = _table()[family]
+    traits = {name: value for name, value in entry.items() if name != "rules"}
+    for rule in entry["rules"]:
         if engine in rule.get("engine", (engine,)) and variant in rule.get("variant", (variant,)):
             traits |= {name: value for name, value in rule.items() if name not in ("engine", "variant")}
     return traits
@@ -75,9 +75,9 @@ def _table() -> dict[str, Any]:
     CoverageError: a rule changes what its family has no trait of.
     """
     table = tomllib.loads(_FILE.read_text(encoding="utf-8"))
-    for family, own in table.items():
-        for rule in own["rules"]:
-            if unknown := rule.keys() - own.keys() - {"engine", "variant"}:
+    for family, entry in table.items():
+        for rule in entry["rules"]:
+            if unknown := rule.keys() - entry.keys() - {"engine", "variant"}:
                 raise CoverageError(
                     f"{_FILE.name}: {family} has no trait {', '.join(sorted(unknown))}: add its default"
                 )

@@ -1,4 +1,4 @@
-"""How tokens fall on the experts of one device, and the two grouped products that they make.
+"""Distribution of tokens over the experts of one device, and the two grouped products that it gives.
 
 ``balanced`` deals token-expert pairs out evenly. ``uniform`` draws each token's experts at random. ``power_law_<a>`` is
 the imbalance that aiconfigurator's benchmarks draw (``collector/helper.py``): the shares of experts are random numbers
@@ -20,9 +20,9 @@ DRAWS = 32
 """Routings that a mean is taken of; that of the benchmarks is of five (numerics)."""
 POWER_LAW = "power_law_"
 DISTRIBUTIONS = ("balanced", "uniform", f"{POWER_LAW}1.01", f"{POWER_LAW}1.2")
-"""Those that measurements use; power laws take any exponent above zero."""
+"""Distributions that measurements use; power laws take any exponent above zero."""
 MOST_EXPERTS = 1 << 16
-"""Of one layer, so that draws of them stay small (numerics)."""
+"""Largest number of experts of a layer, so that draws of them stay small (numerics)."""
 Routing = tuple[float, float, float]
 """Token-expert pairs on the device, its experts that have any, and the pairs of the fullest of them."""
 _ROUTED = ("tokens", "top_k", "experts", "all_experts", "distribution")
@@ -94,13 +94,13 @@ def routings(batch: KernelBatch) -> np.ndarray:
         values, codes = np.unique(batch[name], return_inverse=True)
         code = np.unique(code * len(values) + codes.reshape(-1), return_inverse=True)[1].reshape(-1)
     _, first, where = np.unique(code, return_index=True, return_inverse=True)
-    routings = [_routing(*each) for each in zip(*(batch[name][first].tolist() for name in _ROUTED), strict=True)]
+    routings = [_routing(*row) for row in zip(*(batch[name][first].tolist() for name in _ROUTED), strict=True)]
     return np.array(routings)[where.reshape(-1)]
 
 
 @lru_cache(maxsize=1 << 16)
 def _routing(*routed: int | str) -> Routing:
-    """Of one layer: ``_ROUTED`` in their order."""
+    """Routing of one layer, from the values of ``_ROUTED`` in their order."""
     tokens, top_k, experts, everyone = (int(value) for value in routed[:4])
     check_experts(experts, everyone, top_k)
     exponent = check_distribution(str(routed[4]))
@@ -121,9 +121,9 @@ def _drawn(tokens: int, top_k: int, experts: int, everyone: int, *, exponent: fl
     """Mean over ``DRAWS`` of the device with most pairs."""
     rows = _power_law_rows(tokens, top_k * tokens, experts, everyone, exponent=exponent)
     heaviest = rows.sum(axis=2).argmax(axis=1)
-    own = rows[np.arange(DRAWS), heaviest]
-    each = own.sum(axis=1), (own > 0).sum(axis=1), own.max(axis=1)
-    pairs, active, fullest = (max(1.0, float(values.mean())) for values in each)
+    of_heaviest = rows[np.arange(DRAWS), heaviest]
+    statistics = of_heaviest.sum(axis=1), (of_heaviest > 0).sum(axis=1), of_heaviest.max(axis=1)
+    pairs, active, fullest = (max(1.0, float(values.mean())) for values in statistics)
     return pairs, active, fullest
 
 
@@ -138,11 +138,11 @@ def _power_law_rows(tokens: int, pairs: int, experts: int, everyone: int, *, exp
     devices = everyone // experts
     # Device after device gets one pair more, or loses one, so that the first may differ from the last by one.
     turn = np.arange(devices)
-    each = np.sign(left)[:, None] * ((np.abs(left)[:, None] + devices - 1 - turn) // devices)
-    return _levelled(rows.reshape(DRAWS, devices, experts), each)
+    corrections = np.sign(left)[:, None] * ((np.abs(left)[:, None] + devices - 1 - turn) // devices)
+    return _level_rows(rows.reshape(DRAWS, devices, experts), corrections)
 
 
-def _levelled(rows: np.ndarray, more: np.ndarray) -> np.ndarray:
+def _level_rows(rows: np.ndarray, more: np.ndarray) -> np.ndarray:
     """Rows with ``more`` in all along the last axis, one at a time to the emptiest, or from the fullest where it is
     negative; sorted.
     """
@@ -150,7 +150,7 @@ def _levelled(rows: np.ndarray, more: np.ndarray) -> np.ndarray:
     ordered, more = np.sort(sign * rows, axis=-1), np.abs(more)[..., None]
     count = np.arange(1, rows.shape[-1] + 1)
     below = np.cumsum(ordered, axis=-1)
-    # Raising the first j to the level of the j-th takes so many; the last affordable j share what there is.
+    # Pairs that raise the first j to the level of the j-th; the last affordable j share what there is.
     able = (count * ordered - below <= more).sum(axis=-1, keepdims=True)
     filled = np.take_along_axis(below, able - 1, axis=-1) + more
     level, extra = np.divmod(filled, able)

@@ -1,6 +1,6 @@
 """Kernels as people and tables ask for them: by family or operator, with the shape; bytes and arithmetic follow.
 
-``requested`` reads one kernel from words, ``kernels_of`` many from columns, by the same rules.
+``kernel_named`` reads one kernel from words, ``kernels_of`` many from columns, by the same rules.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class ColumnError(CoverageError):
         return type(self), (*self.args, self.rows)
 
 
-def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
-    """The one kernel that a name and a shape stand for, as a batch of one.
+def kernel_named(name: str, given: Mapping[str, Any]) -> KernelBatch:
+    """Kernel that a name and a shape specify, as a batch of one.
 
     Args:
         name: a family (gemm, grouped_gemm, moe, conv2d, attention, elementwise, row_reduction, memory, optimizer,
@@ -79,12 +79,12 @@ def requested(name: str, given: Mapping[str, Any]) -> KernelBatch:
         raise CoverageError(f"{', '.join(given)}: a field is given under two names: leave out one of them")
     kinds = _kinds(family)
     _check_names(family, values)
-    typed = {key: _typed(key, value, kinds[key]) for key, value in values.items()}
+    typed = {key: _parse_value(key, value, kinds[key]) for key, value in values.items()}
     return kernels_of(family, {key: np.ma.array([value]) for key, value in typed.items()})
 
 
 def kernels_of(family: str, columns: Columns) -> KernelBatch:
-    """Kernels of one family from columns, named as the words that ``requested`` takes.
+    """Kernels of one family from columns, named as the words that ``kernel_named`` takes.
 
     Empty cells take the value that follows from the others of the row, else the field's default.
 
@@ -92,12 +92,12 @@ def kernels_of(family: str, columns: Columns) -> KernelBatch:
         CoverageError: a column that the family lacks. ColumnError: rows with a missing field or a wrong value.
     """
     _check_names(family, columns)
-    cells = {name: _checked(name, column, _kinds(family)[name]) for name, column in columns.items()}
+    cells = {name: _check_column(name, column, _kinds(family)[name]) for name, column in columns.items()}
     cells = _spread(family, cells)
     _check_complete(family, cells, _FOLLOWING)
-    cells = _followed(cells, _FOLLOWS.get(family, _stated)(family, cells))
+    cells = _fill_empty(cells, _FOLLOWS.get(family, _operator_work)(family, cells))
     _check_complete(family, cells)
-    chosen = {f.name: _filled(cells[f.name], f.default) for f in fields(KERNEL_CLASSES[family]) if f.name in cells}
+    chosen = {f.name: _fill(cells[f.name], f.default) for f in fields(KERNEL_CLASSES[family]) if f.name in cells}
     return KernelBatch.from_columns(family, **chosen)
 
 
@@ -117,8 +117,8 @@ def _family(name: str) -> tuple[str, str]:
     for family, ops in _OPS.items():
         if name in ops:
             return family, name
-    known = [*KERNEL_CLASSES, *(op for ops in _OPS.values() for op in ops)]
-    hint = nearest(name[:40], known)
+    names = [*KERNEL_CLASSES, *(op for ops in _OPS.values() for op in ops)]
+    hint = nearest(name[:40], names)
     raise CoverageError(f"unknown kernel '{name[:40]}'{hint}: families are {', '.join(KERNEL_CLASSES)}")
 
 
@@ -133,27 +133,29 @@ def _kinds(family: str) -> dict[str, str]:
 def _check_names(family: str, names: Mapping[str, Any]) -> None:
     kinds = _kinds(family)
     if unknown := sorted(names.keys() - kinds.keys()):
-        known = [PUBLIC_NAMES.get(name, name) for name in kinds if name not in _SHORT.get(family, ())]
-        hint = nearest(unknown[0][:40], known)
-        raise CoverageError(f"{family} has no field '{unknown[0][:40]}'{hint}: it has {', '.join(known)}")
+        allowed = [PUBLIC_NAMES.get(name, name) for name in kinds if name not in _SHORT.get(family, ())]
+        hint = nearest(unknown[0][:40], allowed)
+        raise CoverageError(f"{family} has no field '{unknown[0][:40]}'{hint}: it has {', '.join(allowed)}")
 
 
-def _typed(key: str, value: Any, kind: str) -> Any:
-    """Text as the field's type."""
-    given = f"{PUBLIC_NAMES.get(key, key)}={str(value)[:40]}"
+def _parse_value(key: str, value: Any, kind: str) -> Any:
+    """Parse text as the type of the field."""
+    setting = f"{PUBLIC_NAMES.get(key, key)}={str(value)[:40]}"
     if kind in ("str", "bool"):
         return str(value)
     try:
         number = int(str(value))
     except ValueError:
-        raise CoverageError(f"{given}: not a whole number: write it like {key}=1024") from None
+        raise CoverageError(f"{setting}: not a whole number: write it like {key}=1024") from None
     if abs(number) > _LARGEST:
-        raise CoverageError(f"{given}: must be {f'at most {_LARGEST}' if number > 0 else 'at least 0'}")
+        raise CoverageError(f"{setting}: must be {f'at most {_LARGEST}' if number > 0 else 'at least 0'}")
     return number
 
 
-def _checked(name: str, column: np.ma.MaskedArray[Any, Any], kind: str) -> np.ma.MaskedArray[Any, Any]:
-    """A column as the field's type: known words, whole numbers within their bounds."""
+def _check_column(name: str, column: np.ma.MaskedArray[Any, Any], kind: str) -> np.ma.MaskedArray[Any, Any]:
+    """Convert a column to the type of its field and check it: words of the field's choices, whole numbers within
+    bounds.
+    """
     empty, data = np.ma.getmaskarray(column), np.ma.getdata(column)
     if kind == "bool":
         return np.ma.array(_switches(name, np.where(empty, "false", data.astype(str))), mask=empty)
@@ -172,34 +174,34 @@ def _checked(name: str, column: np.ma.MaskedArray[Any, Any], kind: str) -> np.ma
 
 def _numbers(name: str, column: np.ndarray) -> np.ndarray:
     """Numbers of texts."""
-    codes, words = coded(column)
-    known = np.array([word.removeprefix("-").replace(".", "", 1).isdecimal() for word in words])
-    _refuse(~known[codes], "{name}={word}: not a whole number: write it like {name}=1024", name=name, word=column)
+    codes, words = encode_words(column)
+    valid = np.array([word.removeprefix("-").replace(".", "", 1).isdecimal() for word in words])
+    _refuse(~valid[codes], "{name}={word}: not a whole number: write it like {name}=1024", name=name, word=column)
     return np.array(words, dtype=float)[codes]
 
 
 def _switches(name: str, column: np.ndarray) -> np.ndarray:
     """Truth values of texts."""
-    codes, words = coded(column)
-    known = np.isin([word.lower() for word in words], (*_TRUE, *_FALSE))
-    _refuse(~known[codes], "{name}={word}: not a truth value: write true or false", name=name, word=column)
+    codes, words = encode_words(column)
+    valid = np.isin([word.lower() for word in words], (*_TRUE, *_FALSE))
+    _refuse(~valid[codes], "{name}={word}: not a truth value: write true or false", name=name, word=column)
     return np.isin([word.lower() for word in words], _TRUE)[codes]
 
 
 def _words(name: str, column: np.ndarray) -> np.ndarray:
     """Texts by their usual names; "" is an empty cell."""
-    codes, words = coded(column)
+    codes, words = encode_words(column)
     if allowed := _CHOICES.get(name):
         unknown = ~np.isin(words, ("", *allowed))[codes]
         _refuse(unknown, "{name}={word}: must be one of {known}", name=name, word=column, known=", ".join(allowed))
     if name in ("dtype", "kv_dtype"):
-        known = PRODUCT_DTYPES if name == "dtype" else CACHE_DTYPES
-        words = [word and dtype_named(word, known) for word in words]
+        dtypes = PRODUCT_DTYPES if name == "dtype" else CACHE_DTYPES
+        words = [word and dtype_named(word, dtypes) for word in words]
     return np.array(words)[codes]
 
 
-def coded(column: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """For each row which of the distinct words it has, and the words."""
+def encode_words(column: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """Index of each row's word among the distinct words, shape (n,), and these words."""
     words: dict[str, int] = {}
     codes = by_distinct(column, lambda word: words.setdefault(word, len(words)))
     return codes.astype(np.int64), list(words)
@@ -227,13 +229,13 @@ def _spread(family: str, cells: Columns) -> dict[str, Any]:
         longer = {
             field: cells[name] for name in _SHORT.get(family, {}) if name in cells for field in _SHORT[family][name]
         }
-    return cells | _followed({name: cells[name] for name in longer if name in cells}, longer)
+    return cells | _fill_empty({name: cells[name] for name in longer if name in cells}, longer)
 
 
 def _product(family: str, name: str, factors: Sequence[Any]) -> np.ma.MaskedArray[Any, Any]:
     """The product of whole numbers, which must stay one of 64 bits."""
     # Extended precision has 64 bits and does not overflow.
-    product = np.ma.prod(np.ma.vstack([np.ma.asarray(each).astype(np.longdouble) for each in factors]), axis=0)
+    product = np.ma.prod(np.ma.vstack([np.ma.asarray(factor).astype(np.longdouble) for factor in factors]), axis=0)
     return np.ma.array(_whole(family, name, np.ma.filled(product, 0)), mask=np.ma.getmaskarray(product))
 
 
@@ -245,8 +247,8 @@ def _whole(family: str, name: str, amounts: np.ndarray) -> np.ndarray:
     return amounts.astype(np.int64)
 
 
-def _followed(cells: Columns, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns whose empty cells have the values that follow for them."""
+def _fill_empty(cells: Columns, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Fill empty cells of columns with the values derived for them."""
     filled = {}
     for name, value in values.items():
         value = np.ma.asarray(value) if np.ndim(value) else np.ma.array(np.full(_length(cells), value))
@@ -255,7 +257,7 @@ def _followed(cells: Columns, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**cells, **filled}
 
 
-def _filled(column: np.ma.MaskedArray[Any, Any], default: Any) -> np.ndarray:
+def _fill(column: np.ma.MaskedArray[Any, Any], default: Any) -> np.ndarray:
     empty = np.ma.getmaskarray(column)
     return np.where(empty, default, np.ma.getdata(column)) if empty.any() else np.ma.getdata(column)
 
@@ -278,15 +280,15 @@ def _check_complete(family: str, cells: Columns, later: frozenset[str] = frozens
 
 def _cell(cells: Columns, name: str, default: Any) -> np.ndarray:
     """A column whose empty cells have a default; also one that is not there."""
-    return _filled(cells[name], default) if name in cells else np.full(_length(cells), default)
+    return _fill(cells[name], default) if name in cells else np.full(_length(cells), default)
 
 
 def _length(cells: Columns) -> int:
     return len(next(iter(cells.values()))) if cells else 1
 
 
-def _stated(family: str, cells: Columns) -> dict[str, Any]:
-    """Bytes and FLOP of a family that states them, from the table of operators.
+def _operator_work(family: str, cells: Columns) -> dict[str, Any]:
+    """Bytes and FLOP of families whose kernels state them, from the table of operators.
 
     Where only a number of elements is given, they are a single row.
     """
@@ -294,11 +296,11 @@ def _stated(family: str, cells: Columns) -> dict[str, Any]:
     n = _length(cells)
     rows, dtypes = _cell(cells, "rows", 1), _cell(cells, "dtype", "float32")
     elements = np.prod([_cell(cells, name, 1).astype(np.longdouble) for name in shape], axis=0)
-    stated = ~np.ma.getmaskarray(cells.get("flops", np.ma.masked_all(n)))
+    has_flops = ~np.ma.getmaskarray(cells.get("flops", np.ma.masked_all(n)))
     names = ("flops", "read_bytes", "write_bytes", "passes", "tensors")
     derived = {name: np.ma.masked_all(n, np.int64) for name in names}
     for op, dtype, here in _pairs(_cell(cells, "op", ""), dtypes):
-        if op not in OPERATORS[family] and stated[here].all():
+        if op not in OPERATORS[family] and has_flops[here].all():
             continue
         rule = operator(family, op)
         extents = (elements[here], rows[here], elements[here] // rows[here])
@@ -316,7 +318,7 @@ def _stated(family: str, cells: Columns) -> dict[str, Any]:
 
 def _pairs(first: np.ndarray, second: np.ndarray) -> Iterator[tuple[str, str, np.ndarray]]:
     """Each distinct pair of words, with the places of its rows."""
-    (codes, words), (others, names) = coded(first), coded(second)
+    (codes, words), (others, names) = encode_words(first), encode_words(second)
     both = codes * len(names) + others
     for pair in np.unique(both).tolist():
         yield words[pair // len(names)], names[pair % len(names)], np.flatnonzero(both == pair)
@@ -372,13 +374,13 @@ def _collective(_: str, cells: Columns) -> dict[str, Any]:
 
 
 def _moe(_: str, cells: Columns) -> dict[str, Any]:
-    """One device has all experts unless said; devices share them evenly."""
-    for name in coded(_cell(cells, "distribution", "balanced"))[1]:
+    """Default of ``all_experts``: one device has all experts; devices share them evenly."""
+    for name in encode_words(_cell(cells, "distribution", "balanced"))[1]:
         check_distribution(name)
     experts, top_k = _cell(cells, "experts", 1), _cell(cells, "top_k", 1)
-    everyone = _cell(_followed(cells, {"all_experts": experts}), "all_experts", 1)
-    for each in np.unique(np.stack([experts, everyone, top_k]), axis=1).T.tolist():
-        check_experts(*each)
+    everyone = _cell(_fill_empty(cells, {"all_experts": experts}), "all_experts", 1)
+    for sizes in np.unique(np.stack([experts, everyone, top_k]), axis=1).T.tolist():
+        check_experts(*sizes)
     return {"all_experts": experts}
 
 
@@ -427,7 +429,7 @@ _FOLLOWS: dict[str, Callable[[str, Columns], dict[str, Any]]] = {
     "collective": _collective,
 }
 """What follows from the shape, by family; of others from the table of operators."""
-SHAPE_NAMES = frozenset(one.name for family in KERNEL_CLASSES.values() for one in fields(family)).union(
+SHAPE_NAMES = frozenset(field.name for family in KERNEL_CLASSES.values() for field in fields(family)).union(
     *_SHORT.values(), _FIELD_NAMES
 )
-"""Names of all that shapes of kernels are given by."""
+"""Names of all fields that can specify the shape of a kernel."""

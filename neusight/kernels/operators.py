@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from neusight.errors import CoverageError, nearest
 
 Each = tuple[int, int, int]
-"""How many an element, a row and a column."""
+"""Amount per element, per row and per column."""
 
 _NONE: Each = (0, 0, 0)
 """Nothing (definition)."""
@@ -272,21 +272,21 @@ OPERATORS: dict[str, dict[str, Operator]] = {
     "memory": MEMORY,
     "optimizer": OPTIMIZER,
 }
-"""By family: those whose kernels state their own work."""
+"""Operators by family, for families whose kernels state their own work."""
 
 
 def operator(family: str, op: str) -> Operator:
-    """What an operator costs.
+    """Work and traffic of an operator.
 
     Raises:
         CoverageError: the table does not have it.
     """
-    known = OPERATORS[family]
-    if op not in known:
+    operators = OPERATORS[family]
+    if op not in operators:
         raise CoverageError(
-            f"unknown operator '{op}'{nearest(op, known)}: give its flops=… or add it to neusight.kernels.operators"
+            f"unknown operator '{op}'{nearest(op, operators)}: give its flops=… or add it to neusight.kernels.operators"
         )
-    return known[op]
+    return operators[op]
 
 
 def operator_bytes(rule: Operator, extents: tuple[Any, Any, Any], size: int) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ READS_ONLY = "norm"
 NEWTON_SCHULZ = 5
 """Iterations that make a momentum orthogonal (cited: Jordan et al. 2024, Muon; five in its code)."""
 ITERATED_DTYPE = "bfloat16"
-"""In which PyTorch multiplies there, whatever the dtype of weights is (``torch/optim/_muon.py``,
+"""Dtype in which PyTorch multiplies these iterations for weights of every dtype (``torch/optim/_muon.py``,
 ``_zeropower_via_newtonschulz``)."""
 
 
@@ -35,7 +35,7 @@ class Algorithm:
 
     @property
     def orthogonalises(self) -> bool:
-        """Whether matrices of layers are stepped by their momentum made orthogonal."""
+        """Tell whether the step of layers' matrices is their orthogonalised momentum."""
         return self.matrix_moments >= 0
 
     @property
@@ -44,7 +44,7 @@ class Algorithm:
         return self.moments if self.sparse_moments < 0 else self.sparse_moments
 
     def states(self, parameters: float, in_matrices: float) -> float:
-        """Moments of ``parameters``, of which so many lie in matrices of layers."""
+        """Number of moments of ``parameters``, of which ``in_matrices`` belong to matrices of layers."""
         fewer = self.moments - self.matrix_moments if self.orthogonalises else 0
         return self.moments * parameters - fewer * in_matrices
 

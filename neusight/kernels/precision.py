@@ -123,7 +123,7 @@ STRICT = ("float32_ieee", "fp32_ieee", "ieee")
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """What a model's numbers are kept and computed in: dtypes of ``DTYPE_BYTES``.
+    """Dtypes in which a model's numbers are stored and computed: keys of ``DTYPE_BYTES``.
 
     ``accumulate`` is that of products' sums, ``kv_cache`` that of cached keys and values. ``autocast`` is the dtype
     that ``torch.autocast`` casts operands of products to while the model runs forward, '' without it. ``products`` and
@@ -177,4 +177,4 @@ class Precision:
 
 
 OWN_PRECISION = Precision(weights="", activations="", kv_cache="")
-"""What a model is kept in, until it is known: that of a module's parameters, or what its file states."""
+"""Precision of a model before it is known: that of a module's parameters, or the one recorded in its file."""

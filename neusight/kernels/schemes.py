@@ -21,7 +21,7 @@ EVERYWHERE = frozenset({"attention", "feed_forward", "experts"})
 
 @dataclass(frozen=True, kw_only=True)
 class Quantisation:
-    """How projections are kept and computed.
+    """Storage and arithmetic of projections in a quantisation scheme.
 
     What lies in memory:
         weights: dtype in which they lie, "" for the model's own.
@@ -114,10 +114,10 @@ def scheme_named(name: str, *, chosen: Quantisation | None = None) -> Quantisati
     if not plain and chosen is not None:
         return chosen
     schemes, aliases = schemes_by_name(), _table()["aliases"]
-    if (found := schemes.get(aliases.get(plain, plain))) is None:
+    if (scheme := schemes.get(aliases.get(plain, plain))) is None:
         hint = nearest(plain, (*schemes, *aliases))
         raise ModelError(f"unknown precision '{shown(name)}'{hint}: one of {', '.join(schemes)}")
-    return found
+    return scheme
 
 
 def with_kernels_for(scheme: Quantisation) -> str:
@@ -134,26 +134,26 @@ def with_kernels_for(scheme: Quantisation) -> str:
 @cache
 def schemes_by_name() -> Mapping[str, Quantisation]:
     """All schemes of ``schemes.toml``, in its order."""
-    found: dict[str, Quantisation] = {"none": NONE}
+    schemes: dict[str, Quantisation] = {"none": NONE}
     for name, fields in _table().items():
         if name in ("none", "aliases"):
             continue
         names = fields.get("names", (name,))
-        for each in names:
-            weights = {"weights": each} if "names" in fields else {}
-            found[each] = _scheme({"method": each, **weights, **fields}, found)
-    return found
+        for method in names:
+            weights = {"weights": method} if "names" in fields else {}
+            schemes[method] = _scheme({"method": method, **weights, **fields}, schemes)
+    return schemes
 
 
 def _scheme(fields: Mapping[str, Any], known: Mapping[str, Quantisation]) -> Quantisation:
-    given = {name: value for name, value in fields.items() if name not in ("like", "names", "linear")}
+    changes = {name: value for name, value in fields.items() if name not in ("like", "names", "linear")}
     if fields.get("linear"):
-        given |= {"kinds": EVERYWHERE | {"head"}, "quantised_on_device": True}
+        changes |= {"kinds": EVERYWHERE | {"head"}, "quantised_on_device": True}
     if "kinds" in fields:
-        given["kinds"] = frozenset(fields["kinds"])
+        changes["kinds"] = frozenset(fields["kinds"])
     if "widening" in fields:
-        given["widening"] = tuple(map(tuple, fields["widening"]))
-    return replace(known[fields.get("like", "none")], **given)
+        changes["widening"] = tuple(map(tuple, fields["widening"]))
+    return replace(known[fields.get("like", "none")], **changes)
 
 
 @cache

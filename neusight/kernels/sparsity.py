@@ -13,7 +13,8 @@ from neusight.kernels.families import KernelBatch
 from neusight.quick_dataclasses import dataclass
 
 CLUSTERS = ("stream", "step", "lane", "slot")
-"""What keeps its zeros together: a reduction's stream, a row of it, a lane of it, or a place through all streams."""
+"""Unit within which zeros are clustered: a reduction's stream, a row of it, a lane of it, or a place through all
+streams."""
 SIDES = ("first", "second")
 
 
@@ -46,7 +47,7 @@ class OperandSparsity:
 DENSE = OperandSparsity(0.0)
 """No zeros (definition)."""
 Zeros = tuple[OperandSparsity, OperandSparsity]
-"""Of the first and the second operand of a product."""
+"""Sparsity of the first and the second operand of a product."""
 MAPPED = ("conv2d", "gemm")
 """Families whose operands are tensors of a layer."""
 DIRECTIONS: Mapping[str, tuple[str, str]] = {
@@ -98,5 +99,5 @@ def with_zeros(batch: KernelBatch, zeros: Sequence[Zeros | None]) -> KernelBatch
 
 
 def has_zeros(batch: KernelBatch) -> bool:
-    """Whether a batch says anything of zeros."""
+    """Tell whether a batch specifies the sparsity of its operands."""
     return "first_sparsity" in batch.columns

@@ -104,12 +104,12 @@ def cache_bytes(batch: KernelBatch) -> np.ndarray:
 
 def _stored_as(batch: KernelBatch, column: str) -> np.ndarray:
     """Bytes of an element in the dtype of a column, that of the kernel where it is empty."""
-    stated = by_distinct(batch[column], lambda dtype: stored_bytes(dtype) if dtype else 0.0)
-    return np.where(stated > 0, stated, element_bytes(batch))
+    width = by_distinct(batch[column], lambda dtype: stored_bytes(dtype) if dtype else 0.0)
+    return np.where(width > 0, width, element_bytes(batch))
 
 
 ACCUMULATOR_BYTES = 4.0
-"""Of an element that products are added to (definition: float32)."""
+"""Bytes of an element that products are added to (definition: float32)."""
 SCALE_BYTES, SCALE_BLOCK = 4.0, 128.0
 """Scales of 8-bit operands are float32; a block of them is 128 wide (cited: DeepSeek-V3 technical report, section
 3.3.2)."""
@@ -122,7 +122,7 @@ weights are among the bits of their dtype."""
 
 
 def scale_bytes(batch: KernelBatch, rows: np.ndarray, matrices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes of the scales of A with so many rows, and of so many B, of products n x k; see ``Gemm``."""
+    """Bytes of the scales of ``rows`` rows of A and of ``matrices`` matrices B, of products n x k; see ``Gemm``."""
     n, k = batch["n"].astype(float), batch["k"].astype(float)
     row, block = ((batch["scaling"] == name) * SCALE_BYTES for name in ("row", "block"))
     deep, micro = np.ceil(k / SCALE_BLOCK), (batch["scaling"] == "micro") * np.ceil(k / MICRO_BLOCK)
@@ -166,12 +166,12 @@ def conv_gemm(batch: KernelBatch) -> tuple[np.ndarray, np.ndarray, np.ndarray, n
 
 
 WINOGRAD_DTYPES = ("float32", "tf32", "float16")
-"""What libraries have minimal filtering for: cuDNN's documentation of ``cudnnConvolutionForward()`` lists its half and
-float configurations at ``CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED``, and tf32 is float32 to it."""
+"""Dtypes for which libraries have minimal filtering: cuDNN's documentation of ``cudnnConvolutionForward()`` lists its
+half and float configurations at ``CUDNN_CONVOLUTION_FWD_ALGO_WINOGRAD_NONFUSED``, and tf32 is float32 to it."""
 
 
 def winograd_gain(batch: KernelBatch) -> np.ndarray:
-    """How many times fewer multiplications Winograd's F(4x4, rxr) needs: ``(4 r / (r + 3))²``; 1 where it can't run.
+    """Factor by which Winograd's F(4x4, rxr) reduces multiplications: ``(4 r / (r + 3))²``; 1 where it can't run.
 
     Lavin and Gray 2016, section 4. Unit stride and dilation, square filters up to 7, ``WINOGRAD_DTYPES``; the weight
     gradient's dual form has the same gain.
@@ -309,9 +309,9 @@ def _as_stated(batch: KernelBatch) -> Work:
 
 
 def _collective(batch: KernelBatch) -> Work:
-    """What a rank sends (read) and receives (written) over links, no arithmetic counted: ``2 (n - 1) / n`` of the bytes
-    of an all-reduce (Patarasu and Yuan 2009), ``(n - 1) / n`` of other collectives', all of a send-receive's or of a
-    copy's from or to the host.
+    """Bytes that a rank sends (read) and receives (written) over links, no arithmetic counted: ``2 (n - 1) / n`` of the
+    bytes of an all-reduce (Patarasu and Yuan 2009), ``(n - 1) / n`` of other collectives', all of a send-receive's or
+    of a copy's from or to the host.
     """
     ranks, op = np.maximum(batch["ranks"].astype(float), 1.0), batch["op"]
     passed = np.where(op == "all_reduce", 2.0, 1.0) * (ranks - 1.0) / ranks

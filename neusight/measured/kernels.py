@@ -15,7 +15,7 @@ from neusight.engines import library_named
 from neusight.errors import CoverageError, NeusightError, nearest
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
 from neusight.kernels.conditions import OPERANDS, TIMERS, TIMINGS, Conditions
-from neusight.kernels.named import ColumnError, coded, family_of, kernels_of
+from neusight.kernels.named import ColumnError, encode_words, family_of, kernels_of
 from neusight.kernels.work import work_of
 from neusight.laws.bounds import GEMM_FAMILIES, peak_flops_per_s
 from neusight.questions import KernelCall
@@ -187,7 +187,7 @@ def _renamed(words: np.ndarray, rename: Callable[[str], str]) -> np.ndarray:
     Raises:
         ColumnError: rows with a word that has none.
     """
-    codes, names = coded(words)
+    codes, names = encode_words(words)
     for place, name in enumerate(names):
         try:
             names[place] = rename(name)

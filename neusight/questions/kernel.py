@@ -12,7 +12,7 @@ from neusight.devices.cluster import USUAL_PER_NODE, usual_per_node
 from neusight.engines import library_named
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import COLD, MANY_LAUNCHES, OPERANDS, TIMERS, Conditions
-from neusight.kernels.named import SHAPE_NAMES, requested
+from neusight.kernels.named import SHAPE_NAMES, kernel_named
 from neusight.kernels.work import work_of
 from neusight.laws.routes import Place, device_of, network_of, ranks_of, reduces, usual_network
 from neusight.laws.tuning import ALGORITHMS, algorithms_of
@@ -174,7 +174,7 @@ class KernelCall(OnCluster):
 
     def _batch(self, place: Place) -> KernelBatch:
         kernel, shape = self.given("name"), pairs_of(self.shape)
-        batch = requested(kernel, shape) if isinstance(kernel, str) else KernelBatch.of([kernel])
+        batch = kernel_named(kernel, shape) if isinstance(kernel, str) else KernelBatch.of([kernel])
         if batch.family != "collective":
             self.refuse(_OF_COLLECTIVES, "is of collectives, and this kernel runs on one device")
             return batch
@@ -188,7 +188,7 @@ class KernelCall(OnCluster):
             return KernelBatch.of([replace(kernel, **limits)])
         ranks = int(batch["ranks"][0])
         within = int(shape.get("per_node", 0)) or self._within(ranks, place)
-        batch = requested(
+        batch = kernel_named(
             kernel, {**shape, "per_node": within, **{name: limit for name, limit in limits.items() if limit}}
         )
         if within and self.nodes and ranks != self.nodes * within:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 NOTHING = -1
-"""In place of a task that is waited for."""
+"""Placeholder where a task waits for no other."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Graph:
         return ends
 
     def slopes(self, seconds: np.ndarray, ends: np.ndarray, contention: float = 0.0) -> np.ndarray:
-        """How much later the last task ends for each second that a task takes longer: above 0 on the critical path.
+        """Derivative of the last task's end with each task's seconds: above 0 on the critical path.
 
         The end is a sum of seconds times slopes, since it is homogeneous in them.
 
@@ -70,8 +70,8 @@ class Graph:
             if weight[task] == 0.0:
                 continue
             waited = self.after[np.argmax(ends[self.after[:, task]]), task]
-            own, concurrent = _shares(seconds[task], ends[self.concurrent[task]] - ends[waited], contention)
-            slopes[task] = weight[task] * own
+            lengthening, concurrent = _shares(seconds[task], ends[self.concurrent[task]] - ends[waited], contention)
+            slopes[task] = weight[task] * lengthening
             weight[waited] += weight[task] * (1.0 - concurrent)
             weight[self.concurrent[task]] += weight[task] * concurrent
         return slopes

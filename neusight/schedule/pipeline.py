@@ -1,5 +1,5 @@
-"""In which order a training step runs: what of a plan decides it, and what each rank of a pipeline works on first to
-last, fixed before any time is known.
+"""Order in which a training step runs: the settings of a plan that decide it, and the passes of each rank of a pipeline
+first to last, fixed before any time is known.
 """
 
 from __future__ import annotations
@@ -49,21 +49,23 @@ class Pipeline:
     offload: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("sends", SENDS), ("gathers", GATHERS), ("reduces", REDUCES)):
+        for name, choices in (("sends", SENDS), ("gathers", GATHERS), ("reduces", REDUCES)):
             word = getattr(self, name)
-            if word not in known:
-                raise ModelError(f"unknown {name} '{word}'{nearest(word, known)}: one of {', '.join(known)}")
+            if word not in choices:
+                raise ModelError(f"unknown {name} '{word}'{nearest(word, choices)}: one of {', '.join(choices)}")
         if self.pieces < 1:
             raise ModelError(f"pieces {self.pieces} of a stage: give a whole number of at least 1")
 
     @property
     def directions(self) -> int:
-        """In which micro-batches go through the ranks: both ends of ``dualpipe`` begin with half of them."""
+        """Number of directions in which micro-batches go through the ranks: both ends of ``dualpipe`` begin with half
+        of them.
+        """
         return directions_of(self.schedule, self.pp)
 
     @property
     def chunks(self) -> int:
-        """Of layers on each rank: those of both directions."""
+        """Chunks of layers on each rank, of both directions."""
         return self.vp * self.directions
 
     @property
@@ -77,17 +79,17 @@ class Pipeline:
 
     @property
     def last_micro_batch(self) -> int:
-        """Of each direction."""
+        """Number of the last micro-batch of each direction, from 0."""
         return self.micro_batches // self.directions - 1
 
     @property
     def flushes(self) -> bool:
-        """Whether all micro-batches of a step leave the pipeline before those of the next come."""
+        """Tell whether all micro-batches of a step leave the pipeline before those of the next enter."""
         return self.schedule != "asynchronous"
 
     @property
     def splits_weights(self) -> bool:
-        """Whether gradients of weights are a pass of their own."""
+        """Tell whether gradients of weights are computed in a separate pass."""
         return self.schedule in ("zero-bubble", "dualpipe")
 
     @classmethod
@@ -137,7 +139,7 @@ class Op(NamedTuple):
 
 
 def order_of(schedule: str, p: int, v: int, m: int, rank: int) -> tuple[Op, ...]:
-    """What a rank runs in a step, first to last.
+    """Passes that a rank runs in a step, first to last.
 
     ``gpipe`` runs all forward passes and then all backward passes (Huang et al. 2019), chunk by chunk where there are
     several (breadth-first, Lamy-Poirier 2022). ``1f1b`` runs one forward and one backward pass in turn after a warm-up

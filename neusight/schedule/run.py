@@ -50,7 +50,7 @@ class Run:
 
 
 def step_s(pipeline: Pipeline, times: StepTimes, contention: float = 0.0) -> float:
-    """How long a step takes; arguments and errors as for ``simulate``."""
+    """Duration of a step [s]; arguments and errors as for ``simulate``."""
     _check(contention)
     graph = graph_of(pipeline)
     return float(graph.ends_s(_seconds(graph, pipeline, times), contention).max())
@@ -98,12 +98,12 @@ def _check(contention: float) -> None:
 
 
 def _places(graph: Graph) -> tuple[np.ndarray, ...]:
-    """Where each task finds its time in ``StepTimes.by_task``."""
+    """Indices of each task's time in ``StepTimes.by_task``: kind, stage, piece."""
     return tuple(graph.labels[name] for name in ("kind", "stage", "piece"))
 
 
 def _seconds(graph: Graph, pipeline: Pipeline, times: StepTimes) -> np.ndarray:
-    """Of each task, shape (tasks,)."""
+    """Seconds of each task, shape (tasks,)."""
     return times.by_task(pipeline)[_places(graph)]
 
 
@@ -114,7 +114,9 @@ def _by_part(graph: Graph, pipeline: Pipeline, slopes: np.ndarray) -> StepTimes:
 
 
 def _shares_s(graph: Graph, pp: int, seconds: np.ndarray, ends: np.ndarray) -> dict[str, np.ndarray]:
-    """What each rank's stream of kernels does all through a step."""
+    """Seconds of a step that each rank's stream of kernels is busy, waits for communication, or is idle; each shape
+    (pp,).
+    """
     kernels = np.flatnonzero(graph.labels["stream"] == STREAMS.index("compute"))
     rank = graph.labels["rank"]
     is_send = np.char.startswith(np.array(KINDS), "send")[graph.labels["kind"]]
@@ -122,8 +124,8 @@ def _shares_s(graph: Graph, pp: int, seconds: np.ndarray, ends: np.ndarray) -> d
     waits = np.bincount(rank[kernels], _waits_s(graph, kernels, is_send, seconds, ends), pp)
     idle = np.bincount(rank[kernels], _gaps_s(graph, kernels, ends), pp)
     longer = np.bincount(rank[kernels], ends[kernels] - ends[graph.after[:, kernels]].max(axis=0), pp) - busy
-    own, last = _last_s(graph, pp, ends, kernels), _last_s(graph, pp, ends, np.flatnonzero(graph.labels["stream"] >= 0))
-    exposed = longer + waits + (last - own)
+    end, last = _last_s(graph, pp, ends, kernels), _last_s(graph, pp, ends, np.flatnonzero(graph.labels["stream"] >= 0))
+    exposed = longer + waits + (last - end)
     return {"busy_s": busy, "exposed_s": exposed, "bubble_s": idle - waits + ends.max() - last}
 
 
@@ -143,9 +145,11 @@ def _gaps_s(graph: Graph, kernels: np.ndarray, ends: np.ndarray) -> np.ndarray:
 def _waits_s(
     graph: Graph, kernels: np.ndarray, is_send: np.ndarray, seconds: np.ndarray, ends: np.ndarray
 ) -> np.ndarray:
-    """Of each gap what collectives and copies of the rank, or a send on its way, account for."""
-    before, other, own = graph.after[:, kernels]
+    """Part of each gap before a kernel that collectives and copies of the rank, or a send on its way, account for
+    [s].
+    """
+    before, other, local = graph.after[:, kernels]
     gaps = _gaps_s(graph, kernels, ends)
-    mine = np.clip(ends[own] - ends[before], 0.0, gaps)
+    local_s = np.clip(ends[local] - ends[before], 0.0, gaps)
     on_its_way = np.append(np.where(is_send, seconds, 0.0), 0.0)[other]
-    return mine + np.minimum(gaps - mine, on_its_way)
+    return local_s + np.minimum(gaps - local_s, on_its_way)

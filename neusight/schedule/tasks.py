@@ -27,7 +27,7 @@ LABELS = ("rank", "stream", "kind", "stage", "piece", "micro_batch")
 _KIND = {name: number for number, name in enumerate(KINDS)}
 _COMPUTE, _COMMUNICATION, _COPY, _HOST = (STREAMS.index(name) for name in ("compute", "communication", "copy", "host"))
 _DIRECTION = {"forward": 1, "backward": -1, "weights": 0}
-"""Where what a pass gives goes to: to the next stage, to the one before, nowhere."""
+"""Step from the stage of a pass to the stage that receives its output: the next, the one before, or no other."""
 _SEND_OF = {"forward": "send_forward", "backward": "send_backward"}
 _SEND_STREAM = {"forward": STREAMS.index("send forward"), "backward": STREAMS.index("send backward")}
 _WAITS = 3
@@ -48,7 +48,7 @@ def graph_of(pipeline: Pipeline) -> Graph:
 
 
 class _Rank:
-    """Where a rank stands: its passes to come, and the last task in each of its streams."""
+    """State of a rank during scheduling: its passes to come, and the last task in each of its streams."""
 
     def __init__(self, pipeline: Pipeline, rank: int) -> None:
         self.number = rank
@@ -81,8 +81,8 @@ class _Step:
                 self._advance(rank)
 
     def update(self) -> None:
-        """What follows the passes. Optimizers start together where steps end: gradients are clipped by the norm of all
-        of them.
+        """Add the tasks after the passes. Optimizers start together where steps end: gradients are clipped by the norm
+        of all of them.
         """
         for rank in self.ranks:
             self._after_passes(rank)
@@ -106,7 +106,9 @@ class _Step:
         return self.of.stage_of(rank.number, chunk)
 
     def _sent(self, op: Op, stage: int, hops: int) -> tuple[str, int, int] | None:
-        """What the stage so many hops on sends in a pass of its own; none beyond the model and on the same rank."""
+        """Pass that receives what the stage ``hops`` stages further sends; None beyond the model and on the same
+        rank.
+        """
         of, micro_batch, _ = op
         at = stage + hops * _DIRECTION[of]
         way = self.stages // self.of.directions
@@ -129,8 +131,8 @@ class _Step:
         """A pass with its collectives, piece by piece where it has any, and the send of what comes out."""
         stage = self._stage(rank, op.chunk)
         for piece in self._pieces(op):
-            own = self._gather(rank, op, piece)
-            done = self._add(rank, _COMPUTE, (op.of, stage, piece, op.micro_batch), other, own)
+            gathered = self._gather(rank, op, piece)
+            done = self._add(rank, _COMPUTE, (op.of, stage, piece, op.micro_batch), other, gathered)
             other = NOTHING
             if op.of == self.last_gradients:
                 self._reduce(rank, op, piece, done)
@@ -155,7 +157,9 @@ class _Step:
         return self.of.reduces == "each" or (self.of.reduces == "last" and is_last)
 
     def _plan_gathers(self, rank: _Rank) -> None:
-        """What the rank gathers, in order. Those of a step's first passes wait for nothing."""
+        """Plan the gathers of weights of a rank, in order, and add the first ones. Those of a step's first passes wait
+        for nothing.
+        """
         gathers = [(op, piece) for op in rank.ops if self._gathers(op) for piece in self._pieces(op)]
         rank.to_gather = iter(gathers)
         ahead = len(gathers) if self.of.gathers == "step" else 1
@@ -214,12 +218,12 @@ class _Step:
 
     def _join(self, rank: int, waited: list[int]) -> int:
         label = (rank, NOTHING, _KIND["barrier"], 0, self.of.pieces, NOTHING)
-        before, other, own = (*waited, NOTHING, NOTHING)[:3]
-        return self.tasks.add(label, before, other, own)
+        before, other, third = (*waited, NOTHING, NOTHING)[:3]
+        return self.tasks.add(label, before, other, third)
 
     def _optimize(self, rank: _Rank, together: int) -> None:
-        own = rank.last[_COPY if self.of.offload else _COMMUNICATION]
-        all_there = self._add(rank, _COMPUTE, ("barrier", rank.number, *self.whole, NOTHING), together, own)
+        transfers = rank.last[_COPY if self.of.offload else _COMMUNICATION]
+        all_there = self._add(rank, _COMPUTE, ("barrier", rank.number, *self.whole, NOTHING), together, transfers)
         for chunk in range(self.of.chunks):
             where = self._stage(rank, chunk), *self.whole, NOTHING
             done = self._add(rank, _HOST if self.of.offload else _COMPUTE, ("optimizer", *where), own=all_there)

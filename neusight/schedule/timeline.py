@@ -76,12 +76,12 @@ def one_stream(
     interval_s = launch_interval_s(engine, device) if host is None else 0.0
     if libraries is not None:
         costs = [c.times(libraries.factor) for c in costs]
-    alone = [in_stream(c, interval_s) for c in costs]
-    stream = sharing_power(alone, counts)
+    costs_alone = [in_stream(c, interval_s) for c in costs]
+    stream = sharing_power(costs_alone, counts)
     single = [stream_errors_s(c, interval_s, libraries) for c in costs]
     errors = tuple(
-        {source: size_s * now.latency_s / own.latency_s for source, size_s in errors_s.items()}
-        for now, own, errors_s in zip(stream, alone, single, strict=True)
+        {source: size_s * now.latency_s / before.latency_s for source, size_s in errors_s.items()}
+        for now, before, errors_s in zip(stream, costs_alone, single, strict=True)
     )
     totals = _totals(stream, errors, counts)
     if host is not None:
@@ -95,7 +95,7 @@ def one_stream(
 
 
 def _call(host: Host) -> Wait:
-    """What passes before a device at rest gets its first kernel."""
+    """Wait of a device at rest until its first kernel arrives."""
     doubt = float(np.exp(NORMAL_90 * host.spread))
     before_s = host.before_s
     return Wait(
@@ -141,14 +141,14 @@ def in_stream(single: Costs, interval_s: float) -> Costs:
 
 def stream_errors_s(single: Costs, interval_s: float, libraries: Libraries | None = None) -> Errors:
     """Errors of kernels in the stream by source: of the launches as far as those bind, else of the execution."""
-    alone, execution_s = single.errors_s(), single.execution_s
-    own = np.hypot(single.spread, single.own_spread)
-    launch = binding_share(np.full_like(execution_s, interval_s), execution_s, np.hypot(own, LAUNCH_SPREAD))
+    of_launches, execution_s = single.errors_s(), single.execution_s
+    spread = np.hypot(single.spread, single.own_spread)
+    launch = binding_share(np.full_like(execution_s, interval_s), execution_s, np.hypot(spread, LAUNCH_SPREAD))
     latency_s = np.maximum(execution_s, interval_s)
     version = {} if libraries is None else {"libraries": (1.0 - launch) * execution_s * libraries.spread}
     return version | {
-        "device": (1.0 - launch) * alone["device"],
-        "kernel": (1.0 - launch) * alone["kernel"],
+        "device": (1.0 - launch) * of_launches["device"],
+        "kernel": (1.0 - launch) * of_launches["kernel"],
         "launch": launch * latency_s * LAUNCH_SPREAD,
         "composition": latency_s * COMPOSITION_SPREAD,
     }
@@ -213,7 +213,8 @@ def _host_wait(kernels: _Totals, dispatches: float, engine: Engine) -> Wait | No
 
 
 def _memory_wait(kernels: _Totals, host: Wait | None, traffic: Sequence[int], device: DeviceSpec) -> Wait | None:
-    """What a step's distinct bytes add to its kernels' bounds, and to its time where that were shorter.
+    """Bound that a step's distinct bytes add to those of its kernels, and the wait where the kernels' time were
+    shorter.
 
     A kernel's own bound charges DRAM with the bytes beyond L2 alone, since what it reads may lie there; a step's
     distinct bytes cannot all lie there.

@@ -1,4 +1,4 @@
-"""``StepTimes``: what each part of a training step takes, stage by stage."""
+"""``StepTimes``: the duration of each part of a training step, stage by stage."""
 
 from __future__ import annotations
 
@@ -66,12 +66,12 @@ class StepTimes:
         Raises:
             ModelError: an array of another shape, or times below zero.
         """
-        given = {f.name: _shaped(f.name, getattr(self, f.name), pipeline) for f in fields(self)}
-        given["backward"] = given["backward"] + given.pop("recompute")
+        seconds = {f.name: _by_piece(f.name, getattr(self, f.name), pipeline) for f in fields(self)}
+        seconds["backward"] = seconds["backward"] + seconds.pop("recompute")
         if not pipeline.splits_weights:
-            given["backward"] = given["backward"] + given["weights"]
+            seconds["backward"] = seconds["backward"] + seconds["weights"]
         table = np.zeros((len(KINDS), pipeline.stages, pipeline.pieces + 1))
-        for name, array in given.items():
+        for name, array in seconds.items():
             if name in PIECEWISE:
                 table[KINDS.index(name), :, :-1] = array
             table[KINDS.index(name), :, -1] = array.sum(axis=1)
@@ -100,8 +100,8 @@ def _dot(slopes: Seconds, seconds: Seconds) -> float:
     return float((slopes * (seconds.reshape(slopes.shape) if seconds.ndim else seconds)).sum())
 
 
-def _shaped(name: str, value: Seconds, pipeline: Pipeline) -> np.ndarray:
-    """As (stages, pieces), where what has no pieces has one."""
+def _by_piece(name: str, value: Seconds, pipeline: Pipeline) -> np.ndarray:
+    """Seconds of a part with shape (stages, pieces); a part without pieces has one."""
     array = np.asarray(value, dtype=float)
     pieces = pipeline.pieces if name in PIECEWISE else 1
     shape = (pipeline.stages,) if pieces == 1 else (pipeline.stages, pieces)

@@ -1,4 +1,4 @@
-"""What each stream of each rank does in a simulated step, bubbles among it, and as a trace that Perfetto and
+"""Tasks and bubbles in each stream of each rank of a simulated step, and as a trace that Perfetto and
 ``chrome://tracing`` open.
 
 The format is Chrome's trace events ("Trace Event Format", Chromium project): complete events (``ph`` X) with
@@ -80,7 +80,7 @@ def _gaps(run: Run, rank: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _phases(run: Run, columns: dict[str, np.ndarray]) -> np.ndarray:
-    """Each rank's own."""
+    """Phase of each event, by the first and last passes of its rank."""
     is_of = {kind: columns["what"] == kind for kind in ("forward", "backward", "optimizer")}
     first, last, update = np.full((3, run.pipeline.pp), run.step_s)
     last[:] = 0.0
@@ -122,7 +122,7 @@ def _slices(events: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _title(event: dict[str, Any]) -> str:
-    """What a reader sees on a bar: the micro-batch is what tells passes apart."""
+    """Label of an event's bar: its kind and micro-batch, which distinguishes passes."""
     what = event["what"].replace("_", " ")
     if event["what"] == BUBBLE or event["micro_batch"] == NOTHING:
         return what

@@ -5,7 +5,7 @@ import pytest
 from neusight.errors import CoverageError
 from neusight.kernels import Attention, Conv2d, Elementwise, Gemm, GroupedGemm, Memory, Optimizer, RowReduction
 from neusight.kernels.describe import describe
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 
 
 def test_shape_says_the_rest(subtests: pytest.Subtests) -> None:
@@ -71,19 +71,19 @@ def test_shape_says_the_rest(subtests: pytest.Subtests) -> None:
         ),
     ]:
         with subtests.test(name=name, given=given, kernel=kernel):
-            batch = requested(name, given)
+            batch = kernel_named(name, given)
             assert len(batch) == 1
             assert batch.kernel(0) == kernel
 
 
 def test_layer_norm_is_the_kernel_of_the_data_set() -> None:
     """Scale and shift are read, two statistics a row are written."""
-    kernel = requested("layer_norm", {"rows": 6, "cols": 10}).kernel(0)
+    kernel = kernel_named("layer_norm", {"rows": 6, "cols": 10}).kernel(0)
     assert (kernel.read_bytes, kernel.write_bytes) == ((60 + 20) * 4, (60 + 12) * 4)
 
 
 def test_given_bytes_win() -> None:
-    assert requested("gelu", {"elements": 10, "read_bytes": 1}).kernel(0).read_bytes == 1
+    assert kernel_named("gelu", {"elements": 10, "read_bytes": 1}).kernel(0).read_bytes == 1
 
 
 def test_what_is_wrong_is_said(subtests: pytest.Subtests) -> None:
@@ -120,7 +120,7 @@ def test_what_is_wrong_is_said(subtests: pytest.Subtests) -> None:
     ]:
         with subtests.test(name=name, given=given, message=message):
             with pytest.raises(CoverageError) as caught:
-                requested(name, given)
+                kernel_named(name, given)
             assert message in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from neusight.executors.gpu.expected.streams import issue_slots, stream_shape, s
 from neusight.executors.gpu.expected.times import Times
 from neusight.kernels import KernelBatch
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 from neusight.laws.constants import priors
 from neusight.laws.dram import sustained_dram_bytes_per_s
 from neusight.laws.fitted import shipped_physics
@@ -112,7 +112,7 @@ def test_wide_memories_are_kept_busy_by_copies(gpu: str) -> None:
     """As microbenchmarks keep narrower ones: gpu-benches, 0.86 to 0.95 of the peak on nine GPUs."""
     device, elements = load_device(gpu), 2**28
     for op, tensors in (("copy", 2), ("add", 3)):
-        batch = requested(op, {"elements": elements, "dtype": "float32"})
+        batch = kernel_named(op, {"elements": elements, "dtype": "float32"})
         found = stream_times(batch, device, Conditions.requested(1), PHYSICS)
         share = 4.0 * tensors * elements / device.dram_bandwidth_bytes_per_s / found.unlimited_s
         assert 0.8 < share[0] < 0.95

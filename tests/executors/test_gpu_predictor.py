@@ -29,7 +29,7 @@ from neusight.executors.gpu.tiling import decompose
 from neusight.executors.pricing import sharing_power
 from neusight.kernels import KernelBatch, work
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 from neusight.laws.power import PowerDemand
 
 CATALOGUE = {gpu: device for gpu in device_ids() if (device := load_device(gpu)).kind == "gpu"}
@@ -240,7 +240,7 @@ def test_power_limits_large_products_on_small_boards(predictor: KernelPredictor)
 
 def test_kernels_of_a_step_on_a_small_board_share_its_power(predictor: KernelPredictor) -> None:
     l4, once = CATALOGUE["l4"], np.ones(1)
-    copies = requested("copy", {"elements": 2**28})
+    copies = kernel_named("copy", {"elements": 2**28})
     alone = [predictor.predict(batch, l4) for batch in (linear(), copies)]
     linears, copy = sharing_power(alone, [once, once])
     assert linears.execution_s < alone[0].execution_s
@@ -268,7 +268,7 @@ def test_what_a_board_adds_to_kernels_that_draw_all_power_alone_stays_with_them(
     )
     alone = [kernels.predict(linear(), l4) for kernels in (slow, hot)]
     assert alone[0].execution_s == alone[1].execution_s
-    copies = predictor.predict(requested("copy", {"elements": 2**32}), l4)
+    copies = predictor.predict(kernel_named("copy", {"elements": 2**32}), l4)
     often = [sharing_power([costs, copies], [once, once])[0] for costs in alone]
     assert often[1].execution_s < 0.9 * often[0].execution_s
     # By itself it takes what it took by itself, however often it runs.

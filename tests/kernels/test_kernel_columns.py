@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from neusight.kernels.named import ColumnError, kernels_of, requested
+from neusight.kernels.named import ColumnError, kernel_named, kernels_of
 
 ROWS: dict[str, list[dict[str, Any]]] = {
     "gemm": [{"op": "linear", "m": 3, "n": 4, "k": 5}, {"op": "bmm", "batch": 7, "m": 3, "n": 4, "k": 5}],
@@ -40,7 +40,7 @@ def columns_of(rows: list[dict[str, Any]]) -> dict[str, np.ma.MaskedArray[Any, A
 @pytest.mark.parametrize("family", ROWS)
 def test_kernels_of_equals_requested(family: str) -> None:
     batch = kernels_of(family, columns_of(ROWS[family]))
-    alone = [requested(family, row) for row in ROWS[family]]
+    alone = [kernel_named(family, row) for row in ROWS[family]]
     for name, column in batch.columns.items():
         assert column.tolist() == [one[name][0] for one in alone], name
 

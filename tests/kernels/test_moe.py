@@ -8,7 +8,7 @@ import pytest
 from neusight.errors import CoverageError
 from neusight.kernels import KernelBatch
 from neusight.kernels.moe import products_of, routings
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 from neusight.kernels.work import filled_groups
 
 
@@ -113,8 +113,8 @@ def test_products_are_those_of_the_experts_with_tokens() -> None:
 
 def test_one_device_has_all_experts_unless_said() -> None:
     shape = {"tokens": 64, "hidden": 256, "ffn": 128, "experts": 8, "top_k": 2}
-    assert requested("moe", shape).kernel(0).all_experts == 8
-    assert requested("moe", {**shape, "all_experts": 64}).kernel(0).all_experts == 64
+    assert kernel_named("moe", shape).kernel(0).all_experts == 8
+    assert kernel_named("moe", {**shape, "all_experts": 64}).kernel(0).all_experts == 64
 
 
 def test_what_is_wrong_is_said(subtests: pytest.Subtests) -> None:
@@ -128,5 +128,5 @@ def test_what_is_wrong_is_said(subtests: pytest.Subtests) -> None:
         ({"scaling": "some"}, "scaling=some: must be one of"),
     ]:
         with subtests.test(wrong=wrong), pytest.raises(CoverageError) as caught:
-            requested("moe", {**shape, **wrong})
+            kernel_named("moe", {**shape, **wrong})
         assert message in str(caught.value)

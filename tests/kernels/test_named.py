@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from neusight.errors import CoverageError
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from neusight.kernels.named import requested
     ],
 )
 def test_requested_fills_obvious_fields(name: str, given: dict[str, Any], defaults: dict[str, Any]) -> None:
-    batch = requested(name, given)
+    batch = kernel_named(name, given)
     assert {field: batch[field][0] for field in defaults} == defaults
 
 
@@ -44,4 +44,4 @@ def test_requested_fills_obvious_fields(name: str, given: dict[str, Any], defaul
 )
 def test_requested_names_missing_fields(name: str, given: dict[str, Any], missing: str) -> None:
     with pytest.raises(CoverageError, match=missing):
-        requested(name, given)
+        kernel_named(name, given)

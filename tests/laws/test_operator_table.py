@@ -13,7 +13,7 @@ from torch.nn import functional
 from neusight.collect import sampling
 from neusight.errors import CoverageError
 from neusight.kernels import Kernel
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 from neusight.kernels.operators import (
     ELEMENTWISE,
     OPERATORS,
@@ -143,7 +143,7 @@ def named_like(kernel: Kernel) -> Kernel:
     elif kernel.family == "optimizer":
         shape = {"elements": kernel.elements}
     # Named by family: elementwise and row-wise operators share a few names.
-    return requested(kernel.family, {"op": kernel.op, "dtype": kernel.dtype, **shape}).kernel(0)
+    return kernel_named(kernel.family, {"op": kernel.op, "dtype": kernel.dtype, **shape}).kernel(0)
 
 
 def test_a_trace_has_the_work_of_the_kernel_that_a_name_and_a_shape_stand_for(subtests: pytest.Subtests) -> None:
@@ -176,8 +176,8 @@ def test_a_measured_row_has_the_work_of_the_named_kernel() -> None:
             gpu="l4", family=family
         )
         for part in kernel_parts(frame, []):
-            named = requested(family, {"op": ops[part.rows[0]], "rows": ROWS, "cols": COLS, "dtype": "bf16"}).kernel(0)
-            assert work(part.batch.kernel(0)) == work(named), ops[part.rows[0]]
+            named = kernel_named(family, {"op": ops[part.rows[0]], "rows": ROWS, "cols": COLS, "dtype": "bf16"})
+            assert work(part.batch.kernel(0)) == work(named.kernel(0)), ops[part.rows[0]]
 
 
 def test_a_planned_measurement_has_the_work_of_the_named_kernel() -> None:

@@ -8,7 +8,7 @@ from kernel_grids import moes
 
 from neusight.kernels import KernelBatch, Work, work_of
 from neusight.kernels.moe import products_of, routings
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 
 
 def gemm(**columns: object) -> Work:
@@ -152,7 +152,7 @@ def test_operators_of_engines_move_what_their_passes_do(subtests: pytest.Subtest
         ("rope_eager", 11 * cols + 2 * 256 + 16, 9 * cols + 2 * 256, 12),
     ]:
         with subtests.test(op=op):
-            kernel = requested(op, {"rows": rows, "cols": cols, "dtype": "bfloat16"}).kernel(0)
+            kernel = kernel_named(op, {"rows": rows, "cols": cols, "dtype": "bfloat16"}).kernel(0)
             assert (kernel.read_bytes, kernel.write_bytes, kernel.passes) == (rows * read, rows * written, passes)
             assert kernel.elements == rows * cols
 
@@ -173,16 +173,16 @@ def test_operators_of_training_frameworks_move_what_their_passes_do(subtests: py
         ("accumulate_widened", (2 + 4 + 4) * cols, (4 + 4) * cols, 2),
     ]:
         with subtests.test(op=op):
-            kernel = requested(op, {"rows": rows, "cols": cols, "dtype": "bfloat16"}).kernel(0)
+            kernel = kernel_named(op, {"rows": rows, "cols": cols, "dtype": "bfloat16"}).kernel(0)
             assert (kernel.read_bytes, kernel.write_bytes, kernel.passes) == (rows * read, rows * written, passes)
 
 
 def test_norms_of_engines_move_what_their_passes_do() -> None:
     rows, cols = 10, 1024
     shape = {"rows": rows, "cols": cols, "dtype": "float16"}
-    fused = requested("add_rms_norm", shape).kernel(0)
+    fused = kernel_named("add_rms_norm", shape).kernel(0)
     assert (fused.read_bytes, fused.write_bytes, fused.passes) == (2 * (2 * rows + 1) * cols, 2 * 2 * rows * cols, 1)
-    eager = requested("rms_norm_eager", shape).kernel(0)
+    eager = kernel_named("rms_norm_eager", shape).kernel(0)
     # 16 bits in, then 32: to float32, square, mean, product, back and the weight, with three values a row between.
     reads = rows * (cols * (2 + 4 + 4 + 4 + 4 + 2) + 12) + 2 * cols
     writes = rows * (cols * (4 + 4 + 4 + 2 + 2) + 12)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from neusight.kernels.conditions import Conditions
-from neusight.kernels.named import requested
+from neusight.kernels.named import kernel_named
 from neusight.questions import FieldError, KernelCall, Question, Serving, Step, Training
 from neusight.questions.files import question_of
 from neusight.questions.question import like
@@ -74,9 +74,9 @@ def test_question_of_reads_the_shape_and_conditions_of_a_kernel() -> None:
     timed = {"timing": "graph", "launches": None, "cycled_bytes": 4096, "one_input": True, "engine": "vllm",
              "variant": None, "recorded": True, "random": False, "burst": 100}  # fmt: skip
     asked = question_of({**PRODUCT, **timed}, "kernel").resolve()
-    assert asked.batch.kernel(0) == requested("gemm", {"m": 8, "n": 16, "k": 32, "dtype": "bf16", "bias": True}).kernel(
-        0
-    )
+    assert asked.batch.kernel(0) == kernel_named(
+        "gemm", {"m": 8, "n": 16, "k": 32, "dtype": "bf16", "bias": True}
+    ).kernel(0)
     same = Conditions.of(
         1, timing="graph", launches=1.0, cycled_bytes=4096.0, one_input=True, engine="vllm", recorded=True,
         random=False, burst=100.0,
