@@ -29,7 +29,7 @@ from neusight.transforms.tables import has_tables, split_among
 from neusight.workloads.decoders.build import units_of
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Experts, SelfAttention
-from neusight.workloads.decoders.optimizer import Update, optimizer_parts, orthogonalised
+from neusight.workloads.decoders.optimizer import Update, optimizer_parts, orthogonalise
 from neusight.workloads.decoders.shares import Local
 from neusight.workloads.program import Part, Program
 from neusight.workloads.workload import Workload
@@ -114,7 +114,7 @@ class DescribedModel:
         parts = optimizer_parts(share, share if whole else round(parameters.total), update)
         if not optimizer_named(run.optimizer).orthogonalises:
             return parts
-        return (*orthogonalised(held, share / max(1.0, parameters.total), run.dtype), *parts)
+        return (*orthogonalise(held, share / max(1.0, parameters.total), run.dtype), *parts)
 
     def sent_bytes(self, run: TrainingRun, stages: Sequence[Stage]) -> float:
         """Activations from a stage to the next for one micro-batch [B]; gradients on the way back are as many. Ranks

@@ -185,7 +185,7 @@ class _StageRank:
     def _moments(self, states: States) -> dict[str, tuple[float, float, float, float]]:
         """Activations, loss, temporaries and gradients when they may be most."""
         local, engine, after = self.local, self.training.engine, self.program.after
-        mask = float(local.batch * local.masked) if engine.dense_mask else 0.0
+        mask = float(local.batch * local.mask_pairs) if engine.dense_mask else 0.0
         activations_kept, queued = self._activations(), 0.0
         # Gradients that no buffer keeps come to be while activations go.
         fresh = not engine.master_weights and self.plan.micro_batches == 1

@@ -240,7 +240,7 @@ class Serving(Loaded, Engined):
 
         if not (self.images and model.vision and self.isl):
             return
-        images = Images.named(self.images)
+        images = Images.parse(self.images)
         shortest = min(numbers_of(self.isl))
         if (tokens := images.number * model.vision.tokens(images)) >= shortest:
             raise FieldError("isl", f"{shortest:g} hold no images of {tokens} tokens and a question: give more")

@@ -180,7 +180,7 @@ class ReplicaPricer:
 
     def _as_run(self, steps: Steps) -> Steps:
         """Passes as the engine's programs have them."""
-        return steps.bucketed if self.engine.buckets else steps
+        return steps.in_buckets if self.engine.buckets else steps
 
     def _encoded(self, n: int) -> PassCosts:
         """Of the images of one prompt, n times; the pass that they are in has the host's time.

@@ -37,8 +37,8 @@ class ReplicaSetup:
     ``per_node`` devices share a node, None for as many as is usual of them; ``network`` joins nodes, as ``cluster_of``
     takes it.
 
-    ``speculate`` as ``Speculation.named`` has it, ``lora_adapters`` as ``AdapterSlots.named``, and
-    ``images`` of each prompt, whose tokens are among the prompt's, as ``Images.named``, "" for none.
+    ``speculate`` as ``Speculation.named`` has it, ``lora_adapters`` as ``AdapterSlots.parse``, and
+    ``images`` of each prompt, whose tokens are among the prompt's, as ``Images.parse``, "" for none.
 
     ``dtype`` is a scheme of ``schemes.toml`` or an alias (fp8, awq, bf16, …), "" as the model's configuration
     has it; ``kv_dtype`` that of the cache, "" the model's own. ``moe_routing`` says how tokens fall on experts, as
@@ -100,8 +100,8 @@ class ReplicaSetup:
             raise ModelError(
                 f"pp = {self.pp} is more than the {decoder.depth} layers of {decoder.name}: give each stage one or more"
             )
-        slots = AdapterSlots.named(self.lora_adapters) if self.lora_adapters else decoder.slots
-        decoder = replace(decoder, slots=slots).served(self.moe_routing, self.redundant_experts)
+        slots = AdapterSlots.parse(self.lora_adapters) if self.lora_adapters else decoder.slots
+        decoder = replace(decoder, slots=slots).with_routing(self.moe_routing, self.redundant_experts)
         engine = server_named(self.engine, self.engine_version)
         decoder = decoder.shared_among(self.tp) if engine.padded_heads else decoder
         rank_on = core_of(device) if engine.ranks == "core" else device
@@ -121,7 +121,7 @@ class ReplicaSetup:
                 pricer=pricer,
                 cluster=self._cluster(device, rank_on),
                 speculation=self.speculation,
-                images=Images.named(self.images) if self.images else None,
+                images=Images.parse(self.images) if self.images else None,
             )
         )
 

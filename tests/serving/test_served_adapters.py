@@ -57,8 +57,8 @@ def test_their_products_are_beside_each_projection(predictor: Predictor) -> None
 
 
 def test_adapters_are_read_and_refused() -> None:
-    assert AdapterSlots.named("4") == AdapterSlots(number=4, rank=16)
-    assert AdapterSlots.named(" 4 , rank = 8 ") == AdapterSlots(number=4, rank=8)
+    assert AdapterSlots.parse("4") == AdapterSlots(number=4, rank=16)
+    assert AdapterSlots.parse(" 4 , rank = 8 ") == AdapterSlots(number=4, rank=8)
     for wrong in ("", "x", "4,8", "4,rank=x", "0", "4,rank=0", "-1"):
         with pytest.raises(ModelError, match=r"like 4,rank=16|give 1 or more"):
-            AdapterSlots.named(wrong)
+            AdapterSlots.parse(wrong)

@@ -81,10 +81,10 @@ def test_encoding_is_a_part_of_passes_with_prompts(predictor: Predictor) -> None
 
 
 def test_images_are_read_and_refused(predictor: Predictor) -> None:
-    assert Images.named("2") == Images(number=2, width=1024, height=1024)
-    assert Images.named("3, size=1280x720") == Images(number=3, width=1280, height=720)
+    assert Images.parse("2") == Images(number=2, width=1024, height=1024)
+    assert Images.parse("3, size=1280x720") == Images(number=3, width=1280, height=720)
     for wrong in ("", "x", "1,1280x720", "1,size=1280", "0", "1,size=0x5", "1,size=99999x5", "-1"):
         with pytest.raises(ModelError, match=r"like 2,size=1280x720|is not from 1"):
-            Images.named(wrong)
+            Images.parse(wrong)
     with pytest.raises(ModelError, match="tells of no vision encoder"):
         predictor.serving("Qwen/Qwen3-8B", GPU, Static(batch=1, isl=3000, osl=2), images="1")

@@ -10,8 +10,8 @@ from neusight.errors import CoverageError
 from neusight.workloads.decoders.operations import (
     ADJOINTS,
     GRADIENTS,
-    exchanged,
-    moved,
+    exchange,
+    move,
     over_rows,
     pointwise,
     product_gradients,
@@ -20,7 +20,7 @@ from neusight.workloads.decoders.rank import Rank
 from neusight.workloads.decoders.shares import Local
 
 M, N, K = 5, 3, 4
-RANK = Rank.trained(64, Local(batch=2, seq_len=8, tp=2, ep=2, sequence_parallel=True), engine_named("megatron-te"))
+RANK = Rank.for_training(64, Local(batch=2, seq_len=8, tp=2, ep=2, sequence_parallel=True), engine_named("megatron-te"))
 
 
 @pytest.mark.parametrize("layout", ["tn", "nn"])
@@ -67,7 +67,7 @@ def test_an_operator_without_a_gradient_is_refused_and_not_free() -> None:
 
 @pytest.mark.parametrize("op", [*ADJOINTS, "all_reduce"])
 def test_collectives_have_their_adjoints(op: str) -> None:
-    done = exchanged(RANK, "some", op, "tp", 1024)
+    done = exchange(RANK, "some", op, "tp", 1024)
     assert [str(part.batch["op"][0]) for part in done.forward] == [op]
     back = [str(part.batch["op"][0]) for part in done.backward]
     assert back == ([ADJOINTS[op]] if op in ADJOINTS else [])
@@ -76,8 +76,8 @@ def test_collectives_have_their_adjoints(op: str) -> None:
 
 
 def test_what_is_moved_moves_back() -> None:
-    part = RANK.copied("some", 16, 64)
-    done = moved(part)
+    part = RANK.copy("some", 16, 64)
+    done = move(part)
     (back,) = done.backward
     assert back.batch is part.batch
     assert back.name == "some gradient"

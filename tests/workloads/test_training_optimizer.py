@@ -6,7 +6,7 @@ import pytest
 
 from neusight.errors import ModelError
 from neusight.kernels.work import work_of
-from neusight.workloads.decoders.optimizer import NEWTON_SCHULZ, Update, optimizer_parts, orthogonalised
+from neusight.workloads.decoders.optimizer import NEWTON_SCHULZ, Update, optimizer_parts, orthogonalise
 from neusight.workloads.program import HeldWeights
 
 HELD, SHARD = 1 << 20, 1 << 18
@@ -56,6 +56,6 @@ def test_muon_multiplies_matrices_of_layers_with_themselves() -> None:
     """2 (2 m² n + m³) FLOP an iteration of a matrix of m x n, m the shorter; neither embeddings nor heads."""
     held = [HeldWeights(3 * 64 * 256, "experts", routed=True, shape=(256, 64)), HeldWeights(1 << 20)]
     held += [HeldWeights(1 << 20, "head", shape=(1 << 10, 1 << 10))]
-    parts = orthogonalised(held, 1.0, "bfloat16")
+    parts = orthogonalise(held, 1.0, "bfloat16")
     assert {part.runs for part in parts} == {NEWTON_SCHULZ}
     assert sum(float(work_of(part.batch).flops[0]) for part in parts) == 3 * 2 * (2 * 64**2 * 256 + 64**3)

@@ -10,7 +10,7 @@ from neusight.workloads.config_file import check_config, dtype_of
 from neusight.workloads.decoders import variants
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.families import FAMILIES, Family, plain_layers, says
-from neusight.workloads.decoders.layers import Layer, counted
+from neusight.workloads.decoders.layers import Layer, count_equal
 from neusight.workloads.decoders.quantisation import quantisation_of
 from neusight.workloads.decoders.reading import Keys
 from neusight.workloads.decoders.recurrent import attending_layers
@@ -52,18 +52,18 @@ def decoder_of(config: Mapping[str, Any], name: str = "") -> Decoder:
         raise no_decoder(where, f"model_type '{kind}'" if kind else "a model without model_type")
     check_config(text, where)
     keys = Keys({**text, "model_type": kind}, where, _family(kind).usual)
-    each = _layers(keys, kind)
+    in_order = _layers(keys, kind)
     decoder = Decoder(
         name=name or kind,
         family=kind,
         hidden=keys.size("hidden_size"),
         vocab=keys.size("vocab_size"),
         max_len=keys.size("max_position_embeddings", 0),
-        layers=(layers := counted(each)),
-        order=tuple([layer for layer, _ in layers].index(layer) for layer in each),
+        layers=(layers := count_equal(in_order)),
+        order=tuple([layer for layer, _ in layers].index(layer) for layer in in_order),
         dtype=dtype_of(text, where) or dtype_of(outer, where) or "",
         quantisation=quantisation_of({**outer, **text}, where),
-        notes=(*_notes(keys, kind), *_uncounted(outer, vision is not None)),
+        notes=(*_notes(keys, kind), *_parts_left_out(outer, vision is not None)),
         vision=vision,
         extra=_extra(keys, kind),
         **_outside(keys, _family(kind), outer),
@@ -89,8 +89,8 @@ def no_decoder(where: str, what: str) -> ModelError:
     )
 
 
-def _uncounted(config: Mapping[str, Any], with_vision: bool) -> tuple[str, ...]:
-    """A line for the parts of a composed model that nothing was built of."""
+def _parts_left_out(config: Mapping[str, Any], with_vision: bool) -> tuple[str, ...]:
+    """Note on the parts of a composed model that are not built; empty where there are none."""
     if not any(isinstance(config.get(key), Mapping) for key in _NESTED):
         return ()
     built = {*_NESTED, "quantization_config", *(["vision_config"] if with_vision else [])}
@@ -117,10 +117,10 @@ def _layers(keys: Keys, kind: str) -> list[Layer]:
 
 def _as_llama(keys: Keys, kind: str) -> list[Layer]:
     if missing := [key for key in _NEEDED if keys.get(key) is None]:
-        known = (*FAMILIES, *OTHERS)
+        families = (*FAMILIES, *OTHERS)
         raise ModelError(
-            f"unknown model_type '{shown(kind)}' without {', '.join(missing)}{nearest(kind, known)}: families are "
-            f"{', '.join(known)}"
+            f"unknown model_type '{shown(kind)}' without {', '.join(missing)}{nearest(kind, families)}: families are "
+            f"{', '.join(families)}"
         )
     return plain_layers(keys, FAMILIES["llama"])
 
@@ -160,7 +160,7 @@ def _extra(keys: Keys, kind: str) -> int:
 
 
 def _notes(keys: Keys, kind: str) -> tuple[str, ...]:
-    """What was assumed or approximated."""
+    """Notes on assumptions and approximations of a decoder."""
     if kind not in FAMILIES and kind not in OTHERS:
         return (f"model_type '{kind}' is not known: built as Llama's",)
     if kind in variants.COMPRESSED:
@@ -183,7 +183,9 @@ def _family(kind: str) -> Family:
 
 
 def _outside(keys: Keys, family: Family, outer: Mapping[str, Any]) -> dict[str, Any]:
-    """What a decoder has outside of its layers. Whether embeddings are tied, a composed model may say outside alone."""
+    """Fields of a decoder outside of its layers. Whether embeddings are tied, a composed model may say outside
+    alone.
+    """
     wide = keys.size("word_embed_proj_dim", 0)
     last = None if keys.get("do_layer_norm_before") is False else family.norm
     tied = keys.config.get("tie_word_embeddings", outer.get("tie_word_embeddings"))

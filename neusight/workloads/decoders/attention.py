@@ -13,10 +13,10 @@ import numpy as np
 from neusight.kernels.families import KernelBatch
 from neusight.workloads.decoders.cores import CORE_MODULE, Heads, core
 from neusight.workloads.decoders.layers import CrossAttention, Indexer, LatentAttention, Projection, SelfAttention
-from neusight.workloads.decoders.operations import Operation, exchanged, moved, pointwise, within
+from neusight.workloads.decoders.operations import Operation, exchange, move, pointwise, within
 from neusight.workloads.decoders.products import entering, leaving, product, product_input, separate
 from neusight.workloads.decoders.rank import FLOAT_BYTES, Count, Rank
-from neusight.workloads.decoders.stream import normalised
+from neusight.workloads.decoders.stream import normalise
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 
@@ -33,14 +33,14 @@ def self_attention(mixer: SelfAttention, rank: Rank, *, quantised: bool) -> Iter
     yield from product(rank, qkv, tokens, quantised=quantised)
     yield Operation(held=(HeldWeights(heads),) if mixer.sinks else ())
     if not rank.serves:
-        joins = (_joined(rank, qkv.n, bias=mixer.qkv_bias),) if len(separate(rank, qkv)) == 1 else ()
+        joins = (_join_gradients(rank, qkv.n, bias=mixer.qkv_bias),) if len(separate(rank, qkv)) == 1 else ()
         yield Operation(backward=joins, saved=tuple(_saved_heads(mixer, rank, qkv)))
     if mixer.qk_norm:
         yield from _head_norms(mixer, rank, heads, kv_heads)
     if not (mixer.qk_norm and rank.engine.generated):
         cached = 2 * kv_heads * d
         turned = (heads + kv_heads) * mixer.rotary
-        yield from rotated(rank, (heads * d, kv_heads * d), turned, cached, done=rank.engine.attention_does)
+        yield from rotate(rank, (heads * d, kv_heads * d), turned, cached, done=rank.engine.attention_does)
     if rank.serves:
         shape = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "window": mixer.window}
         yield cached_attention(rank, shape, shape if rank.engine.grouped_queries else shape | {"kv_heads": heads})
@@ -76,12 +76,12 @@ def cross_attention(mixer: CrossAttention, rank: Rank) -> Iterator[Operation]:
     yield leaving(rank, rank.hidden, "attention")
 
 
-def _joined(rank: Rank, width: int, *, bias: bool) -> Part:
-    """Gradients of queries, keys and values put together, with that of their bias where kernels are generated."""
+def _join_gradients(rank: Rank, width: int, *, bias: bool) -> Part:
+    """Join the gradients of queries, keys and values, with that of their bias where kernels are generated."""
     size = rank.tokens * width * rank.size
     if bias and rank.engine.generated:
-        return rank.reduced("qkv join gradients", "sum", (width, rank.tokens), size, size + width * rank.size)
-    return rank.copied("qkv join gradients", rank.tokens, width, op="cat")
+        return rank.reduce("qkv join gradients", "sum", (width, rank.tokens), size, size + width * rank.size)
+    return rank.copy("qkv join gradients", rank.tokens, width, op="cat")
 
 
 def _saved_heads(mixer: SelfAttention, rank: Rank, qkv: Projection) -> Iterator[SavedActivation]:
@@ -99,14 +99,14 @@ def _head_norms(mixer: SelfAttention, rank: Rank, heads: int, kv_heads: int) -> 
     squares of both (vLLM, ``MiniMaxText01RMSNormTP.forward_qk``).
     """
     if mixer.qk_norm == "all" and rank.serves:
-        yield exchanged(rank, "reduce squares", "all_reduce", "tp", 2 * FLOAT_BYTES * rank.tokens)
+        yield exchange(rank, "reduce squares", "all_reduce", "tp", 2 * FLOAT_BYTES * rank.tokens)
     for name, count in (("query norm", heads), ("key norm", kv_heads)):
         rows, cols = (count, mixer.head_dim) if mixer.qk_norm == "head" else (1, count * mixer.head_dim)
-        yield normalised(rank, name, mixer.qk_norm_op, (rank.tokens * rows, cols), weights=mixer.qk_norm_weights)
+        yield normalise(rank, name, mixer.qk_norm_op, (rank.tokens * rows, cols), weights=mixer.qk_norm_weights)
 
 
-def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int, *, done: str = "") -> Iterator[Operation]:
-    """Rotation of queries and keys by their positions; in serving, into the cache.
+def rotate(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int, *, done: str = "") -> Iterator[Operation]:
+    """Rotate queries and keys by their positions; in serving, write keys and values into the cache.
 
     Args:
         rank: on which.
@@ -120,13 +120,13 @@ def rotated(rank: Rank, widths: tuple[int, ...], rotary: int, cached: int, *, do
         if rotary and done != "rotate":
             yield pointwise(rank, "rope", "rope", rank.tokens, rotary)
         if rank.engine.grown_cache:
-            yield Operation(forward=tuple(rank.grown(f"{each} cache", cached // 2) for each in ("key", "value")))
+            yield Operation(forward=tuple(rank.grown(f"{values} cache", cached // 2) for values in ("key", "value")))
         elif not (done or (rank.engine.fused_cache_write and rotary)):
-            yield Operation(forward=(rank.cached("cache write", cached),))
+            yield Operation(forward=(rank.write_cache("cache write", cached),))
     elif rotary and rank.engine.generated and len(set(widths)) == 1:
         # Loops of the same length over the same angles are one.
         elements = rank.tokens * widths[0]
-        yield moved(rank.passed("rope", op, elements, 2 * elements * rank.size, 2 * elements * rank.size))
+        yield move(rank.sweep("rope", op, elements, 2 * elements * rank.size, 2 * elements * rank.size))
     elif rotary:
         for width in widths:
             yield pointwise(rank, "rope", op, rank.tokens, width)
@@ -145,12 +145,12 @@ def cached_attention(
     """Attention of prompts and of decodes, which differ in these fields; causal, over the cache.
 
     Tokens of a decode share its keys as heads of a group do, and share their blocks (FlashAttention's ``pack_gqa``, the
-    XQA kernels of TensorRT-LLM): they count as so many times the heads.
+    XQA kernels of TensorRT-LLM): heads are multiplied by their number.
     """
     passes = rank.passes
     assert passes is not None
-    kept = "" if passes.kv_dtype == rank.dtype else passes.kv_dtype
-    common: dict[str, Any] = {"causal": True, "dtype": rank.dtype, "kv_dtype": kept}
+    kv_dtype = "" if passes.kv_dtype == rank.dtype else passes.kv_dtype
+    common: dict[str, Any] = {"causal": True, "dtype": rank.dtype, "kv_dtype": kv_dtype}
     prompts: dict[str, Any] = {"batch": passes.prompts, "q_len": passes.prompt_tokens, "kv_len": passes.prompt_context}
     decodes: dict[str, Any] = {
         "batch": passes.decodes,
@@ -182,7 +182,7 @@ def _written_out(rank: Rank, name: str, fields: dict[str, Any]) -> Iterator[Part
         return rank.part(f"{name} of prompts", KernelBatch.from_columns("gemm", op="bmm", **columns))
 
     yield product_of(keys, d, "tn")
-    yield rank.reduced(f"{name} softmax", "softmax", (heads * queries, keys), size, size)
+    yield rank.reduce(f"{name} softmax", "softmax", (heads * queries, keys), size, size)
     yield product_of(fields.get("value_dim", 0) or d, keys, "nn")
 
 
@@ -195,7 +195,7 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
     """
     heads = mixer.local_heads(rank.tp)
     parts = {p.name: p for p in mixer.projections(rank.hidden, rank.tp)}
-    own = rank.resident_tokens
+    rows = rank.resident_tokens
     for name in ("query", "latent"):
         if name in parts:
             yield from _down(rank, parts[name])
@@ -204,7 +204,7 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
         latents = {"latent norms": mixer.q_rank + mixer.kv_rank}
     for name, width in latents.items():
         if mixer.normed and width:
-            yield normalised(rank, name, "rms_norm", (own, width), weights=1)
+            yield normalise(rank, name, "rms_norm", (rows, width), weights=1)
     yield entering(rank, mixer.q_rank + mixer.latent_dim, "attention", "latent")
     if mixer.q_rank:
         yield from within("mla_up_proj", product(rank, parts["query up"], rank.tokens))
@@ -212,11 +212,11 @@ def latent_attention(mixer: LatentAttention, rank: Rank) -> Iterator[Operation]:
         yield from within("mla_up_proj", product(rank, parts["key value up"], rank.tokens))
     # What no product of its own holds: absorbed into others, or of an indexer that is not run.
     apart = [p for name, p in parts.items() if (name == "key value up" if rank.serves else name.startswith("indexer"))]
-    matrices = [each for p in apart for each in p.held] if mixer.indexer else []
+    matrices = [weights for p in apart for weights in p.held] if mixer.indexer else []
     yield Operation(held=(*matrices, HeldWeights(mixer.vectors - mixer.normed * mixer.latents)))
     widths = heads * mixer.rope_dim, mixer.rope_dim
-    yield from within("mla_up_proj", rotated(rank, widths, sum(widths), mixer.latent_dim))
-    yield from _cached_latent(mixer, rank, heads, parts) if rank.serves else _expanded(mixer, rank, heads, parts)
+    yield from within("mla_up_proj", rotate(rank, widths, sum(widths), mixer.latent_dim))
+    yield from _cached_latent(mixer, rank, heads, parts) if rank.serves else _expand(mixer, rank, heads, parts)
     yield Operation(saved=(product_input(rank, "attention output", rank.tokens * parts["output"].k),))
     yield from product(rank, parts["output"], rank.tokens)
     yield leaving(rank, rank.hidden, "attention")
@@ -231,8 +231,8 @@ def _down(rank: Rank, projection: Projection) -> Iterator[Operation]:
     yield from product(rank, projection, rank.tokens)
 
 
-def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Operation]:
-    """Queries and keys put together of parts with and without positions, and their gradients taken apart.
+def _expand(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, Projection]) -> Iterator[Operation]:
+    """Join queries and keys of parts with and without positions, and split their gradients again.
 
     Kept are latents as they go into the products that expand them, and before their norms, each rank's own rows, and
     queries, keys and values as attention takes them: put together anew, so that what products gave is dropped
@@ -241,7 +241,7 @@ def _expanded(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[str, P
     d, tokens = mixer.nope_dim + mixer.rope_dim, rank.tokens
     latents = rank.resident_tokens * mixer.latents
     for name in ("queries join", "keys join"):
-        yield from within("mla_up_proj", (moved(rank.copied(name, tokens, heads * d, op="cat")),))
+        yield from within("mla_up_proj", (move(rank.copy(name, tokens, heads * d, op="cat")),))
     yield Operation(
         unbuilt="training of sparse attention is not built: self-attention and latent attention are"
         if mixer.indexer
@@ -260,7 +260,7 @@ def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[s
     passes = rank.passes
     assert passes is not None
     if mixer.indexer:
-        yield from indexed(mixer.indexer, rank, parts)
+        yield from select_keys(mixer.indexer, rank, parts)
     absorbed = {
         "heads": heads, "kv_heads": 1, "head_dim": mixer.latent_dim, "value_dim": mixer.kv_rank, "shared_kv": True,
         "selected": mixer.indexer.selected if mixer.indexer else 0,
@@ -268,7 +268,7 @@ def _cached_latent(mixer: LatentAttention, rank: Rank, heads: int, parts: dict[s
     expanded = {"heads": heads, "kv_heads": heads, "value_dim": mixer.value_dim, "kv_dtype": ""}
     expanded["head_dim"] = mixer.nope_dim + mixer.rope_dim
     sparse = mixer.indexer is not None
-    rows, runs = (rank.tokens, rank.runs) if sparse else (passes.decoded, passes.decode_runs)
+    rows, runs = (rank.tokens, rank.runs) if sparse else (passes.new_decodes, passes.decode_runs)
     yield per_head(rank, "query into latent", rows, (heads, mixer.kv_rank, mixer.nope_dim), runs)
     if not sparse:
         rows_up = passes.prompts * passes.prompt_context
@@ -287,13 +287,15 @@ def per_head(rank: Rank, name: str, rows: Count, shape: tuple[int, int, int], ru
     return Operation(forward=(rank.part(name, batch, runs),))
 
 
-def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: int = 1) -> Iterator[Operation]:
-    """Scores of an indexer in float8 over its own cache, and the choice of the best; keys of ``ratio`` tokens each."""
+def select_keys(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: int = 1) -> Iterator[Operation]:
+    """Scores of an indexer in float8 over a separate cache, and the selection of the best; keys of ``ratio`` tokens
+    each.
+    """
     passes = rank.passes
     assert passes is not None
     for name in ("indexer query", "indexer key", "indexer weight"):
         yield from product(rank, parts[name], rank.tokens)
-    yield Operation(forward=(rank.cached("indexer cache write", indexer.head_dim),))
+    yield Operation(forward=(rank.write_cache("indexer cache write", indexer.head_dim),))
     shape = {"op": "indexer", "heads": indexer.heads, "kv_heads": 1, "head_dim": indexer.head_dim}
     shape |= {"dtype": "float8", "kv_dtype": ""}
     keys = [-(-context // ratio) for context in (passes.prompt_context, passes.decode_context)]
@@ -302,10 +304,10 @@ def indexed(indexer: Indexer, rank: Rank, parts: dict[str, Projection], ratio: i
     of_prompts = shape if ratio == 1 else {**shape, "causal": False, "kv_len": seen}
     wide = rank.of(rank.tokens, "float32")
     scored = cached_attention(rank, of_prompts, {**shape, "kv_len": keys[1]}, "indexer scores")
-    queries = passes.prompts * passes.prompt_tokens, passes.decoded
+    queries = passes.prompts * passes.prompt_tokens, passes.new_decodes
     for scores, rows, cols in zip(scored.forward, queries, keys, strict=True):
         rows, cols = np.maximum(rows, 1), np.maximum(cols, 1)
         written = 4 * rows * np.minimum(cols, indexer.selected)
-        chosen = wide.reduced("selection", "topk", (rows, cols), 4 * rows * cols, written)
+        chosen = wide.reduce("selection", "topk", (rows, cols), 4 * rows * cols, written)
         name = scores.name.replace("indexer scores", "selection")
         yield Operation(forward=(scores, rank.part(name, chosen.batch, scores.runs)))

@@ -15,17 +15,17 @@ from neusight.engines import ENGINES, Engine
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import Plan
-from neusight.workloads.decoders.adapters import frozen
+from neusight.workloads.decoders.adapters import freeze
 from neusight.workloads.decoders.decoder import Decoder
-from neusight.workloads.decoders.ends import after, before, predicted
+from neusight.workloads.decoders.ends import after, before, predict_ahead
 from neusight.workloads.decoders.experts import mixture
 from neusight.workloads.decoders.feed_forwards import dense
 from neusight.workloads.decoders.layers import Experts, FeedForward, LatentAttention, Layer, Mixer, SelfAttention
-from neusight.workloads.decoders.mixers import mixed
+from neusight.workloads.decoders.mixers import mix
 from neusight.workloads.decoders.operations import Operation, segment_of, within
 from neusight.workloads.decoders.products import product_input, separate
 from neusight.workloads.decoders.quantisation import ServingPrecision
-from neusight.workloads.decoders.rank import Rank, configured
+from neusight.workloads.decoders.rank import Rank, configure
 from neusight.workloads.decoders.shares import Local, Steps
 from neusight.workloads.decoders.stream import residual, stream_norm
 from neusight.workloads.program import Program, Segment
@@ -56,18 +56,18 @@ def units_of(decoder: Decoder, local: Local, engine: Engine) -> Program:
 
 @lru_cache(maxsize=REMEMBERED)
 def trained_program(decoder: Decoder, local: Local, engine: Engine) -> Program:
-    """As ``units_of``, with what a rank holds and keeps of mixers whose kernels in training are not known. A source is
-    as long as what is made of it, unless stated.
+    """Program of ``units_of`` for training, with the weights and activations of mixers whose kernels in training are
+    unknown. A source is as long as what is made of it, unless stated.
 
     Raises:
         ModelError: sizes that ranks cannot share evenly.
     """
     if decoder.encodes and not local.source_len:
         local = replace(local, source_len=local.seq_len)
-    rank = Rank.trained(decoder.hidden, local, configured(engine, decoder))
+    rank = Rank.for_training(decoder.hidden, local, configure(engine, decoder))
 
     def segment(name: str, layer: int, operations: Iterable[Operation], on: Rank) -> Segment:
-        trained = frozen(operations) if local.adapters else operations
+        trained = freeze(operations) if local.adapters else operations
         return segment_of(name, layer, trained, float(on.row_bytes(on.resident_tokens)))
 
     program = _program(decoder, rank, segment)
@@ -105,7 +105,7 @@ def step_program(
     if decoder.encodes:
         raise ModelError(f"{decoder.name} has an encoder, which engines that are known here do not serve: train it")
     rank = replace(
-        Rank.served(decoder.hidden, steps, ServingPrecision.of(precision), plan, engine), slots=decoder.slots
+        Rank.for_serving(decoder.hidden, steps, ServingPrecision.of(precision), plan, engine), slots=decoder.slots
     )
 
     def segment(name: str, layer: int, operations: Iterable[Operation], on: Rank) -> Segment:
@@ -125,22 +125,24 @@ def _program(
             segment("layer", at, _layer(layer, on), on)
             for at, ((layer, _), on) in enumerate(zip(decoder.layers, ranks, strict=True))
         ),
-        after=segment("head", -1, chain(_predicted(decoder, rank), after(decoder, rank)), rank),
+        after=segment("head", -1, chain(_predict_tokens(decoder, rank), after(decoder, rank)), rank),
         order=decoder.order,
     )
 
 
-def _predicted(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
-    """Of training; what is widest inside layers is that of the model's own."""
+def _predict_tokens(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
+    """Depths of multi-token prediction in training; the widest operation inside layers is that of the model's
+    layers.
+    """
     prediction = decoder.prediction
     if prediction is None or rank.serves:
         return
     for depth in range(prediction.depths):
-        own = prediction.layers if depth == 0 or not prediction.repeated else ()
+        new_layers = prediction.layers if depth == 0 or not prediction.repeated else ()
         inside = (done for layer in prediction.layers for done in _layer(layer, rank))
-        for done in predicted(decoder, rank, inside):
+        for done in predict_ahead(decoder, rank, inside):
             table = done.tied_parameters if depth == 0 else 0
-            yield replace(done, widest_bytes=0.0, held=done.held if own else (), tied_parameters=table)
+            yield replace(done, widest_bytes=0.0, held=done.held if new_layers else (), tied_parameters=table)
 
 
 def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
@@ -159,35 +161,35 @@ def _layer(layer: Layer, rank: Rank) -> Iterator[Operation]:
         normed = not after and not (second and layer.norms == 1)
         module = _norm_module(branch, rank)
         if not rank.serves:
-            yield from within(module, (_branched(rank, normed=normed, kept=not (second and layer.norms == 1)),))
+            yield from within(module, (_begin_branch(rank, normed=normed, kept=not (second and layer.norms == 1)),))
         if normed and not (second and joint):
             at_once = branches if joint else (branch,)
             for done in stream_norm(
                 rank,
                 layer.norm,
                 adds=(len(branches) if parallel else 1) * (not second),
-                quantised=sum(narrow and _narrows(each) for each in at_once),
-                readers=tuple(_readers(each, rank) for each in at_once),
+                quantised=sum(narrow and _narrows(part) for part in at_once),
+                readers=tuple(_readers(part, rank) for part in at_once),
             ):
                 yield replace(next(within(module, (done,))), saved=done.saved)
         later = layer.reduced_jointly and rank.serves and branch is not branches[-1]
-        own = replace(rank, reduces=False) if later else rank
-        yield from _branch(branch, own, quantised=normed and narrow and _narrows(branch))
+        of_branch = replace(rank, reduces=False) if later else rank
+        yield from _branch(branch, of_branch, quantised=normed and narrow and _narrows(branch))
         if layer.placement in ("around", "after"):
             yield from stream_norm(rank, layer.norm, name="norm after", branches=False, adds=int(after))
-        yield from residual(rank, bias=_biased(branch), ends=second or after)
+        yield from residual(rank, bias=_has_bias(branch), ends=second or after)
 
 
 def _norm_module(branch: Mixer | FeedForward | Experts, rank: Rank) -> str:
-    """Whose recomputation gives the norm before a branch again: its own, or that of the branch whose first product has
-    it in its module (Megatron Core, ``get_gpt_layer_with_transformer_engine_spec``).
+    """Module whose recomputation repeats the norm before a branch: a separate one, or that of the branch whose first
+    product includes it (Megatron Core, ``get_gpt_layer_with_transformer_engine_spec``).
     """
-    alone = isinstance(branch, LatentAttention | Experts) or not rank.engine.transformer_engine
-    return "layernorm" if alone else "mlp" if isinstance(branch, FeedForward) else ""
+    separate = isinstance(branch, LatentAttention | Experts) or not rank.engine.transformer_engine
+    return "layernorm" if separate else "mlp" if isinstance(branch, FeedForward) else ""
 
 
 def _narrows(part: Mixer | FeedForward | Experts) -> bool:
-    """Whether a part's first product takes what a norm wrote in 8 bits."""
+    """Tell whether a part's first product reads a norm's result in 8 bits."""
     return isinstance(part, SelfAttention | FeedForward)
 
 
@@ -200,8 +202,10 @@ def _readers(part: Mixer | FeedForward | Experts, rank: Rank) -> int:
     return len(separate(rank, part.projections(rank.hidden)[0]))
 
 
-def _branched(rank: Rank, *, normed: bool, kept: bool) -> Operation:
-    """Where a branch begins: its gradient to the stream's, unless a norm's kernel does that, and its input."""
+def _begin_branch(rank: Rank, *, normed: bool, kept: bool) -> Operation:
+    """Beginning of a branch: its gradient is added to the stream's, unless a norm's kernel does that, and its input is
+    saved.
+    """
     shape = rank.resident_tokens, rank.hidden
     fused = normed and rank.engine.residual in ("norm", "add_norm")
     return Operation(
@@ -215,11 +219,11 @@ def _branch(part: Mixer | FeedForward | Experts, rank: Rank, *, quantised: bool)
         return within("moe", mixture(part, rank))
     if isinstance(part, FeedForward):
         return dense(part, rank, quantised=quantised)
-    return mixed(part, rank, quantised=quantised)
+    return mix(part, rank, quantised=quantised)
 
 
-def _biased(part: Mixer | FeedForward | Experts) -> bool:
-    """Whether the branch's last product has a bias."""
+def _has_bias(part: Mixer | FeedForward | Experts) -> bool:
+    """Tell whether the branch's last product has a bias."""
     if isinstance(part, SelfAttention):
         return part.out_bias
     return part.bias if isinstance(part, FeedForward | LatentAttention) else False

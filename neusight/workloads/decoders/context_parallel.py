@@ -14,7 +14,7 @@ from typing import NamedTuple
 from neusight.errors import ModelError
 from neusight.workloads.decoders.flash import Heads, flash
 from neusight.workloads.decoders.layers import shared_evenly
-from neusight.workloads.decoders.operations import Operation, exchanged, moved
+from neusight.workloads.decoders.operations import Operation, exchange, move
 from neusight.workloads.decoders.rank import FLOAT_BYTES, Rank
 from neusight.workloads.program import Part
 
@@ -22,13 +22,13 @@ Attention = Callable[[Rank, Heads], Iterator[Operation]]
 
 
 class _Pass(NamedTuple):
-    """A kernel of ``each`` later step and ``once`` more; values that it ``read`` and ``written`` for one of its own, in
+    """Kernel with ``steps`` runs in each later step and ``once`` more; values ``read`` and ``written`` per element, in
     the dtype of activations and in float32.
     """
 
     name: str
     op: str
-    each: int
+    steps: int
     once: int
     read: tuple[float, float]
     written: tuple[float, float]
@@ -49,7 +49,7 @@ _WRITTEN_OUT: dict[str, dict[str, tuple[_Pass, ...]]] = {
             _NARROWED,
         )
     },
-    "queries": {"backward": (_ZEROS, _ADDED._replace(each=1), _NARROWED)},
+    "queries": {"backward": (_ZEROS, _ADDED._replace(steps=1), _NARROWED)},
     "keys": {
         "forward": (_Pass("contiguous", "copy", 0, 1, _NARROW, _NARROW), _JOINED_KEYS),
         "backward": (
@@ -69,10 +69,10 @@ _WRITTEN_OUT: dict[str, dict[str, tuple[_Pass, ...]]] = {
 the last rank, whose every later step has all queries on half of the keys."""
 _GENERATED: dict[str, dict[str, tuple[_Pass, ...]]] = {
     "outputs": {"forward": (_Pass("merge", "lerp", 1, 0, (1, 1), _WIDE),)},
-    "queries": {"backward": (_ADDED._replace(each=1, once=0),)},
+    "queries": {"backward": (_ADDED._replace(steps=1, once=0),)},
     "keys": {
-        "forward": (_JOINED_KEYS._replace(each=0, once=1),),
-        "backward": (_JOINED_KEYS._replace(each=0, once=1), _ADDED._replace(each=1)),
+        "forward": (_JOINED_KEYS._replace(steps=0, once=1),),
+        "backward": (_JOINED_KEYS._replace(steps=0, once=1), _ADDED._replace(steps=1)),
     },
 }
 """The same where what lies between two attentions is one generated kernel for each result."""
@@ -109,13 +109,13 @@ def _by_keys(rank: Rank, heads: Heads) -> Iterator[Operation]:
         raise ModelError(f"a window of {heads.window} keys goes round no ring: set cp_comm to all_gather, or ulysses")
     passes_on = (rank.share.cp_comm or rank.engine.cp_comm) == "p2p"
     if heads.window or not (passes_on or rank.engine.ring == "float32"):
-        return _gathered(rank, heads)
+        return _gather_keys(rank, heads)
     return _float32_ring(rank, heads, passes_on=passes_on) if rank.engine.ring == "float32" else _ring(rank, heads)
 
 
 def _check_chunks(seq_len: int, chunks: int) -> None:
     """Raises:
-    ModelError: a sequence that cannot be cut into so many.
+    ModelError: a sequence that cannot be cut into ``chunks``.
     """
     if seq_len % chunks:
         raise ModelError(
@@ -132,7 +132,7 @@ def _heads_for_tokens(rank: Rank, heads: Heads, attention: Attention) -> Iterato
     Engine, ``flash_attn_a2a_communicate``).
     """
     share, by = rank.share, rank.share.ulysses
-    kept = replace(
+    local_heads = replace(
         heads,
         heads=shared_evenly(heads.heads, by, "heads that ulysses shares: heads"),
         kv_heads=shared_evenly(heads.kv_heads, by, "heads that ulysses shares: kv_heads"),
@@ -143,15 +143,15 @@ def _heads_for_tokens(rank: Rank, heads: Heads, attention: Attention) -> Iterato
         ranks={**rank.ranks, "cp": share.cp // by},
         local=replace(share, cp=share.cp // by, ulysses=1),
     )
-    yield from _turned(rank, "queries, keys and values", heads.heads * heads.head_dim + heads.kv_width)
-    yield from shared_attention(inner, kept, attention)
-    yield from _turned(rank, "attention outputs", heads.heads * heads.value_dim)
+    yield from _exchange_heads(rank, "queries, keys and values", heads.heads * heads.head_dim + heads.kv_width)
+    yield from shared_attention(inner, local_heads, attention)
+    yield from _exchange_heads(rank, "attention outputs", heads.heads * heads.value_dim)
 
 
-def _turned(rank: Rank, name: str, width: int) -> Iterator[Operation]:
-    yield moved(rank.copied(f"{name} by rank", rank.tokens, width))
-    yield exchanged(rank, f"exchange {name}", "all_to_all", "ulysses", rank.tokens * width * rank.size)
-    yield moved(rank.copied(f"{name} by token", rank.tokens, width))
+def _exchange_heads(rank: Rank, name: str, width: int) -> Iterator[Operation]:
+    yield move(rank.copy(f"{name} by rank", rank.tokens, width))
+    yield exchange(rank, f"exchange {name}", "all_to_all", "ulysses", rank.tokens * width * rank.size)
+    yield move(rank.copy(f"{name} by token", rank.tokens, width))
 
 
 def _ring(rank: Rank, heads: Heads) -> Iterator[Operation]:
@@ -175,7 +175,7 @@ def _ring(rank: Rank, heads: Heads) -> Iterator[Operation]:
 
 
 def _passed_on(rank: Rank, what: str, size: int, runs: int, *, beside: bool = True) -> tuple[Part, ...]:
-    return rank.exchanged(f"pass {what} on", "send_recv", "cp", size, overlapped=beside, runs=runs)
+    return rank.exchange(f"pass {what} on", "send_recv", "cp", size, overlapped=beside, runs=runs)
 
 
 def _steps(rank: Rank, heads: Heads) -> Iterator[Operation]:
@@ -192,19 +192,19 @@ def _float32_ring(rank: Rank, heads: Heads, *, passes_on: bool) -> Iterator[Oper
     ``_maybe_wrap_tensor``), so that nothing runs beside.
     """
     rows, steps = rank.share.tokens, rank.share.cp - 1
-    values, beside = rows * heads.kv_width, rank.engine.launch == "eager"
-    keys = _passed_on(rank, "keys", values * rank.size, steps, beside=beside)
+    values, overlaps = rows * heads.kv_width, rank.engine.launch == "eager"
+    keys = _passed_on(rank, "keys", values * rank.size, steps, beside=overlaps)
     if not passes_on:
         whole = values * rank.share.cp * rank.size
-        keys = rank.exchanged("gather keys", "all_gather", "cp", whole, overlapped=beside)
-    gradients = _passed_on(rank, "gradients of keys", values * FLOAT_BYTES, steps + 1, beside=beside)
+        keys = rank.exchange("gather keys", "all_gather", "cp", whole, overlapped=overlaps)
+    gradients = _passed_on(rank, "gradients of keys", values * FLOAT_BYTES, steps + 1, beside=overlaps)
     yield Operation(forward=keys, backward=(*keys, *gradients))
     yield from _steps(rank, heads)
     table = _WRITTEN_OUT if rank.engine.launch == "eager" else _GENERATED
     elements = {"outputs": rows * heads.heads * heads.value_dim, "queries": rows * heads.heads * heads.head_dim}
     for what, passes in table.items():
         made = {
-            phase: tuple(_swept(rank, f"{what} {one.name}", one, elements.get(what, values)) for one in kernels)
+            phase: tuple(_swept(rank, f"{what} {run.name}", run, elements.get(what, values)) for run in kernels)
             for phase, kernels in passes.items()
         }
         yield Operation(forward=made.get("forward", ()), backward=made.get("backward", ()))
@@ -214,14 +214,16 @@ def _swept(rank: Rank, name: str, one: _Pass, elements: int) -> Part:
     read, written = (
         round(elements * (narrow * rank.size + wide * FLOAT_BYTES)) for narrow, wide in (one.read, one.written)
     )
-    make = rank.moved if one.op in ("copy", "cat", "fill") else rank.passed
-    return replace(make(name, one.op, elements, read, written), runs=one.each * (rank.share.cp - 1) + one.once)
+    make = rank.move if one.op in ("copy", "cat", "fill") else rank.sweep
+    return replace(make(name, one.op, elements, read, written), runs=one.steps * (rank.share.cp - 1) + one.once)
 
 
-def _gathered(rank: Rank, heads: Heads) -> Iterator[Operation]:
-    """All keys at every rank, then its two chunks of queries: of the first rank, which has the ends of the sequence."""
+def _gather_keys(rank: Rank, heads: Heads) -> Iterator[Operation]:
+    """Gather all keys at every rank, then attend with its two chunks of queries: those of the first rank, which has the
+    ends of the sequence.
+    """
     share, chunk = rank.share, rank.share.length // 2
     size = share.batch * share.seq_len * heads.kv_width * rank.size
-    yield exchanged(rank, "gather keys", "all_gather", "cp", size)
+    yield exchange(rank, "gather keys", "all_gather", "cp", size)
     yield flash(rank, heads, (chunk, chunk))
     yield flash(rank, heads, (chunk, share.seq_len))

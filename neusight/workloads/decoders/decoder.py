@@ -29,7 +29,7 @@ class Prediction:
 
 
 _NO_VOCABULARY = 64
-"""Of what reads no words: as few as products have columns."""
+"""Size of the vocabulary of models that read no words: the least number of columns of products."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,12 +72,13 @@ class Decoder:
         return str(default_dtype(self.dtype, SERVING).value)
 
     def predicting(self, depths: int) -> Decoder:
-        """The same with so many depths of multi-token prediction trained beside it, each of its last layer."""
+        """The decoder with ``depths`` of multi-token prediction in training, each of its last layer."""
         layers = (self.layers[self.order[-1]][0],)
         return replace(self, prediction=Prediction(layers=layers, depths=depths)) if depths else self
 
-    def served(self, routing: str, redundant: int) -> Decoder:
-        """The same as its experts are served: ``Experts.routing`` and ``Experts.redundant``.
+    def with_routing(self, routing: str, redundant: int) -> Decoder:
+        """The decoder with the routing of experts that a serving engine has: ``Experts.routing`` and
+        ``Experts.redundant``.
 
         Raises:
             ModelError: it has none.
@@ -87,20 +88,20 @@ class Decoder:
         if not self.has_experts:
             raise ModelError(f"{self.name} has no experts to route tokens to, or to copy: leave that out")
 
-        def routed(layer: Layer) -> Layer:
+        def route(layer: Layer) -> Layer:
             part = layer.feed_forward
             if not isinstance(part, Experts):
                 return layer
             return replace(layer, feed_forward=replace(part, routing=routing, redundant=redundant))
 
-        return replace(self, layers=tuple((routed(layer), count) for layer, count in self.layers))
+        return replace(self, layers=tuple((route(layer), count) for layer, count in self.layers))
 
     def shared_among(self, ranks: int) -> Decoder:
         """The same with as many more heads of self-attention as ranks need to share them evenly, zeros in their
         weights; heads that have keys of their own get more of those as well.
         """
 
-        def padded(layer: Layer) -> Layer:
+        def pad(layer: Layer) -> Layer:
             part = layer.attention
             if not isinstance(part, SelfAttention) or part.heads % ranks == 0:
                 return layer
@@ -108,7 +109,7 @@ class Decoder:
             own_keys = part.kv_heads == part.heads
             return replace(layer, attention=replace(part, heads=heads, kv_heads=heads if own_keys else part.kv_heads))
 
-        return replace(self, layers=tuple((padded(layer), count) for layer, count in self.layers))
+        return replace(self, layers=tuple((pad(layer), count) for layer, count in self.layers))
 
     @property
     def vision_tower(self) -> Decoder | None:
@@ -122,7 +123,7 @@ class Decoder:
 
     @property
     def encodes(self) -> bool:
-        """Whether its first layers are an encoder, which reads a source."""
+        """Tell whether the first layers are an encoder, which reads a source."""
         return any(layer.encodes for layer, _ in self.layers)
 
     @property
@@ -137,7 +138,7 @@ class Decoder:
 
     @property
     def active_parameters(self) -> int:
-        """Those of which a token makes use: without the experts that it does not take."""
+        """Number of parameters that a token uses: all but those of experts that it is not routed to."""
         return self._outside + sum(count * layer.active_parameters(self.hidden) for layer, count in self.layers)
 
     @property
@@ -156,7 +157,7 @@ class Decoder:
 
     @property
     def has_experts(self) -> bool:
-        """Whether any layer is a mixture."""
+        """Tell whether any layer is a mixture of experts."""
         return self.mixture is not None
 
     def with_last_layer_again(self) -> Decoder:
@@ -170,24 +171,24 @@ class Decoder:
         return replace(self, layers=((self.layers[self.order[-1]][0], 1),), order=(0,))
 
     def caches(self, kv_dtype: str, tp: int = 1) -> tuple[Cache, ...]:
-        """What layers keep of a sequence on one rank, kind by kind."""
+        """Caches of the layers for a sequence on one rank, kind by kind."""
         size = stored_bytes(kv_dtype)
-        kept = [(cache, n) for layer, n in self.layers if layer.attention for cache in layer.attention.caches(size, tp)]
-        return tuple(replace(cache, layers=count) for cache, count in kept)
+        caches = [(c, n) for layer, n in self.layers if layer.attention for c in layer.attention.caches(size, tp)]
+        return tuple(replace(cache, layers=count) for cache, count in caches)
 
     def kv_bytes_per_token(self, kv_dtype: str, tp: int = 1) -> float:
         """Bytes that a token adds to the cache of a rank while no window is full."""
         return sum(cache.layers * cache.bytes_per_token for cache in self.caches(kv_dtype, tp))
 
     def kv_bytes(self, tokens: np.ndarray | int, kv_dtype: str, tp: int = 1) -> np.ndarray:
-        """Bytes of the cache of a sequence of so many tokens on a rank, windows full or not; as ``tokens`` in shape."""
-        held = np.asarray(tokens, dtype=float)
-        total = np.zeros_like(held)
+        """Bytes of the cache of a sequence of ``tokens`` on a rank, windows full or not; same shape as ``tokens``."""
+        length = np.asarray(tokens, dtype=float)
+        total = np.zeros_like(length)
         for cache in self.caches(kv_dtype, tp):
-            kept = np.minimum(held, cache.window) if cache.window else held
-            total = total + cache.layers * cache.bytes_per_token * kept
+            cached = np.minimum(length, cache.window) if cache.window else length
+            total = total + cache.layers * cache.bytes_per_token * cached
         return total
 
     def state_bytes_per_sequence(self, tp: int = 1) -> float:
-        """Bytes that layers with a recurrent state keep of a sequence on a rank, whatever its length."""
+        """Bytes of the recurrent states of a sequence of any length on a rank."""
         return sum(count * layer.attention.state_bytes(tp) for layer, count in self.layers if layer.attention)

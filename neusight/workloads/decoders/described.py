@@ -46,4 +46,4 @@ def _built(value: Any) -> Any:
         return value
     if "set" in value:
         return frozenset(value["set"])
-    return _classes()[value["is"]](**{name: _built(one) for name, one in value.items() if name != "is"})
+    return _classes()[value["is"]](**{name: _built(part) for name, part in value.items() if name != "is"})

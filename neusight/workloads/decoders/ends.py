@@ -1,4 +1,4 @@
-"""What a decoder runs before and after its layers: embedding, last norm, head, and the loss or a sample.
+"""Operations of a decoder before and after its layers: embedding, last norm, head, and the loss or a sample.
 
 The loss is the cross-entropy of logits whose vocabulary tensor-parallel ranks share, forward and backward.
 """
@@ -12,7 +12,7 @@ import numpy as np
 
 from neusight.workloads.decoders.decoder import Decoder
 from neusight.workloads.decoders.layers import Norm, Projection, shared_evenly
-from neusight.workloads.decoders.operations import Operation, moved, pointwise
+from neusight.workloads.decoders.operations import Operation, move, pointwise
 from neusight.workloads.decoders.products import entering, product, product_input
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.decoders.stream import stream_norm
@@ -32,20 +32,20 @@ def own_vocabulary(decoder: Decoder, rank: Rank) -> int:
 
 
 def before(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
-    """From numbers of tokens to the residual stream; those of a source go through the same table, and what its encoder
-    makes of them is normalised and kept for all layers that attend to it.
+    """Operations from numbers of tokens to the residual stream; those of a source go through the same table, and the
+    result of its encoder is normalised and saved for all layers that attend to it.
     """
-    yield from _embedded(decoder, rank)
+    yield from _embed(decoder, rank)
     if decoder.encodes:
         source = rank.source
-        yield from (replace(done, held=()) for done in _embedded(decoder, source))
+        yield from (replace(done, held=()) for done in _embed(decoder, source))
         if decoder.norm:
             yield from stream_norm(source, decoder.norm, name="encoder norm", branches=False, adds=0)
         yield Operation(saved=(product_input(source, "encoder output", source.kept_tokens * source.hidden),))
 
 
-def _embedded(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
-    """Of one side."""
+def _embed(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
+    """Embedding of the tokens of one side, source or target."""
     wide = decoder.embedding or decoder.hidden
     yield _looked_up(rank, "embedding", own_vocabulary(decoder, rank), wide)
     if decoder.tied and not rank.engine.master_weights and not rank.serves:
@@ -76,16 +76,16 @@ def _looked_up(rank: Rank, name: str, table: int, width: int) -> Operation:
     tokens = np.maximum(rank.tokens, 1)
     elements, numbers = tokens * width, INDEX_BYTES * tokens
     size = elements * rank.size
-    forward = rank.moved(name, "embedding", elements, size + numbers, size)
+    forward = rank.move(name, "embedding", elements, size + numbers, size)
     if rank.serves:
         return Operation(forward=(forward,), held=(HeldWeights(table * width, "table"),))
     ids = SavedActivation(name="ids", bytes=2.0 * INDEX_BYTES * rank.tokens)
     return Operation(
         forward=(forward,),
         weights=(
-            rank.moved(f"{name} zero gradient", "fill", table * width, 0, table * width * rank.size),
-            rank.moved(f"{name} gradient", "embedding_backward", elements, 2 * size + numbers, size),
-            *rank.accumulated(name, table * width),
+            rank.move(f"{name} zero gradient", "fill", table * width, 0, table * width * rank.size),
+            rank.move(f"{name} gradient", "embedding_backward", elements, 2 * size + numbers, size),
+            *rank.accumulate(name, table * width),
         ),
         held=(HeldWeights(table * width),),
         saved=(ids,) if name == "embedding" else (),
@@ -101,8 +101,8 @@ def _brought_together(decoder: Decoder, rank: Rank, width: int) -> Iterator[Oper
     if rank.tp > 1 and not rank.serves:
         yield pointwise(rank, "embedding blank", "masked_fill", rank.tokens, width)
     op = "reduce_scatter" if rank.sequence_parallel and not decoder.positions else "all_reduce"
-    reduced = rank.exchanged("reduce embedding", op, "tp", size)
-    again = rank.exchanged("gather gradient of embedding", "all_gather", "tp", size) if rank.sequence_parallel else ()
+    reduced = rank.exchange("reduce embedding", op, "tp", size)
+    again = rank.exchange("gather gradient of embedding", "all_gather", "tp", size) if rank.sequence_parallel else ()
     yield Operation(forward=reduced, backward=again)
 
 
@@ -113,44 +113,44 @@ def after(decoder: Decoder, rank: Rank) -> Iterator[Operation]:
     wide = decoder.embedding or decoder.hidden
     if decoder.norm:
         yield from stream_norm(rank, decoder.norm, name="last norm", branches=rank.serves, adds=int(rank.serves))
-    logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.decoded)
+    logits = rank if rank.passes is None else rank.of(rank.passes.prompts + rank.passes.new_decodes)
     if wide != decoder.hidden:
         down = Projection(name="embedding down", k=decoder.hidden, parts=(wide,), kind="head")
         yield from product(rank, down, logits.tokens if rank.serves else rank.resident_tokens)
     yield entering(rank, wide, "head")
-    own = own_vocabulary(decoder, rank)
+    cols = own_vocabulary(decoder, rank)
     yield from _head(
-        decoder, logits, Projection(name="head", k=wide, parts=(own,), bias=decoder.head_bias, kind="head")
+        decoder, logits, Projection(name="head", k=wide, parts=(cols,), bias=decoder.head_bias, kind="head")
     )
     if rank.serves:
-        yield Operation(forward=tuple(_sampled(logits, own, decoder.vocab)))
+        yield Operation(forward=tuple(_sample(logits, cols, decoder.vocab)))
     else:
-        yield loss(rank, rank.tokens, own)
+        yield loss(rank, rank.tokens, cols)
 
 
-def predicted(decoder: Decoder, rank: Rank, layers: Iterable[Operation]) -> Iterator[Operation]:
-    """A depth of multi-token prediction, of ``layers``: embeddings and the stream, normalised each, as one through a
-    product, the layers, a norm, the model's head and a loss, whose logits wait for their backward pass. The embedding
-    counts where the rank has none yet.
+def predict_ahead(decoder: Decoder, rank: Rank, layers: Iterable[Operation]) -> Iterator[Operation]:
+    """Operations of one depth of multi-token prediction around ``layers``: embeddings and the stream, normalised
+    separately, joined through a product, the layers, a norm, the model's head and a loss, whose logits wait for their
+    backward pass. The embedding counts where the rank has none yet.
     """
     assert decoder.norm is not None
-    own, shape = own_vocabulary(decoder, rank), (rank.resident_tokens, rank.hidden)
-    table = 0 if decoder.tied else own * rank.hidden
-    yield replace(_looked_up(rank, "embedding", own, rank.hidden), held=(), tied_parameters=table)
+    cols, shape = own_vocabulary(decoder, rank), (rank.resident_tokens, rank.hidden)
+    table = 0 if decoder.tied else cols * rank.hidden
+    yield replace(_looked_up(rank, "embedding", cols, rank.hidden), held=(), tied_parameters=table)
     for name in ("embedding norm", "stream norm"):
         yield from stream_norm(rank, decoder.norm, name=name, branches=False, adds=0)
-    yield moved(rank.copied("join", shape[0], 2 * shape[1], op="cat"))
+    yield move(rank.copy("join", shape[0], 2 * shape[1], op="cat"))
     yield Operation(saved=(product_input(rank, "prediction input", 2 * rank.kept_tokens * rank.hidden),))
     share = shared_evenly(rank.hidden, rank.tp, "hidden_size")
     yield from product(rank, Projection(name="prediction", k=2 * rank.hidden, parts=(share,)), rank.tokens)
     yield from layers
     yield from stream_norm(rank, decoder.norm, name="last norm", branches=False, adds=0)
     yield entering(rank, rank.hidden, "head")
-    head = Projection(name="head", k=rank.hidden, parts=(own,), kind="head")
+    head = Projection(name="head", k=rank.hidden, parts=(cols,), kind="head")
     for done in product(rank, head, rank.tokens):
         yield replace(done, held=(), saved=(_head_input(rank),))
-    logits = SavedActivation(name="logits", bytes=rank.engine.held_logit_bytes * rank.tokens * own)
-    yield replace(loss(rank, rank.tokens, own), saved=(logits,))
+    logits = SavedActivation(name="logits", bytes=rank.engine.held_logit_bytes * rank.tokens * cols)
+    yield replace(loss(rank, rank.tokens, cols), saved=(logits,))
 
 
 def _head_input(rank: Rank) -> SavedActivation:
@@ -159,41 +159,41 @@ def _head_input(rank: Rank) -> SavedActivation:
 
 def _head(decoder: Decoder, rank: Rank, head: Projection) -> Iterator[Operation]:
     tied = head.weights if decoder.tied else 0
-    held = (*head.held[tied > 0 :], HeldWeights(decoder.extra))
+    matrices = (*head.held[tied > 0 :], HeldWeights(decoder.extra))
     for done in product(rank, head, rank.tokens):
         yield replace(
-            done, held=held, saved=(_head_input(rank),), logits=rank.tokens * float(head.n), tied_parameters=tied
+            done, held=matrices, saved=(_head_input(rank),), logits=rank.tokens * float(head.n), tied_parameters=tied
         )
 
 
-def _sampled(rank: Rank, own: int, vocab: int) -> Iterator[Part]:
+def _sample(rank: Rank, cols: int, vocab: int) -> Iterator[Part]:
     """Logits of all ranks in float32, their probabilities, and the largest of each row, random or not."""
-    yield from rank.exchanged("gather logits", "all_gather", "tp", rank.tokens * own * rank.tp * rank.size)
+    yield from rank.exchange("gather logits", "all_gather", "tp", rank.tokens * cols * rank.tp * rank.size)
     elements = np.maximum(rank.tokens, 1) * vocab
-    yield rank.moved("logits to float32", "copy", elements, rank.size * elements, FLOAT_BYTES * elements)
+    yield rank.move("logits to float32", "copy", elements, rank.size * elements, FLOAT_BYTES * elements)
     wide = rank.of(rank.tokens, "float32")
     yield wide.rows("probabilities", "softmax", rank.tokens, vocab)
     yield wide.rows("sample", "argmax", rank.tokens, vocab)
 
 
 def loss(rank: Rank, rows: int, cols: int) -> Operation:
-    """Of ``rows`` tokens over the rank's ``cols`` of the vocabulary, as the engine computes it."""
-    makers = {"written out": _written_out, "torch": _torch, "fused": _fused, "generated": _generated}
+    """Loss of ``rows`` tokens over the rank's ``cols`` of the vocabulary, as the engine computes it."""
+    makers = {"written out": _written_out, "torch": _torch, "fused": _fused_loss, "generated": _generated_loss}
     return makers[rank.engine.loss](rank, rows, cols)
 
 
-def _generated(rank: Rank, rows: int, cols: int) -> Operation:
+def _generated_loss(rank: Rank, rows: int, cols: int) -> Operation:
     """Maximum and sum of exponentials of each row; back, the gradient from these and the logits (``torch.compile`` of
     ``F.cross_entropy``, whose partitioner keeps logits in their own dtype alone).
     """
     size, statistics = rows * cols * rank.size, STATISTICS * FLOAT_BYTES * rows
-    gradient = rank.reduced(
+    gradient = rank.reduce(
         "loss gradient", "log_softmax_backward", (rows, cols), size + INDEX_BYTES * rows + statistics, size
     )
     return Operation(
         forward=(
-            rank.reduced("loss statistics", "logsumexp", (rows, cols), size + INDEX_BYTES * rows, statistics),
-            *rank.exchanged("gather loss", "all_gather", "tp", statistics * rank.tp),
+            rank.reduce("loss statistics", "logsumexp", (rows, cols), size + INDEX_BYTES * rows, statistics),
+            *rank.exchange("gather loss", "all_gather", "tp", statistics * rank.tp),
         ),
         backward=(gradient,),
     )
@@ -201,29 +201,29 @@ def _generated(rank: Rank, rows: int, cols: int) -> Operation:
 
 def _wide(rank: Rank, name: str, op: str, elements: int, *, reads: int = 1, writes: int = 1) -> Part:
     """A pass over float32 logits."""
-    return rank.passed(name, op, elements, reads * FLOAT_BYTES * elements, writes * FLOAT_BYTES * elements)
+    return rank.sweep(name, op, elements, reads * FLOAT_BYTES * elements, writes * FLOAT_BYTES * elements)
 
 
 def _cast(rank: Rank, name: str, elements: int, *, narrowed: bool = False) -> Part:
     narrow, wide = elements * rank.size, elements * FLOAT_BYTES
     read, written = (wide, narrow) if narrowed else (narrow, wide)
-    return rank.moved(name, "copy", elements, read, written)
+    return rank.move(name, "copy", elements, read, written)
 
 
 def _of_rows(rank: Rank, name: str, op: str, shape: tuple[int, int], *, reads: int = 1, writes: int = 0) -> Part:
     """A reduction of float32 logits that writes ``writes`` of them, or a value a row."""
     rows, cols = shape
     size = FLOAT_BYTES * rows * cols
-    return rank.reduced(name, op, shape, reads * size, writes * size or FLOAT_BYTES * rows)
+    return rank.reduce(name, op, shape, reads * size, writes * size or FLOAT_BYTES * rows)
 
 
 def _target(rank: Rank, name: str, op: str, rows: int) -> Part:
     """One value of each row, by its number."""
-    return rank.moved(name, op, rows, (INDEX_BYTES + FLOAT_BYTES) * rows, FLOAT_BYTES * rows)
+    return rank.move(name, op, rows, (INDEX_BYTES + FLOAT_BYTES) * rows, FLOAT_BYTES * rows)
 
 
-def _shared(rank: Rank, rows: int, values: int = 1) -> tuple[Part, ...]:
-    return rank.exchanged("reduce loss", "all_reduce", "tp", FLOAT_BYTES * rows * values)
+def _sum_of_ranks(rank: Rank, rows: int, values: int = 1) -> tuple[Part, ...]:
+    return rank.exchange("reduce loss", "all_reduce", "tp", FLOAT_BYTES * rows * values)
 
 
 def _written_out(rank: Rank, rows: int, cols: int) -> Operation:
@@ -233,13 +233,13 @@ def _written_out(rank: Rank, rows: int, cols: int) -> Operation:
         forward=(
             _cast(rank, "logits to float32", elements),
             _of_rows(rank, "loss maximum", "amax", shape),
-            *_shared(rank, rows),
+            *_sum_of_ranks(rank, rows),
             _wide(rank, "loss shift", "sub", elements),
             _target(rank, "loss target", "gather", rows),
-            *_shared(rank, rows),
+            *_sum_of_ranks(rank, rows),
             _wide(rank, "loss exponential", "exp", elements),
             _of_rows(rank, "loss sum", "sum", shape),
-            *_shared(rank, rows),
+            *_sum_of_ranks(rank, rows),
             _wide(rank, "loss probabilities", "div", elements),
         ),
         backward=(
@@ -257,11 +257,11 @@ def _torch(rank: Rank, rows: int, cols: int) -> Operation:
         forward=(
             _cast(rank, "logits to float32", elements),
             _of_rows(rank, "loss probabilities", "log_softmax", shape, writes=1),
-            *_shared(rank, rows, STATISTICS),
-            rank.reduced("loss", "nll_loss", (1, rows), (INDEX_BYTES + FLOAT_BYTES) * rows, 2 * FLOAT_BYTES),
+            *_sum_of_ranks(rank, rows, STATISTICS),
+            rank.reduce("loss", "nll_loss", (1, rows), (INDEX_BYTES + FLOAT_BYTES) * rows, 2 * FLOAT_BYTES),
         ),
         backward=(
-            rank.moved("loss zero gradient", "fill", elements, 0, FLOAT_BYTES * elements),
+            rank.move("loss zero gradient", "fill", elements, 0, FLOAT_BYTES * elements),
             _target(rank, "loss target gradient", "scatter", rows),
             _of_rows(rank, "loss gradient", "log_softmax_backward", shape, reads=2, writes=1),
             _cast(rank, "gradient of logits", elements, narrowed=True),
@@ -269,7 +269,7 @@ def _torch(rank: Rank, rows: int, cols: int) -> Operation:
     )
 
 
-def _fused(rank: Rank, rows: int, cols: int) -> Operation:
+def _fused_loss(rank: Rank, rows: int, cols: int) -> Operation:
     """Statistics of each row in one pass, the gradient over the logits in a second, and a pass back that scales it
     (Transformer Engine, ``triton/cross_entropy.py``; Hsu et al. 2024, section 3.2).
     """
@@ -278,9 +278,9 @@ def _fused(rank: Rank, rows: int, cols: int) -> Operation:
     statistics = STATISTICS * FLOAT_BYTES * rows
     return Operation(
         forward=(
-            rank.reduced("loss statistics", "logsumexp", (rows, cols), size + INDEX_BYTES * rows, statistics),
-            *rank.exchanged("gather loss", "all_gather", "tp", statistics * rank.tp),
-            rank.reduced("loss gradient", "softmax", (rows, cols), size, size),
+            rank.reduce("loss statistics", "logsumexp", (rows, cols), size + INDEX_BYTES * rows, statistics),
+            *rank.exchange("gather loss", "all_gather", "tp", statistics * rank.tp),
+            rank.reduce("loss gradient", "softmax", (rows, cols), size, size),
         ),
-        backward=(rank.passed("loss scale", "mul_scalar", elements, size, size),),
+        backward=(rank.sweep("loss scale", "mul_scalar", elements, size, size),),
     )

@@ -16,31 +16,32 @@ import numpy as np
 from neusight.errors import ModelError
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import STORED_BYTES
-from neusight.workloads.decoders.adapters import adapted
-from neusight.workloads.decoders.feed_forwards import activated, dense, inner
+from neusight.workloads.decoders.adapters import adapt
+from neusight.workloads.decoders.feed_forwards import activate, dense, inner
 from neusight.workloads.decoders.layers import Experts, Projection, shared_evenly
 from neusight.workloads.decoders.operations import (
     Operation,
-    exchanged,
-    moved,
+    exchange,
+    move,
     over_rows,
     product_gradients,
     within,
 )
-from neusight.workloads.decoders.products import given, leaving, narrowed, product, product_input
+from neusight.workloads.decoders.products import leaving, product, product_input, quantise, selected_values
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 ROUTED = "uniform"
-"""How tokens fall on experts, unless stated: each at random, which routers that were trained to balance come near."""
+"""Default distribution of tokens over experts: each at random, which routers that were trained to balance come near."""
 SHARED_OUT = "power_law_1.01"
-"""The same where ranks of a serving engine have whole experts and all wait for the fullest (aiconfigurator,
+"""Default distribution where ranks of a serving engine have whole experts and all wait for the fullest (aiconfigurator,
 ``workload_distribution``, its usual power law)."""
 
 
 def routing_of(part: Experts, ep: int) -> str:
-    """How tokens fall on the experts of ``ep`` ranks: as stated, else as is usual. Where copies of the fullest are
-    held, ranks have about as many tokens each: they are made and placed for that (DeepSeek-AI 2024, section 3.4.1).
+    """Distribution of tokens over the experts of ``ep`` ranks: as specified, else the default. Where the fullest
+    experts are copied, ranks have about as many tokens each: copies are made and placed for that (DeepSeek-AI 2024,
+    section 3.4.1).
     """
     return ROUTED if part.redundant else part.routing or (ROUTED if ep == 1 else SHARED_OUT)
 
@@ -53,10 +54,10 @@ def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
     """
     rows = rank.resident_tokens
     yield from product(rank, part.router(rank.hidden), rows)
-    yield from [_served(part, rank)] if rank.serves else _routed(part, rank)
+    yield from [_serve(part, rank)] if rank.serves else _train(part, rank)
     if part.shared:
-        alone = rank.tokens * ~_joins(part, rank)
-        lone = replace(rank, tokens=alone, resident_tokens=alone) if rank.serves else rank
+        tokens = rank.tokens * ~_joins(part, rank)
+        lone = replace(rank, tokens=tokens, resident_tokens=tokens) if rank.serves else rank
         yield from dense(part.shared, lone, of="shared ", reduced=not rank.serves)
         gradients = rank.pointwise("shared add gradients", "add", rows, rank.hidden)
         added = lone.pointwise("shared add", "add", lone.resident_tokens, rank.hidden)
@@ -68,13 +69,16 @@ def mixture(part: Experts, rank: Rank) -> Iterator[Operation]:
 
 
 def _joins(part: Experts, rank: Rank) -> Any:
-    """Whether shared experts run with the routed ones, for each pass: up to some tokens, in the same arithmetic."""
+    """Tell for each pass whether shared experts run with the routed ones: up to a number of tokens, in the same
+    arithmetic.
+    """
     alike = rank.arithmetic("experts") == rank.arithmetic("feed_forward")
     return np.less_equal(rank.tokens, rank.engine.shared_tokens if part.shared and alike else 0)
 
 
-def _served(part: Experts, rank: Rank) -> Operation:
-    """Choice of experts, tokens of all groups to them, all of them in one kernel, results back.
+def _serve(part: Experts, rank: Rank) -> Operation:
+    """Serve a mixture: choose experts, send tokens of all groups to them, run all of them in one kernel, return
+    results.
 
     A rank has whole experts with ``ep``, else a slice of each.
 
@@ -95,13 +99,13 @@ def _served(part: Experts, rank: Rank) -> Operation:
         all_experts=everyone + more * ep, top_k=part.top_k + more, gated=part.expert.gated,
         distribution=routing_of(part, ep), **rank.arithmetic("experts"),
     )  # fmt: skip
-    chosen = rank.reduced("routing", "softmax", (tokens, part.experts), scores, 8 * tokens * part.top_k)
+    chosen = rank.reduce("routing", "softmax", (tokens, part.experts), scores, 8 * tokens * part.top_k)
     return Operation(
         forward=(
             *(() if rank.engine.routes_in_experts else (chosen,)),
-            *_handed(part, rank),
+            *_exchange_tokens(part, rank),
             rank.part("experts", batch),
-            *_handed(part, rank, back=True),
+            *_exchange_tokens(part, rank, back=True),
         ),
         held=(*_held(up, experts), *_held(down, experts)),
         widest_bytes=rank.row_bytes(rank.tokens) / rank.hidden * part.top_k * (up.n + down.k + rank.hidden),
@@ -110,12 +114,12 @@ def _served(part: Experts, rank: Rank) -> Operation:
 
 def _held(projection: Projection, experts: int) -> tuple[HeldWeights, ...]:
     """A projection of each of a rank's experts."""
-    return tuple(each._replace(number=experts * each.number, routed=True) for each in projection.held)
+    return tuple(weights._replace(number=experts * weights.number, routed=True) for weights in projection.held)
 
 
-def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...]:
-    """Tokens to their experts in the dtype of the arithmetic, or results ``back``. Ranks of one group hold the same
-    tokens, so that groups alone exchange any.
+def _exchange_tokens(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...]:
+    """Send tokens to their experts in the dtype of the arithmetic, or results ``back``. Ranks of one group hold the
+    same tokens, so that groups alone exchange any.
     """
     dp = rank.ranks["dp"]
     if dp == 1:
@@ -124,12 +128,12 @@ def _handed(part: Experts, rank: Rank, *, back: bool = False) -> tuple[Part, ...
     if rank.ranks["ep"] == 1 or rank.engine.dispatcher == "allgather":
         every = rank.row_bytes(rank.tokens * dp)
         if back:
-            return rank.exchanged("scatter results", "reduce_scatter", "dp", every)
-        return rank.exchanged("gather tokens", "all_gather", "dp", every * narrow)
+            return rank.exchange("scatter results", "reduce_scatter", "dp", every)
+        return rank.exchange("gather tokens", "all_gather", "dp", every * narrow)
     # A rank's share of its group's tokens, each to the ranks that hold any of its experts.
     sent = rank.row_bytes(np.ceil(rank.tokens / rank.tp) * distinct(rank.ranks["ep"], part.top_k))
     name, size = ("combine", sent) if back else ("dispatch", sent * narrow)
-    return rank.exchanged(name, "all_to_all", "ep", size)
+    return rank.exchange(name, "all_to_all", "ep", size)
 
 
 def distinct(places: int, experts: int) -> float:
@@ -170,12 +174,12 @@ class Routed:
 
     @property
     def gathers(self) -> bool:
-        """Whether ranks that share experts have tokens of their own: else all have the same already."""
+        """Tell whether ranks that share experts have different tokens; otherwise all have the same already."""
         return self.rank.share.sequence_parallel or self.rank.share.tp == 1
 
     @property
     def pairs(self) -> int:
-        """As many as the rank's tokens make, from each of the ranks that share its experts."""
+        """Token-expert pairs that a rank computes: of its tokens, and of those of the ranks that share its experts."""
         return self.sent * (self.rank.share.etp if self.gathers else 1)
 
     @property
@@ -184,8 +188,8 @@ class Routed:
         return max(1, -(-self.pairs // self.experts))
 
 
-def _routed(part: Experts, rank: Rank) -> Iterator[Operation]:
-    """In training, from the router's scores to the rank's tokens' results."""
+def _train(part: Experts, rank: Rank) -> Iterator[Operation]:
+    """Operations in training, from the router's scores to the results of the rank's tokens."""
     local = rank.share
     if local.tp > 1 and not local.sequence_parallel and (local.ep > 1 or local.etp != local.tp):
         raise ModelError(
@@ -194,20 +198,20 @@ def _routed(part: Experts, rank: Rank) -> Iterator[Operation]:
         )
     experts = shared_evenly(part.experts, local.ep, "number of experts")
     routed = Routed(part=part, rank=rank, tokens=local.resident_tokens, experts=experts)
-    yield from _chosen(routed)
+    yield from _choose_experts(routed)
     yield from _kept(routed)
     sends = rank.engine.dispatcher != "allgather"
-    yield from (_dispatched if sends else _collected)(routed)
+    yield from (_dispatch if sends else _collect)(routed)
     up, down = part.expert.projections(rank.hidden, local.etp, "experts")
-    yield _grouped(routed, up)
-    yield from adapted(rank, replace(up, parts=(up.n * experts,)), routed.pairs)
-    yield from within("moe_act", activated(part.expert, rank, routed.pairs, down.k))
-    yield _grouped(routed, down)
-    yield from adapted(rank, replace(down, parts=(down.n * experts,)), routed.pairs)
-    yield from (_combined if sends else _returned)(routed)
+    yield _group_product(routed, up)
+    yield from adapt(rank, replace(up, parts=(up.n * experts,)), routed.pairs)
+    yield from within("moe_act", activate(part.expert, rank, routed.pairs, down.k))
+    yield _group_product(routed, down)
+    yield from adapt(rank, replace(down, parts=(down.n * experts,)), routed.pairs)
+    yield from (_combine if sends else _return)(routed)
     if not routed.gathers:
         # Ranks that have the same tokens and slices of experts.
-        yield exchanged(rank, "reduce of experts", "all_reduce", "tp", rank.row_bytes(routed.tokens))
+        yield exchange(rank, "reduce of experts", "all_reduce", "tp", rank.row_bytes(routed.tokens))
 
 
 def _kept(routed: Routed) -> Iterator[Operation]:
@@ -226,133 +230,133 @@ def _kept(routed: Routed) -> Iterator[Operation]:
             SavedActivation(name="router scores", bytes=2 * FLOAT_BYTES * local.resident_tokens * part.experts),
             product_input(rank, "expert input", rows * rank.hidden),
             *before,
-            given(rank, "expert products", even * (up.n + down.n) / 2),
+            selected_values(rank, "expert products", even * (up.n + down.n) / 2),
         ),
         widest_bytes=even * (up.n + down.k) * rank.size,
     )
     yield from within("moe_act", (Operation(saved=(activated, unweighted)),))
 
 
-def _chosen(routed: Routed) -> Iterator[Operation]:
-    """Probabilities, the best of them, and the order in which their experts get the tokens."""
+def _choose_experts(routed: Routed) -> Iterator[Operation]:
+    """Router probabilities, the best of them, and the order in which their experts receive the tokens."""
     rank, many, tokens, sent = routed.rank, routed.part.experts, routed.tokens, routed.sent
     chosen_bytes = (FLOAT_BYTES + INDEX_BYTES) * sent
     order = INDEX_BYTES * sent
     yield over_rows(rank, "router probabilities", "softmax", tokens, many)
     yield Operation(
         forward=(
-            rank.reduced("router choice", "topk", (tokens, many), tokens * many * rank.size, chosen_bytes),
-            rank.reduced("router order", "sort", (1, sent), order, 2 * order),
+            rank.reduce("router choice", "topk", (tokens, many), tokens * many * rank.size, chosen_bytes),
+            rank.reduce("router order", "sort", (1, sent), order, 2 * order),
         ),
-        backward=(rank.moved("router choice gradient", "scatter", sent, chosen_bytes, FLOAT_BYTES * sent),),
+        backward=(rank.move("router choice gradient", "scatter", sent, chosen_bytes, FLOAT_BYTES * sent),),
     )
 
 
-def _rearranged(routed: Routed, name: str, rows: int) -> Part:
-    """Rows to other places."""
+def _permute(routed: Routed, name: str, rows: int) -> Part:
+    """Gather rows into another order."""
     rank, size = routed.rank, routed.rank.row_bytes(rows)
-    return rank.moved(name, "gather", rows * rank.hidden, size + INDEX_BYTES * rows, size)
+    return rank.move(name, "gather", rows * rank.hidden, size + INDEX_BYTES * rows, size)
 
 
-def _sorted(routed: Routed, name: str) -> Iterator[Operation]:
-    """Pairs of several ranks and several experts to the other order."""
+def _sort_pairs(routed: Routed, name: str) -> Iterator[Operation]:
+    """Sort pairs of several ranks and several experts into the other order."""
     if routed.rank.share.ep > 1 and routed.experts > 1:
-        yield moved(_rearranged(routed, name, routed.pairs))
+        yield move(_permute(routed, name, routed.pairs))
 
 
 def _slices(routed: Routed, name: str, op: str, size: int) -> Iterator[Operation]:
-    """What ranks exchange that have a slice of the same experts, where each has tokens of its own: these gathered, or
-    their results added up at each token's rank.
+    """Exchange between ranks that have a slice of the same experts, where each has different tokens: these are
+    gathered, or their results added up at each token's rank.
     """
     if routed.gathers:
-        yield exchanged(routed.rank, f"{name} expert", op, "etp", size)
+        yield exchange(routed.rank, f"{name} expert", op, "etp", size)
 
 
-def _dispatched(routed: Routed) -> Iterator[Operation]:
-    """A row for each pair in the order of experts, to the rank that has the expert, and sorted again there."""
+def _dispatch(routed: Routed) -> Iterator[Operation]:
+    """Send a row for each pair in the order of experts to the rank that has the expert, and sort it again there."""
     rank, top_k = routed.rank, routed.part.top_k
     if rank.engine.dispatcher == "once":
-        yield from _dispatched_once(routed)
+        yield from _dispatch_once(routed)
         return
     sent = rank.row_bytes(routed.sent)
-    add = rank.reduced("permute gradient", "sum", (routed.tokens * rank.hidden, top_k), sent, sent // top_k)
-    yield Operation(forward=(_rearranged(routed, "permute", routed.sent),), backward=(add,))
-    yield exchanged(rank, "dispatch", "all_to_all", "ep", sent)
+    add = rank.reduce("permute gradient", "sum", (routed.tokens * rank.hidden, top_k), sent, sent // top_k)
+    yield Operation(forward=(_permute(routed, "permute", routed.sent),), backward=(add,))
+    yield exchange(rank, "dispatch", "all_to_all", "ep", sent)
     yield from _slices(routed, "gather for", "all_gather", sent * rank.share.etp)
-    yield from _sorted(routed, "sort by expert")
+    yield from _sort_pairs(routed, "sort by expert")
 
 
-def _dispatched_once(routed: Routed) -> Iterator[Operation]:
+def _dispatch_once(routed: Routed) -> Iterator[Operation]:
     """A token's row once to each rank, or over a network once to each node, that has any of its experts; there a row
     for each pair (DeepEP; Megatron Core, ``MoEFlexTokenDispatcher``).
     """
     rank, sent = routed.rank, routed.rank.row_bytes(routed.sent_once)
-    yield exchanged(rank, "dispatch", "all_to_all", "ep", sent)
+    yield exchange(rank, "dispatch", "all_to_all", "ep", sent)
     yield from _slices(routed, "gather for", "all_gather", sent * rank.share.etp)
     rows, arrived = routed.sent_once * rank.share.etp, rank.row_bytes(routed.pairs)
     shape = (rows * rank.hidden, max(1, routed.pairs // rows))
-    add = rank.reduced("permute gradient", "sum", shape, arrived, rank.row_bytes(rows))
-    yield Operation(forward=(_rearranged(routed, "permute", routed.pairs),), backward=(add,))
+    add = rank.reduce("permute gradient", "sum", shape, arrived, rank.row_bytes(rows))
+    yield Operation(forward=(_permute(routed, "permute", routed.pairs),), backward=(add,))
 
 
-def _combined(routed: Routed) -> Iterator[Operation]:
-    """The way back, and the sum of each token's results by their probabilities."""
+def _combine(routed: Routed) -> Iterator[Operation]:
+    """Return results, and sum those of each token by their probabilities."""
     rank = routed.rank
     if rank.engine.dispatcher == "once":
         # Each rank adds up what its own experts give of a token before that goes back.
-        yield _weighted(routed, routed.sent_once * rank.share.etp, routed.pairs)
+        yield _weigh(routed, routed.sent_once * rank.share.etp, routed.pairs)
         yield from _slices(routed, "scatter of", "reduce_scatter", rank.row_bytes(routed.sent_once) * rank.share.etp)
-        yield exchanged(rank, "combine", "all_to_all", "ep", rank.row_bytes(routed.sent_once))
+        yield exchange(rank, "combine", "all_to_all", "ep", rank.row_bytes(routed.sent_once))
         return
     sent = rank.row_bytes(routed.sent)
-    yield from _sorted(routed, "sort by rank")
+    yield from _sort_pairs(routed, "sort by rank")
     yield from _slices(routed, "scatter of", "reduce_scatter", sent * rank.share.etp)
-    yield exchanged(rank, "combine", "all_to_all", "ep", sent)
-    yield _weighted(routed, routed.tokens, routed.sent)
+    yield exchange(rank, "combine", "all_to_all", "ep", sent)
+    yield _weigh(routed, routed.tokens, routed.sent)
 
 
-def _collected(routed: Routed) -> Iterator[Operation]:
-    """All ranks' tokens at every rank, of which it takes those of its experts."""
+def _collect(routed: Routed) -> Iterator[Operation]:
+    """Gather all ranks' tokens at every rank, which selects those of its experts."""
     rank, local = routed.rank, routed.rank.share
-    own = rank.row_bytes(routed.tokens) * (local.etp if routed.gathers else 1)
-    yield from _slices(routed, "gather for", "all_gather", own)
-    yield exchanged(rank, "gather tokens", "all_gather", "ep", own * local.ep)
-    yield moved(_rearranged(routed, "permute", routed.pairs))
+    local_bytes = rank.row_bytes(routed.tokens) * (local.etp if routed.gathers else 1)
+    yield from _slices(routed, "gather for", "all_gather", local_bytes)
+    yield exchange(rank, "gather tokens", "all_gather", "ep", local_bytes * local.ep)
+    yield move(_permute(routed, "permute", routed.pairs))
 
 
-def _returned(routed: Routed) -> Iterator[Operation]:
-    """Partial sums of all tokens, added up at each token's rank."""
+def _return(routed: Routed) -> Iterator[Operation]:
+    """Reduce partial sums of all tokens to each token's rank."""
     rank, local = routed.rank, routed.rank.share
     everyone = routed.tokens * local.ep * (local.etp if routed.gathers else 1)
-    yield _weighted(routed, everyone, routed.pairs)
-    yield exchanged(rank, "scatter results", "reduce_scatter", "ep", rank.row_bytes(everyone))
+    yield _weigh(routed, everyone, routed.pairs)
+    yield exchange(rank, "scatter results", "reduce_scatter", "ep", rank.row_bytes(everyone))
     yield from _slices(routed, "scatter of", "reduce_scatter", rank.row_bytes(everyone) // local.ep)
 
 
-def _weighted(routed: Routed, tokens: int, pairs: int) -> Operation:
-    """Rows of pairs to sums of tokens; back, each pair's gradient and that of its probability."""
+def _weigh(routed: Routed, tokens: int, pairs: int) -> Operation:
+    """Sum rows of pairs to tokens; backward, each pair's gradient and that of its probability."""
     rank = routed.rank
     rows, results, weights = rank.row_bytes(pairs), rank.row_bytes(tokens), FLOAT_BYTES * pairs
     return Operation(
-        forward=(rank.passed("unpermute", "mul", pairs * rank.hidden, rows + weights, results),),
+        forward=(rank.sweep("unpermute", "mul", pairs * rank.hidden, rows + weights, results),),
         backward=(
-            rank.passed("unpermute gradient", "mul", pairs * rank.hidden, results + weights, rows),
-            rank.reduced("probability gradient", "sum", (pairs, rank.hidden), rows + results, weights),
+            rank.sweep("unpermute gradient", "mul", pairs * rank.hidden, results + weights, rows),
+            rank.reduce("probability gradient", "sum", (pairs, rank.hidden), rows + results, weights),
         ),
     )
 
 
-def _grouped(routed: Routed, projection: Projection) -> Operation:
-    """A product of every expert, forward and for both gradients, and what it takes in 8 bits, cast and transposed."""
+def _group_product(routed: Routed, projection: Projection) -> Operation:
+    """Product of every expert, forward and for both gradients, with its inputs in 8 bits, cast and transposed."""
     rank, name, shape = routed.rank, f"expert {projection.name}", (routed.pairs, projection.n, projection.k)
     (back, _), _ = product_gradients(shape, "tn")
 
-    def quantised(cols: int) -> tuple[Part, ...]:
-        return narrowed(rank, projection.name, (routed.pairs, cols), wanted=rank.narrow(projection.kind))
+    def cast(cols: int) -> tuple[Part, ...]:
+        return quantise(rank, projection.name, (routed.pairs, cols), wanted=rank.narrow(projection.kind))
 
     return Operation(
-        forward=(*quantised(projection.k), _of_groups(routed, name, projection.kind, shape)),
-        backward=(*quantised(projection.n), _of_groups(routed, name, projection.kind, back)),
+        forward=(*cast(projection.k), _of_groups(routed, name, projection.kind, shape)),
+        backward=(*cast(projection.n), _of_groups(routed, name, projection.kind, back)),
         weights=(_weight_products(routed, name, projection),),
         held=_held(projection, routed.experts),
     )

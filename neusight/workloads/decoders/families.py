@@ -22,14 +22,14 @@ USUAL: Mapping[str, Mapping[str, Any]] = {
     "swiglu": {"model_type": "llama"},
     "geglu": {"model_type": "llama", "hidden_act": "gelu"},
 }
-"""What models usually are by their activation, as keys of a configuration: GPT-3 and MPT (learned positions, biases,
-layer norm, tied), Nemotron-4 (arXiv:2402.16819, table 1), Llama and Grok-1."""
+"""Usual architectures by activation, as keys of a configuration: GPT-3 and MPT (learned positions, biases, layer norm,
+tied), Nemotron-4 (arXiv:2402.16819, table 1), Llama and Grok-1."""
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """What tells a family from Llama.
+    """Differences of a family of models from Llama.
 
     A bias is True, False or the key that says so. ``qk_norm`` and its key; ``every``: with a ``sliding_window``, each
     layer whose number (from 1) it divides sees everything, 0: none does. ``expert_bias`` goes with routers and experts.
@@ -191,7 +191,7 @@ FAMILIES: dict[str, Family] = {
         usual=_usual(tie_word_embeddings=True, head_dim=128),
     ),
 }  # fmt: skip
-"""By ``model_type``. Learned positions: that many more than ``max_position_embeddings``, -1 for none."""
+"""Families by ``model_type``. Learned positions: that many more than ``max_position_embeddings``, -1 for none."""
 
 
 def plain_layers(keys: Keys, family: Family) -> list[Layer]:
@@ -201,7 +201,7 @@ def plain_layers(keys: Keys, family: Family) -> list[Layer]:
         ModelError: values that are missing or contradict each other.
     """
     depth = keys.size("num_hidden_layers")
-    mixers, fed, how = _mixers(keys, family, depth), feed_forwards(keys, family, depth), _placed(keys, family)
+    mixers, fed, how = _mixers(keys, family, depth), feed_forwards(keys, family, depth), _placement(keys, family)
     return [Layer(attention=mixers[i], feed_forward=fed[i], **how) for i in range(depth)]
 
 
@@ -233,8 +233,8 @@ def says(keys: Keys, bias: bool | str) -> bool:
     return keys.flag(bias) if isinstance(bias, str) else bias
 
 
-def _placed(keys: Keys, family: Family) -> dict[str, Any]:
-    """Norms of layers: of Falcon, GPT-NeoX and StableLM as their own flags say."""
+def _placement(keys: Keys, family: Family) -> dict[str, Any]:
+    """Placement of a layer's norms: for Falcon, GPT-NeoX and StableLM by their flags."""
     kind = keys.get("model_type")
     norms, placement = family.norms, family.placement
     if kind == "falcon":
@@ -276,16 +276,16 @@ def _attention(keys: Keys, family: Family, kv_heads: int, window: int) -> SelfAt
     head_dim = keys.head_dim(heads)
     normed = family.qk_norm or ("head" if family.qk_norm_key and keys.flag(family.qk_norm_key) else "")
     # Cohere's norms have weights of their own for every head, so that they count as one row's.
-    own = "all" if normed and family.norm.op == "layer_norm" else normed
+    norm_weights = "all" if normed and family.norm.op == "layer_norm" else normed
     return SelfAttention(
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
         window=window,
-        rotary=rotated(keys, head_dim) if family.rotary and keys.get("position_embedding_type") != "nope" else 0,
+        rotary=rotary_width(keys, head_dim) if family.rotary and keys.get("position_embedding_type") != "nope" else 0,
         qkv_bias=says(keys, family.qkv_bias),
         out_bias=says(keys, family.out_bias),
-        qk_norm=own,
+        qk_norm=norm_weights,
         qk_norm_op=family.norm.op if normed else "rms_norm",
         gated=family.gated_attention,
         sinks=family.sinks,
@@ -293,17 +293,17 @@ def _attention(keys: Keys, family: Family, kv_heads: int, window: int) -> SelfAt
     )
 
 
-def rotated(keys: Keys, head_dim: int) -> int:
-    """Values of a head that positions rotate."""
-    stated = keys.size("rotary_dim", 0)
-    return stated or int(head_dim * float(keys.get("rotary_factor") or 1.0))
+def rotary_width(keys: Keys, head_dim: int) -> int:
+    """Number of values of a head that positions rotate."""
+    width = keys.size("rotary_dim", 0)
+    return width or int(head_dim * float(keys.get("rotary_factor") or 1.0))
 
 
 _FULL, _CHUNKED = "full_attention", "chunked_attention"
 
 
 def _windows(keys: Keys, family: Family, depth: int) -> list[int]:
-    """What each layer's attention sees, 0 for everything.
+    """Window of each layer's attention in tokens, 0 for all tokens.
 
     A chunk of Llama 4 (all tokens of the same 8,192) counts as a window of that length: at most what a chunk holds.
     """
@@ -330,7 +330,7 @@ def _chunks(keys: Keys, depth: int) -> list[int]:
 
 
 def feed_forwards(keys: Keys, family: Family, depth: int) -> list[FeedForward | Experts]:
-    """Of each layer, dense or a mixture.
+    """Feed-forward of each layer, dense or a mixture.
 
     Raises:
         ModelError: values that are missing or contradict each other.
@@ -378,7 +378,7 @@ def _dense(keys: Keys, family: Family) -> FeedForward:
 
 
 def _activation(keys: Keys, family: Family) -> str:
-    """silu, gelu or relu, whatever variant."""
+    """Name of the activation without its variant: silu, gelu or relu."""
     function = str(keys.get("hidden_act", family.activation)).lower()
     return next(
         (name for name in ("silu", "gelu", "relu") if name in function), "silu" if "swi" in function else "gelu"
@@ -394,21 +394,23 @@ def experts(keys: Keys, family: Family) -> Experts:
     many, top_k = keys.size("num_experts"), keys.size("top_k")
     if not 0 < top_k <= many:
         raise ModelError(f"{keys.where}: num_experts_per_tok = {top_k} of {many} experts: correct one of them")
-    own = keys.size("moe_intermediate_size" if keys.get("moe_intermediate_size") else "intermediate_size")
-    expert = FeedForward(ffn=own, gated=family.gated, bias=family.expert_bias, activation=_activation(keys, family))
+    width = keys.size("moe_intermediate_size" if keys.get("moe_intermediate_size") else "intermediate_size")
+    expert = FeedForward(ffn=width, gated=family.gated, bias=family.expert_bias, activation=_activation(keys, family))
     return Experts(
         expert=expert,
         experts=many,
         top_k=top_k,
-        shared=_shared(keys, expert),
+        shared=_shared_expert(keys, expert),
         shared_gate=family.shared_gate,
         router_bias=family.expert_bias,
     )
 
 
-def _shared(keys: Keys, expert: FeedForward) -> FeedForward | None:
-    """Experts of all tokens, as one: so many of the routed ones' width, or as wide as stated. Llama 4 has one."""
+def _shared_expert(keys: Keys, expert: FeedForward) -> FeedForward | None:
+    """Shared experts as one expert: as wide as recorded, else their number times the routed ones' width. Llama 4 has
+    one.
+    """
     count = 1 if keys.get("model_type") == "llama4_text" else keys.size("n_shared_experts", 0)
-    stated = keys.size("shared_expert_intermediate_size", keys.size("shared_intermediate_size", 0))
-    width = keys.size("moe_shared_expert_intermediate_size", stated) or count * expert.ffn
-    return replace(expert, ffn=width, bias=False) if width and (count or stated) else None
+    recorded = keys.size("shared_expert_intermediate_size", keys.size("shared_intermediate_size", 0))
+    width = keys.size("moe_shared_expert_intermediate_size", recorded) or count * expert.ffn
+    return replace(expert, ffn=width, bias=False) if width and (count or recorded) else None

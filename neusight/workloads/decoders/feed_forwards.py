@@ -15,7 +15,7 @@ from neusight.workloads.program import SavedActivation
 def dense(
     part: FeedForward, rank: Rank, *, quantised: bool = False, of: str = "", reduced: bool = True
 ) -> Iterator[Operation]:
-    """From the normalised residual stream to partial sums of the output.
+    """Operations from the normalised residual stream to partial sums of the output.
 
     Args:
         part: the feed-forward.
@@ -34,7 +34,7 @@ def dense(
         "shared_experts" if of else "mlp",
         (
             *product(rank, up, rank.tokens, name=name + up.name, quantised=quantised),
-            *activated(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias),
+            *activate(part, rank, rank.tokens, down.k, name=f"{name}activation", deferred=rank.engine.deferred_bias),
             inner(rank, part, rank.tokens, down.k),
             *product(rank, down, rank.tokens, name=name + down.name),
         ),
@@ -43,20 +43,20 @@ def dense(
         yield leaving(rank, rank.hidden, "feed_forward", f"{of}output")
 
 
-def activated(
+def activate(
     part: FeedForward, rank: Rank, rows: Any, width: int, *, name: str = "activation", deferred: bool = False
 ) -> Iterator[Operation]:
-    """The activation of ``rows`` of so many inner values.
+    """Activation of ``rows`` of ``width`` inner values.
 
     ``deferred``: the product before it has left its bias to be added here. A squared ReLU in one kernel moves what a
     ReLU moves.
     """
     shape = rows, width
     if rank.serves:
-        # Gated ones stream the same bytes whatever the function: silu's kernel, which was measured, stands for all.
+        # Gated ones stream the same bytes for every function: silu's kernel, which was measured, stands for all.
         yield pointwise(rank, name, "silu_and_mul" if part.gated else part.activation, *shape)
     elif not part.gated:
-        yield from _ungated(part, rank, shape, added=deferred and part.bias)
+        yield from _activate_plain(part, rank, shape, added=deferred and part.bias)
     elif rank.engine.activation == "eager":
         yield pointwise(rank, name, part.activation, *shape)
         yield pointwise(rank, f"{name} product", "mul", *shape)
@@ -64,13 +64,13 @@ def activated(
         yield pointwise(rank, name, "geglu" if part.activation == "gelu" else "swiglu", *shape)
 
 
-def _ungated(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bool) -> Iterator[Operation]:
-    """With the bias in the same kernel where the activation is GELU, else after one that adds it. Generated kernels
-    have the gradient of the bias with that of the activation.
+def _activate_plain(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bool) -> Iterator[Operation]:
+    """Activation without a gate, with the bias in the same kernel where it is GELU, else after a kernel that adds it.
+    Generated kernels have the gradient of the bias with that of the activation.
     """
     if part.bias and rank.engine.generated:
         size = shape[0] * shape[1] * rank.size
-        summed = rank.reduced("activation gradient", "sum", shape[::-1], 2 * size, size + shape[1] * rank.size)
+        summed = rank.reduce("activation gradient", "sum", shape[::-1], 2 * size, size + shape[1] * rank.size)
         yield Operation(forward=(rank.pointwise("activation", part.activation, *shape),), backward=(summed,))
         return
     joined = added and part.activation == "gelu" and rank.engine.activation == "fused"
@@ -82,8 +82,8 @@ def _ungated(part: FeedForward, rank: Rank, shape: tuple[int, int], *, added: bo
 
 
 def inner(rank: Rank, part: FeedForward, rows: Any, width: int) -> Operation:
-    """What is kept between the products of a feed-forward: what the activation takes, what a gate let through, what it
-    gives.
+    """Activations saved between the products of a feed-forward: the activation's input, the activated gate, and the
+    result.
     """
     size, up = rank.size, (2 if part.gated else 1) * width
     if rank.serves:
@@ -91,11 +91,11 @@ def inner(rank: Rank, part: FeedForward, rows: Any, width: int) -> Operation:
     gate = part.gated and rank.engine.keeps_activated_gate
     # PyTorch's relu has its gradient from its result.
     by_module = rank.engine.generated or rank.engine.activation == "eager"
-    alone = by_module and part.activation == "relu" and not part.squared
+    saves_result = by_module and part.activation == "relu" and not part.squared
     activation_input = SavedActivation(name="gate and up" if part.gated else "up", bytes=rows * up * size)
     return Operation(
         saved=(
-            *(() if alone else (activation_input,)),
+            *(() if saves_result else (activation_input,)),
             *((SavedActivation(name="activated gate", bytes=rows * width * size),) if gate else ()),
             product_input(rank, "activated", rows * width),
         ),

@@ -44,7 +44,7 @@ def known_decoder(name: str) -> Decoder:
     if name.endswith(".json") or name.startswith((".", "/", "~")):
         return _from_file(user_path(name))
     if full := _names().get(_plain(name)):
-        return _shipped(full)
+        return _shipped_decoder(full)
     if ready := canonical_name(name):
         return decoder_of(catalogue_config(ready), ready)
     if traced := traced_name(name):
@@ -60,8 +60,8 @@ def known_decoder(name: str) -> Decoder:
 
 
 @cache
-def _shipped(full: str) -> Decoder:
-    """One of ``known_decoders``."""
+def _shipped_decoder(full: str) -> Decoder:
+    """Decoder of one of the ``known_decoders``."""
     return decoder_of(_config(full), full)
 
 
@@ -90,8 +90,8 @@ def nearest_models(name: str, kinds: Collection[str] = KINDS) -> str:
     workloads = [info for info in (*list_workloads(), *list_traced()) if info.kind in kinds]
     others = list_hub() if len(kinds) > 1 else ()
     hub = {_plain(full).rsplit("/", 1)[-1]: full for full in (*others, *_entries())}
-    known = [*(name for info in workloads for name in (info.name, *info.aliases)), *hub]
-    return did_you_mean(hub.get(each, each) for each in close_names(_plain(name).rsplit("/", 1)[-1], known))
+    names = [*(name for info in workloads for name in (info.name, *info.aliases)), *hub]
+    return did_you_mean(hub.get(close, close) for close in close_names(_plain(name).rsplit("/", 1)[-1], names))
 
 
 def _plain(name: str) -> str:

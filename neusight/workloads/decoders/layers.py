@@ -1,8 +1,8 @@
-"""What a layer of a decoder is made of: mixers of tokens, feed-forwards, and the matrices of weights in them.
+"""Parts of a decoder's layer: mixers of tokens, feed-forwards, and their matrices of weights.
 
 One table of ``Projection`` a part answers for parameters, for products and for how ranks share them. Widths of the
-residual stream are not repeated in every part: they are given as ``hidden``. Methods that take ``tp`` tell what one of
-so many tensor-parallel ranks holds.
+residual stream are not repeated in every part: they are given as ``hidden``. Methods that take ``tp`` return
+the share of one of ``tp`` tensor-parallel ranks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from neusight.errors import ModelError
 from neusight.workloads.program import HeldWeights
 
 STORED = ("apart", "joined", "transposed")
-"""How a module of transformers keeps what engines keep in one matrix: each part by itself, all in one, or that by
-inputs (``Conv1D`` of GPT-2)."""
+"""Storage in a module of transformers of parts that engines keep in one matrix: each part by itself, all in one, or
+that by inputs (``Conv1D`` of GPT-2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,7 @@ class Projection:
 
 @dataclass(frozen=True, kw_only=True)
 class Cache:
-    """What ``layers`` equal layers keep of a sequence: bytes a token, of the last ``window`` tokens (0: of all)."""
+    """Cache of ``layers`` equal layers for a sequence: bytes per token, of the last ``window`` tokens (0: of all)."""
 
     layers: int
     bytes_per_token: float
@@ -70,7 +70,7 @@ _MOST_RANKS = 64
 
 
 def shared_evenly(count: int, ranks: int, what: str) -> int:
-    """What each of ``ranks`` gets.
+    """Number that each of ``ranks`` gets.
 
     Raises:
         ModelError: they cannot share it evenly, which engines refuse.
@@ -90,7 +90,7 @@ class Norm:
 
 
 class Mixer:
-    """What mixes the tokens of a sequence: matrices of weights, and what it keeps of the tokens before."""
+    """Mixer of the tokens of a sequence: matrices of weights, and a cache or state of earlier tokens."""
 
     @property
     def vectors(self) -> int:
@@ -102,11 +102,11 @@ class Mixer:
         raise NotImplementedError
 
     def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
-        """What grows with a sequence, of values of ``size`` bytes."""
+        """Caches that grow with a sequence, of values of ``size`` bytes."""
         return ()
 
     def state_bytes(self, tp: int = 1) -> float:
-        """What a sequence keeps beside, whatever its length."""
+        """Bytes of a sequence's state, which do not depend on its length."""
         return 0.0
 
 
@@ -184,7 +184,8 @@ class CrossAttention(SelfAttention):
 
 
 INDEX_BYTES = 132
-"""Of a token in an indexer's cache: 128 values in float8 and a float32 scale (DeepSeek-V3.2, FlashMLA's layout)."""
+"""Bytes of a token in an indexer's cache: 128 values in float8 and a float32 scale (DeepSeek-V3.2, FlashMLA's
+layout)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,15 +317,15 @@ class CompressedAttention(Mixer):
     @property
     def vectors(self) -> int:
         """Norms of queries, keys and compressed keys, positions within a compressed key, sinks."""
-        own = self.q_rank + self.head_dim + self.heads
+        fixed = self.q_rank + self.head_dim + self.heads
         if not self.ratio:
-            return own
+            return fixed
         widths = [self.head_dim, *([self.indexer.head_dim] if self.indexer else [])]
         overlap = 2 if self.indexer else 1
-        return own + sum(width + self.ratio * overlap * width for width in widths)
+        return fixed + sum(width + self.ratio * overlap * width for width in widths)
 
     def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
-        """Of the window all keys, beyond it one for ``ratio``, on every rank."""
+        """Cache of all keys of the window, and of one for ``ratio`` tokens beyond it, on every rank."""
         near = Cache(layers=1, bytes_per_token=self.head_dim * size, window=self.window)
         if not self.ratio:
             return (near,)
@@ -333,7 +334,7 @@ class CompressedAttention(Mixer):
 
 
 STATE_BYTES = {"float32": 4.0, "bfloat16": 2.0, "float16": 2.0}
-"""Of an element of a recurrent state."""
+"""Bytes of an element of a recurrent state, by dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -344,11 +345,11 @@ class Recurrent(Mixer):
     state_dtype: str = "float32"
 
     def state_elements(self, tp: int = 1) -> int:
-        """Of the recurrent state of a sequence."""
+        """Elements of the recurrent state of a sequence."""
         raise NotImplementedError
 
     def conv_channels(self, tp: int = 1) -> int:
-        """Of the convolution."""
+        """Channels of the convolution."""
         raise NotImplementedError
 
     def state_bytes(self, tp: int = 1) -> float:
@@ -387,7 +388,7 @@ class LinearAttention(Recurrent):
         return self.conv_channels() * self.conv + 2 * self.value_heads + self.value_dim
 
     def state_elements(self, tp: int = 1) -> int:
-        """Of the recurrent state of a sequence."""
+        """Elements of the recurrent state of a sequence."""
         return self.widths(tp)[1] * self.key_dim
 
     def conv_channels(self, tp: int = 1) -> int:
@@ -432,7 +433,7 @@ class StateSpace(Recurrent):
         return self.conv_channels() * (self.conv + self.conv_bias) + 3 * self.heads + norm
 
     def state_elements(self, tp: int = 1) -> int:
-        """Of the recurrent state of a sequence."""
+        """Elements of the recurrent state of a sequence."""
         return self.widths(tp)[0] * self.state
 
     def conv_channels(self, tp: int = 1) -> int:
@@ -457,7 +458,7 @@ class SelectiveScan(Recurrent):
     normed: bool = False
 
     @property
-    def scanned(self) -> int:
+    def scan_inputs(self) -> int:
         """Values of a token that all channels share: of its step, and what enters and leaves the state."""
         return self.rank + 2 * self.state
 
@@ -474,14 +475,14 @@ class SelectiveScan(Recurrent):
     @property
     def vectors(self) -> int:
         """Filters, decays and skip of each channel, norms of what all channels share."""
-        return self.inner * (self.conv + self.conv_bias + self.state + 1) + self.normed * self.scanned
+        return self.inner * (self.conv + self.conv_bias + self.state + 1) + self.normed * self.scan_inputs
 
     def state_elements(self, tp: int = 1) -> int:
-        """Of the recurrent state of a sequence."""
+        """Elements of the recurrent state of a sequence."""
         return self.conv_channels(tp) * self.state
 
     def conv_channels(self, tp: int = 1) -> int:
-        """Of a rank."""
+        """Channels of the convolution on a rank."""
         return shared_evenly(self.inner, tp, "mamba_expand x hidden_size")
 
 
@@ -501,11 +502,11 @@ class ParallelMixers(Mixer):
         return sum(part.vectors for part in self.parts)
 
     def caches(self, size: float, tp: int = 1) -> tuple[Cache, ...]:
-        """What grows with a sequence, of values of ``size`` bytes."""
+        """Caches that grow with a sequence, of values of ``size`` bytes."""
         return tuple(cache for part in self.parts for cache in part.caches(size, tp))
 
     def state_bytes(self, tp: int = 1) -> float:
-        """What a sequence keeps whatever its length."""
+        """Bytes of a sequence's states, which do not depend on its length."""
         return sum(part.state_bytes(tp) for part in self.parts)
 
 
@@ -558,7 +559,7 @@ class Experts:
         return Projection(name="router", k=hidden, parts=(self.experts,), bias=self.router_bias, kind="router")
 
     def parameters(self, hidden: int, experts: int | None = None) -> int:
-        """Those of the router, of so many experts (all unless given) and of the shared ones."""
+        """Number of parameters of the router, of ``experts`` experts (default: all) and of the shared ones."""
         routed = (self.experts if experts is None else experts) * self.expert.parameters(hidden)
         shared = self.shared.parameters(hidden) if self.shared else 0
         return routed + shared + (hidden if self.shared_gate else 0) + self.router(hidden).parameters
@@ -589,21 +590,21 @@ class Layer:
         return self._mixer_and_norms(hidden) + (self.feed_forward.parameters(hidden) if self.feed_forward else 0)
 
     def active_parameters(self, hidden: int) -> int:
-        """Those without the experts that a token does not take."""
+        """Number of parameters that a token uses: all but those of experts that it is not routed to."""
         if isinstance(self.feed_forward, Experts):
             return self._mixer_and_norms(hidden) + self.feed_forward.parameters(hidden, self.feed_forward.top_k)
         return self.parameters(hidden)
 
     @property
     def branches(self) -> tuple[Mixer | FeedForward | Experts, ...]:
-        """What adds to the residual stream, in order."""
+        """Parts that add to the residual stream, in order."""
         return tuple(part for part in (self.attention, self.cross, self.feed_forward) if part)
 
     def _mixer_and_norms(self, hidden: int) -> int:
-        """Of mixers and norms."""
+        """Number of parameters of mixers and norms."""
         mixers = [part for part in self.branches if isinstance(part, Mixer)]
-        own = sum(p.parameters for mixer in mixers for p in mixer.projections(hidden))
-        return own + sum(mixer.vectors for mixer in mixers) + self.norms * self.norm.weights * hidden
+        matrices = sum(p.parameters for mixer in mixers for p in mixer.projections(hidden))
+        return matrices + sum(mixer.vectors for mixer in mixers) + self.norms * self.norm.weights * hidden
 
 
 def attending(layer: Layer) -> tuple[Layer, Layer]:
@@ -612,19 +613,19 @@ def attending(layer: Layer) -> tuple[Layer, Layer]:
     Raises:
         ModelError: another mixer.
     """
-    own = layer.attention
-    if not isinstance(own, SelfAttention):
+    part = layer.attention
+    if not isinstance(part, SelfAttention):
         raise ModelError("an encoder whose layers have no self-attention is not built: trace it")
     cross = CrossAttention(
-        heads=own.heads, kv_heads=own.kv_heads, head_dim=own.head_dim, qkv_bias=own.qkv_bias, out_bias=own.out_bias,
-        stored=own.stored,
+        heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim, qkv_bias=part.qkv_bias,
+        out_bias=part.out_bias, stored=part.stored,
     )  # fmt: skip
-    encoder = replace(layer, attention=replace(own, causal=False), encodes=True)
+    encoder = replace(layer, attention=replace(part, causal=False), encodes=True)
     return encoder, replace(layer, cross=cross, norms=layer.norms + 1)
 
 
-def counted(layers: Sequence[Layer]) -> tuple[tuple[Layer, int], ...]:
-    """Equal layers once, with how many there are, in the order in which they first come."""
+def count_equal(layers: Sequence[Layer]) -> tuple[tuple[Layer, int], ...]:
+    """Distinct layers with their numbers, in the order in which they first come."""
     counts: dict[Layer, int] = {}
     for layer in layers:
         counts[layer] = counts.get(layer, 0) + 1

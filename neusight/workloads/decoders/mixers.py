@@ -16,10 +16,10 @@ from neusight.workloads.chunks import SCAN_FLOPS, Product, delta_rule_product, s
 from neusight.workloads.decoders.attention import (
     cached_attention,
     cross_attention,
-    indexed,
     latent_attention,
     per_head,
-    rotated,
+    rotate,
+    select_keys,
     self_attention,
 )
 from neusight.workloads.decoders.cores import CORE_MODULE
@@ -38,7 +38,7 @@ from neusight.workloads.decoders.layers import (
 from neusight.workloads.decoders.operations import Operation
 from neusight.workloads.decoders.products import leaving, product, product_input
 from neusight.workloads.decoders.rank import Rank
-from neusight.workloads.decoders.stream import normalised
+from neusight.workloads.decoders.stream import normalise
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 SAVED_CHUNK = 64
@@ -46,7 +46,7 @@ SAVED_CHUNK = 64
 of which it keeps fewer)."""
 
 
-def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Operation]:
+def mix(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Operation]:
     """Operations from the normalised residual stream to partial sums of the output.
 
     ``quantised``: the norm before it writes 8 bits.
@@ -55,7 +55,7 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
         ModelError: sizes that ranks cannot share evenly.
     """
     if isinstance(mixer, ParallelMixers):
-        yield from _added(mixer, rank, quantised=quantised)
+        yield from _add_mixers(mixer, rank, quantised=quantised)
         return
     if rank.serves:
         output = mixer.projections(rank.hidden, rank.tp)[-1]
@@ -73,22 +73,23 @@ def mixed(mixer: Mixer, rank: Rank, *, quantised: bool = False) -> Iterator[Oper
         elif isinstance(mixer, SelectiveScan):
             yield from _selective_scan(mixer, rank)
         elif isinstance(mixer, CompressedAttention):
-            yield from _compressed(mixer, rank)
+            yield from _compressed_attention(mixer, rank)
         yield leaving(rank, rank.hidden, "attention")
     else:
         yield _kept_alone(mixer, rank)
 
 
-def _added(mixer: ParallelMixers, rank: Rank, *, quantised: bool) -> Iterator[Operation]:
-    """Each mixer, whose output is added to that of those before."""
+def _add_mixers(mixer: ParallelMixers, rank: Rank, *, quantised: bool) -> Iterator[Operation]:
+    """Run each mixer and add its output to that of those before."""
     for place, part in enumerate(mixer.parts):
-        yield from mixed(part, rank, quantised=quantised)
+        yield from mix(part, rank, quantised=quantised)
         if place:
             yield Operation(forward=(rank.pointwise("add mixers", "add", rank.tokens, rank.hidden),))
 
 
 def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
-    """What products give, once more what a convolution or norm makes of it, the states of a scan, and the output.
+    """Activations saved by a mixer whose kernels are not built: results of its products, of a convolution or norm after
+    them, the states of a scan, and the output.
 
     Mamba-2 computes convolution and states again and keeps what its scan gives, and that in the order of its gated norm
     (mamba_ssm, ``MambaSplitConv1dScanCombinedFn``; Megatron Core, ``MambaMixer``).
@@ -101,8 +102,8 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
         mixed = SavedActivation(name="scanned, and before its norm", bytes=2 * rank.tokens * output.k * rank.size)
     elif isinstance(mixer, Recurrent):
         chunks = rank.share.batch * -(-rank.share.length // SAVED_CHUNK)
-        kept = chunks * mixer.state_elements(rank.tp) * rank.size
-        states = (SavedActivation(name="states", bytes=kept, modules=CORE_MODULE),)
+        state_bytes = chunks * mixer.state_elements(rank.tp) * rank.size
+        states = (SavedActivation(name="states", bytes=state_bytes, modules=CORE_MODULE),)
     selected = rank.tokens * (sum(p.n for p in (*inner, output)) / 2 + output.k) * stored_bytes(rank.dtype)
     return Operation(
         saved=(
@@ -111,7 +112,7 @@ def _kept_alone(mixer: Mixer, rank: Rank) -> Operation:
             *states,
             product_input(rank, "mixer output", rank.tokens * output.k),
         ),
-        held=(*(each for projection in (*inner, output) for each in projection.held), *_vectors(mixer, rank)),
+        held=(*(weights for projection in (*inner, output) for weights in projection.held), *_vectors(mixer, rank)),
         unbuilt=f"training of {type(mixer).__name__} layers is not built, that of self-attention and latent attention "
         "is: estimate a step on one device by 'predict --mode training'",
     )
@@ -122,23 +123,25 @@ def _vectors(mixer: Mixer, rank: Rank) -> tuple[HeldWeights, ...]:
     return (HeldWeights(-(-mixer.vectors // rank.tp)),)
 
 
-def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
-    """DeepSeek-V4's: compressed keys count as selected ones behind the window, on average over the queries."""
+def _compressed_attention(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
+    """Compressed attention (DeepSeek-V4): compressed keys count as selected ones behind the window, on average over the
+    queries.
+    """
     heads, groups, passes = mixer.local_heads(rank.tp), mixer.groups // rank.tp, rank.passes
     assert passes is not None
     parts = {p.name: p for p in mixer.projections(rank.hidden, rank.tp)}
     yield from product(rank, parts["latent"], rank.tokens)
     yield from product(rank, parts["query up"], rank.tokens)
     for name, width in (("query norm", mixer.q_rank), ("key norm", mixer.head_dim)):
-        yield replace(normalised(rank, name, "rms_norm", (rank.tokens, width), weights=1), held=())
-    yield from rotated(rank, (), (heads + 1) * mixer.rope_dim, mixer.head_dim)
+        yield replace(normalise(rank, name, "rms_norm", (rank.tokens, width), weights=1), held=())
+    yield from rotate(rank, (), (heads + 1) * mixer.rope_dim, mixer.head_dim)
     if mixer.ratio:
         yield from product(rank, parts["compressor"], rank.tokens)
     if mixer.indexer:
-        yield from indexed(mixer.indexer, rank, parts, mixer.ratio)
+        yield from select_keys(mixer.indexer, rank, parts, mixer.ratio)
     shape = {"heads": heads, "kv_heads": 1, "head_dim": mixer.head_dim, "value_dim": mixer.head_dim, "shared_kv": True}
     middle = passes.prompt_context - passes.prompt_tokens // 2
-    of_prompts, of_decodes = shape | _seen(mixer, middle), shape | _seen(mixer, passes.decode_context)
+    of_prompts, of_decodes = shape | _visible_keys(mixer, middle), shape | _visible_keys(mixer, passes.decode_context)
     yield cached_attention(rank, of_prompts, of_decodes)
     down = parts["output down"]
     yield Operation(held=down.held)
@@ -146,8 +149,8 @@ def _compressed(mixer: CompressedAttention, rank: Rank) -> Iterator[Operation]:
     yield from product(rank, parts["output"], rank.tokens)
 
 
-def _seen(mixer: CompressedAttention, context: np.ndarray) -> dict[str, Any]:
-    """Keys that a query sees of so many tokens: those of the window, and of the compressed ones the chosen or all."""
+def _visible_keys(mixer: CompressedAttention, context: np.ndarray) -> dict[str, Any]:
+    """Keys that a query sees of ``context`` tokens: those of the window, and the chosen or all compressed ones."""
     if not mixer.ratio:
         return {"window": mixer.window}
     far = -(-context // mixer.ratio)
@@ -164,8 +167,8 @@ def _recurrent(mixer: LinearAttention | StateSpace, rank: Rank) -> Iterator[Oper
     yield Operation(
         forward=(
             _convolution(rank, mixer),
-            _chunked(rank, mixer.widths(rank.tp)[2], chunk),
-            _stepped(rank, mixer),
+            _chunk_products(rank, mixer.widths(rank.tp)[2], chunk),
+            _step_states(rank, mixer),
             rank.rows("gated norm", "rms_norm", rows, cols, more_read=gate),
         )
     )
@@ -194,16 +197,16 @@ def _selective_scan(mixer: SelectiveScan, rank: Rank) -> Iterator[Operation]:
     yield from product(rank, enter, rank.tokens)
     yield Operation(forward=(_convolution(rank, mixer),))
     yield from product(rank, shared, rank.tokens)
-    yield leaving(rank, mixer.scanned, "attention", "scan inputs")
+    yield leaving(rank, mixer.scan_inputs, "attention", "scan inputs")
     if mixer.normed:
-        yield Operation(forward=(rank.rows("scan norms", "rms_norm", rank.tokens, mixer.scanned),))
+        yield Operation(forward=(rank.rows("scan norms", "rms_norm", rank.tokens, mixer.scan_inputs),))
     yield from product(rank, steps, rank.tokens)
-    yield Operation(forward=(_scanned(rank, mixer), _stepped(rank, mixer)))
+    yield Operation(forward=(_scan_prompts(rank, mixer), _step_states(rank, mixer)))
     yield from product(rank, output, rank.tokens)
 
 
-def _scanned(rank: Rank, mixer: SelectiveScan) -> Part:
-    """The scan of prompts: reads inputs, steps and gates of all channels and what they share, keeps states on chip."""
+def _scan_prompts(rank: Rank, mixer: SelectiveScan) -> Part:
+    """Scan of prompts: reads inputs, steps and gates of all channels and their shared values, keeps states on chip."""
     passes = rank.passes
     assert passes is not None
     tokens, inner = np.maximum(passes.prompts * passes.prompt_tokens, 1), mixer.conv_channels(rank.tp)
@@ -215,7 +218,7 @@ def _scanned(rank: Rank, mixer: SelectiveScan) -> Part:
     return rank.part("scan of prompts", batch, passes.prompt_runs)
 
 
-def _chunked(rank: Rank, heads: int, shape: Product) -> Part:
+def _chunk_products(rank: Rank, heads: int, shape: Product) -> Part:
     """All products of the chunks of prompts as one of the same FLOP: (m, n, k) of tokens in a chunk."""
     passes = rank.passes
     assert passes is not None
@@ -234,14 +237,14 @@ def _convolution(rank: Rank, mixer: Recurrent) -> Part:
     return rank.part("convolution", KernelBatch("elementwise", {**batch.columns, "flops": flops}))
 
 
-def _stepped(rank: Rank, mixer: Recurrent) -> Part:
-    """Steps of the states of sequences that generate, one a token: read, decayed, added to, read out, written."""
+def _step_states(rank: Rank, mixer: Recurrent) -> Part:
+    """Steps of the states of sequences that generate, one per token: read, decayed, added to, read out, written."""
     passes = rank.passes
     assert passes is not None
-    rows, state = np.maximum(passes.decoded, 1), mixer.state_elements(rank.tp)
-    kept = rows * int(mixer.state_bytes(rank.tp))
+    rows, state = np.maximum(passes.new_decodes, 1), mixer.state_elements(rank.tp)
+    size = rows * int(mixer.state_bytes(rank.tp))
     batch = KernelBatch.from_columns(
-        "elementwise", op="mul", elements=rows * state, read_bytes=kept, write_bytes=kept, flops=6 * rows * state,
+        "elementwise", op="mul", elements=rows * state, read_bytes=size, write_bytes=size, flops=6 * rows * state,
         dtype=mixer.state_dtype,
     )  # fmt: skip
     return rank.part("state of decodes", batch, passes.decode_runs)

@@ -37,8 +37,7 @@ Shape = tuple[Any, Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """Parts of each pass, in the order in which that pass runs them, whatever ``Part.phase`` says before they are
-    joined.
+    """Parts of each pass, in the order in which that pass runs them; ``Part.phase`` is set when they are joined.
 
     ``held`` are the parameters that the rank has of it, ``tied_parameters`` how many more count as another's.
     ``saved`` is what it keeps of a micro-batch for its backward pass. ``widest_bytes`` are those of what enters and
@@ -76,7 +75,7 @@ def segment_of(name: str, layer: int, operations: Iterable[Operation], input_byt
             *(_of("backward", part) for operation in back for part in operation.backward),
             *(_of("weights", part) for operation in back for part in operation.weights),
         ),
-        held=tuple(each for operation in done for each in operation.held),
+        held=tuple(weights for operation in done for weights in operation.held),
         saved=tuple(activation for operation in done for activation in operation.saved),
         input_bytes=input_bytes,
         widest_bytes=widest if np.ndim(widest) else float(widest),
@@ -95,7 +94,7 @@ def within(module: str, operations: Iterable[Operation]) -> Iterator[Operation]:
     """The same as parts of a module that may be computed again, with what its recomputation need not keep."""
     for done in operations:
         parts = tuple(replace(part, modules=(*part.modules, module)) for part in done.forward)
-        saved = tuple(replace(each, modules=(*each.modules, module)) for each in done.saved)
+        saved = tuple(replace(activation, modules=(*activation.modules, module)) for activation in done.saved)
         yield replace(done, forward=parts, saved=saved)
 
 
@@ -135,21 +134,21 @@ def _gradients(op: str) -> tuple[str, ...]:
     return GRADIENTS.get(op, (f"{op}_backward",))
 
 
-def moved(part: Part) -> Operation:
-    """Data movement, whose gradient goes the other way."""
+def move(part: Part) -> Operation:
+    """Data movement with its gradient, which moves data the other way."""
     return Operation(forward=(part,), backward=(replace(part, name=f"{part.name} gradient"),))
 
 
-def exchanged(
+def exchange(
     rank: Rank, name: str, op: str, group: str, size: Any, *, back: Any = None, overlapped: bool = False
 ) -> Operation:
-    """A collective of ``size`` [B] and its adjoint, of ``back`` [B] where that is not as many, beside kernels where it
+    """Collective of ``size`` [B] and its adjoint, of ``back`` [B] where that differs, concurrent with kernels where it
     is ``overlapped``.
     """
     adjoint = ADJOINTS.get(op)
     size_back = size if back is None else back
-    gradient = rank.exchanged(f"{name} gradient", adjoint, group, size_back, overlapped=overlapped) if adjoint else ()
-    return Operation(forward=rank.exchanged(name, op, group, size), backward=gradient)
+    gradient = rank.exchange(f"{name} gradient", adjoint, group, size_back, overlapped=overlapped) if adjoint else ()
+    return Operation(forward=rank.exchange(name, op, group, size), backward=gradient)
 
 
 def product_gradients(shape: Shape, layout: str) -> tuple[tuple[Shape, str], tuple[Shape, str]]:

@@ -1,4 +1,6 @@
-"""What a rank runs once a step: clipping of gradients, the optimizer, and weights in the precision of products."""
+"""Kernels that a rank runs once a step: clipping of gradients, the optimizer, and weights in the precision of
+products.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from neusight.workloads.program import HeldWeights, Part
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """How weights are stepped.
+    """Settings of the update of weights.
 
     ``dtype`` is that of weights in products, ``master_dtype`` of those that are stepped (the same: there is one copy),
     ``gradient_dtype`` of the sums of gradients, ``state_dtype`` of moments. ``clips``: gradients are scaled by their
@@ -52,19 +54,19 @@ def optimizer_parts(updated: int, held: int, update: Update, *, tensors: int = 1
     algorithm = optimizer_named(update.algorithm)
     gradients = stored_bytes(update.gradient_dtype)
     return (
-        *(_unscaled(updated, gradients, tensors) if update.scales_loss else ()),
-        *(_clipped(updated, gradients, tensors) if update.clips else ()),
+        *(_unscale(updated, gradients, tensors) if update.scales_loss else ()),
+        *(_clip(updated, gradients, tensors) if update.clips else ()),
         *(
             _in_passes(updated, update, tensors)
             if in_passes(algorithm, foreach=update.foreach)
-            else (_stepped(updated, update, tensors),)
+            else (_step(updated, update, tensors),)
         ),
-        *_narrowed(updated, held, update),
+        *_cast_weights(updated, held, update),
         *((_memory("zero gradients", "fill", held, (0, held * gradients), update.gradient_dtype),) * update.zeroes),
     )
 
 
-def orthogonalised(held: Iterable[HeldWeights], share: float, dtype: str) -> tuple[Part, ...]:
+def orthogonalise(held: Iterable[HeldWeights], share: float, dtype: str) -> tuple[Part, ...]:
     """Newton-Schulz iterations of Muon over a rank's share of its matrices: X Xᵀ, that squared, and its product with X.
 
     Args:
@@ -73,10 +75,10 @@ def orthogonalised(held: Iterable[HeldWeights], share: float, dtype: str) -> tup
         dtype: in which they are multiplied.
     """
     counts: Counter[tuple[int, int]] = Counter()
-    for each in held:
-        if each.orthogonalised:
-            short, long = sorted(each.shape)
-            counts[short, long] += each.number // (short * long)
+    for weights in held:
+        if weights.orthogonalised:
+            short, long = sorted(weights.shape)
+            counts[short, long] += weights.number // (short * long)
     whole = {sides: max(1, round(count * share)) for sides, count in counts.items()}
     return tuple(
         Part(name="orthogonalise", phase="step", batch=KernelBatch.of([product]), runs=NEWTON_SCHULZ)
@@ -85,23 +87,25 @@ def orthogonalised(held: Iterable[HeldWeights], share: float, dtype: str) -> tup
 
 
 def orthogonalising_products(matrices: Mapping[tuple[int, int], int], dtype: str) -> Iterator[Gemm]:
-    """Products of one iteration for so many matrices of each pair of sides, the shorter first."""
+    """Products of one iteration for ``matrices``: their number by pair of sides, the shorter first."""
     for (short, long), count in matrices.items():
         for m, n, k in ((short, short, long), (short, short, short), (short, long, short)):
             yield Gemm(op="bmm", layout="nn", batch=count, m=m, n=n, k=k, dtype=dtype)
 
 
 def in_passes(algorithm: Algorithm, *, foreach: bool) -> bool:
-    """Whether each operation goes over all parameters by itself, by the engine's choice or since no kernel does all."""
+    """Tell whether each operation goes over all parameters separately, by the engine's choice or since no kernel does
+    all.
+    """
     return bool(algorithm.passes) and (foreach or not algorithm.fused)
 
 
-def _unscaled(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
+def _unscale(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
     return (_pass("unscale gradients", "foreach_mul", (updated, tensors), size * updated, size * updated),)
 
 
-def _clipped(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
-    """Sum of squares, then a product with the same number."""
+def _clip(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
+    """Clip gradients: a sum of squares, then a product with one number."""
     moved = size * updated
     return (
         _pass("norm of gradients", "foreach_norm", (updated, tensors), moved, 4 * tensors),
@@ -109,8 +113,8 @@ def _clipped(updated: int, size: float, tensors: int) -> tuple[Part, ...]:
     )
 
 
-def _stepped(updated: int, update: Update, tensors: int) -> Part:
-    """Parameters, gradients and states, each in its own precision."""
+def _step(updated: int, update: Update, tensors: int) -> Part:
+    """Step of parameters, with gradients and states each in a separate precision."""
     algorithm = optimizer_named(update.algorithm)
     state = algorithm.moment_bytes or stored_bytes(update.state_dtype)
     moved = updated * (stored_bytes(update.master_dtype) + algorithm.moments * state)
@@ -128,13 +132,13 @@ def _in_passes(updated: int, update: Update, tensors: int) -> tuple[Part, ...]:
     )
 
 
-def _narrowed(updated: int, held: int, update: Update) -> tuple[Part, ...]:
-    """Stepped weights in the precision of products: each rank its own, then all that it holds in 8 bits."""
+def _cast_weights(updated: int, held: int, update: Update) -> tuple[Part, ...]:
+    """Cast stepped weights to the precision of products: each rank its share, then all of its weights in 8 bits."""
     masters, narrow = stored_bytes(update.master_dtype), stored_bytes(update.dtype)
     copied = _memory("weights to products", "copy", updated, (masters * updated, narrow * updated), update.dtype)
     recipe = recipe_named(update.products)
-    kept = held * sum(stored_bytes(dtype) for dtype in recipe.held if dtype != update.dtype)
-    cast = _memory("weights in few bits", "copy", held, (narrow * held, kept), update.dtype)
+    narrow_bytes = held * sum(stored_bytes(dtype) for dtype in recipe.held if dtype != update.dtype)
+    cast = _memory("weights in few bits", "copy", held, (narrow * held, narrow_bytes), update.dtype)
     return (*((copied,) if masters != narrow else ()), *((cast,) if recipe else ()))
 
 

@@ -17,9 +17,9 @@ import numpy as np
 from neusight.kernels.families import KernelBatch
 from neusight.kernels.precision import stored_bytes
 from neusight.kernels.schemes import NONE
-from neusight.workloads.decoders.adapters import adapted, served_adapters
+from neusight.workloads.decoders.adapters import adapt, served_adapters
 from neusight.workloads.decoders.layers import Projection
-from neusight.workloads.decoders.operations import Operation, Shape, exchanged, product_gradients
+from neusight.workloads.decoders.operations import Operation, Shape, exchange, product_gradients
 from neusight.workloads.decoders.rank import FLOAT_BYTES, INDEX_BYTES, Rank
 from neusight.workloads.program import Part, SavedActivation
 
@@ -44,35 +44,35 @@ def product(
     name = name or projection.name
     apart = separate(rank, projection)
     if len(apart) > 1 and not rank.serves:
-        yield _added(rank, f"{name} add gradients", (rows, projection.k), len(apart))
-    for each in apart:
-        layout = "nn" if each.stored == "transposed" and not rank.engine.joined_projections else "tn"
-        bias = each.bias and not _deferred(rank, each)
-        shape = rows, each.n, each.k
+        yield _add_gradients(rank, f"{name} add gradients", (rows, projection.k), len(apart))
+    for part in apart:
+        layout = "nn" if part.stored == "transposed" and not rank.engine.joined_projections else "tn"
+        bias = part.bias and not _defers_bias(rank, part)
+        shape = rows, part.n, part.k
         if rank.serves:
-            yield Operation(forward=served_product(rank, name, each.kind, shape, bias=bias, runs=runs), held=each.held)
-            yield from served_adapters(rank, each, rows, runs)
+            yield Operation(forward=served_product(rank, name, part.kind, shape, bias=bias, runs=runs), held=part.held)
+            yield from served_adapters(rank, part, rows, runs)
         else:
-            forward = _gemm(rank, name, each.kind, shape, layout, bias=bias, runs=runs)
-            yield _differentiated(rank, each, forward, (shape, layout), bias=bias, quantised=quantised)
-            yield from adapted(rank, each, rows)
+            forward = _gemm(rank, name, part.kind, shape, layout, bias=bias, runs=runs)
+            yield _with_gradients(rank, part, forward, (shape, layout), bias=bias, quantised=quantised)
+            yield from adapt(rank, part, rows)
 
 
 def served_product(
     rank: Rank, name: str, kind: str, shape: Shape, *, bias: bool = False, runs: Any = None
 ) -> tuple[Part, ...]:
-    """A product of served tokens with what the scheme of its weights runs beside it, see ``Quantisation``."""
+    """Product of served tokens with the other kernels of its weights' scheme, see ``Quantisation``."""
     scheme, runs = rank.quantisation.of(kind), rank.runs if runs is None else runs
     (rows, n, k), calls = shape, scheme.python_calls
     if scheme.activations:
         product = _gemm(rank, name, kind, shape, "tn", bias=bias, runs=runs)
         apart = not product.batch["quantised"].any() and not rank.engine.calibrated_scales
-        beside = _narrowed_apart(rank, name, shape, calls) if apart else ((), ())
-        narrow = (*beside[0], replace(product, python_calls=calls), *beside[1])
+        casts = _narrowed_apart(rank, name, shape, calls) if apart else ((), ())
+        narrow = (*casts[0], replace(product, python_calls=calls), *casts[1])
         return narrow if scheme.least_rows == 1 else _widely(rank, name, shape, narrow, bias=bias)
     if scheme.scale_group:
         scales = np.full_like(runs, n * k // 64)
-        widened = rank.moved(f"{name} scales", "copy", scales, scales, FLOAT_BYTES * scales)
+        widened = rank.move(f"{name} scales", "copy", scales, scales, FLOAT_BYTES * scales)
         before: tuple[Part, ...] = (replace(widened, runs=runs, python_calls=calls),)
     else:
         before = ()
@@ -80,7 +80,7 @@ def served_product(
     product = replace(_gemm(rank, name, kind, shape, "tn", bias=bias, runs=runs * few), python_calls=calls)
     if scheme.fused_rows == inf:
         return (*before, product)
-    wide = rank.widened(name, n * k, scheme.weight_bytes(rank.dtype))
+    wide = rank.widen(name, n * k, scheme.weight_bytes(rank.dtype))
     plain = _gemm(replace(rank, quantisation=NONE), name, kind, shape, "tn", bias=bias, runs=runs * ~few)
     return (*before, product, replace(wide, runs=runs * ~few, python_calls=2 * calls), plain)
 
@@ -90,7 +90,7 @@ def _widely(rank: Rank, name: str, shape: Shape, narrow: tuple[Part, ...], *, bi
     rows, n, k = shape
     few = np.less(rows, rank.quantisation.least_rows)
     batch = KernelBatch.from_columns("gemm", m=np.maximum(rows, 1), n=n, k=k, bias=bias, layout="tn", dtype="float32")
-    widened = rank.widened(name, n * k, 1.0, FLOAT_BYTES)
+    widened = rank.widen(name, n * k, 1.0, FLOAT_BYTES)
     return (
         *(replace(part, runs=part.runs * ~few) for part in narrow),
         replace(widened, runs=rank.runs * few),
@@ -99,15 +99,15 @@ def _widely(rank: Rank, name: str, shape: Shape, narrow: tuple[Part, ...], *, bi
 
 
 def _narrowed_apart(rank: Rank, name: str, shape: Shape, calls: int) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """What makes activations narrow before a product, and scales its int32 result after it, in kernels of their own;
-    large columns of activations first.
+    """Separate kernels that narrow activations before a product and scale its int32 result after it; large columns of
+    activations first.
     """
     (rows, n, k), size = shape, rank.size
     rows = np.maximum(rows, 1)
     if rank.quantisation.scaling == "group":
-        return (rank.passed(f"{name} quantise", "quantise", rows * k, rows * k * size, rows * k * 9 // 8),), ()
-    narrow = rank.reduced(f"{name} quantise", "amax", (rows, k), rows * k * size, rows * k)
-    scaled = rank.passed(f"{name} scale", "mul", rows * n, rows * n * FLOAT_BYTES, rows * n * size)
+        return (rank.sweep(f"{name} quantise", "quantise", rows * k, rows * k * size, rows * k * 9 // 8),), ()
+    narrow = rank.reduce(f"{name} quantise", "amax", (rows, k), rows * k * size, rows * k)
+    scaled = rank.sweep(f"{name} scale", "mul", rows * n, rows * n * FLOAT_BYTES, rows * n * size)
     outliers = _outliers(rank, name, shape) if rank.quantisation.outliers else ()
     return (*outliers, replace(narrow, python_calls=calls)), (replace(scaled, python_calls=calls),)
 
@@ -121,11 +121,11 @@ def _outliers(rank: Rank, name: str, shape: Shape) -> tuple[Part, ...]:
     wide, chosen = replace(rank, quantisation=NONE), np.full_like(rows, n * few)
     return (
         *(rank.pointwise(f"{name} outliers", op, rows, k) for op in ("abs", "ge")),
-        *(rank.reduced(f"{name} outliers", "any", each, rows * k, each[0]) for each in ((1, rows * k), (k, rows))),
-        rank.reduced(f"{name} outliers", "nonzero", (1, np.full_like(rows, k)), k, INDEX_BYTES * few),
-        *(rank.moved(f"{name} outliers", op, rows * few, rows * few * 2, rows * few * 2) for op in ("gather", "fill")),
-        rank.moved(f"{name} outliers", "gather", chosen, chosen, chosen),
-        rank.passed(f"{name} outliers", "mul", chosen, chosen, chosen * rank.size),
+        *(rank.reduce(f"{name} outliers", "any", extent, rows * k, extent[0]) for extent in ((1, rows * k), (k, rows))),
+        rank.reduce(f"{name} outliers", "nonzero", (1, np.full_like(rows, k)), k, INDEX_BYTES * few),
+        *(rank.move(f"{name} outliers", op, rows * few, rows * few * 2, rows * few * 2) for op in ("gather", "fill")),
+        rank.move(f"{name} outliers", "gather", chosen, chosen, chosen),
+        rank.sweep(f"{name} outliers", "mul", chosen, chosen, chosen * rank.size),
         _gemm(wide, f"{name} outliers", "", (rows, n, few), "tn", runs=rank.runs),
     )
 
@@ -137,20 +137,20 @@ def separate(rank: Rank, projection: Projection) -> tuple[Projection, ...]:
     return tuple(replace(projection, parts=(n,), place=at) for at, n in enumerate(projection.parts))
 
 
-def _added(rank: Rank, name: str, shape: tuple[int, int], count: int) -> Operation:
-    """The sum of ``count`` gradients: pass by pass, in one, or where it is read."""
+def _add_gradients(rank: Rank, name: str, shape: tuple[int, int], count: int) -> Operation:
+    """Sum of ``count`` gradients: pass by pass, in one pass, or in the kernel that reads it."""
     if not rank.engine.generated:
         return Operation(backward=(rank.pointwise(name, "add", *shape, runs=count - 1),))
     if rank.tp == 1:
         return Operation()
     size = shape[0] * shape[1] * rank.size
-    return Operation(backward=(rank.passed(name, "add", shape[0] * shape[1], count * size, size),))
+    return Operation(backward=(rank.sweep(name, "add", shape[0] * shape[1], count * size, size),))
 
 
-def _differentiated(
+def _with_gradients(
     rank: Rank, projection: Projection, forward: Part, how: tuple[Shape, str], *, bias: bool, quantised: bool
 ) -> Operation:
-    """A product with its two gradients, casts to few bits before each, and the sum over rows for its bias.
+    """Product with its two gradients, casts to few bits before each, and the sum over rows for its bias.
 
     What ranks gather in few bits they cast before that, and transpose after it.
     """
@@ -161,41 +161,43 @@ def _differentiated(
     shared = narrow and rank.sequence_parallel and rank.recipe.gathered and rows == rank.tokens
     row_parallel = projection.name.endswith(("output", "down"))
     gathers, gathers_back = shared and not row_parallel, shared and row_parallel
-    own, turned = rank.resident_tokens, rank.share.transposes and not rank.recipe.rescaled
+    local, turned = rank.resident_tokens, rank.share.transposes and not rank.recipe.rescaled
     fused = rank.engine.generated and (projection.name == "up" or len(projection.parts) > 1)
     return Operation(
         forward=(
-            *narrowed(rank, name, (own if gathers else rows, k), wanted=narrow and not quantised, once=gathers),
+            *quantise(rank, name, (local if gathers else rows, k), wanted=narrow and not quantised, once=gathers),
             forward,
         ),
         backward=(
-            *narrowed(rank, f"{name} gradient", (own if gathers_back else rows, n), wanted=narrow, once=gathers_back),
+            *quantise(rank, f"{name} gradient", (local if gathers_back else rows, n), wanted=narrow, once=gathers_back),
             _gemm(rank, name, kind, *of_input),
         ),
         weights=(
-            *_transposed(rank, name, rows * k, wanted=narrow and turned and (quantised or gathers)),
-            *_transposed(rank, f"{name} gradient", rows * n, wanted=turned and gathers_back),
+            *_transpose(rank, name, rows * k, wanted=narrow and turned and (quantised or gathers)),
+            *_transpose(rank, f"{name} gradient", rows * n, wanted=turned and gathers_back),
             _gemm(rank, name, kind, *of_weights, accumulates=summing == "product"),
-            *(rank.accumulated(name, projection.weights) if summing != "product" else ()),
+            *(rank.accumulate(name, projection.weights) if summing != "product" else ()),
             *(bias_gradient(rank, name, rows, n) if bias and not fused else ()),
         ),
         held=projection.held,
-        saved=(given(rank, f"{name} output", rows * n, product=True),),
+        saved=(selected_values(rank, f"{name} output", rows * n, product=True),),
     )
 
 
 def _beside_pieces(rank: Rank, parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """Collectives that products in pieces hide in part, where a plan has them so; of copies around them the rest."""
+    """Split collectives that products in pieces hide in part, where a plan has them so; copies around them stay
+    exposed.
+    """
     if rank.local is None or not rank.local.overlap_tp or not rank.engine.hidden_tp:
         return parts
     hidden = rank.engine.hidden_tp
     exposed = [replace(part, runs=(1.0 - hidden) * part.runs) for part in parts]
-    beside = [replace(part, runs=hidden * part.runs, overlapped=True) for part in parts if part.group]
-    return (*exposed, *beside)
+    hidden_parts = [replace(part, runs=hidden * part.runs, overlapped=True) for part in parts if part.group]
+    return (*exposed, *hidden_parts)
 
 
-def given(rank: Rank, name: str, elements: float, *, product: bool = False) -> SavedActivation:
-    """Values that selection by operators keeps, and no other way; of a ``product``, every second."""
+def selected_values(rank: Rank, name: str, elements: float, *, product: bool = False) -> SavedActivation:
+    """Values that only a selection by operators keeps; of a ``product``, every second."""
     return SavedActivation(name=name, bytes=0.0, selected_bytes=elements * stored_bytes(rank.dtype), product=product)
 
 
@@ -205,8 +207,8 @@ def product_input(rank: Rank, name: str, elements: float) -> SavedActivation:
     return SavedActivation(name=name, bytes=elements * size)
 
 
-def _deferred(rank: Rank, projection: Projection) -> bool:
-    """Whether a later kernel adds the bias: that of the residual, or of the activation."""
+def _defers_bias(rank: Rank, projection: Projection) -> bool:
+    """Tell whether a later kernel adds the bias: that of the residual, or of the activation."""
     later = ("output", "down", "shared down", "up")
     return rank.engine.deferred_bias and projection.name in later and projection.kind != "experts"
 
@@ -231,61 +233,61 @@ def bias_gradient(rank: Rank, name: str, rows: int, cols: int) -> tuple[Part, ..
     """The sum over rows."""
     size = rank.size * cols
     return (
-        rank.reduced(f"{name} bias gradient", "sum", (cols, rows), rows * size, size),
-        *rank.accumulated(f"{name} bias", cols),
+        rank.reduce(f"{name} bias gradient", "sum", (cols, rows), rows * size, size),
+        *rank.accumulate(f"{name} bias", cols),
     )
 
 
-def narrowed(
+def quantise(
     rank: Rank, name: str, shape: tuple[int, int], *, wanted: bool = True, once: bool = False
 ) -> tuple[Part, ...]:
-    """An operand in few bits for both products that take it, after passes that look for its largest value; ``once``:
-    what is transposed is so later.
+    """Cast an operand to few bits for both products that read it, after passes that search for its largest value;
+    ``once``: it is transposed later.
     """
     if not wanted:
         return ()
     recipe, elements = rank.recipe, shape[0] * shape[1]
     size = elements * rank.size
     written = round(elements * recipe.value_bytes * recipe.copies(rank.share.transposes and not once) / recipe.passes)
-    cast = rank.passed(f"{name} quantise", "quantise", elements, size, written)
-    search = rank.reduced(f"{name} largest", "amax", shape, size, FLOAT_BYTES * shape[0])
+    cast = rank.sweep(f"{name} quantise", "quantise", elements, size, written)
+    search = rank.reduce(f"{name} largest", "amax", shape, size, FLOAT_BYTES * shape[0])
     searches = (replace(search, runs=recipe.searches),) if recipe.searches else ()
     return (*searches, replace(cast, runs=recipe.passes))
 
 
-def _transposed(rank: Rank, name: str, elements: int, *, wanted: bool) -> tuple[Part, ...]:
-    """The transposed copy of what a norm wrote, or ranks gathered, in 8 bits."""
-    return (rank.moved(f"{name} transpose", "transpose", elements, elements, elements),) if wanted else ()
+def _transpose(rank: Rank, name: str, elements: int, *, wanted: bool) -> tuple[Part, ...]:
+    """Transposed copy of values in 8 bits that a norm wrote, or ranks gathered."""
+    return (rank.move(f"{name} transpose", "transpose", elements, elements, elements),) if wanted else ()
 
 
 def entering(rank: Rank, width: int, kind: str, name: str = "input") -> Operation:
-    """Before column-parallel products: each rank gets all rows, and gives back its part of their gradient."""
-    size, beside = rank.tokens * width * rank.size, rank.engine.overlaps_weights
+    """Operations before column-parallel products: each rank gets all rows, and returns its part of their gradient."""
+    size, overlaps = rank.tokens * width * rank.size, rank.engine.overlaps_weights
     if not rank.sequence_parallel:
-        summed = rank.exchanged(f"reduce gradient of {name}", "all_reduce", "tp", size, overlapped=beside)
+        summed = rank.exchange(f"reduce gradient of {name}", "all_reduce", "tp", size, overlapped=overlaps)
         return Operation(backward=summed)
     sent = rank.gathered_bytes(rank.tokens * width, kind)
-    gather = exchanged(rank, f"gather {name}", "all_gather", "tp", sent, back=size, overlapped=beside)
+    gather = exchange(rank, f"gather {name}", "all_gather", "tp", sent, back=size, overlapped=overlaps)
     gather = _in_order(rank, gather, sent, size)
-    back = gather.backward if beside else _beside_pieces(rank, gather.backward)
-    again = rank.exchanged(f"gather {name} again", "all_gather", "tp", sent, overlapped=True)
+    back = gather.backward if overlaps else _beside_pieces(rank, gather.backward)
+    again = rank.exchange(f"gather {name} again", "all_gather", "tp", sent, overlapped=True)
     regathered = again if rank.engine.regathers else ()
     return Operation(forward=_beside_pieces(rank, gather.forward), backward=(*regathered, *back))
 
 
 def _in_order(rank: Rank, exchange: Operation, forward: Any, backward: Any) -> Operation:
-    """With the copy, of so many bytes in each pass, that puts rows of sequences that lie one after the other in the
-    order of ranks before they are scattered, or in their own when they were gathered rank by rank
+    """An exchange with a copy of ``forward`` or ``backward`` bytes that puts rows of sequences that lie one after the
+    other in the order of ranks before they are scattered, or in their order when they were gathered rank by rank
     (torch/distributed/_functional_collectives.py, ``all_gather_tensor``, ``reduce_scatter_tensor``).
     """
     if not (rank.engine.copies_gathered and exchange.forward):
         return exchange
 
-    def ordered(parts: tuple[Part, ...], size: Any) -> tuple[Part, ...]:
-        copy = rank.moved(f"order {parts[0].name}", "cat", size // rank.size, size, size)
+    def reorder(parts: tuple[Part, ...], size: Any) -> tuple[Part, ...]:
+        copy = rank.move(f"order {parts[0].name}", "cat", size // rank.size, size, size)
         return (copy, *parts) if parts[0].batch["op"][0] == "reduce_scatter" else (*parts, copy)
 
-    return replace(exchange, forward=ordered(exchange.forward, forward), backward=ordered(exchange.backward, backward))
+    return replace(exchange, forward=reorder(exchange.forward, forward), backward=reorder(exchange.backward, backward))
 
 
 def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operation:
@@ -294,7 +296,7 @@ def leaving(rank: Rank, width: int, kind: str, name: str = "output") -> Operatio
         return Operation()
     size = rank.tokens * width * rank.size
     if not rank.sequence_parallel:
-        return exchanged(rank, f"reduce {name}", "all_reduce", "tp", size)
+        return exchange(rank, f"reduce {name}", "all_reduce", "tp", size)
     sent = rank.gathered_bytes(rank.tokens * width, kind)
-    scatter = _in_order(rank, exchanged(rank, f"scatter {name}", "reduce_scatter", "tp", size, back=sent), size, sent)
+    scatter = _in_order(rank, exchange(rank, f"scatter {name}", "reduce_scatter", "tp", size, back=sent), size, sent)
     return Operation(forward=_beside_pieces(rank, scatter.forward), backward=_beside_pieces(rank, scatter.backward))

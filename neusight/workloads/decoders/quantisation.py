@@ -1,4 +1,4 @@
-"""In what a served model's weights, activations and cache are: what a configuration says, and what a user asks for."""
+"""Dtypes of a served model's weights, activations and cache: from its configuration, and from a request."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def _named_activations(scheme: Quantisation) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ServingPrecision:
-    """In what a model is served: ``dtype`` of activations and of what is not quantised, ``kv_cache`` that of cached
-    keys and values, and the scheme of its projections.
+    """Precision of a served model: ``dtype`` of activations and of all that is not quantised, ``kv_cache`` that of
+    cached keys and values, and the scheme of its projections.
     """
 
     dtype: str = "bfloat16"
@@ -52,17 +52,17 @@ class ServingPrecision:
         dtype = "bfloat16" if narrow else precision.activations
         scheme = NONE
         if precision.weights != dtype:
-            wanted = (precision.weights, precision.activations if narrow else "")
-            schemes = (s for s in schemes_by_name().values() if (s.weights, _named_activations(s)) == wanted)
+            dtypes = (precision.weights, precision.activations if narrow else "")
+            schemes = (s for s in schemes_by_name().values() if (s.weights, _named_activations(s)) == dtypes)
             scheme = next(schemes, NONE)
             if not scheme:
-                known = "float8, int8, int4, mxfp4, nvfp4"
-                raise ModelError(f"weights in {precision.weights} under {dtype} are not served: one of {known}")
+                choices = "float8, int8, int4, mxfp4, nvfp4"
+                raise ModelError(f"weights in {precision.weights} under {dtype} are not served: one of {choices}")
         return cls(dtype=dtype, kv_cache=precision.kv_cache, quantisation=scheme)
 
     @classmethod
     def named(cls, name: str, *, own: Quantisation = NONE, dtype: str = "bfloat16", kv: str = "") -> ServingPrecision:
-        """By the name of a scheme; "" is as the configuration has it.
+        """Precision by the name of a scheme; "" is the configuration's.
 
         Args:
             name: of ``schemes.toml``, a usual alias (awq, bf16, …), a dtype of activations, or "".
@@ -80,19 +80,19 @@ class ServingPrecision:
 
 
 def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
-    """What ``quantization_config`` says, nothing where there is none.
+    """Quantisation that ``quantization_config`` specifies, ``NONE`` where it is missing.
 
     Raises:
         ModelError: a method that is not read.
     """
     experts = "mxfp4" if config.get("expert_dtype") == "fp4" else ""
-    stated = config.get("quantization_config")
-    if not stated:
+    fields = config.get("quantization_config")
+    if not fields:
         return Quantisation(method="fp4 experts", expert_weights=experts) if experts else NONE
-    method = str(stated.get("quant_method") or stated.get("quant_algo") or "").lower()
+    method = str(fields.get("quant_method") or fields.get("quant_algo") or "").lower()
     readers = {
         "fp8": _fp8, "fbgemm_fp8": lambda _: scheme_named("fp8_row"), "awq": _weight_only, "gptq": _weight_only,
-        "compressed-tensors": _compressed, "mxfp4": lambda _: scheme_named("mxfp4"), "modelopt": _modelopt,
+        "compressed-tensors": _compressed_tensors, "mxfp4": lambda _: scheme_named("mxfp4"), "modelopt": _modelopt,
         "nvfp4": lambda _: scheme_named("nvfp4"), "quark": lambda _: scheme_named("mxfp4"),
     }  # fmt: skip
     if method not in readers:
@@ -100,9 +100,9 @@ def quantisation_of(config: Mapping[str, Any], where: str) -> Quantisation:
             f"{where}: quant_method '{shown(method)}' is not read: one of {', '.join(readers)}, or leave "
             "quantization_config out and name a precision"
         )
-    kinds = _kinds(stated, method, int(config.get("num_hidden_layers") or 0))
-    scheme, cached = replace(readers[method](stated), kinds=kinds), stated.get("kv_cache_scheme") or {}
-    narrow = stated.get("kv_cache_quant_algo") == "FP8" or (cached.get("num_bits"), cached.get("type")) == (8, "float")
+    kinds = _kinds(fields, method, int(config.get("num_hidden_layers") or 0))
+    scheme, cached = replace(readers[method](fields), kinds=kinds), fields.get("kv_cache_scheme") or {}
+    narrow = fields.get("kv_cache_quant_algo") == "FP8" or (cached.get("num_bits"), cached.get("type")) == (8, "float")
     return replace(scheme, expert_weights=experts, cache="float8" if narrow else "")
 
 
@@ -110,7 +110,7 @@ def _kinds(stated: Mapping[str, Any], method: str, layers: int) -> frozenset[str
     """Kinds of projections that are quantised: all but those whose modules the configuration leaves out, by names for
     all layers, or by the numbers (``model.layers.0.self_attn``) of half of them at least: few layers change little.
     """
-    if method == "mxfp4":  # gpt-oss keeps all but its experts in 16 bits, whatever the list says of them
+    if method == "mxfp4":  # gpt-oss keeps all but its experts in 16 bits, and its list does not say so
         return frozenset({"experts"})
     names = [str(name) for key in _LEFT_OUT for name in stated.get(key) or ()]
     out = set()
@@ -122,7 +122,7 @@ def _kinds(stated: Mapping[str, Any], method: str, layers: int) -> frozenset[str
 
 
 def _means(name: str, words: tuple[str, ...]) -> bool:
-    """Whether a pattern ends in one of the words: ``re:.*self_attn.*`` does, ``mlp.gate`` (a router) does not."""
+    """Tell whether a pattern ends in one of the words: ``re:.*self_attn.*`` does, ``mlp.gate`` (a router) does not."""
     last = name.replace("re:", "").replace("\\", "").strip(".*$^").split(".")[-1].strip("*")
     return last in words
 
@@ -138,8 +138,8 @@ def _weight_only(stated: Mapping[str, Any]) -> Quantisation:
     return replace(scheme, group=max(0, int(stated.get("group_size") or stated.get("q_group_size") or 128)))
 
 
-def _compressed(stated: Mapping[str, Any]) -> Quantisation:
-    """The first group of compressed-tensors: bits and kind of weights and of activations."""
+def _compressed_tensors(stated: Mapping[str, Any]) -> Quantisation:
+    """Scheme of the first group of compressed-tensors: bits and kind of weights and of activations."""
     groups = stated.get("config_groups") or {}
     first: Mapping[str, Any] = next(iter(groups.values()), {}) if isinstance(groups, Mapping) else {}
     weights, inputs = first.get("weights") or {}, first.get("input_activations")

@@ -1,4 +1,4 @@
-"""Kernels of one rank of a decoder as parts: what a product, a norm, a copy or a collective of so many rows is.
+"""Kernels of one rank of a decoder as parts: a product, a norm, a copy or a collective of a number of rows.
 
 A part has a row for each pass: one of a micro-batch in training, as many as are asked at once in serving. Rows of
 kernels are numbers or arrays of shape (n,); 0 stands for a kernel that does not run and becomes 1, so that every row
@@ -27,7 +27,7 @@ from neusight.workloads.program import Part
 
 FLOAT_BYTES = DTYPE_BYTES["float32"]
 INDEX_BYTES = 8
-"""Of a number of a token or an expert."""
+"""Bytes of the number of a token or an expert."""
 Count = int | np.ndarray
 GENERATED = {"rms_norm": "mean", "rms_norm_backward": "sum", "rms_norm_weight_backward": "sum"}
 """Reductions of which kernels are generated for norms that a module of transformers writes out."""
@@ -35,14 +35,14 @@ EAGER = {"rope": "rope_eager", "silu_and_mul": "silu_mul_eager", "rms_norm": "rm
 """The same operators as such a module writes them."""
 
 
-def configured(engine: Engine, decoder: Decoder) -> Engine:
-    """The engine with what the model's own configuration decides."""
+def configure(engine: Engine, decoder: Decoder) -> Engine:
+    """The engine with settings that the model's configuration decides."""
     return replace(engine, hidden_dropout=decoder.dropout) if engine.module_dropout else engine
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """What one rank works on of a model that is ``hidden`` wide, and how.
+    """Share of one rank in a model that is ``hidden`` wide, and the settings of its kernels.
 
     ``tokens`` are those that attention and feed-forwards see, ``resident_tokens`` those of the residual stream that the
     rank holds. ``ranks`` counts members of each group. ``local`` is set in training, ``passes`` in serving, with
@@ -58,15 +58,15 @@ class Rank:
     resident_tokens: Any
     sequence_parallel: bool = False
     reduces: bool = True
-    """Whether partial sums of the branch at hand are exchanged at its end, not with those of the next."""
+    """Partial sums of the branch are exchanged at its end, not with those of the next."""
     recipe: ProductRecipe = field(default_factory=ProductRecipe)
-    """Of large products in training; their ``quantisation`` is its scheme."""
+    """Recipe of large products in training; their ``quantisation`` is its scheme."""
     local: Local | None = None
     passes: CachedPasses | None = None
     slots: AdapterSlots | None = None
 
     @classmethod
-    def trained(cls, hidden: int, local: Local, engine: Engine) -> Rank:
+    def for_training(cls, hidden: int, local: Local, engine: Engine) -> Rank:
         """A rank's share of a micro-batch."""
         recipe = recipe_named(local.products)
         return cls(
@@ -89,7 +89,7 @@ class Rank:
         )
 
     @classmethod
-    def served(cls, hidden: int, steps: Steps, precision: ServingPrecision, plan: Plan, engine: Engine) -> Rank:
+    def for_serving(cls, hidden: int, steps: Steps, precision: ServingPrecision, plan: Plan, engine: Engine) -> Rank:
         """Passes over a cache."""
         passes = CachedPasses.of(steps, precision.kv_cache)
         return cls(
@@ -105,19 +105,19 @@ class Rank:
 
     @property
     def serves(self) -> bool:
-        """Whether it runs passes over a cache: nothing is differentiated."""
+        """Tell whether it runs passes over a cache: nothing is differentiated."""
         return self.passes is not None
 
     @property
     def share(self) -> Local:
-        """Of a micro-batch, in training."""
+        """Share of a micro-batch, in training."""
         assert self.local is not None
         return self.local
 
     @property
     def source(self) -> Rank:
         """The same rank on the tokens that an encoder reads."""
-        return Rank.trained(self.hidden, self.share.source, self.engine)
+        return Rank.for_training(self.hidden, self.share.source, self.engine)
 
     @property
     def tp(self) -> int:
@@ -126,7 +126,9 @@ class Rank:
 
     @property
     def kept_tokens(self) -> Any:
-        """Of the input of column-parallel products: those that were gathered stay where nothing gathers them again."""
+        """Tokens saved of the input of column-parallel products: gathered ones are saved where nothing gathers them
+        again.
+        """
         return self.resident_tokens if self.engine.regathers else self.tokens
 
     @property
@@ -136,11 +138,11 @@ class Rank:
 
     @property
     def runs(self) -> Any:
-        """How often kernels of all tokens run: in serving once in passes that have any, shape (n,)."""
+        """Number of runs of kernels of all tokens: in serving one in passes that have any, shape (n,)."""
         return 1 if self.passes is None else (self.tokens > 0).astype(np.int64)
 
     def narrow(self, kind: str) -> bool:
-        """Whether products of a kind of projection run in fewer bits than activations have."""
+        """Tell whether products of a kind of projection run in fewer bits than activations have."""
         return bool(self.quantisation.of(kind).activations)
 
     def arithmetic(self, kind: str) -> dict[str, str]:
@@ -152,7 +154,7 @@ class Rank:
         return {"dtype": self.dtype, "weight_dtype": scheme.weights, "scaling": ""}
 
     def gathered_bytes(self, elements: Any, kind: str) -> Any:
-        """Of inputs of products of a kind that ranks gather: in few bits where their recipe does that."""
+        """Bytes of inputs of products of a kind that ranks gather: in few bits where their recipe does that."""
         return elements * (self.recipe.value_bytes if self.narrow(kind) and self.recipe.gathered else self.size)
 
     def of(self, tokens: np.ndarray, dtype: str = "") -> Rank:
@@ -179,14 +181,14 @@ class Rank:
         rows, op = np.maximum(rows, 1), self._form("row_reduction", op)
         read, written = operator_bytes(operator("row_reduction", op), (rows * cols, rows, cols), self.size)
         kernel = GENERATED.get(op, op) if self.engine.generated else op
-        return self.reduced(name, kernel, (rows, cols), read + more_read, written + more_written)
+        return self.reduce(name, kernel, (rows, cols), read + more_read, written + more_written)
 
     def _form(self, family: str, op: str) -> str:
         """The operator as the engine runs it: written out where it is and there is such a form."""
         eager = EAGER.get(op, "") if self.engine.eager_passes and self.serves else ""
         return eager if eager in OPERATORS[family] else op
 
-    def reduced(self, name: str, op: str, shape: tuple[Count, Count], read: Any, written: Any) -> Part:
+    def reduce(self, name: str, op: str, shape: tuple[Count, Count], read: Any, written: Any) -> Part:
         """A reduction of ``shape`` (rows, columns) with these bytes."""
         rows, cols = shape
         batch = KernelBatch.from_columns(
@@ -196,7 +198,7 @@ class Rank:
         )  # fmt: skip
         return self.part(name, batch)
 
-    def passed(self, name: str, op: str, elements: int, read: int, written: int) -> Part:
+    def sweep(self, name: str, op: str, elements: int, read: int, written: int) -> Part:
         """A pointwise pass whose operands differ in width, with these bytes."""
         batch = KernelBatch.from_columns(
             "elementwise", op=op, elements=elements, read_bytes=read, write_bytes=written,
@@ -204,41 +206,41 @@ class Rank:
         )  # fmt: skip
         return self.part(name, batch)
 
-    def moved(self, name: str, op: str, elements: Any, read: Any, written: Any) -> Part:
+    def move(self, name: str, op: str, elements: Any, read: Any, written: Any) -> Part:
         """Data movement with these bytes."""
         batch = KernelBatch.from_columns(
             "memory", op=op, elements=elements, read_bytes=read, write_bytes=written, dtype=self.dtype
         )
         return self.part(name, batch)
 
-    def widened(self, name: str, weights: int, size: float, wide: float = 0.0) -> Part:
+    def widen(self, name: str, weights: int, size: float, wide: float = 0.0) -> Part:
         """The pass before a product that writes ``weights`` values, of ``size`` bytes with their scales, in the model's
         dtype, or in one of ``wide`` bytes.
         """
         count = np.full_like(self.runs, weights)
         written = np.full_like(self.runs, weights * (wide or self.size))
-        return self.moved(f"{name} dequantise", "copy", count, round(weights * size), written)
+        return self.move(f"{name} dequantise", "copy", count, round(weights * size), written)
 
-    def copied(self, name: str, rows: int, cols: int, op: str = "copy") -> Part:
+    def copy(self, name: str, rows: int, cols: int, op: str = "copy") -> Part:
         """Values of activations read and written once."""
         size = rows * cols * self.size
-        return self.moved(name, op, rows * cols, size, size)
+        return self.move(name, op, rows * cols, size, size)
 
-    def cached(self, name: str, width: int) -> Part:
+    def write_cache(self, name: str, width: int) -> Part:
         """The write of ``width`` values a token into a paged cache, each row to a place of its own."""
         assert self.passes is not None
         rows = np.maximum(self.tokens, 1)
         written = whole(rows * width * stored_bytes(self.passes.kv_dtype))
-        return self.moved(name, "scatter", rows * width, rows * (width * self.size + INDEX_BYTES), written)
+        return self.move(name, "scatter", rows * width, rows * (width * self.size + INDEX_BYTES), written)
 
     def grown(self, name: str, width: int) -> Part:
         """Cached keys, or values, of ``width`` a token copied with the new ones behind them, of every sequence."""
         passes = self.passes
         assert passes is not None
-        kept = np.maximum(passes.prompts * passes.prompt_context + passes.decodes * passes.decode_context, 1)
-        return self.copied(name, kept, width, op="cat")
+        tokens = np.maximum(passes.prompts * passes.prompt_context + passes.decodes * passes.decode_context, 1)
+        return self.copy(name, tokens, width, op="cat")
 
-    def exchanged(
+    def exchange(
         self, name: str, op: str, group: str, size: Any, *, overlapped: bool = False, runs: int = 1
     ) -> tuple[Part, ...]:
         """A collective of ``size`` [B], as ``Collective`` counts them, among a group; none of a single rank.
@@ -256,10 +258,10 @@ class Rank:
         return (replace(part, group=members, overlapped=overlapped),)
 
     def row_bytes(self, rows: Any) -> Any:
-        """Of rows of the residual stream."""
+        """Bytes of rows of the residual stream."""
         return rows * self.hidden * self.size
 
-    def accumulated(self, name: str, elements: int) -> tuple[Part, ...]:
+    def accumulate(self, name: str, elements: int) -> tuple[Part, ...]:
         """Gradients that no product adds to their sums: in the dtype of weights, or in float32, where the engine keeps
         such.
         """

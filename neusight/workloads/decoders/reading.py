@@ -72,13 +72,13 @@ class Keys:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        """Names of values that nobody looked for and that may change what a layer is."""
-        stated = (name for name, value in self.config.items() if value not in (None, False, 0, "", [], {}))
-        return tuple(name for name in stated if name not in self.read and not _INERT.fullmatch(name))
+        """Names of values that were not read and that may change what a layer is."""
+        names = (name for name, value in self.config.items() if value not in (None, False, 0, "", [], {}))
+        return tuple(name for name in names if name not in self.read and not _INERT.fullmatch(name))
 
     @property
     def unread_mixers(self) -> tuple[str, ...]:
-        """Those among them that tell of layers without the usual attention."""
+        """Unread names that indicate layers without the usual attention."""
         return tuple(name for name in self.unread if _RECURRENT.fullmatch(name))
 
     def size(self, key: str, default: int | None = None) -> int:
@@ -100,7 +100,7 @@ class Keys:
         return {field: self.size(key) for field, key in keys.items()}
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """Whether something is switched on."""
+        """Tell whether a setting is switched on."""
         return bool(self.get(key, default))
 
     def each(self, key: str, layers: int) -> Sequence[Any] | None:
@@ -117,13 +117,13 @@ class Keys:
         return listed[:layers]
 
     def head_dim(self, heads: int) -> int:
-        """What is stated, else the hidden size over the heads.
+        """Width of a head: as recorded, else the hidden size over the heads.
 
         Raises:
             ModelError: that is no whole number.
         """
-        stated, hidden = self.size("head_dim", 0), self.size("hidden_size")
-        if not stated and hidden % heads:
+        recorded, hidden = self.size("head_dim", 0), self.size("hidden_size")
+        if not recorded and hidden % heads:
             wrong = f"hidden_size = {hidden} is not a multiple of num_attention_heads = {heads}"
             raise ModelError(f"{self.where}: {wrong}: change one of them, or state head_dim")
-        return stated or hidden // heads
+        return recorded or hidden // heads

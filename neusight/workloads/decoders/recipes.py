@@ -12,7 +12,7 @@ from neusight.quick_dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class ProductRecipe:
-    """How large products inside layers run, forward and for both gradients; what stands around them stays wide.
+    """Precision of large products inside layers, forward and for both gradients; kernels around them stay wide.
 
     ``method`` names the scheme that has the dtype and the scales of their operands. Of each operand ``searches``
     passes look for the largest value before those that write it: ``passes`` that write it once each, or one that
@@ -41,16 +41,16 @@ class ProductRecipe:
 
     @property
     def dtype(self) -> str:
-        """Of the arithmetic."""
+        """Dtype of the arithmetic."""
         return self.scheme.activations
 
     @property
     def value_bytes(self) -> float:
-        """Of an operand's value, with its share of scales that belong to blocks."""
+        """Bytes of an operand's value, with its share of scales that belong to blocks."""
         return stored_bytes("nvfp4" if self.dtype == "float4" else self.dtype)
 
     def copies(self, transposes: bool) -> int:
-        """Of an operand; ``transposes``: matrix units take it along its depth alone."""
+        """Number of copies of an operand; ``transposes``: matrix units read it along its depth alone."""
         return 2 if self.rescaled or transposes else 1
 
 
@@ -73,7 +73,7 @@ RECIPES: dict[str, ProductRecipe] = {
         ),
     )
 }  # fmt: skip
-"""By name. ``fp8``: one scale a tensor, from the steps before (Transformer Engine, ``DelayedScaling``);
+"""Recipes by name. ``fp8``: one scale a tensor, from the steps before (Transformer Engine, ``DelayedScaling``);
 ``fp8_current``: from the tensor itself, which is read for it first (``Float8CurrentScaling``; torchao's
 ``tensorwise``); ``fp8_row``: one a row, searched for along both dimensions (torchao's ``rowwise``, whose gathers stay
 wide); ``fp8_block``: of 128 values of activations and 128x128 of weights (DeepSeek-AI 2024, section 3.3.2;
@@ -93,7 +93,7 @@ _ALIASES = {
 
 
 def is_recipe(name: str) -> bool:
-    """Whether a word names a recipe."""
+    """Tell whether a word names a recipe."""
     plain = name.strip().lower().replace("-", "_")
     return bool(plain) and _ALIASES.get(plain, plain) in RECIPES
 
@@ -106,8 +106,8 @@ def recipe_named(name: str) -> ProductRecipe:
     """
     plain = name.strip().lower().replace("-", "_")
     if not is_recipe(plain) and plain:
-        known = tuple(word for word in RECIPES if word)
-        raise ModelError(f"products in '{shown(name)}' are not built{nearest(plain, known)}: one of {', '.join(known)}")
+        names = tuple(word for word in RECIPES if word)
+        raise ModelError(f"products in '{shown(name)}' are not built{nearest(plain, names)}: one of {', '.join(names)}")
     return RECIPES[_ALIASES.get(plain, plain)]
 
 
@@ -129,8 +129,8 @@ et al. 2023, section 3: double quantisation)."""
 
 @dataclass(frozen=True, kw_only=True)
 class Adapters:
-    """What is trained of a model whose own weights are frozen: two products of ``rank`` beside each projection of
-    ``targets``.
+    """Trained parameters of a model whose other weights are frozen: two products of ``rank`` in addition to each
+    projection of ``targets``.
 
     ``qlora`` keeps projections in NF4, which every pass makes wide first (Dettmers et al. 2023); ``dora`` scales the
     columns of what frozen and adapted weights are together (Liu et al. 2024, section 4). ``loha`` makes a whole matrix
@@ -149,9 +149,9 @@ class Adapters:
     def __post_init__(self) -> None:
         if not isinstance(self.rank, int) or self.rank < 0:
             raise ModelError(f"lora {shown(self.rank)}: give the rank of adapters, a whole number of at least 1")
-        for word, known in ((self.method, METHODS), *((target, TARGETS) for target in self.targets)):
-            if word not in known:
-                raise ModelError(f"adapters '{shown(word)}'{nearest(word, known)}: one of {', '.join(known)}")
+        for word, words in ((self.method, METHODS), *((target, TARGETS) for target in self.targets)):
+            if word not in words:
+                raise ModelError(f"adapters '{shown(word)}'{nearest(word, words)}: one of {', '.join(words)}")
 
     def __bool__(self) -> bool:
         return self.rank > 0
@@ -165,7 +165,7 @@ class Adapters:
         return sum(columns for place, columns in parts.items() if place in places)
 
     def frozen_bytes(self, wide: float, *, projection: bool) -> float:
-        """Of a frozen weight, ``wide`` bytes where nothing is quantised; where projections are, norms, embedding and
+        """Bytes of a frozen weight, ``wide`` where nothing is quantised; where projections are, norms, embedding and
         head are made float32 (PEFT, ``prepare_model_for_kbit_training``).
         """
         if self.method != "qlora":

@@ -13,7 +13,7 @@ _ATTENDING = ("attention", "full_attention", "sliding_attention", "chunked_atten
 
 
 def attending_layers(keys: Keys, depth: int) -> list[bool]:
-    """Whether each layer attends, as a configuration lists it or by its rule; empty where it states neither.
+    """Flags of layers that attend, as a configuration lists them or by its rule; empty where it has neither.
 
     Raises:
         ModelError: a list that is shorter than the model is deep.
@@ -67,7 +67,7 @@ def _mamba(keys: Keys) -> SelectiveScan:
     rank = keys.get("mamba_dt_rank", "auto")
     return SelectiveScan(
         inner=keys.size("mamba_expand", 2) * hidden, rank=-(-hidden // 16) if rank == "auto" else int(rank),
-        normed=keys.flag("mamba_inner_layernorms"), **_convolved(keys),
+        normed=keys.flag("mamba_inner_layernorms"), **_mamba_fields(keys),
     )  # fmt: skip
 
 
@@ -76,10 +76,10 @@ def _mamba2(keys: Keys) -> StateSpace:
     inner = keys.size("mamba_d_ssm", 0) or keys.size("mamba_expand", 2) * keys.size("hidden_size")
     wide = inner // heads if keys.get("mamba_head_dim", "auto") == "auto" else keys.size("mamba_head_dim")
     normed = keys.flag("mamba_rms_norm", True)
-    return StateSpace(heads=heads, head_dim=wide, groups=keys.size("n_groups", 1), normed=normed, **_convolved(keys))
+    return StateSpace(heads=heads, head_dim=wide, groups=keys.size("n_groups", 1), normed=normed, **_mamba_fields(keys))
 
 
-def _convolved(keys: Keys) -> dict[str, Any]:
+def _mamba_fields(keys: Keys) -> dict[str, Any]:
     """Fields that all kinds of Mamba have."""
     return {
         "state": keys.size("ssm_state_size"), "conv": keys.size("conv_kernel", 4), "bias": keys.flag("use_bias"),
@@ -88,6 +88,6 @@ def _convolved(keys: Keys) -> dict[str, Any]:
 
 
 def _state_dtype(keys: Keys, key: str) -> str:
-    """That of recurrent states: as stated, else float32, in which their kernels accumulate."""
-    stated = str(keys.get(key, "float32")).removeprefix("torch.")
-    return stated if stated in STATE_BYTES else "float32"
+    """Dtype of recurrent states: as recorded, else float32, in which their kernels accumulate."""
+    dtype = str(keys.get(key, "float32")).removeprefix("torch.")
+    return dtype if dtype in STATE_BYTES else "float32"

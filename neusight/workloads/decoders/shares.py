@@ -1,4 +1,4 @@
-"""What one rank has to do with a decoder: its share of a micro-batch in training, or of passes of a serving engine."""
+"""Share of one rank in a decoder: of a micro-batch in training, or of passes of a serving engine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Local:
         return replace(self, seq_len=self.source_len, source_len=0)
 
     @property
-    def masked(self) -> int:
+    def mask_pairs(self) -> int:
         """Pairs of a query and a key in the masks of a sequence: of the decoder, the encoder and between them."""
         return self.length * (self.seq_len + self.source_len) + self.source_len**2
 
@@ -130,8 +130,10 @@ class Steps:
         return np.asarray(self.prompts + self.decodes)
 
     @property
-    def bucketed(self) -> Steps:
-        """As programs of fixed shapes compute them: prompts, and caches with what is new behind them, padded."""
+    def in_buckets(self) -> Steps:
+        """Passes with sizes that programs of fixed shapes compute: prompts, and caches with their new tokens,
+        padded.
+        """
         context = np.where(self.decodes > 0, self.decode_cached + self.decode_tokens, 0)
         cached = np.maximum(bucket_of(context) - self.decode_tokens, 0)
         return replace(self, prompt_tokens=bucket_of(self.prompt_tokens), decode_cached=cached)
@@ -142,9 +144,9 @@ LEAST_BUCKET = 128
 
 
 def bucket_of(tokens: np.ndarray) -> np.ndarray:
-    """Tokens of the program that holds so many: the next power of two; none stay none."""
-    held = np.maximum(tokens, LEAST_BUCKET)
-    return np.where(tokens > 0, 2 ** np.ceil(np.log2(held) - 1e-9), 0).astype(np.int64)
+    """Tokens of the program that fits ``tokens``: the next power of two; 0 stays 0."""
+    least = np.maximum(tokens, LEAST_BUCKET)
+    return np.where(tokens > 0, 2 ** np.ceil(np.log2(least) - 1e-9), 0).astype(np.int64)
 
 
 def whole(values: np.ndarray) -> np.ndarray:
@@ -167,8 +169,8 @@ class AdapterSlots:
             raise ModelError(f"{self.number} adapters of rank {self.rank}: give 1 or more of each")
 
     @classmethod
-    def named(cls, text: str) -> AdapterSlots:
-        """Of ``4`` or ``4,rank=32``.
+    def parse(cls, text: str) -> AdapterSlots:
+        """Parse text such as ``4`` or ``4,rank=32``.
 
         Raises:
             ModelError: something else.
@@ -212,10 +214,10 @@ class CachedPasses:
     @property
     def tokens(self) -> np.ndarray:
         """New tokens of each pass."""
-        return np.asarray(self.prompts * self.prompt_tokens + self.decoded)
+        return np.asarray(self.prompts * self.prompt_tokens + self.new_decodes)
 
     @property
-    def decoded(self) -> np.ndarray:
+    def new_decodes(self) -> np.ndarray:
         """New tokens of all decodes."""
         return np.asarray(self.decodes * self.decode_tokens)
 

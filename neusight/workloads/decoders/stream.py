@@ -13,7 +13,7 @@ from neusight.workloads.decoders.rank import FLOAT_BYTES, Count, Rank
 from neusight.workloads.program import HeldWeights, Part, SavedActivation
 
 
-def normalised(
+def normalise(
     rank: Rank,
     name: str,
     op: str,
@@ -29,14 +29,14 @@ def normalised(
     ``more`` and ``more_back`` [B] are what it and its gradient read and write beside a norm's own operands; ``readers``
     are the products that take the result of each norm, whose gradients are as many.
     """
-    size, held = shape[0] * shape[1] * rank.size, (HeldWeights(len(readers) * weights * shape[1]),)
+    size, matrices = shape[0] * shape[1] * rank.size, (HeldWeights(len(readers) * weights * shape[1]),)
     more = more[0], more[1] + (len(readers) - 1) * size
     if rank.serves:
-        return replace(over_rows(rank, name, op, *shape, more=more), held=held)
+        return replace(over_rows(rank, name, op, *shape, more=more), held=matrices)
     more_back = more_back[0] + (sum(readers) - 1) * size, more_back[1]
     done = over_rows(rank, name, op, *shape, more=more, more_back=more_back)
-    sums = [_weight_gradients(rank, name, op, (*shape, weights), (each - 1) * size) for each in readers if weights]
-    return replace(done, weights=tuple(part for each in sums for part in each), held=held)
+    sums = [_weight_gradients(rank, name, op, (*shape, weights), (count - 1) * size) for count in readers if weights]
+    return replace(done, weights=tuple(part for parts in sums for part in parts), held=matrices)
 
 
 def _weight_gradients(
@@ -44,7 +44,7 @@ def _weight_gradients(
 ) -> tuple[Part, ...]:
     """Sums over rows: a pass over gradient and input, or what is left of it where one kernel makes both gradients."""
     rows, cols, weights = shape
-    sums = rank.accumulated(name, weights * cols)
+    sums = rank.accumulate(name, weights * cols)
     if rank.engine.joined_norm_gradients:
         return sums
     back = f"{op.removeprefix('add_')}_weight_backward"
@@ -88,15 +88,15 @@ def stream_norm(
     # Dropout's mask, where the norm's kernel has that too.
     masks = int(shape[0] * shape[1]) if rank.engine.hidden_dropout and rank.engine.generated else 0
     more, more_back = (waiting * stream, summed + masks - narrowed), (met + masks, masks * rank.size)
-    done = normalised(rank, name, op, shape, weights=norm.weights, more=more, more_back=more_back, readers=readers)
+    done = normalise(rank, name, op, shape, weights=norm.weights, more=more, more_back=more_back, readers=readers)
     if rank.serves and rank.tp > 1 and adds:
-        alone = stream > rank.engine.reduced_norm_bytes
-        done = replace(done, forward=tuple(replace(part, runs=part.runs * alone) for part in done.forward))
-    yield replace(done, saved=_saved(rank, norm))
+        separate = stream > rank.engine.reduced_norm_bytes
+        done = replace(done, forward=tuple(replace(part, runs=part.runs * separate) for part in done.forward))
+    yield replace(done, saved=_saved_activations(rank, norm))
 
 
-def _saved(rank: Rank, norm: Norm) -> tuple[SavedActivation, ...]:
-    """Its input, and a figure or two of each row."""
+def _saved_activations(rank: Rank, norm: Norm) -> tuple[SavedActivation, ...]:
+    """Activations saved by a norm: its input, and one or two statistics of each row."""
     statistics = 2 if norm.op == "layer_norm" else 1
     return (
         SavedActivation(name="norm input", bytes=rank.row_bytes(rank.resident_tokens)),
@@ -125,5 +125,5 @@ def _residual_ops(rank: Rank, *, added: bool, ends: bool) -> tuple[str, ...]:
     drops, how = rank.engine.hidden_dropout and not rank.engine.generated, rank.engine.residual
     if how == "fused":
         return ("_".join(("bias",) * added + ("dropout",) * drops + ("add",)),)
-    alone = how == "eager" or (how == "add_norm" and ends)
-    return ("dropout",) * drops + ("add",) * alone
+    adds = how == "eager" or (how == "add_norm" and ends)
+    return ("dropout",) * drops + ("add",) * adds

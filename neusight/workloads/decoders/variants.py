@@ -54,9 +54,9 @@ def encoder_decoder_layers(keys: Keys) -> list[Layer]:
         str(keys.get("feed_forward_proj", "relu")),
     )
     activation = next((name for name in ("gelu", "silu") if name in form), "relu")
-    own = SelfAttention(heads=heads, kv_heads=heads, head_dim=keys.size("d_kv", 64))
+    mixer = SelfAttention(heads=heads, kv_heads=heads, head_dim=keys.size("d_kv", 64))
     part = FeedForward(ffn=keys.size("intermediate_size"), gated=form.startswith("gated"), activation=activation)
-    encoder, attends = attending(Layer(attention=own, feed_forward=part))
+    encoder, attends = attending(Layer(attention=mixer, feed_forward=part))
     return [encoder] * depth + [attends] * keys.size("num_decoder_layers", depth)
 
 
@@ -86,10 +86,10 @@ def compressed_layers(keys: Keys) -> list[Layer]:
     if ratios is None:
         raise ModelError(f"{keys.where}: the configuration states no compress_ratios: add them to its config.json")
     mixture = experts(keys, Family())
-    return [Layer(attention=_compressed(keys, int(ratio)), feed_forward=mixture) for ratio in ratios]
+    return [Layer(attention=_compressed_mixer(keys, int(ratio)), feed_forward=mixture) for ratio in ratios]
 
 
-def _compressed(keys: Keys, ratio: int) -> CompressedAttention:
+def _compressed_mixer(keys: Keys, ratio: int) -> CompressedAttention:
     sizes = keys.sizes(
         heads="num_attention_heads", head_dim="head_dim", q_rank="q_lora_rank", window="sliding_window",
         rope_dim="qk_rope_head_dim", groups="o_groups", out_rank="o_lora_rank",
@@ -136,8 +136,8 @@ def _block(keys: Keys, kind: str) -> Layer:
         return Layer(attention=recurrent_mixer(keys, "mamba2"), norms=1)
     if kind == "attention":
         heads = keys.size("num_attention_heads")
-        own = SelfAttention(heads=heads, kv_heads=keys.size("num_key_value_heads"), head_dim=keys.head_dim(heads))
-        return Layer(attention=own, norms=1)
+        mixer = SelfAttention(heads=heads, kv_heads=keys.size("num_key_value_heads"), head_dim=keys.head_dim(heads))
+        return Layer(attention=mixer, norms=1)
     if kind == "mlp":
         wide = FeedForward(
             ffn=keys.size("intermediate_size"), gated=False, bias=keys.flag("mlp_bias"), activation="relu"

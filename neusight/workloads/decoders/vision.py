@@ -16,15 +16,15 @@ LARGEST = 1 << 14
 
 @dataclass(frozen=True, kw_only=True)
 class Images:
-    """That each prompt brings: ``number``, of ``width`` x ``height`` pixels."""
+    """Images of each prompt: ``number``, of ``width`` x ``height`` pixels."""
 
     number: int
     width: int = 1024
     height: int = 1024
 
     @classmethod
-    def named(cls, text: str) -> Images:
-        """Of ``2`` or ``2,size=1280x720``.
+    def parse(cls, text: str) -> Images:
+        """Parse text such as ``2`` or ``2,size=1280x720``.
 
         Raises:
             ModelError: something else, or a number out of range.
@@ -32,9 +32,9 @@ class Images:
         number, _, size = (part.strip() for part in text.partition(","))
         key, _, sides = (part.strip() for part in (size or "size=1024x1024").partition("="))
         numbers = [number, *sides.lower().split("x")]
-        if key != "size" or len(numbers) != 3 or not all(each.strip().isdecimal() for each in numbers):
+        if key != "size" or len(numbers) != 3 or not all(number.strip().isdecimal() for number in numbers):
             raise ModelError(f"images '{shown(text)}': write how many and their size like 2,size=1280x720")
-        if wrong := [each for each in map(int, numbers) if not 1 <= each <= LARGEST]:
+        if wrong := [size for size in map(int, numbers) if not 1 <= size <= LARGEST]:
             raise ModelError(f"images '{shown(text)}': {wrong[0]} is not from 1 to {LARGEST:,}")
         return cls(number=int(number), width=int(numbers[1]), height=int(numbers[2]))
 
@@ -57,14 +57,14 @@ class VisionEncoder:
     image_tokens: int = 0
 
     def patches(self, images: Images) -> int:
-        """Of an image."""
-        return self.merge**2 * self._merged(images)
+        """Number of patches of an image."""
+        return self.merge**2 * self._merged_patches(images)
 
     def tokens(self, images: Images) -> int:
-        """Of the prompt, for an image."""
-        return self.image_tokens or self._merged(images)
+        """Number of tokens of the prompt for an image."""
+        return self.image_tokens or self._merged_patches(images)
 
-    def _merged(self, images: Images) -> int:
+    def _merged_patches(self, images: Images) -> int:
         width, height = (self.image_size,) * 2 if self.image_size else (images.width, images.height)
         return ceil(width / (self.patch * self.merge)) * ceil(height / (self.patch * self.merge))
 
@@ -88,21 +88,22 @@ _KEYS = {
     "heads": ("num_heads", "num_attention_heads"),
     "patch": ("patch_size",),
 }
-"""What configurations call sizes of vision encoders; where both stand, ``hidden_size`` is that of the results."""
+"""Keys of configurations for sizes of vision encoders; where both are present, ``hidden_size`` is that of the
+results."""
 
 
 def vision_of(config: Mapping[str, Any]) -> VisionEncoder | None:
     """The encoder that a model's ``vision_config`` describes, None where there is none or it does not tell."""
-    stated = config.get("vision_config")
-    if not isinstance(stated, Mapping):
+    settings = config.get("vision_config")
+    if not isinstance(settings, Mapping):
         return None
-    sizes = {what: next((stated[key] for key in keys if stated.get(key)), 0) for what, keys in _KEYS.items()}
-    ffn = stated.get("intermediate_size") or int(sizes["hidden"] * (stated.get("mlp_ratio") or 0))
+    sizes = {what: next((settings[key] for key in keys if settings.get(key)), 0) for what, keys in _KEYS.items()}
+    ffn = settings.get("intermediate_size") or int(sizes["hidden"] * (settings.get("mlp_ratio") or 0))
     if not (ffn and all(isinstance(size, int) and size > 0 for size in sizes.values())):
         return None
-    merge = int(stated.get("spatial_merge_size") or config.get("spatial_merge_size") or 1)
-    fixed = 0 if merge > 1 else int(stated.get("image_size") or 0)
+    merge = int(settings.get("spatial_merge_size") or config.get("spatial_merge_size") or 1)
+    fixed = 0 if merge > 1 else int(settings.get("image_size") or 0)
     if merge == 1 and not fixed:
         return None
-    gated, tokens = stated.get("hidden_act") == "silu", int(config.get("mm_tokens_per_image") or 0)
+    gated, tokens = settings.get("hidden_act") == "silu", int(config.get("mm_tokens_per_image") or 0)
     return VisionEncoder(**sizes, ffn=int(ffn), merge=merge, gated=gated, image_size=fixed, image_tokens=tokens)
