@@ -57,7 +57,7 @@ class Recording:
 
 
 def recorded(build: Any, inputs: Any, request: Request, **how: Any) -> Recording:
-    with patch.object(layers, "layered", wraps=layers.layered) as seen:
+    with patch.object(layers, "fold_layers", wraps=layers.fold_layers) as seen:
         workload = trace(build, inputs, request, **how)
     return Recording(*seen.call_args.args[:2], workload)
 

@@ -11,7 +11,7 @@ from neusight.kernels.precision import Precision
 from neusight.requests import Request
 from neusight.workloads.target import TargetReader
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace.autocast import _HALF, _WIDEST, registered
+from neusight.workloads.trace.autocast import _HALF, _WIDEST, cast_operators
 from neusight.workloads.trace.target_device import on_target
 from neusight.workloads.trace.tracing import trace
 
@@ -67,16 +67,16 @@ def test_gradients_of_weights_are_widened_to_float32():
 
 
 def test_the_lists_name_operators_that_cuda_casts():
-    cast = {name.partition(".")[0] for name in registered("AutocastCUDA")}
+    cast = {name.partition(".")[0] for name in cast_operators("AutocastCUDA")}
     assert cast >= _HALF
     assert cast >= _WIDEST
 
 
 def test_the_lists_of_the_cpu_come_back():
-    before = registered("AutocastCPU")
+    before = cast_operators("AutocastCPU")
     with on_target(TargetReader()), torch.autocast("cuda", torch.bfloat16):
-        assert registered("AutocastCPU") >= registered("AutocastCUDA")
-    assert registered("AutocastCPU") == before
+        assert cast_operators("AutocastCPU") >= cast_operators("AutocastCUDA")
+    assert cast_operators("AutocastCPU") == before
 
 
 @pytest.mark.parametrize("name", ["amp", "amp_bf16", "tf32", "bf16", "float32"])

@@ -28,7 +28,7 @@ from neusight.workloads.inputs import as_inputs, tensors_of
 from neusight.workloads.load import settled_request
 from neusight.workloads.sources.described import ModelSource
 from neusight.workloads.tensors import TensorSpec
-from neusight.workloads.trace.failures import explained
+from neusight.workloads.trace.failures import explain_failures
 
 SEQ_LEN = 128
 """Tokens a sample unless asked for otherwise: few enough for a CPU."""
@@ -89,7 +89,7 @@ def _from_config(config: dict[str, Any], request: Request, digits: bool) -> Trai
     config = config | {"image_size": size or config.get("image_size", 224)} if images else config
     shape = f"{config['image_size']}x{config['image_size']} pixels" if images else f"{request.seq_len} tokens"
     specs = input_specs(config, request.batch, request.seq_len, "eager")
-    with explained(name, "train"):
+    with explain_failures(name, "train"):
         _check_size(name, config)
         module = build_model(config, "training", "eager")
     return _with_random_inputs(module, request, (), specs, shape)
@@ -124,7 +124,7 @@ def _from_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any
     module, inputs = call_function(text, batch, seq_len)
     if any(t.is_meta for t in (*module.parameters(), *module.buffers(), *tensors_of(inputs))):
         function = import_function(text)
-        with explained(text, "train"), importable_here():
+        with explain_failures(text, "train"), importable_here():
             module, inputs = function(**function_options(function, text, batch, seq_len))
     return module, inputs
 
@@ -132,7 +132,7 @@ def _from_function(text: str, batch: int, seq_len: int | None) -> tuple[Any, Any
 def _from_library(described: ModelSource, request: Request) -> TrainedModule:
     """A model of timm or torchvision, which name their inputs."""
     name = request.model
-    with explained(name, "train"):
+    with explain_failures(name, "train"):
         module, specs = described.build(request), described.inputs(request)
     if not isinstance(specs, tuple) or not all(isinstance(spec, TensorSpec) for spec in specs):
         raise ModelError(f"{name} takes more than images: give it as package.module:function, with its inputs")

@@ -16,7 +16,7 @@ from neusight.collect.steps import logit_rows, random_targets
 from neusight.errors import ModelError
 from neusight.transforms.sparsity import SparsityProfile
 from neusight.workloads import resolve
-from neusight.workloads.trace.failures import explained
+from neusight.workloads.trace.failures import explain_failures
 
 WARMUP = 3
 """Updates before the first step that is read."""
@@ -153,7 +153,7 @@ def _update(training: TrainedModule, optimizer: torch.optim.Optimizer, loss: Los
     Raises:
         ModelError: the module does not run with its inputs, or diverges.
     """
-    with explained(training.name, "train"):
+    with explain_failures(training.name, "train"):
         (args, kwargs), classes = training.samples()
         result = training.module(*args, **kwargs)
         value = loss(result) if loss else _loss_of(result, classes)

@@ -34,7 +34,7 @@ _WIDENING = frozenset(_WIDENING_TEXT.split())
 """Operators that CUDA's autocast asks for a result in float32 instead of casting what they read: their kernels widen
 each value as they load it (PyTorch, ``autocast_mode.h``, ``fp32_set_opt_dtype``)."""
 _FUSED_SOFTMAX = {"softmax.int": "_softmax", "log_softmax.int": "_log_softmax"}
-"""Those that a GPU runs as one kernel from float16 to float32 (``half_to_float``)."""
+"""Operators that a GPU runs as one kernel from float16 to float32 (``half_to_float``)."""
 _HALF = frozenset(_HALF_TEXT.split())
 """Operators that run in the 16-bit dtype ("CUDA Ops that can autocast to float16")."""
 _WIDEST = frozenset(_WIDEST_TEXT.split())
@@ -59,18 +59,18 @@ def autocast_dtype() -> torch.dtype | None:
 
 def _other_casts() -> dict[str, Callable[..., Any]]:
     """Operators that the CPU's autocast leaves alone or casts otherwise, with CUDA's casts."""
-    cuda, cpu = registered("AutocastCUDA"), registered(_CPU)
+    cuda, cpu = cast_operators("AutocastCUDA"), cast_operators(_CPU)
     changed = dict.fromkeys(cpu - cuda, torch.library.fallthrough_kernel)
     for name in _WIDENING & cuda:
         changed[name] = _widening(name)
     for name in cuda - cpu - _WIDENING:
         kind = name.partition(".")[0]
-        cast_to = autocast_dtype if kind in _HALF else _unknown if kind in _WIDEST else _float32
+        cast_to = autocast_dtype if kind in _HALF else _no_dtype if kind in _WIDEST else _float32
         changed[name] = _casting(name, cast_to)
     return changed
 
 
-def _unknown() -> None:
+def _no_dtype() -> None:
     return None
 
 
@@ -78,7 +78,7 @@ def _float32() -> torch.dtype:
     return torch.float32
 
 
-def registered(key: str) -> set[str]:
+def cast_operators(key: str) -> set[str]:
     """ATen's operators, with their overloads, for which PyTorch has a cast under a dispatch key."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
     names = (name for name in torch._C._dispatch_get_all_op_names() if name.startswith("aten::"))
@@ -91,8 +91,8 @@ def _casting(name: str, cast_to: Callable[[], torch.dtype | None]) -> Callable[.
 
     def cast(*args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_BELOW):
-            wanted = cast_to() or _widest((*args, *kwargs.values()))
-            return operator(*in_dtype(args, wanted), **{key: in_dtype(value, wanted) for key, value in kwargs.items()})
+            target = cast_to() or _widest((*args, *kwargs.values()))
+            return operator(*in_dtype(args, target), **{key: in_dtype(value, target) for key, value in kwargs.items()})
 
     return cast
 
@@ -101,16 +101,16 @@ def _widening(name: str) -> Callable[..., Any]:
     """The operator with a result in float32, unless its caller says in what."""
     operator = _operator(name)
 
-    def widened(x: Any, *args: Any, **kwargs: Any) -> Any:
+    def widen(x: Any, *args: Any, **kwargs: Any) -> Any:
         with torch._C._ExcludeDispatchKeyGuard(_BELOW):
-            stated = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
-            if stated or not _narrow(x):
+            has_dtype = kwargs.get("dtype") is not None or any(isinstance(value, torch.dtype) for value in args)
+            if has_dtype or not _narrow(x):
                 return operator(x, *args, **kwargs)
             if name in _FUSED_SOFTMAX and x.dtype == torch.float16:
                 return getattr(torch.ops.aten, _FUSED_SOFTMAX[name])(x, args[0] if args else kwargs["dim"], True)
             return operator(x, *args, **kwargs | {"dtype": torch.float32})
 
-    return widened
+    return widen
 
 
 def _narrow(x: Any) -> bool:

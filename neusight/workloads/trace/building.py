@@ -16,14 +16,14 @@ from torch.utils._pytree import tree_map_only
 from neusight.errors import ModelError
 from neusight.kernels.precision import Precision
 from neusight.requests import DTYPES
-from neusight.workloads.trace.library_forms import exchanged, settle_routers
+from neusight.workloads.trace.library_forms import exchange_forms, settle_routers
 from neusight.workloads.trace.recorder import Recorder
-from neusight.workloads.trace.values import copied, has_values, is_small, tensors_in, with_values
-from neusight.workloads.trace.wrappers import note_compilers, strip_compilers, unwrapped
+from neusight.workloads.trace.values import copy_of, has_values, is_small, tensors_in, with_values
+from neusight.workloads.trace.wrappers import note_compilers, strip_compilers, unwrap
 
 aten = torch.ops.aten
 Given = tuple[tuple[Any, ...], dict[str, Any]]
-"""What a module is called with, in order and by name."""
+"""Arguments of a module's call, in order and by name."""
 _FEW = 256
 """Elements of a tensor of settings."""
 _MOST_WEIGHTS = 1 << 25
@@ -33,7 +33,7 @@ _FILLS = ("normal_", "uniform_", "fill_", "zero_", "trunc_normal_", "random_", "
 
 
 class _Building(TorchDispatchMode):
-    """In-place initialisers return at once, as fake weights have no values; ranges keep theirs.
+    """Mode of construction: in-place initialisers return at once, as fake weights have no values; ranges keep theirs.
 
     Constructors compute settings from short ranges (one dropout rate or width a layer) and read them, so operators that
     have no other tensors run for real.
@@ -63,24 +63,24 @@ class Sparing(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        known = all(map(has_values, tensors_in((*args, *kwargs.values()))))
-        if known and (func.is_view or func._schema.is_mutable):
+        has_all = all(map(has_values, tensors_in((*args, *kwargs.values()))))
+        if has_all and (func.is_view or func._schema.is_mutable):
             return func(*args, **kwargs)
         try:
             result = _without_storage(func, args, kwargs)
         except (RuntimeError, NotImplementedError):
             # The shape of the result depends on values.
-            if not known:
+            if not has_all:
                 raise
             result = ()
-        if known and all(map(self._affords, tensors_in((result,)))):
+        if has_all and all(map(self._affords, tensors_in((result,)))):
             return with_values(func, args, kwargs)
         if func._schema.is_mutable and has_values(args[0]):
             raise NotImplementedError(f"{func} writes values that are not there")
         return result
 
     def _affords(self, result: torch.Tensor) -> bool:
-        """Whether a tensor is to have values, which are then spent."""
+        """Tell whether a tensor gets values, and count those against the budget."""
         if not result.is_floating_point() or result.numel() <= _FEW:
             return is_small(result)
         self._spent += result.numel()
@@ -94,7 +94,9 @@ def _without_storage(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _all_real(args: tuple[Any, ...]) -> bool:
-    """Whether all tensors have values; among numbers they must be few, as settings are and tables of positions not."""
+    """Tell whether all tensors have values; among numbers they must be few, as settings are and tables of positions
+    not.
+    """
     leaves = torch.utils._pytree.tree_leaves(args)
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors or any(isinstance(t, FakeTensor) for t in tensors):
@@ -138,10 +140,10 @@ class ReusedModule:
         floating = getattr(torch, dtype) if dtype else None
         try:
             if isinstance(source, torch.nn.Module):
-                whole, self.launch = unwrapped(source, self.notes)
+                whole, self.launch = unwrap(source, self.notes)
                 module = copy_as_fake(whole, floating)
             else:
-                whole, self.launch = unwrapped(built(source, floating or torch.float32), self.notes)
+                whole, self.launch = unwrap(built(source, floating or torch.float32), self.notes)
                 module = whole
             if not self.launch:
                 note_compilers(whole, self.notes)
@@ -180,8 +182,8 @@ def own_precision(module: torch.nn.Module, inputs: Any) -> Precision:
     counts: Counter[str] = Counter()
     for tensor in (*module.parameters(), *module.buffers()):
         counts[_name(tensor.dtype)] += tensor.numel()
-    given = [_name(value.dtype) for value in torch.utils._pytree.tree_leaves(inputs) if hasattr(value, "dtype")]
-    candidates = (*(dtype for dtype, _ in counts.most_common()), *given)
+    of_inputs = [_name(value.dtype) for value in torch.utils._pytree.tree_leaves(inputs) if hasattr(value, "dtype")]
+    candidates = (*(dtype for dtype, _ in counts.most_common()), *of_inputs)
     dtype = next((dtype for dtype in candidates if dtype.startswith(("float", "bfloat"))), "float32")
     if dtype not in DTYPES:
         raise ModelError(f"the module is in {dtype}, in which no whole model is estimated: give dtype='float32', say")
@@ -200,7 +202,7 @@ def copy_as_fake(module: torch.nn.Module, dtype: torch.dtype | None) -> torch.nn
     def kind(tensor: torch.Tensor) -> torch.dtype:
         return dtype if dtype and tensor.is_floating_point() else tensor.dtype
 
-    memo: dict[int, Any] = {id(buffer): copied(buffer, kind(buffer)) for buffer in module.buffers()}
+    memo: dict[int, Any] = {id(buffer): copy_of(buffer, kind(buffer)) for buffer in module.buffers()}
     for tensor in module.parameters():
         fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kind(tensor))
         memo[id(tensor)] = torch.nn.Parameter(fake, tensor.requires_grad)
@@ -216,15 +218,15 @@ def channels_last(module: torch.nn.Module, given: Given) -> tuple[torch.nn.Modul
     """
     turned: dict[int, torch.nn.Parameter] = {}
     for part in module.modules():
-        for name, own in part.named_parameters(recurse=False, remove_duplicate=False):
-            if own.dim() == 4:
-                new = turned.setdefault(id(own), torch.nn.Parameter(_turned(own.detach()), own.requires_grad))
+        for name, old in part.named_parameters(recurse=False, remove_duplicate=False):
+            if old.dim() == 4:
+                new = turned.setdefault(id(old), torch.nn.Parameter(_in_nhwc(old.detach()), old.requires_grad))
                 setattr(part, name, new)
     args, kwargs = given
-    return module, (tuple(map(_turned, args)), {key: _turned(value) for key, value in kwargs.items()})
+    return module, (tuple(map(_in_nhwc, args)), {key: _in_nhwc(value) for key, value in kwargs.items()})
 
 
-def _turned(value: Any) -> Any:
+def _in_nhwc(value: Any) -> Any:
     if not isinstance(value, torch.Tensor) or value.dim() != 4:
         return value
     with unset_fake_temporarily() if has_values(value) else nullcontext():
@@ -248,14 +250,14 @@ def track_layers(module: torch.nn.Module, recorder: Recorder) -> Iterator[None]:
 def watched_reads(recorder: Recorder) -> AbstractContextManager[None]:
     """Tell the recorder which tensors are read as a list or an array, of which no operator tells."""
 
-    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             recorder.note_read(tensor)
             return original(tensor, *args, **kwargs)
 
         return read
 
-    return exchanged([(torch.Tensor, name, watched) for name in ("tolist", "numpy")])
+    return exchange_forms([(torch.Tensor, name, watch) for name in ("tolist", "numpy")])
 
 
 def _left(recorder: Recorder) -> None:

@@ -17,7 +17,7 @@ _KEPT = {0: 1, 1: 1, 2: 6, 3: 5}
 """Vectors a step and state that the backward pass needs: gates, and beside them cell states and their tanh (LSTM), or
 the state and its part of the candidate (GRU)."""
 _WEIGHTS = 2
-"""Of a layer and direction: those of the input and of the state; as many biases, and perhaps a projection."""
+"""Matrices of a layer and direction: those of the input and of the state; as many biases, and perhaps a projection."""
 
 
 def on_cudnn(name: str, *args: Any) -> tuple[torch.Tensor, ...]:
@@ -28,22 +28,22 @@ def on_cudnn(name: str, *args: Any) -> tuple[torch.Tensor, ...]:
     """
     if isinstance(args[3], list | tuple):
         x, sizes, state, weights, *flags = args
-        known = isinstance(sizes, torch.Tensor) and has_values(sizes)
-        rows = sizes.tolist() if known else [x.shape[0] // len(sizes)] * len(sizes)
+        has_sizes = isinstance(sizes, torch.Tensor) and has_values(sizes)
+        rows = sizes.tolist() if has_sizes else [x.shape[0] // len(sizes)] * len(sizes)
         return _call(name, x, (state, weights), (*flags, False), rows)
     x, state, weights, *flags = args
     return _call(name, x, (state, weights), tuple(flags), [])
 
 
 def _call(
-    name: str, x: torch.Tensor, given: tuple[Any, Any], flags: tuple[Any, ...], batch_sizes: list[int]
+    name: str, x: torch.Tensor, tensors: tuple[Any, Any], flags: tuple[Any, ...], batch_sizes: list[int]
 ) -> tuple[torch.Tensor, ...]:
     """``given`` are state and weights, ``flags`` the arguments from ``has_biases`` to ``batch_first``; autocast narrows
     all three (PyTorch, ``autocast_RNN.cpp``).
     """
     if (dtype := autocast_dtype()) is not None:
-        x, given = in_dtype((x, given), dtype)
-    (state, weights), (biases, layers, dropout, train, both, batch_first) = given, flags
+        x, tensors = in_dtype((x, tensors), dtype)
+    (state, weights), (biases, layers, dropout, train, both, batch_first) = tensors, flags
     hidden_state, cell_state = state if name == "lstm" else (state, None)
     hidden, returned = weights[1].shape[0] // _gates(name), hidden_state.shape[-1]
     projected = returned if returned != hidden else 0
@@ -60,25 +60,27 @@ def _gates(name: str) -> int:
 
 
 def results(*call: Any) -> tuple[torch.Tensor, ...]:
-    """Of ``_cudnn_rnn``: output, last states, what the backward pass needs of every step, and the packed weights."""
+    """Results of ``_cudnn_rnn``: output, last states, the vectors of every step that the backward pass needs, and the
+    packed weights.
+    """
     x, _, _, buffer, state, cell, mode, hidden, projected, layers, _, _, train, both, *_ = call
     ways = 1 + bool(both)
     output = x.new_empty(*x.shape[:-1], ways * (projected or hidden))
     steps = x.numel() // x.shape[-1]
-    kept = layers * ways * steps * hidden * _KEPT[mode] * x.element_size() if train else 0
+    saved = layers * ways * steps * hidden * _KEPT[mode] * x.element_size() if train else 0
     last = x.new_empty(0) if cell is None else torch.empty_like(cell)
-    return output, torch.empty_like(state), last, x.new_empty(kept, dtype=torch.uint8), buffer
+    return output, torch.empty_like(state), last, x.new_empty(saved, dtype=torch.uint8), buffer
 
 
 def gradients(*call: Any) -> tuple[Any, ...]:
-    """Of ``_cudnn_rnn_backward``: gradients of input, states and weights."""
+    """Results of ``_cudnn_rnn_backward``: gradients of input, states and weights."""
     x, weights, _, _, state, cell, *_ = call
     of_cell = None if cell is None else torch.empty_like(cell)
     return torch.empty_like(x), torch.empty_like(state), of_cell, [torch.empty_like(w) for w in weights]
 
 
 def run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an operator returns.
+    """Run an operator and return its result.
 
     Multi-tensor operators change no shapes, so their results need no computation; the CPU would split them up.
     """
@@ -94,7 +96,7 @@ def run(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _grouped_product(a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, *_: Any, **__: Any) -> Any:
-    """Of ``_grouped_mm``, whose fake form takes bfloat16 alone, where CUDA also runs float32 and float16.
+    """Result of ``_grouped_mm``, whose fake form supports bfloat16 alone, where CUDA also runs float32 and float16.
 
     [t, k] x [g, k, n] gives [t, n], [g, m, k] x [k, t] gives [m, t], [m, t] x [t, n] gives [g, m, n].
     """

@@ -1,4 +1,4 @@
-"""What is expected of values that are not known: how many different ones there are, and the true share of a mask.
+"""Expectations of unknown values: how many different ones there are, and the true share of a mask.
 
 An index along n places, such as that of the largest of n scores, has n values. Each is expected equally often, so that
 a mask of the places where the index is one of them is true for 1 / n: masks for all n values choose every element once,
@@ -25,7 +25,7 @@ _ELEMENTS = ("_to_copy", "clone", "copy_", "index", "index_select", "gather", "r
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of the elements of a storage.
+    """Facts about the elements of a storage.
 
     ``overwritten``: unknown values were written to it. ``assumed``: what its values rest on. ``levels``: how many
     different values its integers can have, 0 if unknown. ``share``: of its elements, how many are expected to be true.
@@ -38,20 +38,21 @@ class Facts:
 
 
 class FactStore(Protocol):
-    """What is known of tensors."""
+    """Store of facts about tensors."""
 
     def of(self, tensor: torch.Tensor) -> Facts:
-        """What is known of a tensor's elements."""
+        """Facts about a tensor's elements."""
 
     def known(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has values."""
+        """Tell whether a tensor has values."""
 
     def note(self, tensor: torch.Tensor, facts: Facts) -> None:
         """Remember what is known of a tensor."""
 
 
-def expected(func: Any, named: Mapping[str, Any], result: Any, known: FactStore) -> Any:
-    """The result of an operator on fake tensors, whose expected elements are noted; counts have their expected values.
+def note_expected(func: Any, named: Mapping[str, Any], result: Any, known: FactStore) -> Any:
+    """Note the expected elements of an operator's result on fake tensors and return it; counts have their expected
+    values.
 
     Args:
         func: the operator.
@@ -86,7 +87,7 @@ Rule = Callable[[Mapping[str, Any], torch.Tensor, FactStore], float | None]
 
 
 def _equal(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
-    """Where an index is one of its values, or a mask is what it is compared with."""
+    """Share of true elements where an index is compared with one of its values, or a mask with a truth value."""
     facts, other = known.of(first), named["other"]
     if facts.share is not None and not isinstance(other, torch.Tensor):
         return facts.share if other else 1 - facts.share
@@ -99,7 +100,7 @@ def _unequal(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) ->
     return None if share is None else 1 - share
 
 
-def _negated(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
+def _negate(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
     share = known.of(first).share
     return None if share is None or first.dtype != torch.bool else 1 - share
 
@@ -110,13 +111,13 @@ def _positive(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -
 
 
 def _both(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
-    """At most the smaller share of two masks, of which one may be unknown."""
-    shares = [share for one in (first, named["other"]) if (share := known.of(one).share) is not None]
+    """Share of true elements of two masks together: at most the smaller share; one may be unknown."""
+    shares = [share for mask in (first, named["other"]) if (share := known.of(mask).share) is not None]
     return min(shares, default=None)
 
 
-def _written(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
-    """Of zeros, those that others are written to, at as many distinct places of a dimension as an index has."""
+def _scatter_into(named: Mapping[str, Any], first: torch.Tensor, known: FactStore) -> float | None:
+    """Share of zeros that others are written to, at as many distinct places of a dimension as an index has."""
     dim, index = named["dim"], named["index"]
     others = "src" in named or bool(named.get("value"))
     return index.shape[dim] / first.shape[dim] if known.of(index).levels and others else None
@@ -126,12 +127,12 @@ _SHARES: dict[str, Rule] = {
     "eq": _equal,
     "ne": _unequal,
     "gt": _positive,
-    "bitwise_not": _negated,
-    "logical_not": _negated,
+    "bitwise_not": _negate,
+    "logical_not": _negate,
     "bitwise_and": _both,
     "logical_and": _both,
-    "scatter": _written,
-    "scatter_": _written,
+    "scatter": _scatter_into,
+    "scatter_": _scatter_into,
 }
 
 
@@ -171,8 +172,8 @@ _COUNTS: dict[str, Callable[..., Any]] = {
 def _spread(total: int, like: torch.Tensor, assumption: str, known: FactStore) -> torch.Tensor:
     """Whole numbers of a result's shape, as even as can be, that add up to a total."""
     with unset_fake_temporarily():
-        each, rest = divmod(total, max(1, like.numel()))
-        values = torch.full((like.numel(),), each, dtype=like.dtype)
+        quotient, rest = divmod(total, max(1, like.numel()))
+        values = torch.full((like.numel(),), quotient, dtype=like.dtype)
         values[:rest] += 1
         spread = values.reshape(like.shape)
     known.note(spread, Facts(assumed=assumption))

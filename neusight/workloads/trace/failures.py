@@ -21,11 +21,11 @@ _MISFIT = re.compile(
     r"|required (?:positional|keyword)|unexpected keyword|positional argument|NoneType|(?:too many|enough) values"
     r"|has no attribute '(?:shape|size|dim)'|[Ee]xpected .*(?:tensor|Tensor|input|got)"
 )
-"""What PyTorch and Python say where the shapes, dtypes or number of inputs do not fit."""
+"""Messages of PyTorch and Python where the shapes, dtypes or number of inputs do not fit."""
 
 
 @contextmanager
-def explained(name: str, doing: str) -> Iterator[None]:
+def explain_failures(name: str, doing: str) -> Iterator[None]:
     """Turn exceptions of a user's module into one line.
 
     Raises:

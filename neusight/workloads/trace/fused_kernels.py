@@ -45,20 +45,20 @@ class _Fused(torch.autograd.Function):
         return None, None, None, *gradients
 
 
-def _fused(name: str, shape: Sequence[int], sizes: list[int], *operands: torch.Tensor | None) -> torch.Tensor:
+def _fuse(name: str, shape: Sequence[int], sizes: list[int], *operands: torch.Tensor | None) -> torch.Tensor:
     """The result of an operator, in the dtype of its first operand."""
-    result: torch.Tensor = _Fused.apply(name, list(shape), sizes, *(one for one in operands if one is not None))
+    result: torch.Tensor = _Fused.apply(name, list(shape), sizes, *(x for x in operands if x is not None))
     return result
 
 
 def _convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, **_: Any) -> torch.Tensor:
-    return _fused("causal_conv1d", x.shape, [], x, weight, bias)
+    return _fuse("causal_conv1d", x.shape, [], x, weight, bias)
 
 
 def _convolution_step(
     x: torch.Tensor, state: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, *_: Any, **__: Any
 ) -> torch.Tensor:
-    return _fused("causal_conv1d", x.shape, [], x, weight, bias, state)
+    return _fuse("causal_conv1d", x.shape, [], x, weight, bias, state)
 
 
 def _tensors(*values: Any) -> list[torch.Tensor]:
@@ -70,13 +70,13 @@ def _selective_scan(
 ) -> Any:
     """Mamba's, of [batch, channels, tokens] (state-spaces/mamba, ``selective_scan_fn``)."""
     states = decay.shape[-1]
-    result = _fused("selective_scan", x.shape, [states], x, delta, decay, *_tensors(*more, *named.values()))
+    result = _fuse("selective_scan", x.shape, [states], x, delta, decay, *_tensors(*more, *named.values()))
     return (result, x.new_empty(*x.shape[:-1], states)) if return_last_state else result
 
 
 def _state_update(state: torch.Tensor, x: torch.Tensor, *more: Any, **named: Any) -> torch.Tensor:
     """One token of Mamba's or Mamba-2's states (state-spaces/mamba, ``selective_state_update``)."""
-    return _fused("state_steps", x.shape, [state.shape[-1]], x, state, *_tensors(*more, *named.values()))
+    return _fuse("state_steps", x.shape, [state.shape[-1]], x, state, *_tensors(*more, *named.values()))
 
 
 def _chunk_scan(
@@ -85,7 +85,7 @@ def _chunk_scan(
 ) -> Any:  # fmt: skip
     """Mamba-2's, of [batch, tokens, heads, width] (state-spaces/mamba, ``mamba_chunk_scan_combined``)."""
     chunk = next(value for value in (named.get("chunk_size"), *more) if isinstance(value, int))
-    result = _fused("chunk_scan", x.shape, [chunk], x, inputs, dt, decay, *_tensors(*more, *named.values()))
+    result = _fuse("chunk_scan", x.shape, [chunk], x, inputs, dt, decay, *_tensors(*more, *named.values()))
     return (result, x.new_empty(x.shape[0], *x.shape[2:], inputs.shape[-1])) if return_final_states else result
 
 
@@ -98,7 +98,7 @@ def _delta_rule(operator: str) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         state = value.new_empty(value.shape[0], value.shape[2], key.shape[-1], value.shape[-1])
         operands = _tensors(value, query, key, *more, *named.values())
-        result = _fused(operator, value.shape, [key.shape[-1]], *operands)
+        result = _fuse(operator, value.shape, [key.shape[-1]], *operands)
         return result, state if output_final_state else None
 
     return run
@@ -109,8 +109,8 @@ def _wkv(
     return_state: bool = False,
 ) -> Any:  # fmt: skip
     """RWKV's attention, of [batch, tokens, channels], and its three states."""
-    kept = [key.new_empty(key.shape[0], key.shape[-1]) for _ in range(3)] if return_state or state is not None else None
-    return _fused("wkv", value.shape, [], value, key, decay, first), kept
+    last = [key.new_empty(key.shape[0], key.shape[-1]) for _ in range(3)] if return_state or state is not None else None
+    return _fuse("wkv", value.shape, [], value, key, decay, first), last
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {
@@ -122,8 +122,8 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("chunk_gated_delta_rule", "chunk_kda"), _delta_rule("chunk_delta_rule")),
     **dict.fromkeys(("fused_recurrent_gated_delta_rule", "fused_recurrent_kda"), _delta_rule("state_steps")),
 }
-"""By the names that transformers has for kernels of causal-conv1d, mamba-ssm and flash-linear-attention. What those
-fuse beyond, projections among it (``mamba_inner_fn``), has the same kernels one after another."""
+"""Kernels by the names that transformers has for those of causal-conv1d, mamba-ssm and flash-linear-attention. What
+those fuse beyond, projections among it (``mamba_inner_fn``), has the same kernels one after another."""
 _FUNCTIONS = {("transformers.models.rwkv.modeling_rwkv", "rwkv_linear_attention"): _wkv}
 """Functions that look for a kernel by themselves."""
 
@@ -138,13 +138,13 @@ class _Any(Container[str]):
 def kernel_forms(reader: TargetReader) -> list[Form]:
     """Forms of transformers' functions that run a kernel of a library where it is installed, on a GPU."""
     models = [module for name, module in sys.modules.items() if name.startswith("transformers.models.")]
-    found = {id(one): one for module in models for one in vars(module).values() if hasattr(one, "__wrapped__")}
-    cells = [cells for one in found.values() if (cells := _cells(one)).keys() >= {"func_name", "implementation"}]
+    wrapped = {id(f): f for module in models for f in vars(module).values() if hasattr(f, "__wrapped__")}
+    cells = [cells for f in wrapped.values() if (cells := _cells(f)).keys() >= {"func_name", "implementation"}]
     forms: list[Form] = []
-    for each in cells:
-        if (kernel := _KERNELS.get(each["func_name"].cell_contents)) is not None:
+    for cell in cells:
+        if (kernel := _KERNELS.get(cell["func_name"].cell_contents)) is not None:
             values = {"implementation": kernel, "applicable_params": _Any(), "is_new_implementation": True}
-            forms += [(each[name], "cell_contents", always(value)) for name, value in values.items()]
+            forms += [(cell[name], "cell_contents", always(value)) for name, value in values.items()]
     forms += [(sys.modules.get(module), name, always(form)) for (module, name), form in _FUNCTIONS.items()]
     return forms if forms and reader.read("cuda") else []
 
@@ -162,12 +162,12 @@ def flex_forms(unfused: Callable[..., torch.Tensor] | None, notes: dict[str, Non
     forms: dict[str, Any] = {
         "_validate_device": lambda *_: None,
         "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True,
-        "flex_attention_hop": lambda *given, **_: _attended(unfused, notes, *given),
+        "flex_attention_hop": lambda *given, **_: _attend(unfused, notes, *given),
     }
     return [(flex_attention, name, always(form)) for name, form in forms.items()]
 
 
-def _attended(
+def _attend(
     unfused: Callable[..., torch.Tensor] | None, notes: dict[str, None], *given: Any
 ) -> tuple[torch.Tensor, ...]:
     """The result, with the logarithms of sums and the largest scores, of shape (batch, heads, queries), beside it.
@@ -184,7 +184,7 @@ def _attended(
         if sizes is None:
             sizes = [0, 0, 0]
             notes["the mask of flex_attention depends on values of tensors: every key is taken to count"] = None
-        output = _fused("flex_attention", (*query.shape[:-1], value.shape[-1]), sizes, query, key, value)
+        output = _fuse("flex_attention", (*query.shape[:-1], value.shape[-1]), sizes, query, key, value)
     auxiliary = query.new_empty(query.shape[:-1], dtype=torch.float32)
     return output, auxiliary, auxiliary
 
@@ -194,8 +194,8 @@ _MASK_ELEMENTS = 1 << 22
 
 
 def _mask_sizes(mask: Callable[..., torch.Tensor], queries: int, keys: int) -> list[int] | None:
-    """Whether a mask is causal, its window, and else the keys of a query on average; all 0 where every key counts. The
-    mask of the first sample and head stands for all; None where it depends on tensors without values.
+    """Sizes of a mask: whether it is causal, its window, and else the keys of a query on average; all 0 where every key
+    counts. The mask of the first sample and head stands for all; None where it depends on tensors without values.
     """
     rows = max(1, min(queries, _MASK_ELEMENTS // keys))
     try:

@@ -1,4 +1,5 @@
-"""What a GPU runs where the CPU's dispatcher would pick something else: fused dropout, attention, recurrent layers.
+"""Forms of operators on a GPU where the CPU's dispatcher would pick something else: fused dropout, attention, recurrent
+layers.
 
 Tensors of a trace are fake and on the CPU, because builds of PyTorch without CUDA cannot run autograd on fake CUDA
 tensors. Operators that are composed differently on the two devices are therefore replaced before they dispatch.
@@ -21,7 +22,7 @@ from neusight.workloads.target import TargetReader
 from neusight.workloads.trace.autocast import autocast_dtype
 from neusight.workloads.trace.cuda_only import MODES, on_cudnn
 from neusight.workloads.trace.fused_kernels import flex_forms
-from neusight.workloads.trace.library_forms import Form, exchanged
+from neusight.workloads.trace.library_forms import Form, exchange_forms
 
 aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
@@ -54,7 +55,7 @@ def gpu_forms(form: str, target: TargetReader) -> Iterator[None]:
     # A mode is off inside the functions it sees, so those that functional itself calls are exchanged as well.
     called: list[Form] = [(functional, name, replacements.get) for name in ("dropout", "scaled_dot_product_attention")]
     flexible = flex_forms(attend if form == "eager" else None, target.notes)
-    with exchanged([*called, *flexible]), _Forms(replacements):
+    with exchange_forms([*called, *flexible]), _Forms(replacements):
         yield
 
 
@@ -79,19 +80,19 @@ class _Attention:
 
     @property
     def gqa(self) -> bool:
-        """Whether several heads of queries share one of keys."""
+        """Tell whether several heads of queries share one of keys."""
         return self.enable_gqa and self.query.shape[-3] != self.key.shape[-3]
 
     @property
     def fits_flash(self) -> bool:
-        """Whether PyTorch's flash kernel takes it."""
+        """Tell whether PyTorch's flash kernel supports the call."""
         width = self.query.shape[-1]
         fits = self.query.dim() == 4 and width <= _FLASH_HEAD_DIM and width == self.value.shape[-1]
         return fits and self.attn_mask is None and self.query.dtype in _HALF
 
     @property
     def fits_efficient(self) -> bool:
-        """Whether PyTorch's memory-efficient kernel takes it: matrix units want rows of 16 bytes
+        """Tell whether PyTorch's memory-efficient kernel supports the call: matrix units want rows of 16 bytes
         (``sdp_utils.cpp``, ``minimum_gemm_alignment``).
         """
         width = self.query.shape[-1] | self.value.shape[-1]
@@ -116,14 +117,14 @@ def _attention(form: str, target: TargetReader, *args: Any, **kwargs: Any) -> to
     call = _Attention(*args, **kwargs).cast()
     call = call.without_mask() if form == "flash" else call
     if form != "eager" and call.fits_flash and target.read("flash"):
-        return _fused(aten._scaled_dot_product_flash_attention, call)
+        return _attend(aten._scaled_dot_product_flash_attention, call)
     if form != "eager" and call.fits_efficient:
         grad = torch.is_grad_enabled() and call.query.requires_grad
-        return _fused(aten._scaled_dot_product_efficient_attention, call, _as_bias(call.attn_mask, call.query), grad)
+        return _attend(aten._scaled_dot_product_efficient_attention, call, _as_bias(call.attn_mask, call.query), grad)
     return _eager(call)
 
 
-def _fused(operator: Any, call: _Attention, *more: Any) -> torch.Tensor:
+def _attend(operator: Any, call: _Attention, *more: Any) -> torch.Tensor:
     tensors = call.query, call.key, call.value
     return operator(*tensors, *more, call.dropout_p, call.is_causal, scale=call.scale)[0]
 
@@ -155,7 +156,7 @@ def _eager(call: _Attention) -> torch.Tensor:
 
 def _ctc(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, **how: Any) -> Any:
     """Lengths as tensors: numbers would be copied into a tensor by its address, which a fake one has not."""
-    inputs, outputs = (torch.as_tensor(given, dtype=torch.long) for given in (input_lengths, target_lengths))
+    inputs, outputs = (torch.as_tensor(length, dtype=torch.long) for length in (input_lengths, target_lengths))
     return functional.ctc_loss(log_probs, targets, inputs, outputs, **how)
 
 

@@ -1,4 +1,4 @@
-"""From operators as recorded to a ``Workload``: equal layers become one, told by arithmetic progressions.
+"""Conversion of recorded operators to a ``Workload``: equal layers become one, recognised by arithmetic progressions.
 
 Storages are numbered in the order of their first use, so that in a step of equal layers every number (of a storage, of
 the node where it is born or dies, of the layer in a module path) moves by a constant from layer to layer. Where it
@@ -50,7 +50,7 @@ class _Numbers:
     tensors: list[Tensor] = field(default_factory=list)
 
 
-def layered(
+def fold_layers(
     nodes: Sequence[RawNode],
     allocations: Sequence[Allocation],
     request: Request,
@@ -66,8 +66,8 @@ def layered(
         parameters: of the model.
         uncovered: operators without a rule.
     """
-    numbers = _numbered(nodes, allocations)
-    blocks = [b for r in find_repeats(nodes) if (b := _even(nodes, _slots(nodes, r, numbers), numbers)) is not None]
+    numbers = _number_storages(nodes, allocations)
+    blocks = [b for r in find_repeats(nodes) if (b := _trim(nodes, _slots(nodes, r, numbers), numbers)) is not None]
     for block in blocks:
         _add_series(block, numbers)
     _add_others(numbers)
@@ -81,18 +81,18 @@ def layered(
     )
 
 
-def _numbered(nodes: Sequence[RawNode], allocations: Sequence[Allocation]) -> _Numbers:
+def _number_storages(nodes: Sequence[RawNode], allocations: Sequence[Allocation]) -> _Numbers:
     by_id: dict[int, int] = {}
     ordered: list[Allocation] = []
     first_use: list[int] = []
     for place, node in enumerate(nodes):
-        for one in (*node.reads, *node.writes):
-            if id(one) not in by_id:
-                by_id[id(one)] = len(ordered)
-                ordered.append(one)
+        for storage in (*node.reads, *node.writes):
+            if id(storage) not in by_id:
+                by_id[id(storage)] = len(ordered)
+                ordered.append(storage)
                 first_use.append(place)
-    unused = [one for one in allocations if id(one) not in by_id]
-    by_id |= {id(one): len(ordered) + i for i, one in enumerate(unused)}
+    unused = [storage for storage in allocations if id(storage) not in by_id]
+    by_id |= {id(storage): len(ordered) + i for i, storage in enumerate(unused)}
     count = len(ordered) + len(unused)
     uses = np.array([*first_use, *(len(nodes) for _ in unused)], dtype=np.int64)
     return _Numbers([*ordered, *unused], uses, by_id, np.full(count, -1), np.zeros(count, dtype=np.int64))
@@ -104,16 +104,16 @@ def _slots(nodes: Sequence[RawNode], repeat: Repeat, numbers: _Numbers) -> _Bloc
     for copy in range(repeat.count):
         first = repeat.start + copy * repeat.length
         of = nodes[first : first + repeat.length]
-        rows.append([numbers.by_id[id(one)] for node in of for one in (*node.reads, *node.writes)])
+        rows.append([numbers.by_id[id(storage)] for node in of for storage in (*node.reads, *node.writes)])
         if len(rows[-1]) != len(rows[0]):
             rows.pop()
             break
     return _Block(repeat.start, repeat.length, len(rows), np.array(rows, dtype=np.int64))
 
 
-def _even(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> _Block | None:
+def _trim(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> _Block | None:
     """The longest part of a block in which everything moves by a constant; None where it is too short."""
-    same, moving = _described(nodes, block, numbers)
+    same, moving = _describe(nodes, block, numbers)
     steps = np.diff(moving, axis=0)
     best, first = (0, 0), 0
     for copy in range(1, block.count + 1):
@@ -128,8 +128,8 @@ def _even(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> _Block 
     return _Block(block.start + start * block.length, block.length, count, slots)
 
 
-def _described(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> tuple[np.ndarray, np.ndarray]:
-    """What must be the same in all copies, and what must move by a constant, each of shape (count, …)."""
+def _describe(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> tuple[np.ndarray, np.ndarray]:
+    """Values that must be the same in all copies, and values that must move by a constant, each of shape (count, …)."""
     codes: dict[object, int] = {}
 
     def code(key: object) -> int:
@@ -145,18 +145,18 @@ def _described(nodes: Sequence[RawNode], block: _Block, numbers: _Numbers) -> tu
             constant.append(code((node.code, node.kernels, pattern)))
             numeric += counted
         for number in block.slots[copy].tolist():
-            own = numbers.first_use[number] >= block.start
-            one = numbers.allocations[number]
-            if not own:
+            is_new = numbers.first_use[number] >= block.start
+            store = numbers.allocations[number]
+            if not is_new:
                 # What other stretches made is told later, by exceptions where it must.
                 constant.append(code(False))
                 continue
-            pattern, counted = _pattern(one.layer)
-            constant.append(code((one.shape, one.dtype, one.kind, one.nbytes, one.touched_bytes, pattern)))
-            died = KEPT if one.died is None else one.died
-            moving_born = one.born if one.born >= 0 else -1
+            pattern, counted = _pattern(store.layer)
+            constant.append(code((store.shape, store.dtype, store.kind, store.nbytes, store.touched_bytes, pattern)))
+            died = KEPT if store.died is None else store.died
+            moving_born = store.born if store.born >= 0 else -1
             numeric += [number, int(numbers.first_use[number]), moving_born, died, *counted]
-            constant.append(code((one.born < 0, one.died is None)))
+            constant.append(code((store.born < 0, store.died is None)))
         same.append(constant)
         moving.append(numeric)
     width = min(map(len, moving))
@@ -220,7 +220,7 @@ def _sort(numbers: _Numbers, length: int) -> None:
 def _single(one: Allocation, later: Allocation | None = None, copies: int = 1) -> Tensor:
     """A storage, or a series of copies by its first two."""
     later = later or one
-    died, died_later = (KEPT if each.died is None else each.died for each in (one, later))
+    died, died_later = (KEPT if storage.died is None else storage.died for storage in (one, later))
     return Tensor(
         shape=one.shape,
         dtype=one.dtype,

@@ -23,13 +23,13 @@ def _nothing(_: Callable[..., Any]) -> Callable[..., None]:
     return lambda *args, **kwargs: None
 
 
-def _unpadded(original: Callable[..., Any]) -> Callable[..., Any]:
+def _without_padding(original: Callable[..., Any]) -> Callable[..., Any]:
     """The same question without the padding mask, which comes first."""
 
-    def unmasked(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
+    def call(padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
         return original(None, *args, **kwargs)
 
-    return unmasked
+    return call
 
 
 def padded_experts(layer: Any, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -72,8 +72,8 @@ _UNCHECKED = "TRANSFORMERS_DISABLE_TORCH_CHECK"
 _PATCHES: tuple[tuple[str, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
     (_MASKS, "is_tracing", _never),
     (_MASKS, "find_packed_sequence_indices", _nothing),
-    (_MASKS, "_ignore_causal_mask_sdpa", _unpadded),
-    (_MASKS, "_ignore_bidirectional_mask_sdpa", _unpadded),
+    (_MASKS, "_ignore_causal_mask_sdpa", _without_padding),
+    (_MASKS, "_ignore_bidirectional_mask_sdpa", _without_padding),
     (f"{_SWITCH}:SwitchTransformersSparseMLP", "forward", lambda _: padded_experts),
 )
 
@@ -83,8 +83,10 @@ Form = tuple[Any, str, Callable[[Any], Any]]
 
 
 @contextmanager
-def exchanged(forms: Sequence[Form]) -> Iterator[None]:
-    """Attributes of modules and classes exchanged inside for what a function makes of them, where there are any."""
+def exchange_forms(forms: Sequence[Form]) -> Iterator[None]:
+    """Exchange attributes of modules and classes inside the context for the results of a function of them, where there
+    are any.
+    """
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in forms if hasattr(owner, name)]
     makers = {(id(owner), name): make for owner, name, make in forms}
     try:
@@ -97,7 +99,7 @@ def exchanged(forms: Sequence[Form]) -> Iterator[None]:
 
 
 def always(form: Any) -> Callable[[Any], Any]:
-    """What ``exchanged`` makes of anything."""
+    """Function that returns ``form`` for every original, for ``exchange_forms``."""
     return lambda _: form
 
 
@@ -124,7 +126,7 @@ def library_forms(more: Sequence[Form] = ()) -> Iterator[None]:
     checked = os.environ.get(_UNCHECKED)
     os.environ[_UNCHECKED] = "1"
     try:
-        with exchanged(forms):
+        with exchange_forms(forms):
             yield
     finally:
         if checked is None:
@@ -136,7 +138,7 @@ def library_forms(more: Sequence[Form] = ()) -> Iterator[None]:
 
 
 def _torchvision_forms() -> list[Form]:
-    """What torchvision runs on a GPU: its own kernels, and one suppression for all classes together.
+    """Forms of torchvision on a GPU: its compiled kernels, and one suppression for all classes together.
 
     Where values decide how many boxes there are, a loop over classes would be one over as many as there are boxes.
     """
@@ -172,7 +174,7 @@ _BY_FUNCTION = {
 
 
 class Exported(torch.nn.Module):
-    """A program with its inputs by name, in whatever mode it was exported."""
+    """Exported program with its inputs by name, in the mode in which it was exported."""
 
     def __init__(self, program: Any, names: list[str]) -> None:
         super().__init__()
@@ -180,11 +182,11 @@ class Exported(torch.nn.Module):
         self.names = names
 
     def forward(self, **inputs: Any) -> Any:
-        """What the program returns."""
+        """Results of the program."""
         return self.program(*(inputs[name] for name in self.names))
 
     def train(self, mode: bool = True) -> Exported:
-        """As it is: exported modules have one mode."""
+        """Return the module unchanged: exported modules have one mode."""
         return self
 
 

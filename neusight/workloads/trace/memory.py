@@ -1,4 +1,4 @@
-"""What is alive when: storages with birth and death, as they are during a step."""
+"""Storages that are alive during a step, with birth and death."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Ledger:
         """
         storage = tensor if tensor.is_sparse else tensor.untyped_storage()
         key = storage._cdata
-        known = self._alive.get(key)
-        if known is not None:
-            return known
+        entered = self._alive.get(key)
+        if entered is not None:
+            return entered
         dtype = str(tensor.dtype).removeprefix("torch.")
         nbytes = 0 if tensor.is_sparse else storage.nbytes()
         new = Allocation(nbytes, self.now, kind, tuple(tensor.shape), dtype, layer)

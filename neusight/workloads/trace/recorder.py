@@ -142,7 +142,7 @@ class Recorder(TorchDispatchMode):
         """The result of an operator, with its values where they are known; where its shape depends on others, as large
         as is expected or can be.
         """
-        result = self.values.computed(func, args, kwargs)
+        result = self.values.compute(func, args, kwargs)
         if result is not values.UNKNOWN:
             if torch.Tag.dynamic_output_shape in func.tags:
                 self._decide(self.values.assumption(*args), self._calls(func))
@@ -158,11 +158,11 @@ class Recorder(TorchDispatchMode):
         try:
             result = run(func, args, kwargs)
         except DynamicOutputShapeException:
-            result = self._sized(func, args, kwargs)
+            result = self._assume_size(func, args, kwargs)
         return self.values.learn(func, args, kwargs, result)
 
-    def _sized(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A result whose shape depends on values that are not known."""
+    def _assume_size(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Result whose shape depends on unknown values."""
         make = sizes.result(func)
         if make is None:
             self.undecided = True
@@ -192,7 +192,7 @@ class Recorder(TorchDispatchMode):
 
     def _value(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A number that the host reads. Optimizers read their step counters, which are one after the first step."""
-        value, reads = self.values.computed(func, args, kwargs), f"{self._where()} reads a value"
+        value, reads = self.values.compute(func, args, kwargs), f"{self._where()} reads a value"
         if value is not values.UNKNOWN:
             self._decide(self.values.assumption(*args), f"{reads}, {value}")
             return value
@@ -224,7 +224,7 @@ class Recorder(TorchDispatchMode):
         index, layer = len(self.nodes), self._layer()
         inputs = list(tensors_in((*args, *kwargs.values())))
         read = [self.ledger.add(t, "input", layer) for t in inputs]
-        sources = {one.writer for one in read} - {-1}
+        sources = {storage.writer for storage in read} - {-1}
         written = self._write(func, args, outputs, index, layer)
         call = _call(func, args, kwargs, outputs)
         kernels = self._kernels(call)
@@ -237,8 +237,8 @@ class Recorder(TorchDispatchMode):
                 operator=f"{func.namespace}.{func.__name__}",
                 phase=self.phase,
                 kernels=kernels,
-                reads=tuple({id(one): one for one in read}.values()),
-                writes=tuple({id(one): one for one, _ in written}.values()),
+                reads=tuple({id(storage): storage for storage in read}.values()),
+                writes=tuple({id(storage): storage for storage, _ in written}.values()),
                 inputs=tuple(sorted(sources)),
                 layer=layer,
                 code=self._codes.setdefault(code, len(self._codes)),

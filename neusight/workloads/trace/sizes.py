@@ -46,13 +46,13 @@ class Shares:
         ModelError: a name is that of nothing in the model that depends on unknown values.
         """
         for name in self._unused:
-            known = f"one of {', '.join(self._names)}" if self._names else "leave it out, nothing of the model does"
-            raise ModelError(f"--share {name}: no result of that name depends on unknown values: {known}")
+            remedy = f"one of {', '.join(self._names)}" if self._names else "leave it out, nothing of the model does"
+            raise ModelError(f"--share {name}: no result of that name depends on unknown values: {remedy}")
 
 
 class Count:
-    """How many places an operator selects by the values of tensors: the share that is given, else that which is
-    expected of a tensor, else all.
+    """Number of places that an operator selects by the values of tensors: by the share that is given, else that which
+    is expected of a tensor, else all.
     """
 
     def __init__(self, known: FactStore, shares: Shares, operator: str, layer: str) -> None:
@@ -62,33 +62,33 @@ class Count:
         self._remedy = f"; --share {layer or operator}=0.5 takes half of all"
 
     def __call__(self, tensor: torch.Tensor, most: int) -> int:
-        """Of so many places, those that the values of a tensor select."""
+        """Number of places, of at most ``most``, that the values of a tensor select."""
         if tensor.dtype == torch.bool and self.has_values(tensor):
             with unset_fake_temporarily():
                 return most * int(tensor.count_nonzero()) // max(1, tensor.numel())
-        given, share = self.share_given(), self.known.of(tensor).share
-        if given is not None:
+        requested, share = self.share_given(), self.known.of(tensor).share
+        if requested is not None:
             self.assumption = ""
         elif share is not None:
             self.assumption = EVEN
         self.remedy = self._remedy
-        share = given if given is not None else 1.0 if share is None else share
-        return min(most, max(int(given != NONE), round(most * share)))
+        share = requested if requested is not None else 1.0 if share is None else share
+        return min(most, max(int(requested != NONE), round(most * share)))
 
     def has_values(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has values, so that nothing is assumed."""
-        known = self.known.known(tensor)
-        self.assumption = "" if known else self.assumption
-        return known
+        """Tell whether a tensor has values, so that nothing is assumed."""
+        has_values = self.known.known(tensor)
+        self.assumption = "" if has_values else self.assumption
+        return has_values
 
     def levels(self, x: torch.Tensor) -> int:
-        """How many values a tensor can have, where that is bounded, so that nothing is assumed; else 0."""
+        """Number of values a tensor can have, where that is bounded, so that nothing is assumed; else 0."""
         levels = self.known.of(x).levels
         self.assumption = "" if levels else self.assumption
         return levels
 
     def distinct(self, x: torch.Tensor, most: int) -> int:
-        """Of so many elements, those that differ: at most as many as there are values."""
+        """Number of distinct elements, of at most ``most``: no more than there are values."""
         return self(x, min(most, self.known.of(x).levels or most))
 
 
@@ -96,12 +96,12 @@ def _places(count: Count, x: torch.Tensor) -> torch.Tensor:
     return torch.empty(count(x, x.numel()), x.dim(), dtype=torch.long)
 
 
-def _chosen(count: Count, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _select(count: Count, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return x.new_empty(count(mask, torch.broadcast_shapes(x.shape, mask.shape).numel()))
 
 
-def _indexed(count: Count, x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
-    """Masks become the places that they choose, one index a dimension."""
+def _index(count: Count, x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
+    """Result of indexing, where masks become the places that they choose, one index a dimension."""
     places: list[torch.Tensor | None] = []
     for index in indices:
         mask = index is not None and index.dtype in (torch.bool, torch.uint8)
@@ -127,16 +127,16 @@ def _distinct_along(count: Count, x: torch.Tensor, dim: int, *_: Any, **__: Any)
 
 
 def _counts(count: Count, x: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-    """As many bins as are asked for or as there are values, else one for each element."""
+    """Counts with as many bins as are requested or as there are values, else one for each element."""
     bins = max(minlength, count.levels(x)) or x.numel()
     return torch.empty(bins, dtype=torch.long if weights is None else weights.dtype)
 
 
-def _repeated(_: Count, repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
+def _repeat(_: Count, repeats: torch.Tensor, output_size: int | None = None) -> torch.Tensor:
     return torch.empty(output_size or repeats.numel(), dtype=torch.long)
 
 
-def _aligned(
+def _align(
     _: Count, log_probs: torch.Tensor, targets: torch.Tensor, *__: Any, **___: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Losses and forward variables of connectionist temporal classification, [N] and [N, T, 2 S + 1]."""
@@ -145,7 +145,7 @@ def _aligned(
     return log_probs.new_empty(batch), log_probs.new_empty(batch, steps, 2 * length + 1)
 
 
-def _solved(_: Count, a: torch.Tensor, b: torch.Tensor, *__: Any, **___: Any) -> tuple[torch.Tensor, ...]:
+def _solve(_: Count, a: torch.Tensor, b: torch.Tensor, *__: Any, **___: Any) -> tuple[torch.Tensor, ...]:
     batch, (m, n) = a.shape[:-2], a.shape[-2:]
     return (
         b.new_empty(*batch, n, b.shape[-1]),
@@ -155,10 +155,8 @@ def _solved(_: Count, a: torch.Tensor, b: torch.Tensor, *__: Any, **___: Any) ->
     )
 
 
-def _packed(
-    count: Count, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every sequence has full length unless lengths are known, so that all steps have all of them."""
+def _pack(count: Count, x: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Packed sequences: each has full length unless lengths are known, so that all steps have all of them."""
     steps, batch = (x.shape[1], x.shape[0]) if batch_first else x.shape[:2]
     if count.has_values(lengths):
         with unset_fake_temporarily():
@@ -173,17 +171,17 @@ def _kept(count: Count, boxes: torch.Tensor, *_: Any) -> torch.Tensor:
 
 RESULTS: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: _places,
-    aten.masked_select.default: _chosen,
-    aten.index.Tensor: _indexed,
+    aten.masked_select.default: _select,
+    aten.index.Tensor: _index,
     aten._unique2.default: _distinct,
     aten.unique_consecutive.default: _distinct,
     aten.unique_dim.default: _distinct_along,
     aten.bincount.default: _counts,
-    aten.repeat_interleave.Tensor: _repeated,
-    aten._ctc_loss.default: _aligned,
-    aten._ctc_loss.Tensor: _aligned,
-    aten.linalg_lstsq.default: _solved,
-    aten._pack_padded_sequence.default: _packed,
+    aten.repeat_interleave.Tensor: _repeat,
+    aten._ctc_loss.default: _align,
+    aten._ctc_loss.Tensor: _align,
+    aten.linalg_lstsq.default: _solve,
+    aten._pack_padded_sequence.default: _pack,
 }
 """Functions of how many are selected and of an operator's arguments, on fake tensors."""
 
@@ -193,5 +191,7 @@ OTHERS: dict[str, Callable[..., Any]] = {"torchvision::nms": _kept}
 
 
 def result(func: Any) -> Callable[..., Any] | None:
-    """What makes the result of an operator from a ``Count`` and its arguments; None where no size can be assumed."""
+    """Function that makes the result of an operator from a ``Count`` and its arguments; None where no size can be
+    assumed.
+    """
     return RESULTS.get(func) or OTHERS.get(func._schema.name)

@@ -13,7 +13,7 @@ from neusight.workloads.workload import Repeat
 _MIN_KERNELS = 4
 """A stretch with fewer kernels is no layer: chains of equal pointwise operators would otherwise be found."""
 _CANDIDATES = 64
-"""How many of the most frequent distances between equal nodes are tried as the length of a layer."""
+"""Number of the most frequent distances between equal nodes that are tried as the length of a layer."""
 
 
 def find_repeats(nodes: Sequence[RawNode]) -> tuple[Repeat, ...]:
@@ -61,7 +61,7 @@ def _best(nodes: Sequence[RawNode], codes: np.ndarray, start: int, stop: int) ->
             covered = best.length * best.count if best else 0
             if count < 2 or count * length <= covered:
                 continue
-            repeat = _aligned(nodes, start + first, length, run)
+            repeat = _align(nodes, start + first, length, run)
             if repeat and repeat.length * repeat.count > covered:
                 best = repeat
     return best
@@ -76,7 +76,7 @@ def _lengths(codes: np.ndarray) -> list[int]:
 
 
 def _runs(codes: np.ndarray, length: int) -> Iterator[tuple[int, int]]:
-    """Where at least ``length`` nodes in a row equal the node ``length`` later: start and extent."""
+    """Runs of at least ``length`` nodes that equal the node ``length`` later: start and extent."""
     equal = np.concatenate(([0], (codes[:-length] == codes[length:]).astype(np.int8), [0]))
     edges = np.flatnonzero(np.diff(equal))
     for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
@@ -84,7 +84,7 @@ def _runs(codes: np.ndarray, length: int) -> Iterator[tuple[int, int]]:
             yield first, last - first
 
 
-def _aligned(nodes: Sequence[RawNode], first: int, length: int, run: int) -> Repeat | None:
+def _align(nodes: Sequence[RawNode], first: int, length: int, run: int) -> Repeat | None:
     """The repeat in a run of equal nodes at the earliest start from which most stretches are also wired equally."""
     if sum(len(n.kernels) for n in nodes[first : first + length]) < _MIN_KERNELS:
         return None
@@ -100,14 +100,14 @@ def _aligned(nodes: Sequence[RawNode], first: int, length: int, run: int) -> Rep
 
 
 def _equally_wired(nodes: Sequence[RawNode], start: int, length: int, count: int) -> int:
-    """How many stretches from ``start`` on are wired as the first."""
-    wanted = _wiring(nodes, start, length)
+    """Number of stretches from ``start`` on that are wired as the first."""
+    first = _wiring(nodes, start, length)
     for number in range(1, count):
-        if _wiring(nodes, start + number * length, length) != wanted:
+        if _wiring(nodes, start + number * length, length) != first:
             return number
     return count
 
 
 def _wiring(nodes: Sequence[RawNode], start: int, length: int) -> list[tuple[int, ...]]:
-    """For every node of a stretch, which nodes of the same stretch it reads."""
+    """Nodes of the same stretch that each node of a stretch reads, by place."""
     return [tuple(i - start for i in node.inputs if i >= start) for node in nodes[start : start + length]]

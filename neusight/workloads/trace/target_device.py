@@ -26,7 +26,7 @@ from torch.utils._device import DeviceContext
 from neusight.errors import ModelError
 from neusight.workloads.target import TargetReader
 from neusight.workloads.trace.autocast import cuda_casts
-from neusight.workloads.trace.library_forms import Form, always, exchanged
+from neusight.workloads.trace.library_forms import Form, always, exchange_forms
 
 _CUDA = torch.device("cuda", 0)
 _INTERNAL = ("torch", "neusight")
@@ -91,7 +91,7 @@ class _Devices(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _moves(self, value: Any) -> bool:
-        """Whether a value is a device of CUDA, where the target has those."""
+        """Tell whether a value is a device of CUDA, where the target has those."""
         if not _is_cuda(value):
             return False
         self.reader.require_cuda()
@@ -101,7 +101,7 @@ class _Devices(TorchFunctionMode):
 
 
 def _outside() -> bool:
-    """Whether the code that called a form belongs to no internal package; modes hand calls on to each other."""
+    """Tell whether the code that called a form belongs to no internal package; modes hand calls on to each other."""
     frame = sys._getframe(2)
     while frame.f_code.co_name == "__torch_function__" and frame.f_back:
         frame = frame.f_back
@@ -133,7 +133,7 @@ def on_target(reader: TargetReader) -> Iterator[None]:
         forms = _forms(reader, stack)
         devices = _Devices(reader)
         backward = (torch.autograd, "_engine_run_backward", lambda own: partial(_in_mode, devices, own))
-        stack.enter_context(exchanged([*forms, backward]))
+        stack.enter_context(exchange_forms([*forms, backward]))
         stack.callback(torch.set_default_dtype, torch.get_default_dtype())
         stack.enter_context(devices)
         yield
@@ -222,7 +222,7 @@ def _in_mode(mode: TorchFunctionMode, own: Callable[..., Any], *given: Any, **op
 
 
 def _major_minor(reader: TargetReader) -> tuple[int, int]:
-    """Major and minor version; of AMD's architectures the digits before the stepping, as ROCm has it."""
+    """Major and minor version; for AMD's architectures, as in ROCm, the digits before the stepping."""
     text: str = reader.read("capability")
     architecture = text.removeprefix("gfx")
     if architecture != text:

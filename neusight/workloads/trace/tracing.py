@@ -14,7 +14,7 @@ from neusight.requests import Request
 from neusight.workloads.inputs import tensors_of
 from neusight.workloads.target import TargetReader
 from neusight.workloads.tensors import Known, TensorSpec
-from neusight.workloads.trace.failures import explained
+from neusight.workloads.trace.failures import explain_failures
 from neusight.workloads.workload import Workload
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Inputs = Mapping[str, Any] | Sequence[Any]
 StepFunction = Callable[..., Any]
-"""From a module, its optimizer (None for ``none``) and the inputs, to one training step."""
+"""Function of a module, its optimizer (None for ``none``) and the inputs that runs one training step."""
 FORMS = ("foreach", "fused")
 
 
@@ -94,41 +94,41 @@ def trace(
         shares = Shares(dict(request.shares))
         recorder = Recorder(Ledger(), allow_fallback=allow_fallback, shares=shares)
         try:
-            workload = _traced(source, inputs, request, recorder, options)
+            workload = _trace_step(source, inputs, request, recorder, options)
         except LateImportError:
             continue
         shares.check()
         return workload
 
 
-def _traced(
+def _trace_step(
     source: ReusedModule, inputs: Inputs, request: Request, recorder: Recorder, options: _StepOptions
 ) -> Workload:
     from neusight.workloads.trace.building import channels_last, own_precision
-    from neusight.workloads.trace.layers import layered
+    from neusight.workloads.trace.layers import fold_layers
 
     with (
-        _undecided(recorder),
-        explained(request.model, "trace"),
+        _mark_undecided(recorder),
+        explain_failures(request.model, "trace"),
         _environment(request.attention or "sdpa", request.mode, source.fake, options.reader),
     ):
         module = source.module(request.precision.weights)
         options.reader.notes.update(source.notes)
         if request.precision == OWN_PRECISION:
             request = replace(request, precision=own_precision(module, inputs))
-        given = _traced_inputs(inputs, request.precision.weights, options.zeros, recorder.values)
+        arguments = _traced_inputs(inputs, request.precision.weights, options.zeros, recorder.values)
         if request.engine.layout == "nhwc":
-            module, given = channels_last(module, given)
+            module, arguments = channels_last(module, arguments)
         parameters = sum(p.numel() for p in module.parameters())
-        _step(recorder, module, given, request, options)
-    workload = layered(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
+        _step(recorder, module, arguments, request, options)
+    workload = fold_layers(recorder.nodes, recorder.ledger.allocations, request, parameters, tuple(recorder.uncovered))
     lines, decided = _in_short(tuple(recorder.assumed)), recorder.values_decide
     return replace(workload, warnings=lines, launch=source.launch, values_decide=decided)
 
 
 _MOST_WARNINGS = 4
 _SEED = 0
-"""Of the numbers that a module draws at random while it is traced."""
+"""Seed of the numbers that a module draws at random while it is traced."""
 
 
 def _in_short(lines: tuple[str, ...]) -> tuple[str, ...]:
@@ -153,8 +153,8 @@ class _StepOptions:
 
 
 @contextmanager
-def _undecided(recorder: Recorder) -> Iterator[None]:
-    """A refusal after a value was taken for granted may be due to that."""
+def _mark_undecided(recorder: Recorder) -> Iterator[None]:
+    """Raise a refusal after a value was assumed as ``UndecidedError``, since it may be due to that."""
     try:
         yield
     except ModelError as error:
@@ -192,17 +192,17 @@ def _traced_inputs(inputs: Inputs, dtype: str, zeros: bool, values: Values) -> t
     from torch._subclasses.fake_tensor import unset_fake_temporarily
 
     from neusight.workloads.trace.target_device import refuse_nested
-    from neusight.workloads.trace.values import copied
+    from neusight.workloads.trace.values import copy_of
 
     def fake(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             if value.is_nested:
                 refuse_nested()
-            return copied(value, getattr(torch, dtype) if value.is_floating_point() else value.dtype)
+            return copy_of(value, getattr(torch, dtype) if value.is_floating_point() else value.dtype)
         if isinstance(value, Known):
             with unset_fake_temporarily():
-                known = torch.tensor(value.values, dtype=getattr(torch, value.dtype))
-                return known.expand(value.shape).contiguous() if value.shape else known
+                constant = torch.tensor(value.values, dtype=getattr(torch, value.dtype))
+                return constant.expand(value.shape).contiguous() if value.shape else constant
         if not isinstance(value, TensorSpec):
             return _held(fake, value)
         if value.floating or not zeros:
@@ -222,10 +222,10 @@ def _held(fake: Callable[[Any], Any], value: Any) -> Any:
     from torch.utils._python_dispatch import _disable_current_modes
 
     if type(value) is dict:
-        return {key: fake(one) for key, one in value.items()}
+        return {key: fake(part) for key, part in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(fake, value))
-    copies = {id(one): fake(one) for one in tensors_of(value) if isinstance(one, torch.Tensor | TensorSpec | Known)}
+    copies = {id(part): fake(part) for part in tensors_of(value) if isinstance(part, torch.Tensor | TensorSpec | Known)}
     with _disable_current_modes():
         return copy.deepcopy(value, copies) if copies else value
 

@@ -1,4 +1,4 @@
-"""What makes a forward pass a training step: a loss, and an optimizer whose state exists."""
+"""Parts that make a forward pass a training step: a loss, and an optimizer whose state exists."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional
 
 from neusight.errors import ModelError
-from neusight.workloads.trace.library_forms import exchanged
+from neusight.workloads.trace.library_forms import exchange_forms
 from neusight.workloads.trace.memory import Ledger
 
 if TYPE_CHECKING:
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 def default_loss(result: Any) -> torch.Tensor:
     """The result's own ``loss``, or the cross-entropies of its logits over all positions, or a plain sum."""
-    own = getattr(result, "loss", None)
-    if isinstance(own, torch.Tensor):
-        return own
+    loss = getattr(result, "loss", None)
+    if isinstance(loss, torch.Tensor):
+        return loss
     logits = list(_logits(result))
     if logits:
         return sum(map(_cross_entropy, logits[1:]), start=_cross_entropy(logits[0]))
@@ -83,7 +83,7 @@ def prepared_optimizer(module: torch.nn.Module, name: str, form: str, ledger: Le
 
 
 def enter_gradients(module: torch.nn.Module, ledger: Ledger) -> None:
-    """What parameters hold after a backward pass are gradients."""
+    """Enter the gradients that parameters have after a backward pass."""
     for parameter in module.parameters():
         if parameter.grad is not None:
             ledger.add(parameter.grad).kind = "gradient"
@@ -104,12 +104,12 @@ def phases_told(recorder: Recorder, module: torch.nn.Module) -> Iterator[None]:
 
         return backward
 
-    def called(*_: Any) -> None:
+    def on_call(*_: Any) -> None:
         recorder.phase = "backward" if recorder.phase == "backward" else "forward"
 
-    handle = module.register_forward_pre_hook(called)
+    handle = module.register_forward_pre_hook(on_call)
     try:
-        with exchanged([(torch.autograd, "backward", told)]):
+        with exchange_forms([(torch.autograd, "backward", told)]):
             yield
     finally:
         handle.remove()

@@ -1,7 +1,7 @@
 """Which tensors of a trace have values, and what is assumed where a result depends on others.
 
 Tensors with values are real ones: inputs, buffers and constants of up to ``MOST_INTEGERS`` integers or booleans and
-``MOST_FLOATS`` numbers, and whatever is computed from them alone, products of large matrices aside. Random numbers are
+``MOST_FLOATS`` numbers, and all results computed from them alone, products of large matrices aside. Random numbers are
 drawn with one seed. All others, parameters among them, are fake: their values are not known. A number that the host
 reads from those is one, a condition false, a comparison of two tensors and of all elements of one true: the ordinary
 case of code that looks for what is wrong (NaN, padding, overflow). Warnings say so.
@@ -23,19 +23,19 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils.weak import WeakIdKeyDictionary
 
-from neusight.workloads.trace.expected import ZEROS, Facts, expected
+from neusight.workloads.trace.expected import ZEROS, Facts, note_expected
 
 aten = torch.ops.aten
 MOST_INTEGERS, MOST_FLOATS = 1 << 22, 1 << 20
 """Elements of a tensor that keeps its values."""
 _MOST_PRODUCTS = 1 << 24
-"""Of a product whose result is computed, elements of one factor times those of the other."""
+"""Multiplications of a product whose result is computed: elements of one factor times those of the other."""
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "convolution", "_fft_r2c", "_fft_c2c", "_fft_c2r")
 _ALL = ("aten.all.", "aten._is_all_true.")
 _LIKE = ("zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "empty_like", "new_")
 """Operators that take of their first tensor no more than its shape and dtype."""
 UNKNOWN = object()
-"""In place of a result whose values are not known."""
+"""Placeholder for a result whose values are not known."""
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
@@ -48,18 +48,18 @@ def tensors_in(values: Any) -> Iterator[torch.Tensor]:
 
 
 def is_small(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has so few elements that it keeps its values."""
+    """Tell whether a tensor has so few elements that it keeps its values."""
     return tensor.numel() <= (MOST_FLOATS if tensor.is_floating_point() or tensor.is_complex() else MOST_INTEGERS)
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor was given with values, and is small enough to keep them."""
+    """Tell whether a tensor was given with values, and is small enough to keep them."""
     real = not isinstance(tensor, FakeTensor) and tensor.device.type == "cpu" and tensor.layout is torch.strided
     return real and is_small(tensor)
 
 
-def copied(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """A contiguous copy of another dtype with the same values; without, if it has none that are kept."""
+def copy_of(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Contiguous copy of another dtype with the same values; without values, if the tensor keeps none."""
     if not has_values(tensor):
         return torch.empty(tensor.shape, dtype=dtype)
     with unset_fake_temporarily(), torch.no_grad():
@@ -67,13 +67,13 @@ def copied(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 class Values:
-    """What is known of the values of a trace's tensors, which share facts where they share a storage."""
+    """Facts about the values of a trace's tensors, which share facts where they share a storage."""
 
     def __init__(self) -> None:
         self._facts: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
     def of(self, tensor: torch.Tensor) -> Facts:
-        """What is known of a tensor's elements."""
+        """Facts about a tensor's elements."""
         return Facts() if tensor.is_sparse else self._facts.get(tensor.untyped_storage()) or Facts()
 
     def note(self, tensor: torch.Tensor, facts: Facts) -> None:
@@ -83,7 +83,7 @@ class Values:
             self._facts[tensor.untyped_storage()] = replace(facts, overwritten=overwritten)
 
     def known(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has values that nothing unknown was written to."""
+        """Tell whether a tensor has values that nothing unknown was written to."""
         return has_values(tensor) and not self.of(tensor).overwritten
 
     def zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -94,19 +94,19 @@ class Values:
         return tensor
 
     def assumption(self, *values: Any) -> str:
-        """What the values of tensors rest on; '' where they are real."""
-        return next((said for tensor in tensors_in(values) if (said := self.of(tensor).assumed)), "")
+        """Assumption behind the values of tensors; '' where they are real."""
+        return next((assumed for tensor in tensors_in(values) if (assumed := self.of(tensor).assumed)), "")
 
-    def computed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The result of an operator with its values, or ``UNKNOWN``."""
         if func.__name__.startswith(_LIKE) and isinstance(args[0], FakeTensor):
             args = (_stand_in(args[0], func.__name__.startswith("new_")), *args[1:])
-        given = list(tensors_in((*args, *kwargs.values())))
-        if not all(map(self.known, given)):
-            if func.is_view and not any(isinstance(tensor, FakeTensor) for tensor in given):
+        tensors = list(tensors_in((*args, *kwargs.values())))
+        if not all(map(self.known, tensors)):
+            if func.is_view and not any(isinstance(tensor, FakeTensor) for tensor in tensors):
                 return with_values(func, args, kwargs)
             return UNKNOWN
-        if not (given or _makes_tensors(func)) or not _is_cheap(func, args, kwargs):
+        if not (tensors or _makes_tensors(func)) or not _is_cheap(func, args, kwargs):
             return UNKNOWN
         try:
             result = with_values(func, args, kwargs)
@@ -116,21 +116,23 @@ class Values:
         if args and result is args[0] and not func._schema.is_mutable:
             # A constant that enters a trace is a tensor of its own, as a fake one would be.
             result = with_values(aten.clone.default, (result,), {})
-        if said := self.assumption(*given):
+        if assumed := self.assumption(*tensors):
             for tensor in tensors_in((result,)):
-                self.note(tensor, Facts(assumed=said))
+                self.note(tensor, Facts(assumed=assumed))
         return result
 
     def learn(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Any:
-        """The result of an operator on fake tensors, what it writes to, or the values that are expected of it."""
-        named = {one.name: value for one, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
-        returns_written = any(one.alias_info for one in func._schema.returns)
+        """Result of an operator on fake tensors, which is what it writes to, or has the values that are expected of
+        it.
+        """
+        named = {spec.name: value for spec, value in zip(func._schema.arguments, args, strict=False)} | dict(kwargs)
+        returns_written = any(spec.alias_info for spec in func._schema.returns)
         for argument in func._schema.arguments:
             if argument.is_write:
                 for tensor in tensors_in((written := named.get(argument.name),)):
                     self._facts[tensor.untyped_storage()] = Facts(overwritten=True)
                 result = written if returns_written and isinstance(result, torch.Tensor) else result
-        return expected(func, named, result, self)
+        return note_expected(func, named, result, self)
 
     def places(self, indices: Any) -> list[Any]:
         """Indices, masks of known values among them as the places that they choose."""
@@ -163,7 +165,7 @@ def _makes_tensors(func: Any) -> bool:
 
 
 def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether to compute a result for its values."""
+    """Tell whether a result is cheap enough to be computed for its values."""
     if func.is_view or func._schema.is_mutable:
         return True
     if func.__name__.partition(".")[0] in _PRODUCTS and prod(t.numel() for t in tensors_in(args)) > _MOST_PRODUCTS:
@@ -186,7 +188,7 @@ def even_sizes(x: torch.Tensor, sizes: list[int], dim: int = 0) -> list[int] | N
 
 
 def assumed_value(func: Any, args: tuple[Any, ...], maker: str, share: float | None) -> Any:
-    """What the host is taken to read: a condition is false, a number one, two tensors are equal.
+    """Value that the host is assumed to read: a condition is false, a number one, two tensors are equal.
 
     Args:
         func: the operator that reads.

@@ -23,7 +23,7 @@ _REPLICAS: dict[type, str] = {
 }
 
 
-def unwrapped(module: Any, notes: dict[str, None]) -> tuple[Any, str]:
+def unwrap(module: Any, notes: dict[str, None]) -> tuple[Any, str]:
     """The module inside all wrappers, and how they launch it, '' where they leave that open.
 
     Raises:
@@ -50,7 +50,7 @@ def unwrapped(module: Any, notes: dict[str, None]) -> tuple[Any, str]:
 
 def note_compilers(module: torch.nn.Module, notes: dict[str, None]) -> None:
     """Note which submodules ``torch.compile`` compiles, in one line."""
-    paths = [path for path, part in module.named_modules() if (one := _compiler_of(part)) and _launch_of(one, notes)]
+    paths = [path for path, part in module.named_modules() if (ctx := _compiler_of(part)) and _launch_of(ctx, notes)]
     names = [path.replace("._orig_mod", "") for path in paths if path]
     if names:
         more = f" and {len(names) - 1} more layers are" if len(names) > 1 else " is"
