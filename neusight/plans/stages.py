@@ -167,7 +167,7 @@ class RankParameters:
                 still[weights.kind in EVERYWHERE] += weights.number
                 continue
             numbers[weights.routed] += weights.number
-            matrices[weights.routed] += weights.number if weights.orthogonalised else 0
+            matrices[weights.routed] += weights.number if weights.is_matrix else 0
         names = ("dense", "expert", "dense_matrices", "expert_matrices")
         trained = dict(zip(names, map(float, (*numbers, *matrices)), strict=True))
         return cls(**trained, frozen=float(sum(still)), frozen_projections=float(still[True]))

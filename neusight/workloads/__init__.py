@@ -1,4 +1,4 @@
-"""What a step runs: ready workloads, and the steps of any model that can be named."""
+"""Workloads of a step: ready ones, and the steps of any model that can be named."""
 
 from neusight.workloads.catalogue import WorkloadInfo, list_traced, list_workloads
 from neusight.workloads.load import load_workload, shipped_step

@@ -22,7 +22,7 @@ from neusight.workloads.packing import pack
 from neusight.workloads.symbolic import NotPolynomialError, WorkloadFile
 
 DTYPES = {"float32": ("eager", "sdpa", "flash"), "bfloat16": ("sdpa", "flash")}
-"""What ships: dtypes with the forms of attention that people run in them; eager where a model has no other."""
+"""Dtypes that ship, with the forms of attention that people run in them; eager where a model has no other."""
 
 
 def build(name: str, dtypes: dict[str, Sequence[str]] | None = None) -> tuple[dict[str, Any], list[str]]:

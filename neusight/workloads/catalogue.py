@@ -62,10 +62,10 @@ def catalogue_config(name: str) -> dict[str, Any]:
     Raises:
         ModelError: no workload has this name or alias.
     """
-    known = canonical_name(name)
-    if known is None:
+    canonical = canonical_name(name)
+    if canonical is None:
         raise ModelError(f"unknown model '{name}'{nearest(normal_name(name), _names())}: see 'neusight models list'")
-    return dict(_config(known))
+    return dict(_config(canonical))
 
 
 def config_max_seq_len(config: dict[str, Any]) -> int | None:
@@ -80,7 +80,7 @@ _RELATIVE_POSITIONS = frozenset({"t5", "mt5", "umt5", "longt5", "switch_transfor
 
 
 def is_image_config(config: dict[str, Any]) -> bool:
-    """Whether the model reads images: these state the size of an image or of its channels."""
+    """Tell whether the model reads images: its configuration then has the size of an image or of its channels."""
     return "image_size" in config or "num_channels" in config
 
 
@@ -94,7 +94,7 @@ _WRITTEN_OUT = frozenset({"switch_transformers"})
 
 
 def is_ready_type(config: dict[str, Any]) -> bool:
-    """Whether ready workloads have this type, if not these sizes: its inputs are known without its class."""
+    """Tell whether ready workloads have this type, if not these sizes: its inputs are known without its class."""
     return (config["model_type"], is_image_config(config)) in _ready_types()
 
 
@@ -110,7 +110,7 @@ def normal_name(name: str) -> str:
 
 @cache
 def _entries(folder: str = "") -> dict[str, dict[str, Any]]:
-    """Of the ready workloads, or of those that are traced (``_TRACED``)."""
+    """Entries of the ready workloads, or of those that are traced (``_TRACED``)."""
     return json.loads((_HERE / folder / "catalogue.json").read_text(encoding="utf-8"))
 
 
@@ -160,7 +160,7 @@ def list_hub() -> tuple[str, ...]:
 
 def hub_config(name: str) -> tuple[str, dict[str, Any]] | None:
     """The full name and the configuration of one of ``list_hub``, written as those of ready workloads may be; None for
-    other names. What the configuration does not state is as transformers has it for its ``model_type``.
+    other names. Missing keys default to those of transformers for its ``model_type``.
     """
     full = _hub_names().get(normal_name(name))
     return None if full is None else (full, dict(_hub()[full]))

@@ -7,8 +7,8 @@ DELTA_CHUNK = 64
 SCAN_CHUNK = 256
 """Tokens of a chunk of Mamba-2 (mamba_ssm's default; Nemotron-H states 128)."""
 SCAN_FLOPS = 9
-"""Of an element of the state in a step: exp(step x decay), its product with the state, step x input x what enters and
-their sum, and what leaves it with the sum over the state (Gu and Dao 2023, algorithm 2)."""
+"""FLOP of an element of the state in a step: exp(step x decay), its product with the state, step x input x input matrix
+and their sum, and the output with the sum over the state (Gu and Dao 2023, algorithm 2)."""
 Product = tuple[int, int, int]
 """m, n and k: tokens of a chunk, values of a head, and the depth at which one product has the FLOP of all."""
 

@@ -94,11 +94,11 @@ def dtype_of(config: Mapping[str, Any], where: str) -> str | None:
     Raises:
         ModelError: it is no dtype.
     """
-    stated = config.get("dtype") or config.get("torch_dtype")
-    if stated in (None, "auto"):
+    dtype = config.get("dtype") or config.get("torch_dtype")
+    if dtype in (None, "auto"):
         return None
     try:
-        return dtype_named(str(stated))
+        return dtype_named(str(dtype))
     except CoverageError as error:
         raise ModelError(f"{where}: {error}") from None
 
@@ -112,20 +112,20 @@ def attention_of(config: Mapping[str, Any]) -> str:
     """The form of attention that a configuration states; '' where it leaves that to the model's class, which takes
     fused attention wherever it has it.
     """
-    stated = next((config[key] for key in STATED_ATTENTION if isinstance(config.get(key), str)), "")
-    return _FORMS.get(stated, "")
+    form = next((config[key] for key in STATED_ATTENTION if isinstance(config.get(key), str)), "")
+    return _FORMS.get(form, "")
 
 
 def quantization_of(config: Mapping[str, Any]) -> str:
-    """How a configuration's weights are quantized, such as ``gptq, 4 bit``; '' where they are not."""
-    stated = config.get("quantization_config")
-    if not stated:
+    """Quantization of a configuration's weights, such as ``gptq, 4 bit``; '' where there is none."""
+    settings = config.get("quantization_config")
+    if not settings:
         return ""
-    if not isinstance(stated, Mapping):
+    if not isinstance(settings, Mapping):
         return "of an unknown kind"
-    bits = next((f"{stated[key]} bit" for key in ("bits", "w_bit", "num_bits") if key in stated), "")
-    loaded = next((f"{key[8:-3]} bit" for key in ("load_in_4bit", "load_in_8bit") if stated.get(key)), "")
-    return ", ".join(text for text in (str(stated.get("quant_method") or ""), bits or loaded) if text) or "yes"
+    bits = next((f"{settings[key]} bit" for key in ("bits", "w_bit", "num_bits") if key in settings), "")
+    loaded = next((f"{key[8:-3]} bit" for key in ("load_in_4bit", "load_in_8bit") if settings.get(key)), "")
+    return ", ".join(text for text in (str(settings.get("quant_method") or ""), bits or loaded) if text) or "yes"
 
 
 def _parts(config: Mapping[str, Any], depth: int = 4) -> Iterator[Mapping[str, Any]]:

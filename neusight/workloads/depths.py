@@ -29,7 +29,7 @@ _COUNTS = frozenset(
 )
 """Keys that say how many equal blocks follow each other; of lists, one number a stage."""
 _SHARING = "num_kv_shared_layers"
-"""How many of the last layers use keys and values of earlier ones: of as few as are left, none."""
+"""Key of the number of last layers that use keys and values of earlier ones: with as few as are left, none do."""
 
 
 def architectures() -> list[str]:
@@ -69,12 +69,12 @@ def shallow_config(kind: str) -> dict[str, Any]:
 
 
 def _fitting(kind: str, cut: Mapping[str, Any]) -> dict[str, Any]:
-    """As many keys of a cut configuration as the type takes together: some keys name layers that others count."""
-    kept: dict[str, Any] = {}
+    """Keys of a cut configuration that the type takes together: some keys name layers that others count."""
+    keys: dict[str, Any] = {}
     for key, value in cut.items():
-        if _fits(kind, {**kept, key: value}):
-            kept[key] = value
-    return kept
+        if _fits(kind, {**keys, key: value}):
+            keys[key] = value
+    return keys
 
 
 def _fits(kind: str, options: Mapping[str, Any]) -> bool:
@@ -115,7 +115,7 @@ def _cut(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _at_most(count: Any) -> Any:
     if isinstance(count, list):
-        return [_at_most(each) for each in count]
+        return [_at_most(part) for part in count]
     return min(count, LAYERS) if isinstance(count, int) and not isinstance(count, bool) else None
 
 
@@ -142,8 +142,8 @@ def at_depth(config: dict[str, Any], units: int) -> dict[str, Any]:
     return config | changed
 
 
-def deepened(shallow: Any, deeper: Any, times: int) -> Any:
-    """The content of a step with as much more as ``deeper`` has over ``shallow``, ``times`` more.
+def deepen(shallow: Any, deeper: Any, times: int) -> Any:
+    """Extrapolate the content of a step: ``deeper`` with ``times`` more of its difference from ``shallow``.
 
     Args:
         shallow: content of a workload, as ``serialise.content_of`` gives it.
@@ -158,7 +158,7 @@ def deepened(shallow: Any, deeper: Any, times: int) -> Any:
     if type(deeper) is int and type(shallow) is int:
         return deeper + times * (deeper - shallow)
     if isinstance(deeper, dict) and isinstance(shallow, dict) and deeper.keys() == shallow.keys():
-        return {key: deepened(shallow[key], deeper[key], times) for key in deeper}
+        return {key: deepen(shallow[key], deeper[key], times) for key in deeper}
     if isinstance(deeper, list) and isinstance(shallow, list) and len(deeper) == len(shallow):
-        return [deepened(a, b, times) for a, b in zip(shallow, deeper, strict=True)]
+        return [deepen(a, b, times) for a, b in zip(shallow, deeper, strict=True)]
     raise NotAlikeError(f"depth changes more than numbers: {str(shallow)[:60]} becomes {str(deeper)[:60]}")

@@ -1,4 +1,4 @@
-"""What a host does to dispatch operators, in units of one that runs a single pointwise kernel.
+"""Cost of dispatching operators on a host, in units of one that runs a single pointwise kernel.
 
 A view makes no more than a tensor; a reduction plans its blocks; a product, a convolution or a batch norm asks cuBLAS
 or cuDNN, which look up a kernel and its workspace (PyTorch, ``CUDABlas.cpp``, ``Conv_v8.cpp``, ``Reduce.cuh``). The
@@ -40,15 +40,15 @@ _CUDNN = ("batch_norm", "batch_norm_backward")
 
 
 def dispatches(counts: Mapping[str, int]) -> float:
-    """Of operators of so many kinds."""
+    """Dispatch cost of operators, from their number by kind."""
     return sum(DISPATCHES[kind] * count for kind, count in counts.items())
 
 
 def step_kinds(workload: Workload) -> Counter[str]:
-    """How many operators of a step there are of each kind, views included. The start of a graph is one; where kernels
-    were chosen before, each is as one of a pointwise operator.
+    """Number of operators of a step by kind, views included. The start of a graph is one; where kernels were chosen
+    before, each is as one of a pointwise operator.
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     launch = workload.request.engine.launch
     if launch == "graph":
         return Counter(pointwise=1)
@@ -57,12 +57,12 @@ def step_kinds(workload: Workload) -> Counter[str]:
         return Counter(pointwise=sum(node.runs for node in workload.nodes if node.kernels), further=more)
     for node in workload.nodes:
         for kind, count in _node_kinds(node).items():
-            found[kind] += node.runs * count
-    return found
+            counts[kind] += node.runs * count
+    return counts
 
 
 def node_dispatches(node: Node, launch: str) -> float:
-    """Of an operator or a collective of a trace, once; views are operators of their own there."""
+    """Dispatch cost of one run of an operator or a collective of a trace, where views are separate operators."""
     if ops := [getattr(kernel, "op", "") for kernel in node.kernels if kernel.family == "collective"]:
         return exchange_dispatches(launch) + DISPATCHES["bags"] * ("_bag" in node.operator) * ops.count("all_to_all")
     return dispatches(_node_kinds(node))
@@ -75,27 +75,27 @@ def _node_kinds(node: Node) -> Mapping[str, int]:
 
 
 def operator_kinds(kernels: Sequence[Kernel]) -> dict[str, int]:
-    """As what an operator with these kernels counts."""
+    """Kinds that an operator with these kernels counts as, with their numbers."""
     kinds = {_kind(kernel.family, getattr(kernel, "op", "")) for kernel in kernels}
     return {max(kinds, key=DISPATCHES.__getitem__, default="view"): 1, "further": max(0, len(kernels) - 1)}
 
 
 def part_dispatches(part: Part) -> float:
-    """Of a kernel of a program that is an operator of its own, or a further one of another's; of one that is written
-    out each simpler one is an operator. A function of Python that hands its arguments to a C library (ctypes) takes as
-    long as a product's search for its kernel (assumption).
+    """Dispatch cost of a kernel of a program that is a separate operator, or a further one of another's; of one that is
+    written out each simpler one is an operator. A function of Python that hands its arguments to a C library (ctypes)
+    takes as long as a product's search for its kernel (assumption).
     """
     columns = part.batch.columns
     op = str(part.batch["op"][0]) if "op" in columns else ""
     passes = int(part.batch["passes"][0]) - 1 if "passes" in columns else 0
-    own = DISPATCHES["further" if part.further else _kind(part.batch.family, op)]
-    return own + passes * DISPATCHES["pointwise"] + part.python_calls * DISPATCHES["library"]
+    first = DISPATCHES["further" if part.further else _kind(part.batch.family, op)]
+    return first + passes * DISPATCHES["pointwise"] + part.python_calls * DISPATCHES["library"]
 
 
 def exchange_dispatches(launch: str) -> float:
-    """Of a collective of a training step: a library's call that takes and leaves events of two streams, within a
-    function of Python (PyTorch, ``distributed_c10d.py``, ``ProcessGroupNCCL.cpp``), unless compiled code calls the
-    operator in C++ (``torch.ops._c10d_functional``, ``torch/_inductor/comm_lowering.py``).
+    """Dispatch cost of a collective of a training step: a library's call that takes and leaves events of two streams,
+    within a function of Python (PyTorch, ``distributed_c10d.py``, ``ProcessGroupNCCL.cpp``), unless compiled code calls
+    the operator in C++ (``torch.ops._c10d_functional``, ``torch/_inductor/comm_lowering.py``).
     """
     return DISPATCHES["library"] + FUNCTION * (launch == "eager")
 

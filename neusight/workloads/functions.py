@@ -36,7 +36,7 @@ def source_file(module_name: str, text: str) -> Path:
 
 
 def module_sources(text: str) -> dict[str, str]:
-    """Where the classes of each module of ``package.module:function`` stand, as ``file:line`` by the pattern of its
+    """Source lines of the classes of each module of ``package.module:function``, as ``file:line`` by the pattern of its
     path, ``h.{}.mlp``.
 
     Raises:
@@ -44,11 +44,11 @@ def module_sources(text: str) -> dict[str, str]:
     """
     module, _ = call_function(text, 1, None)
     lines: dict[str, dict[str, None]] = {}
-    for name, one in module.named_modules():
+    for name, part in module.named_modules():
         pattern = re.sub(r"(^|\.)\d+(?=\.|$)", r"\1{}", name)
-        line = f"{inspect.getsourcefile(type(one))}:{inspect.getsourcelines(type(one))[1]}"
+        line = f"{inspect.getsourcefile(type(part))}:{inspect.getsourcelines(type(part))[1]}"
         lines.setdefault(pattern, {})[line] = None
-    return {pattern: ", ".join(each) for pattern, each in lines.items()}
+    return {pattern: ", ".join(places) for pattern, places in lines.items()}
 
 
 def call_function(text: str, batch: int, seq_len: int | None, reader: TargetReader | None = None) -> tuple[Any, Any]:
@@ -64,7 +64,7 @@ def call_function(text: str, batch: int, seq_len: int | None, reader: TargetRead
         ModelError: the function is missing, raises or exits, gives something else, or takes no batch or length.
     """
     with _meeting(reader):
-        return _called(text, import_function(text, reader), batch, seq_len)
+        return _call(text, import_function(text, reader), batch, seq_len)
 
 
 def _meeting(reader: TargetReader | None) -> AbstractContextManager[None]:
@@ -75,7 +75,7 @@ def _meeting(reader: TargetReader | None) -> AbstractContextManager[None]:
     return on_target(reader)
 
 
-def _called(text: str, function: Callable[..., Any], batch: int, seq_len: int | None) -> tuple[Any, Any]:
+def _call(text: str, function: Callable[..., Any], batch: int, seq_len: int | None) -> tuple[Any, Any]:
     options = function_options(function, text, batch, seq_len)
     try:
         with importable_here():
@@ -90,7 +90,7 @@ def _called(text: str, function: Callable[..., Any], batch: int, seq_len: int | 
 
 
 def function_options(function: Callable[..., Any], text: str, batch: int, seq_len: int | None) -> dict[str, int]:
-    """What a user's function is called with. It takes what was asked for, or says that it does not."""
+    """Keyword arguments for a user's function. It takes what was asked for, or says that it does not."""
     try:
         parameters = inspect.signature(function).parameters
     except ValueError:
@@ -99,8 +99,8 @@ def function_options(function: Callable[..., Any], text: str, batch: int, seq_le
         raise ModelError(f"{text} takes no batch, it decides that itself: leave out --batch, or give it that parameter")
     if seq_len is not None and "seq_len" not in parameters:
         raise ModelError(f"{text} takes no seq_len: leave out --seq-len, or give the function that parameter")
-    wanted = {"batch": batch, "seq_len": seq_len}
-    return {key: value for key, value in wanted.items() if key in parameters and value is not None}
+    requested = {"batch": batch, "seq_len": seq_len}
+    return {key: value for key, value in requested.items() if key in parameters and value is not None}
 
 
 def _told(error: BaseException) -> str:
@@ -117,12 +117,12 @@ def _without_weights(function: Callable[..., Any], options: dict[str, Any]) -> A
     from neusight.workloads.trace.building import Sparing
 
     try:
-        return _seeded(Sparing(), function, options)
+        return _call_seeded(Sparing(), function, options)
     except (RuntimeError, NotImplementedError):
-        return _seeded(nullcontext(), function, options)
+        return _call_seeded(nullcontext(), function, options)
 
 
-def _seeded(mode: AbstractContextManager[Any], function: Callable[..., Any], options: dict[str, Any]) -> Any:
+def _call_seeded(mode: AbstractContextManager[Any], function: Callable[..., Any], options: dict[str, Any]) -> Any:
     import torch
 
     with torch.random.fork_rng(devices=[]), mode:
@@ -174,13 +174,13 @@ def _import_for(name: str, reader: TargetReader) -> ModuleType:
             sys.modules.pop(other, None)
         done = None
     if done is None:
-        before, own = set(sys.modules), TargetReader(reader.target)
-        with _meeting(own):
+        before, used = set(sys.modules), TargetReader(reader.target)
+        with _meeting(used):
             module = importlib.import_module(name)
             folder = str(Path(module.__file__ or "").parent)
             own_modules = (m for m, loaded in sys.modules.items() if m not in before and _lies_in(loaded, folder))
             done = _IMPORTS[name] = _Import(
-                facts=own.noted, modules=tuple(own_modules), dtype=torch.get_default_dtype()
+                facts=used.read_facts, modules=tuple(own_modules), dtype=torch.get_default_dtype()
             )
     reader.facts.update(done.facts)
     torch.set_default_dtype(done.dtype)

@@ -1,4 +1,4 @@
-"""From a Hugging Face configuration to its class, to a module, and to the shapes of its inputs."""
+"""Conversion of a Hugging Face configuration to its class, to a module, and to the shapes of its inputs."""
 
 from __future__ import annotations
 
@@ -87,7 +87,9 @@ def _class_by_task(parsed: Any, kind: str) -> Any:
 
 
 def _tasks(parsed: Any) -> tuple[str, ...]:
-    """Those with images and text come first where the model has both, those of two sides where it has two."""
+    """Tasks in order of preference: those with images and text first where the model has both, those of two sides where
+    it has two.
+    """
     if getattr(parsed, "is_encoder_decoder", False):
         return ("SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", *_IMAGES_AND_TEXT, *_TASKS)
     if any(hasattr(parsed, part) for part in ("vision_config", "audio_config")):
@@ -120,22 +122,22 @@ def build_model(config: dict[str, Any], mode: str, attention: str) -> torch.nn.M
     """
     from neusight.workloads.models import vision
 
-    if own := vision.ARCHITECTURES.get(config["model_type"]):
-        return _constructed(config["model_type"], lambda: own(config))
+    if plain := vision.ARCHITECTURES.get(config["model_type"]):
+        return _construct(config["model_type"], lambda: plain(config))
     parsed = _parse(config)
     kind = model_class(config, parsed, mode)
     if not attention:
-        return _constructed(kind.__name__, lambda: kind._from_config(parsed))
+        return _construct(kind.__name__, lambda: kind._from_config(parsed))
     implementation = "eager" if attention == "eager" or not _has_attention(parsed) else "sdpa"
     if implementation == "sdpa" and not getattr(kind, "_supports_sdpa", False):
         raise ModelError(f"{kind.__name__} has no fused attention in transformers: use --attention eager")
     # Flash attention takes no bias of scores, such as T5's of positions.
     if implementation == "sdpa" and attention == "flash" and not getattr(kind, "_supports_flash_attn", False):
         raise ModelError(f"{kind.__name__} has no flash attention in transformers: use --attention sdpa")
-    return _constructed(kind.__name__, lambda: kind._from_config(parsed, attn_implementation=implementation))
+    return _construct(kind.__name__, lambda: kind._from_config(parsed, attn_implementation=implementation))
 
 
-def _constructed(name: str, build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
+def _construct(name: str, build: Callable[[], torch.nn.Module]) -> torch.nn.Module:
     try:
         # Some classes print what their own documentation lacks.
         with redirect_stdout(sys.stderr):
@@ -168,7 +170,8 @@ def input_specs(config: dict[str, Any], batch: int, seq_len: int | None, attenti
 
 
 def input_sets_of(config: dict[str, Any], request: Request, changes: Changes | None = None) -> InputSets:
-    """What the module of a configuration can be given: ready models as they ship, others as their class wants it.
+    """Sets of inputs with which the module of a configuration may run: those of ready models as they ship, others by
+    their class.
 
     Args:
         config: the contents of a ``config.json``.
@@ -176,7 +179,7 @@ def input_sets_of(config: dict[str, Any], request: Request, changes: Changes | N
         changes: what to give besides the usual inputs or to leave out.
 
     Raises:
-        ModelError: as ``build_model``, or it needs an input that nobody knows how to make.
+        ModelError: as ``build_model``, or it requires an input that has no maker.
     """
     from neusight.workloads.models import vision
 
@@ -194,13 +197,13 @@ def input_sets_of(config: dict[str, Any], request: Request, changes: Changes | N
         raise ModelError(f"{config['model_type']} needs a library that is not installed: {reason(error)}") from error
 
 
-def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
+def resize(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     """The configuration with the image size and frames that were asked for: learnt positions are as many as patches."""
     from neusight.workloads.models import vision
 
     edges = list(extents.edges) if isinstance(extents.image_size, str) and extents.edges else extents.image_size
-    stated = {"image_size": edges, "num_frames": extents.frames}
-    changes = {key: value for key, value in stated.items() if value is not None}
+    requested = {"image_size": edges, "num_frames": extents.frames}
+    changes = {key: value for key, value in requested.items() if value is not None}
     if not changes:
         return config
     if config["model_type"] in vision.ARCHITECTURES:
@@ -213,7 +216,7 @@ def resized(config: dict[str, Any], extents: Extents) -> dict[str, Any]:
     return {**config, **outer, **nested}
 
 
-def completed(config: dict[str, Any]) -> dict[str, Any]:
+def complete(config: dict[str, Any]) -> dict[str, Any]:
     """A configuration with what transformers takes for its type where it states nothing.
 
     Raises:
@@ -241,7 +244,8 @@ def _parse(config: dict[str, Any]) -> Any:
 
 
 def _for_a_step(parsed: Any) -> Any:
-    """With some id for the places of images and sounds in a text: which one changes no operator, none is an error.
+    """Prepare a parsed configuration for one step: with some id for the places of images and sounds in a text, where it
+    has none; which one changes no operator, and a missing one is an error.
 
     Parts keep no keys and values either, since a step is not continued.
     """
@@ -268,6 +272,6 @@ def _quiet() -> Iterator[None]:
 
 
 def _has_attention(parsed: Any) -> bool:
-    """Whether a configuration, or one of its parts, has heads; what it does not state is as its type has it."""
+    """Tell whether a configuration, or one of its parts, has heads; missing values default to those of its type."""
     parts = (getattr(parsed, name, None) for name in getattr(parsed, "sub_configs", ()))
-    return any(hasattr(one, "num_attention_heads") or hasattr(one, "num_heads") for one in (parsed, *parts) if one)
+    return any(hasattr(part, "num_attention_heads") or hasattr(part, "num_heads") for part in (parsed, *parts) if part)

@@ -18,7 +18,7 @@ from neusight.workloads.resolve import WorkloadSource, resolve, step_dtype
 from neusight.workloads.serialise import read_trace, trace_key, write_trace
 from neusight.workloads.target import PARTLY_COMPILED, TargetDevice, TargetReader
 from neusight.workloads.tensors import Known, TensorSpec
-from neusight.workloads.workload import Workload, iterated, renamed
+from neusight.workloads.workload import Workload, iterate_module, rename_model
 
 if TYPE_CHECKING:
     from neusight.workloads.trace.tracing import StepFunction
@@ -38,7 +38,7 @@ def load_workload(
     target: TargetDevice | None = None,
     **options: Any,
 ) -> Workload:
-    """What one step of a model runs.
+    """Operators and kernels of one step of a model.
 
     A training step is the forward pass to the logits, the backward pass from the gradient of the cross-entropy over
     all positions, and the optimizer's update; the forward kernels of the loss itself are left out, as in published
@@ -65,19 +65,21 @@ def load_workload(
     source = resolve(model, inputs)
     request = settled_request(source, request or Request.of(source.name, **options))
     once = replace(request, steps=None)
-    workload = _loaded(source, once, step, allow_fallback, target or TargetDevice(), cache=cache)
+    workload = _load(source, once, step, allow_fallback, target or TargetDevice(), cache=cache)
     return _as_run(workload, source, request)
 
 
-def _loaded(
+def _load(
     source: WorkloadSource, request: Request, step: StepFunction | None, allow_fallback: bool,
     target: TargetDevice, *, cache: bool,
 ) -> Workload:  # fmt: skip
-    """From a file that ships, the cache, or a trace, which is then kept; a function is not part of any key."""
-    kept = cache and step is None
-    if kept and (shipped := _shipped(source, request)) is not None:
+    """Workload from a file that ships, the cache, or a trace, which is then stored; a function is not part of any
+    key.
+    """
+    caches = cache and step is None
+    if caches and (shipped := _shipped_workload(source, request)) is not None:
         return shipped
-    if not kept or source.digest is None:
+    if not caches or source.digest is None:
         return trace_source(source, request, step, allow_fallback, target)
     options = request.to_dict() | {"fallback": allow_fallback}
     # The first trace of a model is kept for all targets that agree with what it read, others for their own.
@@ -85,7 +87,7 @@ def _loaded(
     stored = [read_trace(key) for key in keys]
     for kept_step in stored:
         if kept_step is not None and target.agrees(kept_step.target):
-            return renamed(kept_step, source.name)
+            return rename_model(kept_step, source.name)
     workload = trace_source(source, request, None, allow_fallback, target)
     # The key has a function's text, not the values that it returns, which may come from anywhere.
     if not (source.function and workload.values_decide):
@@ -94,7 +96,7 @@ def _loaded(
 
 
 def _as_run(workload: Workload, source: WorkloadSource, request: Request) -> Workload:
-    """With the engine that was asked for, the form of attention that runs where it was left to the model, the part of
+    """Workload with the requested engine, the form of attention that runs where it was left to the model, the part of
     each step as often as there are steps, and the unit of work.
     """
     fused = any(kernel.family == "attention" for node in workload.nodes for kernel in node.kernels)
@@ -106,17 +108,17 @@ def _as_run(workload: Workload, source: WorkloadSource, request: Request) -> Wor
     warnings = tuple(line for line in workload.warnings if not (whole and line.endswith(PARTLY_COMPILED)))
     names, steps = [], request.steps or 1
     for part in source.parts:
-        workload = iterated(workload, part.module, steps) if part.repeats and steps > 1 else workload
+        workload = iterate_module(workload, part.module, steps) if part.repeats and steps > 1 else workload
         names.append((part.module, f"{part.name} x {steps}" if part.repeats else part.name))
-    asked = replace(workload.request, engine=replace(engine, attention=attention), steps=request.steps)
-    return replace(workload, request=asked, warnings=warnings, unit=source.unit(request), parts=tuple(names))
+    final = replace(workload.request, engine=replace(engine, attention=attention), steps=request.steps)
+    return replace(workload, request=final, warnings=warnings, unit=source.unit(request), parts=tuple(names))
 
 
 def shipped_step(model: str, request: Request | None = None, **options: Any) -> Workload | None:
-    """As ``load_workload`` of a ready workload, at once or not at all: None where no such step ships."""
+    """Workload of ``load_workload`` for a ready model, at once or not at all: None where no such step ships."""
     source = resolve(model)
     request = settled_request(source, request or Request.of(source.name, **options))
-    step = _shipped(source, request)
+    step = _shipped_workload(source, request)
     return None if step is None else _as_run(step, source, request)
 
 
@@ -144,14 +146,14 @@ def _seq_len(source: WorkloadSource, request: Request) -> int | None:
             raise ModelError(f"{source.name} reads images, which have no sequence: leave out --seq-len")
         return None
     if seq_len is None:
-        known = source.ready_type and not request.extents.given
-        return default_seq_len(limit).value if known else None
+        is_usual = source.ready_type and not request.extents.given
+        return default_seq_len(limit).value if is_usual else None
     if limit is not None and seq_len > limit:
         raise ModelError(f"sequence length {seq_len} is longer than {source.name} allows: at most {limit}")
     return seq_len
 
 
-def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
+def _shipped_workload(source: WorkloadSource, request: Request) -> Workload | None:
     if source.catalogue is None:
         return None
     from neusight.workloads.huggingface import input_specs
@@ -165,7 +167,7 @@ def _shipped(source: WorkloadSource, request: Request) -> Workload | None:
         return None
     attention = request.attention or own_attention(source.config)
     engine = replace(request.engine, attention=attention)
-    # What is kept in float32 runs the same operators, in whatever its products are computed.
+    # Weights in float32 run the same operators in every dtype of products.
     step = file.evaluate(
         replace(request, engine=engine, precision=replace(request.precision, products="", convolutions="tf32"))
     )
@@ -184,11 +186,11 @@ def trace_source(
 
     reader = TargetReader(target or TargetDevice())
 
-    def traced(model: Any, inputs: Any, request: Request) -> Workload:
+    def trace_with(model: Any, inputs: Any, request: Request) -> Workload:
         options: dict[str, Any] = {"step": step, "time_loss": False, "allow_fallback": allow_fallback, "reader": reader}
-        given = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
-        first = any(isinstance(value, Known) for value in given)
-        if not any(isinstance(value, TensorSpec) and not value.floating for value in given):
+        values = list(inputs.values() if isinstance(inputs, Mapping) else inputs)
+        first = any(isinstance(value, Known) for value in values)
+        if not any(isinstance(value, TensorSpec) and not value.floating for value in values):
             workload = trace(model, inputs, request, **options)
         else:
             again = source.config is not None or source.described is not None
@@ -198,14 +200,14 @@ def trace_source(
         return replace(workload, inputs=described(inputs, workload.request.precision.weights))
 
     if source.config is not None:
-        return _with_notes(_first_that_runs(source.config, request, traced), reader)
+        return _with_notes(_first_that_runs(source.config, request, trace_with), reader)
     if source.described is None and request.extents != Extents():
         raise ModelError(f"the inputs of {source.name} are its own: leave out --image-size, --frames and --input")
-    return _with_notes(traced(*_built(source, request, reader)), reader)
+    return _with_notes(trace_with(*_built(source, request, reader)), reader)
 
 
 def _with_notes(workload: Workload, reader: TargetReader) -> Workload:
-    return replace(workload, target=reader.noted, warnings=(*reader.notes, *workload.warnings))
+    return replace(workload, target=reader.read_facts, warnings=(*reader.notes, *workload.warnings))
 
 
 def _as_values_decide(traced: Callable[[bool], Workload], first: bool, again: bool) -> Workload:
@@ -250,10 +252,10 @@ def _first_that_runs(
     Raises:
         ModelError: it runs with none; what it says of the first. CoverageError: an operator has no rule.
     """
-    from neusight.workloads.huggingface import build_model, input_sets_of, resized
+    from neusight.workloads.huggingface import build_model, input_sets_of, resize
     from neusight.workloads.trace.building import ReusedModule
 
-    config = resized(config, request.extents)
+    config = resize(config, request.extents)
     model = ReusedModule(lambda: build_model(config, request.mode, request.attention))
     changes, refused = Changes(), None
     while True:
@@ -291,18 +293,18 @@ def _omission(changes: Changes) -> tuple[str, ...]:
 
 
 def _built(source: WorkloadSource, request: Request, reader: TargetReader) -> tuple[Any, Any, Request]:
-    """What ``trace`` takes: a module or its builder, inputs, and the request as the inputs have it."""
+    """Arguments of ``trace``: a module or its builder, inputs, and the request with the batch of the inputs."""
     if source.described is not None:
         described = source.described
-        given = described.inputs(request)
-        return lambda: described.build(request), given, replace(request, batch=_batch_of(given, request))
+        values = described.inputs(request)
+        return lambda: described.build(request), values, replace(request, batch=_batch_of(values, request))
     if source.function is None:
         return source.module, source.inputs, replace(request, batch=_batch_of(source.inputs, request))
     from neusight.workloads.functions import call_function
 
     module, inputs = call_function(source.function, request.batch, request.seq_len, reader)
-    given = as_inputs(inputs)
-    return module, given, replace(request, batch=_batch_of(given, request))
+    values = as_inputs(inputs)
+    return module, values, replace(request, batch=_batch_of(values, request))
 
 
 def _batch_of(inputs: Any, request: Request) -> int:

@@ -16,7 +16,7 @@ from typing import Any
 from neusight.workloads.workload import KEPT
 
 DAMAGE = (KeyError, TypeError, ValueError, zlib.error)
-"""What reading a damaged file raises."""
+"""Exceptions that reading a damaged file raises."""
 Rows = list[list[Any]]
 _BORN, _DIED = 6, 7
 _ID, _READS, _WRITES = 4, 5, 6
@@ -34,12 +34,12 @@ def pack(content: Mapping[str, Any]) -> bytes:
             variants[name] = variant
             continue
         variants[name] = [[piece["min_batch"], len(members) + place] for place, piece in enumerate(variant)]
-        members += [_compressed(_packed_piece(piece)) for piece in variant]
-    return b"".join([_compressed({**content, "variants": variants, "sizes": [len(m) for m in members]}), *members])
+        members += [_compress(_packed_piece(piece)) for piece in variant]
+    return b"".join([_compress({**content, "variants": variants, "sizes": [len(m) for m in members]}), *members])
 
 
 def split(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
-    """What all steps share, and the pieces, each as ``unpack`` takes it.
+    """Content that all steps share, and the pieces, each in the form that ``unpack`` reads.
 
     Raises:
         DAMAGE: the file is damaged.
@@ -57,21 +57,21 @@ def unpack(member: bytes) -> dict[str, Any]:
         DAMAGE: the file is damaged.
     """
     piece: dict[str, Any] = json.loads(zlib.decompress(member, wbits=31))
-    updates = {name: _unpacked(update) for name, update in piece.get("updates", {}).items()}
-    return {**piece, **_unpacked(piece), "updates": updates}
+    updates = {name: _unpack(update) for name, update in piece.get("updates", {}).items()}
+    return {**piece, **_unpack(piece), "updates": updates}
 
 
-def _compressed(content: Any) -> bytes:
+def _compress(content: Any) -> bytes:
     return zlib.compress(json.dumps(content, separators=(",", ":")).encode(), level=9, wbits=31)
 
 
 def _packed_piece(piece: Mapping[str, Any]) -> dict[str, Any]:
-    updates = {name: _packed(update) for name, update in piece.get("updates", {}).items()}
-    return {**piece, **_packed(piece), "updates": updates}
+    updates = {name: _pack(update) for name, update in piece.get("updates", {}).items()}
+    return {**piece, **_pack(piece), "updates": updates}
 
 
-def _packed(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Tensors and nodes of a piece or of an update, in columns."""
+def _pack(part: Mapping[str, Any]) -> dict[str, Any]:
+    """Pack tensors and nodes of a piece or of an update in columns."""
     tensors, nodes = _columns(part["tensors"]), _columns(part["nodes"])
     if tensors:
         born, died = tensors[_BORN], tensors[_DIED]
@@ -84,7 +84,7 @@ def _packed(part: Mapping[str, Any]) -> dict[str, Any]:
     return {"tensors": tensors, "nodes": nodes}
 
 
-def _unpacked(part: Mapping[str, Any]) -> dict[str, Any]:
+def _unpack(part: Mapping[str, Any]) -> dict[str, Any]:
     tensors, nodes = list(part["tensors"]), list(part["nodes"])
     if tensors:
         tensors[_BORN] = list(accumulate(tensors[_BORN]))
@@ -98,11 +98,11 @@ def _unpacked(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed_references(references: Sequence[Rows]) -> list[Any]:
-    """How many references each node has; then their columns, the edges of one relative to its tensor."""
-    rows = [row for each in references for row in each]
+    """Number of references of each node, then their columns, the edges of one relative to its tensor."""
+    rows = [row for of_node in references for row in of_node]
     edges = [[[copy, tensor - row[0], number] for copy, tensor, number in row[3:]] for row in rows]
     columns = [[row[place] for row in rows] for place in range(3)]
-    return [[len(each) for each in references], _differences(columns[0]), *columns[1:], edges]
+    return [[len(of_node) for of_node in references], _differences(columns[0]), *columns[1:], edges]
 
 
 def _references(counts: Sequence[int], tensors: Iterable[int], *columns: Sequence[Any]) -> list[Rows]:
@@ -116,7 +116,7 @@ def _references(counts: Sequence[int], tensors: Iterable[int], *columns: Sequenc
 
 def _columns(rows: Rows) -> Rows:
     """Rows as columns, or columns as rows."""
-    return [list(each) for each in zip(*rows, strict=True)]
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def _differences(values: Sequence[int]) -> list[int]:

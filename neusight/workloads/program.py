@@ -12,8 +12,8 @@ from neusight.requests import modules_of
 
 Phase = Literal["forward", "backward", "weights", "step"]
 PHASES: tuple[Phase, ...] = ("forward", "backward", "weights")
-"""Of a micro-batch. Gradients of weights are told apart from those of activations: schedules without bubbles run them
-later. ``step`` runs once for all micro-batches."""
+"""Phases of a micro-batch. Gradients of weights are told apart from those of activations: schedules without bubbles run
+them later. ``step`` runs once for all micro-batches."""
 GROUPS = ("", "tp", "cp", "ulysses", "ep")
 """Ranks among which a part communicates; "" computes."""
 
@@ -55,8 +55,8 @@ class HeldWeights(NamedTuple):
     frozen: bool = False
 
     @property
-    def orthogonalised(self) -> bool:
-        """Whether optimizers that work on matrices take it: those of layers, which neither look tokens up nor give
+    def is_matrix(self) -> bool:
+        """Tell whether optimizers of matrices step it: it belongs to layers, and neither looks tokens up nor gives
         logits.
         """
         return self.kind not in ("", "head", "table")
@@ -64,7 +64,7 @@ class HeldWeights(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class SavedActivation:
-    """What is kept of a micro-batch from the forward pass for the backward pass [B].
+    """Activation saved of a micro-batch from the forward pass for the backward pass [B].
 
     ``modules``: those whose recomputation gives it again. ``selected_bytes`` is what selection by operators
     keeps of it; ``product``: of a product with weights, of which that keeps the first, third, fifth … of a segment.
@@ -105,21 +105,21 @@ class Segment:
 
     @property
     def parameters(self) -> int:
-        """That are trained on the rank, without experts among which tokens choose."""
-        return sum(each.number for each in self.held if not (each.routed or each.frozen))
+        """Number of parameters trained on the rank, without experts among which tokens choose."""
+        return sum(weights.number for weights in self.held if not (weights.routed or weights.frozen))
 
     @property
     def expert_parameters(self) -> int:
-        """That are trained on the rank, of such experts."""
-        return sum(each.number for each in self.held if each.routed and not each.frozen)
+        """Number of parameters trained on the rank, of such experts."""
+        return sum(weights.number for weights in self.held if weights.routed and not weights.frozen)
 
     @property
     def frozen_parameters(self) -> int:
-        """That are not trained."""
-        return sum(each.number for each in self.held if each.frozen)
+        """Number of parameters that are not trained."""
+        return sum(weights.number for weights in self.held if weights.frozen)
 
     def kept_bytes(self, recompute: str) -> float:
-        """What is kept of a micro-batch until its backward pass [B], where a part is computed again.
+        """Bytes kept of a micro-batch until its backward pass, where a part is computed again.
 
         Args:
             recompute: ``none``; ``full``: the input is kept (Chen et al. 2016); ``selective``: all but the core of
@@ -160,7 +160,7 @@ class Program:
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Of all segments, each once."""
+        """Parts of all segments, each once."""
         return tuple(part for segment in self.segments for part in segment.parts)
 
     @property

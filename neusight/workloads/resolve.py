@@ -1,4 +1,4 @@
-"""What a user may name as a model: a ready workload, a ``config.json``, a function, or a module in Python."""
+"""Names of models that a user may give: a ready workload, a ``config.json``, a function, or a module in Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from neusight.workloads.catalogue import (
 from neusight.workloads.config_file import STATED_ATTENTION, dtype_of, quantization_of, read_config
 from neusight.workloads.functions import importable_here, source_file
 from neusight.workloads.inputs.given import as_inputs
-from neusight.workloads.sources import ExportedModel, ModelSource, described, described_file, traced_model
+from neusight.workloads.sources import ExportedModel, ModelSource, described_file, source_named, traced_model
 from neusight.workloads.sources.described import ModulePart
 
 _GENERATING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
@@ -36,9 +36,9 @@ _GENERATING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 
 @dataclass(frozen=True, kw_only=True)
 class WorkloadSource:
-    """Where a model comes from.
+    """Source of a model.
 
-    Exactly one of ``config``, ``function``, ``module`` and ``described`` says it. ``digest`` is the content that a
+    Exactly one of ``config``, ``function``, ``module`` and ``source_named`` says it. ``digest`` is the content that a
     stored trace depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready
     workload that this is, if it is one. ``dtype`` and ``quantization`` are those of the weights by the configuration:
     None and '' where it states none.
@@ -48,7 +48,7 @@ class WorkloadSource:
     config: dict[str, Any] | None = None
     function: str | None = None
     module: Any = None
-    described: ModelSource | None = None
+    source_named: ModelSource | None = None
     inputs: Any = None
     digest: str | None = None
     catalogue: str | None = None
@@ -62,7 +62,9 @@ class WorkloadSource:
 
     @property
     def takes_seq_len(self) -> bool:
-        """Whether a sequence length means anything; of a function or a module nobody knows."""
+        """Tell whether a sequence length has a meaning; for a function or a module this is unknown and counts as
+        true.
+        """
         return self.described is None and (self.config is None or not is_image_config(self.config))
 
     @property
@@ -80,7 +82,7 @@ class WorkloadSource:
 
     @property
     def ready_type(self) -> bool:
-        """Whether the model is of a type that ready workloads have, if not of their sizes."""
+        """Tell whether the model is of a type that ready workloads have, if not of their sizes."""
         return self.config is not None and is_ready_type(self.config)
 
 
@@ -103,17 +105,17 @@ def resolve(model: Any, inputs: Any = None) -> WorkloadSource:
     if not isinstance(model, str | Path):
         return _from_module(model, inputs)
     text = str(model)
-    if (source := described(text)) is not None:
-        return _described(text, source)
+    if (source := source_named(text)) is not None:
+        return _from_described(text, source)
     if (function := _named_in_file(text)) is not None:
         return _from_function(function)
     if _is_path(text):
         return _from_file(user_path(text))
-    if known := canonical_name(text):
-        return _from_config(known, catalogue_config(known), known)
+    if canonical := canonical_name(text):
+        return _from_config(canonical, catalogue_config(canonical), canonical)
     if is_there(text):
         return _from_file(Path(text))
-    if (changed := _changed(text)) is not None:
+    if (changed := _change_config(text)) is not None:
         return changed
     if (hub := _of_hub(text)) is not None:
         return hub
@@ -146,22 +148,22 @@ def _from_config(name: str, config: dict[str, Any], catalogue: str | None, where
     )  # fmt: skip
 
 
-def _changed(text: str) -> WorkloadSource | None:
+def _change_config(text: str) -> WorkloadSource | None:
     """A ready workload with other numbers in its configuration, after ``@``; None for other names.
 
     Raises:
         ModelError: it states no such number.
     """
     name, _, options = text.partition("@")
-    known = canonical_name(name)
-    if known is None or "=" not in options:
+    canonical = canonical_name(name)
+    if canonical is None or "=" not in options:
         return None
-    config = catalogue_config(known)
+    config = catalogue_config(canonical)
     for option in options.split(","):
         key, _, value = option.partition("=")
         if type(config.get(key)) is not int or not value.isdigit():
-            numbers = ", ".join(one for one in sorted(config) if type(config[one]) is int)
-            raise ModelError(f"cannot read '{shown(option)}' of {known}: NUMBER=VALUE, of {numbers}")
+            numbers = ", ".join(word for word in sorted(config) if type(config[word]) is int)
+            raise ModelError(f"cannot read '{shown(option)}' of {canonical}: NUMBER=VALUE, of {numbers}")
         config[key] = int(value)
     return _from_config(text, config, same_workload(config))
 
@@ -169,19 +171,19 @@ def _changed(text: str) -> WorkloadSource | None:
 def _from_traced(name: str, found: Mapping[str, Any] | ModelSource) -> WorkloadSource:
     if isinstance(found, Mapping):
         return _from_config(name, dict(found), None)
-    return _described(name, found)
+    return _from_described(name, found)
 
 
-def _described(name: str, source: ModelSource) -> WorkloadSource:
-    """In the dtype that the source states, where it states one."""
-    stated = getattr(source, "dtype", None)
-    return WorkloadSource(name=name, described=source, digest=_sha(source.content), dtype=stated)
+def _from_described(name: str, source: ModelSource) -> WorkloadSource:
+    """Source of a described model, in the dtype that its description specifies, if any."""
+    dtype = getattr(source, "dtype", None)
+    return WorkloadSource(name=name, described=source, digest=_sha(source.content), dtype=dtype)
 
 
 def _from_file(path: Path) -> WorkloadSource:
     file = path / "config.json" if path.is_dir() else path
     if (source := described_file(file)) is not None:
-        return _described(str(path), source)
+        return _from_described(str(path), source)
     config = read_config(file)
     name = file.resolve().parent.name if file.name == "config.json" else file.stem
     return _from_config(name, config, same_workload(config), str(file))
@@ -191,9 +193,9 @@ def _of_hub(name: str) -> WorkloadSource | None:
     """A decoder whose configuration ships for serving, by its name on the hub."""
     from neusight.workloads.decoders.known import hub_config
 
-    if (known := hub_config(name)) is None:
+    if (entry := hub_config(name)) is None:
         return None
-    full, config = known
+    full, config = entry
     return _from_config(full, config, same_workload(config))
 
 
@@ -247,9 +249,9 @@ _DEFAULTS = {
 
 def same_workload(config: dict[str, Any]) -> str | None:
     """The ready workload that a configuration describes, up to keys that change nothing; None if there is none."""
-    wanted = _essence(config)
+    essence = _essence(config)
     for info in list_workloads():
-        if _essence(catalogue_config(info.name)) == wanted:
+        if _essence(catalogue_config(info.name)) == essence:
             return info.name
     return None
 
@@ -293,7 +295,7 @@ def _named_in_file(text: str) -> str | None:
     module = ".".join(file.relative_to(Path.cwd()).with_suffix("").parts)
     if not function:
         defined = re.findall(r"^def ([a-z]\w*)", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
-        names = ", ".join(f"{module}:{one}" for one in defined)
+        names = ", ".join(f"{module}:{candidate}" for candidate in defined)
         raise ModelError(f"{name} is a Python file: name a function that returns a module and its inputs: {names}")
     return f"{module}:{function}"
 

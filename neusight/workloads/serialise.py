@@ -34,7 +34,7 @@ Number = Callable[[Any], int]
 
 
 def content_of(workload: Workload) -> dict[str, Any]:
-    """The workload without its request, as lists of lists; equal parts are not yet shared, see ``shared``."""
+    """The workload without its request, as lists of lists; equal parts are not yet shared, see ``deduplicate``."""
     return {
         "parameters": workload.parameters,
         "uncovered": list(workload.uncovered),
@@ -44,7 +44,7 @@ def content_of(workload: Workload) -> dict[str, Any]:
     }
 
 
-def shared(content: Mapping[str, Any]) -> dict[str, Any]:
+def deduplicate(content: Mapping[str, Any]) -> dict[str, Any]:
     """The content with equal kernels, layers, shapes and operators once, in tables, and referred to by place."""
     tables: dict[str, dict[str, int]] = {name: {} for name in ("operators", "layers", "kernels", "shapes")}
 
@@ -64,20 +64,20 @@ def shared(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def workload_of(content: Mapping[str, Any], request: Request, values: Mapping[str, int] | None = None) -> Workload:
-    """The workload that ``shared`` content describes.
+    """The workload that ``deduplicate`` content describes.
 
     Args:
-        content: what ``shared`` gave, some numbers perhaps replaced by names.
+        content: what ``deduplicate`` gave, some numbers perhaps replaced by names.
         request: the question that it answers.
         values: a number for each name.
 
     Raises:
         DataError: the content is not of this form, or names a value that is not there.
     """
-    known = {} if values is None else values
+    numbers = {} if values is None else values
 
     def number(value: Any) -> int:
-        return known[value] if type(value) is str else value
+        return numbers[value] if type(value) is str else value
 
     try:
         shapes = [tuple(map(number, shape)) for shape in content["shapes"]]
@@ -106,7 +106,7 @@ def to_json(workload: Workload) -> str:
         "request": workload.request.to_dict(),
         **{name: getattr(workload, name) for name in ("inputs", "target", "launch")},
     }
-    content = {**head, **shared(content_of(workload))}
+    content = {**head, **deduplicate(content_of(workload))}
     return json.dumps(content, separators=(",", ":"))
 
 
@@ -136,11 +136,11 @@ def _tensor_row(t: Tensor) -> list[Any]:
 
 
 def _tensor(row: list[Any], shapes: list[Any], layers: list[ModulePath], number: Number, dtype: str) -> Tensor:
-    shape, own, kind, layer, *rest = row
+    shape, stored, kind, layer, *rest = row
     nbytes, touched, born, died, copies, born_step, died_step = map(number, rest)
     return Tensor(
         shape=shapes[shape],
-        dtype=dtype if own == MODEL_DTYPE else own,
+        dtype=dtype if stored == MODEL_DTYPE else stored,
         kind=cast(Any, _KINDS[kind]),
         layer=layers[layer],
         nbytes=nbytes,
@@ -194,17 +194,17 @@ def _reference(row: list[Any], number: Number) -> Reference:
 def _kernel_row(kernel: Kernel) -> list[Any]:
     """Family, and the fields that differ from their defaults."""
     defaults = _DEFAULTS[kernel.family]
-    own = {name: getattr(kernel, name) for name in _FIELDS[kernel.family]}
-    return [kernel.family, {name: value for name, value in own.items() if value != defaults[name]}]
+    values = {name: getattr(kernel, name) for name in _FIELDS[kernel.family]}
+    return [kernel.family, {name: value for name, value in values.items() if value != defaults[name]}]
 
 
 def _kernel(entry: list[Any], number: Number, dtype: str) -> Kernel:
-    family, given = entry
+    family, entries = entry
     texts = {"op", "layout", "image_layout", "dtype", "kv_dtype"}
-    own = {name: value if name in texts else number(value) for name, value in given.items()}
-    if own.get("dtype") == MODEL_DTYPE:
-        own["dtype"] = dtype
-    return KERNEL_CLASSES[family](**own)
+    values = {name: value if name in texts else number(value) for name, value in entries.items()}
+    if values.get("dtype") == MODEL_DTYPE:
+        values["dtype"] = dtype
+    return KERNEL_CLASSES[family](**values)
 
 
 def trace_key(digest: str, options: Mapping[str, Any]) -> str:

@@ -76,7 +76,7 @@ class ShippedWorkload:
 
     @classmethod
     def read(cls, name: str, data: bytes) -> ShippedWorkload:
-        """What a file holds.
+        """Read the content of a file.
 
         Raises:
             DataError: the file is damaged.
@@ -84,7 +84,7 @@ class ShippedWorkload:
         try:
             return cls(name, *split(data))
         except DAMAGE as error:
-            raise _damaged(name, error) from None
+            raise _damage_error(name, error) from None
 
     def evaluate(self, request: Request) -> Workload | None:
         """The workload of a step, or None when this file does not hold for it.
@@ -114,20 +114,20 @@ class ShippedWorkload:
             return None
         place = next(place for least, place in reversed(variant) if least <= request.batch)
         try:
-            piece = _unpacked(self.pieces[place])
+            piece = _unpack(self.pieces[place])
         except DAMAGE as error:
-            raise _damaged(self.name, error) from None
+            raise _damage_error(self.name, error) from None
         if request.mode == "training" and request.optimizer not in piece["updates"]:
             return None
         return piece
 
 
 @lru_cache(maxsize=256)
-def _unpacked(piece: bytes) -> Mapping[str, Any]:
+def _unpack(piece: bytes) -> Mapping[str, Any]:
     return unpack(piece)
 
 
-def _damaged(name: str, error: Exception) -> DataError:
+def _damage_error(name: str, error: Exception) -> DataError:
     return DataError(f"the shipped trace of {name} is damaged ({error}): reinstall neusight")
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from neusight.errors import ModelError
 from neusight.requests import Request
 from neusight.workloads.catalogue import is_image_config
-from neusight.workloads.depths import NotAlikeError, at_depth, deepened, depth
+from neusight.workloads.depths import NotAlikeError, at_depth, deepen, depth
 from neusight.workloads.load import trace_source
 from neusight.workloads.resolve import WorkloadSource
-from neusight.workloads.serialise import MODEL_DTYPE, VERSION, content_of, shared
+from neusight.workloads.serialise import MODEL_DTYPE, VERSION, content_of, deduplicate
 from neusight.workloads.shipped import Fit
 from neusight.workloads.workload import PHASES
 
@@ -36,7 +36,7 @@ _DEPTHS = (6, 7)
 _BETWEEN = 9
 """Units of the model that the extrapolation is checked on."""
 _SHALLOW = 11
-"""Up to so many units in all stacks, tracing the model itself is as fast."""
+"""Most units in all stacks for which tracing the model itself is as fast."""
 _UPDATE = PHASES.index("optimizer")
 
 Point = tuple[int, int | None]
@@ -61,7 +61,7 @@ class WorkloadFile:
 
     @property
     def content(self) -> dict[str, Any]:
-        """What the file holds: variants that refer to shared tables."""
+        """Content of the file: variants that refer to shared tables."""
         dtypes = {key.split("/")[0]: key.split("/")[0] for key in self.variants}
         if "bfloat16" in dtypes and self._half_is_half():
             dtypes["float16"] = "bfloat16"
@@ -74,7 +74,7 @@ class WorkloadFile:
         }
 
     def has(self, dtype: str) -> bool:
-        """Whether both modes are there for a dtype."""
+        """Tell whether both modes are present for a dtype."""
         return all(any(key.startswith(f"{dtype}/") and key.endswith(mode) for key in self.variants) for mode in MODES)
 
     def add(self, dtype: str, attention: str) -> None:
@@ -100,7 +100,7 @@ class WorkloadFile:
     def _sketch(self, request: Request) -> Any:
         """A trace to compare variants by; few layers of a deep model are enough for that."""
         config = at_depth(self.config, 2) if self.deep else self.config
-        return self._traced(config, _at(request, self._point(*_FIRST)))
+        return self._trace(config, _at(request, self._point(*_FIRST)))
 
     def _pieces(self, request: Request) -> list[Any]:
         points = self._points(request)
@@ -115,7 +115,7 @@ class WorkloadFile:
 
     def _piece(self, request: Request, points: Sequence[Point], contents: dict[Point, Any]) -> dict[str, Any]:
         fit = Fit([(b, s or 0) for b, s in points], self._terms(request, points))
-        merged = self._merged(fit, [contents[p] for p in points])
+        merged = self._merge(fit, [contents[p] for p in points])
         cut, update = _cut(merged)
         if request.mode == "inference":
             return cut
@@ -131,17 +131,17 @@ class WorkloadFile:
             raise NotPolynomialError(f"the optimizer of {self.name} changes more than the update")
         return update
 
-    def _merged(self, fit: Fit, values: Sequence[Any]) -> Any:
-        """Equal parts as they are, differing numbers as the name of their polynomial."""
+    def _merge(self, fit: Fit, values: Sequence[Any]) -> Any:
+        """Merge equal parts unchanged, and differing numbers into the name of their polynomial."""
         first = values[0]
         if all(v == first for v in values[1:]):
             return first
         if all(type(v) is int for v in values):
             return self._polynomial(fit, values)
         if isinstance(first, dict) and all(isinstance(v, dict) and v.keys() == first.keys() for v in values):
-            return {key: self._merged(fit, [v[key] for v in values]) for key in first}
+            return {key: self._merge(fit, [v[key] for v in values]) for key in first}
         if isinstance(first, list) and all(isinstance(v, list) and len(v) == len(first) for v in values):
-            return [self._merged(fit, parts) for parts in zip(*values, strict=True)]
+            return [self._merge(fit, parts) for parts in zip(*values, strict=True)]
         raise NotPolynomialError(f"{self.name} runs other operators at other sizes")
 
     def _polynomial(self, fit: Fit, values: Sequence[int]) -> str:
@@ -153,20 +153,20 @@ class WorkloadFile:
     def _sample(self, request: Request) -> Any:
         """The step's content at one size, of a deep model from two shallow ones."""
         if not self.deep:
-            return self._traced(self.config, request)
-        shallow, deeper = (self._traced(at_depth(self.config, units), request) for units in _DEPTHS)
+            return self._trace(self.config, request)
+        shallow, deeper = (self._trace(at_depth(self.config, units), request) for units in _DEPTHS)
         if (request.batch, request.seq_len) == self._point(*_FIRST):
-            between = self._traced(at_depth(self.config, _BETWEEN), request)
-            if deepened(shallow, deeper, _BETWEEN - _DEPTHS[1]) != between:
+            between = self._trace(at_depth(self.config, _BETWEEN), request)
+            if deepen(shallow, deeper, _BETWEEN - _DEPTHS[1]) != between:
                 raise NotAlikeError(f"the layers of {self.name} are not alike")
-        return deepened(shallow, deeper, depth(self.config) - _DEPTHS[1])
+        return deepen(shallow, deeper, depth(self.config) - _DEPTHS[1])
 
-    def _traced(self, config: dict[str, Any], request: Request) -> Any:
+    def _trace(self, config: dict[str, Any], request: Request) -> Any:
         workload = trace_source(WorkloadSource(name=self.name, config=config), request)
         return json.loads(json.dumps(content_of(workload)))
 
     def _points(self, request: Request) -> list[Point]:
-        """Those that determine the polynomials of batches above one, one to check them, and the same for one."""
+        """Points that determine the polynomials of batches above one, one to check them, and the same for one."""
         if self.image:
             return [(2, None), (3, None), (5, None), (1, None)]
         lengths = (*_SEQ_LENS, _ALSO_PADDED) if _pads(request) else _SEQ_LENS
@@ -184,11 +184,11 @@ class WorkloadFile:
         return (*terms, *((6,) if single else (6, 7))) if _pads(request) else terms
 
     def _half_is_half(self) -> bool:
-        """Whether float16 runs what bfloat16 does; some models clamp it."""
+        """Tell whether float16 runs the same operators as bfloat16; some models clamp it."""
         attention = next(key for key in self.variants if key.startswith("bfloat16/")).split("/")[1]
         halves = (Request.of(self.name, mode="training", dtype=d, attention=attention) for d in ("bfloat16", "float16"))
-        one, other = (_generic(self._sketch(half), half.dtype) for half in halves)
-        return one == other
+        bfloat, other = (_generic(self._sketch(half), half.dtype) for half in halves)
+        return bfloat == other
 
 
 def _with_attention(request: Request, attention: str) -> Request:
@@ -204,8 +204,8 @@ def _pads(request: Request) -> bool:
 
 
 def _cut(content: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What runs before the optimizer's update, and the update: its nodes, and the tensors that it is first to use,
-    which stand behind all others, since tensors are sorted by their first use.
+    """Cut a step into the operators before the optimizer's update, and the update: its nodes, and the tensors that it
+    is first to use, which stand behind all others, since tensors are sorted by their first use.
     """
     nodes = content["nodes"]
     before = [n for n in nodes if n[1] != _UPDATE]
@@ -233,13 +233,13 @@ def _with_tables(variants: dict[str, Any]) -> dict[str, Any]:
             for part in (piece, *piece.get("updates", {}).values()):
                 parts.append((part, _generic(part, "bfloat16") if key.startswith("bfloat16/") else part))
     whole = {name: [row for _, part in parts for row in part[name]] for name in ("tensors", "nodes")}
-    tables = shared({**whole})
+    tables = deduplicate({**whole})
     rows = {name: iter(tables.pop(name)) for name in ("tensors", "nodes")}
-    placed = {id(own): {n: [next(rows[n]) for _ in part[n]] for n in ("tensors", "nodes")} for own, part in parts}
-    return {**tables, "variants": {key: _placed(variant, placed) for key, variant in variants.items()}}
+    placed = {id(first): {n: [next(rows[n]) for _ in part[n]] for n in ("tensors", "nodes")} for first, part in parts}
+    return {**tables, "variants": {key: _place(variant, placed) for key, variant in variants.items()}}
 
 
-def _placed(variant: Any, placed: dict[int, Any]) -> Any:
+def _place(variant: Any, placed: dict[int, Any]) -> Any:
     if isinstance(variant, str):
         return variant
     out = []

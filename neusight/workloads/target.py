@@ -54,7 +54,7 @@ class TargetDevice:
         )
 
     def agrees(self, facts: Iterable[Iterable[Any]]) -> bool:
-        """Whether a trace that has read these facts of its target is the trace for this one as well."""
+        """Tell whether a trace that has read these facts of its target is the trace for this one as well."""
         return all(getattr(self, name) == value for name, value in facts)
 
 
@@ -97,6 +97,6 @@ class TargetReader:
             raise ModelError(f"the module asks for CUDA, which {name} does not have: let it use its input's device")
 
     @property
-    def noted(self) -> Facts:
+    def read_facts(self) -> Facts:
         """The facts that were read, by name."""
         return tuple(sorted(self.facts.items()))

@@ -1,4 +1,4 @@
-"""What a rule knows of a tensor: shape, dtype and strides, without any tensor library."""
+"""Specification of a tensor for rules: shape, dtype and strides, without any tensor library."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class TensorSpec:
 
     @property
     def complex(self) -> bool:
-        """Whether the elements are complex numbers."""
+        """Tell whether the elements are complex numbers."""
         return self.dtype in REAL_PART
 
     @property
     def floating(self) -> bool:
-        """Whether the elements are real floating-point numbers."""
+        """Tell whether the elements are real floating-point numbers."""
         return self.dtype in FLOATING
 
 

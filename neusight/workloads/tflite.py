@@ -50,7 +50,7 @@ class GraphLayer:
         """The values of a constant input."""
         return np.atleast_1d(self.values[place]).tolist()
 
-    def activated(self, result: torch.Tensor) -> torch.Tensor:
+    def activate(self, result: torch.Tensor) -> torch.Tensor:
         """A result with the activation that the operator ends in."""
         function = _ACTIVATIONS.get(self.options.FusedActivationFunction())
         return result if function is None else function(result)
@@ -87,7 +87,7 @@ def _convolution(layer: GraphLayer, weight: torch.Tensor, groups: int) -> torch.
     padding = _padding(layer, weight.shape[2:], dilations)
     steps = (options.StrideH(), options.StrideW())
     made = functional.conv2d(_first(layer.x), weight, layer.tensor(2), steps, padding, dilations, groups)
-    return layer.activated(_cut(layer, _last(made)))
+    return layer.activate(_cut(layer, _last(made)))
 
 
 def _conv(layer: GraphLayer) -> torch.Tensor:
@@ -99,7 +99,7 @@ def _depthwise(layer: GraphLayer) -> torch.Tensor:
     return _convolution(layer, layer.tensor(1).permute(3, 0, 1, 2), layer.x.shape[3])
 
 
-def _transposed(layer: GraphLayer) -> torch.Tensor:
+def _transpose(layer: GraphLayer) -> torch.Tensor:
     image, weight = layer.tensor(2), layer.tensor(1).permute(3, 0, 1, 2)
     steps = (layer.options.StrideH(), layer.options.StrideW())
     made = functional.conv_transpose2d(_first(image), weight, layer.tensor(3), steps)
@@ -109,39 +109,39 @@ def _transposed(layer: GraphLayer) -> torch.Tensor:
 def _dense(layer: GraphLayer) -> torch.Tensor:
     weight = layer.tensor(1)
     made = functional.linear(layer.x.reshape(-1, weight.shape[1]), weight, layer.tensor(2))
-    return layer.activated(made.reshape(layer.made[0]))
+    return layer.activate(made.reshape(layer.made[0]))
 
 
 def _pool(function: Callable[..., torch.Tensor]) -> Callable[[GraphLayer], torch.Tensor]:
-    def pooled(layer: GraphLayer) -> torch.Tensor:
+    def pool(layer: GraphLayer) -> torch.Tensor:
         options = layer.options
         window = (options.FilterHeight(), options.FilterWidth())
         steps = (options.StrideH(), options.StrideW())
         made = function(_first(layer.x), window, steps, _padding(layer, window))
-        return layer.activated(_cut(layer, _last(made)))
+        return layer.activate(_cut(layer, _last(made)))
 
-    return pooled
+    return pool
 
 
 def _binary(function: Callable[..., torch.Tensor], *, ends: bool = True) -> Callable[[GraphLayer], torch.Tensor]:
-    """Of two operands; ``ends`` in an activation."""
+    """Form of an operator of two operands; ``ends`` in an activation."""
 
-    def applied(layer: GraphLayer) -> torch.Tensor:
+    def apply(layer: GraphLayer) -> torch.Tensor:
         made = function(layer.x, layer.tensor(1))
-        return layer.activated(made) if ends else made
+        return layer.activate(made) if ends else made
 
-    return applied
+    return apply
 
 
 def _unary(function: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[GraphLayer], torch.Tensor]:
     return lambda layer: function(layer.x)
 
 
-def _reduced(function: Callable[..., torch.Tensor]) -> Callable[[GraphLayer], torch.Tensor]:
+def _reduce(function: Callable[..., torch.Tensor]) -> Callable[[GraphLayer], torch.Tensor]:
     return lambda layer: function(layer.x, layer.numbers(1), keepdim=bool(layer.options.KeepDims()))
 
 
-def _padded(layer: GraphLayer) -> torch.Tensor:
+def _pad(layer: GraphLayer) -> torch.Tensor:
     ends = layer.values[1].reshape(-1, 2)[::-1].reshape(-1).tolist()
     return functional.pad(layer.x, ends)
 
@@ -149,10 +149,10 @@ def _padded(layer: GraphLayer) -> torch.Tensor:
 def _part(layer: GraphLayer) -> torch.Tensor:
     """A part of a tensor: where it begins changes no kernel."""
     dropped = layer.options.ShrinkAxisMask() if layer.name == "STRIDED_SLICE" else 0
-    left, found = iter(layer.made[0]), layer.x
-    for axis in range(found.dim()):
-        found = found.narrow(axis, 0, 1 if dropped >> axis & 1 else next(left))
-    return found.reshape(layer.made[0]).contiguous()
+    left, part = iter(layer.made[0]), layer.x
+    for axis in range(part.dim()):
+        part = part.narrow(axis, 0, 1 if dropped >> axis & 1 else next(left))
+    return part.reshape(layer.made[0]).contiguous()
 
 
 def _split(layer: GraphLayer) -> Sequence[torch.Tensor]:
@@ -161,14 +161,14 @@ def _split(layer: GraphLayer) -> Sequence[torch.Tensor]:
     return [part.contiguous() for part in parts]
 
 
-def _resized(mode: str) -> Callable[[GraphLayer], torch.Tensor]:
+def _resize(mode: str) -> Callable[[GraphLayer], torch.Tensor]:
     return lambda layer: _last(functional.interpolate(_first(layer.x), tuple(layer.made[0][1:3]), mode=mode))
 
 
 OPERATORS: dict[str, Callable[[GraphLayer], Any]] = {
     "CONV_2D": _conv,
     "DEPTHWISE_CONV_2D": _depthwise,
-    "TRANSPOSE_CONV": _transposed,
+    "TRANSPOSE_CONV": _transpose,
     "FULLY_CONNECTED": _dense,
     "BATCH_MATMUL": _binary(torch.matmul, ends=False),
     "AVERAGE_POOL_2D": _pool(functional.avg_pool2d),
@@ -189,10 +189,10 @@ OPERATORS: dict[str, Callable[[GraphLayer], Any]] = {
     "HARD_SWISH": _unary(functional.hardswish),
     "QUANTIZE": _unary(torch.clone),
     "DEQUANTIZE": _unary(torch.clone),
-    "MEAN": _reduced(torch.mean),
-    "SUM": _reduced(torch.sum),
-    "CONCATENATION": lambda layer: layer.activated(torch.cat(list(layer.values), layer.options.Axis())),
-    "PAD": _padded,
+    "MEAN": _reduce(torch.mean),
+    "SUM": _reduce(torch.sum),
+    "CONCATENATION": lambda layer: layer.activate(torch.cat(list(layer.values), layer.options.Axis())),
+    "PAD": _pad,
     "RESHAPE": lambda layer: layer.x.reshape(layer.made[0]),
     "SQUEEZE": lambda layer: layer.x.reshape(layer.made[0]),
     "EXPAND_DIMS": lambda layer: layer.x.reshape(layer.made[0]),
@@ -200,10 +200,10 @@ OPERATORS: dict[str, Callable[[GraphLayer], Any]] = {
     "SLICE": _part,
     "STRIDED_SLICE": _part,
     "SPLIT": _split,
-    "RESIZE_BILINEAR": _resized("bilinear"),
-    "RESIZE_NEAREST_NEIGHBOR": _resized("nearest"),
+    "RESIZE_BILINEAR": _resize("bilinear"),
+    "RESIZE_NEAREST_NEIGHBOR": _resize("nearest"),
 }
-"""By the names of ``schema.fbs``."""
+"""Forms of operators by the names of ``schema.fbs``."""
 _NUMBERS = {
     **dict.fromkeys(("RESHAPE", "PAD", "MEAN", "SUM", "TRANSPOSE", "EXPAND_DIMS"), (1,)),
     **{"SLICE": (1, 2), "STRIDED_SLICE": (1, 2, 3), "SPLIT": (0,), "TRANSPOSE_CONV": (0,)},
@@ -216,7 +216,7 @@ class TfliteModule(nn.Module):
     """The first graph of a file; its inputs go by name."""
 
     def __init__(self, model: Any) -> None:
-        """Of a ``tflite.Model``; of weights nothing is read but their shapes.
+        """Read a ``tflite.Model``; of weights nothing is read but their shapes.
 
         Raises:
             CoverageError: an operator has no form here.
@@ -237,8 +237,8 @@ class TfliteModule(nn.Module):
 
     def forward(self, **inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The graph's outputs, in its order."""
-        given = {text: at for text, (at, _) in inputs_of(self._model).items()}
-        values: dict[int, Any] = {given[name]: value for name, value in inputs.items()}
+        places = {text: at for text, (at, _) in inputs_of(self._model).items()}
+        values: dict[int, Any] = {places[name]: value for name, value in inputs.items()}
         for layer in self._layers:
             made = [self._shapes[layer.Outputs(at)] for at in range(layer.OutputsLength())]
             read = [self._value(layer.Inputs(at), values) for at in range(layer.InputsLength())]

@@ -25,9 +25,9 @@ PHASES: tuple[Phase, ...] = ("forward", "backward", "optimizer")
 TensorKind = Literal["weight", "gradient", "state", "input", "intermediate"]
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "temporary")
 KEPT = 2**31 - 1
-"""``died`` of what outlives the step."""
+"""Value of ``died`` of a tensor that outlives the step."""
 DEPENDS_ON_DATA = "whose result depends on data"
-"""In warnings of workloads with sizes that follow from values which are not known."""
+"""Words in warnings of workloads with sizes that follow from unknown values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Reference:
     edges: tuple[tuple[int, int, int], ...] = ()
 
     def at(self, copy: int, copies: int) -> Reference:
-        """What one copy of a node reads, as the reference of a lone node."""
+        """Reads of one copy of a node, as the reference of a lone node."""
         if self.first < 0 and copies == 1:
             return self
         for place, tensor, number in self.edges:
@@ -125,7 +125,7 @@ class Node:
 
     @property
     def runs(self) -> int:
-        """How often its kernels run in the step."""
+        """Number of runs of its kernels in the step."""
         return self.copies * self.iterations
 
     @property
@@ -207,13 +207,13 @@ class Workload:
     @cached_property
     def repeats(self) -> tuple[Repeat, ...]:
         """The stretches of equal layers, in order."""
-        found: list[Repeat] = []
+        repeats: list[Repeat] = []
         for node in self.nodes:
-            last = found[-1] if found else None
+            last = repeats[-1] if repeats else None
             if node.copies == 1 or (last and node.id < last.start + last.length):
                 continue
-            found.append(Repeat(start=node.id, length=node.stride, count=node.copies))
-        return tuple(found)
+            repeats.append(Repeat(start=node.id, length=node.stride, count=node.copies))
+        return tuple(repeats)
 
     @cached_property
     def launches(self) -> tuple[Launch, ...]:
@@ -223,11 +223,11 @@ class Workload:
             for kernel, zeros in node.sparse_kernels:
                 # What ranks exchange around an operator is told apart from it.
                 operator = kernel.op if kernel.family == "collective" else node.operator
-                each = counts.setdefault((kernel, operator, node.phase, zeros), Counter())
-                each[node.layer.pattern] += node.runs
+                modules = counts.setdefault((kernel, operator, node.phase, zeros), Counter())
+                modules[node.layer.pattern] += node.runs
         return tuple(
-            Launch(kernel=k, operator=o, phase=p, zeros=z, count=each.total(), modules=tuple(each.items()))
-            for (k, o, p, z), each in counts.items()
+            Launch(kernel=k, operator=o, phase=p, zeros=z, count=modules.total(), modules=tuple(modules.items()))
+            for (k, o, p, z), modules in counts.items()
         )
 
     def expanded(self) -> Iterator[tuple[Node, int]]:
@@ -250,12 +250,12 @@ class Workload:
     @property
     def alive(self) -> np.ndarray:
         """Bytes alive by ``MEMORY_PARTS`` before the step and during each node, shape (length + 1, 5)."""
-        each = self._each_tensor
-        part = _parts(each, self._forward_end)
+        tensors = self._each_tensor
+        part = _parts(tensors, self._forward_end)
         change = np.zeros((self.length + 2, len(MEMORY_PARTS)), dtype=np.int64)
-        np.add.at(change, (each["born"] + 1, part), each["nbytes"])
-        ends = each["died"] < KEPT
-        np.add.at(change, (each["died"][ends] + 2, part[ends]), -each["nbytes"][ends])
+        np.add.at(change, (tensors["born"] + 1, part), tensors["nbytes"])
+        ends = tensors["died"] < KEPT
+        np.add.at(change, (tensors["died"][ends] + 2, part[ends]), -tensors["nbytes"][ends])
         return change.cumsum(axis=0)[:-1]
 
     @property
@@ -275,17 +275,17 @@ class Workload:
 
     @property
     def _occasions(self) -> tuple[int, ...]:
-        """Those of ``traffic_bytes`` where each part runs once."""
-        each = self._each_tensor
+        """Sizes of ``traffic_bytes`` where each part runs once."""
+        tensors = self._each_tensor
         read, written, used = self._uses
-        born = each["born"]
-        touched = np.minimum(each["touched"], each["nbytes"])
-        size = np.where(used > self._backward_end, each["nbytes"], touched)
-        before = (born < 0) | (each["kind"] == "input")
+        born = tensors["born"]
+        touched = np.minimum(tensors["touched"], tensors["nbytes"])
+        size = np.where(used > self._backward_end, tensors["nbytes"], touched)
+        before = (born < 0) | (tensors["kind"] == "input")
         end, last = self._forward_end, self._backward_end
         saved = ~before & (born <= end) & (used > end)
         waiting = ~before & (born > end) & (born <= last) & (used > last)
-        left = written & (each["died"] >= KEPT) & ~saved & ~waiting
+        left = written & (tensors["died"] >= KEPT) & ~saved & ~waiting
         crossing = (before & read, left, saved, saved, waiting, waiting)
         sizes = (int(size[mask].sum()) for mask in crossing)
         return tuple(total for total in sizes if total)
@@ -332,7 +332,9 @@ class Workload:
 
     @cached_property
     def _uses(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """For each copy of each tensor whether kernels read it, write it, and the last node that does either."""
+        """Masks of the copies of tensors that kernels read, and that they write, and the last node that does either;
+        each shape (copies,).
+        """
         copies = np.array([t.copies for t in self.tensors], dtype=np.int64)
         start, total = copies.cumsum() - copies, int(copies.sum())
         read, written = np.zeros(total, dtype=bool), np.zeros(total, dtype=bool)
@@ -367,7 +369,7 @@ def _parts(each: dict[str, np.ndarray], forward_end: int) -> np.ndarray:
     return part
 
 
-def iterated(workload: Workload, module: str, times: int) -> Workload:
+def iterate_module(workload: Workload, module: str, times: int) -> Workload:
     """The workload whose ``module`` runs several times, one after the other; what lies in memory stays the same."""
     nodes = (
         replace(node, iterations=times) if f"{node.layer.pattern}.".startswith(f"{module}.") else node
@@ -376,6 +378,6 @@ def iterated(workload: Workload, module: str, times: int) -> Workload:
     return replace(workload, nodes=tuple(nodes))
 
 
-def renamed(workload: Workload, name: str) -> Workload:
+def rename_model(workload: Workload, name: str) -> Workload:
     """The same workload under another name of its model."""
     return replace(workload, request=replace(workload.request, model=name))

@@ -59,5 +59,5 @@ def test_clusters_of_words_take_all_tokens_once() -> None:
     words = AdaptiveWords(8, (4, 12, 40), divided=2)
     assert sum(words.shares) == pytest.approx(1.0)
     ids = torch.zeros(2, 32, dtype=torch.long)
-    assert words.embedded(ids).shape == (2, 32, 8)
+    assert words.embed(ids).shape == (2, 32, 8)
     assert [one.shape[1] for one in words(torch.zeros(2, 32, 8))] == [4 + 2, 8, 28]

@@ -16,7 +16,7 @@ from neusight.requests import Request
 from neusight.workloads import Workload, WorkloadSource, list_workloads, shipped, shipped_step
 from neusight.workloads.build_traces import build, main
 from neusight.workloads.catalogue import catalogue_config
-from neusight.workloads.depths import NotAlikeError, at_depth, deepened, depth
+from neusight.workloads.depths import NotAlikeError, at_depth, deepen, depth
 from neusight.workloads.load import trace_source
 from neusight.workloads.packing import pack, split, unpack
 from neusight.workloads.serialise import content_of
@@ -150,11 +150,11 @@ def test_shallow_models_give_the_step_of_the_deep_one() -> None:
         config = catalogue_config(name)
         assert depth(at_depth(config, _BETWEEN)) == _BETWEEN
         shallow, deeper, real = (content(name, at_depth(config, n), options) for n in (*_DEPTHS, _BETWEEN))
-        if deepened(shallow, deeper, times=_BETWEEN - _DEPTHS[1]) != real:
+        if deepen(shallow, deeper, times=_BETWEEN - _DEPTHS[1]) != real:
             wrong.append((name, options))
     assert wrong == []
     with pytest.raises(NotAlikeError, match="depth changes more than numbers"):
-        deepened({"a": "x"}, {"a": "y"}, 1)
+        deepen({"a": "x"}, {"a": "y"}, 1)
 
 
 def test_the_command_writes_the_same_file_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -374,4 +374,4 @@ def test_traces_without_attention_agree_with_any_capability():
     )
     for reader, module in zip(readers, (Layer(lambda layer, x: layer(x)), attend), strict=True):
         trace(module, (torch.randn(ROWS, WIDTH),), Request.of("layer"), reader=reader)
-    assert [T4.agrees(reader.noted) for reader in readers] == [True, False]
+    assert [T4.agrees(reader.read_facts) for reader in readers] == [True, False]

@@ -67,9 +67,9 @@ def _shipped_decoder(full: str) -> Decoder:
 
 def _of_hub(name: str, config: dict[str, Any]) -> Decoder:
     """A model whose configuration states what transformers would not take for its type."""
-    from neusight.workloads.huggingface import completed
+    from neusight.workloads.huggingface import complete
 
-    return decoder_of(completed(config), name)
+    return decoder_of(complete(config), name)
 
 
 def hub_config(name: str) -> tuple[str, dict[str, Any]] | None:

@@ -76,7 +76,7 @@ def orthogonalise(held: Iterable[HeldWeights], share: float, dtype: str) -> tupl
     """
     counts: Counter[tuple[int, int]] = Counter()
     for weights in held:
-        if weights.orthogonalised:
+        if weights.is_matrix:
             short, long = sorted(weights.shape)
             counts[short, long] += weights.number // (short * long)
     whole = {sides: max(1, round(count * share)) for sides, count in counts.items()}

@@ -22,7 +22,7 @@ from neusight.workloads.inputs.text import LAYOUTS as OF_TEXT
 from neusight.workloads.tensors import TensorSpec
 
 MAKERS = {name: maker for names, maker in (OF_IMAGES | OF_SERIES | OF_TEXT).items() for name in names}
-"""What makes each input."""
+"""Maker of each input, by name."""
 _MODALITIES = (
     "input_ids",
     "pixel_values",
@@ -32,7 +32,7 @@ _MODALITIES = (
     "past_values",
     "image_pixel_values",
 )
-"""What a model of several kinds of input is given one of each of."""
+"""Inputs of which a model of several kinds of input gets one each."""
 _COMPANIONS = {
     "pixel_values": (
         *("image_grid_thw", "grid_thw", "spatial_shapes", "image_sizes", "pixel_position_ids", "image_position_ids"),
@@ -48,9 +48,9 @@ _COMPANIONS = {
     "states": ("actions", "rewards", "returns_to_go", "timesteps"),
     "input_features": ("feature_attention_mask", "input_features_mask"),
 }
-"""What comes with an input where a ``forward`` takes it."""
+"""Inputs that accompany another one where a ``forward`` takes them."""
 _OPTIONAL = ("input_features", "input_values", "audio_mel", "pixel_values", "image_pixel_values")
-"""What is left out first where a model does not run with all that it reads."""
+"""Inputs that are left out first where a model does not run with all that it reads."""
 _ANY = frozenset(name for companions in _COMPANIONS.values() for name in companions)
 _EXTENTS = ("image_size", "frames", "seconds")
 _SEES = ("vision_config", "backbone_config", "image_size", "patch_size", "num_channels")
@@ -58,7 +58,7 @@ _SEES = ("vision_config", "backbone_config", "image_size", "patch_size", "num_ch
 _HEARS = ("audio_config", "speech_config")
 """Keys of models that read sounds."""
 _INSTEAD = ("inputs_embeds", "decoder_inputs_embeds", "hidden_states")
-"""What replaces an input that models are given."""
+"""Inputs that replace others."""
 _ALTERNATIVES = 16
 """Ways of feeding a model that are tried at most."""
 
@@ -71,7 +71,7 @@ class Changes:
     omitted: tuple[str, ...] = ()
 
     def omits(self, name: str) -> bool:
-        """Whether an input is one of those, or comes with one."""
+        """Tell whether an input is one of the omitted ones, or accompanies one."""
         return any(name == left or name in _with_companions((left,), _ANY) for left in self.omitted)
 
 
@@ -91,7 +91,7 @@ _UNCHANGED = Changes()
 
 
 def input_sets(kind: Any, config: Any, request: Request, changes: Changes = _UNCHANGED) -> InputSets:
-    """What a model can be given.
+    """Sets of inputs with which a model may run.
 
     Args:
         kind: its class.
@@ -104,8 +104,8 @@ def input_sets(kind: Any, config: Any, request: Request, changes: Changes = _UNC
     """
     signature = inspect.signature(kind.forward).parameters
     parameters = [name for name in signature if name != "self"]
-    given = given_inputs(request.extents.given, parameters)
-    batch, tokens = _as_given(given)
+    specified = given_inputs(request.extents.given, parameters)
+    batch, tokens = _as_given(specified)
     sizes = Sizes(
         config=config,
         parameters=frozenset(parameters),
@@ -113,15 +113,15 @@ def input_sets(kind: Any, config: Any, request: Request, changes: Changes = _UNC
         tokens=request.seq_len or tokens,
         extents=request.extents,
     )
-    names = [n for n in dict.fromkeys([*wanted(kind, config), *changes.added]) if not changes.omits(n)]
+    names = [n for n in dict.fromkeys([*names_of_inputs(kind, config), *changes.added]) if not changes.omits(n)]
     needed = {*changes.added, *(name for name in parameters if signature[name].default is inspect.Parameter.empty)}
-    ways = [_ways(name, sizes, kind.__name__, name in needed) for name in names if name not in given]
+    ways = [_ways(name, sizes, kind.__name__, name in needed) for name in names if name not in specified]
     _refuse_unused(kind.__name__, sizes, request)
     chosen = islice(_likeliest(ways), _ALTERNATIVES)
-    sets = tuple({name: way for name, way in each if way is not None} | given for each in chosen)
-    others = [n for n in parameters if n in MAKERS and n not in {*names, *given, *_INSTEAD}]
+    sets = tuple({name: way for name, way in combination if way is not None} | specified for combination in chosen)
+    others = [n for n in parameters if n in MAKERS and n not in {*names, *specified, *_INSTEAD}]
     optional = tuple(
-        n for n in _OPTIONAL if n in names and n not in {*needed, *given, _main(kind)} and "input_ids" in names
+        n for n in _OPTIONAL if n in names and n not in {*needed, *specified, _main(kind)} and "input_ids" in names
     )
     return InputSets(
         sets=sets,
@@ -133,9 +133,9 @@ def input_sets(kind: Any, config: Any, request: Request, changes: Changes = _UNC
 
 def _likeliest(ways: Sequence[Sequence[tuple[str, Any]]]) -> Iterator[tuple[tuple[str, Any], ...]]:
     """One way of each input, those in which the fewest are not the likeliest of their input first."""
-    places = product(*(range(len(each)) for each in ways))
+    places = product(*(range(len(options)) for options in ways))
     for chosen in sorted(places, key=lambda place: sum(map(bool, place))):
-        yield tuple(each[i] for each, i in zip(ways, chosen, strict=True))
+        yield tuple(options[i] for options, i in zip(ways, chosen, strict=True))
 
 
 def _ways(name: str, sizes: Sizes, model: str, needed: bool) -> list[tuple[str, Any]]:
@@ -156,15 +156,15 @@ def _as_given(given: Mapping[str, TensorSpec]) -> tuple[int | None, int | None]:
 
 
 def _refuse_unused(model: str, sizes: Sizes, request: Request) -> None:
-    """An extent that no input has is a mistake of the person who asked for it."""
-    wanted = {"seq_len": request.seq_len, **{name: getattr(sizes.extents, name) for name in _EXTENTS}}
-    for name, value in wanted.items():
+    """Raise an error for a requested extent that no input has."""
+    extents = {"seq_len": request.seq_len, **{name: getattr(sizes.extents, name) for name in _EXTENTS}}
+    for name, value in extents.items():
         if value is not None and name not in sizes.used:
             option = f"--{name.replace('_', '-')}"
             raise ModelError(f"no input of {model} depends on {option}: leave it out, or write inputs with --input")
 
 
-def wanted(kind: Any, config: Any) -> list[str]:
+def names_of_inputs(kind: Any, config: Any) -> list[str]:
     """Names of the inputs that a class is given, the main one first."""
     parameters = {n: p for n, p in inspect.signature(kind.forward).parameters.items() if n != "self"}
     names = [_main(kind)]
@@ -182,7 +182,7 @@ def _main(kind: Any) -> str:
 
 
 def _with_companions(names: Iterable[str], parameters: Collection[str]) -> dict[str, None]:
-    """Those that a ``forward`` takes, with what comes with them, and with that."""
+    """Names that a ``forward`` takes, with the inputs that accompany them, and those that accompany these."""
     names_taken: dict[str, None] = {}
     waiting = [name for name in names if name in parameters]
     while waiting:
@@ -194,7 +194,7 @@ def _with_companions(names: Iterable[str], parameters: Collection[str]) -> dict[
 
 
 def _reads(name: str, names: list[str], config: Any) -> bool:
-    """Whether a model of several kinds of input has this one beside its main one."""
+    """Tell whether a model of several kinds of input has this one in addition to its main one."""
     if name in ("pixel_values", "image_pixel_values"):
         return _states(config, _SEES) or "input_ids" not in names
     if name in ("input_features", "input_values", "audio_mel"):
@@ -203,7 +203,7 @@ def _reads(name: str, names: list[str], config: Any) -> bool:
 
 
 def _states(config: Any, keys: Sequence[str]) -> bool:
-    """Whether any of these is there, and not None as parts are that a model was built without."""
+    """Tell whether any of these keys is present, and not None, as parts are that a model was built without."""
     return any(getattr(config, key, None) is not None for key in keys)
 
 

@@ -59,18 +59,18 @@ def tensors_of(value: Any, *, in_lists: bool = True) -> list[Any]:
     seen: set[int] = set()
     waiting = [value]
     while waiting:
-        one = waiting.pop(0)
-        if id(one) in seen:
+        part = waiting.pop(0)
+        if id(part) in seen:
             continue
-        seen.add(id(one))
-        if hasattr(one, "shape") and hasattr(one, "dtype"):
-            leaves[id(one)] = one
-        elif isinstance(one, Mapping):
-            waiting.extend(one.values())
-        elif isinstance(one, list | tuple):
-            waiting.extend(one if in_lists else ())
-        elif hasattr(one, "__dict__") and not isinstance(one, type):
-            waiting.extend(vars(one).values())
+        seen.add(id(part))
+        if hasattr(part, "shape") and hasattr(part, "dtype"):
+            leaves[id(part)] = part
+        elif isinstance(part, Mapping):
+            waiting.extend(part.values())
+        elif isinstance(part, list | tuple):
+            waiting.extend(part if in_lists else ())
+        elif hasattr(part, "__dict__") and not isinstance(part, type):
+            waiting.extend(vars(part).values())
     return list(leaves.values())
 
 
@@ -92,12 +92,12 @@ def _text(value: Any, dtype: str) -> str:
             return f"{'x'.join(map(str, value.shape))}:{value.dtype}"
         return f"{value.values}" if len(str(value.values)) <= 40 else f"{_shape(value.values)}:{value.dtype}"
     if hasattr(value, "shape") and hasattr(value, "dtype"):
-        own = str(value.dtype).removeprefix("torch.")
+        stored = str(value.dtype).removeprefix("torch.")
         extents = "x".join(map(str, value.shape)) or "scalar"
-        return f"{extents}:{dtype if own.startswith(('float', 'bfloat')) else own}"
-    held = Counter(_text(tensor, dtype) for tensor in tensors_of(value))
-    if held:
-        return f"{type(value).__name__}({', '.join(f'{count} of {text}' for text, count in held.items())})"
+        return f"{extents}:{dtype if stored.startswith(('float', 'bfloat')) else stored}"
+    counts = Counter(_text(tensor, dtype) for tensor in tensors_of(value))
+    if counts:
+        return f"{type(value).__name__}({', '.join(f'{count} of {text}' for text, count in counts.items())})"
     return shown(repr(value))
 
 

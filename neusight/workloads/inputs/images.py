@@ -41,7 +41,7 @@ def _tiles(sizes: Sizes) -> int:
     from transformers.image_processing_utils import select_best_resolution
 
     height, width = sizes.edges
-    across, down = select_best_resolution((height, width), [list(each) for each in pinpoints])
+    across, down = select_best_resolution((height, width), [list(size) for size in pinpoints])
     return 1 + across * down // (height * width)
 
 
@@ -60,7 +60,7 @@ def _ways_of_patches(sizes: Sizes) -> Ways:
     """
     rows, two = flat_patches(sizes), 2 if sizes.of("vision", *_DEPTH) is None else 1
     small = floats(rows.shape[0], sizes.channels, sizes.patch, sizes.patch)
-    merge, edge = _merged(sizes), sizes.patch * _merged(sizes)
+    merge, edge = _merge_size(sizes), sizes.patch * _merge_size(sizes)
     merged = (floats(rows.shape[0] // merge**2, edge, edge, sizes.channels),) if merge > 1 else ()
     return (rows, small, *merged) if two == 1 else (rows, small, floats(rows.shape[0], two * rows.shape[1]), *merged)
 
@@ -77,13 +77,13 @@ def _takes_clips(sizes: Sizes) -> bool:
 
 def _grid(sizes: Sizes) -> tuple[int, int, int]:
     """Rows and columns of patches, multiples of what is merged; and patches along time."""
-    step = sizes.patch * _merged(sizes)
+    step = sizes.patch * _merge_size(sizes)
     height, width = (max(edge // step, 1) * step // sizes.patch for edge in sizes.edges)
     return 1, height, width
 
 
-def _merged(sizes: Sizes) -> int:
-    """Patches that become one, along height and width."""
+def _merge_size(sizes: Sizes) -> int:
+    """Number of patches that become one, along height and width."""
     names = ("spatial_merge_size", "merge_size", "downsample_factor", "pooling_kernel_size")
     merge = sizes.of("vision", *names) or 1
     return int(merge if isinstance(merge, int) else merge[-1])
@@ -92,7 +92,7 @@ def _merged(sizes: Sizes) -> int:
 def merged_patches(sizes: Sizes) -> int:
     """Places that an image takes among the tokens of a text."""
     _, height, width = _grid(sizes)
-    return height * width // _merged(sizes) ** 2
+    return height * width // _merge_size(sizes) ** 2
 
 
 def flat_patches(sizes: Sizes) -> TensorSpec:
@@ -110,9 +110,9 @@ def _patches(sizes: Sizes) -> Ways:
 
 def grid(sizes: Sizes) -> Ways:
     """Patches of each image along time, height and width, shape (images, 3); or tokens, where several become one."""
-    merge, (time, height, width) = _merged(sizes), _grid(sizes)
+    merge, (time, height, width) = _merge_size(sizes), _grid(sizes)
     counts = [[time, height, width]] + [[time, height // merge, width // merge]] * (merge > 1)
-    return tuple(Known([each] * sizes.batch) for each in counts)
+    return tuple(Known([count] * sizes.batch) for count in counts)
 
 
 def positions(sizes: Sizes) -> Ways:
@@ -130,13 +130,13 @@ def pixel_mask(sizes: Sizes) -> Ways:
     return None, Known.ones(sizes.batch, 1, dtype="bool"), Known.ones(sizes.batch, 1, *sizes.edges)
 
 
-def flattened(sizes: Sizes) -> Ways:
+def placed_patches(sizes: Sizes) -> Ways:
     """Patches with row and column before their pixels, shape (batch, patches, 2 + channels x patch²)."""
     count = sizes.of("vision", "max_patches", "seq_len") or 2048
     return (floats(sizes.batch, count, 2 + sizes.channels * sizes.patch**2),)
 
 
-def masked(sizes: Sizes) -> Ways:
+def hidden_patches(sizes: Sizes) -> Ways:
     """Which patches of a clip are hidden, shape (batch, patches)."""
     tube = sizes.of("vision", "tubelet_size") or 1
     height, width = (edge // sizes.patch for edge in sizes.edges)
@@ -152,7 +152,7 @@ LAYOUTS: Layouts = {
         Known([list(_grid(s)[1:])] * s.batch),
     ),
     # Along height and width, how many patches of each image become one, shape (images,).
-    ("merge_sizes",): lambda s: (Known([_merged(s)] * s.batch),),
+    ("merge_sizes",): lambda s: (Known([_merge_size(s)] * s.batch),),
     # Height and width of each image before it was cut [pixels], shape (images, 2).
     ("image_sizes", "original_sizes"): lambda s: (Known([list(s.edges)] * s.batch), None),
     ("pixel_position_ids", "image_position_ids"): positions,
@@ -161,7 +161,7 @@ LAYOUTS: Layouts = {
     ("pixel_mask",): lambda s: (integers(s.batch, *s.edges),),
     # Shape (batch, frames, channels, height, width).
     ("pixel_values_videos", "video_values"): lambda s: (floats(s.batch, s.frames, s.channels, *s.edges),),
-    ("flattened_patches",): flattened,
+    ("flattened_patches",): placed_patches,
     # Which arrangement of tiles each image has, shape (batch, images).
     ("aspect_ratio_ids",): lambda s: (integers(s.batch, 1),),
     # Which tiles each image has, shape (batch, images, tiles).
@@ -180,7 +180,7 @@ LAYOUTS: Layouts = {
     ("task_inputs",): lambda s: (integers(s.batch, s.of("text", "task_seq_len", "text_encoder_context_length") or 77),),
     # A coarse map of depths; models run without one.
     ("prompt_depth",): lambda s: (None, floats(s.batch, 1, *s.edges)),
-    ("bool_masked_pos",): masked,
+    ("bool_masked_pos",): hidden_patches,
     # Features of what a detector found, shape (batch, regions, width); 36 regions as LXMERT has.
     ("visual_feats",): lambda s: (floats(s.batch, 36, s.of("vision", "visual_feat_dim") or 2048),),
     # Boxes of those regions, shape (batch, regions, 4).

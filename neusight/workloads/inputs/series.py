@@ -1,4 +1,4 @@
-"""What follows itself in time: sound, as waves or spectrograms, and time series with what is known of their times."""
+"""Inputs along time: sound, as waves or spectrograms, and time series with the features of their times."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ def past(sizes: Sizes) -> Ways:
     """Shape (batch, time, channels), or (batch, time) of single series."""
     channels = sizes.of("whole", "num_input_channels", "input_size") or 1
     several, single = floats(sizes.batch, _context(sizes), channels), floats(sizes.batch, _context(sizes))
-    stated = sizes.of("whole", "num_input_channels") is not None
-    return (several, single) if stated or channels > 1 else (single, several)
+    has_channels = sizes.of("whole", "num_input_channels") is not None
+    return (several, single) if has_channels or channels > 1 else (single, several)
 
 
 def future(sizes: Sizes) -> Ways:
-    """What follows, which training and the decoder are given, shape (batch, time), with channels where several."""
+    """Values after the context, which training and the decoder read, shape (batch, time), with channels where
+    several.
+    """
     length, channels = sizes.of("whole", "prediction_length") or 1, sizes.of("whole", "input_size") or 1
     single, several = floats(sizes.batch, length), floats(sizes.batch, length, channels)
     return (single, several) if channels == 1 else (several, single)
@@ -59,7 +61,7 @@ _BINS = (
 _STACKED = (2, 4)
 """Windows that some models take as one."""
 _USUAL_BINS = (80, 128)
-"""Of speech models that state none."""
+"""Mel bins of speech models that state none."""
 
 
 def _bins(sizes: Sizes) -> int:
@@ -69,7 +71,9 @@ def _bins(sizes: Sizes) -> int:
 
 
 def _windows(sizes: Sizes) -> int:
-    """As many as the encoder has places for, twice where two strides halve them; else 10 ms each, as beside a wave."""
+    """Number of windows: as many as the encoder has places for, twice where two strides halve them; else 10 ms each, as
+    with a wave.
+    """
     free = sizes.extents.seconds is None and "input_values" not in sizes.parameters
     if free and (most := sizes.of("audio", "max_source_positions")):
         return int(most) * (1 if sizes.of("audio", "num_conv_layers") else 2)

@@ -1,4 +1,4 @@
-"""How large inputs are: what was asked for, what a configuration states, and what is customary where neither says.
+"""Sizes of inputs: as requested, as a configuration states, and customary ones where neither says.
 
 Shapes of inputs are made of these by functions that register for names of inputs. Models of one name differ, so that a
 maker returns several shapes: what is right is what the model runs with, and they are tried in order.
@@ -103,12 +103,12 @@ class Sizes:
         if self.of("whole", "num_queries") is None:
             return self.of("vision", *_EDGES)
         parts = [self.config, *(part for name, part in _parts(self.config) if not name.startswith("backbone"))]
-        stated = (getattr(part, key, None) for part in parts for key in _EDGES)
-        return next((size for size in stated if size is not None), None)
+        sizes = (getattr(part, key, None) for part in parts for key in _EDGES)
+        return next((size for size in sizes if size is not None), None)
 
     @property
     def channels(self) -> int:
-        """Of an image."""
+        """Channels of an image."""
         return int(self.of("vision", "num_channels", "in_channels", "in_chans", "num_image_channels") or 3)
 
     @property
@@ -133,20 +133,20 @@ class Sizes:
 
     @property
     def samples(self) -> int:
-        """Of a wave."""
+        """Samples of a wave."""
         rate = self.of("audio", "sampling_rate", "sample_rate") or SAMPLING_RATE
         return int(self.seconds * rate)
 
     def of(self, kind: str, *names: str) -> Any:
         """The first of these keys that is stated, in the part of that kind first, then in the whole, then anywhere."""
-        for part in _ordered(self.config, kind):
+        for part in _parts_for(self.config, kind):
             for name in names:
                 if (value := getattr(part, name, None)) is not None:
                     return value
         return None
 
 
-def _ordered(config: Any, kind: str) -> Iterator[Any]:
+def _parts_for(config: Any, kind: str) -> Iterator[Any]:
     """The configuration's parts, those of a kind first, then the whole, then the rest."""
     parts = list(_parts(config))
     yield from (part for name, part in parts if name.startswith(kind))
@@ -170,7 +170,7 @@ Ways = Sequence[Any]
 
 
 Layouts = dict[tuple[str, ...], Callable[[Sizes], Ways]]
-"""What makes inputs, by their names."""
+"""Makers of inputs, by the names of these."""
 
 
 def floats(*shape: int) -> TensorSpec:

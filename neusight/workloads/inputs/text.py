@@ -16,7 +16,7 @@ def tokens(sizes: Sizes) -> Ways:
     return (single,) if books == 1 else (single, stacked, flat, first, with_text)
 
 
-def queried(sizes: Sizes) -> Ways:
+def query_text(sizes: Sizes) -> Ways:
     """The text once more, for the smaller model that asks the image, which has a limit of its own."""
     limit = getattr(getattr(sizes.config, "qformer_config", None), "max_position_embeddings", None)
     return (integers(sizes.batch, min(sizes.seq_len, limit or sizes.seq_len)),)
@@ -29,7 +29,7 @@ def image_places(sizes: Sizes) -> Ways:
 
 
 def target(sizes: Sizes) -> Ways:
-    """As long as the source; with several codebooks a sample has one row each."""
+    """Target as long as the source; with several codebooks a sample has one row each."""
     channels = getattr(getattr(sizes.config, "decoder_config", None), "num_channels", None)
     books = channels or sizes.of("decoder", "num_codebooks", "decoder_num_codebooks") or 1
     single = integers(sizes.batch, sizes.seq_len)
@@ -88,7 +88,7 @@ def _steps(sizes: Sizes) -> int:
 
 LAYOUTS: Layouts = {
     ("input_ids", "classes_input_ids", "tasks_input_ids", "text_input_ids", "question_type_ids"): tokens,
-    ("qformer_input_ids",): queried,
+    ("qformer_input_ids",): query_text,
     ("image_embeds_position_mask",): image_places,
     ("decoder_input_ids",): target,
     # Shape (batch, sequence), of ones.

@@ -24,9 +24,9 @@ class Timed(nn.Module):
     ) -> None:
         super().__init__()
         self.block, self.round, self.summed = block, round_, summed
-        wanted = [place < len(shapes) - fixed for place in range(len(shapes))]
+        needs = [place < len(shapes) - fixed for place in range(len(shapes))]
         self.inputs = nn.ParameterList(
-            nn.Parameter(torch.empty(shape), requires_grad=grad) for shape, grad in zip(shapes, wanted, strict=True)
+            nn.Parameter(torch.empty(shape), requires_grad=grad) for shape, grad in zip(shapes, needs, strict=True)
         )
         self._result: Any = None
 
@@ -62,27 +62,27 @@ class _Prepared(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor) -> torch.Tensor:
-        """Of the shape of the logits."""
+        """Tensor of the shape of the logits."""
         result = torch.empty_like(logits)
         ctx.save_for_backward(result)
         return result
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """Of the logits."""
+        """Gradient of the logits."""
         (result,) = ctx.saved_tensors
         return torch.ops.aten._log_softmax_backward_data(gradient, result, -1, result.dtype)
 
 
 class RmsNorm(nn.Module):
-    """As Hugging Face's Llama has it: in float32, and back."""
+    """RMS norm of Hugging Face's Llama: computed in float32, and cast back."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(hidden))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the shape of ``x``."""
+        """Normalised rows of the shape of ``x``."""
         wide = x.to(torch.float32)
         wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
         return self.weight * wide.to(x.dtype)
@@ -114,15 +114,15 @@ class GatedMlp(nn.Module):
         self.activation = nn.SiLU() if activation == "silu" else nn.GELU("tanh")
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the shape of ``x``."""
+        """Result of the shape of ``x``."""
         return self.down(self.activation(self.gate(x)) * self.up(x))
 
 
 class Gate(nn.Module):
-    """SwiGLU of one tensor that holds both halves, as Megatron has it."""
+    """SwiGLU of one tensor that contains both halves, like Megatron's."""
 
     def forward(self, both: torch.Tensor) -> torch.Tensor:
-        """Of half the width."""
+        """Gated values of half the width."""
         gate, up = torch.chunk(both, 2, -1)
         return functional.silu(gate) * up
 
@@ -150,7 +150,7 @@ def sparsemax(x: torch.Tensor) -> torch.Tensor:
 
 
 def cross_entropy(logits: torch.Tensor) -> torch.Tensor:
-    """Of a class for each row."""
+    """Cross-entropy of rows of logits with one class each."""
     return functional.cross_entropy(logits, torch.zeros(logits.shape[0], dtype=torch.long, device=logits.device))
 
 
@@ -189,7 +189,7 @@ class Head(nn.Module):
         logits = self.head(x)
         if self.kind == "cross-entropy":
             return functional.cross_entropy(logits.flatten(0, 1), self.target.flatten())
-        return {"orpo": self._orpo, "cpo": self._paired, "simpo": self._paired, "grpo": self._grpo}[self.kind](logits)
+        return {"orpo": self._orpo, "cpo": self._pairs, "simpo": self._pairs, "grpo": self._grpo}[self.kind](logits)
 
     def _cross_entropy(self, logits: torch.Tensor) -> torch.Tensor:
         half = logits.shape[0] // 2
@@ -201,7 +201,7 @@ class Head(nn.Module):
         odds = (chosen - rejected) - (torch.log1p(-torch.exp(chosen)) - torch.log1p(-torch.exp(rejected)))
         return self._cross_entropy(logits) - 0.1 * functional.logsigmoid(odds).mean()
 
-    def _paired(self, logits: torch.Tensor) -> torch.Tensor:
+    def _pairs(self, logits: torch.Tensor) -> torch.Tensor:
         of_tokens = self._of_targets(functional.log_softmax(logits.float(), dim=-1))
         chosen, rejected = of_tokens.sum(-1).chunk(2)
         loss = -functional.logsigmoid(0.1 * (chosen - rejected)).mean()
@@ -251,7 +251,7 @@ class Neighbourhood(nn.Module):
         self.hidden = Hidden()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of the shape of ``x``, (batch, length, hidden)."""
+        """Result of the shape of ``x``, (batch, length, hidden)."""
         q, k, v = (of(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for of in (self.query, self.key, self.value))
         scores = torch.matmul(q, k.transpose(-2, -1)) * (1.0 / math.sqrt(q.shape[-1]))
         scores = scores.masked_fill(self.hidden(x), float("-inf"))
@@ -267,7 +267,7 @@ class Hidden(nn.Module):
         self.mask = Mask()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of shape (length, length)."""
+        """Mask of hidden pairs of shape (length, length)."""
         return ~self.mask(x)
 
 
@@ -275,7 +275,7 @@ class Mask(nn.Module):
     """Which keys a query sees, of which a loop writes one cell: ``transforms.phases`` repeats it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of shape (length, length)."""
+        """Mask of shape (length, length)."""
         mask = torch.zeros(x.shape[1], x.shape[1], device=x.device, dtype=torch.bool)
         mask[0, 0] = True
         return mask
@@ -289,16 +289,16 @@ def _rows(sizes: Sizes) -> tuple[int, int]:
     return sizes["tokens"], sizes["hidden"]
 
 
-def _timed(make: Made, inputs: int = 1, summed: bool = False, fixed: int = 0) -> Made:
-    """Of inputs of (tokens, hidden)."""
+def _timer(make: Made, inputs: int = 1, summed: bool = False, fixed: int = 0) -> Made:
+    """Maker of a timed block with inputs of (tokens, hidden)."""
     return lambda sizes: Timed(make(sizes), *[_rows(sizes)] * inputs, round_=sizes["round"], summed=summed, fixed=fixed)
 
 
 def _head(kind: str) -> Made:
     def make(sizes: Sizes) -> nn.Module:
-        given = (sizes["batch"], sizes["tokens"])
-        block = Head(sizes["hidden"], sizes["vocabulary"], kind, given)
-        return Timed(block, (*given, sizes["hidden"]), round_=sizes["round"])
+        shape = (sizes["batch"], sizes["tokens"])
+        block = Head(sizes["hidden"], sizes["vocabulary"], kind, shape)
+        return Timed(block, (*shape, sizes["hidden"]), round_=sizes["round"])
 
     return make
 
@@ -327,19 +327,19 @@ def _encoder_layer(sizes: Sizes) -> nn.Module:
 _TWO = ("hidden", "round", "tokens")
 _OF_HEADS = (*_TWO, "batch", "vocabulary")
 BLOCKS: dict[str, tuple[tuple[str, ...], Made]] = {
-    "rms-norm": (_TWO, _timed(lambda s: RmsNorm(s["hidden"]))),
-    "torch-rms-norm": (_TWO, _timed(lambda s: nn.RMSNorm(s["hidden"]), summed=True)),
-    "add-rms-norm": (_TWO, _timed(lambda s: AddRmsNorm(s["hidden"]), 2)),
-    "add-rms-norm-scaled": (_TWO, _timed(lambda s: AddRmsNorm(s["hidden"], scaled=True), 2)),
-    "swiglu": ((*_TWO, "intermediate"), _timed(lambda s: GatedMlp(s["hidden"], s["intermediate"], "silu"))),
-    "geglu": ((*_TWO, "intermediate"), _timed(lambda s: GatedMlp(s["hidden"], s["intermediate"], "gelu"))),
-    "gate": (_TWO, _timed(lambda _: Gate(), summed=True)),
-    "softmax": (_TWO, _timed(lambda _: nn.Softmax(-1))),
-    "sparsemax": (_TWO, _timed(lambda _: Plain(sparsemax))),
-    "relu-squared": (_TWO, _timed(lambda _: Plain(lambda x: functional.relu(x) ** 2))),
-    "cross-entropy": (_TWO, _timed(lambda _: Plain(cross_entropy))),
-    "kl-div": (_TWO, _timed(lambda _: Plain(divergence), 2, fixed=1)),
-    "jsd": (_TWO, _timed(lambda _: Plain(lambda q, p: jensen_shannon(_Prepared.apply(q), p)), 2, fixed=1)),
+    "rms-norm": (_TWO, _timer(lambda s: RmsNorm(s["hidden"]))),
+    "torch-rms-norm": (_TWO, _timer(lambda s: nn.RMSNorm(s["hidden"]), summed=True)),
+    "add-rms-norm": (_TWO, _timer(lambda s: AddRmsNorm(s["hidden"]), 2)),
+    "add-rms-norm-scaled": (_TWO, _timer(lambda s: AddRmsNorm(s["hidden"], scaled=True), 2)),
+    "swiglu": ((*_TWO, "intermediate"), _timer(lambda s: GatedMlp(s["hidden"], s["intermediate"], "silu"))),
+    "geglu": ((*_TWO, "intermediate"), _timer(lambda s: GatedMlp(s["hidden"], s["intermediate"], "gelu"))),
+    "gate": (_TWO, _timer(lambda _: Gate(), summed=True)),
+    "softmax": (_TWO, _timer(lambda _: nn.Softmax(-1))),
+    "sparsemax": (_TWO, _timer(lambda _: Plain(sparsemax))),
+    "relu-squared": (_TWO, _timer(lambda _: Plain(lambda x: functional.relu(x) ** 2))),
+    "cross-entropy": (_TWO, _timer(lambda _: Plain(cross_entropy))),
+    "kl-div": (_TWO, _timer(lambda _: Plain(divergence), 2, fixed=1)),
+    "jsd": (_TWO, _timer(lambda _: Plain(lambda q, p: jensen_shannon(_Prepared.apply(q), p)), 2, fixed=1)),
     **{f"linear-{kind}": (_OF_HEADS, _head(kind)) for kind in ("cross-entropy", "orpo", "cpo", "simpo", "grpo")},
     **{
         f"distill-{kind}{end}": ((*_TWO, "vocabulary"), _distillation(kind, bool(end)))

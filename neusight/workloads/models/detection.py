@@ -25,8 +25,8 @@ class SingleShotDetector(nn.Module):
         self.backbone = _stages()
         maps, between = config["maps"], config["between"]
         self.added = nn.ModuleList(
-            _smaller(given, inner, made, at < _PADDED)
-            for at, ((given, made), inner) in enumerate(zip(pairwise(maps), between, strict=True))
+            _smaller(width, inner, made, at < _PADDED)
+            for at, ((width, made), inner) in enumerate(zip(pairwise(maps), between, strict=True))
         )
         sizes = list(zip(maps, config["boxes"], strict=True))
         of_box = config["classes"]
@@ -43,8 +43,8 @@ class SingleShotDetector(nn.Module):
 
 
 def _flat(heads: nn.ModuleList, maps: list[torch.Tensor], values: int) -> torch.Tensor:
-    """So many values of each box of all maps, of shape (batch, values, boxes)."""
-    return torch.cat([head(one).reshape(len(one), values, -1) for head, one in zip(heads, maps, strict=True)], 2)
+    """Values of each box of all maps, ``values`` of each, of shape (batch, values, boxes)."""
+    return torch.cat([head(x).reshape(len(x), values, -1) for head, x in zip(heads, maps, strict=True)], 2)
 
 
 def _stages() -> nn.Module:
@@ -66,5 +66,5 @@ def _smaller(given: int, inner: int, made: int, padded: bool) -> nn.Sequential:
 
 
 def detector_inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
-    """What ``SingleShotDetector.forward`` takes."""
+    """Inputs of ``SingleShotDetector.forward``."""
     return {"image": TensorSpec((batch, 3, config["image"], config["image"]))}

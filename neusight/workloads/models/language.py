@@ -40,7 +40,7 @@ class TransformerXl(nn.Module):
             input_ids: of shape (batch, length).
             memory: what each layer read of the segment before, of shape (batch, layers, length before, width).
         """
-        hidden = self.dropout(self.words.embedded(input_ids) * sqrt(self.width))
+        hidden = self.dropout(self.words.embed(input_ids) * sqrt(self.width))
         reach = memory.shape[2] + input_ids.shape[1]
         angles = torch.outer(torch.arange(reach - 1, -1, -1.0, device=hidden.device), self.frequencies)
         places = self.dropout(torch.cat([angles.sin(), angles.cos()], dim=-1))
@@ -77,18 +77,18 @@ class RelativeLayer(nn.Module):
         """
         length = hidden.shape[1]
         joint = self.joint(torch.cat([before, hidden], dim=1)).unflatten(-1, (3, self.heads, self.each))
-        query, key, value = (one.transpose(1, 2) for one in joint.unbind(2))
+        query, key, value = (part.transpose(1, 2) for part in joint.unbind(2))
         query = query[:, :, -length:]
         far = self.places(places).unflatten(-1, (self.heads, self.each)).transpose(0, 1)
         near = (query + self.content) @ key.transpose(-1, -2)
-        scores = (near + _shifted((query + self.distance) @ far.transpose(-1, -2))) * self.each**-0.5
+        scores = (near + _shift((query + self.distance) @ far.transpose(-1, -2))) * self.each**-0.5
         scores = scores.masked_fill(_later(scores), float("-inf"))
         heads = self.of_scores(scores.softmax(-1)) @ value
         hidden = self.norm(hidden + self.dropout(self.out(heads.transpose(1, 2).flatten(2))))
         return self.last_norm(hidden + self.feed_forward(hidden))
 
 
-def _shifted(scores: torch.Tensor) -> torch.Tensor:
+def _shift(scores: torch.Tensor) -> torch.Tensor:
     """Scores of distances as scores of places (Dai et al. 2019, appendix B)."""
     batch, heads, rows, columns = scores.shape
     padded = functional.pad(scores, (1, 0)).view(batch, heads, columns + 1, rows)
@@ -110,7 +110,7 @@ class AdaptiveWords(nn.Module):
     def __init__(self, width: int, cutoffs: tuple[int, ...], divided: int) -> None:
         super().__init__()
         sizes = [(last - first, width // divided**at) for at, (first, last) in enumerate(pairwise((0, *cutoffs)))]
-        counts = [_harmonic(one) / _harmonic(cutoffs[-1]) for one in cutoffs]
+        counts = [_harmonic(cutoff) / _harmonic(cutoffs[-1]) for cutoff in cutoffs]
         self.shares = [counts[0], *(last - first for first, last in pairwise(counts))]
         self.tables = nn.ModuleList(nn.Embedding(words, narrow) for words, narrow in sizes)
         self.wider = nn.ModuleList(
@@ -120,7 +120,7 @@ class AdaptiveWords(nn.Module):
         self.biases = nn.ParameterList(torch.zeros(words) for words, _ in sizes)
         self.cluster_bias = nn.Parameter(torch.zeros(len(sizes) - 1))
 
-    def embedded(self, ids: torch.Tensor) -> torch.Tensor:
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Vectors of shape (batch, length, width) of words of shape (batch, length)."""
         flat, ends = ids.flatten(), [round(ids.numel() * sum(self.shares[:at])) for at in range(len(self.shares))]
         parts = [flat[first:last] for first, last in pairwise((*ends, len(flat)))]
@@ -136,7 +136,7 @@ class AdaptiveWords(nn.Module):
             rare, wider = tokens[: max(1, round(len(tokens) * share))], self.wider[at]
             narrow = rare @ wider.weight if isinstance(wider, nn.Linear) else rare
             logits.append(functional.linear(narrow, self.tables[at].weight, self.biases[at]))  # type: ignore[arg-type]
-        return [one.log_softmax(-1) for one in logits]
+        return [cluster.log_softmax(-1) for cluster in logits]
 
 
 def _harmonic(count: int) -> float:
@@ -153,8 +153,8 @@ class Gnmt(nn.Module):
         width, layers = config["hidden_size"], config["num_layers"]
         self.embedding = nn.Embedding(config["vocab_size"], width)
         self.both = nn.LSTM(width, width, bidirectional=True, batch_first=True)
-        given = [2 * width, *[width] * (layers - 2)]
-        self.encoder = nn.ModuleList(nn.LSTM(one, width, batch_first=True) for one in given)
+        widths = [2 * width, *[width] * (layers - 2)]
+        self.encoder = nn.ModuleList(nn.LSTM(inner, width, batch_first=True) for inner in widths)
         self.first = nn.LSTM(width, width, batch_first=True)
         self.attention = AdditiveAttention(width)
         self.decoder = nn.ModuleList(nn.LSTM(2 * width, width, batch_first=True) for _ in range(layers - 1))
@@ -192,7 +192,7 @@ class AdditiveAttention(nn.Module):
 
 
 def segment_inputs(config: Mapping[str, Any], batch: int, seq_len: int | None) -> dict[str, TensorSpec]:
-    """What ``TransformerXl.forward`` takes; the segment before is as long."""
+    """Inputs of ``TransformerXl.forward``; the segment before is as long."""
     length = seq_len or config["length"]
     return {
         "input_ids": TensorSpec((batch, length), "int64"),
@@ -201,5 +201,5 @@ def segment_inputs(config: Mapping[str, Any], batch: int, seq_len: int | None) -
 
 
 def sentence_inputs(config: Mapping[str, Any], batch: int, seq_len: int | None) -> dict[str, TensorSpec]:
-    """What ``Gnmt.forward`` takes."""
+    """Inputs of ``Gnmt.forward``."""
     return {name: TensorSpec((batch, seq_len or WORDS), "int64") for name in ("input_ids", "target_ids")}

@@ -64,8 +64,8 @@ class Dlrm(nn.Module):
 
 def _network(sizes: Sequence[int], last: nn.Module) -> nn.Sequential:
     layers: list[nn.Module] = []
-    for given, made in pairwise(sizes):
-        layers += [nn.Linear(given, made), nn.ReLU()]
+    for width, made in pairwise(sizes):
+        layers += [nn.Linear(width, made), nn.ReLU()]
     return nn.Sequential(*layers[:-1], last)
 
 
@@ -78,14 +78,14 @@ def expected_rows(rows: int, lookups: int, skew: float) -> int:
     edges = np.unique(np.round(np.geomspace(_EXACT_ROWS, max(rows, _EXACT_ROWS), _BINS)))
     starts = np.concatenate([np.arange(1, _EXACT_ROWS), edges[:-1]]) if rows > _EXACT_ROWS else np.arange(1, rows + 1)
     ends = np.append(starts[1:], rows + 1)
-    each = ((starts + ends - 1) / 2.0) ** -skew
-    share = each / np.sum(each * (ends - starts))
+    weight = ((starts + ends - 1) / 2.0) ** -skew
+    share = weight / np.sum(weight * (ends - starts))
     met = -np.expm1(lookups * np.log1p(-np.minimum(share, 1 - 1e-12)))
     return max(1, min(rows, round(float(np.sum(met * (ends - starts))))))
 
 
 def inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
-    """What ``Dlrm.forward`` takes."""
+    """Inputs of ``Dlrm.forward``."""
     tables, lookups = len(config["tables"]), config.get("lookups", 1)
     return {
         "dense": TensorSpec((batch, config["dense_features"])),
@@ -108,9 +108,9 @@ class WideAndDeep(nn.Module):
         self.deep = nn.ModuleList(nn.Embedding(rows, width, sparse=True) for rows, width in sizes)
         self.wide = nn.ModuleList(nn.Embedding(rows, 1, sparse=True) for rows, _ in sizes)
         self.numbers = nn.Linear(config["dense_features"], 1)
-        given = config["dense_features"] + sum(width for _, width in sizes)
+        width_in = config["dense_features"] + sum(width for _, width in sizes)
         layers: list[nn.Module] = []
-        for before, after in pairwise((given, *config["hidden"])):
+        for before, after in pairwise((width_in, *config["hidden"])):
             layers += [nn.Linear(before, after), nn.ReLU(), nn.Dropout(config["dropout"])]
         self.network = nn.Sequential(*layers, nn.Linear(config["hidden"][-1], 1))
 
@@ -137,6 +137,6 @@ def _looked_up(table: Any, indices: torch.Tensor, *, mean: bool) -> torch.Tensor
 
 
 def wide_inputs(config: Mapping[str, Any], batch: int) -> list[TensorSpec]:
-    """What ``WideAndDeep.forward`` takes."""
+    """Inputs of ``WideAndDeep.forward``."""
     several = [TensorSpec((batch, count), "int64") for _, _, count in config["tables"]]
     return [TensorSpec((batch, config["dense_features"])), *several]

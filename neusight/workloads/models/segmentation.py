@@ -31,7 +31,7 @@ class UNet(nn.Module):
         self.pool = POOLS[dims](2)
         sizes = zip([config["channels"], *widths[:-1]], widths, strict=True)
         self.down = nn.ModuleList(
-            self._level(dims, given, made, 2 if self.normed and at else 1) for at, (given, made) in enumerate(sizes)
+            self._level(dims, width, made, 2 if self.normed and at else 1) for at, (width, made) in enumerate(sizes)
         )
         steps = list(pairwise(reversed(widths)))
         self.up = nn.ModuleList(TRANSPOSED[dims](deep, shallow, 2, stride=2) for deep, shallow in steps)
@@ -54,11 +54,11 @@ class UNet(nn.Module):
             passed.append(hidden)
         for up, joined, skipped in zip(self.up, self.joined, reversed(passed[:-1]), strict=True):
             hidden = up(hidden)
-            hidden = joined(torch.cat((hidden, _cropped(skipped, hidden)), dim=1))
+            hidden = joined(torch.cat((hidden, _crop(skipped, hidden)), dim=1))
         return self.head(hidden)
 
 
-def _cropped(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+def _crop(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """The middle of an image, as large as another."""
     borders = [(a - b) // 2 for a, b in zip(image.shape[:1:-1], like.shape[:1:-1], strict=True)]
     cut = [-border for border in borders for _ in range(2)]
@@ -66,5 +66,5 @@ def _cropped(image: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def unet_inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
-    """What ``UNet.forward`` takes."""
+    """Inputs of ``UNet.forward``."""
     return {"image": TensorSpec((batch, config["channels"], *config["image"]))}

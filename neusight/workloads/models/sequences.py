@@ -52,7 +52,7 @@ class SpeechGru(nn.Module):
         )  # fmt: skip
         frequencies = (SPECTRUM + 3) // 4
         widths = [frequencies * channels, *[width] * (config["num_layers"] - 1)]
-        self.layers = nn.ModuleList(nn.GRU(given, width, bidirectional=True) for given in widths)
+        self.layers = nn.ModuleList(nn.GRU(inner, width, bidirectional=True) for inner in widths)
         self.norms = nn.ModuleList(nn.BatchNorm1d(width) for _ in widths)
         self.head = nn.Linear(width, config["characters"], bias=False)
 
@@ -67,12 +67,12 @@ class SpeechGru(nn.Module):
 
 
 def language_inputs(config: Mapping[str, Any], batch: int, seq_len: int | None) -> dict[str, TensorSpec]:
-    """What ``LanguageLstm.forward`` takes."""
+    """Inputs of ``LanguageLstm.forward``."""
     return {"input_ids": TensorSpec((batch, seq_len or SEQ_LEN), "int64")}
 
 
 def speech_inputs(config: Mapping[str, Any], batch: int, seq_len: int | None) -> dict[str, TensorSpec]:
-    """What ``SpeechGru.forward`` takes; ``seq_len`` counts windows."""
+    """Inputs of ``SpeechGru.forward``; ``seq_len`` counts windows."""
     return {"spectrogram": TensorSpec((batch, 1, SPECTRUM, seq_len or WINDOWS))}
 
 
@@ -147,7 +147,7 @@ class Coupling(nn.Module):
 
 
 def waveglow_inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
-    """What ``WaveGlow.forward`` takes: segments of ``samples``, and their spectrograms."""
+    """Inputs of ``WaveGlow.forward``: segments of ``samples``, and their spectrograms."""
     frames = config["samples"] // config["hop"] + 1
     return {
         "spectrogram": TensorSpec((batch, config["mels"], frames)),

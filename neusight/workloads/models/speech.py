@@ -28,16 +28,16 @@ class ConvSpeech(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        given, made = config["features"], []
+        width, made = config["features"], []
         blocks = []
         for filters, repeat, kernel, stride, dilation, dropout, residual in config["blocks"]:
-            made += [given] if residual else []
+            made += [width] if residual else []
             summed = [*made] if config["dense"] else made[-1:]
             how = {"dropout": dropout, "summed": summed if residual else [], "separable": config["separable"]}
-            blocks.append(SpeechBlock(given, filters, repeat, (kernel, stride, dilation), **how))
-            given = filters
+            blocks.append(SpeechBlock(width, filters, repeat, (kernel, stride, dilation), **how))
+            width = filters
         self.blocks = nn.ModuleList(blocks)
-        self.head = nn.Conv1d(given, config["characters"], 1)
+        self.head = nn.Conv1d(width, config["characters"], 1)
 
     def forward(self, spectrogram: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
         """Log-probabilities of shape (batch, windows / 2, characters).
@@ -62,8 +62,8 @@ class SpeechBlock(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         widths = [given] + [filters] * (repeat - 1)
-        self.layers = nn.ModuleList(_normed(width, filters, sizes, separable and sizes[0] > 1) for width in widths)
-        self.residual = nn.ModuleList(_normed(width, filters, (1, 1, 1), False) for width in summed)
+        self.layers = nn.ModuleList(_norm_layers(width, filters, sizes, separable and sizes[0] > 1) for width in widths)
+        self.residual = nn.ModuleList(_norm_layers(width, filters, (1, 1, 1), False) for width in summed)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, results: list[torch.Tensor], lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -71,13 +71,13 @@ class SpeechBlock(nn.Module):
         hidden, before = results[-1], lengths
         for at, layer in enumerate(self.layers):
             hidden = hidden if at == 0 else self.dropout(functional.relu(hidden, inplace=True))
-            hidden, lengths = _masked(layer, hidden, lengths)
+            hidden, lengths = _mask(layer, hidden, lengths)
         for layer, result in zip(self.residual, results[-len(self.residual) :], strict=False):
-            hidden = hidden + _masked(layer, result, before)[0]
+            hidden = hidden + _mask(layer, result, before)[0]
         return self.dropout(functional.relu(hidden, inplace=True)), lengths
 
 
-def _normed(given: int, made: int, sizes: tuple[int, int, int], separable: bool) -> nn.ModuleList:
+def _norm_layers(given: int, made: int, sizes: tuple[int, int, int], separable: bool) -> nn.ModuleList:
     """A convolution, or one along time and one across channels, and a batch norm."""
     kernel, stride, dilation = sizes
     how = {"stride": stride, "dilation": dilation, "padding": kernel // 2 * dilation, "bias": False}
@@ -87,7 +87,7 @@ def _normed(given: int, made: int, sizes: tuple[int, int, int], separable: bool)
     return nn.ModuleList([nn.Conv1d(given, made, kernel, **how), nn.BatchNorm1d(made, eps=1e-3)])  # type: ignore[arg-type]
 
 
-def _masked(layer: Any, hidden: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _mask(layer: Any, hidden: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     *convolutions, norm = layer
     for convolution in convolutions:
         beyond = torch.arange(hidden.shape[2], device=hidden.device).expand(len(hidden), -1) >= lengths.unsqueeze(1)
@@ -99,7 +99,7 @@ def _masked(layer: Any, hidden: torch.Tensor, lengths: torch.Tensor) -> tuple[to
 
 
 def speech_inputs(config: Mapping[str, Any], batch: int, seconds: float | None) -> dict[str, TensorSpec]:
-    """What ``ConvSpeech.forward`` takes."""
+    """Inputs of ``ConvSpeech.forward``."""
     windows = -(-round((seconds or SECONDS) * _WINDOWS_PER_S) // _ALIGNED) * _ALIGNED
     return {
         "spectrogram": TensorSpec((batch, config["features"], windows)),

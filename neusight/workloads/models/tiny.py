@@ -26,10 +26,10 @@ class SeparableClassifier(nn.Module):
         super().__init__()
         width, (channels, *extents) = config["width"], config["image"]
         padding: Any = [_same(size, kernel) for size, kernel in zip(extents, config["kernel"], strict=True)]
-        layers: list[nn.Module] = [_normed(nn.Conv2d(channels, width, config["kernel"], 2, padding=padding))]
+        layers: list[nn.Module] = [_norm(nn.Conv2d(channels, width, config["kernel"], 2, padding=padding))]
         for made, step in config["blocks"]:
-            layers.append(_normed(nn.Conv2d(width, width, 3, step, padding=1, groups=width)))
-            layers.append(_normed(nn.Conv2d(width, made, 1)))
+            layers.append(_norm(nn.Conv2d(width, width, 3, step, padding=1, groups=width)))
+            layers.append(_norm(nn.Conv2d(width, made, 1)))
             width = made
         self.features = nn.Sequential(*layers)
         self.classifier = nn.Linear(width, config["classes"])
@@ -49,10 +49,10 @@ class SmallResNet(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         widths = config["widths"]
-        self.stem = _normed(nn.Conv2d(config["image"][0], widths[0], 3, padding=1))
+        self.stem = _norm(nn.Conv2d(config["image"][0], widths[0], 3, padding=1))
         self.blocks = nn.ModuleList(
-            ResidualBlock(given, made, 2 if at else 1)
-            for at, (given, made) in enumerate(pairwise([widths[0], *widths]))
+            ResidualBlock(width, made, 2 if at else 1)
+            for at, (width, made) in enumerate(pairwise([widths[0], *widths]))
         )
         self.classifier = nn.Linear(widths[-1], config["classes"])
 
@@ -71,11 +71,11 @@ class ResidualBlock(nn.Module):
     def __init__(self, given: int, made: int, stride: int) -> None:
         super().__init__()
         first, last = nn.Conv2d(given, made, 3, stride, padding=1), nn.Conv2d(made, made, 3, padding=1)
-        self.body = nn.Sequential(*_normed(first), last, nn.BatchNorm2d(made))
+        self.body = nn.Sequential(*_norm(first), last, nn.BatchNorm2d(made))
         self.shortcut = nn.Identity() if given == made else nn.Conv2d(given, made, 1, stride)
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Of an image of shape (batch, given, height, width)."""
+        """Result for an image of shape (batch, given, height, width)."""
         return functional.relu(self.body(image) + self.shortcut(image))
 
 
@@ -85,8 +85,8 @@ class Autoencoder(nn.Sequential):
     def __init__(self, config: Mapping[str, Any]) -> None:
         widths = config["widths"]
         layers: list[nn.Module] = []
-        for given, made in pairwise(widths):
-            layers += [nn.Linear(given, made), nn.BatchNorm1d(made), nn.ReLU()]
+        for width, made in pairwise(widths):
+            layers += [nn.Linear(width, made), nn.BatchNorm1d(made), nn.ReLU()]
         super().__init__(*layers[:-2])
 
 
@@ -95,15 +95,15 @@ def _same(size: int, kernel: int, stride: int = 2) -> int:
     return -(-((-(-size // stride) - 1) * stride + kernel - size) // 2)
 
 
-def _normed(layer: nn.Conv2d) -> nn.Sequential:
+def _norm(layer: nn.Conv2d) -> nn.Sequential:
     return nn.Sequential(layer, nn.BatchNorm2d(layer.out_channels), nn.ReLU())
 
 
 def image_inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
-    """What ``forward`` of the classifiers takes."""
+    """Inputs of ``forward`` of the classifiers."""
     return {"image": TensorSpec((batch, *config["image"]))}
 
 
 def window_inputs(config: Mapping[str, Any], batch: int) -> dict[str, TensorSpec]:
-    """What ``Autoencoder.forward`` takes: frames of a spectrogram, one after another."""
+    """Inputs of ``Autoencoder.forward``: frames of a spectrogram, one after another."""
     return {"input": TensorSpec((batch, config["widths"][0]))}

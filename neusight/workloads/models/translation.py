@@ -16,7 +16,7 @@ CACHED = 32
 
 
 class _QueryAttention(nn.Module):
-    """Of one query on keys and values of shape (rows, heads, length, size)."""
+    """Attention of one query on keys and values of shape (rows, heads, length, size)."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class _QueryAttention(nn.Module):
         return self.out(attended.transpose(1, 2).flatten(2))
 
     def split(self, x: torch.Tensor) -> torch.Tensor:
-        """By heads."""
+        """Split ``x`` by heads."""
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
 
@@ -103,14 +103,14 @@ class TranslationDecoder(nn.Module):
         finished = finished.index_select(0, rows)
         best = torch.where(finished, scores, best)
         finished = finished | (words == 0)
-        kept = [one.index_select(0, rows) for one in caches]
-        return words, best, lengths, finished, finished.all(), kept
+        selected = [cache.index_select(0, rows) for cache in caches]
+        return words, best, lengths, finished, finished.all(), selected
 
 
 def translation_inputs(
     config: Mapping[str, Any], batch: int, seq_len: int | None, beams: int = 1
 ) -> dict[str, TensorSpec]:
-    """What ``TranslationDecoder.forward`` takes; ``seq_len`` counts tokens that are cached."""
+    """Inputs of ``TranslationDecoder.forward``; ``seq_len`` counts tokens that are cached."""
     layers, heads, rows = config["num_layers"], config["num_heads"], batch * beams
     size, length = config["hidden_size"] // heads, seq_len or CACHED
     return {

@@ -17,8 +17,8 @@ _SLOPE = 0.1
 
 
 class HiFiGan(nn.Module):
-    """In inference the generator alone; in training its discriminators as well, on real speech and on generated, once
-    for their own step and once for the generator's.
+    """Vocoder: in inference the generator alone; in training its discriminators as well, on real speech and on
+    generated, once for their step and once for the generator's.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -37,9 +37,9 @@ class HiFiGan(nn.Module):
         made = self.generator(spectrogram)
         if audio is None:
             return made
-        return (made, *self._judged(audio), *self._judged(made.detach()), *self._judged(audio), *self._judged(made))
+        return (made, *self._judge(audio), *self._judge(made.detach()), *self._judge(audio), *self._judge(made))
 
-    def _judged(self, audio: torch.Tensor) -> list[torch.Tensor]:
+    def _judge(self, audio: torch.Tensor) -> list[torch.Tensor]:
         results = [result for judge in self.periods for result in judge(audio)]
         for at, judge in enumerate(self.scales):
             audio = functional.avg_pool1d(audio, 4, 2, padding=2) if at else audio
@@ -106,8 +106,8 @@ class _Discriminator(nn.Module):
     def __init__(self, layers: Any, kind: Any, last: tuple[Any, Any]) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            kind(given, made, kernel, stride, padding=_around(kernel), groups=groups)
-            for given, made, kernel, stride, groups in layers
+            kind(width, made, kernel, stride, padding=_around(kernel), groups=groups)
+            for width, made, kernel, stride, groups in layers
         )
         self.last = kind(layers[-1][1], 1, last[0], padding=last[1])
 
@@ -137,7 +137,7 @@ def _around(kernel: Any) -> Any:
 
 
 def vocoder_inputs(config: Mapping[str, Any], batch: int, seconds: float | None, mode: str) -> dict[str, TensorSpec]:
-    """What ``HiFiGan.forward`` takes: a sentence, or in training a segment with its speech."""
+    """Inputs of ``HiFiGan.forward``: a sentence, or in training a segment with its speech."""
     if mode == "inference":
         frames = round((seconds or SECONDS) * config["sample_rate"] / config["hop"])
         return {"spectrogram": TensorSpec((batch, config["mels"], frames))}

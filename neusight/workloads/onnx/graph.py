@@ -24,7 +24,7 @@ from neusight.workloads.onnx.node import GraphNode
 from neusight.workloads.onnx.operators import OPERATORS
 
 _HOST_ELEMENTS = 1
-"""Floating constants of so many elements or fewer are numbers, such as an epsilon; larger ones are weights."""
+"""Most elements of floating constants that are numbers, such as an epsilon; larger ones are weights."""
 _SHAPES: dict[str, Callable[[torch.Tensor], np.ndarray]] = {
     "Shape": lambda x: np.array(x.shape, dtype=np.int64),
     "Size": lambda x: np.array(x.numel(), dtype=np.int64),
@@ -43,7 +43,7 @@ class OnnxModule(nn.Module):
         """
         super().__init__()
         self._graph, self._folder = model.graph, folder
-        self._opset = {each.domain or "ai.onnx": each.version for each in model.opset_import}
+        self._opset = {opset.domain or "ai.onnx": opset.version for opset in model.opset_import}
         self._nodes = [GraphNode.of(node, self._opset) for node in model.graph.node]
         _check(self._nodes)
         self._tensors = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -51,7 +51,7 @@ class OnnxModule(nn.Module):
         self._weights: dict[str, str] = {}
         for name, tensor in self._tensors.items():
             self._keep(name, tensor)
-        self._rest = [node for node in self._nodes if not self._folded(node)]
+        self._rest = [node for node in self._nodes if not self._fold(node)]
 
     def forward(self, **inputs: torch.Tensor) -> tuple[Any, ...]:
         """The graph's outputs, in its order."""
@@ -84,8 +84,8 @@ class OnnxModule(nn.Module):
             load_external_data_for_tensor(tensor, str(self._folder))
         return numpy_helper.to_array(tensor)
 
-    def _folded(self, node: GraphNode) -> bool:
-        """Whether a node's results follow from constants alone, which are then kept in their place."""
+    def _fold(self, node: GraphNode) -> bool:
+        """Compute a node whose inputs are all constants and store its results; False for others."""
         named = [name for name in node.inputs if name]
         if any(name not in self._host and name not in self._weights for name in named):
             return False
@@ -98,14 +98,14 @@ class OnnxModule(nn.Module):
         return True
 
     def _run(self, node: GraphNode, values: Mapping[str, Any]) -> list[Any]:
-        given = [values[name] if name else None for name in node.inputs]
-        if node.operator in _SHAPES and isinstance(given[0], torch.Tensor):
+        inputs = [values[name] if name else None for name in node.inputs]
+        if node.operator in _SHAPES and isinstance(inputs[0], torch.Tensor):
             start, end = node.attributes.get("start", 0), node.attributes.get("end")
-            result = _SHAPES[node.operator](given[0])
+            result = _SHAPES[node.operator](inputs[0])
             return [result[start:end] if result.ndim else result]
-        if not any(isinstance(value, torch.Tensor) for value in given):
-            return _on_host(node, given)
-        return _as_list(OPERATORS[node.operator](node.with_values(given, self._constant)))
+        if not any(isinstance(value, torch.Tensor) for value in inputs):
+            return _on_host(node, inputs)
+        return _as_list(OPERATORS[node.operator](node.with_values(inputs, self._constant)))
 
     def _constant(self, name: str) -> np.ndarray | None:
         """The values of a small weight that an operator takes as numbers, such as the scales of a resize."""
@@ -113,7 +113,7 @@ class OnnxModule(nn.Module):
         return None if tensor is None else self._values(tensor)
 
     def _uses(self) -> dict[str, int]:
-        """How often each value is read, so that it can be let go after the last time."""
+        """Number of reads of each value, so that it can be released after the last one."""
         counts: dict[str, int] = {output.name: 1 for output in self._graph.output}
         for node in self._rest:
             for name in node.inputs:
@@ -129,18 +129,18 @@ class OnnxModule(nn.Module):
 
 
 def _check(nodes: list[GraphNode]) -> None:
-    """Every operator that is missing, at once."""
-    known = {*OPERATORS, *_SHAPES, "Constant", "ConstantOfShape", "Range"}
-    missing = sorted({node.operator for node in nodes} - known)
+    """Check that every operator has a form; one error names all that are missing."""
+    forms = {*OPERATORS, *_SHAPES, "Constant", "ConstantOfShape", "Range"}
+    missing = sorted({node.operator for node in nodes} - forms)
     if missing:
         raise CoverageError(
-            f"no form of the graph's operators {', '.join(missing[:8])}{nearest(missing[0], known)}: "
+            f"no form of the graph's operators {', '.join(missing[:8])}{nearest(missing[0], forms)}: "
             "pass the model as package.module:function, or export it with others"
         )
 
 
 def _on_host(node: GraphNode, given: list[Any]) -> list[Any]:
-    """By ONNX's own reference, or by the forms here where that fails, without anything of a trace."""
+    """Results of an operator by ONNX's reference, or by the forms here where that fails, outside of any trace."""
     feeds = {name: value for name, value in zip(node.inputs, given, strict=True) if name}
     with _disable_current_modes():
         try:

@@ -156,7 +156,7 @@ def _pad(node: GraphNode) -> Any:
 
 
 def _resize(node: GraphNode) -> Any:
-    """To given sizes or by scales, along all but the first two dimensions."""
+    """Resize to given sizes or by scales, along all but the first two dimensions."""
     x = node.tensor(0)
     old = node.operator == "Upsample" or node.version < 11
     sizes = None if old else node.numbers(3)
@@ -179,12 +179,12 @@ def _grid_sample(node: GraphNode) -> Any:
 
 
 def _attention(node: GraphNode) -> Any:
-    """Of tensors with four dimensions; its own cache and scores are not read."""
+    """Attention of tensors with three or four dimensions; the operator's cache and scores are not read."""
     query, key, value, mask = (node.tensor(place) for place in range(4))
     if query.dim() == 3:
         heads, shared = node.get("q_num_heads"), node.get("kv_num_heads")
         query = query.unflatten(-1, (heads, -1)).transpose(1, 2)
-        key, value = (each.unflatten(-1, (shared, -1)).transpose(1, 2) for each in (key, value))
+        key, value = (operand.unflatten(-1, (shared, -1)).transpose(1, 2) for operand in (key, value))
     how = {"is_causal": bool(node.get("is_causal", 0)), "scale": node.get("scale")}
     grouped = query.shape[1] != key.shape[1]
     result = functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=grouped, **how)

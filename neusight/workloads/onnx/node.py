@@ -55,14 +55,14 @@ class GraphNode:
     @classmethod
     def of(cls, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> GraphNode:
         """Read one; operators of other domains have their domain before their name."""
-        own = proto.domain in ("", "ai.onnx")
+        is_standard = proto.domain in ("", "ai.onnx")
         return cls(
             proto=proto,
-            operator=proto.op_type if own else f"{proto.domain}::{proto.op_type}",
+            operator=proto.op_type if is_standard else f"{proto.domain}::{proto.op_type}",
             opsets={"" if domain == "ai.onnx" else domain: version for domain, version in opsets.items()},
             inputs=tuple(proto.input),
             outputs=tuple(proto.output),
-            attributes={one.name: _attribute(one) for one in proto.attribute},
+            attributes={attribute.name: _attribute(attribute) for attribute in proto.attribute},
         )
 
     def with_values(self, given: Sequence[Any], constant: Callable[[str], np.ndarray | None]) -> GraphNode:
@@ -71,7 +71,7 @@ class GraphNode:
 
     @property
     def version(self) -> int:
-        """Of the operator set."""
+        """Version of the operator set."""
         return int(self.opsets.get("", 1))
 
     def tensor(self, place: int) -> Any:
@@ -87,8 +87,8 @@ class GraphNode:
     def numbers(self, place: int, attribute: str = "") -> list[Any] | None:
         """The values of an input that must be known, or of the attribute that it was in older versions."""
         if attribute in self.attributes:
-            stated = self.attributes[attribute]
-            return list(stated) if isinstance(stated, list | tuple) else [stated]
+            setting = self.attributes[attribute]
+            return list(setting) if isinstance(setting, list | tuple) else [setting]
         value = self.given[place] if place < len(self.given) else None
         if isinstance(value, torch.Tensor):
             value = self.constant(self.inputs[place])

@@ -92,8 +92,8 @@ def _clip(node: GraphNode) -> Any:
 
 def _reshape(node: GraphNode) -> Any:
     x, shape = node.tensor(0), node.numbers(1, "shape") or []
-    kept = not node.get("allowzero", 0)
-    return x.reshape([x.shape[place] if size == 0 and kept else size for place, size in enumerate(shape)])
+    keeps = not node.get("allowzero", 0)
+    return x.reshape([x.shape[place] if size == 0 and keeps else size for place, size in enumerate(shape)])
 
 
 def _flatten(node: GraphNode) -> Any:
@@ -119,8 +119,8 @@ def _split(node: GraphNode) -> Any:
     x, axis = node.tensor(0), node.get("axis", 0)
     sizes = node.numbers(1, "split")
     if sizes is None:
-        each = -(-x.shape[axis] // node.get("num_outputs", len(node.outputs)))
-        return torch.split(x, each, axis)
+        size = -(-x.shape[axis] // node.get("num_outputs", len(node.outputs)))
+        return torch.split(x, size, axis)
     return torch.split(x, sizes, axis)
 
 
@@ -166,8 +166,8 @@ def _expand(node: GraphNode) -> Any:
 
 def _where(node: GraphNode) -> Any:
     condition = node.tensor(0)
-    held = condition if isinstance(condition, torch.Tensor) else torch.as_tensor(bool(condition))
-    return torch.where(held, node.tensor(1), node.tensor(2))
+    mask = condition if isinstance(condition, torch.Tensor) else torch.as_tensor(bool(condition))
+    return torch.where(mask, node.tensor(1), node.tensor(2))
 
 
 def _top(node: GraphNode) -> Any:

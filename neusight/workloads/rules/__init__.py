@@ -3,9 +3,9 @@
 from importlib import import_module
 from pkgutil import iter_modules
 
-from neusight.workloads.rules.registry import covered, fallback, kernels_of, rule
+from neusight.workloads.rules.registry import fallback, has_rule, kernels_of, rule
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["covered", "fallback", "kernels_of", "rule"]
+__all__ = ["has_rule", "fallback", "kernels_of", "rule"]

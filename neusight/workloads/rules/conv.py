@@ -14,7 +14,7 @@ from neusight.workloads.tensors import Call, TensorSpec
 
 @dataclass(frozen=True)
 class _Geometry:
-    """What a convolution has in each dimension, and its groups."""
+    """Stride, padding and dilation of a convolution in each dimension, and its groups."""
 
     stride: Sequence[int]
     padding: Sequence[int]
@@ -22,9 +22,9 @@ class _Geometry:
     groups: int
 
     @property
-    def even(self) -> bool:
-        """Whether one number stands for all dimensions."""
-        return all(len(set(each)) == 1 for each in (self.stride, self.padding, self.dilation))
+    def is_uniform(self) -> bool:
+        """Tell whether one number stands for all dimensions."""
+        return all(len(set(extents)) == 1 for extents in (self.stride, self.padding, self.dilation))
 
 
 def _plane(extents: Sequence[int]) -> tuple[int, int]:
@@ -33,9 +33,9 @@ def _plane(extents: Sequence[int]) -> tuple[int, int]:
 
 
 def _conv(op: str, image: TensorSpec, weight: TensorSpec, output: TensorSpec, how: _Geometry) -> Conv2d:
-    """From the input of the forward convolution, its weight and its output."""
+    """Convolution kernel from the input of the forward convolution, its weight and its output."""
     (height, width), (kernel_height, kernel_width) = _plane(image.shape[2:]), _plane(weight.shape[2:])
-    follows = len(image.shape) == 4 and how.even
+    follows = len(image.shape) == 4 and how.is_uniform
     output_height, output_width = (0, 0) if follows else _plane(output.shape[2:])
     return Conv2d(
         op=op, batch=image.shape[0], in_channels=image.shape[1], out_channels=weight.shape[0], height=height,
@@ -65,14 +65,14 @@ def _add_bias(out: TensorSpec, bias: TensorSpec) -> Elementwise:
 @rule("convolution_backward")
 def convolution_backward(call: Call) -> tuple[Kernel, ...]:
     """One kernel for each gradient asked for; that of the bias sums the output gradient over all but channels."""
-    grad, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = call.args[:11]
+    grad, x, weight, _, stride, padding, dilation, transposed, _, groups, needs = call.args[:11]
     how = _Geometry(stride, padding, dilation, groups)
     image, output = (grad, x) if transposed else (x, grad)
     ops = ("forward" if transposed else "input_grad", "weight_grad")
     kernels: list[Kernel] = [
-        _conv(op, image, weight, output, how) for op, want in zip(ops, wanted, strict=False) if want
+        _conv(op, image, weight, output, how) for op, want in zip(ops, needs, strict=False) if want
     ]
-    if wanted[2]:
+    if needs[2]:
         kernels.append(channel_sum(grad))
     return tuple(kernels)
 

@@ -17,18 +17,20 @@ _DIFFERENCE = 3
 
 @rule("_cdist_forward", "_pdist_forward", "_cdist_backward", "_pdist_backward")
 def distances(call: Call) -> tuple[Kernel, ...]:
-    """For every pair of rows, a difference an element of them."""
+    """Distances of all pairs of rows: a difference for each element of a pair."""
     tensors = call.args[1:] if call.name.endswith("_backward") else call.args
     width = tensors[0].shape[-1]
     pairs = call.args[0] if call.name.endswith("_backward") else call.output
     norm = next((value for value in call.args if isinstance(value, float)), 2.0)
-    each = _DIFFERENCE + (0 if norm in (0.0, 1.0, 2.0, float("inf")) else ELEMENTWISE["pow"].flops)
-    return one_pass(call, call.name.removeprefix("_"), call.output.elements, each * width * pairs.elements)
+    flops = _DIFFERENCE + (0 if norm in (0.0, 1.0, 2.0, float("inf")) else ELEMENTWISE["pow"].flops)
+    return one_pass(call, call.name.removeprefix("_"), call.output.elements, flops * width * pairs.elements)
 
 
 @rule("_euclidean_dist")
 def euclidean(call: Call) -> tuple[Kernel, ...]:
-    """By a product: squares of both, their sums beside the rows, one product of depth d + 2, clamp and root."""
+    """Euclidean distances by a product: squares of both operands, their sums as additional columns, one product of
+    depth d + 2, clamp and root.
+    """
     a, b = call.args[:2]
     wide = [TensorSpec((*t.shape[:-1], t.shape[-1] + 2), t.dtype) for t in (a, b)]
     pieces = [kernel for t, w in zip((a, b), wide, strict=True) for kernel in _beside(t, w)]
@@ -42,7 +44,7 @@ def euclidean(call: Call) -> tuple[Kernel, ...]:
 
 
 def _flat(tensor: TensorSpec) -> TensorSpec:
-    """As one batch of matrices."""
+    """Tensor viewed as one batch of matrices."""
     return TensorSpec(
         (tensor.elements // max(1, tensor.shape[-1] * tensor.shape[-2]), *tensor.shape[-2:]), tensor.dtype
     )
@@ -61,7 +63,7 @@ def _beside(tensor: TensorSpec, wide: TensorSpec) -> tuple[Kernel, ...]:
 
 
 @rule("renorm")
-def renormed(call: Call) -> tuple[Kernel, ...]:
+def renorm(call: Call) -> tuple[Kernel, ...]:
     """Norms of the slices along a dimension, then a product with their factors."""
     x, rows = call.args[0], call.args[0].shape[call.args[2]]
     norm = reduce(
@@ -87,7 +89,9 @@ def weight_norm_backward(call: Call) -> tuple[Kernel, ...]:
 
 @rule("_trilinear")
 def trilinear(call: Call) -> tuple[Kernel, ...]:
-    """Of ``nn.Bilinear``: x1[n, i] W[o, i, j] x2[n, j], all pairs of x1 and x2 multiplied out, then one product."""
+    """Product of ``nn.Bilinear``, x1[n, i] W[o, i, j] x2[n, j]: all pairs of x1 and x2 multiplied out, then one
+    product.
+    """
     x1, weight, x2 = (t for t in call.args[:3])
     rows, out = call.output.elements // max(1, call.output.shape[-1]), call.output.shape[-1]
     depth = weight.elements // max(1, out)
@@ -104,7 +108,7 @@ def margin_loss(call: Call) -> tuple[Kernel, ...]:
 
 @rule("multi_margin_loss_backward", "multilabel_margin_loss_backward")
 def margin_loss_backward(call: Call) -> tuple[Kernel, ...]:
-    """As many comparisons, and the gradient of every class."""
+    """Gradient of a margin loss: as many comparisons as forward, and the gradient of every class."""
     return _margins(call, call.args[1])
 
 
@@ -114,7 +118,7 @@ def _margins(call: Call, x: TensorSpec) -> tuple[Kernel, ...]:
 
 
 _LOG_SUM = 3 * ELEMENTWISE["exp"].flops + ELEMENTWISE["log"].flops + 6
-"""Of the three ways into a state."""
+"""FLOP of the logarithm of a sum over the three ways into a state."""
 
 
 @rule("_ctc_loss", "_cudnn_ctc_loss")

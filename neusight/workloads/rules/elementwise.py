@@ -33,7 +33,7 @@ ALIASES = {
     "_amp_update_scale_": "mul",
 }
 LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy")
-"""Of each element, then summed up where that is asked for."""
+"""Losses computed for each element, then summed up where that is requested."""
 _BINARY = frozenset({"add", "sub", "mul", "div", "pow"})
 _CELLS = {f"{cell}{direction}" for cell in ("rnn_cell", "gru_cell", "lstm_cell") for direction in ("", "_backward")}
 _OTHERWISE = {"relu_backward", "dropout", "dropout_backward", "random", "log_sigmoid", "batch_norm", *LOSSES, *_CELLS}
@@ -104,10 +104,10 @@ def _foreach(call: Call) -> tuple[Kernel, ...]:
         return ()
     read = call.read_bytes - (_size(lists[0]) if op in _OVERWRITES else 0)
     written = _size(lists[0]) if in_place else sum(t.nbytes for t in call.outputs)
-    return _stepped(f"foreach_{op}", lists[0], read, written)
+    return _step(f"foreach_{op}", lists[0], read, written)
 
 
-def _stepped(op: str, params: tuple[TensorSpec, ...], read: int, written: int) -> tuple[Kernel, ...]:
+def _step(op: str, params: tuple[TensorSpec, ...], read: int, written: int) -> tuple[Kernel, ...]:
     """One kernel over all tensors of a list."""
     elements = sum(t.elements for t in params)
     return (
@@ -123,27 +123,27 @@ rule(*(f"_{op}" for op in OPTIMIZER if op.startswith("foreach_")))(_foreach)
 
 @rule("_amp_foreach_non_finite_check_and_unscale_")
 def unscale(call: Call) -> tuple[Kernel, ...]:
-    """What ``torch.amp.GradScaler`` does before a step: gradients are looked through and multiplied by one number."""
+    """Unscaling by ``torch.amp.GradScaler`` before a step: gradients are searched and multiplied by one number."""
     gradients = _lists(call)[0]
-    return _stepped("foreach_mul", gradients, _size(gradients), _size(gradients))
+    return _step("foreach_mul", gradients, _size(gradients), _size(gradients))
 
 
-def _fused(call: Call, name: str, written: int) -> tuple[Kernel, ...]:
+def _fuse(call: Call, name: str, written: int) -> tuple[Kernel, ...]:
     """Every list is read; the first ``written`` of those that a step changes are written back."""
     params, grads, *others = _lists(call)
     states = [s for s in others if tuple(t.shape for t in s) == tuple(t.shape for t in params)]
     changed, tensors = [params, *states][:written], [params, grads, *states]
-    return _stepped(name, params, sum(map(_size, tensors)), sum(map(_size, changed)))
+    return _step(name, params, sum(map(_size, tensors)), sum(map(_size, changed)))
 
 
 @rule("_fused_adamw_", "_fused_adam_")
 def fused_adam(call: Call) -> tuple[Kernel, ...]:
     """Reads parameter, gradient and both moments, writes all but the gradient: 28 B a parameter in float32."""
     name = "adamw_fused" if "adamw" in call.name else "adam_fused"
-    return _fused(call, name, 4 if call.kwargs.get("amsgrad") else 3)
+    return _fuse(call, name, 4 if call.kwargs.get("amsgrad") else 3)
 
 
 @rule("_fused_sgd_")
 def fused_sgd(call: Call) -> tuple[Kernel, ...]:
     """Reads parameter, gradient and momentum if there is one, writes all but the gradient: 12 or 20 B a parameter."""
-    return _fused(call, "sgd_fused", 2)
+    return _fuse(call, "sgd_fused", 2)

@@ -39,13 +39,13 @@ def _both(name: str) -> Callable[[Callable[..., tuple[Kernel, ...]]], None]:
 
 
 def _operands(call: Call) -> tuple[TensorSpec, ...]:
-    given: tuple[TensorSpec, ...] = next(value for value in call.args if isinstance(value, tuple))
-    return given
+    operands: tuple[TensorSpec, ...] = next(value for value in call.args if isinstance(value, tuple))
+    return operands
 
 
 @_both("causal_conv1d")
 def _convolution(call: Call, passes: int) -> tuple[Elementwise, ...]:
-    """Of [batch, channels, tokens], each channel by itself, with its activation."""
+    """Depthwise convolution of [batch, channels, tokens] with its activation."""
     x, filters = _operands(call)[:2]
     flops = (ELEMENTWISE["silu"].flops + 2 * filters.shape[-1]) * x.elements
     return one_pass(call, "silu", x.elements, passes * flops)
@@ -53,7 +53,9 @@ def _convolution(call: Call, passes: int) -> tuple[Elementwise, ...]:
 
 @_both("selective_scan")
 def _selective_scan(call: Call, passes: int) -> tuple[Elementwise, ...]:
-    """Of [batch, channels, tokens] with a state of [channels, states] in registers (Gu and Dao 2023, section 3.3.2)."""
+    """Scan of [batch, channels, tokens] with a state of [channels, states] in registers (Gu and Dao 2023, section
+    3.3.2).
+    """
     x, states = _operands(call)[0], call.args[-1][0]
     return one_pass(call, "mul", x.elements, passes * SCAN_FLOPS * states * x.elements)
 
@@ -74,14 +76,16 @@ def _wkv(call: Call, passes: int) -> tuple[Elementwise, ...]:
 
 @_both("chunk_delta_rule")
 def _delta_rule(call: Call, passes: int) -> tuple[Gemm, ...]:
-    """Of values, queries and keys of [batch, tokens, heads, width]."""
+    """Delta rule of values, queries and keys of [batch, tokens, heads, width]."""
     values, _, keys = _operands(call)[:3]
     return _in_chunks(values, delta_rule_product(keys.shape[-1], values.shape[-1])) * passes
 
 
 @_both("chunk_scan")
 def _chunk_scan(call: Call, passes: int) -> tuple[Gemm, ...]:
-    """Of values of [batch, tokens, heads, width] and input matrices of [batch, tokens, groups, states]."""
+    """Scan in chunks of values of [batch, tokens, heads, width] and input matrices of [batch, tokens, groups,
+    states].
+    """
     values, inputs = _operands(call)[:2]
     share = inputs.shape[-2] * inputs.shape[-1] / (values.shape[-2] * values.shape[-1])
     return _in_chunks(values, scan_product(values.shape[-1], inputs.shape[-1], share, call.args[-1][0])) * passes
@@ -105,7 +109,9 @@ def _flex_attention_backward(call: Call) -> tuple[Kernel, ...]:
 
 
 def _attention(op: str, call: Call) -> Attention:
-    """Of queries, keys and values; sizes: whether causal, the window, and the keys of a query where a mask chooses."""
+    """Attention of queries, keys and values; sizes: whether causal, the window, and the keys of a query where a mask
+    chooses.
+    """
     query, key, value = _operands(call)
     causal, window, selected = call.args[-1]
     return Attention(

@@ -91,8 +91,8 @@ def baddbmm(call: Call) -> tuple[Kernel, ...]:
 def addbmm(call: Call) -> tuple[Kernel, ...]:
     """A sum of products: the addend is copied into the result, to which every product accumulates."""
     a, b = call.args[1:3]
-    each = TensorSpec(a.shape[1:], a.dtype, a.strides[1:]), TensorSpec(b.shape[1:], b.dtype, b.strides[1:])
-    return (copy_of(call.args[0]), *product(*each, op="linear") * a.shape[0])
+    matrices = TensorSpec(a.shape[1:], a.dtype, a.strides[1:]), TensorSpec(b.shape[1:], b.dtype, b.strides[1:])
+    return (copy_of(call.args[0]), *product(*matrices, op="linear") * a.shape[0])
 
 
 @rule("mv", "dot", "vdot")
@@ -116,8 +116,8 @@ def narrow_mm(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("_grouped_mm", "_scaled_grouped_mm")
-def grouped(call: Call) -> tuple[Kernel, ...]:
-    """Products of groups of rows, of columns or of a depth, whose ends ``offs`` tells; the groups are taken as even.
+def group_products(call: Call) -> tuple[Kernel, ...]:
+    """Products of groups of rows, of columns or of a depth, whose ends are in ``offs``; the groups are taken as even.
 
     [t, k] x [g, k, n] gives [t, n], a layer of experts; [g, m, k] x [k, t] the same turned around; [m, t] x [t, n]
     gives [g, m, n], the gradient of their weights; [g, m, k] x [g, k, n] is a batch of products. Others than bfloat16
@@ -153,7 +153,7 @@ def _one_by_one(a: TensorSpec, b: TensorSpec, groups: int) -> tuple[Kernel, ...]
 
 
 def _attention(op: str, q: TensorSpec, k: TensorSpec, causal: bool) -> Attention:
-    """From [batch, heads, length, head_dim] queries and keys."""
+    """Attention kernel from queries and keys of [batch, heads, length, head_dim]."""
     batch, heads, q_len, head_dim = q.shape
     return Attention(
         op=op, batch=batch, heads=heads, kv_heads=k.shape[1], q_len=q_len, kv_len=k.shape[2], head_dim=head_dim,

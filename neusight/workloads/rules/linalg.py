@@ -23,7 +23,7 @@ _COMPLEX = 4
 _ITERATIONS = 2
 """Steps of the QR iteration that an eigenvalue or singular value takes to converge (Golub and Van Loan, 8.3.5)."""
 _SINGLY = frozenset({"qr", "eigh", "svd", "eig"})
-"""Of a batch, PyTorch hands matrices to cuSOLVER one by one (BatchLinearAlgebraLib.cpp)."""
+"""Decompositions of a batch for which PyTorch hands matrices to cuSOLVER one by one (BatchLinearAlgebraLib.cpp)."""
 
 
 def _work(call: Call, op: str, flops: float, steps: int) -> tuple[Kernel, ...]:
@@ -57,11 +57,11 @@ def _square(names: tuple[str, ...], op: str, cubes: float) -> None:
     """A rule for square matrices, of ``cubes`` n³ FLOP and n dependent steps."""
 
     @rule(*names)
-    def factored(call: Call) -> tuple[Kernel, ...]:
+    def factor(call: Call) -> tuple[Kernel, ...]:
         n = call.inputs[0].shape[-1]
         return _work(call, op, cubes * n**3, n)
 
-    factored.__doc__ = f"{cubes:.2g} n³ FLOP in n steps."
+    factor.__doc__ = f"{cubes:.2g} n³ FLOP in n steps."
 
 
 _square(("linalg_cholesky_ex", "cholesky"), "cholesky", 1 / 3)
@@ -77,7 +77,7 @@ def lu(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("_linalg_solve_ex")
-def solved(call: Call) -> tuple[Kernel, ...]:
+def solve(call: Call) -> tuple[Kernel, ...]:
     """LU, then two triangular solves: 2/3 n³ + 2 n² r FLOP in 3 n steps."""
     n, right = call.inputs[0].shape[-1], _right_sides(call)
     return _work(call, "solve", 2 * n**3 / 3 + 2 * n**2 * right, 3 * n)
@@ -110,8 +110,8 @@ def lu_solved(call: Call) -> tuple[Kernel, ...]:
 
 def _both_triangles(call: Call, matrix: TensorSpec, right: TensorSpec) -> tuple[Kernel, ...]:
     n, sides = matrix.shape[-1], max(1, right.elements * matrix.shape[-1] // max(1, matrix.elements))
-    given = Call(call.name, call.overload, (matrix, right), {}, call.outputs)
-    return _work(given, "solve_triangular", 2 * n**2 * sides, 2 * n)
+    both = Call(call.name, call.overload, (matrix, right), {}, call.outputs)
+    return _work(both, "solve_triangular", 2 * n**2 * sides, 2 * n)
 
 
 @rule("linalg_qr", "geqrf")
@@ -143,7 +143,9 @@ def _vectors(call: Call, name: str, position: int, default: bool) -> bool:
 
 @rule("_linalg_eigh")
 def eigh(call: Call) -> tuple[Kernel, ...]:
-    """To tridiagonal form 4/3 n³ FLOP in n steps; vectors make it 9 n³ and accumulate every step of the iteration."""
+    """Eigenvalues by tridiagonal form: 4/3 n³ FLOP in n steps; vectors make it 9 n³ and accumulate every step of the
+    iteration.
+    """
     n, vectors = call.inputs[0].shape[-1], _vectors(call, "compute_v", 2, True)
     return _work(call, "eigh", (9 if vectors else 4 / 3) * n**3, n * (1 + _ITERATIONS * vectors))
 
@@ -188,8 +190,8 @@ def exponential(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("_linalg_check_errors")
-def checked(call: Call) -> tuple[Kernel, ...]:
-    """The host reads a word for each matrix."""
+def check_status(call: Call) -> tuple[Kernel, ...]:
+    """Copy of a word for each matrix, which the host reads."""
     return move("copy", call.args[0], call.args[0].nbytes)
 
 

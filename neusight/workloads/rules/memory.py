@@ -18,7 +18,7 @@ def move(op: str, out: TensorSpec, read_bytes: int, write_bytes: int | None = No
 
 
 @rule("clone", "contiguous", "_to_copy", "copy", "to", "lift_fresh_copy", "_pack_padded_sequence")
-def copied(call: Call) -> tuple[Kernel, ...]:
+def copy_dense(call: Call) -> tuple[Kernel, ...]:
     """Reads the source as stored, writes a dense result; a cast is a copy between two widths."""
     return move("copy", call.output, call.args[0].nbytes)
 
@@ -30,7 +30,7 @@ def copied_into(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("cat", "stack", "hstack", "vstack", "concat", "block_diag")
-def concatenated(call: Call) -> tuple[Kernel, ...]:
+def concatenate(call: Call) -> tuple[Kernel, ...]:
     """Reads every part, writes the whole."""
     return move("cat", call.output, call.read_bytes)
 
@@ -39,14 +39,14 @@ def concatenated(call: Call) -> tuple[Kernel, ...]:
       "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "rot90", "unfold_backward",
       "lu_unpack", *(f"{kind}_pad{n}d{end}" for kind in ("reflection", "replication") for n in (1, 2, 3)
                      for end in ("", "_backward")))  # fmt: skip
-def rearranged(call: Call) -> tuple[Kernel, ...]:
+def rearrange(call: Call) -> tuple[Kernel, ...]:
     """Reads the source once, writes the result."""
     return move("copy", call.output, call.args[0].nbytes)
 
 
 @rule("fill", "fill_", "zero_", "zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "new_zeros",
       "new_ones", "new_full", "arange", "linspace", "eye", "tril_indices", "triu_indices")  # fmt: skip
-def filled(call: Call) -> tuple[Kernel, ...]:
+def fill(call: Call) -> tuple[Kernel, ...]:
     """Writes only."""
     return move("fill", call.output, 0)
 
@@ -98,17 +98,17 @@ def embedding_bag_backward(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("index", "_unsafe_index")
-def indexed(call: Call) -> tuple[Kernel, ...]:
+def index(call: Call) -> tuple[Kernel, ...]:
     """Gathers as many elements as the result has."""
     return move("gather", call.output, call.output.nbytes + _indices_bytes(call))
 
 
 @rule("gather", "index_select", "take_along_dim", "take")
-def gathered(call: Call) -> tuple[Kernel, ...]:
+def gather(call: Call) -> tuple[Kernel, ...]:
     """Reads the indices and as many elements as the result has."""
     # The index may be the gathered tensor itself.
-    given = (*call.args[1:], call.kwargs.get("index"), call.kwargs.get("indices"))
-    index = next(value for value in given if isinstance(value, TensorSpec))
+    arguments = (*call.args[1:], call.kwargs.get("index"), call.kwargs.get("indices"))
+    index = next(value for value in arguments if isinstance(value, TensorSpec))
     return move("gather", call.output, call.output.nbytes + index.nbytes)
 
 
@@ -130,7 +130,7 @@ def index_put(call: Call) -> tuple[Kernel, ...]:
 
 
 def _places(call: Call, target: TensorSpec, values: TensorSpec) -> int:
-    """How many elements are written: an index entry for each, times the dimensions that are not indexed."""
+    """Number of elements that are written: an index entry for each, times the dimensions that are not indexed."""
     indices = [t for t in call.args[1] if isinstance(t, TensorSpec)]
     if not indices:
         return target.elements
@@ -145,7 +145,7 @@ def _places(call: Call, target: TensorSpec, values: TensorSpec) -> int:
 @rule("scatter", "scatter_", "scatter_add", "scatter_add_", "scatter_reduce", "index_add", "index_add_", "index_reduce",
       "index_reduce_", "put", "put_", "masked_scatter_backward", "index_copy",
       "index_copy_", "index_fill", "index_fill_", "masked_scatter", "masked_scatter_")  # fmt: skip
-def scattered(call: Call) -> tuple[Kernel, ...]:
+def scatter(call: Call) -> tuple[Kernel, ...]:
     """Reads indices and source, writes as many elements; additions read them too, functional forms first copy."""
     target, others = call.args[0], call.inputs[1:]
     source = max(others, key=lambda t: t.elements)
@@ -160,7 +160,7 @@ def scattered(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("slice_backward", "select_backward", "diagonal_backward", "slice_scatter", "select_scatter", "as_strided_scatter")
-def embedded(call: Call) -> tuple[Kernel, ...]:
+def embed_slice(call: Call) -> tuple[Kernel, ...]:
     """A fresh tensor, zero or a copy, then the slice written into it."""
     part = call.args[1] if call.name.endswith("_scatter") else call.args[0]
     base = call.args[0].nbytes if call.name.endswith("_scatter") else 0

@@ -23,7 +23,7 @@ _CELLS = {0: ("rnn_cell", 1), 1: ("rnn_cell", 1), 2: ("lstm_cell", 4), 3: ("gru_
 STATES = {"rnn_cell": 1, "gru_cell": 1, "lstm_cell": 2}
 """Vectors that a cell hands to its next step."""
 CELL_BACKWARD = "_backward"
-"""What the name of a cell's kernel ends with in the backward pass."""
+"""Suffix of the name of a cell's kernel in the backward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +46,11 @@ class _Direction:
 
     @property
     def projection(self) -> tuple[Gemm, ...]:
-        """From the cell's width to a narrower state, where there is one."""
+        """Projection from the cell's width to a narrower state, if there is one."""
         return () if self.state == self.hidden else (self.product(self.batch, self.state, self.hidden, "tn"),)
 
     def pointwise(self, op: str, reads: int, writes: int) -> Elementwise:
-        """One kernel over the states of a batch, which reads and writes so many vectors of them."""
+        """Kernel over the states of a batch that reads ``reads`` and writes ``writes`` vectors of them."""
         elements = self.batch * self.hidden
         return Elementwise(
             op=op, elements=elements, read_bytes=reads * elements * self.element_bytes,
@@ -99,7 +99,9 @@ class _Direction:
 
 
 def _directions(x: TensorSpec, setting: tuple[object, ...]) -> Iterator[_Direction]:
-    """Of a call's input and its arguments from ``mode`` to ``batch_sizes``, layer by layer."""
+    """Directions of a recurrent layer, from a call's input and its arguments from ``mode`` to ``batch_sizes``, layer by
+    layer.
+    """
     mode, hidden, projected, layers, batch_first, _, _, both, batch_sizes = setting
     assert isinstance(mode, int) and isinstance(hidden, int) and isinstance(projected, int)
     assert isinstance(layers, int) and isinstance(batch_sizes, tuple)
@@ -111,11 +113,11 @@ def _directions(x: TensorSpec, setting: tuple[object, ...]) -> Iterator[_Directi
     ways, state = 1 + bool(both), projected or hidden
     for layer in range(layers):
         width = x.shape[-1] if layer == 0 else ways * state
-        one = _Direction(
+        direction = _Direction(
             cell=cell, gates=gates, steps=steps, batch=batch, width=width, hidden=hidden, state=state,
             dtype=x.dtype, element_bytes=x.element_bytes,
         )  # fmt: skip
-        yield from (one,) * ways
+        yield from (direction,) * ways
 
 
 @rule("_cudnn_rnn")

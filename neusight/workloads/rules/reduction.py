@@ -33,7 +33,7 @@ def of_call(op: str, rows: int, cols: int, call: Call) -> tuple[RowReduction, ..
 
 
 def along(call: Call, op: str, dim: int) -> tuple[RowReduction, ...]:
-    """A reduction of the first argument along one dimension, whatever the results look like."""
+    """Reduction of the first argument along one dimension, for results of every shape."""
     x = call.args[0]
     cols = x.shape[dim] if x.shape else 1
     return of_call(op, x.elements // max(1, cols), cols, call)
@@ -76,7 +76,7 @@ def layer_norm_backward(call: Call) -> tuple[Kernel, ...]:
 def _norm_backward(
     op: str, call: Call, statistics: tuple[TensorSpec, ...], weight: Any, wanted: list[bool]
 ) -> tuple[Kernel, ...]:
-    """Of a call whose arguments begin with gradient, input and normalised shape."""
+    """Gradient kernels of a norm whose arguments begin with gradient, input and normalised shape."""
     grad, x, cols = call.args[0], call.args[1], prod(call.args[2])
     rows = x.elements // max(1, cols)
     shared = grad.nbytes + x.nbytes + sum(t.nbytes for t in statistics)
@@ -102,15 +102,17 @@ def rms_norm(call: Call) -> tuple[Kernel, ...]:
 
 @rule("_fused_rms_norm_backward")
 def rms_norm_backward(call: Call) -> tuple[Kernel, ...]:
-    """As for layer norm, without shift."""
-    rstd, weight, wanted = call.args[3:6]
-    return _norm_backward("rms_norm", call, (rstd,), weight, wanted)
+    """Gradients of an RMS norm: those of layer norm, without shift."""
+    rstd, weight, needs = call.args[3:6]
+    return _norm_backward("rms_norm", call, (rstd,), weight, needs)
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
       "_batch_norm_with_update", "_batch_norm_no_update", "cudnn_batch_norm", "batch_norm")  # fmt: skip
 def batch_norm(call: Call) -> tuple[Kernel, ...]:
-    """In training a reduction over batch and space, one row a channel; in evaluation a scale and shift, pointwise."""
+    """Batch norm: in training a reduction over batch and space, one row a channel; in evaluation a scale and shift,
+    pointwise.
+    """
     x = call.args[0]
     training = call.name == "_batch_norm_with_update" or ("no_" not in call.name and bool(call.args[5]))
     if not training:
@@ -158,7 +160,7 @@ _REDUCED_AS = {
 @rule("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "any", "all", "prod", "nansum", "std", "var",
       "var_mean", "std_mean", "norm", "linalg_vector_norm", "logsumexp", "count_nonzero", "aminmax", "trace",
       "segment_reduce", "_segment_reduce_backward", "_is_all_true", "_is_any_true")  # fmt: skip
-def reduced(call: Call) -> tuple[Kernel, ...]:
+def reduce_rows(call: Call) -> tuple[Kernel, ...]:
     """One row an element of the result; two operands make it pointwise (``max(a, b)``)."""
     if isinstance(call.arg(1, "other"), TensorSpec):
         return pointwise(call, "maximum")
@@ -169,8 +171,8 @@ def reduced(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("cumsum", "cumsum_", "cumprod", "logcumsumexp", "cummax", "cummin")
-def scanned(call: Call) -> tuple[Kernel, ...]:
-    """Along one dimension, the last unless said."""
+def scan(call: Call) -> tuple[Kernel, ...]:
+    """Scan along one dimension, by default the last."""
     return along(call, call.name.rstrip("_"), call.arg(1, "dim", -1))
 
 
@@ -186,15 +188,15 @@ def nll_loss(call: Call) -> tuple[Kernel, ...]:
 
 @rule(*LOSSES)
 def loss(call: Call) -> tuple[Kernel, ...]:
-    """Of each element, written out, and a mean or sum of them all in a kernel of its own (``aten/src/ATen/native``,
+    """Loss of each element, written out, and a mean or sum of them all in a separate kernel (``aten/src/ATen/native``,
     ``Loss.cpp``: ``at::mean_out`` after the stub).
     """
     values = max(call.args[:2], key=lambda tensor: tensor.elements)
     if call.output.elements == values.elements:
         return pointwise(call, call.name)
-    each = pointwise(replace(call, outputs=(values,)), call.name)
+    rows = pointwise(replace(call, outputs=(values,)), call.name)
     written = call.output.nbytes
-    return (*each, *reduce("mean", 1, values.elements, read_bytes=values.nbytes, write_bytes=written, dtype=call.dtype))
+    return (*rows, *reduce("mean", 1, values.elements, read_bytes=values.nbytes, write_bytes=written, dtype=call.dtype))
 
 
 @rule("nll_loss_backward", "nll_loss2d_backward")

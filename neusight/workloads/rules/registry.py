@@ -30,8 +30,8 @@ def rule(*operators: str) -> Callable[[Rule], Rule]:
     return register
 
 
-def covered(operator: str) -> bool:
-    """Whether an operator has a rule."""
+def has_rule(operator: str) -> bool:
+    """Tell whether an operator has a rule."""
     return _rule_of(operator) is not None
 
 
@@ -64,7 +64,7 @@ def one_pass(call: Call, op: str, elements: int, flops: int, **fields: Any) -> t
 
 
 _CUBIC = ("linalg_", "_linalg_", "cholesky", "lu_", "ormqr", "triangular", "matrix_")
-"""How names of operators begin that factor or multiply matrices."""
+"""Prefixes of names of operators that factor or multiply matrices."""
 
 
 def fallback(call: Call) -> tuple[Kernel, ...]:

@@ -13,7 +13,7 @@ from neusight.workloads.tensors import Call, TensorSpec
 
 
 def _dimensions(name: str) -> int:
-    """Those that are pooled or resampled, which the operator's name tells: ``avg_pool3d``."""
+    """Number of pooled or resampled dimensions, from the operator's name: ``avg_pool3d``."""
     return next(n for n in (1, 2, 3) if f"{n}d" in name)
 
 
@@ -79,10 +79,10 @@ _UPSAMPLED = [
 def upsampling(call: Call) -> tuple[Kernel, ...]:
     """An interpolation, two operations a neighbour; with anti-aliasing a smaller image averages more of them."""
     mode = call.name.removeprefix("_").removeprefix("upsample_").split("_")[0].rstrip("123d")
-    given = call.args[0]
-    shrinks = max(1, given.elements // max(1, call.output.elements)) if "_aa" in call.name else 1
+    operand = call.args[0]
+    shrinks = max(1, operand.elements // max(1, call.output.elements)) if "_aa" in call.name else 1
     # A gradient is spread from the results, of which there are as many as it has elements.
-    results = given.elements if call.name.endswith("_backward") else call.output.elements
+    results = operand.elements if call.name.endswith("_backward") else call.output.elements
     work = 2 * _TAPS[mode] * shrinks * results
     return pointwise(call, call.name.removeprefix("_"), work // max(1, call.output.elements))
 

@@ -27,9 +27,9 @@ def _digits(tensor: TensorSpec) -> int:
 
 @rule("sort", "argsort", "median", "mode")
 def sorted_rows(call: Call) -> tuple[Kernel, ...]:
-    """Along one dimension, the last unless said; places go with the values."""
-    given = call.arg(1, "dim", -1)
-    dim = given if isinstance(given, int) and not isinstance(given, bool) else -1
+    """Sort along one dimension, by default the last; places move with the values."""
+    argument = call.arg(1, "dim", -1)
+    dim = argument if isinstance(argument, int) and not isinstance(argument, bool) else -1
     return tuple(_in_digits(kernel, call.args[0]) for kernel in along(call, "sort", dim))
 
 
@@ -67,7 +67,7 @@ def unique(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("bincount", "histc", "histogram")
-def counted(call: Call) -> tuple[Kernel, ...]:
+def count_values(call: Call) -> tuple[Kernel, ...]:
     """Zeroes the counts, then reads every value and adds to one of them."""
     x = call.args[0]
     count = reduce("bincount", 1, x.elements, read_bytes=x.nbytes, write_bytes=call.write_bytes, dtype=call.dtype)
@@ -75,7 +75,7 @@ def counted(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("nonzero", "masked_select")
-def selected(call: Call) -> tuple[Kernel, ...]:
+def select(call: Call) -> tuple[Kernel, ...]:
     """Counts what is chosen, which the host waits for, then reads again and writes it."""
     x = call.args[0]
     count = reduce("count_nonzero", 1, x.elements, read_bytes=x.nbytes, write_bytes=8, dtype=call.dtype)
@@ -84,7 +84,7 @@ def selected(call: Call) -> tuple[Kernel, ...]:
 
 
 @rule("bucketize", "searchsorted")
-def searched(call: Call) -> tuple[Kernel, ...]:
+def search(call: Call) -> tuple[Kernel, ...]:
     """A bisection of the sorted values for each one that is looked for."""
     tensors = call.inputs
     ordered = tensors[0] if call.name == "searchsorted" else tensors[-1]

@@ -27,7 +27,7 @@ from neusight.workloads.sources.plain_models import MODULE, plain_model
 __all__ = ["ExportedModel", "ModelSource", "described", "described_file", "traced_model"]
 
 
-def described(text: str) -> ModelSource | None:
+def source_named(text: str) -> ModelSource | None:
     """The model that ``library:name`` stands for; None where it names no library.
 
     Raises:

@@ -57,14 +57,14 @@ def block_model(text: str) -> BlockModel | None:
         return None
     from neusight.workloads.models.blocks import BLOCKS
 
-    name, _, given = text.removeprefix(LIBRARY).partition("@")
+    name, _, written = text.removeprefix(LIBRARY).partition("@")
     if name not in BLOCKS:
         raise ModelError(f"unknown block '{shown(name)}'{nearest(name, BLOCKS)}: one of {', '.join(BLOCKS)}")
-    wanted = BLOCKS[name][0]
-    pairs = [pair.partition("=")[::2] for pair in given.split(",")]
-    if sorted(key for key, _ in pairs) != sorted(wanted) or not all(
+    sizes = BLOCKS[name][0]
+    pairs = [pair.partition("=")[::2] for pair in written.split(",")]
+    if sorted(key for key, _ in pairs) != sorted(sizes) or not all(
         v.isdigit() and (int(v) or key in _FROM_ZERO) for key, v in pairs
     ):
-        example = ",".join(f"{size}=…" for size in wanted)
-        raise ModelError(f"cannot read '{shown(given)}' of {LIBRARY}{name}: write {LIBRARY}{name}@{example}")
+        example = ",".join(f"{size}=…" for size in sizes)
+        raise ModelError(f"cannot read '{shown(written)}' of {LIBRARY}{name}: write {LIBRARY}{name}@{example}")
     return BlockModel(name=name, sizes=tuple(sorted((key, int(value)) for key, value in pairs)))

@@ -1,5 +1,6 @@
-"""What every source of models answers: which step it can run, its module, and what that is given; and the packages
-that build models, imported when one of theirs is asked for."""
+"""Interface of every source of models: the step it can run, its module and inputs; and the packages that build models,
+imported when one of theirs is requested.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ class ModelSource(Protocol):
 
     @property
     def content(self) -> str:
-        """All that a stored trace depends on: the model, and the version of whatever builds it."""
+        """Content that a stored trace depends on: the model, and the version of the package that builds it."""
 
     def settled(self, request: Request) -> Request:
         """The step with what it leaves open.
@@ -59,14 +60,14 @@ class ModelSource(Protocol):
         """
 
     def build(self, request: Request) -> torch.nn.Module:
-        """The module, with weights that nobody has trained.
+        """The module, with untrained weights.
 
         Raises:
             ModelError: something is not installed, or there is no such model.
         """
 
     def inputs(self, request: Request) -> Inputs:
-        """What the module's ``forward`` takes in a settled step."""
+        """Inputs of the module's ``forward`` in a settled step."""
 
 
 def refuse_others(request: Request, *known: str) -> Request:
@@ -75,10 +76,10 @@ def refuse_others(request: Request, *known: str) -> Request:
     Raises:
         ModelError: something else was asked for, on which no input depends.
     """
-    stated = {"seq_len": request.seq_len, **request.extents.to_dict()}
+    requested = {"seq_len": request.seq_len, **request.extents.to_dict()}
     if "seq_len" not in known and request.seq_len is not None:
         raise ModelError(f"{request.model} has no sequence: leave out --seq-len")
-    for name, value in stated.items():
+    for name, value in requested.items():
         if value is not None and name not in known:
             raise ModelError(f"no input of {request.model} depends on {_OPTIONS[name]}: leave it out")
     return request
@@ -101,7 +102,7 @@ def library(name: str) -> ModuleType:
 
 
 @cache
-def installed(name: str) -> str:
+def version_of(name: str) -> str:
     """The version of a package that is installed, or ``none``; nothing is imported."""
     try:
         return version(name)

@@ -38,7 +38,7 @@ CLIP_TOKENS = 77
 _TEXT_WIDTHS = ("joint_attention_dim", "caption_channels", "text_dim", "text_embed_dim", "cross_attention_dim")
 _COLOURS = 3
 _CLIPS = ("3D", "Video", "AutoencoderKLWan")
-"""Of the names of classes that take clips."""
+"""Parts of the names of classes whose models read clips."""
 _TIME_IDS = 6
 """Original size, crop and target size of an image, two numbers each (Podell et al. 2023, section 2.2)."""
 
@@ -59,8 +59,8 @@ class DenoiserStep:
     @property
     def edges(self) -> tuple[int, int]:
         """Latents, or pixels of a model without latents, along the height and the width of the image."""
-        if asked := self.request.extents.edges:
-            return max(1, asked[0] // self.pixels), max(1, asked[1] // self.pixels)
+        if edges := self.request.extents.edges:
+            return max(1, edges[0] // self.pixels), max(1, edges[1] // self.pixels)
         size = self.config.get("sample_size") or IMAGE_SIZE // self.pixels
         height, width = (size[0], size[-1]) if isinstance(size, list | tuple) else (size, size)
         return int(self.config.get("sample_height") or height), int(self.config.get("sample_width") or width)
@@ -73,7 +73,7 @@ class DenoiserStep:
 
     @property
     def channels(self) -> int:
-        """Of a latent, or of a token where several latents are packed into one.
+        """Channels of a latent, or of a token where several latents are packed into one.
 
         Raises:
             ModelError: the configuration states none.
@@ -84,25 +84,25 @@ class DenoiserStep:
 
     @property
     def tokens(self) -> int:
-        """Of the prompt."""
-        stated = self.config.get("max_text_seq_length")
-        return int(self.request.seq_len or stated or TEXT_TOKENS.get(self.kind, CLIP_TOKENS))
+        """Tokens of the prompt."""
+        limit = self.config.get("max_text_seq_length")
+        return int(self.request.seq_len or limit or TEXT_TOKENS.get(self.kind, CLIP_TOKENS))
 
     @property
-    def packed(self) -> bool:
-        """Whether the model takes tokens in place of images."""
+    def packs_latents(self) -> bool:
+        """Tell whether the model takes tokens in place of images."""
         return "axes_dims_rope" in self.config
 
     @property
     def clip(self) -> bool:
-        """Whether the model takes clips."""
+        """Tell whether the model takes clips."""
         return isinstance(self.config.get("patch_size"), list | tuple) or any(word in self.kind for word in _CLIPS)
 
     @property
     def frames(self) -> int:
         """Latents of a clip along its time."""
-        stated = self.request.extents.frames or self.config.get("sample_frames") or FRAMES
-        latents = 1 + (stated - 1) // (self.config.get("temporal_compression_ratio") or CLIP_FRAMES)
+        frames = self.request.extents.frames or self.config.get("sample_frames") or FRAMES
+        latents = 1 + (frames - 1) // (self.config.get("temporal_compression_ratio") or CLIP_FRAMES)
         return ceil(latents / self.frames_per_token) * self.frames_per_token
 
     @property
@@ -122,10 +122,10 @@ class DenoiserStep:
 
 
 def inputs_of(forward: Callable[..., Any], step: DenoiserStep) -> dict[str, Any]:
-    """Inputs by name: all that ``forward`` must have, and those of what it may have that the model's pipeline gives.
+    """Inputs by name: all that ``forward`` requires, and the optional ones that the model's pipeline gives.
 
     Raises:
-        ModelError: an input is needed that nobody knows how to make.
+        ModelError: a required input has no maker.
     """
     inputs = {}
     for parameter in list(inspect.signature(forward).parameters.values()):
@@ -143,7 +143,7 @@ def inputs_of(forward: Callable[..., Any], step: DenoiserStep) -> dict[str, Any]
 
 
 def _latents(step: DenoiserStep) -> TensorSpec:
-    if step.packed:
+    if step.packs_latents:
         return TensorSpec((step.batch, prod(_packed_edges(step)), step.channels))
     if step.kind.startswith("CogVideoX"):
         return TensorSpec((step.batch, step.frames, step.channels, *step.edges))
@@ -159,7 +159,7 @@ def _text(step: DenoiserStep) -> TensorSpec | None:
     return TensorSpec((step.batch, step.tokens, step.text_width))
 
 
-def _pooled(step: DenoiserStep) -> TensorSpec | None:
+def _pool(step: DenoiserStep) -> TensorSpec | None:
     width = step.config.get("pooled_projection_dim")
     return TensorSpec((step.batch, width)) if width else None
 
@@ -169,23 +169,23 @@ def _class_labels(step: DenoiserStep) -> TensorSpec | None:
     return TensorSpec((step.batch,), "int64") if classes else None
 
 
-def _added(step: DenoiserStep) -> dict[str, Any] | None:
-    """What SDXL and PixArt are given with the prompt; PixArt wants the names even where nothing is given."""
+def _conditions(step: DenoiserStep) -> dict[str, Any] | None:
+    """Inputs that SDXL and PixArt get with the prompt; PixArt needs the names even where nothing is given."""
     if step.config.get("addition_embed_type") == "text_time":
         times = _TIME_IDS * step.config["addition_time_embed_dim"]
         pooled = step.config["projection_class_embeddings_input_dim"] - times
         return {"text_embeds": TensorSpec((step.batch, pooled)), "time_ids": TensorSpec((step.batch, _TIME_IDS))}
     if not step.kind.startswith("PixArt"):
         return None
-    stated = step.config.get("use_additional_conditions")
-    used = step.config.get("sample_size") == 128 if stated is None else stated
+    flag = step.config.get("use_additional_conditions")
+    used = step.config.get("sample_size") == 128 if flag is None else flag
     if not used:
         return {"resolution": None, "aspect_ratio": None}
     return {"resolution": TensorSpec((step.batch, 2)), "aspect_ratio": TensorSpec((step.batch, 1))}
 
 
 def _places(count: Callable[[DenoiserStep], int]) -> Callable[[DenoiserStep], TensorSpec | None]:
-    return lambda step: TensorSpec((count(step), len(step.config["axes_dims_rope"]))) if step.packed else None
+    return lambda step: TensorSpec((count(step), len(step.config["axes_dims_rope"]))) if step.packs_latents else None
 
 
 def _guidance(step: DenoiserStep) -> TensorSpec | None:
@@ -217,9 +217,9 @@ _MAKERS: dict[str, Callable[[DenoiserStep], Any]] = {
     "hidden_states": _latents,
     "timestep": lambda step: TensorSpec((step.batch,), "int64"),
     "encoder_hidden_states": _text,
-    "pooled_projections": _pooled,
+    "pooled_projections": _pool,
     "class_labels": _class_labels,
-    "added_cond_kwargs": _added,
+    "added_cond_kwargs": _conditions,
     "img_ids": _places(lambda step: prod(_packed_edges(step))),
     "txt_ids": _places(lambda step: step.tokens),
     "guidance": _guidance,

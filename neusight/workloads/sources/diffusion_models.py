@@ -13,7 +13,7 @@ from neusight.errors import ModelError, nearest, reason, shown
 from neusight.paths import read_json, user_path
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
-from neusight.workloads.sources.described import Inputs, ModelSource, installed, library, refuse_others
+from neusight.workloads.sources.described import Inputs, ModelSource, library, refuse_others, version_of
 from neusight.workloads.sources.diffusion_inputs import DenoiserStep, inputs_of
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class DiffusionModel(ModelSource):
     @property
     def content(self) -> str:
         """The configuration and the version of diffusers."""
-        return f"diffusers {installed('diffusers')} {json.dumps(self.config, sort_keys=True)}"
+        return f"diffusers {version_of('diffusers')} {json.dumps(self.config, sort_keys=True)}"
 
     @property
     def kind(self) -> str:
@@ -89,9 +89,9 @@ class DiffusionModel(ModelSource):
     def _class(self) -> Any:
         kind = getattr(library("diffusers"), self.kind, None)
         if kind is None or not hasattr(kind, "from_config") or not hasattr(kind, "forward"):
-            known = [name for name in dir(library("diffusers")) if name.endswith(("Model", "KL"))]
+            names = [name for name in dir(library("diffusers")) if name.endswith(("Model", "KL"))]
             raise ModelError(
-                f"diffusers {installed('diffusers')} has no model '{shown(self.kind)}'{nearest(self.kind, known)}: "
+                f"diffusers {version_of('diffusers')} has no model '{shown(self.kind)}'{nearest(self.kind, names)}: "
                 f"correct {CLASS} of {self.name}, or install another version"
             )
         return kind

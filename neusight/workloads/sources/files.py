@@ -45,7 +45,7 @@ def digest(file: Path) -> str:
         raise ModelError(f"cannot read {file}: {error.strerror}; check the path") from None
 
 
-def sized(name: str, shape: Sequence[int | None], dtype: str, request: Request) -> TensorSpec:
+def spec_of_input(name: str, shape: Sequence[int | None], dtype: str, request: Request) -> TensorSpec:
     """An input whose open extents are filled in: the first is the batch; others are pixels of images or tokens.
 
     Args:
@@ -65,7 +65,7 @@ def sized(name: str, shape: Sequence[int | None], dtype: str, request: Request) 
             f"input '{name}' of {request.model} is made for {shape[0]} samples: leave out --batch, or export the model "
             "with an open first extent"
         )
-    extents = [size if size is not None else _filled(place, shape, dtype, request) for place, size in enumerate(shape)]
+    extents = [size if size is not None else _extent(place, shape, dtype, request) for place, size in enumerate(shape)]
     missing = [place for place, size in enumerate(extents) if size is None]
     if missing:
         shape_text = "x".join("?" if size is None else str(size) for size in extents)
@@ -75,7 +75,7 @@ def sized(name: str, shape: Sequence[int | None], dtype: str, request: Request) 
     return TensorSpec(tuple(size for size in extents if size is not None), dtype)
 
 
-def _filled(place: int, shape: Sequence[int | None], dtype: str, request: Request) -> int | None:
+def _extent(place: int, shape: Sequence[int | None], dtype: str, request: Request) -> int | None:
     if place == 0:
         return request.batch
     if len(shape) == _IMAGE_DIMENSIONS and place >= 2:
@@ -123,18 +123,18 @@ class ExportedModel(GraphFile):
         with warnings.catch_warnings():
             # Copies of a program's signature ask for classes by names that PyTorch has changed.
             warnings.simplefilter("ignore", FutureWarning)
-            own = request.precision == OWN_PRECISION
-            return copy_as_fake(as_module(self._program), None if own else torch.get_default_dtype())
+            is_own = request.precision == OWN_PRECISION
+            return copy_as_fake(as_module(self._program), None if is_own else torch.get_default_dtype())
 
     def inputs(self, request: Request) -> Inputs:
-        """By name, where the program has names; extents that it leaves open as they were asked for."""
+        """Inputs by name, where the program has names; extents that it leaves open are the requested ones."""
         placeholders = {node.name: node for node in self._program.graph.nodes if node.op == "placeholder"}
         inputs: dict[str, Any] = {}
         for name in self._program.graph_signature.user_inputs:
             value = placeholders[name].meta.get("val") if isinstance(name, str) and name in placeholders else name
             shape = getattr(value, "shape", None)
             dtype = str(getattr(value, "dtype", "")).removeprefix("torch.")
-            inputs[str(name)] = value if shape is None else sized(name, _extents(shape), dtype, request)
+            inputs[str(name)] = value if shape is None else spec_of_input(name, _extents(shape), dtype, request)
         return inputs
 
     @cached_property
@@ -142,9 +142,9 @@ class ExportedModel(GraphFile):
         from torch.export import load
         from torch.utils._python_dispatch import _disable_current_modes
 
-        said = logging.getLogger("torch.export")
-        level = said.level
-        said.setLevel(logging.CRITICAL)
+        logger = logging.getLogger("torch.export")
+        level = logger.level
+        logger.setLevel(logging.CRITICAL)
         try:
             with _disable_current_modes():
                 return load(self.file)
@@ -154,7 +154,7 @@ class ExportedModel(GraphFile):
                 "with torch.export.save"
             ) from None
         finally:
-            said.setLevel(level)
+            logger.setLevel(level)
 
 
 def _extents(shape: Any) -> list[int | None]:
@@ -177,10 +177,10 @@ class OnnxModel(GraphFile):
         return OnnxModule(self._model, self.file.parent)
 
     def inputs(self, request: Request) -> Inputs:
-        """By name, all that is no weight."""
+        """Inputs by name: all that are no weights."""
         weights = {tensor.name for tensor in self._model.graph.initializer}
         return {
-            given.name: self._input(given, request) for given in self._model.graph.input if given.name not in weights
+            value.name: self._input(value, request) for value in self._model.graph.input if value.name not in weights
         }
 
     def _input(self, given: Any, request: Request) -> Any:
@@ -192,7 +192,7 @@ class OnnxModel(GraphFile):
                 f"input '{given.name}' of {request.model} is no tensor: export the model with tensors alone"
             )
         extents = [dim.dim_value if dim.HasField("dim_value") else None for dim in kind.shape.dim]
-        return sized(given.name, extents, str(dtype_of(kind.elem_type)).removeprefix("torch."), request)
+        return spec_of_input(given.name, extents, str(dtype_of(kind.elem_type)).removeprefix("torch."), request)
 
     @cached_property
     def _model(self) -> Any:
@@ -214,7 +214,7 @@ class TfliteModel(GraphFile):
 
     @property
     def dtype(self) -> str:
-        """In which most of its operators run."""
+        """Dtype in which most of its operators run."""
         model = self._model
         from neusight.workloads.tflite import dtype_of
 
@@ -232,11 +232,11 @@ class TfliteModel(GraphFile):
         return TfliteModule(model)
 
     def inputs(self, request: Request) -> Inputs:
-        """By name."""
+        """Inputs by name."""
         from neusight.workloads.tflite import inputs_of
 
         named = inputs_of(self._model).items()
-        return {name: sized(name, shape, "float32", request) for name, (_, shape) in named}
+        return {name: spec_of_input(name, shape, "float32", request) for name, (_, shape) in named}
 
     @cached_property
     def _model(self) -> Any:

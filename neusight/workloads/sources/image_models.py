@@ -13,7 +13,7 @@ from neusight.errors import ModelError, nearest, reason, shown
 from neusight.quick_dataclasses import dataclass
 from neusight.requests import Request
 from neusight.workloads.inputs.sizes import FRAMES, IMAGE_SIZE
-from neusight.workloads.sources.described import Inputs, ModelSource, installed, library, refuse_others
+from neusight.workloads.sources.described import Inputs, ModelSource, library, refuse_others, version_of
 from neusight.workloads.tensors import TensorSpec
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class ImageModel(ModelSource):
     @property
     def content(self) -> str:
         """The model and the version of the library that builds it."""
-        return f"{self.library} {installed(self.library)} {self.name} {self.size}"
+        return f"{self.library} {version_of(self.library)} {self.name} {self.size}"
 
     def exact(self) -> str:
         """The name that the installed version knows the model by.
@@ -44,11 +44,11 @@ class ImageModel(ModelSource):
         Raises:
             ModelError: the library is missing, or has no such model.
         """
-        known = model_names(self.library)
+        names = model_names(self.library)
         exact = _current_name(self.library, self.name)
-        if exact not in known:
-            hint = nearest(self.name, known)
-            raise ModelError(f"{self.library} {installed(self.library)} has no model '{shown(self.name)}'{hint}")
+        if exact not in names:
+            hint = nearest(self.name, names)
+            raise ModelError(f"{self.library} {version_of(self.library)} has no model '{shown(self.name)}'{hint}")
         return exact
 
     def settled(self, request: Request) -> Request:
@@ -82,8 +82,8 @@ class ImageModel(ModelSource):
         name, size = self.exact(), self._edges(request)
         if self.library == "torchvision":
             return torchvision_inputs(name, request.batch, size, request.extents.frames)
-        stated = library("timm").get_pretrained_cfg(name)
-        channels, *edges = tuple(stated.input_size) if stated is not None else (3, 224, 224)
+        preset = library("timm").get_pretrained_cfg(name)
+        channels, *edges = tuple(preset.input_size) if preset is not None else (3, 224, 224)
         return (TensorSpec((request.batch, channels, *(size or edges))),)
 
 
@@ -117,7 +117,9 @@ def model_names(package: str) -> list[str]:
 
 
 def _current_name(package: str, name: str) -> str:
-    """Of a model of timm without the tag of its weights, which may have been part of its name in older versions."""
+    """Current name of a model: of timm without the tag of its weights, which may have been part of its name in older
+    versions.
+    """
     if package != "timm":
         return name
     from timm.models import _registry
@@ -208,8 +210,8 @@ def torchvision_edges(name: str) -> Edges:
     kind = torchvision_task(name)
     if kind in ("detection", "optical_flow"):
         return PHOTOGRAPH if kind == "detection" else VIDEO_FRAME
-    stated = _preset(name)
-    edge = stated.get("crop_size") or stated.get("resize_size") or IMAGE_SIZE
+    preset = _preset(name)
+    edge = preset.get("crop_size") or preset.get("resize_size") or IMAGE_SIZE
     return (edge[0], edge[-1]) if isinstance(edge, tuple | list) else (edge, edge)
 
 

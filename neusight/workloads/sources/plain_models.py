@@ -23,8 +23,9 @@ _STEEPEST = 10.0
 
 
 class _Kind(NamedTuple):
-    """Where a module is, what makes its inputs, and which words on their extents that takes after sizes and batch,
-    and whether the number after ``@`` after them; and the work that a step is of, where that is not plain.
+    """Kind of a plain model: its room and module, the maker of its inputs, the extents which that takes after sizes and
+    batch, and whether it takes the number after ``@`` after them; and the work that a step is of, where that is not
+    plain.
     """
 
     room: str
@@ -94,11 +95,11 @@ class PlainModel(ModelSource):
 
     @property
     def dtype(self) -> str | None:
-        """In which it is deployed, where its configuration states one."""
+        """Dtype in which it is deployed, where its configuration states one."""
         return self.config.get("dtype")
 
     def unit(self, request: Request) -> str:
-        """As of all models of the kind."""
+        """Unit of work of all models of the kind."""
         return self._kind.unit
 
     def settled(self, request: Request) -> Request:
@@ -111,9 +112,9 @@ class PlainModel(ModelSource):
         return module
 
     def inputs(self, request: Request) -> Inputs:
-        """By name or in order."""
-        stated = {"seq_len": request.seq_len, "mode": request.mode, **vars(request.extents)}
-        words = (stated[name] for name in self._kind.words)
+        """Inputs by name or in order."""
+        extents = {"seq_len": request.seq_len, "mode": request.mode, **vars(request.extents)}
+        words = (extents[name] for name in self._kind.words)
         option = self.option if self._kind.option else ()
         inputs: Inputs = self._of_room(self._kind.inputs)(self.config, request.batch, *words, *option)
         return inputs
