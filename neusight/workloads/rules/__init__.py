@@ -8,4 +8,4 @@ from neusight.workloads.rules.registry import fallback, has_rule, kernels_of, ru
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["has_rule", "fallback", "kernels_of", "rule"]
+__all__ = ["fallback", "has_rule", "kernels_of", "rule"]

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from neusight.errors import CoverageError, ModelError
 from neusight.kernels import Kernel
-from neusight.workloads.rules import has_rule, fallback, kernels_of
+from neusight.workloads.rules import fallback, has_rule, kernels_of
 from neusight.workloads.tensors import Call, TensorSpec
 from neusight.workloads.trace import sizes, values
 from neusight.workloads.trace.cuda_only import run
