@@ -38,7 +38,7 @@ _GENERATING = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 class WorkloadSource:
     """Source of a model.
 
-    Exactly one of ``config``, ``function``, ``module`` and ``source_named`` says it. ``digest`` is the content that a
+    Exactly one of ``config``, ``function``, ``module`` and ``described`` says it. ``digest`` is the content that a
     stored trace depends on; None where it cannot be known, so that nothing is stored. ``catalogue`` is the ready
     workload that this is, if it is one. ``dtype`` and ``quantization`` are those of the weights by the configuration:
     None and '' where it states none.
@@ -48,7 +48,7 @@ class WorkloadSource:
     config: dict[str, Any] | None = None
     function: str | None = None
     module: Any = None
-    source_named: ModelSource | None = None
+    described: ModelSource | None = None
     inputs: Any = None
     digest: str | None = None
     catalogue: str | None = None
