@@ -29,6 +29,8 @@ from neusight.learn.sums import SumObservation, fit_sums, robust_spread, student
 from neusight.measured import read_table
 from neusight.serving.serve import sampled
 
+PRIORS = {name: (prior.value, prior.spread) for name, prior in priors(PRIOR).items() if name.startswith("gpu.")}
+"""Centre and spread of GPUs' constants, one for each term of an observation: no other boards have meters there."""
 AT_LIMIT = 0.97
 """Share of its limit from which a board's power tells of the limiter alone."""
 QUANTILES = np.linspace(0.0, 1.0, 101)
@@ -102,15 +104,14 @@ def read_boards(options: FitOptions, report: Report | None = None) -> Evidence[S
 
 def solve_boards(evidence: Evidence[SumObservation], options: FitOptions, report: Report | None = None) -> FittedBoards:
     """All constants, by boards below their limits."""
-    prior = {name: (known.value, known.spread) for name, known in priors(PRIOR).items()}
-    fit = fit_sums([o for o in evidence.rows if o.measured < AT_LIMIT * o.terms[0]], prior)
+    fit = fit_sums([o for o in evidence.rows if o.measured < AT_LIMIT * o.terms[0]], PRIORS)
     found = {"values": significant(fit.values), "deviations": significant(fit.deviations, 3)}
     return FittedBoards(**(evidence.about() | found), error=round(fit.error, 4), spread=0.0)
 
 
 def errors_of(observations: Sequence[SumObservation], fitted: FittedBoards) -> Errors:
     """Errors by source and device."""
-    place = np.array([fitted.values[name] for name in priors(PRIOR)])
+    place = np.array([fitted.values[name] for name in PRIORS])
     for o in observations:
         yield {"source": o.source, "gpu": o.gpu}, np.log(min(o.terms @ place, o.terms[0]) / o.measured)
 
