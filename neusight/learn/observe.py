@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from neusight.engines.server import shipped_constants
+from neusight.engines.server import COMMON, shipped_constants
 from neusight.learn.engines import NAMES, priors_around, terms_of
 from neusight.learn.sums import SumObservation, fit_sums, robust_spread
 from neusight.serving.deployment import Deployment
@@ -69,9 +69,9 @@ def _fitted(terms: np.ndarray, pass_s: np.ndarray, shipped: Mapping[str, float])
     ]
     each = np.hstack([np.eye(len(NAMES)), np.ones((len(NAMES), 1))])
     places = np.broadcast_to(each, (*terms.shape, len(NAMES) + 1))
-    found = fit_sums(
-        windows, priors_around({name: shipped[name] for name in NAMES}) | {"server": (1.0, shipped["spread"])}, places
-    ).values
+    # A server may be as far from others of its era, whatever runs, as eras are from one another.
+    server = {"server": (1.0, shipped_constants(COMMON)["spread"])}
+    found = fit_sums(windows, priors_around({name: shipped[name] for name in NAMES}) | server, places).values
     return dict(shipped) | {name: found[name] * found["server"] for name in NAMES}
 
 
