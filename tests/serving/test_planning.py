@@ -52,9 +52,10 @@ def mixed_steps(n: int = 100) -> Steps:
 def test_what_is_looked_up_is_near_what_is_priced(deployment: Deployment) -> None:
     steps = mixed_steps()
     near, priced = deployment.interpolate(steps), deployment.replica.predict(steps, energy=True)
-    # Kernels that the power limit stretches have a spread of their own, which sets in between two points of the grid.
-    assert near.spread == pytest.approx(priced.spread, rel=0.1)
-    assert np.abs(near.spread / priced.spread - 1).mean() < 0.02
+    # Kernels that the power limit stretches have a spread of their own, which sets in between two points of the grid:
+    # ends of intervals move by at most 2.2 % of the time.
+    assert near.spread == pytest.approx(priced.spread, abs=0.013)
+    assert np.abs(near.spread - priced.spread).mean() < 0.004
     assert near.energy_j == pytest.approx(priced.energy_j, rel=0.1)
     assert near.latency_s == pytest.approx(priced.latency_s, rel=0.25)
     assert np.abs(near.latency_s / priced.latency_s - 1).mean() < 0.05
