@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from neusight.devices import load_device
 from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
 from neusight.errors import DataError
 from neusight.learn import Report
@@ -359,15 +360,14 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
     passes, firsts = ([o for o in observations if o.first is first] for first in (False, True))
     fit = _solve(passes, priors)
     values, deviations = fit.values, fit.deviations
-    errors, doubts = _errors_left_out(passes, fit, priors), np.array([o.doubt for o in passes])
-    spread, share = spread_beyond(errors, doubts), share_of(errors, doubts)
+    spread, share = _beyond(passes, fit, priors, np.array([o.doubt for o in passes]))
     values = values | {"doubt_share": share}
     if firsts:
         first_priors = _of_first_tokens(fit, priors)
         first = _solve(firsts, first_priors)
         # Of the times of passes first tokens have their share already.
         stated = np.hypot([share * o.doubt for o in firsts], spread)
-        beyond = spread_beyond(_errors_left_out(firsts, first, first_priors), stated)
+        beyond, _ = _beyond(firsts, first, first_priors, stated)
         values = values | {name: first.values[name] for name in FIRST} | {"first_spread": beyond}
         deviations = deviations | {name: first.deviations[name] for name in FIRST}
     return FittedEngine(
@@ -380,18 +380,32 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
     )
 
 
-def _errors_left_out(
-    observations: Sequence[EngineObservation], fit: SumFit, priors: Mapping[str, tuple[float, float]]
-) -> np.ndarray:
-    """Logarithms of predicted over measured times by constants that are fitted without the source of each, or by those
-    of ``fit``, of all, where there is one source; shape (n,).
+def _beyond(
+    observations: Sequence[EngineObservation],
+    fit: SumFit,
+    priors: Mapping[str, tuple[float, float]],
+    stated: np.ndarray,
+) -> tuple[float, float]:
+    """The spread of errors beyond deviations that are ``stated``, and the share of those that holds without: the larger
+    of where sources and where dies are left out.
     """
-    sources, errors = np.array([o.source for o in observations]), fit.log_error.copy()
-    for source in sorted({*sources}) if len({*sources}) > 1 else ():
-        values = _solve([o for o in observations if o.source != source], priors).values
-        errors[sources == source] = [
-            np.log(o.predicted(values) / o.measured) for o in observations if o.source == source
-        ]
+    sources = np.array([o.source for o in observations])
+    dies = np.array([load_device(o.gpu).die or o.gpu for o in observations])
+    errors = [_errors_left_out(observations, names, fit, priors) for names in (sources, dies)]
+    return max(spread_beyond(each, stated) for each in errors), max(share_of(each, stated) for each in errors)
+
+
+def _errors_left_out(
+    observations: Sequence[EngineObservation], names: np.ndarray, fit: SumFit, priors: Mapping[str, tuple[float, float]]
+) -> np.ndarray:
+    """Logarithms of predicted over measured times by constants that are fitted without all of the name of each, or by
+    those of ``fit``, of all, where there is one name; shape (n,).
+    """
+    errors = fit.log_error.copy()
+    for name in sorted({*names}) if len({*names}) > 1 else ():
+        rest = [o for o, other in zip(observations, names, strict=True) if other != name]
+        values, held = _solve(rest, priors).values, np.flatnonzero(names == name)
+        errors[held] = [np.log(observations[at].predicted(values) / observations[at].measured) for at in held]
     return errors
 
 
