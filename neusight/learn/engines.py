@@ -269,13 +269,8 @@ def solve_engines(
     """Constants of every era that was observed, those that are left out included."""
     fitted, common = fit_eras(evidence.rows), fit_era(evidence.rows)
     eras = sorted({o.era for o in (*evidence.rows, *evidence.held)})
-    about = evidence.about()
-    return EngineFit(
-        engines={era: constants_for(era, fitted, common) for era in eras},
-        common=common,
-        data=about["data"],
-        skipped=about["skipped"],
-    )
+    about = {name: evidence.about()[name] for name in ("data", "skipped")}
+    return EngineFit(engines={era: constants_for(era, fitted, common) for era in eras}, common=common, **about)
 
 
 def observe(
@@ -370,14 +365,8 @@ def fit_era(observations: Sequence[EngineObservation], centre: Mapping[str, floa
         beyond, _ = _beyond(firsts, first, first_priors, stated)
         values = values | {name: first.values[name] for name in FIRST} | {"first_spread": beyond}
         deviations = deviations | {name: first.deviations[name] for name in FIRST}
-    return FittedEngine(
-        values=values,
-        deviations=deviations,
-        spread=spread,
-        cells=len(observations),
-        gpus=sorted({o.gpu for o in observations}),
-        error=fit.error,
-    )
+    cells, gpus = len(observations), sorted({o.gpu for o in observations})
+    return FittedEngine(values=values, deviations=deviations, spread=spread, cells=cells, gpus=gpus, error=fit.error)
 
 
 def _beyond(
@@ -405,7 +394,7 @@ def _errors_left_out(
     for name in sorted({*names}) if len({*names}) > 1 else ():
         rest = [o for o, other in zip(observations, names, strict=True) if other != name]
         values, held = _solve(rest, priors).values, np.flatnonzero(names == name)
-        errors[held] = [np.log(observations[at].predicted(values) / observations[at].measured) for at in held]
+        errors[held] = [np.log(observations[at].predicted(values) / observations[at].measured) for at in held.tolist()]
     return errors
 
 
