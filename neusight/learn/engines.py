@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from neusight.devices import load_device
 from neusight.engines.server import COMMON, GROUPS, HOST, ROCM
 from neusight.errors import DataError
 from neusight.learn import Report
-from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions
+from neusight.learn.evidence import ConstantsFit, Evidence, FitOptions, significant
 from neusight.learn.served import ServedRow, ServedRows, read_served
 from neusight.learn.sums import GROUP_WEIGHT, SumFit, SumObservation, fit_sums, share_of, spread_beyond
 from neusight.serving.deployment import Deployment
@@ -291,9 +291,7 @@ def observe(
 def with_fitted(deployment: Deployment, fitted: Mapping[str, FittedEngine]) -> Deployment:
     """The same with constants of its engine's era, where they were fitted."""
     constants = fitted.get(deployment.server.era)
-    if constants is None:
-        return deployment
-    return deployment.with_constants(constants.values)
+    return deployment.with_constants(constants.values) if constants else deployment
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,14 +325,9 @@ class FittedEngine:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, rounded."""
-        return {
-            "values": {name: float(f"{value:.4g}") for name, value in self.values.items()}
-            | {"spread": float(f"{self.spread:.3g}")},
-            "deviations": {name: float(f"{d:.3g}") for name, d in self.deviations.items()},
-            "cells": self.cells,
-            "gpus": self.gpus,
-            "error": round(self.error, 4),
-        }
+        values = significant(self.values) | significant({"spread": self.spread}, 3)
+        about = {"cells": self.cells, "gpus": self.gpus, "error": round(self.error, 4)}
+        return {"values": values, "deviations": significant(self.deviations, 3)} | about
 
 
 def priors_around(constants: Mapping[str, float]) -> dict[str, tuple[float, float]]:
@@ -379,7 +372,7 @@ def _beyond(
     of where sources and where dies are left out.
     """
     sources = np.array([o.source for o in observations])
-    dies = np.array([load_device(o.gpu).die or o.gpu for o in observations])
+    dies = np.array(_dies(o.gpu for o in observations))
     errors = [_errors_left_out(observations, names, fit, priors) for names in (sources, dies)]
     return max(spread_beyond(each, stated) for each in errors), max(share_of(each, stated) for each in errors)
 
@@ -422,11 +415,22 @@ def _solve(observations: Sequence[EngineObservation], priors: Mapping[str, tuple
 
 def fit_eras(observations: Sequence[EngineObservation]) -> dict[str, FittedEngine]:
     """Every era by itself, drawn towards what all have in common."""
-    common = fit_era(observations).values
+    common = fit_era(observations)
     eras = sorted({o.era for o in observations})
-    fitted = {era: fit_era([o for o in observations if o.era == era], common) for era in eras}
-    usual = {"first_spread": common.get("first_spread", 0.0)}
-    return {era: replace(each, values=usual | each.values) for era, each in fitted.items()}
+    fitted = {era: fit_era([o for o in observations if o.era == era], common.values) for era in eras}
+    # What an era of one die misses elsewhere is what others miss on dies that they are fitted without.
+    several = [each.spread for each in fitted.values() if len(set(_dies(each.gpus))) > 1] or [common.spread]
+    usual = {"first_spread": common.values.get("first_spread", 0.0)}
+    pooled = float(np.sqrt(np.mean(np.square(several))))
+    for era, each in fitted.items():
+        if len(set(_dies(each.gpus))) == 1:
+            each = replace(each, values=each.values | {"doubt_share": 1.0}, spread=max(each.spread, pooled))
+        fitted[era] = replace(each, values=usual | each.values)
+    return fitted
+
+
+def _dies(gpus: Iterable[str]) -> list[str]:
+    return [load_device(gpu).die or gpu for gpu in gpus]
 
 
 def _engine(era: str) -> str:
