@@ -135,12 +135,21 @@ def test_an_observation_of_what_is_predicted_has_its_constants(
 
 
 def test_constants_of_an_era_on_other_gpus_hold_where_it_was_not_met_as_uncertain_as_all_engines() -> None:
-    old, other = observations("vllm before 0.8", "l4"), observations("sglang", "t4", seed=1)
+    old = [*observations("vllm before 0.8", "l4"), *observations("vllm before 0.8", "t4")]
+    other = observations("sglang", "t4", seed=1)
     noisy = [replace(o, measured=o.measured * 1.5 ** (i % 2)) for i, o in enumerate(other)]
     fitted, common = fit_eras([*old, *noisy]), fit_era([*old, *noisy])
     chosen = constants_for("vllm before 0.8 on ROCm", fitted, common)
     assert chosen.values == fitted["vllm before 0.8"].values
     assert chosen.spread == common.spread > fitted["vllm before 0.8"].spread
+
+
+def test_fit_eras_gives_an_era_of_one_die_the_spread_of_others_on_left_out_dies() -> None:
+    slow = [replace(o, measured=1.3 * o.measured) for o in observations("vllm", "t4")]
+    fitted = fit_eras([*observations("vllm", "l4"), *slow, *observations("sglang", "l4", seed=1)])
+    assert fit_era(observations("sglang", "l4", seed=1)).spread < 0.02
+    assert fitted["sglang"].spread == fitted["vllm"].spread == pytest.approx(log(1.3) / 1.645, rel=0.1)
+    assert fitted["sglang"].values["doubt_share"] == 1.0
 
 
 def test_spread_of_an_era_covers_sources_that_were_left_out() -> None:
