@@ -4,13 +4,12 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
 
 from neusight.errors import CoverageError
+from neusight.kernels.columns import ColumnRecord
 from neusight.quick_dataclasses import dataclass
 
 TIMINGS = ("stream", "graph", "profiler", "wall")
@@ -31,7 +30,7 @@ MANY_LAUNCHES = 1e3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conditions:
+class Conditions(ColumnRecord):
     """Columns of shape (n,), beside those of a ``KernelBatch`` of n kernels.
 
     ``timing`` is one of ``TIMINGS``. ``launches`` are the operators that share the launch of one graph replay, 1 for
@@ -56,9 +55,6 @@ class Conditions:
     random: np.ndarray
     burst: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.timing)
-
     @classmethod
     def of(cls, n: int, **columns: Any) -> Conditions:
         """Conditions of n kernels from arrays or scalars; missing columns default to those of ``requested``.
@@ -79,12 +75,3 @@ class Conditions:
         random.
         """
         return cls.of(n)
-
-    def take(self, index: np.ndarray) -> Conditions:
-        """The rows that ``index`` (integers or a mask) selects."""
-        return Conditions(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
-
-    @staticmethod
-    def joined(parts: Sequence[Conditions]) -> Conditions:
-        """The rows of all parts, one part after another."""
-        return Conditions(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Conditions)})

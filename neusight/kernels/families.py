@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from neusight.errors import CoverageError
+from neusight.kernels.columns import ColumnRecord
 from neusight.quick_dataclasses import dataclass
 
 
@@ -274,7 +275,7 @@ def is_single(column: np.ndarray) -> bool:
 
 
 @dataclass(frozen=True)
-class KernelBatch:
+class KernelBatch(ColumnRecord):
     """Kernels of one family as columns: the unit on which laws, tilings, features and tile models work.
 
     ``columns`` maps every field of the family's dataclass to an array of shape (n,): int64, bool, or str.
@@ -298,14 +299,14 @@ class KernelBatch:
         }
         return KernelBatch(self.family, columns)
 
-    @staticmethod
-    def joined(batches: Sequence[KernelBatch]) -> KernelBatch:
+    @classmethod
+    def joined(cls, parts: Sequence[KernelBatch]) -> KernelBatch:
         """All rows of batches of one family, one after another; a column that is one value for all stays one in
         memory.
         """
-        first, n, columns = batches[0], sum(map(len, batches)), {}
+        first, n, columns = parts[0], sum(map(len, parts)), {}
         for name in first.columns:
-            pieces = [batch[name] for batch in batches]
+            pieces = [batch[name] for batch in parts]
             single = all(is_single(piece) and piece[0] == pieces[0][0] for piece in pieces)
             columns[name] = np.broadcast_to(pieces[0][:1], (n,)) if single else np.concatenate(pieces)
         return KernelBatch(first.family, columns)

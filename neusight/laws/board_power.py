@@ -12,6 +12,7 @@ from math import exp, hypot
 import numpy as np
 
 from neusight.devices.spec import DeviceSpec, GpuSpec
+from neusight.kernels.columns import ColumnRecord
 from neusight.laws.constants import cited, constant, group
 from neusight.laws.physics import Physics
 from neusight.laws.power import REFERENCE_NM, PowerDemand, traffic_pj_per_byte
@@ -25,7 +26,7 @@ such boards would tell)."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnergyUse:
+class EnergyUse(ColumnRecord):
     """Energy of single launches [J], by where it goes, beside what the board draws all the time; shape (n,)."""
 
     compute_j: np.ndarray
@@ -41,10 +42,6 @@ class EnergyUse:
     def traffic_j(self) -> np.ndarray:
         """Of bytes, wherever they are."""
         return self.sram_j + self.dram_j
-
-    def take(self, rows: np.ndarray) -> EnergyUse:
-        """Of some of the launches."""
-        return EnergyUse(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
     def times(self, factor: np.ndarray | float) -> EnergyUse:
         """Of launches that take so much more."""

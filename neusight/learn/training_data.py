@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from os.path import commonpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from neusight.errors import DataError
 from neusight.executors.gpu.expected.laws import LAWS, answering_model
 from neusight.executors.gpu.tile_models.artifact import bias_name, kernel_kinds
 from neusight.kernels import KernelBatch
+from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import Conditions
 from neusight.kernels.work import winograd_gain
 from neusight.learn.evidence import grouped, sample
@@ -35,12 +36,10 @@ up to a million)."""
 THROTTLED = "throttled_split"
 """Rule by which rows are suspect that their GPU ran much slower than at another time."""
 STATES = ("rows", "throttled")
-COLUMNS = ("latency_s", "execution_s", "split", "observed_m", "observed_n", "place")
-"""Of ``DeviceRows``, beside the kernels themselves."""
 
 
 @dataclass(frozen=True)
-class DeviceRows:
+class DeviceRows(ColumnRecord):
     """Clean rows of one family and tile model on one GPU. ``execution_s`` is NaN where a row was timed by single
     launches only; ``place`` is where it lies in its table.
     """
@@ -55,18 +54,10 @@ class DeviceRows:
     place: np.ndarray
     conditions: Conditions
 
-    def __len__(self) -> int:
-        return len(self.latency_s)
-
     @cached_property
     def groups(self) -> np.ndarray:
         """Name of each row's bias: its GPU and kind of kernel."""
         return np.char.add(bias_name(self.device.id, ""), kernel_kinds(self.batch))
-
-    def take(self, index: np.ndarray) -> DeviceRows:
-        """The rows that ``index`` (integers or a mask) selects."""
-        columns: dict[str, Any] = {name: getattr(self, name)[index] for name in COLUMNS}
-        return replace(self, batch=self.batch.take(index), conditions=self.conditions.take(index), **columns)
 
 
 def thinned(rows: Sequence[DeviceRows], most: int) -> list[DeviceRows]:
@@ -199,10 +190,4 @@ def _device_rows(part: KernelPart, device: GpuSpec, frame: pd.DataFrame) -> Devi
 def _joined(parts: Sequence[DeviceRows]) -> list[DeviceRows]:
     """Rows of one GPU and family as one, by GPU."""
     alike = grouped(parts, lambda part: (part.device.id, part.batch.family))
-    return sorted(map(_one, alike.values()), key=lambda rows: rows.device.id)
-
-
-def _one(parts: Sequence[DeviceRows]) -> DeviceRows:
-    columns: dict[str, Any] = {name: np.concatenate([getattr(p, name) for p in parts]) for name in COLUMNS}
-    columns["batch"] = KernelBatch.joined([p.batch for p in parts])
-    return replace(parts[0], conditions=Conditions.joined([p.conditions for p in parts]), **columns)
+    return sorted(map(DeviceRows.joined, alike.values()), key=lambda rows: rows.device.id)

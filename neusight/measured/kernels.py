@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from neusight.devices import DeviceSpec, load_device
 from neusight.engines import library_named
 from neusight.errors import CoverageError, NeusightError, nearest
 from neusight.kernels import KERNEL_CLASSES, KernelBatch
+from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import OPERANDS, TIMERS, TIMINGS, Conditions
 from neusight.kernels.named import ColumnError, encode_words, family_of, kernels_of
 from neusight.kernels.work import work_of
@@ -40,18 +41,13 @@ ROW_BY_ROW = KernelCall.fields().keys() - {*CONDITIONS, "gpu", "overrides", "per
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelPart:
+class KernelPart(ColumnRecord):
     """Rows of one device and family; ``rows`` are their positions in the frame."""
 
     device: DeviceSpec
     batch: KernelBatch
     conditions: Conditions
     rows: np.ndarray
-
-    def take(self, rows: np.ndarray) -> KernelPart:
-        """Some of the rows, by their positions in the part."""
-        batch, conditions = self.batch.take(rows), self.conditions.take(rows)
-        return replace(self, batch=batch, conditions=conditions, rows=self.rows[rows])
 
 
 def kernel_parts(

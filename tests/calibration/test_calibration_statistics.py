@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from neusight.executors.gpu.calibration.corrections import MODELS, CorrectionPrior, Observations, Posterior
-from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points, joined
+from neusight.executors.gpu.calibration.inputs import LENGTHS, WIDTH, Points
 from neusight.learn.calibration.fit import Timings, linearised, observe
 from neusight.learn.training_data import MODELS as TRAINED
 
@@ -22,7 +22,7 @@ def points(count: int, model: str = "gemm", ops: tuple[str, ...] = ("linear", "b
 
 
 def mixed(count: int) -> Points:
-    return joined([points(count), points(count, "stream", ("add", "gelu"), seed=1)])
+    return Points.joined([points(count), points(count, "stream", ("add", "gelu"), seed=1)])
 
 
 def observations(where: Points, seed: int = 0) -> Observations:

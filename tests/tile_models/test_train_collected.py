@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from neusight.laws.constants import with_values
 from neusight.laws.fitted import shipped_physics
 from neusight.laws.physics import PRIOR
 from neusight.learn.training import TrainOptions, train
-from neusight.learn.training_data import COLUMNS, MODELS, DeviceRows, load_corpus
+from neusight.learn.training_data import MODELS, DeviceRows, load_corpus
 from neusight.learn.training_sets import Knowledge, drifting_floor_s, launch_floors, row_floors, training_set
 from neusight.paths import tile_models_dir
 
@@ -258,8 +259,7 @@ def test_rows_weigh_by_the_share_that_is_work_and_measured_shares_by_their_squar
 def test_ops_with_few_rows_take_the_start_of_their_family() -> None:
     many, few = timed([6e-6] * 20, [2e-6] * 20), timed([30e-6], [25e-6])
     batch = KernelBatch.from_columns("memory", op=["copy"] * 20 + ["fill"], elements=1, read_bytes=4, write_bytes=4)
-    columns = (np.concatenate([getattr(r, name) for r in (many, few)]) for name in COLUMNS)
-    both = DeviceRows(BOARDS["board-a"], batch, *columns, conditions(batch))
+    both = replace(DeviceRows.joined([many, few]), device=BOARDS["board-a"], batch=batch, conditions=conditions(batch))
     assert launch_floors([both])["fill"] == pytest.approx(5e-6 + 1.94e-6)
 
 

@@ -18,13 +18,14 @@ fraction is scheduled: its streams go to the PE rows, the other's to the PE colu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from neusight.errors import CoverageError
 from neusight.executors.tensordash.schedule import LANES
 from neusight.kernels import KernelBatch
+from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.work import conv_output
 
 ROWS = 4
@@ -35,7 +36,7 @@ COLUMNS = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Streams:
+class Streams(ColumnRecord):
     """Columns of shape (lines,), one line a product of equal streams; a strided input gradient has a line a phase.
 
     ``kernel``: row of the batch that a line belongs to. ``taps``, ``channels``: the reduction, kernel positions times
@@ -54,13 +55,6 @@ class Streams:
     first_inside: np.ndarray
     second_inside: np.ndarray
 
-    def __len__(self) -> int:
-        return len(self.kernel)
-
-    def take(self, index: np.ndarray) -> Streams:
-        """The lines that ``index`` (integers or a mask) selects."""
-        return Streams(**{f.name: getattr(self, f.name)[index] for f in fields(self)})
-
 
 def streams_of(batch: KernelBatch, lanes: int = LANES) -> Streams:
     """Reduction streams of each kernel of a batch, in its order.
@@ -76,7 +70,7 @@ def streams_of(batch: KernelBatch, lanes: int = LANES) -> Streams:
         raise CoverageError(f"unknown direction of conv2d '{min(unknown)}': one of {', '.join(_DIRECTIONS)}")
     index = [np.flatnonzero(batch["op"] == op) for op in _DIRECTIONS]
     parts = [_DIRECTIONS[op](batch.take(i), i, lanes) for op, i in zip(_DIRECTIONS, index, strict=True) if len(i)]
-    joined = Streams(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Streams)})
+    joined = Streams.joined(parts)
     return joined.take(np.argsort(joined.kernel, kind="stable"))
 
 

@@ -11,7 +11,7 @@ from neusight.executors.gpu.calibration.corrections import CorrectionPrior
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.kernels import Kernel, group_by_family
 from neusight.kernels.conditions import Conditions
-from neusight.learn.calibration.fit import Timings, joined_timings, linearised, predicted
+from neusight.learn.calibration.fit import Timings, linearised, predicted
 
 FEW = 4
 """Rows of each tile model with which a design begins, or as many as there is room for of all of them: one outlier among
@@ -41,7 +41,7 @@ def calibration_plan(
         parts.append(
             predicted(predictor, device, batch, np.ones(len(batch)), rows, conditions=Conditions.requested(len(batch)))
         )
-    timings = joined_timings(parts)
+    timings = Timings.joined(parts)
     return timings.kernel[informative(timings, count, prior or CorrectionPrior())].tolist()
 
 

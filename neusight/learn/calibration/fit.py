@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,12 @@ from neusight.executors.gpu.calibration.corrections import (
     Posterior,
     evidence,
 )
-from neusight.executors.gpu.calibration.inputs import WIDTH, Points, joined, points_of
+from neusight.executors.gpu.calibration.inputs import WIDTH, Points, points_of
 from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.predictor import KernelPredictor
 from neusight.executors.gpu.tile_models.artifact import HALF
 from neusight.kernels import KernelBatch
+from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import Conditions
 from neusight.measured.folder import hashes, kernel_files, sound
 from neusight.measured.kernels import KernelPart, Skip, computed_rows, kernel_parts, skipped_counts
@@ -162,7 +163,7 @@ def timings_of(predictor: KernelPredictor, device: GpuSpec, frame: pd.DataFrame)
         predicted(predictor, device, part.batch, latency_s[part.rows], part.rows, conditions=part.conditions)
         for part in parts_of(frame, device)
     )
-    return joined_timings(list(parts))
+    return Timings.joined(list(parts))
 
 
 def predicted(
@@ -182,7 +183,7 @@ def predicted(
         prediction, points = uncorrected.predict(own, device, known), points_of(uncorrected.situate(own, device, known))
         execution_s = prediction.latency_s - prediction.overhead_s
         parts.append(Timings(points, kernel[rows], execution_s, prediction.overhead_s, measured_s[rows]))
-    return joined_timings(parts)
+    return Timings.joined(parts)
 
 
 def _apart(whole: Timings, frame: pd.DataFrame) -> Timings:
@@ -194,14 +195,7 @@ def _apart(whole: Timings, frame: pd.DataFrame) -> Timings:
     own, nothing = whole.take(timed), np.zeros(int(timed.sum()))
     execution = replace(own, overhead_s=nothing, measured_s=execution_s[timed])
     launch = replace(own, execution_s=nothing, measured_s=own.measured_s - execution_s[timed])
-    return joined_timings([whole.take(~timed), execution, launch])
-
-
-def joined_timings(parts: Sequence[Timings]) -> Timings:
-    """Several sets of rows as one."""
-    names = [f.name for f in fields(Timings) if f.name != "points"]
-    columns = {name: np.concatenate([getattr(p, name) for p in parts]) for name in names}
-    return Timings(joined([p.points for p in parts]), **columns)
+    return Timings.joined([whole.take(~timed), execution, launch])
 
 
 _NONE, _NAMELESS = np.zeros(0), np.zeros(0, dtype=str)
@@ -211,7 +205,7 @@ _NOTHING = Observations(
 
 
 @dataclass(frozen=True)
-class Timings:
+class Timings(ColumnRecord):
     """Measured kernels beside what was predicted of them; every column has n rows.
 
     ``measured_s`` is about ``overhead_s + execution_s``. Where a launch was measured apart from its execution, both are
@@ -223,14 +217,6 @@ class Timings:
     execution_s: np.ndarray
     overhead_s: np.ndarray
     measured_s: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.measured_s)
-
-    def take(self, index: np.ndarray) -> Timings:
-        """The rows that ``index`` (integers or a mask) selects."""
-        columns = [f.name for f in fields(Timings) if f.name != "points"]
-        return Timings(self.points.take(index), *(getattr(self, name)[index] for name in columns))
 
 
 def observe(timings: Timings, prior: CorrectionPrior) -> tuple[Observations, dict[str, float]]:

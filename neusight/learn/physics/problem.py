@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from neusight.devices.spec import DeviceSpec
 from neusight.kernels import KernelBatch
+from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.learn.evidence import group_weights, significant
@@ -28,7 +29,7 @@ DEVICE = "gpu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurements:
+class Measurements(ColumnRecord):
     """Measurements of one device that were taken in one way; columns of shape (n,).
 
     ``kind`` is that of all or of each, ``source`` who measured them. ``idle`` are constants that were found to change
@@ -56,9 +57,6 @@ class Measurements:
         given: dict[str, Any] = {"batch": part.batch, "conditions": part.conditions, "latency_s": latency_s}
         return cls(**(given | {"device": part.device, "weight": weight} | columns))
 
-    def __len__(self) -> int:
-        return len(self.batch)
-
     @property
     def gpu(self) -> str:
         """Id of the device."""
@@ -74,10 +72,7 @@ class Measurements:
 
     def take(self, index: np.ndarray) -> Self:
         """The rows that ``index`` (integers or a mask) selects."""
-        cells = {item.name: getattr(self, item.name) for item in fields(self)}
-        columns: dict[str, Any] = {name: value[index] for name, value in cells.items() if isinstance(value, np.ndarray)}
-        columns |= {"batch": self.batch.take(index), "conditions": self.conditions.take(index), "idle": set(self.idle)}
-        return replace(self, **columns)
+        return replace(super().take(index), idle=set(self.idle))
 
 
 class Effect(NamedTuple):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -12,6 +11,7 @@ from neusight.executors.gpu.expected.laws import answering_model
 from neusight.executors.gpu.features import Situation, feature_matrix
 from neusight.executors.gpu.tile_models.artifact import kernel_kinds
 from neusight.kernels import KernelBatch
+from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import USUAL_ENGINE, Conditions
 from neusight.quick_dataclasses import dataclass
 
@@ -70,7 +70,7 @@ probable, by a coarse search (fitted: to their likelihood)."""
 
 
 @dataclass(frozen=True)
-class Points:
+class Points(ColumnRecord):
     """Kernels as points of the correction; every column has n rows.
 
     ``model`` is the tile model that answers them, ``kind`` what errors are told by, see ``kinds_of``, ``run`` who runs
@@ -84,13 +84,6 @@ class Points:
     op: np.ndarray
     run: np.ndarray
     inputs: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.model)
-
-    def take(self, index: np.ndarray) -> Points:
-        """The points that ``index`` (integers or a mask) selects."""
-        return Points(*(getattr(self, f.name)[index] for f in fields(Points)))
 
 
 WIDTH = max(len(lengths) for lengths in LENGTHS.values())
@@ -117,8 +110,3 @@ def _runs(conditions: Conditions) -> np.ndarray:
     """Engine and variant; rows that name no engine count as what is asked for without one, PyTorch's."""
     engine = conditions.engine.astype(str)
     return np.char.add(np.char.add(np.where(engine == "", USUAL_ENGINE, engine), "/"), conditions.variant.astype(str))
-
-
-def joined(parts: Sequence[Points]) -> Points:
-    """Several sets of points as one."""
-    return Points(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Points)))

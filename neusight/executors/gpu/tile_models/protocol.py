@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 
 from neusight.errors import ArtifactError, nearest
+from neusight.kernels.columns import ColumnRecord
 from neusight.quick_dataclasses import dataclass
 
 Progress = Callable[[int, int, float], None]
@@ -31,7 +32,7 @@ def one_thread() -> Iterator[None]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingSet:
+class TrainingSet(ColumnRecord):
     """Measured kernels of one family as a tile model sees them. All columns have n rows.
 
     ``latency_s`` includes ``floor_s``, the time of an empty launch as measured on that GPU. ``group`` numbers the
@@ -45,13 +46,6 @@ class TrainingSet:
     latency_s: np.ndarray
     weight: np.ndarray
     group: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.prior)
-
-    def take(self, rows: np.ndarray) -> TrainingSet:
-        """The selected rows."""
-        return TrainingSet(**{name: column[rows] for name, column in vars(self).items()})
 
 
 class TileModel(Protocol):
