@@ -147,3 +147,23 @@ def test_likeliest_finds_the_spread_of_normal_errors() -> None:
     errors = np.random.default_rng(5).normal(0, 0.3, 400)
     (spread,) = likeliest(lambda s: len(errors) * np.log(s[0]) + (errors**2).sum() / (2 * s[0] ** 2), [5.0])
     assert spread == pytest.approx(np.sqrt(np.mean(errors**2)), rel=1e-3)
+
+
+def test_constant_that_choices_alone_depend_on_is_sought() -> None:
+    rows, inputs, _ = planted(0)
+
+    def chosen(place: np.ndarray) -> np.ndarray:
+        # A threshold: it decides which rows take longer, and no derivative shows it while choices are held.
+        return law(place[:2], inputs) + 0.5 * (inputs[:, 0] > place[2])
+
+    target = rows.target + 0.5 * (inputs[:, 0] > 0.3)
+    flat = np.zeros((len(inputs), 1))
+    prior = {"centre": np.zeros(3), "spread": np.array([1.0, 1.0, 0.5])}
+    found = solve(
+        replace(rows, target=target), chosen, lambda p: np.hstack([slopes(p[:2], inputs), flat]), prior, steps=30
+    )
+    assert found.place == pytest.approx([*TRUTH, 0.3], abs=0.13)
+    assert found.deviation[2] < 0.25
+    without = solve(rows, lambda p: law(p[:2], inputs), lambda p: np.hstack([slopes(p[:2], inputs), flat]), prior)
+    assert without.place[2] == 0.0
+    assert without.deviation[2] == pytest.approx(0.5, rel=1e-3)

@@ -11,7 +11,7 @@ Every fit of constants is a call of ``solve``, or of ``solve_alone`` where devic
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -26,6 +26,8 @@ SMALL_STEP, MOST_STEPS, CONVERGED = 1e-5, 100, 1e-12
 """The same where no choice is held, most steps, and share of the loss at which those end."""
 LONGEST_STEP, TRIES = 0.5, 8
 """Of a constant on its scale, and dampings that are tried for one."""
+SEARCH = (1.0, 0.5, 0.25)
+"""Steps, as shares of its prior's spread, by which a constant is sought that choices alone depend on."""
 USUAL_SPREAD, USUAL_COUNT = 0.1, 4.0
 """Of random effects, before any is seen, and the number of devices that this counts as (assumption: datasheets tell a
 device's speed within some ten percent, two boards of one kind differ by a few)."""
@@ -97,6 +99,10 @@ class _Known:
     width: np.ndarray
     means: np.ndarray
 
+    def of(self, constant: int) -> tuple[float, float]:
+        """Centre and width of one of the constants."""
+        return float(self.centre[constant]), float(self.width[constant])
+
     def loss(self, place: np.ndarray, effects: np.ndarray, spread: np.ndarray) -> float:
         """Of constants at a place, and of effects that have these spreads."""
         constants = (((place - self.centre) / self.width) ** 2).sum()
@@ -130,11 +136,13 @@ def solve(
     first = known.centre if start is None else start
     at = _Place(first.copy(), np.zeros(len(rows.kind_of_effect)), evaluate(first))
     spread = np.full(int(rows.kind_of_effect.max(initial=-1)) + 1, USUAL_SPREAD)
-    damping, inverse = 1e-2, np.eye(len(at.constants) + len(at.effects))
+    damping, inverse, count = 1e-2, np.eye(len(at.constants) + len(at.effects)), len(at.constants)
     for step in range(steps):
-        own = spread[rows.kind_of_effect]
+        own, slopes = spread[rows.kind_of_effect], jacobian(at.constants)
         loss = at.loss(rows, known, own)
-        normal, gradient = _system(rows, jacobian(at.constants), at, known, own)
+        normal, gradient = _system(rows, slopes, at, known, own)
+        unseen = np.flatnonzero(~slopes.any(axis=0))
+        gradient[unseen] = 0.0
         inverse = np.linalg.inv(normal) if step == 0 else inverse
         loss_of = partial(_Place.loss, rows=rows, known=known, spread=own)
         tried, damping = _improved(evaluate, at, (normal, gradient, damping), loss_of)
@@ -143,15 +151,19 @@ def solve(
         at, damping = tried, max(damping / 5.0, 1e-7)
         inverse = np.linalg.inv(normal)
         new_loss = at.loss(rows, known, own)
-        spread = _spreads(rows, at.effects, np.diag(inverse)[len(at.constants) :], len(spread))
+        spread = _spreads(rows, at.effects, np.diag(inverse)[count:], len(spread))
         if report:
             report(step + 1, _error(at.residual(rows), rows.weight))
         if loss - new_loss < tolerance * loss:
             break
-    count = len(at.constants)
-    error, loss = _error(at.residual(rows), rows.weight), at.loss(rows, known, spread[rows.kind_of_effect])
-    variance = np.diag(inverse)[count:]
-    return Solution(at.constants, inverse[:count, :count], at.effects, variance, spread, error, loss)
+    loss_of = partial(_Place.loss, rows=rows, known=known, spread=spread[rows.kind_of_effect])
+    sought, deviation = _sought(evaluate, at, {int(c): known.of(int(c)) for c in unseen}, loss_of)
+    if loss_of(at) - loss_of(sought) > tolerance * loss_of(at):
+        more = {"steps": steps, "report": report, "tolerance": tolerance}
+        return solve(rows, evaluate, jacobian, prior, start=sought.constants, **more)
+    inverse[unseen, unseen] = deviation**2
+    error, variance = _error(at.residual(rows), rows.weight), np.diag(inverse)[count:]
+    return Solution(at.constants, inverse[:count, :count], at.effects, variance, spread, error, loss_of(at))
 
 
 def solve_alone(
@@ -201,6 +213,12 @@ class _Place:
     def residual(self, rows: Rows) -> np.ndarray:
         return np.asarray(rows.target - self.predicted - rows.of_effects(self.effects))
 
+    def moved(self, constant: int, value: float, evaluate: Evaluate) -> _Place:
+        """With another value of one of the constants."""
+        constants = self.constants.copy()
+        constants[constant] = value
+        return replace(self, constants=constants, predicted=evaluate(constants))
+
     def loss(self, rows: Rows, known: _Known, spread: np.ndarray) -> float:
         return _misfit(self.residual(rows), rows) + known.loss(self.constants, self.effects, spread)
 
@@ -242,6 +260,26 @@ def _improved(
             return tried, damping
         damping *= 5.0
     return None, damping
+
+
+def _sought(
+    evaluate: Evaluate, at: _Place, known: Mapping[int, tuple[float, float]], loss_of: Callable[[_Place], float]
+) -> tuple[_Place, np.ndarray]:
+    """A place of no more loss, and standard deviations from the curvature of the loss, of constants by number that no
+    derivative shows while choices are held, each sought in steps of shares of its prior's spread, from where it is or
+    from its prior's centre.
+    """
+    deviation = []
+    for constant, (centre, own) in known.items():
+        home = at.moved(constant, centre, evaluate)
+        at = home if loss_of(home) <= loss_of(at) else at
+        for share in SEARCH:
+            moves = [at.moved(constant, at.constants[constant] + end * share * own, evaluate) for end in (-1.0, 1.0)]
+            ends, middle = [loss_of(move) for move in moves], loss_of(at)
+            curvature = (sum(ends) - 2.0 * middle) / 2.0 / (share * own) ** 2
+            at = moves[int(np.argmin(ends))] if min(ends) < middle else at
+        deviation.append(max(curvature, own**-2.0) ** -0.5)
+    return at, np.array(deviation)
 
 
 def _misfit(residual: np.ndarray, rows: Rows) -> float:
