@@ -90,8 +90,21 @@ def _show_constants(tile_models: Path | None, form: str) -> None:
             line(f"- {rows_needed} would move")
             for row in (row for row in unmoved if row["moved_by"] == rows_needed):
                 line(f"  {row['name']} {row['value']:.4g} {row['unit']}".rstrip() + f", keeps {row['kept']:.0%}")
+        line()
+        line("What constants leave unexplained, as standard deviations of log times (of the die, vendor and")
+        line("source for all kinds together):")
+        for store in stores:
+            _show_variances(getattr(store, "variances", []))
 
     Output(form).data(rows, rows, human)
+
+
+def _show_variances(variances: list[dict[str, Any]]) -> None:
+    """Show components by kind of kernel, a column each."""
+    rows: dict[str, dict[str, Any]] = {}
+    for row in variances:
+        rows.setdefault(row["kind"] or "all", {})[row["factor"]] = row["spread"]
+    figures(_VARIANCES, [{"kind": kind, **spreads} for kind, spreads in rows.items()])
 
 
 def _summary(manifest: Manifest, folder: Path) -> dict[str, Any]:
@@ -113,6 +126,9 @@ _LEFT_OUT = (
 )
 """Columns of the errors of ``Manifest.left_out``."""
 _ORIGINS = "file | >fitted | >datasheet | >cited | >prior | >assumption | >definition | >numerics"
+_VARIANCES = "kind | " + " | ".join(
+    f">{factor} = {factor}:.3f" for factor in ("gpu", "die", "vendor", "source", "rest")
+)
 _COVERAGE = (
     "name | kernels = family | known as = kinship | >GPUs = gpus | >rows = rows:, | >inside = inside:.1f | "
     ">width = width:.2f | >CRPS = crps:.3f"

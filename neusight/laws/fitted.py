@@ -25,7 +25,7 @@ PROTOCOL = 1
 FILE = "physics.json"
 UNMOVED = 0.6
 """Of the width of its prior, what a constant keeps at least that no data move (definition)."""
-_LISTED = ("errors", "covariance")
+_LISTED = ("errors", "covariance", "variances")
 """Tables that are written a row a line."""
 
 
@@ -123,12 +123,14 @@ class FittedToDevices(FittedConstants[P]):
     ``covariance`` is that of the constants on their scales in the order of ``values``. ``spread`` is the standard
     deviation, in log time, of what a device has of its own in each kind of kernel or collective: of one that nobody
     measured, whose effect is 0, that is how wrong physics alone may be. ``effects`` are those of measured devices, by
-    kind.
+    kind. ``variances`` tell apart what constants leave unexplained: ``spread`` of each ``factor`` (gpu, die, vendor,
+    source, rest) by ``kind``, "" of all kinds.
     """
 
     covariance: list[list[float]]
     spread: dict[str, float]
     effects: dict[str, dict[str, float]]
+    variances: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from neusight.kernels.columns import ColumnRecord
 from neusight.kernels.conditions import Conditions
 from neusight.laws.constants import decode, encode, priors, values, with_values
 from neusight.learn.evidence import group_weights, significant
-from neusight.learn.physics.solve import NOISE, STEP, Rows, Solution, solve
+from neusight.learn.physics.solve import MOST_STEPS, NOISE, STEP, Rows, Solution, solve
 
 if TYPE_CHECKING:
     from neusight.learn.training_data import DeviceRows
@@ -26,6 +26,8 @@ GROUP_WEIGHT = 4.0
 the first did not (10 and 50 are worse for kernels with GH100 and GA100 left out)."""
 DEVICE = "gpu"
 """Factor whose effects have a spread for each kind."""
+COMPONENTS = (DEVICE, "die", "vendor", "source")
+"""Factors that what constants leave is told apart by."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +63,16 @@ class Measurements(ColumnRecord):
     def gpu(self) -> str:
         """Id of the device."""
         return self.device.id
+
+    @property
+    def die(self) -> str:
+        """Die of the device, its architecture or itself where none is known."""
+        return str(getattr(self.device, "die", "") or getattr(self.device, "architecture", "") or self.gpu)
+
+    @property
+    def vendor(self) -> str:
+        """Who makes the device."""
+        return str(self.device.vendor)
 
     def timed(self, constants: Any, held: Any = None) -> tuple[np.ndarray, Any]:
         """Times [s] that constants expect with the choices that are held (None: made anew), and the choices made."""
@@ -198,6 +210,23 @@ class Problem:
         known, content = priors(self.prior), values(constants)
         return np.array([encode(known[name], content[name]) for name in self.names])
 
+    def variances(self, constants: Any) -> list[dict[str, Any]]:
+        """What constants leave unexplained of log times: rows with a ``factor`` of ``COMPONENTS`` or "rest", a ``kind``
+        of kernels, "" for all, and the ``spread``, a standard deviation.
+        """
+        apart = replace(self, factors=COMPONENTS)
+        left = -np.concatenate([part.log_error(constants) for part in self.parts])
+        none, rows = np.zeros(0), replace(apart.rows(), target=left)
+        nothing, flat = np.zeros(len(left)), np.zeros((len(left), 0))
+        prior = {"centre": none, "spread": none}
+        solution = solve(rows, lambda _: nothing, lambda _: flat, prior, steps=MOST_STEPS)
+        rest = (left - rows.of_effects(solution.effects)) ** 2
+        kinds = np.concatenate([np.broadcast_to(part.kind, len(part)) for part in self.parts]).astype(str)
+        of_rest = [("rest", kind, np.average(rest[kinds == kind], weights=rows.weight[kinds == kind]) ** 0.5)
+                   for kind in np.unique(kinds)]  # fmt: skip
+        spreads = [(*component, spread) for component, spread in zip(apart.components, solution.spread, strict=True)]
+        return [{"factor": f, "kind": str(k), "spread": round(float(s), 4)} for f, k, s in (*spreads, *of_rest)]
+
     def found(self, solution: Solution) -> dict[str, Any]:
         """Constants and how well they are known, rounded: fields of ``FittedConstants``."""
         constants, deviations = values(self.at(solution.place)), dict(zip(self.names, solution.deviation, strict=True))
@@ -217,4 +246,5 @@ class Problem:
             if factor == DEVICE:
                 effects[kind][gpu] = round(float(effect), 4)
         covariance = [[float(f"{v:.3g}") for v in row] for row in solution.covariance]
-        return self.found(solution) | {"covariance": covariance, "spread": spread, "effects": effects}
+        told = {"covariance": covariance, "spread": spread, "effects": effects}
+        return self.found(solution) | told | {"variances": self.variances(self.at(solution.place))}
