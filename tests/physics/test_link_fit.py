@@ -61,6 +61,16 @@ def test_factors_tell_devices_and_sources_apart() -> None:
     assert problem.found_beside_effects(found)["effects"]["nccl all_reduce"].keys() == set(gpus)
 
 
+def test_variances_name_the_factor_that_rows_differ_by() -> None:
+    gpus, slower = ("a100-sxm-80gb", "h100-sxm-80gb", "l40s"), {"one": 0.6, "other": 1.6}
+    parts = [replace(rows_of(gpu), latency_s=by * rows_of(gpu).latency_s, source=source)
+             for gpu in gpus for source, by in slower.items()]  # fmt: skip
+    variances = Problem(parts, PRIOR).variances(with_values(PRIOR, TRUE))
+    spread = {(row["factor"], row["kind"]): row["spread"] for row in variances}
+    assert spread["source", ""] > 2.0 * max(spread[factor, ""] for factor in ("die", "vendor"))
+    assert spread["rest", "nccl all_reduce"] < 0.1
+
+
 def table(gpu: str, slower: float) -> pd.DataFrame:
     part = rows_of(gpu)
     columns = {name: part.batch[name] for name in ("ranks", "bytes")}
