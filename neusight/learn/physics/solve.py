@@ -129,7 +129,8 @@ def solve(
         prior: ``centre`` and ``spread`` of the constants on their scales.
         steps: of Levenberg-Marquardt, at most.
         report: called with (step, error).
-        start: constants on their scales to set out from; default: the centres of the priors.
+        start: constants on their scales to set out from; default: the centres of the priors. Constants that choices
+            alone depend on are sought where none is given, else taken from there or from their centres.
         tolerance: share of the loss by which a step lowers it, from which on more follow.
     """
     known = _Known(prior["centre"], prior["spread"], _mean_precision(rows.kind_of_effect))
@@ -157,13 +158,15 @@ def solve(
         if loss - new_loss < tolerance * loss:
             break
     loss_of = partial(_Place.loss, rows=rows, known=known, spread=spread[rows.kind_of_effect])
-    sought, deviation = _sought(evaluate, at, {int(c): known.of(int(c)) for c in unseen}, loss_of)
-    if loss_of(at) - loss_of(sought) > tolerance * loss_of(at):
-        more = {"steps": steps, "report": report, "tolerance": tolerance}
-        return solve(rows, evaluate, jacobian, prior, start=sought.constants, **more)
-    inverse[unseen, unseen] = deviation**2
+    shares = SEARCH if start is None else ()
+    sought, deviation = _sought(evaluate, at, {int(c): known.of(int(c)) for c in unseen}, shares, loss_of)
     error, variance = _error(at.residual(rows), rows.weight), np.diag(inverse)[count:]
-    return Solution(at.constants, inverse[:count, :count], at.effects, variance, spread, error, loss_of(at))
+    found = Solution(at.constants, inverse[:count, :count], at.effects, variance, spread, error, loss_of(at))
+    if loss_of(at) - loss_of(sought) > tolerance * loss_of(at):
+        further = partial(solve, steps=steps, report=report, tolerance=tolerance, start=sought.constants)
+        found = further(rows, evaluate, jacobian, prior)
+    found.covariance[unseen, unseen] = deviation**2
+    return found
 
 
 def solve_alone(
@@ -263,22 +266,28 @@ def _improved(
 
 
 def _sought(
-    evaluate: Evaluate, at: _Place, known: Mapping[int, tuple[float, float]], loss_of: Callable[[_Place], float]
+    evaluate: Evaluate,
+    at: _Place,
+    known: Mapping[int, tuple[float, float]],
+    shares: Sequence[float],
+    loss_of: Callable[[_Place], float],
 ) -> tuple[_Place, np.ndarray]:
     """A place of no more loss, and standard deviations from the curvature of the loss, of constants by number that no
-    derivative shows while choices are held, each sought in steps of shares of its prior's spread, from where it is or
-    from its prior's centre.
+    derivative shows while choices are held, each sought at its prior's centre and in steps of some ``shares`` of its
+    prior's spread.
     """
     deviation = []
     for constant, (centre, own) in known.items():
-        home = at.moved(constant, centre, evaluate)
-        at = home if loss_of(home) <= loss_of(at) else at
-        for share in SEARCH:
+        home = at if at.constants[constant] == centre else at.moved(constant, centre, evaluate)
+        at, curvature = home if loss_of(home) <= loss_of(at) else at, own**-2.0
+        for share in shares:
             moves = [at.moved(constant, at.constants[constant] + end * share * own, evaluate) for end in (-1.0, 1.0)]
             ends, middle = [loss_of(move) for move in moves], loss_of(at)
-            curvature = (sum(ends) - 2.0 * middle) / 2.0 / (share * own) ** 2
+            curvature = max((sum(ends) - 2.0 * middle) / 2.0 / (share * own) ** 2, own**-2.0)
+            if all(np.array_equal(move.predicted, at.predicted) for move in moves):
+                break
             at = moves[int(np.argmin(ends))] if min(ends) < middle else at
-        deviation.append(max(curvature, own**-2.0) ** -0.5)
+        deviation.append(curvature**-0.5)
     return at, np.array(deviation)
 
 
