@@ -141,7 +141,7 @@ class Server:
     adds to the longer of both.
     Where the schedule is ``overlapped``, all that the host does for a pass overlaps with kernels of the pass before,
     and between two passes the device rests for ``gap_s``. A pass is composed when the one before it begins: requests
-    that arrive later wait for the next.
+    that arrive later wait for the next. Devices that compute prompts alone do so where it is ``prompts_overlapped``.
     ``request_s`` is what a server and its client add to a request's first token, ``first_spread`` the standard
     deviation of the logarithm of what is left unexplained of that alone.
     ``factors`` by ``GROUPS`` are what its kernels take of the same kernels by themselves. It takes ``memory_share`` of
@@ -174,6 +174,7 @@ class Server:
     operator_s: float = 9.8e-6
     gap_s: float = 0.0
     overlapped: bool = False
+    prompts_overlapped: bool = True
     compiled: bool = False
     decode_graphs: bool = True
     graph_tokens: float = 0.0

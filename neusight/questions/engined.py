@@ -73,7 +73,7 @@ class Engined(Configured, WithExperts, OnNodes):
     batch_wait_timeout_iters: int | None = whole(
         "Passes that prompts wait under TensorRT-LLM, while others generate, for as many as fill a pass; with dp for a "
         "prompt in each group (attention_dp_config.timeout_iters). Default: none.",
-        ENGINE, high=1 << 16,
+        ENGINE, low=0, high=1 << 16,
     )  # fmt: skip
     prefix_cached_tokens: int = whole(
         "Tokens that all prompts begin with and the cache holds.",

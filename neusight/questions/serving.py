@@ -208,7 +208,7 @@ class Serving(Loaded, Engined):
         if not sessions:
             self.refuse(("host_cache",), "keeps what sessions leave: give a trace with a column session")
         for name in ("scheduler_recv_interval", "batch_wait_timeout_iters"):
-            if getattr(self, name):
+            if getattr(self, name) is not None:
                 self._check_option(name)
         if self.isl and not self.isl_cv and self.prefix_cached_tokens > max(numbers_of(self.isl)):
             self.refuse(

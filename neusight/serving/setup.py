@@ -238,4 +238,6 @@ class Setup(ReplicaSetup):
             if key != "gpu" and not (value.isdecimal() and len(value) <= len(str(_MOST)) and 1 <= int(value) <= _MOST):
                 raise LoadError(f"prefill: {key} = '{shown(value)}' is no number from 1 to {_MOST:,}: write {_EXAMPLE}")
         degrees: dict[str, Any] = {key: int(value) for key, value in given.items() if key != "gpu"}
-        return given.get("gpu", ""), replace(self, prefill="", speculate="", **degrees)
+        overlaps = server_named(self.engine, self.engine_version).serving.prompts_overlapped
+        overlap = self.overlap if overlaps else False
+        return given.get("gpu", ""), replace(self, prefill="", speculate="", overlap=overlap, **degrees)

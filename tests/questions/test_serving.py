@@ -90,6 +90,7 @@ def test_resolve_makes_a_setup_of_the_same_names() -> None:
         ({"request_rate": 1, "replicas": 10**6}, "request_rate", "brings 5.12e\\+08 requests"),
         ({"batch": 1, "scheduler_recv_interval": 10}, "scheduler_recv_interval", "is an option of sglang alone"),
         ({"batch": 1, "batch_wait_timeout_iters": 9}, "batch_wait_timeout_iters", "is an option of tensorrt-llm alone"),
+        ({"batch": 1, "batch_wait_timeout_iters": 0}, "batch_wait_timeout_iters", "is an option of tensorrt-llm alone"),
         ({"batch": 1, "prefix_cached_tokens": 513}, "prefix_cached_tokens", "are among those of prompts, isl 512"),
         ({"request_rate": 1, "arrivals": "uniform", "burstiness": 2}, "burstiness", "of intervals that are drawn"),
         ({"batch": 1, "seed": 3}, "seed", "draws nothing"),

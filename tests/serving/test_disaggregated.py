@@ -162,6 +162,26 @@ def test_the_cache_travels_as_fast_as_its_link(predictor: Predictor) -> None:
     assert beside < by["8 x 100Gb/s"] / 8
 
 
+@pytest.mark.parametrize(
+    ("engine", "version", "overlap", "prompts", "answers"),
+    [
+        ("tensorrt-llm", "1.2", None, False, True),
+        ("tensorrt-llm", "0.11", None, False, False),
+        ("sglang", "0.5.9", None, True, True),
+        ("sglang", "0.5.9", False, False, False),
+        ("vllm", "0.15", None, True, True),
+    ],
+)
+def test_prompts_alone_overlap_where_their_engine_supports_it(
+    predictor: Predictor, engine: str, version: str, overlap: bool | None, prompts: bool, answers: bool
+) -> None:
+    deployment = predictor.deployment(
+        "meta-llama/Llama-3.1-8B", GPU, 4096, engine=engine, engine_version=version, overlap=overlap, prefill="tp=2"
+    )
+    assert deployment.prefill is not None
+    assert (deployment.prefill.limits.overlapped, deployment.limits.overlapped) == (prompts, answers)
+
+
 def test_fewer_ranks_send_longer(predictor: Predictor) -> None:
     def transfer_s(tp: int, prompts: int) -> float:
         deployment = predictor.deployment("meta-llama/Llama-3.1-8B", GPU, 4096, tp=tp, prefill=f"tp={prompts}")
